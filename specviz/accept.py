@@ -1,0 +1,226 @@
+"""RULES: how drafted tokens are judged. A rule sees one draft, the target's rows and the draws, and nothing else.
+
+Every rule is a separate object; whether the text keeps the target's law is a property of the rule alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .device import exact_dtype, to_device, to_host
+from .draft import ROOT, Draft
+from .draws import ACCEPT, FINAL, Draws
+from .errors import SpecvizError
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One judged node: p is the target's probability at the parent, p_judged the one after earlier siblings failed."""
+
+    node: int
+    p: float
+    p_judged: float
+    q: float  # 1 for a point mass
+    accept_prob: float
+    u: float
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """path: the accepted nodes from ROOT down. token: what follows them, and of which kind."""
+
+    path: tuple[int, ...]
+    token: int
+    kind: str  # "bonus" | "resampled" | "plain"
+    checks: tuple[Check, ...]
+
+    @property
+    def last_node(self) -> int:
+        return self.path[-1] if self.path else ROOT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Laws:
+    """The distributions behind a verdict, for showing: one row per check, and the row the last token was drawn from."""
+
+    judged: Tensor  # [C, V] the target's row each check was made against
+    drawn_from: Tensor  # [C, V] the q of each check, one-hot for a point mass
+    final: Tensor  # [V]
+
+
+class Rule:
+    """A named acceptance rule. `lossless`: the emitted text follows the target's law exactly."""
+
+    name: str
+    title: str
+    summary: str
+    source: str
+    lossless: bool
+
+    def supports(self, draft: Draft) -> bool:
+        raise NotImplementedError
+
+    def __call__(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
+        """Judges `draft` against probs [1+N, V] (row 0 follows the context of `position` tokens, row 1+i node i)."""
+        raise NotImplementedError
+
+    def one_step_law(self, p: Tensor, q: Tensor) -> Tensor:
+        """The exact law [V] of the token emitted at a position where x ~ q [V] is judged against p [V]."""
+        raise NotImplementedError
+
+    def laws(self, draft: Draft, probs: Tensor, verdict: Verdict) -> Laws:
+        raise NotImplementedError
+
+
+class SpeculativeSampling(Rule):
+    """Keep x with probability min(1, p/q), else draw from norm(max(0, p - q)).
+
+    Leviathan et al. 2022, section 2.3; Chen et al. 2023, algorithm 2. Over siblings p becomes that residual after each
+    failure: SpecInfer, section 4.3.
+    """
+
+    name = "speculative_sampling"
+    title = "Speculative sampling"
+    summary = "Keeps a drafted token with probability min(1, p/q) and otherwise draws from what the draft owed."
+    source = "Leviathan et al., arXiv:2211.17192, section 2.3"
+    lossless = True
+
+    def supports(self, draft: Draft) -> bool:
+        return True
+
+    def __call__(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
+        if not len(draft):
+            token = draws.sample(probs[0], FINAL, position, ROOT)
+            return Verdict((), int(to_host(token)), "plain", ())
+        if draft.is_chain and not draft.num_scratch:
+            return _judge_chain(draft, probs, draws, position)
+        return _judge_tree(draft, probs, draws, position)
+
+    def one_step_law(self, p: Tensor, q: Tensor) -> Tensor:
+        kept = torch.minimum(p, q)
+        return kept + (1 - kept.sum()) * residual(p, q)
+
+    def laws(self, draft: Draft, probs: Tensor, verdict: Verdict) -> Laws:
+        judged, drawn_from = [], []
+        row, parent = probs[0], ROOT
+        for check in verdict.checks:
+            if draft.parents[check.node] != parent:  # the walk went down
+                parent = draft.parents[check.node]
+                row = probs[parent + 1]
+            q = proposal(draft, check.node, probs)
+            judged.append(row)
+            drawn_from.append(q)
+            if not check.accepted:
+                row = residual(row, q)
+        if verdict.last_node != parent:
+            row = probs[verdict.last_node + 1]
+        if not judged:
+            return Laws(probs[:0], probs[:0], row)
+        return Laws(torch.stack(judged), torch.stack(drawn_from), row)
+
+
+def residual(p: Tensor, q: Tensor) -> Tensor:
+    """norm(max(0, p - q)) over the last axis; p itself where nothing is left (p = q up to rounding)."""
+    rest = (p - q).clamp_min(0)
+    total = rest.sum(-1, keepdim=True)
+    return torch.where(total > 0, rest / total.clamp_min(torch.finfo(rest.dtype).tiny), p)
+
+
+def proposal(draft: Draft, node: int, probs: Tensor) -> Tensor:
+    """The law [V] that a node's token was drawn from; one-hot where it was chosen without chance."""
+    q = draft.probs[node]
+    if q is not None:
+        return q
+    row = torch.zeros_like(probs[0])
+    row[draft.tokens[node]] = 1.0
+    return row
+
+
+def _threshold(p: Tensor, q: Tensor) -> Tensor:
+    """p/q, the bound that u must stay below."""
+    wide = exact_dtype(p.device)
+    return p.to(wide) / q.to(wide).clamp_min(torch.finfo(wide).tiny)
+
+
+def _judge_chain(draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
+    """All checks and the last token on the device, then one transfer."""
+    size = len(draft)
+    ids = to_device(draft.tokens, torch.long, probs.device)[:, None]
+    q_rows = torch.stack([proposal(draft, node, probs) for node in range(size)])  # [N, V]
+    p, q = probs[:size].gather(1, ids)[:, 0], q_rows.gather(1, ids)[:, 0]
+    threshold = _threshold(p, q)
+    u, kept = draws.below(threshold, ACCEPT, position, 0)
+    num_kept = kept.long().cumprod(0).sum()
+    p_row = probs.index_select(0, num_kept[None])
+    q_row = torch.cat([q_rows, torch.zeros_like(q_rows[:1])]).index_select(0, num_kept[None])
+    token = draws.sample(residual(p_row, q_row)[0], FINAL, position, ROOT)
+    wide = exact_dtype(probs.device)
+    columns = torch.stack([p.to(wide), q.to(wide), threshold, u.to(wide), kept.to(wide)]).reshape(-1)
+    numbers = to_host(torch.cat([columns, torch.stack([num_kept, token]).to(wide)])).tolist()
+    num_kept, token = int(numbers[-2]), int(numbers[-1])
+    p, q, threshold, u, kept = (numbers[size * i : size * (i + 1)] for i in range(5))
+    _refuse_nan(p)
+    checks = tuple(
+        Check(i, p[i], p[i], q[i], min(1.0, threshold[i]), u[i], bool(kept[i])) for i in range(min(num_kept + 1, size))
+    )
+    return Verdict(tuple(range(num_kept)), token, "bonus" if num_kept == size else "resampled", checks)
+
+
+def _judge_tree(draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
+    """The walk from ROOT: one transfer per level, and one for the last token."""
+    path: list[int] = []
+    checks: list[Check] = []
+    node, rejected = ROOT, False
+    while children := draft.children(node):
+        level, row = _judge_siblings(draft, children, probs[node + 1], draws, position + len(path))
+        checks += level
+        rejected = not level[-1].accepted
+        if rejected:
+            break
+        node = level[-1].node
+        path.append(node)
+    else:
+        row = probs[node + 1]
+    token = int(to_host(draws.sample(row, FINAL, position, ROOT)))
+    kind = "resampled" if rejected else "bonus" if path else "plain"
+    return Verdict(tuple(path), token, kind, tuple(checks))
+
+
+def _judge_siblings(
+    draft: Draft, children: tuple[int, ...], row: Tensor, draws: Draws, position: int
+) -> tuple[list[Check], Tensor]:
+    """Judges one node's children in order up to the first accepted one; also the residual when all fail."""
+    target = row
+    columns = []
+    for child in children:
+        token = draft.tokens[child]
+        q = proposal(draft, child, row[None])
+        threshold = _threshold(row[token], q[token])
+        u, kept = draws.below(threshold, ACCEPT, position, child)
+        columns.append(torch.stack([value.to(threshold.dtype) for value in (row[token], q[token], threshold, u, kept)]))
+        row = residual(row, q)
+    tokens = to_device([draft.tokens[child] for child in children], torch.long, row.device)
+    own_p = target[tokens].to(columns[0].dtype)
+    numbers = to_host(torch.cat([torch.stack(columns), own_p[:, None]], dim=1)).tolist()
+    checks = []
+    for child, (p_judged, q, threshold, u, kept, p) in zip(children, numbers, strict=True):
+        checks.append(Check(child, p, p_judged, q, min(1.0, threshold), u, bool(kept)))
+        if kept:
+            break
+    _refuse_nan([check.p for check in checks])
+    return checks, row
+
+
+def _refuse_nan(values: list[float]) -> None:
+    if any(value != value for value in values):
+        raise SpecvizError(
+            "the target model returned not-a-number instead of probabilities; "
+            "its weights are damaged or overflow in this number format (try float32)"
+        )
+
+
+RULES: dict[str, Rule] = {rule.name: rule for rule in (SpeculativeSampling(),)}

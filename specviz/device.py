@@ -1,0 +1,63 @@
+"""The few things that depend on the kind of device: two transfers without a hidden synchronise, and a phase clock.
+
+`to_device` and `to_host` go through pinned memory on CUDA and wait on an event of their own, so that a whole
+step can run under torch.cuda.set_sync_debug_mode("error"). Nothing here knows a model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def exact_dtype(device: torch.device) -> torch.dtype:
+    """The widest float of a device: cumulative sums and comparisons with u are made in it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def to_device(values: Sequence, dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type != "cuda":
+        return torch.tensor(values, dtype=dtype, device=device)
+    return torch.tensor(values, dtype=dtype).pin_memory().to(device, non_blocking=True)
+
+
+def to_host(values: Tensor) -> Tensor:
+    """The one device-to-host transfer: waits for `values` alone, returns them on the CPU."""
+    if values.device.type != "cuda":
+        return values.cpu()
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    host.copy_(values, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record()
+    done.synchronize()
+    return host
+
+
+class PhaseClock:
+    """Marks between the phases of one step. On CUDA the marks are events, read after the step's last transfer."""
+
+    __slots__ = ("_cuda", "_marks")
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._marks: list = []
+        self.mark()
+
+    def mark(self) -> None:
+        if not self._cuda:
+            self._marks.append(time.perf_counter())
+            return
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._marks.append(event)
+
+    def phases_ms(self) -> list[float]:
+        """Milliseconds between consecutive marks."""
+        pairs = list(zip(self._marks, self._marks[1:], strict=False))
+        if not self._cuda:
+            return [(after - before) * 1e3 for before, after in pairs]
+        self._marks[-1].synchronize()
+        return [before.elapsed_time(after) for before, after in pairs]

@@ -1,0 +1,59 @@
+"""A smaller language model writes K tokens ahead, one by one, each drawn from its own q."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..device import to_host
+from ..draft import EMPTY, Draft, chain
+from ..draws import DRAFT
+from ..lm import CachedLM
+from .base import Context, Drafter, Method, Work
+
+
+class ModelDrafter(Drafter):
+    """Ids stay on the device while drafting; they come to the host in one transfer at the end."""
+
+    def __init__(self, lm: CachedLM) -> None:
+        self._lm = lm
+
+    @property
+    def work(self) -> Work:
+        return Work(self._lm.calls, self._lm.fed)
+
+    def draft(self, context: Context, k: int) -> Draft:
+        k = min(k, self._lm.context_limit - len(context.tokens) + 1)
+        if k < 1 or any(token >= self._lm.vocab_size for token in self._lm.missing(context.tokens)):
+            return EMPTY
+        position = len(context.tokens)
+        logits = self._lm.forward(context.tokens)[0]
+        tokens, rows, probs = [], [], []
+        for node in range(k):
+            rows.append(fit(logits, context.vocab_size))
+            probs.append(context.sampling.probs(rows[-1]))
+            tokens.append(context.draws.sample(probs[-1], DRAFT, position + node, node))
+            if node < k - 1:
+                logits = self._lm.extend(tokens[-1])
+        ids = to_host(torch.stack(tokens)).tolist()
+        self._lm.settle(ids)
+        return chain(ids, probs, rows)
+
+
+def fit(logits: Tensor, vocab_size: int) -> Tensor:
+    """Logits [..., V_draft] as wide as the target's vocabulary: ids that one of the two lacks get probability 0."""
+    if logits.shape[-1] >= vocab_size:
+        return logits[..., :vocab_size]
+    return torch.nn.functional.pad(logits, (0, vocab_size - logits.shape[-1]), value=float("-inf"))
+
+
+METHOD = Method(
+    name="draft_model",
+    title="Draft model",
+    summary="A small model writes K tokens ahead; the target checks them in one pass.",
+    source="Leviathan et al., arXiv:2211.17192; Chen et al., arXiv:2302.01318",
+    roles=("draft",),
+    params=(),
+    default_rule="speculative_sampling",
+    build=lambda models, params: ModelDrafter(models["draft"]),
+)

@@ -1,0 +1,23 @@
+"""No draft: one target call per token, the baseline that speedups are measured against."""
+
+from __future__ import annotations
+
+from ..draft import EMPTY, Draft
+from .base import Context, Drafter, Method
+
+
+class NoDraft(Drafter):
+    def draft(self, context: Context, k: int) -> Draft:
+        return EMPTY
+
+
+METHOD = Method(
+    name="none",
+    title="No draft",
+    summary="The target alone, one call per token.",
+    source="",
+    roles=(),
+    params=(),
+    default_rule="speculative_sampling",
+    build=lambda models, params: NoDraft(),
+)

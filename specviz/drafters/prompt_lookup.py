@@ -1,0 +1,56 @@
+"""Prompt lookup: if the last words stood in the text before, propose what followed them then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..draft import EMPTY, Draft, chain
+from .base import Context, Drafter, Method, Param
+
+
+class PromptLookup(Drafter):
+    """Longest match first, the most recent one of equal length. The index grows with the text: O(new tokens) a step."""
+
+    def __init__(self, max_ngram: int, min_ngram: int) -> None:
+        self._sizes = range(max_ngram, min(min_ngram, max_ngram) - 1, -1)
+        self._forget(())
+
+    def _forget(self, tokens: Sequence[int]) -> None:
+        self._text = tokens
+        self._indexed = 0  # n-grams that end before this position are known
+        self._ends: dict[tuple[int, ...], int] = {}
+
+    def draft(self, context: Context, k: int) -> Draft:
+        tokens = context.tokens
+        if tokens is not self._text:
+            self._forget(tokens)
+        self._learn(tokens)
+        for size in self._sizes:
+            end = self._ends.get(tuple(tokens[-size:])) if size < len(tokens) else None
+            if end is not None and k > 0:
+                found = tokens[end : end + k]
+                return chain(found, evidence={"start": end - size, "matched": size, "proposed": len(found)})
+        return EMPTY
+
+    def _learn(self, tokens: Sequence[int]) -> None:
+        """Notes where each n-gram ended last, up to but without the one the text ends with."""
+        for end in range(self._indexed + 1, len(tokens)):
+            for size in self._sizes:
+                if size <= end:
+                    self._ends[tuple(tokens[end - size : end])] = end
+        self._indexed = max(self._indexed, len(tokens) - 1)
+
+
+METHOD = Method(
+    name="prompt_lookup",
+    title="Prompt lookup",
+    summary="No second model: what followed the same words earlier in the text is proposed again.",
+    source="Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding",
+    roles=(),
+    params=(
+        Param("max_ngram", "longest match", 3, 1, 16, "How many of the last tokens are searched for first."),
+        Param("min_ngram", "shortest match", 1, 1, 16, "The shortest repetition that still counts as a match."),
+    ),
+    default_rule="speculative_sampling",
+    build=lambda models, params: PromptLookup(params["max_ngram"], params["min_ngram"]),
+)

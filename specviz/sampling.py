@@ -1,0 +1,44 @@
+"""Logits to probabilities: the one place, used for the target's p and the draft's q alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Temperature, then top-k, then top-p, as in transformers' `generate`. temperature 0 is greedy: p is one-hot."""
+
+    temperature: float = 1.0
+    top_k: int = 0  # 0: no limit
+    top_p: float = 1.0  # 1: no limit
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether probabilities are simply the softmax of the logits."""
+        return self.temperature == 1.0 and self.top_k == 0 and self.top_p >= 1.0
+
+    def probs(self, logits: Tensor) -> Tensor:
+        """logits [..., V] of any float dtype -> probabilities [..., V] in float32 (float64 stays float64)."""
+        wide = logits if logits.dtype == torch.float64 else logits.float()
+        if self.temperature == 0:
+            return torch.zeros_like(wide).scatter_(-1, wide.argmax(-1, keepdim=True), 1.0)
+        if self.temperature != 1.0:
+            wide = (wide - wide.amax(-1, keepdim=True)) / self.temperature
+        if 0 < self.top_k < wide.shape[-1]:
+            least = wide.topk(self.top_k, dim=-1).values[..., -1:]
+            wide = wide.masked_fill(wide < least, float("-inf"))
+        if self.top_p < 1.0:
+            wide = _keep_nucleus(wide, self.top_p)
+        return wide.softmax(-1)
+
+
+def _keep_nucleus(logits: Tensor, top_p: float) -> Tensor:
+    """Drops the least likely tokens whose probabilities add up to at most 1 - top_p; the likeliest one always stays."""
+    ascending, order = logits.sort(dim=-1)
+    drop = ascending.softmax(-1).cumsum(-1) <= 1 - top_p
+    drop[..., -1] = False
+    return logits.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), float("-inf"))

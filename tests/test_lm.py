@@ -1,0 +1,104 @@
+"""CachedLM: whatever the cache holds, its logits are those of one forward over the whole text."""
+
+import pytest
+import torch
+from tiny_models import CONTEXT_LIMIT, FAMILIES, tiny
+
+from specviz.draft import Draft, chain
+from specviz.lm import CachedLM
+
+PROMPT = [5, 9, 12, 7, 3, 22, 41, 8, 30, 2, 17, 11]  # longer than the sliding windows
+TREE = Draft((4, 6, 8, 10, 12, 14), (-1, -1, 0, 0, 1, 2), (None,) * 6)
+
+
+def full_logits(model, tokens):
+    with torch.inference_mode():
+        return model(torch.tensor([tokens])).logits[0]
+
+
+def path_to(draft, node):
+    path = []
+    while node != -1:
+        path.append(draft.tokens[node])
+        node = draft.parents[node]
+    return path[::-1]
+
+
+def assert_rows_are_exact(model, logits, tokens, draft):
+    for row in range(len(draft) + 1):
+        whole = [*tokens, *path_to(draft, row - 1)]
+        torch.testing.assert_close(logits[row], full_logits(model, whole)[-1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def lm(request):
+    return CachedLM(tiny(request.param), CONTEXT_LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("draft", "kept"),
+    [
+        pytest.param(chain([4, 6, 8]), [4, 6, 8, 13], id="full accept"),
+        pytest.param(chain([4, 6, 8]), [4, 13], id="mid reject"),
+        pytest.param(chain([4, 6, 8]), [13], id="first reject"),
+        pytest.param(TREE, [4, 10, 13], id="tree, a later branch"),
+        pytest.param(TREE, [6, 12, 13], id="tree, second child"),
+        pytest.param(TREE, [13], id="tree, first reject"),
+    ],
+)
+def test_logits_after_a_step_equal_a_full_forward(lm, draft, kept):
+    assert_rows_are_exact(lm.model, lm.forward(PROMPT, draft), PROMPT, draft)
+    text = PROMPT + kept
+    assert_rows_are_exact(lm.model, lm.forward(text, TREE), text, TREE)
+    assert_rows_are_exact(lm.model, lm.forward([*text, 9], chain([3])), [*text, 9], chain([3]))
+
+
+def test_a_changed_text_is_read_again_from_where_it_differs(lm):
+    lm.forward(PROMPT, TREE)
+    other = [*PROMPT[:4], 33, *PROMPT[5:]]
+    before = lm.fed
+    assert_rows_are_exact(lm.model, lm.forward(other), other, Draft())
+    assert lm.fed - before == len(PROMPT) - 4
+
+
+def test_extended_rows_are_used_after_settling(lm):
+    ids = [4, 6, 8]
+    rows = [lm.forward(PROMPT)[0]] + [lm.extend(torch.tensor(token)) for token in ids[:-1]]
+    lm.settle(ids)
+    for size, row in enumerate(rows):
+        torch.testing.assert_close(row, full_logits(lm.model, PROMPT + ids[:size])[-1], rtol=1e-4, atol=1e-4)
+    before = lm.fed
+    text = [*PROMPT, 4, 6, 8, 13]
+    assert_rows_are_exact(lm.model, lm.forward(text), text, Draft())
+    assert lm.fed - before == 2  # the last drafted token was never read, and the new one
+
+
+def test_rows_that_were_never_settled_are_dropped(lm):
+    lm.forward(PROMPT)
+    lm.extend(torch.tensor(4))
+    assert_rows_are_exact(lm.model, lm.forward([*PROMPT, 9]), [*PROMPT, 9], Draft())
+
+
+def test_a_growing_list_is_followed_without_reading_it_again():
+    lm, text = CachedLM(tiny("llama"), CONTEXT_LIMIT), list(PROMPT)
+    lm.forward(text, chain([4, 6]))
+    text += [4, 9]
+    before = lm.fed
+    lm.forward(text)
+    assert lm.fed - before == 1
+
+
+def test_a_failed_forward_leaves_a_usable_cache(monkeypatch):
+    lm = CachedLM(tiny("llama"), CONTEXT_LIMIT)
+    lm.forward(PROMPT)
+    layer = lm.model.model.layers[1]
+    with monkeypatch.context() as broken:
+        broken.setattr(layer, "forward", lambda *args, **kwargs: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            lm.forward([*PROMPT, 4])
+    assert_rows_are_exact(lm.model, lm.forward([*PROMPT, 4]), [*PROMPT, 4], Draft())
+
+
+def test_an_empty_text_is_refused():
+    with pytest.raises(ValueError, match="at least one token"):
+        CachedLM(tiny("llama"), CONTEXT_LIMIT).forward([])

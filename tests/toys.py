@@ -1,0 +1,190 @@
+"""Toys for exact tests: language models that are tables, tree drafters, and decoders that are wrong on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specviz.accept import RULES, SpeculativeSampling, Verdict
+from specviz.draft import EMPTY, ROOT, Draft, DraftBuilder, chain
+from specviz.drafters.base import Context, Drafter
+from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.none import NoDraft
+from specviz.draws import DRAFT, Draws, law
+from specviz.engine import Plan, speculate
+from specviz.sampling import Sampling
+
+RULE = RULES["speculative_sampling"]
+
+
+class TableLM:
+    """An order-2 Markov chain in float64 with the face of a CachedLM."""
+
+    def __init__(self, seed: int, vocab_size: int = 3, sharpness: float = 1.5, context_limit: int = 64) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.table = (
+            torch.randn(vocab_size, vocab_size, vocab_size, generator=generator, dtype=torch.float64) * sharpness
+        )
+        self.vocab_size, self.context_limit = vocab_size, context_limit
+        self.device = torch.device("cpu")
+        self.calls = self.fed = 0
+        self._spelled: list[int] = []
+
+    def row(self, tokens: Sequence[int]) -> Tensor:
+        before = tokens[-2] if len(tokens) > 1 else 0
+        return self.table[before, tokens[-1]]
+
+    def missing(self, tokens: Sequence[int]) -> Sequence[int]:
+        return tokens
+
+    def forward(self, tokens: Sequence[int], draft: Draft = EMPTY) -> Tensor:
+        self.calls += 1
+        self._spelled = list(tokens)
+        texts = [list(tokens)]
+        for token, parent in zip(draft.tokens, draft.parents, strict=True):
+            texts.append([*texts[parent + 1], token])
+        return torch.stack([self.row(text) for text in texts])
+
+    def extend(self, token: Tensor) -> Tensor:
+        self.calls += 1
+        self._spelled.append(int(token))
+        return self.row(self._spelled)
+
+    def settle(self, ids: Sequence[int]) -> None:
+        assert list(ids[:-1]) == self._spelled[len(self._spelled) - len(ids) + 1 :]
+
+
+class TreeDrafter(Drafter):
+    """A draft model over fixed widths. `grow(row q, width, draws, position, node)` yields (token, q or None)."""
+
+    def __init__(self, lm: TableLM, widths: Sequence[int], grow: Callable) -> None:
+        self.lm, self.widths, self.grow = lm, widths, grow
+
+    def draft(self, context: Context, k: int) -> Draft:
+        builder, frontier = DraftBuilder(), [(ROOT, list(context.tokens))]
+        for width in self.widths[:k]:
+            grown = []
+            for parent, text in frontier:
+                q = context.sampling.probs(self.lm.row(text))
+                for token, probs in self.grow(q, width, context.draws, len(text), 100 * parent):
+                    grown.append((builder.add(token, parent, probs), [*text, token]))
+            frontier = grown
+        return builder.build()
+
+
+def independent(q: Tensor, width: int, draws: Draws, position: int, node: int):
+    for i in range(width):
+        yield int(draws.sample(q, DRAFT, position, node + i)), q
+
+
+def without_replacement(q: Tensor, width: int, draws: Draws, position: int, node: int):
+    for i in range(width):
+        if q.sum() <= 0:
+            return
+        token = int(draws.sample(q, DRAFT, position, node + i))
+        yield token, q / q.sum()
+        q = q.clone()
+        q[token] = 0
+
+
+def top(q: Tensor, width: int, draws: Draws, position: int, node: int):
+    yield from ((token, None) for token in q.topk(width).indices.tolist())
+
+
+def pruned_by_value(q: Tensor, width: int, draws: Draws, position: int, node: int):
+    """WRONG: draws several, keeps the likeliest, still claims that it was drawn from q."""
+    drawn = [int(draws.sample(q, DRAFT, position, node + i)) for i in range(width)]
+    yield max(drawn, key=lambda token: float(q[token])), q
+
+
+class ArgmaxClaimingQ(ModelDrafter):
+    """WRONG: drafts the likeliest token, judges it with p/q."""
+
+    def draft(self, context: Context, k: int) -> Draft:
+        text, tokens, rows = list(context.tokens), [], []
+        for _ in range(k):
+            rows.append(context.sampling.probs(self._lm.row(text)))
+            tokens.append(int(rows[-1].argmax()))
+            text.append(tokens[-1])
+        return chain(tokens, rows)
+
+
+class TruncatedProposal(ModelDrafter):
+    """WRONG: drafts from the two likeliest tokens, claims the whole q."""
+
+    def draft(self, context: Context, k: int) -> Draft:
+        honest = super().draft(replace(context, sampling=Sampling(top_k=2)), k)
+        return chain(honest.tokens, [context.sampling.probs(row) for row in honest.logits])
+
+
+class DropsUnlikely(ModelDrafter):
+    """WRONG: throws away a drawn token because its own q is low."""
+
+    def draft(self, context: Context, k: int) -> Draft:
+        draft = super().draft(context, k)
+        unlikely = [i for i in range(len(draft)) if float(draft.probs[i][draft.tokens[i]]) < 0.3]
+        size = unlikely[0] if unlikely else len(draft)
+        return chain(draft.tokens[:size], draft.probs[:size])
+
+
+class WrongFinal(SpeculativeSampling):
+    """WRONG: judges rightly, then draws the replacement from `law(p, q)` instead of the residual."""
+
+    def __init__(self, final_law: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.final_law = final_law
+
+    def __call__(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
+        verdict = super().__call__(draft, probs, draws, position)
+        if verdict.kind != "resampled":
+            return verdict
+        p, q = probs[verdict.last_node + 1], draft.probs[verdict.checks[-1].node]
+        return replace(verdict, token=int(draws.sample(self.final_law(p, q), "final", position, -2)))
+
+
+def plan_of(target, drafter: Drafter | None = None, k: int = 3, sampling: Sampling | None = None, rule=RULE) -> Plan:
+    return Plan(target, drafter or NoDraft(), rule, sampling or Sampling(), k)
+
+
+def text_law(plan: Plan, prompt: Sequence[int], num_tokens: int) -> dict[tuple[int, ...], float]:
+    """The exact joint law of the next `num_tokens` tokens, step by step through the real engine."""
+    known: dict[tuple[int, ...], dict[tuple[int, ...], float]] = {}
+
+    def first_step(context: tuple[int, ...], remaining: int) -> dict[tuple[int, ...], float]:
+        def experiment(draws: Draws) -> tuple[int, ...]:
+            return next(speculate(context, lambda: plan, draws, max_new_tokens=remaining)).tokens
+
+        return law(experiment)
+
+    def laws_after(context: tuple[int, ...], remaining: int) -> dict[tuple[int, ...], float]:
+        if remaining == 0:
+            return {(): 1.0}
+        if context not in known:
+            total: dict[tuple[int, ...], float] = {}
+            for tokens, weight in first_step(context, remaining).items():
+                for rest, chance in laws_after((*context, *tokens), remaining - len(tokens)).items():
+                    total[tokens + rest] = total.get(tokens + rest, 0.0) + weight * chance
+            known[context] = total
+        return known[context]
+
+    return laws_after(tuple(prompt), num_tokens)
+
+
+def target_law(
+    target: TableLM, prompt: Sequence[int], num_tokens: int, sampling: Sampling
+) -> dict[tuple[int, ...], float]:
+    """The same law without any speculation: products of the table's rows."""
+    laws = {(): 1.0}
+    for _ in range(num_tokens):
+        laws = {
+            (*text, token): chance * float(p)
+            for text, chance in laws.items()
+            for token, p in enumerate(sampling.probs(target.row([*prompt, *text])))
+        }
+    return laws
+
+
+def total_variation(one: dict, other: dict) -> float:
+    return sum(abs(one.get(key, 0.0) - other.get(key, 0.0)) for key in {*one, *other}) / 2
