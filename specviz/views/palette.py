@@ -1,0 +1,35 @@
+"""Colours, labels and marks of statuses and series, read from assets/web/palette.json, the only place they stand in."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from specviz.settings import assets_dir
+
+THEMES = ("light", "dark")
+
+
+@cache
+def palette() -> dict[str, Any]:
+    """{"statuses": {status: {"light", "dark", "label", "mark"}}, "series": {"p": ..., "q": ...}}; not to be changed."""
+    return json.loads((assets_dir() / "web" / "palette.json").read_text("utf-8"))
+
+
+def colour(name: str, theme: str = "light") -> str:
+    """The colour of a status or series; ValueError for an unknown theme."""
+    if theme not in THEMES:
+        raise ValueError(f"theme must be one of {THEMES} (got {theme!r})")
+    return _entry(name)[theme]
+
+
+def short_label(name: str) -> str:
+    """The word for a status on a chart."""
+    entry = _entry(name)
+    return entry.get("short", entry["label"])
+
+
+def _entry(name: str) -> dict[str, str]:
+    colours = palette()
+    return colours["statuses"].get(name) or colours["series"][name]

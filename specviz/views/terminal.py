@@ -1,0 +1,130 @@
+"""A trace as terminal text: one line per event, tokens with marks that work without colour, and a block of numbers.
+
+Token texts are untrusted: every control, format and unassigned character is written out, so no escape sequence gets
+through. Colours come from the palette, as the nearest of the 256 that terminals share.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from typing import TextIO
+
+from specviz.counters import Counters
+from specviz.measures import METRICS, metrics
+from specviz.trace import DraftToken, EmittedToken, Event, Footer, Header, ModelInfo, Models, Scores, Step, Trace
+from specviz.views.palette import colour, palette
+
+MARKS: Mapping[str, tuple[str, str, str]] = {  # mark -> before, after, ANSI attribute
+    "underline": ("_", "_", "4"),
+    "strike": ("~", "~", "9"),
+    "dotted": ("(", ")", "2"),
+    "box": ("[↪", "]", "1"),
+    "plus": ("+", "", "1"),
+    "none": ("", "", ""),
+    "faint": ("{", "}", "2"),
+}
+GLYPHS = {"\n": "⏎", "\t": "⇥", "\r": "␍", " ": "·"}
+HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+MAX_LINE = 300
+CUBE = (0, 95, 135, 175, 215, 255)  # the steps of each channel in the 256-colour cube
+RESET = "\x1b[0m"
+
+
+def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Colour only on a terminal, and not where NO_COLOR (https://no-color.org) or a dumb terminal asks for none."""
+    refused = environment.get("NO_COLOR") or environment.get("TERM") == "dumb"
+    return not refused and stream.isatty()
+
+
+def neutral(text: str, keep: str = "") -> str:
+    """`text` with nothing in it that a terminal would obey; characters of `keep` stay as they are."""
+    return "".join(char if char in keep else _visible(char) for char in text)
+
+
+def event_text(event: Event, *, colours: bool = False, theme: str = "dark") -> str:
+    """The lines for one event, without a last newline; "" for events with nothing to show."""
+    pen = _Pen(colours, theme)
+    if isinstance(event, Header):
+        return f"prompt  {_clipped(event.prompt.text)}\n{pen.legend()}"
+    if isinstance(event, Models):
+        draft = f"   draft {_model(event.draft_model)}" if event.draft_model else ""
+        return f"target {_model(event.target)}{draft}"
+    if isinstance(event, Step):
+        return _step(event, pen)
+    if isinstance(event, Scores):
+        return f"scored  {len(event.p):,} tokens with both models"
+    if isinstance(event, Footer):
+        return f"ended   {event.reason}{': ' + _clipped(event.message) if event.message else ''}"
+    return ""
+
+
+def generated_text(trace: Trace) -> str:
+    """The generated text, its newlines kept and everything else made harmless."""
+    return neutral(trace.text, keep=" \n")
+
+
+def numbers_text(source: Trace | Counters) -> str:
+    """All metrics as a table: label, value, formula; the reason where there is no value."""
+    values = metrics(source)
+    rows = []
+    for name, metric in METRICS.items():
+        note = f"({values['reasons'][name]})" if name in values["reasons"] else metric.formula
+        rows.append((metric.label, metric.spell(values[name]), note))
+    width = max(len(label) for label, _, _ in rows)
+    return "\n".join(f"{label:<{width}}  {value:<8}  {note}" for label, value, note in rows)
+
+
+class _Pen:
+    """Writes a token with the mark of its status, and its colour if colours are wanted."""
+
+    def __init__(self, colours: bool, theme: str) -> None:
+        self._colours, self._theme = colours, theme
+
+    def token(self, status: str, shown: str) -> str:
+        before, after, attribute = MARKS[palette()["statuses"][status]["mark"]]
+        marked = f"{before}{shown}{after}"
+        if not self._colours:
+            return marked
+        codes = ";".join(filter(None, (attribute, f"38;5;{nearest_256(colour(status, self._theme))}")))
+        return f"\x1b[{codes}m{marked}{RESET}"
+
+    def legend(self) -> str:
+        statuses = palette()["statuses"]
+        shown = (name for name in statuses if name not in ("plain", "scratch"))
+        return "marks   " + "  ".join(self.token(name, statuses[name]["label"]) for name in shown)
+
+
+def nearest_256(hex_colour: str) -> int:
+    """The entry of the 256-colour cube nearest to "#rrggbb"."""
+    channels = (int(hex_colour[i : i + 2], 16) for i in (1, 3, 5))
+    red, green, blue = (min(range(6), key=lambda step: abs(CUBE[step] - channel)) for channel in channels)
+    return 16 + 36 * red + 6 * green + blue
+
+
+def _step(step: Step, pen: _Pen) -> str:
+    changes = [f"{name} = {neutral(str(getattr(step.settings, name, '?')))}" for name in map(neutral, step.changed)]
+    drafted = [pen.token(token.status, _shown(token)) for token in step.draft if token.status != "scratch"]
+    last = [pen.token(token.kind, _shown(token)) for token in step.emitted if token.node is None]
+    cut = [f"   {step.truncated} behind the end"] if step.truncated else []
+    lines = [f"        now {', '.join(changes)}"] if changes else []
+    return "\n".join([*lines, f"{step.index + 1:>6}  {' '.join([*drafted, *last, *cut])}"])
+
+
+def _shown(token: DraftToken | EmittedToken) -> str:
+    return f"<{token.bytes}>" if token.bytes else _clipped(token.text)
+
+
+def _clipped(text: str) -> str:
+    return neutral(text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}…").replace(" ", GLYPHS[" "])
+
+
+def _model(model: ModelInfo) -> str:
+    size = "" if model.num_parameters is None else f" ({model.num_parameters / 1e6:,.1f} M parameters)"
+    return f"{neutral(model.name)}{size}"
+
+
+def _visible(char: str) -> str:
+    if char in GLYPHS and char != " ":
+        return GLYPHS[char]
+    return char.encode("unicode_escape").decode() if unicodedata.category(char) in HIDDEN else char
