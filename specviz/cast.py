@@ -1,0 +1,101 @@
+"""Cast: the models, drafters and settings in force during one run, and the way from one set of values to the next."""
+
+from __future__ import annotations
+
+from . import trace
+from .accept import RULES
+from .controls import LIVE, ControlValues
+from .drafters import METHODS
+from .drafters.base import Drafter, Method
+from .engine import Plan
+from .errors import SpecvizError
+from .lm import CachedLM
+from .models import Library, LoadedModel, check_pair
+from .request import Request
+from .sampling import Sampling
+
+
+class Cast:
+    """`take` puts new values into force or changes nothing; each model and drafter is kept for the whole run."""
+
+    def __init__(self, request: Request, library: Library) -> None:
+        self._request, self._library = request, library
+        self._lms: dict[tuple[str, str], CachedLM] = {}
+        self._drafters: dict[tuple[str, str | None, str], Drafter] = {}
+        self._announced: tuple[str, str | None] | None = None
+        self.values: ControlValues | None = None
+        self.target: LoadedModel | None = None
+        self.draft: LoadedModel | None = None
+        self.plan: Plan | None = None
+        self.settings: trace.Settings | None = None
+
+    def is_current(self, values: ControlValues) -> bool:
+        return self.values is not None and all(getattr(values, name) == getattr(self.values, name) for name in LIVE)
+
+    def unloaded(self, values: ControlValues) -> str:
+        """The names among `values` that this run has not used yet."""
+        return " and ".join(
+            name
+            for role, name in (("target", values.target), ("draft", values.draft))
+            if name is not None and (role, name) not in self._lms
+        )
+
+    def take(self, values: ControlValues) -> None:
+        """Loads what is missing and makes `values` the ones in force. Raises SpecvizError and changes nothing."""
+        method = METHODS[values.method]
+        target = self._library.load(values.target)
+        if self.target is not None and target.info.tokenizer_sha != self.target.info.tokenizer_sha:
+            raise SpecvizError(
+                f"{target.name} cuts text into other tokens than {self.target.name}, so it cannot go on with this "
+                "text; start a new run with it"
+            )
+        draft = self._draft_for(method, values, target)
+        params = method.checked(self._request.params if method.name == self._request.method else {})
+        rule = RULES[self._request.rule or method.default_rule]
+        sampling = Sampling(values.temperature, values.top_k, values.top_p)
+        drafter = self._drafter(method, draft, target, params)
+        self.plan = Plan(self._lm("target", target), drafter, rule, sampling, values.k)
+        self.values, self.target, self.draft = values, target, draft
+        self.settings = trace.Settings(
+            k=values.k,
+            k_policy="constant",
+            temperature=values.temperature,
+            top_k=values.top_k,
+            top_p=values.top_p,
+            method=method.name,
+            params=params,
+            rule=rule.name,
+            lossless=rule.lossless,
+            draft_model=None if draft is None else draft.name,
+            target=target.name,
+        )
+
+    def models_event(self, index: int) -> trace.Models | None:
+        """The event that must stand before the next step, if its models are not the ones last announced."""
+        names = (self.target.name, None if self.draft is None else self.draft.name)
+        if names == self._announced:
+            return None
+        self._announced = names
+        return trace.Models(index, self.target.info, None if self.draft is None else self.draft.info)
+
+    def _draft_for(self, method: Method, values: ControlValues, target: LoadedModel) -> LoadedModel | None:
+        if "draft" not in method.roles:
+            return None
+        if values.draft is None:
+            raise SpecvizError(f"the method {method.name} needs a draft model (got none); choose one or another method")
+        draft = self._library.load(values.draft)
+        check_pair(target, draft)
+        return draft
+
+    def _drafter(self, method: Method, draft: LoadedModel | None, target: LoadedModel, params: dict) -> Drafter:
+        key = (method.name, None if draft is None else draft.name, target.name)
+        if key not in self._drafters:
+            models = {} if draft is None else {"draft": self._lm("draft", draft)}
+            self._drafters[key] = method.build(models, params)
+        return self._drafters[key]
+
+    def _lm(self, role: str, loaded: LoadedModel) -> CachedLM:
+        key = (role, loaded.name)
+        if key not in self._lms:
+            self._lms[key] = CachedLM(loaded.model, loaded.info.context_limit)
+        return self._lms[key]

@@ -1,0 +1,118 @@
+"""Controls: what a person may change while tokens flow; read at the start of every step.
+
+One small fixed record of numbers and indices in a buffer that the caller may supply, so that it can also lie in memory
+shared with a worker process. Names are looked up in lists that both sides hold.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .drafters import METHODS
+from .errors import SpecvizError
+from .request import Request
+
+LIVE = ("k", "temperature", "top_k", "top_p", "method", "draft", "target")
+_INDEXED = ("method", "target", "draft", "pace")
+PACES = {"slow": 1.0, "reading": 0.25, "full": 0.0}  # seconds from one step to the next
+
+
+@dataclass(frozen=True, slots=True)
+class ControlValues:
+    """One reading of the controls."""
+
+    k: int
+    temperature: float
+    top_k: int
+    top_p: float
+    method: str
+    target: str
+    draft: str | None
+    pace: str
+    paused: bool
+    stopped: bool
+
+
+class Controls:
+    """Live settings of one run. `targets` and `drafts` are the names on offer; `buffer` holds `Controls.SIZE` bytes."""
+
+    _RECORD = struct.Struct("<qdqdqqqq??")
+    SIZE = _RECORD.size
+
+    def __init__(
+        self,
+        request: Request,
+        targets: Sequence[str] = (),
+        drafts: Sequence[str] = (),
+        pace: str = "full",
+        buffer: bytearray | memoryview | None = None,
+    ) -> None:
+        self._request = request
+        self._names = {
+            "method": list(METHODS),
+            "target": list(dict.fromkeys([request.target, *targets])),
+            "draft": list(dict.fromkeys([request.draft, *drafts])),
+            "pace": list(PACES),
+        }
+        self._buffer = buffer if buffer is not None else bytearray(self.SIZE)
+        self._guard = threading.Lock()
+        self._write(
+            ControlValues(
+                request.k,
+                request.temperature,
+                request.top_k,
+                request.top_p,
+                request.method,
+                request.target,
+                request.draft,
+                self._known("pace", pace),
+                paused=False,
+                stopped=False,
+            )
+        )
+
+    def values(self) -> ControlValues:
+        with self._guard:
+            return self._read()
+
+    def _read(self) -> ControlValues:
+        k, temperature, top_k, top_p, *indices, paused, stopped = self._RECORD.unpack_from(self._buffer)
+        names = [self._names[kind][index] for kind, index in zip(_INDEXED, indices, strict=True)]
+        return ControlValues(k, temperature, top_k, top_p, *names, paused=paused, stopped=stopped)
+
+    def _write(self, values: ControlValues) -> None:
+        indices = [self._names[kind].index(getattr(values, kind)) for kind in _INDEXED]
+        numbers = (values.k, values.temperature, values.top_k, values.top_p)
+        self._RECORD.pack_into(self._buffer, 0, *numbers, *indices, values.paused, values.stopped)
+
+    def set(self, name: str, value: object) -> None:
+        """Changes one setting from the next step on. Raises SpecvizError and changes nothing if it may not."""
+        if name in ("k", "temperature", "top_k", "top_p"):
+            checked = getattr(replace(self._request, **{name: value}).checked(), name)
+        elif name in ("paused", "stopped"):
+            checked = bool(value)
+        elif name in self._names:
+            checked = self._known(name, value)
+        else:
+            raise ValueError(f"no such control: {name!r}")
+        with self._guard:
+            self._write(replace(self._read(), **{name: checked}))
+
+    def restore(self, values: ControlValues) -> None:
+        """Takes the live settings back to `values`; pace, pause and stop stay as they are."""
+        with self._guard:
+            self._write(replace(self._read(), **{name: getattr(values, name) for name in LIVE}))
+
+    def offer(self, kind: str, name: str) -> None:
+        """Adds a model name that may be chosen from now on."""
+        if name not in self._names[kind]:
+            self._names[kind].append(name)
+
+    def _known(self, kind: str, value: object) -> str:
+        if value not in self._names[kind]:
+            allowed = ", ".join(str(name) for name in self._names[kind])
+            raise SpecvizError(f"{kind} must be one of {allowed} (got {value!r})")
+        return value

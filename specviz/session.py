@@ -1,0 +1,350 @@
+"""A Request and live Controls become a stream of trace events. Owns the models of a run, its locks, pace and stop.
+
+The engine's lock is held inside one step and never across a yield: runs of several people interleave fairly, and a
+generator may be resumed on another thread.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+
+import torch
+import transformers
+
+from . import __version__, catalog, trace
+from .cast import Cast
+from .controls import PACES, Controls, ControlValues
+from .drafters import METHODS
+from .draws import Seeded
+from .engine import Step, speculate
+from .errors import SpecvizError
+from .fairness import FairLock, Ticket
+from .lm import CachedLM
+from .models import Library, LoadedModel
+from .recorder import Recorder, Situation
+from .request import Request
+from .score import score
+from .settings import settings
+from .text import render_chat
+
+SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls again
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """News about a run that is no part of its trace. ahead: runs that go first while it is queued."""
+
+    state: str  # "queued" | "loading" | "running" | "paused" | "finished"
+    message: str = ""
+    ahead: int = 0
+
+
+class Workbench:
+    """What runs share: the loaded models, the engine's lock, the places for runs, measured baselines."""
+
+    def __init__(self, library: Library | None = None) -> None:
+        self.library = library or Library()
+        self.engine = FairLock(1)
+        self.places = FairLock(settings().max_runs)
+        self.baselines: dict[tuple, Mapping[str, object]] = {}
+
+
+_shared: list[Workbench] = []
+
+
+def workbench() -> Workbench:
+    """The one that `run` and `stream` use when none is given."""
+    if not _shared:
+        _shared.append(Workbench())
+    return _shared[0]
+
+
+class Run:
+    """One generation: its request, its live controls and its growing trace."""
+
+    def __init__(
+        self, request: Request, bench: Workbench, *, pace: str = "full", drafts: tuple[str, ...] = (), targets=()
+    ) -> None:
+        self.id = uuid.uuid4().hex
+        self.request = request.checked()
+        METHODS[request.method].checked(request.params)
+        self.bench = bench
+        self.controls = Controls(self.request, targets, drafts, pace)
+        self.trace = trace.Trace()
+        self.state = "queued"
+        self.shared_engine = False  # whether another run used the engine meanwhile: such a run gives no speed
+        self._cast = Cast(self.request, bench.library)
+        self._steps: Iterator[Step] | None = None
+        self._recorder: Recorder | None = None
+        self._spent_s = 0.0
+        self._due = 0.0  # when the pace allows the next step
+
+    def pause(self) -> None:
+        self.controls.set("paused", True)
+
+    def stop(self) -> None:
+        """Ends the run before its next step; a run that is not being iterated ends at once."""
+        self.controls.set("stopped", True)
+
+    def events(self, max_steps: int | None = None) -> Iterator[Status | trace.Event]:
+        """The run's events until it ends, is paused, or has made max_steps steps; call again to go on.
+
+        Raises SpecvizError after recording it in the footer. Closing the iterator ends the run.
+        """
+        if self.state == "finished":
+            return
+        self.controls.set("paused", False)
+        resumed, place = time.perf_counter(), self.bench.places.join()
+        try:
+            yield from self._wait(place, self.bench.places, "waiting for a free place")
+            yield from self._open()
+            yield from self._go(max_steps, resumed - self._spent_s)
+        except GeneratorExit:
+            self._end("stopped", "the stream was closed")
+            raise
+        except (SpecvizError, torch.OutOfMemoryError) as error:
+            message = str(error) if isinstance(error, SpecvizError) else _out_of_memory(self._cast)
+            if self.trace.header is not None:
+                yield self._end("error", message)
+            self.state = "finished"
+            raise SpecvizError(message) from error
+        finally:
+            self._spent_s += time.perf_counter() - resumed
+            self.bench.places.leave(place)
+
+    def _open(self) -> Iterator[Status | trace.Event]:
+        if self._steps is not None:
+            return
+        self.state = "loading"
+        yield Status("loading", f"loading {' and '.join(filter(None, (self.request.target, self.request.draft)))}")
+        self._cast.take(self.controls.values())
+        target = self._cast.target
+        rendered, tokens = prompt_tokens(self.request, target)
+        self._recorder = Recorder(target.text)
+        self._steps = speculate(
+            tokens,
+            lambda: self._cast.plan,
+            Seeded(self.request.seed),
+            max_new_tokens=self.request.max_new_tokens,
+            eos_ids=frozenset(target.text.eos_ids),
+        )
+        pieces = tuple(trace.Token(token, *target.text.piece(token)) for token in tokens)
+        yield self._add(
+            trace.Header(
+                version=trace.VERSION,
+                specviz=__version__,
+                created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                request=self.request.to_dict(),
+                environment=environment(self._cast.plan.target.device),
+                prompt=trace.Prompt(rendered, pieces),
+            )
+        )
+
+    def _go(self, max_steps: int | None, started: float) -> Iterator[Status | trace.Event]:
+        self.state = "running"
+        yield Status("running")
+        made = 0
+        while True:
+            waiting = time.perf_counter()
+            values = self.controls.values() if made == max_steps else self._paced(started)
+            if reason := self._reason_to_end(values, started):
+                yield self._end(reason, None)
+                return
+            if values.paused or made == max_steps:
+                self.state = "paused"
+                yield Status("paused")
+                return
+            yield from self._adopt(values)
+            ticket = self.bench.engine.join()
+            try:
+                yield from self._wait(ticket, self.bench.engine, "waiting for the engine")
+                step, record = self._step(started, waiting)
+            finally:
+                self.bench.engine.leave(ticket)
+            yield self._add(record)
+            made += 1
+            if step.finish:
+                yield from self._close(step.finish)
+                return
+
+    def _paced(self, started: float) -> ControlValues:
+        """Waits until the pace allows another step; a change of the controls is seen at once."""
+        while True:
+            values = self.controls.values()
+            now = time.perf_counter()
+            due = self._due + PACES[values.pace]
+            if now >= due or values.paused or self._reason_to_end(values, started):
+                self._due = now
+                return values
+            time.sleep(min(SLICE_S, due - now))
+
+    def _reason_to_end(self, values: ControlValues, started: float) -> str | None:
+        if values.stopped:
+            return "stopped"
+        limit = self.request.time_limit_s
+        return "time" if limit is not None and time.perf_counter() - started > limit else None
+
+    def _wait(self, ticket: Ticket, lock: FairLock, message: str) -> Iterator[Status]:
+        while not ticket.ready.wait(0.25):
+            yield Status("queued", message, lock.ahead(ticket))
+
+    def _adopt(self, values: ControlValues) -> Iterator[Status | trace.Event]:
+        """Puts changed settings into force; a change that cannot be made is taken back and said in a Status."""
+        if not self._cast.is_current(values):
+            if missing := self._cast.unloaded(values):
+                yield Status("loading", f"loading {missing}")
+            try:
+                self._cast.take(values)
+            except SpecvizError as error:
+                if not self.trace.steps:
+                    raise
+                self.controls.restore(self._cast.values)
+                yield Status("running", str(error))
+        if (models := self._cast.models_event(len(self.trace.models))) is not None:
+            yield self._add(models)
+
+    def _step(self, started: float, waiting: float) -> tuple[Step, trace.Step]:
+        begun = time.perf_counter()
+        self.shared_engine |= len(self.bench.engine) > 1
+        step = next(self._steps)
+        settings_now = self._cast.settings
+        before = self.trace.steps[-1].settings if self.trace.steps else settings_now
+        names = ("k", "temperature", "top_k", "top_p", "method", "draft_model", "target")
+        situation = Situation(
+            settings=settings_now,
+            changed=tuple(name for name in names if getattr(before, name) != getattr(settings_now, name)),
+            at_ms=(begun - started) * 1e3,
+            wait_ms=(begun - waiting) * 1e3,
+            started=begun,
+        )
+        return step, self._recorder.record(step, situation)
+
+    def _close(self, reason: str) -> Iterator[trace.Event]:
+        ticket = self.bench.engine.join()
+        try:
+            ticket.ready.wait()
+            scores = self._scores()
+        finally:
+            self.bench.engine.leave(ticket)
+        yield self._add(scores)
+        yield self._end(reason, None)
+
+    def _scores(self) -> trace.Scores:
+        plan, draft = self._cast.plan, self._cast.draft
+        emitted = [token.id for step in self.trace.steps for token in step.emitted]
+        tokens = [token.id for token in self.trace.header.prompt.tokens] + emitted
+        fresh = CachedLM(self._cast.target.model, plan.target.context_limit)
+        draft_lm = None if draft is None else CachedLM(draft.model, draft.info.context_limit)
+        scored = score(fresh, draft_lm, tokens, len(emitted), plan.sampling)
+        columns = (tuple(map(trace.round9, column)) for column in (scored.p, scored.q, scored.overlap))
+        return trace.Scores(None if draft is None else draft.name, asdict(plan.sampling), *columns)
+
+    def _end(self, reason: str, message: str | None) -> trace.Event | None:
+        self.state = "finished"
+        if self._steps is not None:
+            self._steps.close()
+        if self.trace.header is None or self.trace.footer is not None:
+            return None
+        extra = {"shared_engine": True} if self.shared_engine else {}
+        baseline = self.bench.baselines.get(baseline_key(self._cast.settings)) if self.trace.steps else None
+        return self._add(trace.Footer(reason, message, baseline, extra))
+
+    def _add(self, event: trace.Event) -> trace.Event:
+        self.trace.append(event)
+        return event
+
+
+def prompt_tokens(request: Request, target: LoadedModel) -> tuple[str, list[int]]:
+    """The prompt as the model sees it, and its ids."""
+    if request.prompt_ids is not None:
+        too_large = [token for token in request.prompt_ids if token >= target.info.vocab_size]
+        if too_large:
+            raise SpecvizError(
+                f"prompt_ids must be below the target's vocabulary size {target.info.vocab_size} (got {too_large[0]})"
+            )
+        return request.prompt, list(request.prompt_ids)
+    if not request.chat:
+        return request.prompt, target.text.encode(request.prompt)
+    rendered = render_chat(target.tokenizer, request.prompt)
+    return rendered, target.text.encode(rendered, special=False)
+
+
+def baseline_key(settings_now: trace.Settings) -> tuple:
+    """Runs with equal keys may be compared with the same measured baseline."""
+    return (settings_now.target, settings_now.temperature, settings_now.top_k, settings_now.top_p)
+
+
+def environment(device: torch.device) -> dict[str, object]:
+    on_gpu = device.type == "cuda"
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "device_name": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _out_of_memory(cast: Cast) -> str:
+    name = "the model" if cast.target is None else cast.target.name
+    return f"not enough memory on the device to go on with {name}; shorten the text, lower K or choose a smaller model"
+
+
+def open_run(request: Request, *, bench: Workbench | None = None, pace: str = "full") -> Run:
+    """A run that has not begun; iterate its `events()`."""
+    drafts = tuple(catalog.drafts_for(request.target))
+    return Run(request, bench or workbench(), pace=pace, drafts=drafts, targets=tuple(catalog.targets()))
+
+
+def stream(prompt: str | list[int], *, target=None, draft=None, **options) -> Iterator[trace.Event]:
+    """The events of `run(...)` as they come. Takes the same arguments."""
+    bench = workbench()
+    request = _request(bench.library, prompt, target, draft, options)
+    for event in open_run(request, bench=bench).events():
+        if not isinstance(event, Status):
+            yield event
+
+
+def _request(library: Library, prompt, target, draft, options: dict[str, object]) -> Request:
+    """Models by name, so that the request can be stored; what is no field of a request is a parameter of the method."""
+    default_target, default_draft = catalog.default_pair()
+    names = [
+        wanted if wanted is None or isinstance(wanted, str) else library.load(wanted).name for wanted in (target, draft)
+    ]
+    known = {name: options.pop(name) for name in [*options] if name in Request.__dataclass_fields__}
+    text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": tuple(prompt)}
+    default_draft = default_draft if names[0] in (None, default_target) else None
+    return Request(
+        target=names[0] or default_target, draft=names[1] or default_draft, params=options, **text, **known
+    )
+
+
+def run(
+    prompt: str | list[int],
+    *,
+    target=None,
+    draft=None,
+    method: str = "draft_model",
+    rule: str | None = None,
+    k: int = 4,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    max_new_tokens: int = 64,
+    chat: bool = False,
+    **params: int,
+) -> trace.Trace:
+    """Generates once and returns the finished trace.
+
+    prompt: text or token ids. target, draft: a bundled name, a folder, a hub id or a loaded (model, tokenizer) pair;
+    by default the bundled pair. params: the method's own (`METHODS[method].params`). Raises SpecvizError.
+    """
+    options = {"method": method, "rule": rule, "k": k, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    options |= {"seed": seed, "max_new_tokens": max_new_tokens, "chat": chat}
+    return trace.Trace(stream(prompt, target=target, draft=draft, **options, **params))
