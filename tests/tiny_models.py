@@ -5,6 +5,7 @@ Weights are wide (std 0.2 and more) so that logits differ clearly between tokens
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -113,13 +114,14 @@ def _special(family: str, layers: int, hidden: int) -> dict[str, Any]:
         },
         "mamba": {"state_size": 4, "conv_kernel": 4},
         "rwkv": {"attention_hidden_size": hidden},
+        "lfm2": {"layer_types": ["conv", "full_attention"] * (layers // 2) + ["conv"] * (layers % 2)},
     }.get(family, {})
 
 
 def _widen(model: PreTrainedModel) -> None:
     """Give the weights that some families initialise near zero (GPT-2's residual projections) the common width too."""
     for parameter in model.parameters():
-        if parameter.dim() == 2 and float(parameter.std()) < 0.19:
+        if parameter.dim() == 2 and parameter.detach().std() < 0.19:
             torch.nn.init.normal_(parameter, std=0.2)
 
 
@@ -141,8 +143,6 @@ def _trained(vocab_size: int, seed: int) -> str:
 
 def _swapped(core: Tokenizer, first: int, second: int) -> Tokenizer:
     """The same tokenizer with the texts of two ordinary ids exchanged."""
-    import json
-
     state = json.loads(core.to_str())
     vocabulary = state["model"]["vocab"]
     a, b = core.id_to_token(first), core.id_to_token(second)

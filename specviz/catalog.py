@@ -1,0 +1,91 @@
+"""What is offered: the bundled models and well-known public families that share a vocabulary.
+
+Data, standard library only. Where a server allows no other models, these names are still allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from specviz.errors import SpecvizError
+from specviz.settings import assets_dir
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogModel:
+    """A model on offer. drafts: the names that suit it as draft model, the best first; none: it is only a draft.
+
+    A bundled model lies in assets/models/<name>; the name of any other is its Hugging Face hub id.
+    """
+
+    name: str
+    title: str
+    drafts: tuple[str, ...] = ()
+    is_bundled: bool = False
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return ("target", "draft") if self.drafts else ("draft",)
+
+
+_SMOLLM2 = "HuggingFaceTB/SmolLM2"
+_QWEN2 = "Qwen/Qwen2.5"
+_QWEN3 = "Qwen/Qwen3"
+_PYTHIA = "EleutherAI/pythia"
+_GPT2 = "openai-community/gpt2"
+_DISTILGPT2 = "distilbert/distilgpt2"
+
+_ALL = (
+    CatalogModel("fable-target", "Fable, the large one (bundled)", ("fable-draft", "fable-draft-tiny"), True),
+    CatalogModel("fable-draft", "Fable, the small one (bundled)", is_bundled=True),
+    CatalogModel("fable-draft-tiny", "Fable, the tiny one (bundled)", is_bundled=True),
+    CatalogModel(
+        f"{_SMOLLM2}-1.7B-Instruct",
+        "SmolLM2 1.7B Instruct",
+        (f"{_SMOLLM2}-135M-Instruct", f"{_SMOLLM2}-360M-Instruct"),
+    ),
+    CatalogModel(f"{_SMOLLM2}-360M-Instruct", "SmolLM2 360M Instruct", (f"{_SMOLLM2}-135M-Instruct",)),
+    CatalogModel(f"{_SMOLLM2}-135M-Instruct", "SmolLM2 135M Instruct"),
+    CatalogModel(
+        f"{_QWEN2}-7B-Instruct",
+        "Qwen2.5 7B Instruct",
+        (f"{_QWEN2}-0.5B-Instruct", f"{_QWEN2}-1.5B-Instruct"),
+    ),
+    CatalogModel(f"{_QWEN2}-1.5B-Instruct", "Qwen2.5 1.5B Instruct", (f"{_QWEN2}-0.5B-Instruct",)),
+    CatalogModel(f"{_QWEN2}-0.5B-Instruct", "Qwen2.5 0.5B Instruct"),
+    CatalogModel(f"{_QWEN3}-8B", "Qwen3 8B", (f"{_QWEN3}-0.6B", f"{_QWEN3}-1.7B")),
+    CatalogModel(f"{_QWEN3}-1.7B", "Qwen3 1.7B", (f"{_QWEN3}-0.6B",)),
+    CatalogModel(f"{_QWEN3}-0.6B", "Qwen3 0.6B"),
+    CatalogModel(f"{_PYTHIA}-1.4b", "Pythia 1.4B", (f"{_PYTHIA}-160m", f"{_PYTHIA}-70m")),
+    CatalogModel(f"{_PYTHIA}-160m", "Pythia 160M", (f"{_PYTHIA}-70m",)),
+    CatalogModel(f"{_PYTHIA}-70m", "Pythia 70M"),
+    CatalogModel(f"{_GPT2}-large", "GPT-2 Large", (_DISTILGPT2, _GPT2)),
+    CatalogModel(_GPT2, "GPT-2", (_DISTILGPT2,)),
+    CatalogModel(_DISTILGPT2, "DistilGPT-2"),
+)
+
+MODELS: Mapping[str, CatalogModel] = {model.name: model for model in _ALL}
+
+
+def default_pair() -> tuple[str, str]:
+    """The names of the target and the draft that a first visit runs with."""
+    target = _ALL[0]
+    return target.name, target.drafts[0]
+
+
+def targets() -> tuple[str, ...]:
+    return tuple(model.name for model in _ALL if "target" in model.roles)
+
+
+def drafts_for(target: str) -> tuple[str, ...]:
+    """The names that suit `target` as draft model, the best first; none for a target that is not in the catalogue."""
+    return MODELS[target].drafts if target in MODELS else ()
+
+
+def resolve(name: str) -> Path | str:
+    """The folder of a bundled model, the hub id of any other in the catalogue. SpecvizError for an unknown name."""
+    if name not in MODELS:
+        raise SpecvizError(f"no model named {name!r} is on offer; choose one of {', '.join(MODELS)}")
+    return assets_dir() / "models" / name if MODELS[name].is_bundled else name

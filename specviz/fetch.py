@@ -1,0 +1,195 @@
+"""From what a person typed to a local folder that holds a model: catalogue name, folder or Hugging Face hub id.
+
+Names are untrusted; what is shown of a folder is its base name. Downloads only plain data files: configuration,
+tokenizer and safetensors weights. Knows nothing of transformers or torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from specviz import catalog
+from specviz.errors import SpecvizError
+
+Progress = Callable[[str, float | None], None]  # a message, and the fraction done where it is known
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
+_DATA_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.tiktoken", "*.txt"]
+_NOT_NEEDED = ["*/*", "consolidated*"]
+_INDEX = "model.safetensors.index.json"
+_TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "*.tiktoken",
+    "tekken.json",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model lies. name: what is shown and stored; key: its identity; folder None: `key` is a hub id."""
+
+    name: str
+    key: str
+    folder: Path | None = None
+
+
+def find(name: str, *, allow_any: bool) -> Source:
+    """The source that `name` means. allow_any False: catalogue names only. Reads no model file."""
+    if name in catalog.MODELS:
+        place = catalog.resolve(name)
+        if isinstance(place, str):
+            return Source(name, place)
+        if not place.is_dir():
+            raise SpecvizError(f"the bundled model {name} is not in the assets folder; install specviz with its models")
+        return Source(name, str(place), place)
+    if not allow_any:
+        raise SpecvizError(f"this server offers only its own models: {', '.join(catalog.MODELS)} (got {name!r})")
+    if not name.isprintable() or not name.strip():
+        raise SpecvizError(f"a model must be named by a catalogue name, a folder or a hub id (got {name!r})")
+    if (folder := _folder(name)) is not None:
+        return Source(folder.name or "model", str(folder.resolve()), folder)
+    if not _HUB_ID.fullmatch(name) or ".." in name:
+        raise SpecvizError(
+            f"there is no folder {Path(name).name!r} there, and what was typed is no hub id of the form owner/model: "
+            "check the spelling"
+        )
+    return Source(name, name)
+
+
+def _folder(name: str) -> Path | None:
+    try:
+        folder = Path(os.path.abspath(Path(name).expanduser()))  # a link keeps its own name
+        return folder if folder.is_dir() else None
+    except (OSError, RuntimeError):  # a name too long for the file system; a home of nobody
+        return None
+
+
+def fetch(source: Source, *, may_download: bool, on_progress: Progress) -> tuple[Path, str | None]:
+    """The local folder of a source and, for a hub model, its revision. Raises SpecvizError with what to do."""
+    if source.folder is not None:
+        return source.folder, None
+    from huggingface_hub import snapshot_download
+
+    on_progress(f"looking for {source.name} on the Hugging Face hub", None)
+    try:
+        folder = snapshot_download(
+            source.key,
+            allow_patterns=_DATA_FILES,
+            ignore_patterns=_NOT_NEEDED,
+            local_files_only=not may_download,
+            tqdm_class=progress_bar(f"downloading {source.name}", on_progress),
+        )
+    except Exception as error:  # the hub's client raises errors of several HTTP libraries, which have no common base
+        raise _explained(source.name, error, may_download) from error
+    return Path(folder), Path(folder).name
+
+
+def check_files(folder: Path, name: str) -> None:
+    """Refuses, in words, a folder that transformers could not load or would load from unsafe files."""
+    if not (folder / "config.json").is_file():
+        adapter = (folder / "adapter_config.json").is_file()
+        hint = "it holds an adapter: merge it into its base model first" if adapter else "it is not a model's folder"
+        raise SpecvizError(f"{name} has no config.json; {hint}")
+    if not any(next(folder.glob(pattern), None) for pattern in _TOKENIZERS):
+        raise SpecvizError(f"{name} has no tokenizer files; save the tokenizer beside the model")
+
+
+def weight_files(folder: Path, name: str) -> list[Path]:
+    """The safetensors files of a model, all of them there. SpecvizError if there are none or some are missing."""
+    index = folder / _INDEX
+    if not index.is_file():
+        single = folder / "model.safetensors"
+        if not single.is_file():
+            raise SpecvizError(
+                f"{name} has no safetensors weights, and other formats can run code when they are opened; convert it "
+                "with save_pretrained, or choose a model that has them"
+            )
+        return [single]
+    files = [folder / shard for shard in _shards(index, name)]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise SpecvizError(f"{name} is incomplete: {len(missing)} of {len(files)} weight files are missing")
+    return files
+
+
+def _shards(index: Path, name: str) -> list[str]:
+    try:
+        shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SpecvizError(f"{name} has a damaged {_INDEX}; fetch it again") from error
+    if any(Path(shard).name != shard for shard in shards):
+        raise SpecvizError(f"{name} names weight files outside its own folder; it was not loaded")
+    return shards
+
+
+def num_parameters(files: Iterable[Path]) -> int:
+    """Read from the headers of safetensors files alone. Raises SafetensorError for a damaged one."""
+    total = 0
+    for file in files:
+        with safe_open(file, framework="numpy") as weights:
+            total += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    return total
+
+
+def progress_bar(message: str, on_progress: Progress) -> type:
+    """A tqdm class that reports the bytes of a download instead of printing them."""
+    from tqdm import tqdm
+
+    class Bar(tqdm):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            options.pop("name", None)  # the hub's own group name
+            super().__init__(*args, **{**options, "file": io.StringIO(), "disable": False})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            shown = super().update(n)
+            if self.unit == "B" and self.total:
+                on_progress(message, min(1.0, self.n / self.total))
+            return shown
+
+    return Bar
+
+
+def _explained(name: str, error: Exception, may_download: bool) -> SpecvizError:
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.GatedRepoError):
+        words = "its owner gives access on request: ask on its page at huggingface.co, then run `hf auth login`"
+    elif isinstance(error, errors.RepositoryNotFoundError):
+        words = "the hub has no such model, or it is private: check the spelling, or run `hf auth login`"
+    elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        words = "the disk is full; delete what is not needed, for example with `hf cache rm`"
+    elif not may_download:
+        words = "it is not on this server, which downloads nothing; choose a bundled model"
+    elif _is_offline(error):
+        words = (
+            "it is not on this machine and the hub cannot be reached; connect once and run "
+            f"`hf download {name}`, or choose a bundled model"
+        )
+    else:
+        words = (
+            f"the download failed: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
+        )
+    return SpecvizError(f"{name} could not be fetched: {words}")
+
+
+def _is_offline(error: Exception) -> bool:
+    """Whether the hub could not be reached, by any of the libraries that may have tried."""
+    from huggingface_hub import errors
+
+    offline = (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError, TimeoutError)
+    return isinstance(error, offline) or type(error).__name__.startswith(("Connect", "Timeout", "ReadTimeout"))

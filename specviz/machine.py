@@ -1,0 +1,66 @@
+"""This machine as far as models care: which device, which number format, how many bytes they may take together."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from specviz.errors import SpecvizError
+from specviz.settings import settings
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_SHARE_OF_HOST = 0.6
+_SHARE_OF_GPU = 0.8
+
+
+def device() -> torch.device:
+    """The device that models are loaded to: SPECVIZ_DEVICE, or the first of CUDA, MPS and CPU that is there."""
+    wanted = settings().device
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    chosen = torch.device(wanted)
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise SpecvizError(f"SPECVIZ_DEVICE is {wanted}, but torch sees {torch.cuda.device_count()} CUDA devices")
+    if chosen.type == "mps" and not torch.backends.mps.is_available():
+        raise SpecvizError("SPECVIZ_DEVICE is mps, but torch sees no MPS device here")
+    return chosen
+
+
+def dtype(on: torch.device) -> torch.dtype:
+    """The number format of the weights: SPECVIZ_DTYPE, or bfloat16 on a CUDA device that has it, else float32."""
+    wanted = settings().dtype
+    if wanted != "auto":
+        return getattr(torch, wanted)
+    return torch.bfloat16 if on.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
+
+
+def model_budget(on: torch.device) -> int | None:
+    """The bytes that all models may take together: SPECVIZ_MODEL_MEMORY_GB, or a share of what the device has."""
+    given = settings().model_memory_bytes
+    if given is not None:
+        return given
+    if on.type == "cuda":
+        return int(_SHARE_OF_GPU * torch.cuda.get_device_properties(on).total_memory)
+    if on.type == "mps":
+        return int(_SHARE_OF_GPU * torch.mps.recommended_max_memory())
+    host = _host_bytes()
+    return None if host is None else int(_SHARE_OF_HOST * host)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on any device: torch has its own error for CUDA only."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        isinstance(error, RuntimeError) and ("out of memory" in str(error) or "t allocate memory" in str(error))
+    )
+
+
+def _host_bytes() -> int | None:
+    """Memory of this machine or of its container, whichever is less; None where the system does not say."""
+    known = []
+    if hasattr(os, "sysconf") and {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= os.sysconf_names.keys():
+        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    if _CGROUP_LIMIT.is_file() and (limit := _CGROUP_LIMIT.read_text("ascii").strip()).isdigit():
+        known.append(int(limit))
+    return min(known, default=None)

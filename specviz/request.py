@@ -1,0 +1,195 @@
+"""Request: everything needed to run again, and the one validation for page, command line, link, API and file header.
+
+Plain values and names only, so that it can be pickled and stored. Whether a model, method or rule of that name exists
+is for those who hold their tables. Standard library only.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from specviz.errors import SpecvizError
+from specviz.settings import settings
+
+MAX_K = 32
+MAX_TEMPERATURE = 5.0
+MAX_TOP_K = 1_000_000
+MAX_SEED = 2**53 - 1  # the largest whole number that JavaScript and every JSON reader keep
+MAX_SECONDS = 86_400.0
+MAX_PROMPT_CHARACTERS = 200_000
+MAX_PROMPT_IDS = 100_000
+MAX_ID = 2**31 - 1
+MAX_NAME = 500
+MAX_PARAMS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One generation. `prompt_ids`, when given, are what is fed, and `prompt` is only their text.
+
+    rule None: the method's own; params: the method's; top_k 0 and top_p 1 filter nothing; temperature 0 is greedy.
+    """
+
+    prompt: str = ""
+    prompt_ids: tuple[int, ...] | None = None
+    chat: bool = False
+    target: str
+    draft: str | None = None
+    method: str = "draft_model"
+    rule: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    k: int = 4
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    max_new_tokens: int = 64
+    time_limit_s: float | None = None
+
+    def checked(self) -> Request:
+        """This request with numbers in their own types, or SpecvizError: what is wrong, what was got, what is allowed.
+
+        Where the server sets a time limit, a request without one gets it.
+        """
+        limits = settings()
+        self._check_prompt()
+        return replace(
+            self,
+            prompt_ids=None if self.prompt_ids is None else _ids(self.prompt_ids),
+            chat=_truth("chat", self.chat),
+            target=_name("target", self.target),
+            draft=None if self.draft is None else _name("draft", self.draft),
+            method=_name("method", self.method),
+            rule=None if self.rule is None else _name("rule", self.rule),
+            params=_params(self.params),
+            k=_whole("k", self.k, 1, MAX_K),
+            temperature=_number("temperature", self.temperature, 0.0, MAX_TEMPERATURE),
+            top_k=_whole("top_k", self.top_k, 0, MAX_TOP_K),
+            top_p=_share("top_p", self.top_p),
+            seed=_whole("seed", self.seed, 0, MAX_SEED),
+            max_new_tokens=_whole("max_new_tokens", self.max_new_tokens, 1, limits.max_new_tokens),
+            time_limit_s=_time_limit(self.time_limit_s, limits.max_seconds),
+        )
+
+    def _check_prompt(self) -> None:
+        _text("prompt", self.prompt, MAX_PROMPT_CHARACTERS)
+        if self.prompt_ids is None and not self.prompt:
+            raise SpecvizError("the prompt is empty; type at least one word to continue from")
+        if self.prompt_ids is not None and _truth("chat", self.chat):
+            raise SpecvizError("chat must be false when prompt_ids are given: a chat template needs a text (got true)")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` gives an equal request back."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        ids = None if self.prompt_ids is None else list(self.prompt_ids)
+        return {**values, "prompt_ids": ids, "params": dict(self.params)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Request:
+        """A checked request from parsed JSON. Raises SpecvizError for anything that is not one."""
+        if not isinstance(values, Mapping):
+            raise SpecvizError(f"a request must be an object with named fields {_got(values)}")
+        known = [item.name for item in fields(cls)]
+        unknown = [name for name in values if name not in known]
+        if unknown:
+            raise SpecvizError(f"a request has no field {_short(unknown[0])}; its fields are {', '.join(known)}")
+        if "target" not in values:
+            raise SpecvizError("a request must name its target model in the field 'target' (got none)")
+        return cls(**values).checked()
+
+
+def _short(value: object) -> str:
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # a whole number with more digits than Python prints
+        return "a huge number"
+
+
+def _got(value: object) -> str:
+    return f"(got {_short(value)})"
+
+
+def _text(name: str, value: object, most: int) -> str:
+    if not isinstance(value, str):
+        raise SpecvizError(f"{name} must be a text {_got(value)}")
+    if len(value) > most:
+        raise SpecvizError(f"{name} is too long: at most {most:,} characters are allowed (got {len(value):,})")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise SpecvizError(f"{name} must be valid Unicode; it holds half of a surrogate pair {_got(value)}") from None
+    return value
+
+
+def _name(name: str, value: object) -> str:
+    text = _text(name, value, MAX_NAME)
+    if not text.strip() or not text.isprintable():
+        raise SpecvizError(f"{name} must be a name without control characters {_got(value)}")
+    return text
+
+
+def _truth(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise SpecvizError(f"{name} must be true or false {_got(value)}")
+    return value
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise SpecvizError(f"{name} must be a whole number from {low:,} to {high:,} {_got(value)}")
+    return int(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _number(name: str, value: object, low: float, high: float) -> float:
+    if not _is_number(value) or not low <= value <= high:  # NaN fails both comparisons
+        raise SpecvizError(f"{name} must be a number from {low:g} to {high:g} {_got(value)}")
+    return float(value) + 0.0  # no negative zero
+
+
+def _share(name: str, value: object) -> float:
+    if not _is_number(value) or not 0.0 < value <= 1.0:
+        raise SpecvizError(f"{name} must be a number above 0 and at most 1 {_got(value)}")
+    return float(value)
+
+
+def _time_limit(value: object, server_limit: float | None) -> float | None:
+    if value is None:
+        return server_limit
+    most = MAX_SECONDS if server_limit is None else server_limit
+    if not _is_number(value) or not 0.0 < value <= most:
+        raise SpecvizError(f"time_limit_s must be a number of seconds above 0 and at most {most:g} {_got(value)}")
+    return float(value)
+
+
+def _ids(values: object) -> tuple[int, ...]:
+    if not isinstance(values, (list, tuple)):
+        raise SpecvizError(f"prompt_ids must be a list of token ids {_got(values)}")
+    if not values:
+        raise SpecvizError("the prompt is empty: prompt_ids must hold at least one token id")
+    if len(values) > MAX_PROMPT_IDS:
+        raise SpecvizError(f"prompt_ids is too long: at most {MAX_PROMPT_IDS:,} ids are allowed (got {len(values):,})")
+    return tuple([_whole("each of prompt_ids", value, 0, MAX_ID) for value in values])
+
+
+def _params(values: object) -> dict[str, Any]:
+    if not isinstance(values, Mapping) or len(values) > MAX_PARAMS:
+        raise SpecvizError(f"params must be an object of at most {MAX_PARAMS} named values {_got(values)}")
+    return {_name("each name in params", name): _param(f"params.{name}", value) for name, value in values.items()}
+
+
+def _param(name: str, value: object) -> bool | int | float | str | None:
+    """A method's own parameter: any plain value here; its range is the method's to check."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(name, value, MAX_NAME)
+    if _is_number(value) and -MAX_SEED <= value <= MAX_SEED:
+        return value
+    raise SpecvizError(f"{name} must be a number of ordinary size, a text, true or false {_got(value)}")

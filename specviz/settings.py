@@ -1,0 +1,120 @@
+"""Every environment variable that specviz reads, in this one place, and where its assets lie. Standard library only.
+
+`settings()` reads the environment anew at each call; a value that cannot be used is a SpecvizError with its name.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from specviz.errors import SpecvizError
+
+_GIB = 2**30
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,2})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the person who starts specviz decides once. None means: no limit, or found out where it is needed."""
+
+    device: str = "auto"
+    dtype: str = "auto"
+    model_memory_bytes: int | None = None
+    max_new_tokens: int = 4096
+    max_seconds: float | None = None
+    max_runs: int = 48
+    allow_any_model: bool = True
+    server_name: str = "127.0.0.1"
+    server_port: int = 7860
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Settings:
+        """The defaults, or on a Hugging Face Space catalogue models only, with what the environment says instead."""
+        chosen: dict[str, object] = {"allow_any_model": False} if environment.get("SPACE_ID") else {}
+        for field, (name, convert) in _VARIABLES.items():
+            if text := environment.get(name, "").strip():
+                chosen[field] = _converted(name, convert, text)
+        return cls(**chosen)
+
+
+def settings() -> Settings:
+    return Settings.from_environment(os.environ)
+
+
+def assets_dir() -> Path:
+    """The folder with models, web files, prompts and traces: SPECVIZ_ASSETS, the repository's, or the packaged copy."""
+    package = Path(__file__).resolve().parent
+    given = os.environ.get("SPECVIZ_ASSETS", "").strip()
+    places = [Path(given)] if given else [package.parent / "assets", package / "assets"]
+    for place in places:
+        if place.is_dir():
+            return place
+    if given:
+        raise SpecvizError(f"the environment variable SPECVIZ_ASSETS must name a folder (got {given!r})")
+    raise SpecvizError("the assets folder is missing: set SPECVIZ_ASSETS to the folder 'assets' of the repository")
+
+
+def _converted(name: str, convert: Callable[[str], object], text: str) -> object:
+    try:
+        return convert(text)
+    except ValueError as error:
+        raise SpecvizError(f"the environment variable {name} must be {error} (got {text!r})") from None
+
+
+def _device(text: str) -> str:
+    if not _DEVICE.fullmatch(text):
+        raise ValueError("auto, cpu, mps, cuda or cuda:<number>")
+    return text
+
+
+def _dtype(text: str) -> str:
+    if text not in ("auto", "float32", "bfloat16", "float16"):
+        raise ValueError("auto, float32, bfloat16 or float16")
+    return text
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
+            raise ValueError(f"a whole number from {low} to {high}")
+        return int(text)
+
+    return convert
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ValueError("a number above 0")
+    return value
+
+
+def _gibibytes(text: str) -> int:
+    return int(_positive(text) * _GIB)
+
+
+def _yes_or_no(text: str) -> bool:
+    if text.lower() not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
+        raise ValueError("1 or 0")
+    return text.lower() in ("1", "true", "yes", "on")
+
+
+_VARIABLES: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    "device": ("SPECVIZ_DEVICE", _device),
+    "dtype": ("SPECVIZ_DTYPE", _dtype),
+    "model_memory_bytes": ("SPECVIZ_MODEL_MEMORY_GB", _gibibytes),
+    "max_new_tokens": ("SPECVIZ_MAX_NEW_TOKENS", _whole(1, 1_000_000)),
+    "max_seconds": ("SPECVIZ_MAX_SECONDS", _positive),
+    "max_runs": ("SPECVIZ_MAX_RUNS", _whole(1, 1_000)),
+    "allow_any_model": ("SPECVIZ_ALLOW_ANY_MODEL", _yes_or_no),
+    "server_name": ("GRADIO_SERVER_NAME", str),
+    "server_port": ("GRADIO_SERVER_PORT", _whole(0, 65_535)),
+}

@@ -1,0 +1,143 @@
+"""Where a model comes from: names, folders, the hub and its errors; which device and how much memory."""
+
+import json
+
+import pytest
+import torch
+from tiny_models import tiny, tiny_folder, tiny_tokenizer
+
+from specviz import fetch, machine
+from specviz.errors import SpecvizError
+from specviz.models import Library
+
+GB = 10**9
+
+
+@pytest.fixture
+def library():
+    return Library(GB, allow_any=True)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tokenizer = tiny_tokenizer()
+    return tiny_folder(tmp_path / "my-model", tiny("llama", vocab_size=len(tokenizer)), tokenizer)
+
+
+def test_only_catalogue_models_where_others_are_forbidden(folder):
+    library = Library(GB, allow_any=False)
+    for name in (str(folder), "somebody/model", "../../etc"):
+        with pytest.raises(SpecvizError, match=r"offers only its own models: fable-target"):
+            library.load(name)
+
+
+def test_a_server_that_forbids_other_models_downloads_nothing(monkeypatch):
+    asked = []
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **options: asked.append(options) or 1 / 0)
+    with pytest.raises(SpecvizError, match="downloads nothing; choose a bundled model"):
+        Library(GB, allow_any=False).load("Qwen/Qwen3-0.6B")
+    assert asked[0]["local_files_only"] is True
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "a/b/c", "a/..b", "~nobody/x", "-x", "x" * 400])
+def test_what_is_neither_folder_nor_hub_id_is_refused(library, name):
+    with pytest.raises(SpecvizError, match=r"there is no folder .* and what was typed is no hub id"):
+        library.load(name)
+
+
+def test_a_bundled_model_that_is_not_there_is_said_to_be_missing(library, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECVIZ_ASSETS", str(tmp_path))
+    with pytest.raises(SpecvizError, match="bundled model fable-draft is not in the assets folder"):
+        library.load("fable-draft")
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "a\x00b"])
+def test_what_is_no_name_is_refused(library, name):
+    with pytest.raises(SpecvizError, match="must be named by a catalogue name, a folder or a hub id"):
+        library.load(name)
+
+
+def test_a_folder_without_a_model_says_what_it_lacks(library, folder):
+    cases = {
+        "model.safetensors": "my-model has no safetensors weights, and other formats can run code",
+        "tokenizer.json": "my-model has no tokenizer files",
+        "config.json": "my-model has no config.json; it is not a model's folder",
+    }
+    for file, words in cases.items():
+        (folder / file).unlink()
+        with pytest.raises(SpecvizError, match=words):
+            library.load(str(folder))
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(SpecvizError, match="it holds an adapter: merge it"):
+        library.load(str(folder))
+
+
+def test_shards_must_be_there_and_inside_the_folder(library, folder):
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model.safetensors"}}))
+    with pytest.raises(SpecvizError, match="incomplete: 1 of 2 weight files are missing"):
+        library.load(str(folder))
+    index.write_text(json.dumps({"weight_map": {"a": "../other.safetensors"}}))
+    with pytest.raises(SpecvizError, match="outside its own folder"):
+        library.load(str(folder))
+
+
+def hub_error(name):
+    import httpx
+    from huggingface_hub import errors
+
+    if name == "disk full":
+        return OSError(28, "No space left on device")
+    if name == "not cached":
+        return errors.LocalEntryNotFoundError("cannot find it")
+    request = httpx.Request("GET", "http://127.0.0.1")
+    return getattr(errors, name)("refused", response=httpx.Response(403, request=request))
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("GatedRepoError", "gives access on request"),
+        ("RepositoryNotFoundError", "no such model, or it is private"),
+        ("not cached", "hub cannot be reached; connect once and run `hf download owner/model`"),
+        ("disk full", "the disk is full"),
+    ],
+)
+def test_the_hubs_errors_say_what_to_do(library, monkeypatch, error, words):
+    def fail(*_, **__):
+        raise hub_error(error)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(SpecvizError, match=f"owner/model could not be fetched: .*{words}"):
+        library.load("owner/model")
+
+
+def test_a_hub_model_is_named_by_its_id_and_revision(library, folder, monkeypatch):
+    snapshot = folder.rename(folder.with_name("0123abcd"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(snapshot))
+    info = library.load("owner/model").info
+    assert (info.name, info.revision) == ("owner/model", "0123abcd")
+
+
+def test_a_download_reports_its_bytes(capsys):
+    seen = []
+    bar = fetch.progress_bar("downloading x", lambda *news: seen.append(news))(total=10, unit="B", name="hub")
+    bar.update(4)
+    bar.update(6)
+    bar.close()
+    assert seen == [("downloading x", 0.4), ("downloading x", 1.0)]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setenv("SPECVIZ_DEVICE", "cuda:9")
+    with pytest.raises(SpecvizError, match="SPECVIZ_DEVICE is cuda:9, but torch sees"):
+        Library()
+
+
+def test_the_budget_follows_the_settings_or_the_machine(monkeypatch):
+    cpu = torch.device("cpu")
+    monkeypatch.delenv("SPECVIZ_MODEL_MEMORY_GB", raising=False)
+    assert machine.model_budget(cpu) is None or machine.model_budget(cpu) > 0
+    monkeypatch.setenv("SPECVIZ_MODEL_MEMORY_GB", "2")
+    assert machine.model_budget(cpu) == 2 * 2**30
