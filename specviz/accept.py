@@ -13,7 +13,7 @@ from torch import Tensor
 from .device import exact_dtype, to_device, to_host
 from .draft import ROOT, Draft
 from .draws import ACCEPT, FINAL, Draws
-from .errors import SpecvizError
+from .sampling import refuse_nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,7 @@ class SpeculativeSampling(Rule):
 
     def __call__(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
         if not len(draft):
-            token = draws.sample(probs[0], FINAL, position, ROOT)
-            return Verdict((), int(to_host(token)), "plain", ())
+            return Verdict((), _draw_last(probs[0], draws, position), "plain", ())
         if draft.is_chain and not draft.num_scratch:
             return _judge_chain(draft, probs, draws, position)
         return _judge_tree(draft, probs, draws, position)
@@ -134,7 +133,7 @@ def proposal(draft: Draft, node: int, probs: Tensor) -> Tensor:
     """The law [V] that a node's token was drawn from; one-hot where it was chosen without chance."""
     q = draft.probs[node]
     if q is not None:
-        return q
+        return q.to(probs.dtype)
     row = torch.zeros_like(probs[0])
     row[draft.tokens[node]] = 1.0
     return row
@@ -159,11 +158,13 @@ def _judge_chain(draft: Draft, probs: Tensor, draws: Draws, position: int) -> Ve
     q_row = torch.cat([q_rows, torch.zeros_like(q_rows[:1])]).index_select(0, num_kept[None])
     token = draws.sample(residual(p_row, q_row)[0], FINAL, position, ROOT)
     wide = exact_dtype(probs.device)
+    total = p_row.sum(dtype=wide)
     columns = torch.stack([p.to(wide), q.to(wide), threshold, u.to(wide), kept.to(wide)]).reshape(-1)
-    numbers = to_host(torch.cat([columns, torch.stack([num_kept, token]).to(wide)])).tolist()
-    num_kept, token = int(numbers[-2]), int(numbers[-1])
+    numbers = to_host(torch.cat([columns, torch.stack([num_kept.to(wide), token.to(wide), total])])).tolist()
+    *numbers, num_kept, token, total = numbers
+    num_kept, token = int(num_kept), int(token)
     p, q, threshold, u, kept = (numbers[size * i : size * (i + 1)] for i in range(5))
-    _refuse_nan(p)
+    refuse_nan([*p, total], "target")
     checks = tuple(
         Check(i, p[i], p[i], q[i], min(1.0, threshold[i]), u[i], bool(kept[i])) for i in range(min(num_kept + 1, size))
     )
@@ -185,7 +186,7 @@ def _judge_tree(draft: Draft, probs: Tensor, draws: Draws, position: int) -> Ver
         path.append(node)
     else:
         row = probs[node + 1]
-    token = int(to_host(draws.sample(row, FINAL, position, ROOT)))
+    token = _draw_last(row, draws, position)
     kind = "resampled" if rejected else "bonus" if path else "plain"
     return Verdict(tuple(path), token, kind, tuple(checks))
 
@@ -211,16 +212,17 @@ def _judge_siblings(
         checks.append(Check(child, p, p_judged, q, min(1.0, threshold), u, bool(kept)))
         if kept:
             break
-    _refuse_nan([check.p for check in checks])
+    refuse_nan([check.p for check in checks], "target")
     return checks, row
 
 
-def _refuse_nan(values: list[float]) -> None:
-    if any(value != value for value in values):
-        raise SpecvizError(
-            "the target model returned not-a-number instead of probabilities; "
-            "its weights are damaged or overflow in this number format (try float32)"
-        )
+def _draw_last(row: Tensor, draws: Draws, position: int) -> int:
+    """The token after the accepted ones, from its law [V]."""
+    token = draws.sample(row, FINAL, position, ROOT)
+    wide = exact_dtype(row.device)
+    token, total = to_host(torch.stack([token.to(wide), row.sum(dtype=wide)])).tolist()
+    refuse_nan([total], "target")
+    return int(token)
 
 
 RULES: dict[str, Rule] = {rule.name: rule for rule in (SpeculativeSampling(),)}

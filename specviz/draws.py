@@ -50,7 +50,7 @@ class Draws:
         total = cdf[..., -1:]
         u = self._uniforms(cdf[..., 0], role, position, node)[..., None]
         point = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
-        return torch.searchsorted(cdf, point, right=True).squeeze(-1)
+        return torch.searchsorted(cdf, point, right=True).squeeze(-1).clamp_max(probs.shape[-1] - 1)  # NaN gives V
 
 
 class Seeded(Draws):

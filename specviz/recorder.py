@@ -68,9 +68,9 @@ class Recorder:
 
     def _positions(self, step: Step, numbers: _Numbers) -> tuple[trace.Position, ...]:
         label, positions = self._text.label, []
-        for walk_node, child, columns, stats in numbers.rows():
+        for walk_node, child, columns, owed, stats in numbers.rows():
             top = tuple([(token, label(token), *values) for token, values in columns.items()])
-            positions.append(trace.Position(walk_node, child, top, _rest(top), *stats))
+            positions.append(trace.Position(walk_node, child, top, _rest(top, owed), *stats))
         return tuple(positions)
 
     def _drafted(self, step: Step, numbers: _Numbers) -> tuple[trace.DraftToken, ...]:
@@ -130,17 +130,18 @@ class _Numbers:
         self.final_p, self.final_q = final[0], final[1] if failed else None
 
     def rows(self):
-        """Per draw of the walk: node, child, columns by id (drafted, emitted, by p, by q), four statistics."""
+        """Per draw of the walk: node, child, columns by id (drafted, emitted, by p, by q), sum owed, statistics."""
         step = self._step
         for row, (ids, values) in enumerate(zip(self._ids, self._values, strict=True)):
             is_final = row == self._num_checks
             node = step.verdict.last_node if is_final else step.draft.parents[step.verdict.checks[row].node]
             child = None if is_final else step.verdict.checks[row].node
             has_q = not is_final and step.draft.probs[child] is not None
-            yield node, child, _columns(ids, values, has_q, is_final), self._statistics(row, child, has_q)
+            columns, owed = _columns(ids, values, has_q, is_final), self._stats[row][-1]
+            yield node, child, columns, owed, self._statistics(row, child, has_q)
 
     def _statistics(self, row: int, child: int | None, has_q: bool) -> tuple[float | None, ...]:
-        overlap, kl, p_entropy, q_entropy = self._stats[row]
+        overlap, kl, p_entropy, q_entropy, _ = self._stats[row]
         if not has_q:
             return None, None, p_entropy, None
         alone = len(self._step.draft.children(self._step.draft.parents[child])) == 1
@@ -152,9 +153,8 @@ def _columns(ids: list[int], values: list[list[float]], has_q: bool, is_final: b
     num_sure = len(ids) - (len(ids) - 2) // 2  # the first two and the target's likeliest
     columns = {}
     for place, (token, line) in enumerate(zip(ids, values, strict=True)):
-        p, q, owed = line[:3]
+        p, q, owed, p_raw, q_raw = line
         if place < num_sure or q > 0:
-            p_raw, q_raw = line[3:] or (p, q)
             columns[token] = (p, q, owed, p_raw, q_raw) if has_q else (p, None, None if is_final else owed, p_raw, None)
     return columns
 
@@ -168,18 +168,25 @@ def _first_tokens(step: Step) -> list[list[int]]:
 
 
 def _pack(step: Step, laws: Laws) -> tuple[Tensor, ...]:
-    """ids [M, R], values [M, R, 3 or 5], statistics [M, 4], the nodes' p and q [2, N], the last token's p and q [2]."""
+    """ids [M, R], values [M, R, 5], statistics and what is owed [M, 5], p and q of nodes [2, N] and last token [2]."""
     p = torch.cat([laws.judged, laws.final[None]])  # [M, V]
     q = torch.cat([laws.drawn_from, torch.zeros_like(p[:1])])
     both = torch.cat([p, q])
     likeliest = both.topk(min(NUM_TOP, p.shape[1])).indices
     ids = torch.cat([to_device(_first_tokens(step), torch.long, p.device), *likeliest.chunk(2)], dim=1)
     owed = (p - q).clamp_min_(0)
-    raw = () if step.plan.sampling.is_plain else _raw(step, q)
-    values = torch.stack([rows.gather(1, ids) for rows in (p, q, owed, *raw)], dim=-1)
-    values[..., 2] /= owed.sum(-1, keepdim=True).clamp_min_(torch.finfo(owed.dtype).tiny)
+    p_raw, q_raw = _raw(step, q)
+    values = torch.stack([rows.gather(1, ids) for rows in (p, q, owed, p_raw, q_raw)], dim=-1)
+    total = owed.sum(-1, keepdim=True)
+    values[..., 2] /= total.clamp_min(torch.finfo(owed.dtype).tiny)
     wide = ids.to(exact_dtype(p.device))  # the others widen when they are joined
-    return wide, values, _statistics(both, p, q), _node_numbers(step), _final_numbers(step, q)
+    return (
+        wide,
+        values,
+        torch.cat([_statistics(both, p, q), total], dim=1),
+        _node_numbers(step),
+        _final_numbers(step, q),
+    )
 
 
 def _statistics(both: Tensor, p: Tensor, q: Tensor) -> Tensor:
@@ -195,6 +202,8 @@ def _raw(step: Step, q: Tensor) -> tuple[Tensor, Tensor]:
     checks, draft = step.verdict.checks, step.draft
     parents = [draft.parents[check.node] for check in checks] + [step.verdict.last_node]
     rows = to_device([parent + 1 for parent in parents], torch.long, q.device)
+    if step.plan.sampling.is_plain:
+        return step.probs[rows], q
     q_raw = torch.zeros_like(q)
     for row, check in enumerate(checks):
         if draft.logits[check.node] is not None:
@@ -211,7 +220,7 @@ def _node_numbers(step: Step) -> Tensor:
     drawn = [node for node, row in enumerate(draft.probs) if row is not None]
     if drawn:
         nodes = to_device(drawn, torch.long, probs.device)
-        q[nodes] = torch.stack([draft.probs[node] for node in drawn]).gather(1, tokens[nodes, None])[:, 0]
+        q[nodes] = torch.stack([draft.probs[node] for node in drawn]).gather(1, tokens[nodes, None])[:, 0].to(q.dtype)
     return torch.stack([probs[rows, tokens], q])
 
 
@@ -222,10 +231,10 @@ def _final_numbers(step: Step, q: Tensor) -> Tensor:
     return torch.stack([step.probs[verdict.last_node + 1, verdict.token], last_q[verdict.token]])
 
 
-def _rest(top: Sequence[tuple]) -> Mapping[str, float | None]:
-    """What the rows leave out, per column; the columns of a distribution add up to one."""
+def _rest(top: Sequence[tuple], owed: float) -> Mapping[str, float | None]:
+    """What the rows leave out, per column; the columns of a distribution add up to one, an empty residual to 0."""
     sums = [None if column[0] is None else sum(column) for column in [*zip(*top, strict=True)][2:]]
-    if sums[2] == 0.0:  # nothing owed anywhere: p = q
+    if sums[2] is not None and owed == 0.0:
         sums[2] = 1.0
     left = [None if total is None else min(1.0, max(0.0, round(1.0 - total, 9))) for total in sums]
     return {"p": left[0], "q": left[1], "residual": left[2], "p_raw": left[3], "q_raw": left[4]}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from .errors import SpecvizError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,8 @@ class Sampling:
         """logits [..., V] of any float dtype -> probabilities [..., V] in float32 (float64 stays float64)."""
         wide = logits if logits.dtype == torch.float64 else logits.float()
         if self.temperature == 0:
-            return torch.zeros_like(wide).scatter_(-1, wide.argmax(-1, keepdim=True), 1.0)
+            peak, place = wide.max(-1, keepdim=True)
+            return torch.zeros_like(wide).scatter_(-1, place, 1.0 + (peak - peak))  # not-a-number stays visible
         if self.temperature != 1.0:
             wide = (wide - wide.amax(-1, keepdim=True)) / self.temperature
         if 0 < self.top_k < wide.shape[-1]:
@@ -34,6 +39,15 @@ class Sampling:
         if self.top_p < 1.0:
             wide = _keep_nucleus(wide, self.top_p)
         return wide.softmax(-1)
+
+
+def refuse_nan(values: Iterable[float], role: str) -> None:
+    """Raises SpecvizError if one of the probabilities (or sums of them) that came to the host is not a number."""
+    if any(math.isnan(value) for value in values):
+        raise SpecvizError(
+            f"the {role} model returned not-a-number instead of probabilities; "
+            "its weights are damaged or overflow in this number format (try float32)"
+        )
 
 
 def _keep_nucleus(logits: Tensor, top_p: float) -> Tensor:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..device import to_host
+from ..device import exact_dtype, to_host
 from ..draft import EMPTY, Draft, chain
 from ..draws import DRAFT
 from ..lm import CachedLM
+from ..sampling import refuse_nan
 from .base import Context, Drafter, Method, Work
 
 
@@ -35,7 +36,11 @@ class ModelDrafter(Drafter):
             tokens.append(context.draws.sample(probs[-1], DRAFT, position + node, node))
             if node < k - 1:
                 logits = self._lm.extend(tokens[-1])
-        ids = to_host(torch.stack(tokens)).tolist()
+        wide = exact_dtype(probs[0].device)
+        sums = [row.sum(dtype=wide) for row in probs]
+        ids, sums = to_host(torch.stack([torch.stack(tokens).to(wide), torch.stack(sums)])).tolist()
+        refuse_nan(sums, "draft")
+        ids = [int(token) for token in ids]
         self._lm.settle(ids)
         return chain(ids, probs, rows)
 
