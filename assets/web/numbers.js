@@ -1,0 +1,85 @@
+// numbers.js: the sentence with K in it, the three numbers, the state of the run, and the table of all numbers.
+'use strict';
+(() => {
+  const { element, sentence } = window.specviz;
+  const PATIENCE = 30000;                             // milliseconds until Measure may be pressed again
+
+  window.specviz.views.numbers = (root, hub, { trigger }) => {
+    const part = (name) => root.querySelector(`[data-number="${name}"]`);
+    const lead = root.querySelector('.sv-sentence');
+    const context = root.querySelector('.sv-context');
+    const state = root.querySelector('.sv-state');
+    const table = root.querySelector('.sv-table-body');
+    const measure = root.querySelector('[data-do="measure"]');
+    let shownSentence = null, shownContext = null;
+
+    function totals() {
+      const step = hub.steps[hub.cursor - 1];
+      part('calls').textContent = step && step.totals.tokens_per_call ? step.totals.tokens_per_call : '–';
+      part('kept').textContent = step && step.totals.kept ? step.totals.kept : '–';
+      if (!step) return;
+      if (step.sentence !== shownSentence) {
+        shownSentence = step.sentence;
+        sentence(lead, step.sentence);
+      }
+      if (step.context !== shownContext) {
+        shownContext = step.context;
+        context.replaceChildren(...step.context.map(([role, words]) => element('span', `sv-chip sv-chip-${role}`, words)));
+      }
+    }
+
+    function speed() {
+      const shown = hub.speed || { value: '', words: 'not measured yet', note: '', can_measure: false };
+      part('speed').textContent = shown.value || '–';
+      part('speed-words').textContent = shown.words;
+      part('speed-words').title = shown.note;
+      measure.hidden = !shown.can_measure || hub.isLive();
+      if (shown.value || hub.isLive()) idle();
+    }
+
+    function idle() {
+      measure.disabled = false;
+      measure.textContent = 'Measure';
+    }
+
+    function news() {
+      const name = hub.state ? hub.state.name : '';
+      const recorded = hub.head && hub.head.recorded;
+      const ended = hub.end && !hub.playing ? hub.end.words : '';
+      const words = recorded ? ['recorded run', ended].filter(Boolean).join(' · ') : ended || (hub.state ? hub.state.words : '');
+      state.textContent = words;
+      state.dataset.name = recorded ? 'recorded' : hub.end ? hub.end.reason : name;
+      state.hidden = !words;
+      root.dataset.state = name;
+      root.toggleAttribute('data-busy', hub.isLive() && !hub.steps.length);
+      root.querySelector('.sv-busy-words').textContent = hub.state && !hub.steps.length ? hub.state.words : '';
+    }
+
+    function numbers() {
+      if (!hub.head || !hub.numbers || !table.closest('details').open) return;
+      table.replaceChildren(...hub.head.metrics.map(([label, formula, also], place) => {
+        const row = element('tr'), name = element('th', '', label);
+        name.scope = 'row';
+        if (also) name.append(element('span', 'sv-also', also));
+        row.append(name, element('td', '', hub.numbers[place]), element('td', 'sv-formula', formula));
+        return row;
+      }));
+    }
+
+    measure.addEventListener('click', () => {
+      measure.disabled = true;
+      measure.textContent = 'Measuring…';
+      trigger('measure', { run: hub.run });
+      setTimeout(idle, PATIENCE);
+    });
+    table.closest('details').addEventListener('toggle', numbers);
+    hub.on('reset', () => {
+      shownSentence = shownContext = null;
+      context.replaceChildren();
+      idle();
+      totals();
+    });
+    hub.on('cursor', totals);
+    hub.on('info', () => { news(); speed(); numbers(); });
+  };
+})();

@@ -1,0 +1,72 @@
+// stage.js: mounts the Explore stage: one hub, its views, the keyboard, and one spoken message per step.
+'use strict';
+(() => {
+  const { specviz } = window;
+  const SPOKEN = 2000;                                // milliseconds between two messages of the live region
+  const ORDER = ['numbers', 'legend', 'text', 'lanes', 'inspector', 'player', 'charts'];
+  const FIELDS = 'input, select, textarea, [contenteditable="true"]';
+
+  function speak(root, hub) {
+    const region = root.querySelector('.sv-live');
+    let waiting = '', timer = 0;
+    const say = () => {
+      timer = 0;
+      if (!waiting) return;
+      region.textContent = waiting;
+      waiting = '';
+      timer = setTimeout(say, SPOKEN);
+    };
+    hub.on('cursor', ({ to }) => {
+      if (!to) return;
+      waiting = hub.steps[to - 1].say;
+      if (!timer) say();
+    });
+  }
+
+  function keys(root, hub) {
+    const actions = {
+      ArrowLeft: () => hub.moveToken(-1),
+      ArrowRight: () => hub.moveToken(1),
+      ArrowUp: () => hub.moveStep(-1),
+      ArrowDown: () => hub.moveStep(1),
+      Home: () => hub.pinStep(0),
+      End: () => hub.pinStep(hub.cursor - 1),
+      Escape: () => hub.release(),
+      ' ': () => hub.toggle(),
+      '?': () => {
+        const help = root.querySelector('.sv-keys');
+        help.open = true;
+        help.scrollIntoView({ block: 'nearest' });
+      },
+    };
+    const single = root.querySelector('.sv-keys-on');
+    root.addEventListener('keydown', (event) => {
+      const action = actions[event.key], { target } = event;
+      if (!action || event.ctrlKey || event.metaKey || event.altKey || target.closest(FIELDS)) return;
+      if (event.key === ' ' && target.closest('button, summary, a') && !target.closest('.sv-cell')) return;
+      if (!single.checked && event.key !== 'Escape') return;
+      event.preventDefault();
+      event.stopPropagation();
+      action();
+    });
+  }
+
+  function names(root) {
+    for (const node of root.querySelectorAll('[data-name-of]')) node.textContent = specviz.label(node.dataset.nameOf);
+  }
+
+  // element: holds stage.html. props.value, watch, trigger and server are Gradio's, or `source` any other supplier.
+  specviz.mountStage = (element, { props, watch, trigger, server, source }) => {
+    const root = element.querySelector('.sv-stage');
+    const hub = specviz.createHub(source || specviz.streamSource({ props, watch, server }));
+    names(root);
+    hub.on('reset', () => root.setAttribute('data-empty', ''));
+    hub.on('grow', () => root.removeAttribute('data-empty'));
+    for (const name of ORDER) specviz.views[name](root, hub, { trigger });
+    speak(root, hub);
+    keys(root, hub);
+    hub.start();
+    if (trigger) trigger('ready', {});
+    return hub;
+  };
+})();

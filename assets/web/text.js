@@ -1,0 +1,91 @@
+// text.js: the text as it grew. Marks say what befell each token; what was cut stands before what came instead.
+'use strict';
+(() => {
+  const { element } = window.specviz;
+  const STEPS_PER_BLOCK = 120;                        // one layout never covers more than this many steps
+  const LEAD = /^(\s*)([\s\S]*?)$/;
+
+  window.specviz.views.text = (root, hub) => {
+    const host = root.querySelector('.sv-text');
+    const body = root.querySelector('.sv-text-body');
+    let boxes = [];                                   // per step the nodes it made, so that the player can go back
+    let block = null, blockSteps = 0;
+    let marked = [], newest = [];
+    const toEnd = window.specviz.framed(() => { host.scrollTop = host.scrollHeight; });
+
+    function startBlock() {
+      block = element('p', 'sv-block');
+      blockSteps = 0;
+      body.append(block);
+    }
+
+    function piece(step, [text, status, ref]) {
+      const made = element(status === 'rejected' ? 'del' : 'span', `sv-piece sv-is-${status}`);
+      const [, lead, rest] = LEAD.exec(text);
+      // the space before a word carries no mark, so that each token has its own line
+      if (lead && rest) made.append(lead);
+      made.append(element('span', 'sv-body', rest || (text ? '␣'.repeat(text.length) : '')));
+      made.dataset.step = step;
+      made.dataset.ref = ref;
+      return made;
+    }
+
+    function show(index) {
+      const made = [];
+      if (blockSteps >= STEPS_PER_BLOCK) startBlock();
+      for (const part of hub.steps[index].pieces) {
+        const node = piece(index, part);
+        block.append(node);
+        made.push(node);
+        if (part[0].includes('\n')) startBlock();
+      }
+      blockSteps += 1;
+      boxes.push(made);
+      return made;
+    }
+
+    function drop() {
+      for (const node of boxes.pop()) node.remove();
+      while (body.lastElementChild && body.lastElementChild !== body.firstElementChild && !body.lastElementChild.childNodes.length) {
+        body.lastElementChild.remove();
+      }
+      block = body.lastElementChild;
+    }
+
+    function animate(nodes) {
+      for (const node of newest) node.classList.remove('sv-new');
+      newest = hub.phases() === 'none' ? [] : nodes;
+      host.dataset.phases = hub.phases();
+      for (const node of newest) node.classList.add('sv-new');
+    }
+
+    function prompt() {
+      body.replaceChildren();
+      boxes = [];
+      startBlock();
+      if (hub.head) block.append(element('span', 'sv-prompt', hub.head.prompt));
+    }
+
+    function mark() {
+      for (const node of marked) node.classList.remove('sv-on');
+      const place = hub.selected();
+      marked = place && boxes[place.step] ? boxes[place.step].filter((node) => node.dataset.ref === place.ref) : [];
+      for (const node of marked) node.classList.add('sv-on');
+    }
+
+    hub.on('reset', prompt);
+    hub.on('head', prompt);
+    hub.on('cursor', ({ to }) => {
+      let last = [];
+      while (boxes.length > to) drop();
+      while (boxes.length < to) last = show(boxes.length);
+      animate(last);
+      toEnd();
+    });
+    hub.on('select', (detail) => {
+      mark();
+      if (detail && detail.how === 'key' && marked[0]) marked[0].scrollIntoView({ block: 'nearest' });
+    });
+    window.specviz.pointing(host, '.sv-piece', hub);
+  };
+})();

@@ -1,0 +1,177 @@
+"""Feed: trace records in, what the Explore page shows out, as increments that cost O(K) per step.
+
+Every number, width, label and sentence of the page is computed below this class; the browser lays out what it gets.
+Records come in order from one thread; reading is safe from any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from specviz.counters import Counters
+from specviz.measures import METRICS, metrics
+from specviz.trace import Event, Footer, Header, ModelInfo, Models, Scores, Step, Trace
+from specviz.views.figures import Figures
+from specviz.views.inspector import LOG_TICKS, NUMBERS
+from specviz.views.palette import palette, short_label
+from specviz.views.sentences import ENDINGS, changes, flowing, headline, label, state_words, visible
+from specviz.views.speed import speed_words
+from specviz.views.steps import step_props
+
+MOST_SENT = 200  # steps per increment, about 1 MB; the page pulls what is left
+MOST_PROMPT = 20_000
+LEGEND = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")
+SIZES = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1, ""))
+Props = dict[str, Any]
+
+
+class Feed:
+    """One run's or one opened trace's page. `recorded`: nothing can be measured for it any more."""
+
+    def __init__(self, run_id: str, *, recorded: bool = False) -> None:
+        self._run_id = run_id
+        self._recorded = recorded
+        self._counters = Counters()
+        self._figures = Figures()
+        self._initial = self._figures.initial()
+        self._header: Header | None = None
+        self._models: Models | None = None
+        self._footer: Footer | None = None
+        self._previous: Step | None = None
+        self._measured: Mapping[str, Any] | None = None
+        self._steps: list[str] = []  # each step's props as JSON, made once
+
+    @classmethod
+    def from_trace(cls, trace: Trace, run_id: str) -> Feed:
+        feed = cls(run_id, recorded=True)
+        for event in trace.events():
+            feed.add(event)
+        return feed
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def add(self, record: Event) -> None:
+        """Takes the next record of the trace."""
+        if isinstance(record, Header):
+            self._header = record
+        elif isinstance(record, Models):
+            self._models = record
+        elif isinstance(record, Step):
+            self._add_step(record)
+        elif isinstance(record, Scores):
+            self._counters.add(record)
+        elif isinstance(record, Footer):
+            self._counters.add(record)
+            self._footer = record
+
+    def _add_step(self, step: Step) -> None:
+        self._counters.add(step)
+        props = step_props(step, self._counters)
+        before = self._previous and self._previous.settings
+        props["changes"] = changes(before, step)
+        if before is None or before != step.settings:
+            props["sentence"] = headline(step.settings)
+            props["context"] = _context(step, self._models)
+        props["points"] = _short(self._figures.extend(step))
+        self._previous = step
+        self._steps.append(_json(props))
+
+    def measured(self, result: Mapping[str, Any]) -> None:
+        """Takes the result of a measurement: baseline_tokens_per_s, tokens_per_s, speedup, note."""
+        self._measured = dict(result)
+
+    def message(self, since: int, status: Mapping[str, Any] | None, *, play: bool = False) -> str:
+        """The increment from step `since` on, as JSON. play: the page replays it from the first step on."""
+        until = min(len(self._steps), since + MOST_SENT)
+        props = self._props(since, until)
+        if status is not None:
+            words = state_words(status["name"], status.get("message") or "", status.get("ahead") or 0)
+            props["state"] = {**status, "words": words}
+        if play:
+            props["play"] = True
+        return self._written(props, since, until)
+
+    def since(self, first: int) -> Props:
+        """What a page that has `first` steps lacks, at most MOST_SENT steps of it."""
+        until = min(len(self._steps), first + MOST_SENT)
+        return json.loads(self._written(self._props(first, until), first, until))
+
+    def _written(self, props: Props, first: int, until: int) -> str:
+        return f'{_json(props)[:-1]},"steps":[{",".join(self._steps[first:until])}]}}'
+
+    def _props(self, first: int, until: int) -> Props:
+        props: Props = {"run": self._run_id, "from": first, "total": len(self._steps)}
+        if first == 0:
+            props["head"] = self._head()
+        props["speed"] = speed_words(self._counters, self._measured, recorded=self._recorded)
+        props["numbers"] = _numbers(self._counters)
+        if self._footer is not None:
+            props |= {"end": self._end(), "done": len(self._steps)}
+        return props
+
+    def _head(self) -> Props:
+        prompt = self._header.prompt.text if self._header else ""
+        clipped = f"… {prompt[-MOST_PROMPT:]}" if len(prompt) > MOST_PROMPT else prompt
+        return {
+            "prompt": flowing(clipped),
+            "recorded": self._recorded,
+            "created": visible(self._header.created) if self._header else "",
+            "legend": [[status, short_label(status), palette()["statuses"][status]["label"]] for status in LEGEND],
+            "figures": self._initial,
+            "metrics": [[metric.label, metric.formula, metric.also] for metric in METRICS.values()],
+            "look_numbers": NUMBERS,
+            "log_ticks": LOG_TICKS,
+        }
+
+    def _end(self) -> Props:
+        footer = self._footer
+        words = ENDINGS.get(footer.reason, footer.reason)
+        count = f"{self._counters.num_emitted:,} tokens in {self._counters.num_steps:,} steps"
+        detail = f": {visible(footer.message)}" if footer.message else ""
+        return {"reason": footer.reason, "words": f"{words}{detail} · {count}"}
+
+
+def _context(step: Step, models: Models | None) -> list[list[str]]:
+    """What is at work, as [role, words]: the models with their sizes, the rule's promise, the sampling."""
+    settings = step.settings
+    words = [["target", _model(settings.target, models and models.target)]]
+    if settings.draft_model:
+        words.append(["draft", _model(settings.draft_model, models and models.draft_model)])
+    if settings.method not in ("draft_model", "none"):
+        words.append(["method", label(settings.method.replace("_", " "))])
+    sampling = [f"temperature {settings.temperature:g}"]
+    sampling += [f"top-k {settings.top_k}"] if settings.top_k else []
+    sampling += [f"top-p {settings.top_p:g}"] if settings.top_p < 1 else []
+    return [*words, ["sampling", ", ".join(sampling)], ["exact", "exact"] if settings.lossless else ["lossy", "lossy"]]
+
+
+def _model(name: str, info: ModelInfo | None) -> str:
+    if info is None or not info.num_parameters or info.name != name:
+        return label(name)
+    size = next(size for size in SIZES if info.num_parameters >= size[0])
+    return f"{label(name)} {info.num_parameters / size[0]:.3g} {size[1]}"
+
+
+def _numbers(counters: Counters) -> list[str]:
+    """The values of METRICS in order, as words; the reason where there is none."""
+    values = metrics(counters)
+    reasons = values["reasons"]
+    return [
+        f"n/a: {reasons[name]}" if name in reasons else metric.spell(values[name]) for name, metric in METRICS.items()
+    ]
+
+
+def _short(value: Any) -> Any:
+    """The same points with numbers of four decimals."""
+    if isinstance(value, dict):
+        return {name: _short(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_short(item) for item in value]
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

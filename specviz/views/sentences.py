@@ -1,0 +1,186 @@
+"""Numbers and token texts as words for the page: percentages, visible whitespace, sentences with a trace's own numbers.
+
+Token texts are untrusted: what would steer the page or the reading direction is written out. A sentence is a list of
+texts; every second one is a token or a number to set off.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+
+from specviz.trace import DraftToken, EmittedToken, Settings, Step
+
+MOST_LABEL = 48  # characters of a token in a cell, a row or a sentence
+GLYPHS = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
+STEERING = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
+FORMAT_KEPT = "\u200c\u200d"  # joiners belong to emoji and to scripts
+SPACE = "␣"
+PERCENT = "\u00a0%"
+HALF_UP = 1e-9  # 62.5 reads 63, as people round
+CHANGE_NAMES = {
+    "k": "K",
+    "top_k": "top-k",
+    "top_p": "top-p",
+    "draft_model": "draft",
+    "target": "target",
+    "temperature": "temperature",
+    "method": "method",
+}
+PROPOSERS = {
+    "draft_model": "The small model writes ",
+    "prompt_lookup": "A look back through the text proposes up to ",
+    "early_exit": "The large model's own first layers write ",
+}
+ENDINGS = {
+    "length": "reached the chosen length",
+    "eos": "the model ended its text",
+    "context": "the model's context is full",
+    "time": "the time is up",
+    "stopped": "stopped",
+    "error": "ended by an error",
+}
+STATES = {
+    "queued": "waiting",
+    "loading": "loading",
+    "running": "running",
+    "paused": "paused",
+    "finished": "finished",
+}
+Sentence = list[str]
+
+
+def percent(share: float) -> str:
+    """0.634 -> "63 %", 0.0634 -> "6.3 %"; never 0 % or 100 % for what is neither."""
+    if 0 < share < 0.0005:
+        return f"<0.1{PERCENT}"
+    if 0.9995 <= share < 1 - 1e-9:
+        return f">99.9{PERCENT}"
+    return f"{_hundredths(share, 0)}{PERCENT}"
+
+
+def apart(first: float, second: float) -> tuple[str, str]:
+    """Both shares as percent numbers without the sign, with as many digits as it takes to tell them apart."""
+    for more in range(7):
+        words = _hundredths(first, more), _hundredths(second, more)
+        if words[0] != words[1] or first == second:
+            break
+    return words
+
+
+def _hundredths(share: float, more_digits: int) -> str:
+    """One decimal below ten percent and close to a hundred, else whole numbers; and `more_digits`."""
+    fine = 0 < share < 0.0995 or 0.995 <= share < 1 - 1e-9
+    return f"{100 * share + HALF_UP:.{fine + more_digits}f}"
+
+
+def thrown(chance: float, u: float) -> tuple[str, str]:
+    """The chance and where the dart fell, with enough digits to see on which side of it."""
+    words = percent(chance), f"{u:.2f}"
+    for digits in range(1, 7):
+        bound, fell = float(words[0].strip("<>").removesuffix(PERCENT)), 100 * float(words[1])
+        if bound != fell and (fell < bound) == (u < chance):
+            break
+        words = f"{100 * chance:.{digits}f}{PERCENT}", f"{u:.{digits + 2}f}"
+    return words
+
+
+def visible(text: str) -> str:
+    """`text` with control and direction characters written out; ordinary spaces stay."""
+    return "".join(char if char == " " or not _steers(char) else _spelled(char) for char in text)
+
+
+def label(text: str, half: str | None = None) -> str:
+    """A token as one short visible word: spaces at its ends as ␣, line breaks as ⏎, half characters as <F0 9F>."""
+    if half and (not text or "\ufffd" in text):
+        return f"<{' '.join(half[i : i + 2].upper() for i in range(0, min(len(half), 24), 2))}>"
+    shown = visible(text[: MOST_LABEL + 1])
+    lead = len(shown) - len(shown.lstrip(" "))
+    shown = SPACE * lead + shown[lead:]
+    trail = len(shown) - len(shown.rstrip(" "))
+    shown = shown[: len(shown) - trail] + SPACE * trail
+    return shown if len(shown) <= MOST_LABEL else f"{shown[: MOST_LABEL - 1]}…"
+
+
+def flowing(text: str) -> str:
+    """Text for reading: line breaks shown and kept, everything that steers written out."""
+    return "".join(
+        f"{GLYPHS[char]}\n" if char == "\n" else char if not _steers(char) else _spelled(char) for char in text
+    )
+
+
+def _steers(char: str) -> bool:
+    category = unicodedata.category(char)
+    return category in STEERING or (category == "Cf" and char not in FORMAT_KEPT)
+
+
+def _spelled(char: str) -> str:
+    return GLYPHS.get(char) or f"⟨{ord(char):04X}⟩"
+
+
+def named(token: DraftToken | EmittedToken) -> str:
+    """A token inside a sentence: without the space that most tokens begin with."""
+    shown = label(token.text, token.bytes)
+    return shown[1:] if shown.startswith(SPACE) and len(shown.strip(SPACE)) > 0 else shown
+
+
+def headline(settings: Settings) -> Sentence:
+    """What this run does, with K in it."""
+    if settings.k == 0 or settings.method == "none":
+        return ["No draft: the large model writes every token itself, one per pass."]
+    proposer = PROPOSERS.get(settings.method, "The drafter proposes up to ")
+    tokens = f" token{'s' if settings.k != 1 else ''} ahead; the large model checks all of them in one pass, "
+    verdict = "keeps those that pass, replaces the first that fails, and the text "
+    odds = "favourite tokens" if settings.temperature == 0 else "odds"
+    faith = (
+        f"follows exactly the large model's own {odds}."
+        if settings.lossless
+        else f"does not follow the large model's own {odds}: this rule is lossy."
+    )
+    return [proposer, str(settings.k), tokens + verdict + faith]
+
+
+def changes(before: Settings | None, step: Step) -> list[str]:
+    """What was changed live before this step: "K 4 → 8"."""
+    if before is None:
+        return []
+    now = step.settings
+    known = [name for name in step.changed if name in CHANGE_NAMES]
+    return [f"{CHANGE_NAMES[name]} {_value(getattr(before, name))} → {_value(getattr(now, name))}" for name in known]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is None else label(str(value))
+
+
+def spoken(step: Step) -> str:
+    """One step for a screen reader."""
+    judged = [token for token in step.draft if token.is_judged]
+    drafted = sum(token.status != "scratch" for token in step.draft)
+    words = [f"Step {step.index + 1}: "]
+    if drafted:
+        kept = sum(token.status == "accepted" for token in judged)
+        words.append(f"{kept} of {drafted} kept")
+        cut = [named(token) for token in judged if token.status == "rejected"]
+        words.append(f", {_listed(cut)} cut" if cut else "")
+    else:
+        words.append("nothing drafted")
+    last = [token for token in step.emitted if token.node is None]
+    if last:
+        how = {"resampled": "replaced by", "bonus": "bonus", "plain": "target wrote"}[last[0].kind]
+        words.append(f", {how} {named(last[0])}")
+    return "".join(words) + "."
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(list(words)[:4])
+
+
+def state_words(name: str, message: str, ahead: int) -> str:
+    """The state of a run, as one short phrase."""
+    words = visible(message) or STATES.get(name, label(name))
+    if ahead:
+        words += f", {ahead} ahead"
+    return words

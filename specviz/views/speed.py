@@ -1,0 +1,57 @@
+"""The third number of the page: how much faster, as words, and only where it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specviz.counters import Counters
+from specviz.measures import METRICS, metrics
+from specviz.views.sentences import visible
+
+SAME = 0.02  # ratios this close to one are called the same speed
+
+
+def speed_words(counters: Counters, measured: Mapping[str, Any] | None, *, recorded: bool) -> dict[str, Any]:
+    """{"value", "words", "note", "can_measure"}: value is "" where nothing was measured, and words says why."""
+    reason = _cannot_be_told(counters)
+    if reason:
+        return _unknown(reason)
+    if measured is not None:
+        speeds = measured["baseline_tokens_per_s"], measured["tokens_per_s"]
+        return _known(measured["speedup"], *speeds, "measured here", str(measured.get("note") or ""))
+    values = metrics(counters)
+    if values["speedup"] is not None and not _was_paced(counters):
+        baseline = counters.footer.baseline["tokens_per_s"]
+        where = "measured where it was recorded" if recorded else "measured here"
+        return _known(values["speedup"], baseline, values["tokens_per_s"], where, METRICS["speedup"].formula)
+    if recorded:
+        return _unknown("not measured in this recording")
+    return _unknown("not measured yet") | {"can_measure": counters.num_steps > 0}
+
+
+def _cannot_be_told(counters: Counters) -> str:
+    if counters.law_changed:
+        return "no speedup: the target or the sampling changed on the way"
+    if counters.footer and counters.footer.extra.get("shared_engine"):
+        return "under load: another run used the machine, so no speedup"
+    return ""
+
+
+def _was_paced(counters: Counters) -> bool:
+    """Speed is taken at full pace only: a processor that waits between steps is another processor."""
+    return counters.times_ms["wait_ms"] > 0.05 * counters.times_ms["total_ms"]
+
+
+def _known(speedup: float, baseline: float, speed: float, where: str, note: str) -> dict[str, Any]:
+    how = "the same speed" if abs(speedup - 1) <= SAME else "faster" if speedup > 1 else "slower"
+    words = f"{how}, {where}: {_rate(baseline)}\u00a0→\u00a0{_rate(speed)} tokens/s"
+    return {"value": f"{speedup:.1f}×", "words": words, "note": visible(note), "can_measure": False}
+
+
+def _rate(tokens_per_s: float) -> str:
+    return f"{tokens_per_s:.0f}" if tokens_per_s >= 10 else f"{tokens_per_s:.1f}"
+
+
+def _unknown(words: str) -> dict[str, Any]:
+    return {"value": "", "words": words, "note": "", "can_measure": False}

@@ -1,0 +1,119 @@
+"""One step as props: its lane of cells, its pieces of text, its bar, the counters after it, the inspector's looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from specviz.counters import Counters
+from specviz.measures import METRICS, Undefined
+from specviz.trace import ROOT, DraftToken, EmittedToken, Step
+from specviz.views.inspector import LAST, focus, looks
+from specviz.views.palette import short_label
+from specviz.views.sentences import SPACE, flowing, label, percent, spoken, thrown
+from specviz.views.titles import last_token
+
+MOST_CELLS = 32
+Props = dict[str, Any]
+
+
+def step_props(step: Step, counters: Counters) -> Props:
+    """`counters` already hold this step."""
+    drafted = [node for node, token in enumerate(step.draft) if token.status != "scratch"]
+    shown = _most_telling(step, drafted)
+    last = last_token(step)
+    return {
+        "index": step.index,
+        "k": step.settings.k,
+        "cells": [_cell(step, node) for node in shown],
+        "more": len(drafted) - len(shown),
+        "last": None if last is None else _last_cell(last),
+        "cut_off": step.truncated,
+        "pieces": _pieces(step),
+        "looks": looks(step),
+        "focus": focus(step),
+        "has_cut": any(token.status == "rejected" for token in step.draft),
+        "bar": {
+            name: sum(token.status == name for token in step.draft) for name in ("accepted", "rejected", "ignored")
+        },
+        "totals": _totals(counters),
+        "say": spoken(step),
+    }
+
+
+def _most_telling(step: Step, drafted: Sequence[int]) -> list[int]:
+    """A wide tree fills no lane: every judged node, and the first of the others."""
+    judged = [node for node in drafted if step.draft[node].is_judged]
+    others = [node for node in drafted if not step.draft[node].is_judged]
+    return sorted([*judged, *others[: max(0, MOST_CELLS - len(judged))]])
+
+
+def _cell(step: Step, node: int) -> Props:
+    token = step.draft[node]
+    cell: Props = {
+        "ref": str(node),
+        "status": token.status,
+        "text": label(token.text, token.bytes),
+    }
+    if not token.is_judged:
+        return cell | {"say": f"{cell['text']}, {short_label(token.status)}"}
+    chance, u = token.accept_prob or 0.0, token.u or 0.0
+    odds, fell = thrown(chance, u)
+    return cell | {
+        "fill": round(100 * chance, 1),
+        "tick": round(100 * u, 1),
+        "label": percent(chance),
+        "say": f"{cell['text']}, {short_label(token.status)}: chance {odds}, dart at {fell}",
+    }
+
+
+def _last_cell(last: EmittedToken) -> Props:
+    text = label(last.text, last.bytes)
+    return {"ref": LAST, "status": last.kind, "text": text, "say": f"{text}, {short_label(last.kind)}"}
+
+
+def _pieces(step: Step) -> list[list[str]]:
+    """The step's text as [text, status, ref] in reading order: what was cut stands before what came instead."""
+    pieces = []
+    parent = ROOT
+    for token in step.emitted:
+        cut = [node for node, other in enumerate(step.draft) if other.parent == parent and other.status == "rejected"]
+        pieces += [[_drafted_text(step.draft[node]), "rejected", str(node)] for node in cut]
+        pieces.append([_emitted_text(token), token.kind, LAST if token.node is None else str(token.node)])
+        parent = token.node
+    return pieces
+
+
+def _drafted_text(token: DraftToken) -> str:
+    """One short word that breaks no line, its leading space left plain."""
+    shown = label(token.text, token.bytes)
+    word = shown.lstrip(SPACE)
+    return " " * (len(shown) - len(word)) + word if word else shown
+
+
+def _emitted_text(token: EmittedToken) -> str:
+    """A character whose bytes are not complete yet is shown as the bytes that are there."""
+    return flowing(token.text) if token.text or not token.bytes else label("", token.bytes)
+
+
+def _totals(counters: Counters) -> Props:
+    """The numbers after this step, so that the player can show any moment."""
+    kept = _known("kept", counters)
+    per_call = _known("tokens_per_target_call", counters)
+    return {
+        "tokens_per_call": "" if per_call is None else f"{per_call:.1f}",
+        "kept": "" if kept is None else METRICS["kept"].spell(kept),
+        "kept_share": None if kept is None else round(100 * kept, 1),
+        "counts": {
+            **counters.kinds,
+            "rejected": counters.statuses["rejected"],
+            "ignored": counters.statuses["ignored"],
+        },
+    }
+
+
+def _known(name: str, counters: Counters) -> float | None:
+    try:
+        return METRICS[name].function(counters)
+    except Undefined:
+        return None

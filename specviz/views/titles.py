@@ -1,0 +1,106 @@
+"""The inspector's sentences: what befell a token and why, with the trace's own numbers.
+
+A sentence is a list of texts; every second one is a token to set off.
+"""
+
+from __future__ import annotations
+
+from specviz.trace import DraftToken, EmittedToken, Step
+from specviz.views.sentences import Sentence, apart, named, percent, thrown
+
+
+def last_token(step: Step) -> EmittedToken | None:
+    """The step's own last token: resampled, bonus or plain; None if the text ended before it."""
+    return next((token for token in step.emitted if token.node is None), None)
+
+
+def last_cut(step: Step) -> DraftToken | None:
+    """The drafted token whose failure ended the walk, or the last sibling that failed on the way."""
+    return next((token for token in reversed(step.draft) if token.status == "rejected"), None)
+
+
+def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentence:
+    """Speculative sampling: what both models gave, the chance that follows, where the dart fell, what that meant."""
+    token = step.draft[node]
+    verdict, *replacement = _verdict(token, emitted)
+    if step.settings.temperature == 0:
+        favourite = "its favourite" if token.status == "accepted" else "not its favourite"
+        words = "At temperature 0 the target keeps only its favourite token. The draft wrote "
+        return [words, named(token), f", {favourite}: {verdict}", *replacement]
+    p = token.p_judged or 0.0
+    chance, u = thrown(token.accept_prob or 0.0, token.u or 0.0)
+    fell = f" The dart fell at {u}: "
+    if token.q is None:
+        gave = f", which counts as 100\u00a0%; the target gave it {_after(step, node)}{chance}: keep it that often."
+        return ["The draft proposed ", named(token), gave + fell + verdict, *replacement]
+    target, drafted = apart(p, token.q)
+    gave = f" {drafted}\u00a0%, the target {_after(step, node)}"
+    if p >= token.q:
+        gave += f"{target}\u00a0%: no less, so it is always kept."
+    else:
+        gave += f"only {target}\u00a0%: keep it {target}/{drafted} = {chance} of the time."
+    return ["The draft gave ", named(token), gave + fell + verdict, *replacement]
+
+
+def rule_title(step: Step, token: DraftToken) -> Sentence:
+    """Any other rule: its chance and the dart."""
+    chance, u = thrown(token.accept_prob or 0.0, token.u or 0.0)
+    words = f" {chance} of the time. The dart fell at {u}: "
+    verdict = "kept." if token.status == "accepted" else "cut."
+    return [f"The rule “{(step.settings.rule or '').replace('_', ' ')}” keeps ", named(token), words + verdict]
+
+
+def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
+    """Why nobody judged it, and what became of it."""
+    wrote = "" if token.q is None else f" at {percent(token.q)}"
+    target = "" if token.p is None else f" The target would have given it {percent(token.p)}."
+    node = token.parent
+    while node >= 0 and step.draft[node].status != "rejected":
+        node = step.draft[node].parent
+    if node < 0:
+        title = ["The draft wrote ", named(token), f"{wrote}, but the walk took another way: never judged.{target}"]
+        return title, ["Another branch became the text, so this one continues nothing."]
+    why = f", which was cut: never judged.{target}"
+    title = ["The draft wrote ", named(token), f"{wrote}, but it stood behind ", named(step.draft[node]), why]
+    return title, ["What follows a cut is thrown away: it continues a text that is not there any more."]
+
+
+def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
+    """The step's own token and the law it was drawn from, where it has `share`."""
+    if last.kind == "resampled":
+        cut = last_cut(step)
+        words = f" was drawn from what the draft left owed. It makes up {percent(share)} of that."
+        return ["After ", named(cut) if cut else "the draft", " was cut, ", named(last), words]
+    odds = f", drawn from the target's own odds, where it has {percent(share)}."
+    if last.kind == "bonus":
+        kept = sum(token.status == "accepted" for token in step.draft)
+        how_many = f"All {kept} drafted tokens were kept" if kept > 1 else "The drafted token was kept"
+        return [f"{how_many}, so the same pass gives one more for free: ", named(last), odds]
+    return ["Nothing was drafted here: the target wrote ", named(last), f" itself{odds}"]
+
+
+def replacement_note(step: Step, token: DraftToken, residual: float | None) -> Sentence:
+    """Where the replacement of `token` came from; `residual` is its share of what was owed. Empty if there is none."""
+    last = last_token(step)
+    if last is None or last.kind != "resampled" or token is not last_cut(step) or not residual:
+        return []
+    if step.settings.temperature == 0:
+        return ["", named(last), " is the target's favourite here."]
+    return ["", named(last), f" was drawn from the hatched parts; it makes up {percent(residual)} of them."]
+
+
+def _after(step: Step, node: int) -> str:
+    """Words for a target that has already cut siblings of this node."""
+    parent = step.draft[node].parent
+    cut = sum(other.parent == parent and other.status == "rejected" for other in step.draft[:node])
+    return f"(after {cut} cut before it) " if cut else ""
+
+
+def _verdict(token: DraftToken, emitted: EmittedToken | None) -> Sentence:
+    if token.status == "accepted":
+        return ["kept."]
+    if emitted is None:
+        return ["cut, and the text ended here."]
+    if emitted.node is None:
+        return ["cut, replaced by ", named(emitted), "."]
+    return ["cut; its sibling ", named(emitted), " was kept."]

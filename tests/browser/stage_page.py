@@ -1,0 +1,86 @@
+"""A page with the stage alone: the browser's half in Chromium, fed by hand, with no Gradio and no server.
+
+`open_stage` mounts it; `push` gives it an increment as Gradio would. A page knows its errors and its foreign requests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from specviz.settings import assets_dir
+from specviz.views.web import palette_head
+
+HOST = "http://stage.test"  # never resolved: every request is answered here
+CSP = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; connect-src 'self'"
+)
+PAGE = {"light": "#ffffff", "dark": "#14171c"}
+MOUNT = """(late) => {
+  window.pulls = []; window.triggers = []; window.answers = {};
+  const watchers = [], props = {value: late || ''};
+  window.push = (value) => { props.value = value; watchers.forEach((watcher) => watcher()); };
+  const since = async (request) => { window.pulls.push(request); return window.answers[request.from] || null; };
+  window.hub = specviz.mountStage(document.getElementById('host'), {
+    props, server: {since}, watch: (name, watcher) => watchers.push(watcher),
+    trigger: (name, data) => window.triggers.push([name, data]),
+  });
+}"""
+
+
+def stage_html(theme: str = "light", height: str = "672px") -> str:
+    """A page like the product's: the same files in the same order."""
+    web = assets_dir() / "web"
+    names = sorted(path.name for path in web.glob("*.js") if path.name not in ("hub.js", "stage.js"))
+    scripts = "".join(f"<script>{(web / name).read_text('utf-8')}</script>" for name in ("hub.js", *names, "stage.js"))
+    sheets = "".join(f"<style>{path.read_text('utf-8')}</style>" for path in sorted(web.glob("stage*.css")))
+    frame = f"body {{ margin: 0; background: {PAGE[theme]}; }} #host {{ height: {height}; }}"
+    stage = (web / "stage.html").read_text("utf-8")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{CSP}">'
+        f"<style>{frame}</style>{palette_head()}{sheets}{scripts}</head>"
+        f'<body class="{theme}"><div id="host">{stage}</div></body></html>'
+    )
+
+
+@contextmanager
+def open_stage(
+    launched: Any, *, width: int = 1366, height: int = 768, theme: str = "light", value: str = "", **context: Any
+) -> Iterator[Any]:
+    """A mounted stage; leaving it checks that nothing went wrong on the page and nothing was asked of another host."""
+    opened = launched.new_context(viewport={"width": width, "height": height}, **context)
+    page = opened.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda request: _note(request.url, problems))
+    page.route(
+        f"{HOST}/", lambda route: route.fulfill(body=stage_html(theme, f"{height - 96}px"), content_type="text/html")
+    )
+    page.route(f"{HOST}/specviz/plotly.min.js", lambda route: route.fulfill(path=_plotly()))
+    page.goto(f"{HOST}/")
+    page.evaluate(MOUNT, value)
+    yield page
+    opened.close()
+    assert not problems, problems
+
+
+def _plotly() -> Path:
+    location = find_spec("plotly").submodule_search_locations[0]
+    return Path(location) / "package_data" / "plotly.min.js"
+
+
+def _note(url: str, problems: list[str]) -> None:
+    if not url.startswith(("data:", "blob:", f"{HOST}/")):
+        problems.append(f"request to {url}")
+
+
+def push(page: Any, message: str | dict[str, Any]) -> None:
+    page.evaluate("(value) => push(value)", message if isinstance(message, str) else json.dumps(message))

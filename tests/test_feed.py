@@ -1,0 +1,430 @@
+"""Laws of the page's props: every width, number and sentence follows from the trace; increments add up to the whole."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import traces
+
+from specviz.measures import METRICS, count, metrics
+from specviz.trace import DraftToken, EmittedToken, Footer, Step, Trace
+from specviz.views.feed import MOST_SENT, Feed
+from specviz.views.inspector import looks
+from specviz.views.sentences import apart, flowing, label, percent, thrown
+from specviz.views.steps import step_props
+from specviz.views.titles import judged_title, replacement_note
+from specviz.views.web import palette_head
+
+WEB = Path(__file__).parents[1] / "assets" / "web"
+RUNNING = {"name": "running", "message": "", "ahead": 0}
+every_trace = pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL.keys())
+
+
+def whole(made: Trace) -> dict:
+    return json.loads(Feed.from_trace(made, "run").message(0, None))
+
+
+def steps_of(made: Trace) -> Iterator[tuple[Step, dict]]:
+    yield from zip(made.steps, whole(made)["steps"], strict=True)
+
+
+def texts_in(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from texts_in(item)
+
+
+# ---- lanes and text -----------------------------------------------------------------------------------------------
+
+
+@every_trace
+def test_a_lane_shows_each_drafted_token_with_its_fate_chance_and_dart(make):
+    for step, props in steps_of(make()):
+        drafted = [token for token in step.draft if token.status != "scratch"]
+        assert [cell["status"] for cell in props["cells"]] == [token.status for token in drafted]
+        assert [step.draft[int(cell["ref"])] for cell in props["cells"]] == drafted
+        for token, cell in zip(drafted, props["cells"], strict=True):
+            assert cell.get("fill") == (round(100 * token.accept_prob, 1) if token.is_judged else None)
+            assert cell.get("tick") == (round(100 * token.u, 1) if token.is_judged else None)
+
+
+@every_trace
+def test_the_last_cell_is_the_token_that_was_not_drafted(make):
+    for step, props in steps_of(make()):
+        last = [token for token in step.emitted if token.node is None]
+        assert (props["last"] or {}).get("status") == (last[0].kind if last else None)
+
+
+@pytest.mark.parametrize("make", [traces.chain, traces.tree, traces.changed_k, traces.truncated, traces.lookup])
+def test_pieces_that_were_not_cut_join_to_the_text(make):
+    made = make()
+    pieces = [piece for props in whole(made)["steps"] for piece in props["pieces"]]
+    assert "".join(text for text, status, _ in pieces if status != "rejected").replace("⏎", "") == made.text
+
+
+@every_trace
+def test_what_was_cut_stands_before_what_came_instead(make):
+    for step, props in steps_of(make()):
+        refs = [ref for _, _, ref in props["pieces"]]
+        shown_cut = [ref for _, status, ref in props["pieces"] if status == "rejected"]
+        for ref in shown_cut:
+            after = refs[refs.index(ref) + 1]
+            parent = step.draft[int(ref)].parent
+            assert after == "last" or step.draft[int(after)].parent == parent
+        if not step.truncated:
+            assert sorted(map(int, shown_cut)) == [
+                node for node, token in enumerate(step.draft) if token.status == "rejected"
+            ]
+
+
+def test_a_half_character_is_shown_as_bytes_and_never_lost():
+    made = traces.halves()
+    pieces = [piece for props in whole(made)["steps"] for piece in props["pieces"]]
+    assert any(re.fullmatch(r"<[0-9A-F ]+>", text) for text, _, _ in pieces)
+    shown = "".join(text for text, status, _ in pieces if status != "rejected" and not text.startswith("<"))
+    assert shown == made.text
+
+
+# ---- the inspector ------------------------------------------------------------------------------------------------
+
+
+def judged_looks(made: Trace) -> Iterator[tuple[Step, DraftToken, object, dict]]:
+    for step in made.steps:
+        for position in step.positions:
+            if position.child is not None:
+                yield step, step.draft[position.child], position, looks(step)[str(position.child)]
+
+
+def axis_end(look: dict) -> float:
+    """The share at the right end of the axis, read from its last tick."""
+    return float(look["axis"][-1][1].removesuffix("\u00a0%")) / 100
+
+
+@every_trace
+def test_solid_and_hatched_is_the_target_solid_and_dotted_the_draft(make):
+    for _, _, position, look in judged_looks(make()):
+        rows, end = look["rows"], axis_end(look)
+        total = {name: sum(rows[name]) * end for name in ("both", "cut", "owed")}
+        assert total["both"] + total["owed"] == pytest.approx(100, abs=0.1)
+        assert total["both"] + total["cut"] == pytest.approx(100, abs=0.1)
+        if position.overlap is not None:
+            assert total["both"] == pytest.approx(100 * position.overlap, abs=0.1)
+            assert look["foot"][0] == pytest.approx(100 * position.overlap, abs=0.01)
+
+
+@every_trace
+def test_the_drafted_row_comes_first_and_its_dart_is_in_the_solid_part_exactly_when_kept(make):
+    for _, token, _, look in judged_looks(make()):
+        rows, mark = look["rows"], look["dart"]
+        assert rows["role"][0] in ("drafted", "both")
+        assert mark["kept"] == (token.status == "accepted")
+        assert (mark["x"] < mark["fill"] + 0.011) if mark["kept"] else (mark["x"] > mark["fill"] - 0.011)
+        q = 1 if token.q is None else token.q
+        assert mark["x"] * axis_end(look) == pytest.approx(100 * token.u * q, abs=0.01)
+        assert mark["bar"] == pytest.approx(rows["both"][0] + rows["cut"][0], abs=0.02)
+
+
+@every_trace
+def test_at_most_eight_tokens_are_shown_and_the_emitted_one_is_among_them(make):
+    for step in make().steps:
+        for ref, look in looks(step).items():
+            if "rows" not in look:
+                continue
+            roles = look["rows"]["role"]
+            assert len([role for role in roles if role != "others"]) <= 8
+            drawn_here = ref == "last" or len(step.emitted) >= step.draft[int(ref)].depth
+            assert any(role in ("emitted", "both") for role in roles) == drawn_here
+
+
+@every_trace
+def test_every_token_that_can_be_clicked_has_a_look(make):
+    for _, props in steps_of(make()):
+        refs = {cell["ref"] for cell in props["cells"]} | {ref for _, _, ref in props["pieces"]} | {props["focus"]}
+        assert refs <= set(props["looks"]) | {"0"}
+        assert (props["looks"] or {props["focus"]: None}).keys() >= {props["focus"]}
+
+
+def rejection(p: float, q: float | None, u: float, temperature: float = 1.0) -> Step:
+    """A step that drafts dog, cuts it and writes fox."""
+    step = traces.chain().steps[2]
+    chance = min(1.0, p / (1.0 if q is None else q))
+    dog = DraftToken(1, " dog", None, -1, 1, "rejected", p, q, p, chance, u)
+    fox = EmittedToken(2, " fox", None, None, "resampled", 0.3, 0.1)
+    return replace(step, draft=(dog,), emitted=(fox,), settings=replace(step.settings, temperature=temperature))
+
+
+def written(step: Step) -> str:
+    return "".join(judged_title(step, 0, step.emitted[0])).replace("\u00a0", " ")
+
+
+def test_the_title_tells_a_rejection_with_the_traces_numbers():
+    assert written(rejection(0.25, 0.4, 0.71)) == (
+        "The draft gave dog 40 %, the target only 25 %: keep it 25/40 = 63 % of the time. "
+        "The dart fell at 0.71: cut, replaced by fox."
+    )
+
+
+def test_the_title_of_a_point_mass_and_of_temperature_zero():
+    assert written(rejection(0.25, None, 0.71)) == (
+        "The draft proposed dog, which counts as 100 %; the target gave it 25 %: keep it that often. "
+        "The dart fell at 0.71: cut, replaced by fox."
+    )
+    assert "only its favourite token. The draft wrote dog, not its favourite: cut" in written(rejection(0, 1, 0.5, 0))
+
+
+def test_the_title_never_rounds_a_verdict_away():
+    assert "62.50 % of the time. The dart fell at 0.6251" in written(rejection(0.25, 0.4, 0.6251))
+    assert "39.9/40.0" in written(rejection(0.399, 0.4, 0.999))
+
+
+def test_the_note_says_where_the_replacement_came_from():
+    step = rejection(0.25, 0.4, 0.71)
+    assert "".join(replacement_note(step, step.draft[0], 0.57)).replace("\u00a0", " ") == (
+        "fox was drawn from the hatched parts; it makes up 57 % of them."
+    )
+
+
+def test_another_rule_gets_its_own_threshold_bar():
+    step = rejection(0.25, 0.4, 0.71)
+    original = traces.chain().steps[2]
+    other = replace(original, settings=replace(original.settings, rule="typical_acceptance", lossless=False))
+    look = next(iter(looks(other).values()))
+    assert look["view"] == "threshold"
+    assert look["title"][0] == "The rule “typical acceptance” keeps "
+    assert look["dart"]["fill"] == pytest.approx(100 * other.draft[0].accept_prob, abs=0.01)
+    assert step.settings.rule == "speculative_sampling"
+
+
+def test_raw_odds_are_sent_only_where_they_differ():
+    step = traces.chain().steps[0]
+    assert "p_raw" not in looks(step)["0"]["rows"]
+    warm = replace(step.positions[0], top=tuple((*row[:5], row[5] / 2, row[6]) for row in step.positions[0].top))
+    assert "p_raw" in looks(replace(step, positions=(warm, *step.positions[1:])))["0"]["rows"]
+
+
+# ---- words and numbers --------------------------------------------------------------------------------------------
+
+
+PERCENTAGES = {
+    0: "0 %", 1: "100 %", 0.625: "63 %", 0.0634: "6.3 %", 0.004: "0.4 %", 1e-9: "<0.1 %", 0.0996: "10 %",
+    0.9999: ">99.9 %", 0.997: "99.7 %",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("share", "words"), PERCENTAGES.items())
+def test_percent(share, words):
+    assert percent(share).replace("\u00a0", " ") == words
+
+
+def test_words_keep_different_numbers_apart():
+    assert apart(0.25, 0.4) == ("25", "40")
+    assert apart(0.401, 0.402) == ("40.1", "40.2")
+    assert apart(0.3, 0.3) == ("30", "30")
+    assert thrown(0.63, 0.71) == ("63\u00a0%", "0.71")
+    assert thrown(0.6299, 0.6301) == ("62.99\u00a0%", "0.6301")
+    assert thrown(1.0, 0.99999) == ("100.000\u00a0%", "0.99999")
+    assert thrown(0.0, 0.0001) == ("0.00\u00a0%", "0.0001")
+
+
+def test_spaces_line_breaks_and_directions_are_visible():
+    assert label(" dog") == "␣dog"
+    assert label("\n") == "⏎"
+    assert label("a\u202eb") == "a⟨202E⟩b"
+    assert label("", "f09f") == "<F0 9F>"
+    assert flowing("a\nb\u2066") == "a⏎\nb⟨2066⟩"
+    assert len(label("x" * 1000)) <= 48
+    assert label("👩\u200d🚀") == "👩\u200d🚀"
+
+
+@every_trace
+def test_nothing_sent_steers_a_page_or_its_reading_direction(make):
+    for text in texts_in(whole(make())):
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]", text), (
+            text
+        )
+
+
+@every_trace
+def test_running_totals_are_the_metrics_of_the_steps_so_far(make):
+    made = make()
+    for index, props in enumerate(whole(made)["steps"]):
+        values = metrics(count(Trace([made.header, *made.models, *made.steps[: index + 1]])))
+        totals = props["totals"]
+        kept = values["kept"]
+        assert totals["kept"] == ("" if kept is None else METRICS["kept"].spell(kept))
+        assert totals["tokens_per_call"] == f"{values['tokens_per_target_call']:.1f}"
+        assert totals["counts"]["resampled"] == values["resampled"]
+        assert totals["counts"]["ignored"] == values["ignored"]
+
+
+def test_the_bars_count_what_befell_the_draft():
+    for step, props in steps_of(traces.tree()):
+        for status, number in props["bar"].items():
+            assert number == sum(token.status == status for token in step.draft)
+
+
+def test_live_changes_are_said_before_their_step_and_change_the_sentence():
+    steps = whole(traces.changed_k())["steps"]
+    assert [step["changes"] for step in steps] == [[], [], ["K 4 → 2"], [], ["K 2 → 8"], []]
+    assert [step["sentence"][1] for step in steps if "sentence" in step] == ["4", "2", "8"]
+    assert "exactly the large model's own odds" in steps[0]["sentence"][2]
+
+
+def test_a_wide_tree_shows_every_judged_token_and_counts_the_rest():
+    words = [f" word{number}".encode() for number in range(100)]
+    made = traces.Builder(words).step((-1,) * 60, {40}).finish()
+    props = step_props(made.steps[0], count(made))
+    judged = [str(node) for node, token in enumerate(made.steps[0].draft) if token.is_judged]
+    assert {cell["ref"] for cell in props["cells"]} >= set(judged)
+    assert len(props["cells"]) + props["more"] == 60
+
+
+# ---- the third number ---------------------------------------------------------------------------------------------
+
+
+def speed_of(events: list, recorded: bool = False, measured: dict | None = None) -> dict:
+    feed = Feed("run", recorded=recorded)
+    for event in events:
+        feed.add(event)
+    if measured:
+        feed.measured(measured)
+    return json.loads(feed.message(0, None))["speed"]
+
+
+def measurement(speedup: float) -> dict:
+    speeds = {"baseline_tokens_per_s": 31.0, "tokens_per_s": 31.0 * speedup}
+    return {**speeds, "speedup": speedup, "note": "median of 3"}
+
+
+def test_speed_is_said_only_where_it_was_measured():
+    unmeasured = traces.Builder().chain().finish(baseline=None)
+    assert speed_of(unmeasured.events()) == {
+        "value": "",
+        "words": "not measured yet",
+        "note": "",
+        "can_measure": True,
+    }
+    assert speed_of(unmeasured.events(), recorded=True)["words"] == "not measured in this recording"
+    assert not speed_of(unmeasured.events(), recorded=True)["can_measure"]
+    assert speed_of(traces.chain().events())["value"].endswith("×")
+
+
+def test_a_slower_pace_gives_no_speed():
+    paced = traces.Builder().chain(wait_ms=250.0).finish()
+    assert speed_of(paced.events())["words"] == "not measured yet"
+
+
+@pytest.mark.parametrize(("speedup", "words"), [(1.4, "faster"), (0.8, "slower"), (1.0, "the same speed")])
+def test_a_measured_speed_is_said_plainly_whichever_way_it_went(speedup, words):
+    shown = speed_of(traces.truncated().events(), measured=measurement(speedup))
+    assert shown["value"] == f"{speedup}×"
+    assert shown["words"].replace("\u00a0", " ") == f"{words}, measured here: 31 → {31 * speedup:.0f} tokens/s"
+
+
+def test_a_run_under_load_or_under_two_laws_gives_no_speedup():
+    shared = [
+        *traces.Builder().chain().trace.events(),
+        Footer("length", None, traces.BASELINE, {"shared_engine": True}),
+    ]
+    assert speed_of(shared)["words"].startswith("under load")
+    assert "changed" in speed_of(traces.resampling_changed().events())["words"]
+    assert speed_of(shared, measured=measurement(1.4))["value"] == ""
+
+
+# ---- messages -----------------------------------------------------------------------------------------------------
+
+
+@every_trace
+def test_increments_add_up_to_the_whole(make):
+    made, feed, steps = make(), Feed("run"), []
+    for event in made.events():
+        feed.add(event)
+        message = json.loads(feed.message(len(steps), RUNNING))
+        assert message["run"] == "run"
+        assert message["from"] == len(steps)
+        assert ("head" in message) == (not steps)
+        steps += message["steps"]
+        assert message["total"] == len(steps)
+    assert steps == whole(made)["steps"]
+    assert ("done" in message) == (made.footer is not None)
+
+
+def test_a_pull_gives_what_is_missing_in_bounded_parts():
+    feed = Feed.from_trace(traces.long(MOST_SENT + 30), "run")
+    first, second = feed.since(0), feed.since(MOST_SENT)
+    assert len(first["steps"]) == MOST_SENT
+    assert [step["index"] for step in second["steps"]] == list(range(MOST_SENT, MOST_SENT + 30))
+    assert first["total"] == MOST_SENT + 30
+    assert "head" in first
+    assert "head" not in second
+    assert feed.since(10**9)["steps"] == []
+
+
+def test_a_step_is_as_heavy_at_the_end_as_at_the_beginning():
+    sizes = [len(json.dumps(step)) for step in whole(traces.long(150))["steps"]]
+    assert max(sizes[-20:]) < 1.2 * max(sizes[:20])
+    assert sum(sizes) / len(sizes) < 7_000
+
+
+def test_state_and_end_are_said_in_words():
+    feed = Feed("run")
+    waiting = {"name": "queued", "message": "waiting for the engine", "ahead": 2}
+    assert json.loads(feed.message(0, waiting))["state"]["words"] == "waiting for the engine, 2 ahead"
+    assert whole(traces.changed_k())["end"]["words"].startswith("the model ended its text · ")
+    assert json.loads(Feed.from_trace(traces.chain(), "run").message(0, None, play=True))["play"] is True
+
+
+def test_an_empty_trace_has_a_page():
+    assert whole(traces.empty())["steps"] == []
+    assert json.loads(Feed("run").message(0, None))["head"]["prompt"] == ""
+
+
+def test_the_whole_table_of_numbers_travels_in_the_order_of_the_metrics():
+    message = whole(traces.chain())
+    assert len(message["numbers"]) == len(message["head"]["metrics"]) == len(METRICS)
+    assert message["numbers"][0] == METRICS["tokens_per_target_call"].spell(
+        metrics(traces.chain())["tokens_per_target_call"]
+    )
+
+
+# ---- the files ----------------------------------------------------------------------------------------------------
+
+
+def test_the_template_can_never_be_taken_for_code():
+    html = (WEB / "stage.html").read_text("utf-8")
+    assert not re.search(r"\$\{|\{\{|`|\\|<script|\son\w+=", html)
+
+
+@pytest.mark.parametrize("path", sorted(WEB.glob("*.js")), ids=lambda path: path.name)
+def test_scripts_write_text_only_ask_nobody_and_hold_no_formula(path):
+    source = path.read_text("utf-8")
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|new Function", source)
+    assert not re.search(
+        r"\bfetch\b|XMLHttpRequest|WebSocket|EventSource|sendBeacon|https?://(?!www\.w3\.org/2000/svg)", source
+    )
+    assert not re.search(r"Math\.(min|max|log|exp|pow|sqrt)|\*\*", source)
+    assert not re.search(r"#[0-9a-fA-F]{6}\b", source)
+
+
+def test_the_palette_is_the_only_place_of_status_colours():
+    head = palette_head()
+    assert "</script><" not in head.removesuffix("</script>")
+    colours = re.findall(r"#[0-9a-f]{6}", (WEB / "palette.json").read_text("utf-8"))
+    assert all(colour in head for colour in colours)
+    own = set(
+        re.findall(r"--sv-(accepted|rejected|ignored|resampled|bonus|plain):", (WEB / "stage.css").read_text("utf-8"))
+    )
+    assert not own
+
+
+def test_the_feed_loads_no_model_no_page_and_no_chart_library():
+    code = "import sys, specviz.views.feed; print([m for m in ('torch', 'gradio', 'plotly') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
