@@ -16,8 +16,8 @@ _HOMES = {
     "Trace": "trace",
     "load_trace": "trace",
     "metrics": "measures",
-    "run": "session",
-    "stream": "session",
+    "run": "api",
+    "stream": "api",
 }
 __all__ = ["METHODS", "RULES", "Request", "SpecvizError", "Trace", "load_trace", "metrics", "run", "stream"]
 

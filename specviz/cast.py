@@ -22,6 +22,7 @@ class Cast:
         self._request, self._library = request, library
         self._lms: dict[tuple[str, str], CachedLM] = {}
         self._drafters: dict[tuple[str, str | None, str], Drafter] = {}
+        self._taken: set[tuple[str, str | None]] = set()  # role and name, as it was asked for
         self._announced: tuple[str, str | None] | None = None
         self.values: ControlValues | None = None
         self.target: LoadedModel | None = None
@@ -33,12 +34,11 @@ class Cast:
         return self.values is not None and all(getattr(values, name) == getattr(self.values, name) for name in LIVE)
 
     def unloaded(self, values: ControlValues) -> str:
-        """The names among `values` that this run has not used yet."""
-        return " and ".join(
-            name
-            for role, name in (("target", values.target), ("draft", values.draft))
-            if name is not None and (role, name) not in self._lms
-        )
+        """The names among `values` that are needed and that this run has not used yet."""
+        wanted = [("target", values.target)]
+        if "draft" in METHODS[values.method].roles:
+            wanted.append(("draft", values.draft))
+        return " and ".join(name for role, name in wanted if name is not None and (role, name) not in self._taken)
 
     def take(self, values: ControlValues) -> None:
         """Loads what is missing and makes `values` the ones in force. Raises SpecvizError and changes nothing."""
@@ -56,6 +56,7 @@ class Cast:
         drafter = self._drafter(method, draft, target, params)
         self.plan = Plan(self._lm("target", target), drafter, rule, sampling, values.k)
         self.values, self.target, self.draft = values, target, draft
+        self._taken |= {("target", values.target), ("draft", None if draft is None else values.draft)}
         self.settings = trace.Settings(
             k=values.k,
             k_policy="constant",
@@ -77,6 +78,12 @@ class Cast:
             return None
         self._announced = names
         return trace.Models(index, self.target.info, None if self.draft is None else self.draft.info)
+
+    def release(self) -> None:
+        """Lets go of every model, so that others may take its room; values and settings stay."""
+        self._lms.clear()
+        self._drafters.clear()
+        self.plan = self.target = self.draft = None
 
     def _draft_for(self, method: Method, values: ControlValues, target: LoadedModel) -> LoadedModel | None:
         if "draft" not in method.roles:

@@ -7,16 +7,19 @@ generator may be resumed on another thread.
 from __future__ import annotations
 
 import platform
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from importlib.metadata import version
+from typing import TypeVar
 
 import torch
-import transformers
 
 from . import __version__, catalog, trace
+from .accept import RULES
 from .cast import Cast
 from .controls import PACES, Controls, ControlValues
 from .drafters import METHODS
@@ -25,6 +28,7 @@ from .engine import Step, speculate
 from .errors import SpecvizError
 from .fairness import FairLock, Ticket
 from .lm import CachedLM
+from .machine import is_out_of_memory
 from .models import Library, LoadedModel
 from .recorder import Recorder, Situation
 from .request import Request
@@ -32,6 +36,7 @@ from .score import score
 from .settings import settings
 from .text import render_chat
 
+Entry = TypeVar("Entry")
 SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls again
 
 
@@ -55,12 +60,14 @@ class Workbench:
 
 
 _shared: list[Workbench] = []
+_sharing = threading.Lock()
 
 
 def workbench() -> Workbench:
     """The one that `run` and `stream` use when none is given."""
-    if not _shared:
-        _shared.append(Workbench())
+    with _sharing:
+        if not _shared:
+            _shared.append(Workbench())
     return _shared[0]
 
 
@@ -72,7 +79,9 @@ class Run:
     ) -> None:
         self.id = uuid.uuid4().hex
         self.request = request.checked()
-        METHODS[request.method].checked(request.params)
+        _named("method", METHODS, self.request.method).checked(self.request.params)
+        if self.request.rule is not None:
+            _named("rule", RULES, self.request.rule)
         self.bench = bench
         self.controls = Controls(self.request, targets, drafts, pace)
         self.trace = trace.Trace()
@@ -81,6 +90,7 @@ class Run:
         self._cast = Cast(self.request, bench.library)
         self._steps: Iterator[Step] | None = None
         self._recorder: Recorder | None = None
+        self._is_read = False
         self._spent_s = 0.0
         self._due = 0.0  # when the pace allows the next step
 
@@ -88,41 +98,52 @@ class Run:
         self.controls.set("paused", True)
 
     def stop(self) -> None:
-        """Ends the run before its next step; a run that is not being iterated ends at once."""
+        """Ends the run before its next step; a paused run ends when its events are asked for again."""
         self.controls.set("stopped", True)
 
     def events(self, max_steps: int | None = None) -> Iterator[Status | trace.Event]:
         """The run's events until it ends, is paused, or has made max_steps steps; call again to go on.
 
-        Raises SpecvizError after recording it in the footer. Closing the iterator ends the run.
+        Raises SpecvizError after recording it in the footer. Closing the iterator ends the run. One reader at a time.
         """
+        if self._is_read:
+            raise ValueError("the events of this run are being read already")
         if self.state == "finished":
             return
+        self._is_read = True
         self.controls.set("paused", False)
         resumed, place = time.perf_counter(), self.bench.places.join()
         try:
             yield from self._wait(place, self.bench.places, "waiting for a free place")
+            if self.controls.values().stopped:
+                yield self._end("stopped", None) or Status("finished")
+                return
+            resumed = time.perf_counter()  # time in the queue is not the run's
             yield from self._open()
             yield from self._go(max_steps, resumed - self._spent_s)
         except GeneratorExit:
             self._end("stopped", "the stream was closed")
             raise
-        except (SpecvizError, torch.OutOfMemoryError) as error:
-            message = str(error) if isinstance(error, SpecvizError) else _out_of_memory(self._cast)
-            if self.trace.header is not None:
-                yield self._end("error", message)
-            self.state = "finished"
+        except KeyboardInterrupt:
+            self._end("stopped", "interrupted")
+            raise
+        except Exception as error:  # a stranger's model may fail in any way
+            message = _in_words(error, self._cast)
+            if (footer := self._end("error", message)) is not None:
+                yield footer
             raise SpecvizError(message) from error
         finally:
             self._spent_s += time.perf_counter() - resumed
             self.bench.places.leave(place)
+            self._is_read = False
 
     def _open(self) -> Iterator[Status | trace.Event]:
         if self._steps is not None:
             return
         self.state = "loading"
-        yield Status("loading", f"loading {' and '.join(filter(None, (self.request.target, self.request.draft)))}")
-        self._cast.take(self.controls.values())
+        values = self.controls.values()
+        yield Status("loading", f"loading {self._cast.unloaded(values)}")
+        self._cast.take(values)
         target = self._cast.target
         rendered, tokens = prompt_tokens(self.request, target)
         self._recorder = Recorder(target.text)
@@ -163,6 +184,8 @@ class Run:
             ticket = self.bench.engine.join()
             try:
                 yield from self._wait(ticket, self.bench.engine, "waiting for the engine")
+                if not ticket.ready.is_set():
+                    continue
                 step, record = self._step(started, waiting)
             finally:
                 self.bench.engine.leave(ticket)
@@ -190,7 +213,8 @@ class Run:
         return "time" if limit is not None and time.perf_counter() - started > limit else None
 
     def _wait(self, ticket: Ticket, lock: FairLock, message: str) -> Iterator[Status]:
-        while not ticket.ready.wait(0.25):
+        """Until the ticket is ready or the run is stopped."""
+        while not ticket.ready.wait(0.25) and not self.controls.values().stopped:
             yield Status("queued", message, lock.ahead(ticket))
 
     def _adopt(self, values: ControlValues) -> Iterator[Status | trace.Event]:
@@ -248,6 +272,7 @@ class Run:
         self.state = "finished"
         if self._steps is not None:
             self._steps.close()
+        self._cast.release()
         if self.trace.header is None or self.trace.footer is not None:
             return None
         extra = {"shared_engine": True} if self.shared_engine else {}
@@ -267,7 +292,9 @@ def prompt_tokens(request: Request, target: LoadedModel) -> tuple[str, list[int]
             raise SpecvizError(
                 f"prompt_ids must be below the target's vocabulary size {target.info.vocab_size} (got {too_large[0]})"
             )
-        return request.prompt, list(request.prompt_ids)
+        decoder = target.text.incremental()
+        text = request.prompt or "".join(decoder.push(token).text for token in request.prompt_ids)
+        return text, list(request.prompt_ids)
     if not request.chat:
         return request.prompt, target.text.encode(request.prompt)
     rendered = render_chat(target.tokenizer, request.prompt)
@@ -284,67 +311,29 @@ def environment(device: torch.device) -> dict[str, object]:
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        "transformers": version("transformers"),
         "device_name": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
     }
 
 
-def _out_of_memory(cast: Cast) -> str:
+def _named(kind: str, table: Mapping[str, Entry], name: str) -> Entry:
+    if name not in table:
+        raise SpecvizError(f"{kind} must be one of {', '.join(table)} (got {name!r})")
+    return table[name]
+
+
+def _in_words(error: Exception, cast: Cast) -> str:
+    if isinstance(error, SpecvizError):
+        return str(error)
     name = "the model" if cast.target is None else cast.target.name
-    return f"not enough memory on the device to go on with {name}; shorten the text, lower K or choose a smaller model"
+    if is_out_of_memory(error):
+        advice = "shorten the text, lower K or choose a smaller model"
+        return f"not enough memory on the device to go on with {name}; {advice}"
+    return f"the run with {name} failed: {type(error).__name__}: {str(error)[:500]}"
 
 
 def open_run(request: Request, *, bench: Workbench | None = None, pace: str = "full") -> Run:
     """A run that has not begun; iterate its `events()`."""
     drafts = tuple(catalog.drafts_for(request.target))
     return Run(request, bench or workbench(), pace=pace, drafts=drafts, targets=tuple(catalog.targets()))
-
-
-def stream(prompt: str | list[int], *, target=None, draft=None, **options) -> Iterator[trace.Event]:
-    """The events of `run(...)` as they come. Takes the same arguments."""
-    bench = workbench()
-    request = _request(bench.library, prompt, target, draft, options)
-    for event in open_run(request, bench=bench).events():
-        if not isinstance(event, Status):
-            yield event
-
-
-def _request(library: Library, prompt, target, draft, options: dict[str, object]) -> Request:
-    """Models by name, so that the request can be stored; what is no field of a request is a parameter of the method."""
-    default_target, default_draft = catalog.default_pair()
-    names = [
-        wanted if wanted is None or isinstance(wanted, str) else library.load(wanted).name for wanted in (target, draft)
-    ]
-    known = {name: options.pop(name) for name in [*options] if name in Request.__dataclass_fields__}
-    text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": tuple(prompt)}
-    default_draft = default_draft if names[0] in (None, default_target) else None
-    return Request(
-        target=names[0] or default_target, draft=names[1] or default_draft, params=options, **text, **known
-    )
-
-
-def run(
-    prompt: str | list[int],
-    *,
-    target=None,
-    draft=None,
-    method: str = "draft_model",
-    rule: str | None = None,
-    k: int = 4,
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    seed: int = 0,
-    max_new_tokens: int = 64,
-    chat: bool = False,
-    **params: int,
-) -> trace.Trace:
-    """Generates once and returns the finished trace.
-
-    prompt: text or token ids. target, draft: a bundled name, a folder, a hub id or a loaded (model, tokenizer) pair;
-    by default the bundled pair. params: the method's own (`METHODS[method].params`). Raises SpecvizError.
-    """
-    options = {"method": method, "rule": rule, "k": k, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    options |= {"seed": seed, "max_new_tokens": max_new_tokens, "chat": chat}
-    return trace.Trace(stream(prompt, target=target, draft=draft, **options, **params))

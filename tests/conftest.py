@@ -1,5 +1,66 @@
-"""Shared set-up: one thread per process keeps small tests quick and repeatable."""
+"""Shared set-up: one thread per process keeps small tests quick and repeatable; tiny models known by name."""
 
+import copy
+
+import pytest
 import torch
+from tiny_models import tiny, tiny_tokenizer
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def named_models():
+    """A library that knows tiny random models by name, most of them of one vocabulary without an end token.
+
+    big: a target; near, far: drafts that resemble it more and less; padded: a target whose table has rows without a
+    token; brief: a draft that reads 40 tokens; ending: a target with an end token; chatty: one with a chat template;
+    stranger: a model with another tokenizer; broken: a target whose weights hold not-a-number.
+    """
+    from specviz.models import Library
+
+    library = Library(10**9, allow_any=True)
+    for name, (model, tokenizer) in _pairs().items():
+        model.name_or_path = name
+        assert library.load((model, tokenizer)).name == name
+    return library
+
+
+@pytest.fixture
+def bench(named_models):
+    from specviz.session import Workbench
+
+    return Workbench(named_models)
+
+
+def _pairs():
+    endless, ending, stranger = tiny_tokenizer(), tiny_tokenizer(), tiny_tokenizer(seed=2)
+    chatty = tiny_tokenizer(chat=True)
+    for tokenizer in (endless, stranger, chatty):
+        tokenizer.eos_token = None
+    size = len(endless)
+    big = _model(size)
+    return {
+        "big": (big, endless),
+        "near": (_disturbed(big, 0.1), endless),
+        "far": (_model(size, seed=2, layers=1, hidden=16), endless),
+        "padded": (_model(size + 8, seed=3), endless),
+        "brief": (_model(size, seed=4, layers=1, max_position_embeddings=40), endless),
+        "ending": (copy.deepcopy(big), ending),
+        "chatty": (copy.deepcopy(big), chatty),
+        "stranger": (_model(size, seed=5), stranger),
+        "broken": (_disturbed(big, float("nan")), endless),
+    }
+
+
+def _model(size, *, seed=1, layers=2, hidden=32, **config):
+    return tiny("llama", vocab_size=size, seed=seed, layers=layers, hidden=hidden, eos_token_id=None, **config)
+
+
+def _disturbed(model, amount):
+    """The same model with random numbers of this size added to its last layer."""
+    model = copy.deepcopy(model)
+    noise = torch.randn(model.lm_head.weight.shape, generator=torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        model.lm_head.weight += amount * noise
+    return model

@@ -1,0 +1,57 @@
+"""run and stream: one call from a prompt to a trace, with models by name, by folder or handed over in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from . import catalog, trace
+from .models import Library
+from .request import Request
+from .session import Status, open_run, workbench
+
+
+def stream(prompt: str | list[int], *, target=None, draft=None, **options) -> Iterator[trace.Event]:
+    """The events of `run(...)` as they come. Takes the same arguments."""
+    bench = workbench()
+    request = _request(bench.library, prompt, target, draft, options)
+    for event in open_run(request, bench=bench).events():
+        if not isinstance(event, Status):
+            yield event
+
+
+def _request(library: Library, prompt, target, draft, options: dict[str, object]) -> Request:
+    """Models by name, so that the request can be stored; what is no field of a request is a parameter of the method."""
+    default_target, default_draft = catalog.default_pair()
+    names = [
+        wanted if wanted is None or isinstance(wanted, str) else library.load(wanted).name for wanted in (target, draft)
+    ]
+    known = {name: options.pop(name) for name in [*options] if name in Request.__dataclass_fields__}
+    text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": tuple(prompt)}
+    default_draft = default_draft if names[0] in (None, default_target) else None
+    return Request(target=names[0] or default_target, draft=names[1] or default_draft, params=options, **text, **known)
+
+
+def run(
+    prompt: str | list[int],
+    *,
+    target=None,
+    draft=None,
+    method: str = "draft_model",
+    rule: str | None = None,
+    k: int = 4,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    max_new_tokens: int = 64,
+    chat: bool = False,
+    **params: int,
+) -> trace.Trace:
+    """Generates once and returns the finished trace.
+
+    prompt: text or token ids. target, draft: a bundled name, a folder, a hub id or a loaded (model, tokenizer) pair;
+    by default the bundled pair. params: the method's own (`METHODS[method].params`). Raises SpecvizError.
+    """
+    options = {"method": method, "rule": rule, "k": k, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    options |= {"seed": seed, "max_new_tokens": max_new_tokens, "chat": chat}
+    return trace.Trace(stream(prompt, target=target, draft=draft, **options, **params))

@@ -1,0 +1,291 @@
+"""Contenders side by side: specviz with and without a draft, and transformers' own generate with and without one.
+
+All run in one process, warmed up, alternating on every prompt, on equal token counts with end tokens ignored. Reported
+are medians and quartiles over prompts and medians of per-prompt ratios. On models of a few million parameters such
+a ratio measures the frameworks' overhead more than the method.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from types import MappingProxyType
+
+import torch
+from transformers import StoppingCriteria, StoppingCriteriaList
+
+from . import trace
+from .accept import RULES
+from .drafters import METHODS
+from .drafters.draft_model import ModelDrafter
+from .draws import Seeded
+from .engine import Plan, Step, speculate
+from .lm import CachedLM
+from .models import LoadedModel
+from .recorder import Recorder, Situation
+from .sampling import Sampling
+
+BASELINE, PEER = "none", "generate, assistant_model"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One generation of one contender. Seconds; the decode rate leaves out the first step, which reads the prompt."""
+
+    contender: str
+    kind: str
+    prompt: str
+    temperature: float
+    num_tokens: int
+    seconds: float
+    num_first: int
+    first_seconds: float
+    target_calls: int
+    record_share: float | None = None
+    tokens: tuple[int, ...] = ()
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.num_tokens / self.seconds
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        return (self.num_tokens - self.num_first) / (self.seconds - self.first_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    kind: str
+    name: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every contender is asked for."""
+
+    prompt: Prompt
+    sampling: Sampling
+    seed: int
+    num_tokens: int
+
+
+Contender = Callable[[Job], Sample]
+
+
+def specviz_contender(
+    method_name: str,
+    target: LoadedModel,
+    draft: LoadedModel | None,
+    k: int,
+    params: Mapping[str, int] = MappingProxyType({}),
+) -> Contender:
+    """The engine with its recorder, as the page runs them."""
+    method = METHODS[method_name]
+    params = method.checked(params)
+
+    def generate(job: Job) -> Sample:
+        target_lm = CachedLM(target.model, target.info.context_limit)
+        roles = {} if draft is None else {"draft": CachedLM(draft.model, draft.info.context_limit)}
+        rule = RULES[method.default_rule]
+        plan = Plan(target_lm, method.build(roles, params), rule, job.sampling, k)
+        settings = trace.Settings(
+            k, "constant", *astuple(job.sampling), method_name, params, rule.name, rule.lossless,
+            None if draft is None else draft.name, target.name,
+        )  # fmt: skip
+        recorder, records, started = Recorder(target.text), [], time.perf_counter()
+        steps = speculate(job.prompt.ids, lambda: plan, Seeded(job.seed), max_new_tokens=job.num_tokens)
+        first = begun = started
+        while (step := next(steps, None)) is not None:
+            situation = Situation(settings, (), (begun - started) * 1e3, 0.0, begun)
+            records.append(recorder.record(step, situation))
+            begun = time.perf_counter()
+            first = begun if len(records) == 1 else first
+        return _sample(f"specviz, {method_name}", job, records, begun - started, first - started)
+
+    return generate
+
+
+def _sample(name: str, job: Job, records: Sequence[trace.Step], seconds: float, first_seconds: float) -> Sample:
+    later = records[1:]
+    recording = sum(record.timing.record_ms for record in later) / max(sum(r.timing.total_ms for r in later), 1e-9)
+    tokens = tuple(token.id for record in records for token in record.emitted)
+    return Sample(
+        name,
+        job.prompt.kind,
+        job.prompt.name,
+        job.sampling.temperature,
+        len(tokens),
+        seconds,
+        len(records[0].emitted),
+        first_seconds,
+        sum(record.calls["target"] for record in records),
+        recording,
+        tokens,
+    )
+
+
+class _Watch(StoppingCriteria):
+    """Never stops; notes when each forward's tokens arrived."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, int]] = []
+
+    def __call__(self, input_ids, scores, **kwargs) -> torch.Tensor:
+        self.seen.append((time.perf_counter(), input_ids.shape[1]))
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
+
+
+def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: int) -> Contender:
+    """transformers' generate; with a draft at constant K and no confidence threshold, as specviz drafts."""
+    name = "generate" if draft is None else PEER
+    assistant = None if draft is None else _assistant(draft, k)
+
+    def generate(job: Job) -> Sample:
+        watch = _Watch()
+        options: dict[str, object] = {"max_new_tokens": job.num_tokens, "eos_token_id": None, "pad_token_id": 0}
+        options |= {"do_sample": False} if job.sampling.temperature == 0 else {
+            "do_sample": True, **asdict(job.sampling),
+        }  # fmt: skip
+        if assistant is not None:
+            options["assistant_model"] = assistant
+        torch.manual_seed(job.seed)
+        ids = torch.tensor([job.prompt.ids], device=target.model.device)
+        started = time.perf_counter()
+        out = target.model.generate(ids, stopping_criteria=StoppingCriteriaList([watch]), **options)
+        seconds = time.perf_counter() - started
+        first_at, first_length = watch.seen[0]
+        tokens = tuple(out[0, len(job.prompt.ids) :].tolist())
+        return Sample(
+            name,
+            job.prompt.kind,
+            job.prompt.name,
+            job.sampling.temperature,
+            len(tokens),
+            seconds,
+            first_length - len(job.prompt.ids),
+            first_at - started,
+            len(watch.seen),
+            tokens=tokens,
+        )
+
+    return generate
+
+
+def _assistant(draft: LoadedModel, k: int) -> torch.nn.Module:
+    """The same weights under generation settings of their own: the draft model itself is not touched."""
+    assistant = copy.copy(draft.model)
+    assistant.generation_config = copy.deepcopy(draft.model.generation_config)
+    assistant.generation_config.update(
+        num_assistant_tokens=k, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
+    )
+    return assistant
+
+
+def run_bench(
+    contenders: Sequence[Contender],
+    prompts: Sequence[Prompt],
+    *,
+    temperatures: Sequence[float] = (0.0, 1.0),
+    num_tokens: int = 64,
+    repeats: int = 3,
+) -> Iterator[Sample]:
+    """Samples as they are measured: every prompt, temperature and repeat, the contenders alternating and rotating."""
+    for contender in contenders:
+        contender(Job(prompts[0], Sampling(), 0, min(num_tokens, 16)))  # warm-up, not reported
+    for repeat in range(repeats):
+        for number, prompt in enumerate(prompts):
+            for temperature in temperatures:
+                turn = (repeat + number) % len(contenders)
+                for contender in (*contenders[turn:], *contenders[:turn]):
+                    yield contender(Job(prompt, Sampling(temperature), repeat, num_tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: tokens/s as median and quartiles over prompts, ratios as medians of per-prompt ratios."""
+
+    contender: str
+    temperature: float
+    whole: float
+    decode: float
+    decode_low: float
+    decode_high: float
+    tokens_per_call: float
+    to_baseline: float | None
+    to_peer: float | None
+    record_share: float | None
+
+
+def summarise(samples: Sequence[Sample]) -> list[Row]:
+    """Rows by temperature and contender, from at least two prompts."""
+    groups: dict[tuple[float, str], dict[str, list[Sample]]] = {}
+    for sample in samples:
+        groups.setdefault((sample.temperature, sample.contender), {}).setdefault(sample.prompt, []).append(sample)
+    medians = {
+        key: {prompt: statistics.median(s.decode_tokens_per_s for s in group) for prompt, group in by_prompt.items()}
+        for key, by_prompt in groups.items()
+    }
+    return [_row(key, by_prompt, medians) for key, by_prompt in sorted(groups.items())]
+
+
+def _row(key: tuple[float, str], by_prompt: Mapping[str, list[Sample]], medians: Mapping) -> Row:
+    temperature, contender = key
+    every = [sample for group in by_prompt.values() for sample in group]
+    low, middle, high = statistics.quantiles(medians[key].values(), n=4)
+    shares = [sample.record_share for sample in every if sample.record_share is not None]
+    return Row(
+        contender=contender,
+        temperature=temperature,
+        whole=statistics.median(sample.tokens_per_s for sample in every),
+        decode=middle,
+        decode_low=low,
+        decode_high=high,
+        tokens_per_call=sum(s.num_tokens for s in every) / sum(s.target_calls for s in every),
+        to_baseline=_ratio(medians, key, (temperature, f"specviz, {BASELINE}")),
+        to_peer=_ratio(medians, key, (temperature, PEER)),
+        record_share=statistics.median(shares) if shares else None,
+    )
+
+
+def _ratio(medians: Mapping, mine: tuple, other: tuple) -> float | None:
+    if other not in medians:
+        return None
+    return statistics.median(rate / medians[other][prompt] for prompt, rate in medians[mine].items())
+
+
+def step_overhead_ms(target: CachedLM, draft: CachedLM, *, context: int, k: int = 4, num_steps: int = 40) -> float:
+    """Median milliseconds of a step outside the two models' forwards, at a context of about `context` tokens."""
+    inside = [0.0]
+    handles = [handle for lm in (target, draft) for handle in _time_forwards(lm.model, inside)]
+    ids = [3 + i % (target.vocab_size - 3) for i in range(context)]
+    plan = Plan(target, ModelDrafter(draft), RULES["speculative_sampling"], Sampling(), k)
+    steps = speculate(ids, lambda: plan, Seeded(0), max_new_tokens=(k + 1) * (num_steps + 2))
+    try:
+        next(steps)  # reads the context
+        return statistics.median(_overhead_ms(steps, inside) for _ in range(num_steps))
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _overhead_ms(steps: Iterator[Step], inside: list[float]) -> float:
+    inside[0], begun = 0.0, time.perf_counter()
+    next(steps)
+    return (time.perf_counter() - begun - inside[0]) * 1e3
+
+
+def _time_forwards(model: torch.nn.Module, inside: list[float]) -> list:
+    """Hooks that add the seconds of each forward to inside[0]."""
+    begun: list[float] = []
+
+    def leave(*args: object) -> None:
+        inside[0] += time.perf_counter() - begun.pop()
+
+    return [
+        model.register_forward_pre_hook(lambda *args: begun.append(time.perf_counter())),
+        model.register_forward_hook(leave),
+    ]

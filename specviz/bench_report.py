@@ -1,0 +1,102 @@
+"""The command `bench`: loads the models, runs the contenders over our own prompts, writes the table README shows."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from .bench import Prompt, Row, run_bench, specviz_contender, step_overhead_ms, summarise, transformers_contender
+from .errors import SpecvizError
+from .lm import CachedLM
+from .models import Library, LoadedModel, check_pair
+from .session import environment
+from .settings import assets_dir
+
+MIN_PROMPTS = 8
+CONTEXTS = (100, 4000)
+
+
+def lines(*, target: str, draft: str, k: int, num_tokens: int, repeats: int) -> Iterator[str]:
+    """Says what is measured, then measures, then gives the table as Markdown."""
+    library = Library()
+    loaded, small = library.load(target), library.load(draft)
+    check_pair(loaded, small)
+    prompts = _prompts(loaded)
+    _check_lengths(prompts, k, num_tokens, min(model.info.context_limit for model in (loaded, small)))
+    contenders = [
+        specviz_contender("none", loaded, None, k),
+        specviz_contender("draft_model", loaded, small, k),
+        transformers_contender(loaded, None, k),
+        transformers_contender(loaded, small, k),
+    ]
+    yield f"{loaded.name} + {small.name}, K = {k}, {len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
+    yield ", ".join(f"{name} {value}" for name, value in environment(loaded.model.device).items())
+    started = time.perf_counter()
+    samples = list(run_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats))
+    yield f"{len(samples)} generations in {time.perf_counter() - started:.0f} s\n"
+    yield from _table(summarise(samples))
+
+
+def _prompts(target: LoadedModel) -> list[Prompt]:
+    kinds = json.loads((assets_dir() / "prompts" / "prompts.json").read_text(encoding="utf-8"))["kinds"]
+    prompts = [
+        Prompt(kind["name"], f"{kind['name']}: {prompt['name']}", tuple(target.text.encode(prompt["text"])))
+        for kind in kinds
+        for prompt in kind["prompts"]
+    ]
+    assert len(prompts) >= MIN_PROMPTS, "the bench needs prompts of several kinds"
+    return prompts
+
+
+def _check_lengths(prompts: list[Prompt], k: int, num_tokens: int, limit: int) -> None:
+    room = limit - max(len(prompt.ids) for prompt in prompts)
+    if not k + 1 < num_tokens <= room:
+        raise SpecvizError(
+            f"num_tokens must be more than k + 1 = {k + 1}, as the first step does not count, and at most {room}, "
+            f"which is what both models have room for (got {num_tokens})"
+        )
+
+
+def _table(rows: list[Row]) -> Iterator[str]:
+    heads = ("T", "contender", "tokens/s, decoding (quartiles)", "tokens/s, whole", "tokens per target call")
+    yield f"| {' | '.join((*heads, 'vs none', 'vs assisted', 'recording'))} |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for row in rows:
+        decode = f"{row.decode:.0f} ({row.decode_low:.0f}-{row.decode_high:.0f})"
+        ratios = ["-" if ratio is None else f"{ratio:.2f}x" for ratio in (row.to_baseline, row.to_peer)]
+        share = "-" if row.record_share is None else f"{100 * row.record_share:.1f} %"
+        cells = [f"{row.temperature:g}", row.contender, decode, f"{row.whole:.0f}", f"{row.tokens_per_call:.2f}"]
+        yield f"| {' | '.join([*cells, *ratios, share])} |"
+
+
+def overhead(rounds: int = 5) -> str:
+    """What a step costs outside the models' forwards at two lengths of context, on a tiny random Llama."""
+    target, draft = (_tiny_llama(layers, seed) for seed, layers in enumerate((2, 1)))
+    measured = {context: [] for context in CONTEXTS}
+    for _ in range(rounds):
+        for context in CONTEXTS:
+            lms = (CachedLM(model, model.config.max_position_embeddings) for model in (target, draft))
+            measured[context].append(step_overhead_ms(*lms, context=context))
+    short, long = (statistics.median(measured[context]) for context in CONTEXTS)
+    words = [f"{statistics.median(values):.3f} ms at context {context}" for context, values in measured.items()]
+    return f"step overhead outside both models' forwards: {', '.join(words)}; ratio {long / short:.2f}"
+
+
+def _tiny_llama(layers: int, seed: int) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=8192,
+        eos_token_id=None,
+    )
+    return LlamaForCausalLM(config).eval()

@@ -1,0 +1,168 @@
+"""python -m specviz run | show | bench | models. Heavy packages are imported by the commands that need them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .catalog import default_pair
+from .errors import SpecvizError
+from .trace import Step, Trace, load_trace
+from .views.terminal import event_text, generated_text, neutral, numbers_text, wants_colour
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status. Messages for the person go to standard error."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.command(options)
+    except SpecvizError as error:
+        message = neutral(str(error), keep="\n")
+        print(f"specviz: {message}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m specviz", description="Speculative decoding, step by step.")
+    commands = parser.add_subparsers(required=True, metavar="run | show | bench | models")
+    _add_run(commands.add_parser("run", help="generate and print every token with its fate"))
+    show = commands.add_parser("show", help="replay a recorded trace")
+    show.add_argument("file", type=Path)
+    show.set_defaults(command=_show)
+    _add_bench(commands.add_parser("bench", help="measure against no draft and against transformers' generate"))
+    models = commands.add_parser("models", help="list bundled and cached models and what fits together")
+    models.set_defaults(command=_models)
+    return parser
+
+
+def _add_pair(parser: argparse.ArgumentParser) -> None:
+    target, draft = default_pair()
+    parser.add_argument("--target", default=target, help="a bundled name, a folder or a hub id (default: %(default)s)")
+    parser.add_argument("--draft", default=draft, help="the draft model, likewise (default: %(default)s)")
+    parser.add_argument("--k", type=_positive, default=4, help="tokens drafted per step (default: %(default)s)")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prompt", required=True, help="the text to go on with; - reads standard input")
+    _add_pair(parser)
+    parser.add_argument("--method", default="draft_model")
+    parser.add_argument("--rule", default=None)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--top-k", type=int, default=0)
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--chat", action="store_true", help="render the prompt with the target's chat template")
+    parser.add_argument("--param", action="append", default=[], metavar="NAME=NUMBER", help="a parameter of the method")
+    parser.add_argument("--out", type=Path, help="save the trace, as .jsonl or .jsonl.gz")
+    parser.set_defaults(command=_run)
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    _add_pair(parser)
+    parser.add_argument("--num-tokens", type=_positive, default=64, help="per generation (default: %(default)s)")
+    parser.add_argument("--repeats", type=_positive, default=3, help="of every prompt (default: %(default)s)")
+    parser.add_argument("--threads", type=_positive, help="of torch on the CPU")
+    parser.add_argument("--overhead", action="store_true", help="only: a step's overhead at contexts of 100 and 4,000")
+    parser.set_defaults(command=_bench)
+
+
+def _positive(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1 (got {text!r})")
+    return int(text)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from . import session
+    from .request import Request
+
+    fields = ("target", "draft", "method", "rule", "k", "temperature", "top_k", "top_p")
+    fields += ("seed", "max_new_tokens", "chat")
+    prompt = _standard_input() if options.prompt == "-" else options.prompt
+    request = Request(prompt=prompt, params=_params(options.param), **{name: getattr(options, name) for name in fields})
+    run = session.open_run(request)
+    try:
+        _print_events(event for event in run.events() if not isinstance(event, session.Status))
+    finally:
+        if options.out and run.trace.header is not None:  # what was recorded is kept, whatever happened
+            _save(run.trace, options.out)
+    _print_end(run.trace)
+    return 0
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SpecvizError(f"the prompt on standard input must be UTF-8 text ({error.reason})") from None
+
+
+def _save(trace: Trace, path: Path) -> None:
+    try:
+        trace.save(path)
+    except OSError as error:
+        raise SpecvizError(f"the trace could not be saved to {path}: {error.strerror}") from error
+    print(f"saved {path}")
+
+
+def _params(pairs: Sequence[str]) -> dict[str, int]:
+    params = {}
+    for pair in pairs:
+        name, _, number = pair.partition("=")
+        if not name or not re.fullmatch(r"-?[0-9]{1,9}", number):
+            raise SpecvizError(f"--param takes NAME=NUMBER (got {pair!r})")
+        params[name] = int(number)
+    return params
+
+
+def _show(options: argparse.Namespace) -> int:
+    trace = load_trace(options.file)
+    _print_events(trace.events())
+    _print_end(trace)
+    return 0
+
+
+def _print_events(events) -> None:
+    colours = wants_colour(sys.stdout, os.environ)
+    for event in events:
+        if text := event_text(event, colours=colours):
+            print(text, flush=isinstance(event, Step))
+
+
+def _print_end(trace: Trace) -> None:
+    prompt = neutral(trace.header.prompt.text, keep=" \n")
+    print(f"\n{prompt}{generated_text(trace)}\n")
+    print(numbers_text(trace))
+
+
+def _models(options: argparse.Namespace) -> int:
+    from .overview import overview
+
+    print(overview())
+    return 0
+
+
+def _bench(options: argparse.Namespace) -> int:
+    import torch
+
+    from . import bench_report
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.overhead:
+        print(bench_report.overhead())
+        return 0
+    settings = {name: getattr(options, name) for name in ("target", "draft", "k", "num_tokens", "repeats")}
+    for line in bench_report.lines(**settings):
+        print(line, flush=True)
+    return 0

@@ -1,0 +1,251 @@
+"""Laws of the measurements: fair contenders, honest sums, and a step whose Python work does not grow with the text."""
+
+import itertools
+import statistics
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from runs import begin, make_steps
+from tiny_models import tiny, tiny_tokenizer
+
+import specviz
+from specviz import bench_report
+from specviz.bench import (
+    Job,
+    Prompt,
+    Sample,
+    run_bench,
+    specviz_contender,
+    step_overhead_ms,
+    summarise,
+    transformers_contender,
+)
+from specviz.lm import CachedLM
+from specviz.models import Library
+from specviz.sampling import Sampling
+from specviz.session import Workbench
+
+NONE, DRAFT, PEER = "specviz, none", "specviz, draft_model", "generate, assistant_model"
+BASE = Sample(NONE, "story", "one", 1.0, num_tokens=11, seconds=1.5, num_first=1, first_seconds=0.5, target_calls=11)
+SIZES = {"one": 5, "two": 9, "three": 6}
+PROMPTS = tuple(Prompt("story", name, tuple(range(3, 3 + size))) for name, size in SIZES.items())
+PACKAGE = str(Path(specviz.__file__).parent)
+
+
+def sample(contender, prompt, rate, *, temperature=1.0, **changes):
+    """A sample that decodes at `rate` tokens per second."""
+    return replace(
+        BASE, contender=contender, prompt=prompt, temperature=temperature, seconds=0.5 + 10 / rate, **changes
+    )
+
+
+@pytest.fixture(scope="module")
+def models():
+    """Target and draft with an end token, which measurements ignore."""
+    library, tokenizer = Library(10**9), tiny_tokenizer()
+    made = [tiny("llama", vocab_size=len(tokenizer), layers=layers, seed=layers) for layers in (2, 1)]
+    return [library.load((model, tokenizer)) for model in made]
+
+
+@pytest.fixture(scope="module")
+def contenders(models):
+    target, draft = models
+    return [
+        specviz_contender("none", target, None, 3),
+        specviz_contender("draft_model", target, draft, 3),
+        specviz_contender("prompt_lookup", target, None, 3, {"max_ngram": 2}),
+        transformers_contender(target, None, 3),
+        transformers_contender(target, draft, 3),
+    ]
+
+
+def job(prompt=PROMPTS[0], temperature=1.0, seed=0, num_tokens=12):
+    return Job(prompt, Sampling(temperature), seed, num_tokens)
+
+
+def test_rates_count_tokens_and_leave_the_first_step_out_of_decoding():
+    assert BASE.tokens_per_s == 11 / 1.5
+    assert BASE.decode_tokens_per_s == 10.0
+
+
+def test_ratios_are_medians_of_ratios_of_each_prompt():
+    rates = {"one": (10, 40), "two": (100, 150), "three": (50, 100)}  # ratios 4, 1.5, 2: their median is 2
+    samples = [
+        sample(contender, prompt, rate)
+        for prompt, pair in rates.items()
+        for contender, rate in zip((NONE, DRAFT), pair, strict=True)
+    ]
+    rows = {row.contender: row for row in summarise(samples)}
+    assert rows[DRAFT].to_baseline == pytest.approx(2.0)
+    assert rows[NONE].to_baseline == 1.0
+    assert rows[DRAFT].to_peer is rows[NONE].to_peer is None
+    assert (rows[DRAFT].decode, rows[NONE].decode) == (pytest.approx(100), pytest.approx(50))
+
+
+def test_repeats_count_by_their_median_and_quartiles_run_over_prompts():
+    rates = {"one": (10, 20, 600), "two": (40,), "three": (60, 80), "four": (80,)}  # medians 20, 40, 70, 80
+    samples = [sample(PEER, prompt, rate) for prompt, several in rates.items() for rate in several]
+    row = summarise(samples)[0]
+    low, middle, high = statistics.quantiles([20, 40, 70, 80], n=4)
+    assert (row.decode_low, row.decode, row.decode_high) == pytest.approx((low, middle, high))
+    assert row.to_peer == 1.0
+    assert row.whole == pytest.approx(statistics.median(s.tokens_per_s for s in samples))
+
+
+def test_temperatures_are_summed_up_apart():
+    samples = [
+        sample(NONE, prompt, 10 * (1 + temperature), temperature=temperature)
+        for prompt, temperature in itertools.product(("one", "two"), (0.0, 1.0))
+    ]
+    rows = summarise(samples)
+    assert [(row.temperature, pytest.approx(row.decode)) for row in rows] == [(0.0, 10), (1.0, 20)]
+
+
+def test_tokens_per_call_is_a_ratio_of_sums_and_shares_are_medians():
+    several = [(3, 0.01), (7, None), (20, 0.05)]
+    samples = [
+        sample(DRAFT, prompt, 10, target_calls=calls, record_share=share)
+        for prompt, (calls, share) in zip(("one", "two", "three"), several, strict=True)
+    ]
+    row = summarise(samples)[0]
+    assert row.tokens_per_call == 33 / 30
+    assert row.record_share == pytest.approx(0.03)
+
+
+def test_contenders_alternate_on_every_prompt_and_take_turns_to_begin():
+    asked = []
+
+    def contender(name):
+        return lambda job: asked.append((name, job)) or replace(BASE, contender=name)
+
+    names = ["a", "b", "c"]
+    samples = list(run_bench([contender(name) for name in names], PROMPTS, num_tokens=9, repeats=2))
+    warm_up, measured = asked[:3], asked[3:]
+    assert [name for name, _ in warm_up] == names
+    assert [sample.contender for sample in samples] == [name for name, _ in measured]
+    rounds = [measured[start : start + 3] for start in range(0, len(measured), 3)]
+    assert len(rounds) == 2 * len(PROMPTS) * 2
+    assert all(len({job for _, job in turn}) == 1 and {name for name, _ in turn} == set(names) for turn in rounds)
+    beginners = [turn[0][0] for turn in rounds]
+    assert beginners == ["a", "a", "b", "b", "c", "c", "b", "b", "c", "c", "a", "a"]
+    assert [turn[0][1].seed for turn in rounds] == [0] * 6 + [1] * 6
+    assert [turn[0][1].sampling.temperature for turn in rounds] == [0.0, 1.0] * 6
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_all_contenders_write_as_many_tokens_as_were_asked_for(contenders, temperature):
+    for contender, prompt in itertools.product(contenders, PROMPTS):
+        made = contender(job(prompt, temperature))
+        assert made.num_tokens == len(made.tokens) == 12
+        assert 0 < made.num_first <= 4
+        assert 0 < made.first_seconds < made.seconds
+        assert made.target_calls <= 12
+
+
+def test_at_temperature_0_all_contenders_write_the_same_text(contenders):
+    for prompt in PROMPTS:
+        texts = {contender(job(prompt, 0.0, num_tokens=40)).tokens for contender in contenders}
+        assert len(texts) == 1
+
+
+def test_without_a_draft_there_is_one_call_per_token(contenders):
+    for number in (0, 3):
+        assert contenders[number](job()).target_calls == 12
+
+
+def test_a_draft_saves_calls(models):
+    target = models[0]
+    for contender in (specviz_contender("draft_model", target, target, 3), transformers_contender(target, target, 3)):
+        assert contender(job(temperature=0.0)).target_calls == 3  # 4 tokens each: 3 drafted and a bonus
+
+
+def test_recording_is_timed_in_our_own_contenders_only(contenders):
+    shares = [contender(job()).record_share for contender in contenders]
+    assert all(0 < share < 1 for share in shares[:3])
+    assert shares[3:] == [None, None]
+
+
+def test_no_models_own_generation_settings_are_touched(models):
+    before = [model.model.generation_config.to_dict() for model in models]
+    configs = [model.model.generation_config for model in models]
+    contender = transformers_contender(*models, 3)
+    for temperature in (0.0, 1.0):
+        contender(job(temperature=temperature))
+    assert [model.model.generation_config.to_dict() for model in models] == before
+    assert all(model.model.generation_config is config for model, config in zip(models, configs, strict=True))
+
+
+# A step's own cost
+
+
+def calls_during(action):
+    """How many Python and C functions are called while `action` runs."""
+    count = 0
+
+    def note(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def lines_during(action):
+    """How many lines of specviz are executed while `action` runs: loops count, which calls alone do not show."""
+    count = 0
+
+    def note(frame, event, argument):
+        nonlocal count
+        count += 1
+        return note if frame.f_code.co_filename.startswith(PACKAGE) else None
+
+    sys.settrace(note)
+    try:
+        action()
+    finally:
+        sys.settrace(None)
+    return count
+
+
+@pytest.mark.parametrize("count", [calls_during, lines_during])
+@pytest.mark.parametrize("method", ["draft_model", "none"])
+def test_python_work_per_step_does_not_grow_with_the_text(method, count):
+    tokenizer = tiny_tokenizer()
+    tokenizer.eos_token = None
+    size = len(tokenizer)
+    model = tiny("llama", vocab_size=size, max_position_embeddings=4096, eos_token_id=None)
+    library = Library(10**9)
+    name = library.load((model, tokenizer)).name
+    text = library.load(name).text
+    for token in range(size):
+        text.bytes_of(token)  # each is read once in the life of a library
+    counts = []
+    for length in (100, 2000):
+        prompt = tuple(token % size for token in range(length))
+        request = {"prompt": "", "prompt_ids": prompt, "target": name, "draft": name, "temperature": 0.0}
+        run = begin(Workbench(library), method=method, **request)
+        make_steps(run, 2)
+        counts.append(count(lambda run=run: make_steps(run, 2)))
+        assert [len(step.emitted) for step in run.trace.steps] == [5 if method == "draft_model" else 1] * 4
+    assert counts[1] == pytest.approx(counts[0], rel=0.02)
+
+
+def test_overhead_is_what_the_forwards_do_not_take():
+    lms = [CachedLM(tiny("llama", layers=layers, eos_token_id=None), 256) for layers in (2, 1)]
+    overhead = step_overhead_ms(*lms, context=30, num_steps=5)
+    assert 0 < overhead < 1000
+    assert all(lm.calls > 5 for lm in lms)
+    assert all(not lm.model._forward_hooks and not lm.model._forward_pre_hooks for lm in lms)
+
+
+def test_the_overhead_report_compares_two_lengths(monkeypatch):
+    monkeypatch.setattr(bench_report, "CONTEXTS", (20, 60))
+    words = bench_report.overhead(rounds=1)
+    assert "ms at context 20," in words
+    assert "ms at context 60; ratio" in words

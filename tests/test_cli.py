@@ -1,0 +1,331 @@
+"""The command line: what it prints, what it saves, what it refuses and how it ends."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import traces
+from runs import PROMPT, Fails
+from tiny_models import tiny, tiny_folder, tiny_tokenizer
+
+from specviz import session
+from specviz.cli import main
+from specviz.measures import METRICS
+from specviz.overview import overview
+from specviz.trace import Footer, Trace, load_trace
+from specviz.views.terminal import neutral
+
+ROOT = Path(__file__).parent.parent
+ESCAPE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Arguments that name two model folders of one vocabulary."""
+    place, tokenizer = tmp_path_factory.mktemp("models"), tiny_tokenizer()
+    folders = [
+        tiny_folder(place / name, tiny("llama", vocab_size=len(tokenizer), layers=layers, seed=layers), tokenizer)
+        for name, layers in (("my-target", 2), ("my-draft", 1))
+    ]
+    return ["--target", str(folders[0]), "--draft", str(folders[1])]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Saves a synthetic trace and names its file."""
+
+    def save(name, suffix=".jsonl"):
+        traces.ALL[name]().save(tmp_path / f"{name}{suffix}")
+        return str(tmp_path / f"{name}{suffix}")
+
+    return save
+
+
+@pytest.fixture
+def cli(capsys):
+    """Runs one command in this process: (exit status, standard output, standard error)."""
+
+    def run(*arguments):
+        try:
+            status = main([str(argument) for argument in arguments])
+        except SystemExit as end:  # argparse
+            status = end.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def shell(*arguments, **options):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **options.pop("env", {})}
+    command = [sys.executable, "-m", "specviz", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120, env=environment, **options)
+
+
+# run
+
+
+def test_run_prints_every_step_the_text_and_the_numbers(cli, pair):
+    status, out, err = cli("run", "--prompt", PROMPT, *pair, "--max-new-tokens", 9, "--seed", 4)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("prompt  The·fox·said")
+    assert re.search(r"^target my-target \(\S+ M parameters\)   draft my-draft", out, re.MULTILINE)
+    numbered = [int(match[1]) for line in lines if (match := re.match(r" {1,5}(\d+)  \S", line))]
+    assert numbered == list(range(1, len(numbered) + 1))
+    assert f"\n\n{PROMPT}" in out
+    assert all(metric.label in out for metric in METRICS.values())
+
+
+def test_run_takes_every_setting(cli, pair, tmp_path):
+    chosen = {"--k": 2, "--temperature": 0.5, "--top-k": 9, "--top-p": 0.8, "--seed": 3, "--max-new-tokens": 7}
+    more = ["--method", "prompt_lookup", "--rule", "speculative_sampling", "--param", "max_ngram=2"]
+    arguments = [part for pair_ in chosen.items() for part in pair_]
+    assert cli("run", "--prompt", PROMPT, *pair, *arguments, *more, "--out", tmp_path / "a" / "run.jsonl.gz")[0] == 0
+    request = load_trace(tmp_path / "a" / "run.jsonl.gz").header.request
+    assert {name: request[name[2:].replace("-", "_")] for name in chosen} == chosen
+    assert (request["method"], request["rule"], request["params"]["max_ngram"]) == (more[1], more[3], 2)
+
+
+def test_run_and_show_print_the_same(cli, pair, tmp_path):
+    printed = cli("run", "--prompt", PROMPT, *pair, "--max-new-tokens", 9, "--out", tmp_path / "run.jsonl")[1]
+    assert printed.replace(f"saved {tmp_path / 'run.jsonl'}\n", "") == cli("show", tmp_path / "run.jsonl")[1]
+
+
+def test_run_reads_the_prompt_from_standard_input(cli, pair, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Zoë said".encode())))
+    assert "prompt  Zoë·said" in cli("run", "--prompt", "-", *pair, "--max-new-tokens", 2)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run"], "the following arguments are required: --prompt"),
+        (["run", "--prompt", "a", "--k", "0"], "argument --k: must be a whole number of at least 1 .got '0'."),
+        (["run", "--prompt", "a", "--k", "99"], "k must be a whole number from 1 to 32 .got 99."),
+        (["run", "--prompt", "a", "--temperature", "x"], "argument --temperature: invalid float value"),
+        (["run", "--prompt", "a", "--temperature", "nan"], "temperature must be a number from 0 to 5 .got nan."),
+        (["run", "--prompt", ""], "the prompt is empty"),
+        (["run", "--prompt", "a", "--method", "guess"], "method must be one of draft_model, prompt_lookup, none"),
+        (["run", "--prompt", "a", "--rule", "any"], "rule must be one of speculative_sampling .got 'any'."),
+        (["run", "--prompt", "a", "--param", "x"], "--param takes NAME=NUMBER .got 'x'."),
+        (["run", "--prompt", "a", "--param", "x=--1"], "--param takes NAME=NUMBER"),
+        (["run", "--prompt", "a", "--param", "x=²"], "--param takes NAME=NUMBER"),
+        (["run", "--prompt", "a", "--param", "x=1"], "the method draft_model has no parameter 'x'"),
+        (["run", "--prompt", "a", "--target", "no/such/place"], "there is no folder 'place' there"),
+        (["show", "no-such-file"], "no-such-file cannot be opened .No such file"),
+        (["show"], "the following arguments are required: file"),
+        (["bench", "--num-tokens", "0"], "argument --num-tokens: must be a whole number of at least 1"),
+        (["bench", "--repeats", "-1"], "argument --repeats: must be a whole number of at least 1"),
+        (["dance"], "invalid choice: 'dance'"),
+        ([], "the following arguments are required: run | show | bench | models"),
+    ],
+)
+def test_bad_arguments_end_with_2_and_words(cli, arguments, words):
+    status, out, err = cli(*arguments)
+    assert (status, out) == (2, "")
+    assert re.search(words.replace("|", r"\|"), err)
+    assert "Traceback" not in err
+
+
+def test_prompts_that_are_no_text_are_refused(cli, pair, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
+    status, _, err = cli("run", "--prompt", "-", *pair)
+    assert (status, err) == (2, "specviz: the prompt on standard input must be UTF-8 text (invalid start byte)\n")
+
+
+@pytest.fixture
+def failing(pair):
+    """Makes the target raise an error at its fourth forward."""
+    hooks = []
+
+    def fail(error):
+        model = session.workbench().library.load(pair[1]).model
+        hooks.append(model.register_forward_pre_hook(Fails(4, error)))
+
+    yield fail
+    for hook in hooks:
+        hook.remove()
+
+
+def test_what_was_recorded_is_kept_when_a_run_fails(cli, pair, tmp_path, failing):
+    failing(RuntimeError("no more"))
+    status, out, err = cli("run", "--prompt", PROMPT, *pair, "--out", tmp_path / "run.jsonl")
+    assert (status, err) == (2, "specviz: the run with my-target failed: RuntimeError: no more\n")
+    assert out.endswith(f"saved {tmp_path / 'run.jsonl'}\n")
+    kept = load_trace(tmp_path / "run.jsonl")
+    assert (len(kept.steps), kept.footer.reason) == (3, "error")
+
+
+def test_what_was_recorded_is_kept_when_the_person_interrupts(cli, pair, tmp_path, failing):
+    failing(KeyboardInterrupt())
+    status, _, err = cli("run", "--prompt", PROMPT, *pair, "--out", tmp_path / "run.jsonl")
+    assert (status, err) == (130, "")
+    kept = load_trace(tmp_path / "run.jsonl")
+    assert (len(kept.steps), kept.footer.reason, kept.footer.message) == (3, "stopped", "interrupted")
+
+
+def test_a_trace_that_cannot_be_saved_is_said(cli, pair, tmp_path):
+    status, _, err = cli("run", "--prompt", PROMPT, *pair, "--max-new-tokens", 2, "--out", tmp_path)
+    assert status == 2
+    assert re.fullmatch(r"specviz: the trace could not be saved to \S+: Is a directory\n", err)
+
+
+# show
+
+
+@pytest.mark.parametrize("name", traces.ALL)
+def test_no_trace_sends_a_control_character_to_the_terminal(cli, saved, name):
+    status, out, err = cli("show", saved(name))
+    assert (status, err) == (0, "")
+    assert ESCAPE.search(out) is None
+
+
+def test_a_hostile_file_is_refused_without_control_characters(cli, tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"event":"header","version":"\\u001b[31m"}', "utf-8")
+    status, _, err = cli("show", tmp_path / "bad.jsonl")
+    assert status == 2
+    assert err.startswith("specviz: line 1: header.version")
+    assert ESCAPE.search(err) is None
+
+
+def test_messages_in_a_trace_are_neutral_too(cli, tmp_path):
+    events = [event for event in traces.chain().events() if not isinstance(event, Footer)]
+    Trace([*events, Footer("error", "\x1b]0;owned\x07", None)]).save(tmp_path / "run.jsonl")
+    out = cli("show", tmp_path / "run.jsonl")[1]
+    assert ESCAPE.search(out) is None
+    assert neutral("\x1b]0;owned\x07") in out
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("environment", "wanted"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_colours_are_for_terminals_that_want_them(saved, monkeypatch, environment, wanted):
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert main(["show", saved("chain")]) == 0
+    assert ("\x1b[" in terminal.getvalue()) == wanted
+
+
+def test_a_file_gets_no_colours(cli, saved):
+    assert "\x1b" not in cli("show", saved("chain"))[1]
+
+
+def test_the_module_runs_from_the_shell(cli, saved):
+    file = saved("chain", ".jsonl.gz")
+    done = shell("show", file)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode("utf-8").replace("\r\n", "\n") == cli("show", file)[1]
+
+
+def test_a_terminal_of_few_characters_shows_the_others_by_number(saved):
+    done = shell("show", saved("hostile"), env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\u21aa" in done.stdout
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(saved):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "specviz", "show", saved("chain")]
+    done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+# models, bench
+
+
+@pytest.fixture
+def assets(tmp_path, monkeypatch):
+    """An assets folder with two of the three bundled models and three prompts of each of three kinds."""
+    tokenizer = tiny_tokenizer()
+    for name, layers in (("fable-target", 2), ("fable-draft", 1)):
+        tiny_folder(tmp_path / "models" / name, tiny("llama", vocab_size=len(tokenizer), layers=layers), tokenizer)
+    (tmp_path / "prompts").symlink_to(ROOT / "assets" / "prompts")
+    monkeypatch.setenv("SPECVIZ_ASSETS", str(tmp_path))
+    return tmp_path
+
+
+def test_models_lists_what_is_here_and_what_fits(assets, tmp_path):
+    empty = tmp_path / "cache"
+    empty.mkdir()
+    bundled, cached, fits = overview(empty).split("\n\n")
+    assert re.search(r"^  fable-target +0\.0 M parameters$", bundled, re.MULTILINE)
+    assert re.search(r"^  fable-draft-tiny +not on this machine$", bundled, re.MULTILINE)
+    assert cached == "In the Hugging Face cache\n  none"
+    first, second = fits.splitlines()[1:3]
+    assert re.fullmatch(r"  fable-target +fable-draft \(same vocabulary\)", first)
+    assert re.fullmatch(r" +fable-draft-tiny \(not on this machine\)", second)
+
+
+def cached_model(cache, name, **options):
+    """A model in the layout of the hub's cache."""
+    folder = cache / f"models--{name.replace('/', '--')}"
+    snapshot = folder / "snapshots" / ("a" * 40)
+    tokenizer = tiny_tokenizer(seed=options.pop("tokenizer", 0))
+    tiny_folder(snapshot, tiny(options.pop("family", "gpt2"), vocab_size=len(tokenizer), **options), tokenizer)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("a" * 40, "ascii")
+    return snapshot
+
+
+def test_models_checks_tokenizers_of_cached_models(assets, tmp_path):
+    cache = tmp_path / "cache"
+    cached_model(cache, "openai-community/gpt2")
+    cached_model(cache, "distilbert/distilgpt2", tokenizer=2)
+    cached_model(cache, "someone/ssm", family="mamba")
+    _, cached, fits = overview(cache).split("\n\n")
+    assert re.search(r"^  someone/ssm +cannot be used: someone/ssm is a recurrent", cached, re.MULTILINE)
+    assert re.search(r"^  openai-community/gpt2 +distilbert/distilgpt2 \(other vocabulary\)", fits, re.MULTILINE)
+    assert "openai-community/gpt2 (its target is not on this machine)" in fits
+
+
+def test_models_says_what_is_damaged(assets, tmp_path):
+    cache = tmp_path / "cache"
+    (cached_model(cache, "openai-community/gpt2") / "model.safetensors").write_bytes(b"damaged")
+    (cached_model(cache, "distilbert/distilgpt2") / "tokenizer.json").write_text("{", "utf-8")
+    _, cached, fits = overview(cache).split("\n\n")
+    assert re.search(r"openai-community/gpt2 +cannot be used: .* damaged or incomplete", cached)
+    assert "distilbert/distilgpt2 (cannot be used)" in fits
+
+
+def test_models_prints_the_overview(cli, assets, tmp_path, monkeypatch):
+    status, out, err = cli("models")
+    assert (status, err) == (0, "")
+    assert out == overview() + "\n"
+
+
+def test_bench_measures_four_contenders_at_two_temperatures(cli, assets):
+    status, out, err = cli("bench", "--k", 2, "--num-tokens", 4, "--repeats", 1)
+    assert (status, err) == (0, "")
+    rows = [line.split(" | ") for line in out.splitlines() if line.startswith(("| 0", "| 1"))]
+    names = ["generate", "generate, assistant_model", "specviz, draft_model", "specviz, none"]
+    assert [row[1] for row in rows] == names * 2
+    assert [row[0] for row in rows] == ["| 0"] * 4 + ["| 1"] * 4
+    assert all(row[5] == "1.00x" for row in rows if row[1] == "specviz, none")
+
+
+@pytest.mark.parametrize("num_tokens", [3, 10_000])
+def test_bench_refuses_lengths_that_it_cannot_measure(cli, assets, num_tokens):
+    status, out, err = cli("bench", "--k", 2, "--num-tokens", num_tokens)
+    assert (status, out) == (2, "")
+    assert "num_tokens must be more than k + 1 = 3" in err
+
+
+def test_bench_refuses_a_pair_that_does_not_fit(cli, assets, tmp_path):
+    tokenizer = tiny_tokenizer(seed=2)
+    other = tiny_folder(tmp_path / "other", tiny("llama", vocab_size=len(tokenizer)), tokenizer)
+    status, _, err = cli("bench", "--draft", other)
+    assert status == 2
+    assert "other cannot draft for fable-target: their vocabularies differ" in err

@@ -1,0 +1,168 @@
+"""Laws of the source itself: who imports whom, what is loaded when, what stands nowhere."""
+
+import ast
+import gzip
+import importlib.util
+import json
+import pkgutil
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import traces
+
+import specviz
+from specviz.drafters import METHODS
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "specviz"
+SOURCES = [ROOT / "app.py", *sorted(PACKAGE.rglob("*.py"))]
+STANDARD = ["trace", "request", "settings", "catalog", "errors"]
+LIGHT = [*STANDARD, "measures", "theory", "whatif", "store", "views"]
+HEADLESS = ["engine", "session", "api", "align", "bench", "speed", "cli"]
+MAY_IMPORT_TRANSFORMERS = ["lm", "models", "text", "drafters", "score", "zoo"]
+MEASURES_TRANSFORMERS = ["bench", "bench_report"]  # its own `generate` is the peer that they time
+# Directories of one machine; the pattern is written so that it does not find itself.
+MACHINE_PATH = re.compile(r"(?<![\w.~])(?:/(?:home|Users|root|tmp|work|mnt|private)/|[A-Z]:\\+Users\\)[\w.-]")
+NOT_OURS = re.compile(r"\..*|__pycache__|.*\.egg-info|venv|build|dist|runs")
+TEXTS = (".py", ".js", ".css", ".html", ".json", ".jsonl", ".md", ".toml", ".txt", ".yml", "")
+
+
+def part_of(path):
+    """The part of the house that a file belongs to: "ui", "models", "app", ..."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py") if path.is_relative_to(PACKAGE) else path.stem
+
+
+@cache
+def imports(path):
+    """The absolute names of all modules that a file imports, anywhere in it."""
+    found = []
+    package = ".".join(path.relative_to(ROOT).with_suffix("").parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [name.name for name in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*above, *filter(None, [node.module])])
+            found += [f"{module}.{name.name}" for name in node.names]
+    return found
+
+
+def importers(wanted):
+    """The parts of the house that import this module or something inside it."""
+    return {part_of(path) for path in SOURCES for name in imports(path) if f"{name}.".startswith(f"{wanted}.")}
+
+
+def test_only_the_page_imports_gradio():
+    assert importers("gradio") <= {"ui", "app"}
+
+
+def test_only_who_reads_models_imports_transformers():
+    assert importers("transformers") - set(MEASURES_TRANSFORMERS) <= set(MAY_IMPORT_TRANSFORMERS)
+
+
+def test_nobody_below_the_top_imports_the_page():
+    assert importers("specviz.ui") <= {"ui", "app"}
+
+
+def test_views_and_numbers_import_no_session():
+    for module in ("session", "engine", "models", "recorder"):
+        assert importers(f"specviz.{module}").isdisjoint({"views", "measures", "store", "trace", "request"})
+
+
+def test_the_engine_knows_no_drafter_by_type_or_name():
+    tree = ast.parse((PACKAGE / "engine.py").read_text("utf-8"))
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    assert names.isdisjoint({"isinstance", "type", "METHODS"})
+    assert texts.isdisjoint(METHODS)
+
+
+def existing(modules):
+    """Full names of those of these modules that exist, with everything inside the packages among them."""
+    names = [f"specviz.{module}" for module in modules if importlib.util.find_spec(f"specviz.{module}")]
+    inside = [
+        module.name
+        for name in names
+        for module in pkgutil.walk_packages([str(PACKAGE / name.split(".")[1])], f"{name}.")
+    ]
+    return [*names, *inside]
+
+
+def loaded_by(program):
+    """The top-level modules that this program loads beyond those of a bare interpreter."""
+    before = "import sys, json\nbare = set(sys.modules)"
+    after = "print(json.dumps(sorted(set(sys.modules) - bare)))"
+    wrapped = f"{before}\n{program}\n{after}"
+    done = subprocess.run([sys.executable, "-c", wrapped], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return {name.split(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+
+
+def test_the_bare_package_and_its_plain_records_need_the_standard_library_alone():
+    loaded = loaded_by(f"import specviz\nimport {', '.join(existing(STANDARD))}")
+    assert loaded - set(sys.stdlib_module_names) == {"specviz"}
+
+
+def test_views_and_numbers_load_no_torch():
+    assert loaded_by(f"import {', '.join(existing(LIGHT))}").isdisjoint({"torch", "transformers", "gradio"})
+
+
+def test_what_runs_without_a_page_loads_no_gradio_and_no_plotly():
+    loaded = loaded_by(f"import {', '.join(existing(HEADLESS))}")
+    assert "torch" in loaded
+    assert loaded.isdisjoint({"gradio", "plotly"})
+
+
+def test_showing_a_trace_loads_no_torch(tmp_path):
+    traces.chain().save(tmp_path / "run.jsonl.gz")
+    program = f"from specviz.cli import main\nassert main(['show', {str(tmp_path / 'run.jsonl.gz')!r}]) == 0"
+    assert loaded_by(program).isdisjoint({"torch", "transformers", "gradio", "plotly"})
+
+
+def test_every_public_name_loads_and_none_hides_a_module():
+    assert all(getattr(specviz, name) is not None for name in specviz.__all__)
+    assert {module.name for module in pkgutil.iter_modules(specviz.__path__)}.isdisjoint(specviz.__all__)
+    assert set(specviz.__all__) <= set(dir(specviz))
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = specviz.nothing
+
+
+def without_comments(script):
+    return re.sub(r"/\*.*?\*/|(?<!:)//[^\n]*", "", script, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "assets" / "web").glob("*.js")), ids=lambda path: path.name)
+def test_the_browser_computes_nothing_and_writes_no_markup(script):
+    source = without_comments(script.read_text("utf-8"))
+    assert set(re.findall(r"Math\.(\w+)", source)) <= {"floor", "random"}  # places on the screen, thrown darts
+    assert re.findall(r"\*\*|toFixed|toPrecision|innerHTML|outerHTML|insertAdjacentHTML|document\.write", source) == []
+    assert re.findall(r"\beval\b|new Function|\bfetch\(|XMLHttpRequest|WebSocket", source) == []
+
+
+def committed_texts():
+    hidden = {".ci/run", ".gitattributes", ".gitignore"}
+    for path in sorted(ROOT.rglob("*")):
+        place = path.relative_to(ROOT)
+        is_ours = str(place) in hidden or not any(NOT_OURS.fullmatch(part) for part in place.parts)
+        if is_ours and path.is_file() and path.suffix in TEXTS:
+            yield place, path.read_text("utf-8")
+        elif is_ours and path.suffix == ".gz":
+            yield place, gzip.decompress(path.read_bytes()).decode("utf-8")
+
+
+def test_no_file_holds_a_path_of_one_machine():
+    found = {str(place): match[0] for place, text in committed_texts() if (match := MACHINE_PATH.search(text))}
+    assert found == {}
+
+
+def test_a_path_of_one_machine_would_be_found():
+    for folder in ("home", "Users", "tmp"):
+        assert MACHINE_PATH.search(f'"/{folder}/name"')
+    assert not MACHINE_PATH.search("https://example.org/home/page /specviz/web/stage.js ./tmp/x")

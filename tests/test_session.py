@@ -1,0 +1,224 @@
+"""Laws of a run from its request to its footer: what it records, what it takes, what it refuses and in which words."""
+
+import json
+
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+from runs import (
+    NUM_IDS,
+    PROMPT,
+    REQUEST,
+    begin,
+    finish,
+    ids,
+    is_free,
+    made,
+    probabilities,
+    statuses,
+    timeless,
+    whole_text,
+)
+from tiny_models import CONTEXT_LIMIT, tiny, tiny_folder, tiny_pair, tiny_tokenizer
+
+import specviz
+from specviz import trace
+from specviz.errors import SpecvizError
+from specviz.request import Request
+from specviz.session import Status, open_run
+from specviz.settings import assets_dir
+
+# What a finished run has recorded
+
+
+def test_events_come_in_order_and_are_the_trace(bench):
+    run = begin(bench)
+    events = [event for event in run.events() if not isinstance(event, Status)]
+    assert events == list(run.trace.events())
+    kinds = [type(event).__name__ for event in events]
+    assert kinds == ["Header", "Models", *["Step"] * len(run.trace.steps), "Scores", "Footer"]
+    assert run.trace.footer.reason == "length"
+    assert len(run.trace.tokens) == REQUEST.max_new_tokens
+
+
+def test_states_pass_from_loading_to_running(bench):
+    assert [status.state for status in statuses(begin(bench).events())] == ["loading", "running"]
+
+
+def test_every_event_fits_the_schema(bench):
+    schema = Draft202012Validator(json.loads((assets_dir() / "trace.schema.json").read_text("utf-8")))
+    for event in made(bench).events():
+        assert list(schema.iter_errors(json.loads(trace.dump_event(event)))) == []
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_a_run_round_trips_through_its_file(bench, tmp_path, suffix):
+    recorded = made(bench)
+    recorded.save(tmp_path / f"run{suffix}")
+    assert trace.load_trace(tmp_path / f"run{suffix}") == recorded
+
+
+def test_the_headers_request_makes_the_same_run_again(bench):
+    recorded = made(bench, temperature=0.8, top_k=30, top_p=0.9, k=3)
+    again = finish(open_run(Request.from_dict(recorded.header.request), bench=bench))
+    assert timeless(again) == timeless(recorded)
+
+
+def test_same_seed_same_trace_and_another_seed_another(bench):
+    assert timeless(made(bench)) == timeless(made(bench))
+    assert ids(made(bench)) != ids(made(bench, seed=2))
+
+
+def test_steps_follow_each_other_in_the_text(bench):
+    recorded = made(bench)
+    length = len(recorded.header.prompt.tokens)
+    for step in recorded.steps:
+        assert step.context_length == length
+        length += len(step.emitted)
+    at = [step.at_ms for step in recorded.steps]
+    assert at == sorted(at)
+
+
+def test_text_is_what_the_tokenizer_decodes(bench):
+    recorded = made(bench)
+    whole = bench.library.load("big").tokenizer.decode(ids(recorded), clean_up_tokenization_spaces=False)
+    assert whole.rstrip("\ufffd") == recorded.text.rstrip("\ufffd")
+    assert "".join(token.text for token in recorded.header.prompt.tokens) == PROMPT == recorded.header.prompt.text
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_scores_are_those_of_plain_forwards(bench, temperature):
+    recorded = made(bench, temperature=temperature)
+    start = len(recorded.header.prompt.tokens)
+    tokens = whole_text(recorded)
+    p, q = (
+        probabilities(bench.library.load(name).model, tokens, temperature)[start - 1 : -1] for name in ("big", "near")
+    )
+    places = np.arange(len(p)), tokens[start:]
+    scores = recorded.scores[0]
+    assert scores.draft_model == "near"
+    np.testing.assert_allclose(scores.p, p[places], rtol=1e-4)
+    np.testing.assert_allclose(scores.q, q[places], rtol=1e-4)
+    np.testing.assert_allclose(scores.overlap, np.minimum(p, q).sum(-1), rtol=1e-4)
+
+
+def test_scores_are_null_where_no_draft_model_reads_the_text(bench):
+    for changes in ({"method": "prompt_lookup"}, {"draft": "brief", "max_new_tokens": 40}):
+        scores = made(bench, **changes).scores[0]
+        assert set(scores.q) == set(scores.overlap) == {None}
+        assert None not in scores.p
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({}, "length"), ({"target": "ending", "max_new_tokens": 200}, "eos"), ({"max_new_tokens": 400}, "context")],
+)
+def test_the_footer_says_why_the_text_ended(bench, changes, reason):
+    recorded = made(bench, **changes)
+    assert recorded.footer.reason == reason
+    assert recorded.footer.message is None
+    end = bench.library.load("ending").tokenizer.eos_token_id
+    assert (ids(recorded)[-1] == end) == (reason == "eos")
+    if reason == "context":
+        assert len(recorded.header.prompt.tokens) + len(ids(recorded)) == CONTEXT_LIMIT
+
+
+# specviz.run and specviz.stream
+
+
+def test_every_argument_of_run_is_in_force():
+    target, draft = tiny_pair(chat=True)
+    options = {"method": "prompt_lookup", "rule": "speculative_sampling", "k": 3, "temperature": 0.7, "top_k": 30}
+    options |= {"top_p": 0.9, "seed": 5, "max_new_tokens": 10, "chat": True}
+    recorded = specviz.run("the fox and the fox", target=target, draft=draft, max_ngram=2, min_ngram=2, **options)
+    request, in_force = recorded.header.request, recorded.steps[0].settings
+    assert {name: request[name] for name in options} == options
+    assert request["params"] == in_force.params == {"max_ngram": 2, "min_ngram": 2}
+    for name in ("method", "rule", "k", "temperature", "top_k", "top_p"):
+        assert getattr(in_force, name) == options[name]
+    assert recorded.header.prompt.text == "<|user|>the fox and the fox\n<|assistant|>"
+    assert len(recorded.tokens) <= 10
+
+
+def test_run_takes_a_folder_and_names_it_by_its_base_name(tmp_path):
+    tokenizer = tiny_tokenizer()
+    folder = tiny_folder(tmp_path / "my-model", tiny("gpt2", vocab_size=NUM_IDS), tokenizer)
+    recorded = specviz.run(PROMPT, target=str(folder), method="none", max_new_tokens=5)
+    assert recorded.models[0].target.name == recorded.steps[0].settings.target == "my-model"
+    assert {len(step.draft) for step in recorded.steps} == {0}
+
+
+def test_run_uses_the_bundled_pair_unless_told_otherwise(tmp_path, monkeypatch):
+    for name, layers in (("fable-target", 2), ("fable-draft", 1)):
+        tiny_folder(tmp_path / "models" / name, tiny("llama", vocab_size=NUM_IDS, layers=layers), tiny_tokenizer())
+    monkeypatch.setenv("SPECVIZ_ASSETS", str(tmp_path))
+    recorded = specviz.run(PROMPT, max_new_tokens=5)
+    assert (recorded.models[0].target.name, recorded.models[0].draft_model.name) == ("fable-target", "fable-draft")
+
+
+def test_stream_gives_the_events_of_run_as_they_come():
+    target, draft = tiny_pair()
+    stream = specviz.stream(PROMPT, target=target, draft=draft, max_new_tokens=12)
+    header = next(stream)
+    rest = list(stream)
+    assert timeless(trace.Trace([header, *rest])) == timeless(
+        specviz.run(PROMPT, target=target, draft=draft, max_new_tokens=12)
+    )
+
+
+def test_run_takes_token_ids_and_shows_their_text(bench):
+    text = bench.library.load("big").text
+    target, draft = tiny_pair()
+    recorded = specviz.run(text.encode(PROMPT), target=target, draft=draft, max_new_tokens=5)
+    assert [token.id for token in recorded.header.prompt.tokens] == text.encode(PROMPT)
+    assert recorded.header.prompt.text == PROMPT
+
+
+def test_run_knows_the_parameters_of_its_method():
+    with pytest.raises(SpecvizError, match="prompt_lookup has no parameter 'ngram'"):
+        specviz.run(PROMPT, target=tiny_pair()[0], method="prompt_lookup", ngram=2)
+
+
+# Refusals in words
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": "guess"}, "method must be one of draft_model, prompt_lookup, none .got 'guess'"),
+        ({"rule": "any"}, "rule must be one of speculative_sampling .got 'any'"),
+        ({"method": "none", "params": {"x": 1}}, "the method none has no parameter 'x'"),
+        ({"method": "prompt_lookup", "params": {"max_ngram": 0}}, "max_ngram must be a whole number from 1 to 16"),
+        ({"k": 0}, "k must be a whole number from 1"),
+        ({"prompt": ""}, "the prompt is empty"),
+    ],
+)
+def test_what_no_model_is_needed_for_is_refused_at_once(bench, changes, words):
+    with pytest.raises(SpecvizError, match=words):
+        begin(bench, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"draft": "stranger"}, "stranger cannot draft for big: their vocabularies differ .id"),
+        ({"draft": None}, "the method draft_model needs a draft model .got none."),
+        ({"target": "no/such/folder"}, "there is no folder 'folder' there"),
+        ({"chat": True}, "no chat template"),
+        ({"prompt": "", "prompt_ids": (3, NUM_IDS)}, f"below the target's vocabulary size {NUM_IDS} .got {NUM_IDS}."),
+    ],
+)
+def test_what_cannot_begin_leaves_no_trace(bench, changes, words):
+    run = begin(bench, **changes)
+    with pytest.raises(SpecvizError, match=words):
+        finish(run)
+    assert (run.state, list(run.trace.events()), list(run.events())) == ("finished", [], [])
+    assert is_free(bench)
+
+
+def test_a_prompt_that_leaves_no_room_is_said_in_the_footer(bench):
+    run = begin(bench, prompt="", prompt_ids=(5,) * CONTEXT_LIMIT)
+    with pytest.raises(SpecvizError, match=f"the text has {CONTEXT_LIMIT} tokens .* reads at most {CONTEXT_LIMIT}"):
+        finish(run)
+    assert run.trace.footer.reason == "error"
+    assert "shorten the prompt" in run.trace.footer.message
