@@ -1,0 +1,265 @@
+"""What the page's events do: unpack, call the session or a view, hand on what the stage shows.
+
+Every function here can be called by anyone who reaches the server, whatever its visibility: names are looked up and
+numbers go through `Request.checked` or `Controls.set`. A SpecvizError becomes an error on the page in `spoken` alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gradio as gr
+
+from specviz import session
+from specviz.drafters import METHODS
+from specviz.drafters.base import Method
+from specviz.errors import SpecvizError
+from specviz.request import Request
+from specviz.session import Workbench
+from specviz.speed import measure
+from specviz.text import render_chat
+from specviz.trace import MAX_UPLOAD_BYTES, read_trace
+from specviz.trace_records import event_dict
+from specviz.ui.offer import Offer, draft_choices
+from specviz.ui.registry import Registry, View
+from specviz.ui.stream import increments
+
+SUPERSEDE_S = 5.0
+"""How long a new run waits for the end of the step that the old one is in."""
+API_LIMIT_S = 60.0
+"""A caller of the API that nobody watches may hold the engine this long."""
+
+
+@contextmanager
+def spoken(*, mildly: bool = False) -> Iterator[None]:
+    """The ONE place where a SpecvizError becomes a message on the page: an error, or mildly a warning."""
+    try:
+        yield
+    except SpecvizError as error:
+        if not mildly:
+            raise gr.Error(html.escape(str(error)), print_exception=False) from error
+        warn(str(error))
+
+
+def speaks(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """A callback, plain or streaming, whose SpecvizErrors are shown to the person."""
+
+    @functools.wraps(callback)
+    def plain(*args: Any, **named: Any) -> Any:
+        with spoken():
+            return callback(*args, **named)
+
+    @functools.wraps(callback)
+    def streaming(*args: Any, **named: Any) -> Iterator[Any]:
+        with spoken():
+            yield from callback(*args, **named)
+
+    return streaming if inspect.isgeneratorfunction(callback) else plain
+
+
+def warn(words: str) -> None:
+    gr.Warning(html.escape(words))
+
+
+def known_method(name: Any) -> Method:
+    if not isinstance(name, str) or name not in METHODS:
+        raise SpecvizError(f"method must be one of {', '.join(METHODS)} (got {name!r:.100})")
+    return METHODS[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The names of the fields in the order in which their values arrive; "method.param" for a method's own."""
+
+    names: tuple[str, ...]
+
+    def request(self, values: Sequence[Any]) -> tuple[Request, str]:
+        """The checked request and the pace. Raises SpecvizError."""
+        given = dict(zip(self.names, values, strict=True))
+        pace = given.pop("pace")
+        own = {name: value for name, value in given.items() if "." not in name}
+        method = known_method(own["method"])
+        params = {param.name: given[f"{method.name}.{param.name}"] for param in method.params}
+        return Request(**own, params=params).checked(), pace
+
+
+class Handlers:
+    """The callbacks of one page, over one registry and one workbench."""
+
+    def __init__(self, registry: Registry, bench: Workbench, form: Form, offer: Offer) -> None:
+        self._registry = registry
+        self._bench = bench
+        self._form = form
+        self._offer = offer
+
+    def _current(self, request: gr.Request) -> View | None:
+        return self._registry.current(request.session_hash)
+
+    def _start(self, request: gr.Request, values: Sequence[Any]) -> View:
+        """A new current view. The previous run has left the stage when this returns, so that its words come first."""
+        wanted, pace = self._form.request(values)
+        if previous := self._current(request):
+            previous.stop()
+            previous.idle.wait(SUPERSEDE_S)
+        run = session.open_run(wanted, bench=self._bench, pace=pace)
+        return self._registry.add_run(request.session_hash, run)
+
+    @speaks
+    def run(self, request: gr.Request, *values: Any) -> Iterator[str]:
+        yield from increments(self._start(request, values), warn)
+
+    @speaks
+    def step(self, request: gr.Request, *values: Any) -> Iterator[str]:
+        """One real step of the paused run, or the first step of a new one."""
+        view = self._current(request)
+        if view is None or not view.is_paused:
+            view = self._start(request, values)
+        yield from increments(view, warn, max_steps=1)
+
+    @speaks
+    def resume(self, request: gr.Request) -> Iterator[str]:
+        view = self._current(request)
+        if view is None or not view.is_paused:
+            raise SpecvizError("there is no paused run to go on with: press Run")
+        yield from increments(view, warn)
+
+    def pause(self, request: gr.Request) -> None:
+        view = self._current(request)
+        if view is not None and view.is_live:
+            view.run.pause()
+
+    def stop(self, request: gr.Request) -> Any:
+        """A running run says itself that it has ended; for a paused one this says it."""
+        view = self._current(request)
+        if view is None or not view.is_live:
+            return gr.skip()
+        view.stop()
+        return [*increments(view, warn)][-1] if view.is_paused else gr.skip()
+
+    def leave(self, request: gr.Request) -> None:
+        self._registry.leave(request.session_hash)
+
+    def live(self, name: str) -> Callable[..., None]:
+        """The callback that sets one control of the run in progress; it takes effect from the next step."""
+
+        @speaks
+        def change(request: gr.Request, value: Any) -> None:
+            view = self._current(request)
+            if view is not None and view.is_live:
+                view.run.controls.set(name, value)
+
+        return change
+
+    def live_choice(self, name: str) -> Callable[..., Any]:
+        """As `live` for a list that may name what cannot be used now: it warns and shows what is in force."""
+
+        def change(request: gr.Request, value: Any) -> Any:
+            view = self._current(request)
+            if view is None or not view.is_live:
+                return value
+            with spoken(mildly=True):
+                self._offer_typed(view, name, value)
+                view.run.controls.set(name, value)
+            return getattr(view.run.controls.values(), name)
+
+        return change
+
+    def _offer_typed(self, view: View, kind: str, name: Any) -> None:
+        """A model that was typed may be chosen where any may; whether it can be used is found out when it is loaded."""
+        if kind in ("target", "draft") and isinstance(name, str) and self._offer.allows(name):
+            view.run.controls.offer(kind, name)
+
+    def in_force(self, request: gr.Request) -> Any:
+        """What the lists show after a run could not adopt a change."""
+        view = self._current(request)
+        if view is None or not view.is_live:
+            return gr.skip(), gr.skip(), gr.skip()
+        values = view.run.controls.values()
+        return values.draft, values.method, values.target
+
+    @speaks
+    def open_trace(self, request: gr.Request, content: bytes) -> str:
+        """Show a saved trace on the stage; the views are those of a run, and no model is needed."""
+        trace = read_trace(content, max_bytes=MAX_UPLOAD_BYTES)
+        return self._registry.add_trace(request.session_hash, trace).increment()
+
+    @speaks
+    def measure(self, request: gr.Request) -> str:
+        """The measured speed of this run's settings against one target call per token."""
+        view = self._current(request)
+        if view is None or view.run is None:
+            raise SpecvizError("there is nothing to measure here: run something first")
+        view.feed.measured(measure(view.run.request, self._bench))
+        return view.increment()
+
+    @speaks
+    def choose_prompt(self, event: gr.EventData) -> Any:
+        chosen = event._data if isinstance(event._data, dict) else {}
+        texts = self._offer.prompts.get(str(chosen.get("kind")), {})
+        return texts.get(str(chosen.get("title"))) or gr.skip()
+
+    @speaks
+    def render_prompt(self, prompt: str, target: str, chat: bool) -> Any:
+        """The prompt as the target reads it, shown while the chat template is used."""
+        if not chat:
+            return gr.update(visible=False)
+        tokenizer = self._bench.library.load(target).tokenizer
+        return gr.update(value=render_chat(tokenizer, prompt), visible=True)
+
+    def fit_target(self, target: str, draft: str | None) -> Any:
+        """The draft models that suit this target; the chosen one stays if it does."""
+        choices = draft_choices(target) or self._offer.drafts
+        names = [name for _, name in choices]
+        return gr.update(choices=list(choices), value=draft if draft in names else names[0])
+
+    @speaks
+    def fit_method(self, name: str) -> list[Any]:
+        """Shows the fields that do something under this method: the draft model, K, and its own parameters."""
+        method = known_method(name)
+        shown = ["draft" in method.roles, name != "none", *(name == other for other, m in METHODS.items() if m.params)]
+        return [gr.update(visible=is_shown) for is_shown in shown]
+
+    @speaks
+    def run_to_end(
+        self,
+        prompt: str,
+        target: str | None = None,
+        draft: str | None = None,
+        method: str = "draft_model",
+        k: int = 4,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        max_new_tokens: int = 64,
+    ) -> dict:
+        """Run one prompt to its end at full pace; returns its trace: {"events": [header, models, step..., footer]}."""
+        given = {name: value for name, value in locals().items() if name not in ("self", "target", "draft")}
+        known_method(method)
+        models = {"target": target or self._offer.first.target, "draft": draft or self._offer.first.draft}
+        request = replace(
+            self._offer.first, prompt_ids=None, params={}, time_limit_s=API_LIMIT_S, **given, **models
+        ).checked()
+        run = session.open_run(request, bench=self._bench)
+        for _ in run.events():
+            pass
+        return {"events": [event_dict(event) for event in run.trace.events()]}
+
+
+def since(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
+    """The stage's pull for what it has missed: {"run", "from"} -> an increment, or None for what it may not have."""
+
+    def since(data: Any) -> dict[str, Any] | None:
+        asked = data if isinstance(data, dict) else {}
+        view, first = registry.get(asked.get("run")), asked.get("from")
+        if view is None or type(first) is not int or first < 0:
+            return None
+        return view.since(first)
+
+    return since

@@ -1,0 +1,67 @@
+"""What the page starts with: the models and ready prompts to choose from, the first request, the browser's files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from specviz import catalog
+from specviz.request import Request
+from specviz.settings import assets_dir
+
+Choice = tuple[str, str]
+"""What a list shows, and the name it stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """`prompts`: kind -> title -> text. `any_model`: whether names that are not in the lists may be typed."""
+
+    targets: tuple[Choice, ...]
+    drafts: tuple[Choice, ...]
+    prompts: Mapping[str, Mapping[str, str]]
+    first: Request
+    any_model: bool
+
+    def allows(self, name: str) -> bool:
+        return self.any_model or any(name == known for _, known in (*self.targets, *self.drafts))
+
+
+def make_offer(target: str | None = None, draft: str | None = None, *, any_model: bool = True) -> Offer:
+    """The catalogue's offer, beginning with `target` and `draft` or the bundled pair."""
+    bundled_target, bundled_draft = catalog.default_pair()
+    target = target or bundled_target
+    draft = draft or (bundled_draft if target == bundled_target else next(iter(catalog.drafts_for(target)), None))
+    prompts = ready_prompts()
+    prompt = next(text for texts in prompts.values() for text in texts.values())
+    first = Request(prompt=prompt, target=target, draft=draft)
+    targets = _choices((target, *catalog.targets()))
+    return Offer(targets, draft_choices(target, draft), prompts, first, any_model)
+
+
+def draft_choices(target: str, *others: str | None) -> tuple[Choice, ...]:
+    """The draft models that suit `target`, and the `others` named."""
+    return _choices((*others, *catalog.drafts_for(target)))
+
+
+def _choices(names: tuple[str | None, ...]) -> tuple[Choice, ...]:
+    return tuple((Path(name).name, name) for name in dict.fromkeys(names) if name is not None)
+
+
+def ready_prompts() -> dict[str, dict[str, str]]:
+    """The ready prompts: kind -> title -> text."""
+    kinds = json.loads((assets_dir() / "prompts" / "prompts.json").read_text(encoding="utf-8"))["kinds"]
+    return {kind["title"]: {_title(prompt["name"]): prompt["text"] for prompt in kind["prompts"]} for kind in kinds}
+
+
+def _title(name: str) -> str:
+    return name.replace("-", " ").capitalize()
+
+
+def web_files() -> dict[str, Path]:
+    """The browser's half by file name: the views' files and the page's own."""
+    folders = (assets_dir() / "web", Path(__file__).parent)
+    suffixes = (".js", ".css", ".html", ".json")
+    return {path.name: path for folder in folders for path in sorted(folder.iterdir()) if path.suffix in suffixes}

@@ -1,0 +1,114 @@
+// The frame around the stage: drawer, fold, theme, ready prompts, saving, and which buttons make sense now.
+// Texts go through textContent; no formula, no request of its own.
+(() => {
+  'use strict';
+  const THEME = 'specviz-theme';
+  const root = document.documentElement;
+  let current = null;             // the run on the stage
+  const left = new Set();         // runs that the stage has left: a late last message must not bring them back
+
+  const stored = () => { try { return localStorage.getItem(THEME); } catch (e) { return null; } };
+  const store = (value) => { try { localStorage.setItem(THEME, value); } catch (e) { /* private mode */ } };
+  const parse = (text) => { try { return text ? JSON.parse(text) : null; } catch (e) { return null; } };
+
+  function theme() {
+    store(document.body.classList.toggle('dark') ? 'dark' : 'light');
+  }
+
+  function setOpen(name, isOpen) {
+    root.toggleAttribute(`data-sv-${name}`, isOpen);
+    const panel = document.getElementById(name);
+    if (panel && name === 'drawer') panel.inert = !isOpen;
+  }
+  const isOpen = (name) => root.hasAttribute(`data-sv-${name}`);
+  const more = () => setOpen('drawer', !isOpen('drawer'));
+
+  // on a phone: the one line that stands for the folded setup, and opens it
+  function fold(element) {
+    const line = element.querySelector('button');
+    line.addEventListener('click', () => {
+      setOpen('setup', !isOpen('setup'));
+      line.setAttribute('aria-expanded', String(isOpen('setup')));
+    });
+    const fields = () => ['#draft input', '#k input', '#temperature input', '#pace input:checked']
+      .map((selector) => document.querySelector(selector)?.value);
+    const summarise = () => {
+      const [draft, k, temperature, pace] = fields();
+      line.firstElementChild.textContent = [draft, k && `K ${k}`, temperature && `temperature ${temperature}`, pace]
+        .filter(Boolean).join(' · ') || 'Setup';
+    };
+    const later = () => requestAnimationFrame(summarise);
+    document.addEventListener('input', later);
+    document.addEventListener('change', later);
+    const waiting = setInterval(() => { summarise(); if (fields().every(Boolean)) clearInterval(waiting); }, 150);
+  }
+
+  function save() {
+    if (!current) return;
+    const link = document.createElement('a');
+    link.href = `/specviz/trace/${encodeURIComponent(current)}`;
+    link.download = '';
+    link.click();
+  }
+
+  const player = (name) => () => window.specviz.player?.[name]?.();
+
+  // what the stage sees: the same value, without what belongs to a run that it has left
+  function screened(host) {
+    return {
+      ...host,
+      watch: (name, callback) => host.watch(name, () => { if (name !== 'value' || admits(host.props.value)) callback(); }),
+    };
+  }
+
+  function admits(text) {
+    const message = parse(text);
+    if (!message || !message.run) return true;
+    if (left.has(message.run)) return false;
+    if (current && current !== message.run) left.add(current);
+    current = message.run;
+    root.dataset.svState = message.state ? message.state.name : 'opened';
+    return true;
+  }
+
+  function stage(element, host) {
+    const chosen = stored();
+    if (chosen) document.body.classList.toggle('dark', chosen === 'dark');
+    setOpen('drawer', false);
+    admits(host.props.value);
+    window.specviz.mountStage(element, screened(host));
+  }
+
+  function picker(element, { props, trigger }) {
+    const select = element.querySelector('select');
+    const first = document.createElement('option');
+    first.textContent = 'Choose…';
+    first.value = '';
+    select.append(first);
+    for (const [kind, titles] of Object.entries(parse(props.value) || {})) {
+      const group = document.createElement('optgroup');
+      group.label = kind;
+      for (const title of titles) {
+        const option = document.createElement('option');
+        option.textContent = title;
+        option.value = title;
+        option.dataset.kind = kind;
+        group.append(option);
+      }
+      select.append(group);
+    }
+    select.addEventListener('change', () => {
+      const { value, dataset } = select.selectedOptions[0];
+      if (value) trigger('choose', { kind: dataset.kind, title: value });
+      select.value = '';
+    });
+  }
+
+  document.addEventListener('keydown', (event) => {
+    if (event.key === 'Escape' && isOpen('drawer')) setOpen('drawer', false);
+  });
+
+  window.specvizPage = {
+    theme, more, fold, save, stage, picker, back: player('back'), forward: player('forward'),
+  };
+})();

@@ -1,0 +1,130 @@
+"""The page: what stands where, and which event calls which handler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import gradio as gr
+from gradio.components import Component
+
+from specviz.drafters import METHODS
+from specviz.session import Workbench
+from specviz.ui import components
+from specviz.ui.handlers import Form, Handlers, since
+from specviz.ui.offer import Offer
+from specviz.ui.registry import Registry
+
+RUN_LIMIT = 128
+"""Streams at once. Each waits for its turn at the engine, which is fair; this only bounds threads."""
+QUEUE_LIMIT = 256
+API_LIMIT = 4
+
+Parts = dict[str, Component]
+
+_QUIET = {"show_progress": "hidden", "api_visibility": "private"}
+_NOW = {"queue": False, **_QUIET}
+_STREAM = {"concurrency_limit": RUN_LIMIT, "concurrency_id": "run", "trigger_mode": "multiple", **_QUIET}
+_LIVE = {"trigger_mode": "always_last", **_QUIET}
+_LIVE_NUMBERS = ("k", "temperature", "top_k", "top_p", "pace")
+_LIVE_CHOICES = ("draft", "method", "target")
+_IN_BROWSER = ("theme", "save", "more", "back", "forward")
+
+
+def build(offer: Offer, files: Mapping[str, Path], registry: Registry, bench: Workbench, shown: str = "") -> gr.Blocks:
+    """The whole page. `files`: the browser's half; `bench`: what runs share; `shown`: the stage's first message."""
+    with gr.Blocks(title="specviz", analytics_enabled=False, fill_width=True) as demo:
+        buttons = _bar(files)
+        fields, actions = _setup(offer, files)
+        stage = components.stage(files, since(registry), shown)
+        more, own = _drawer(offer)
+        fields |= more
+        buttons |= actions
+        handlers = Handlers(registry, bench, Form(tuple(fields)), offer)
+        gr.api(handlers.run_to_end, api_name="run", concurrency_limit=API_LIMIT)
+        _wire_runs(handlers, fields, buttons, stage)
+        _wire_live(handlers, fields, own)
+        _wire_rest(handlers, fields, buttons, own, stage)
+        demo.unload(handlers.leave)
+    return demo.queue(max_size=QUEUE_LIMIT)
+
+
+def _bar(files: Mapping[str, Path]) -> Parts:
+    """The top bar: the name, then what concerns files and looks."""
+    with gr.Row(elem_id="bar"):
+        gr.HTML('<h1 class="sv-name">specviz</h1>', apply_default_css=False, elem_id="name")
+        upload = gr.UploadButton("Open", file_types=[".jsonl", ".gz"], type="binary", elem_id="open", size="sm")
+        parts = {
+            "open": upload,
+            "save": components.button("save", "Save"),
+            "theme": components.button("theme", "Theme"),
+        }
+    components.fold_line(files)
+    return parts
+
+
+def _setup(offer: Offer, files: Mapping[str, Path]) -> tuple[Parts, Parts]:
+    """The row above the stage: the fields people change most, and the buttons."""
+    first = offer.first
+    with gr.Row(elem_id="setup"):
+        fields: Parts = {"prompt": components.prompt_box(first.prompt)}
+        picker = components.prompt_picker(files, {kind: list(texts) for kind, texts in offer.prompts.items()})
+        fields |= {
+            "draft": components.model_choice("draft", "Draft model", offer.drafts, first.draft, offer.any_model),
+            "k": components.k_slider(first.k),
+            "temperature": components.temperature_slider(first.temperature),
+            "pace": components.pace_choice(),
+        }
+        with gr.Row(elem_id="actions"):
+            actions = {name: components.button(name, words) for name, words in components.ACTIONS.items()}
+    return fields, actions | {"picker": picker}
+
+
+def _drawer(offer: Offer) -> tuple[Parts, Parts]:
+    """What is needed less often, and one group of fields per method that has parameters of its own."""
+    first, own = offer.first, {}
+    with gr.Column(elem_id="drawer"):
+        fields: Parts = {"method": components.method_choice(METHODS, first.method)}
+        for method in (method for method in METHODS.values() if method.params):
+            with gr.Column(visible=method.name == first.method, elem_classes="sv-own") as own[method.name]:
+                fields |= {
+                    f"{method.name}.{param.name}": components.parameter(method, param) for param in method.params
+                }
+        fields["target"] = components.model_choice(
+            "target", "Target model", offer.targets, first.target, offer.any_model
+        )
+        fields |= components.drawer_fields(first)
+        own["rendered"] = components.rendered_prompt()
+    return fields, own
+
+
+def _wire_runs(handlers: Handlers, fields: Parts, buttons: Parts, stage: gr.HTML) -> None:
+    everything = list(fields.values())
+    buttons["run"].click(handlers.run, everything, stage, **_STREAM)
+    fields["prompt"].submit(handlers.run, everything, stage, **_STREAM)
+    buttons["step"].click(handlers.step, everything, stage, **_STREAM)
+    buttons["resume"].click(handlers.resume, None, stage, **_STREAM)
+    buttons["pause"].click(handlers.pause, None, None, **_NOW)
+    buttons["stop"].click(handlers.stop, None, stage, **_NOW)
+    stage.measure(handlers.measure, None, stage, concurrency_limit=API_LIMIT, **_QUIET)
+
+
+def _wire_live(handlers: Handlers, fields: Parts, own: Parts) -> None:
+    """Changes that reach the run in progress; lists are queued because only a queued event can warn."""
+    for name in _LIVE_NUMBERS:
+        fields[name].input(handlers.live(name), fields[name], None, queue=False, **_LIVE)
+    for name in _LIVE_CHOICES:
+        fields[name].input(handlers.live_choice(name), fields[name], fields[name], concurrency_limit=None, **_LIVE)
+    fields["target"].change(handlers.fit_target, [fields["target"], fields["draft"]], fields["draft"], **_NOW)
+    fitted = [fields["draft"], fields["k"], *(own[name] for name in METHODS if name in own)]
+    fields["method"].change(handlers.fit_method, fields["method"], fitted, **_NOW)
+
+
+def _wire_rest(handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, stage: gr.HTML) -> None:
+    buttons["picker"].choose(handlers.choose_prompt, None, fields["prompt"], **_NOW)
+    buttons["open"].upload(handlers.open_trace, buttons["open"], stage, **_QUIET)
+    read = [fields["prompt"], fields["target"], fields["chat"]]
+    changes = [fields["prompt"].blur, fields["target"].change, fields["chat"].change]
+    gr.on(changes, handlers.render_prompt, read, own["rendered"], **_LIVE)
+    for name in _IN_BROWSER:
+        buttons[name].click(None, None, None, js=f"() => specvizPage.{name}()")

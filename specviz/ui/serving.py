@@ -1,0 +1,194 @@
+"""How the page is served: security headers, the few own routes, Gradio's launch options, the address people type.
+
+Own routes hand out nothing but the files of the browser's half, plotly.js, a health report and traces of the registry
+by their unguessable id. No request ever goes to another host.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import socket
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from specviz.trace import dump_event
+from specviz.ui.components import styles
+from specviz.ui.registry import Registry, View
+from specviz.ui.theme import theme
+from specviz.views.web import palette_head
+
+MAX_UPLOAD = "8mb"
+MAX_SESSIONS = 500
+MAX_THREADS = 160
+"""Each running generation holds one thread while it waits for the engine; live controls need threads beside them."""
+
+_SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "content-security-policy": "; ".join(
+        (
+            "default-src 'self'",
+            "script-src 'self' 'unsafe-inline' 'unsafe-eval'",  # gr.HTML compiles its templates with new Function
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data: blob:",
+            "font-src 'self' data:",
+            "connect-src 'self'",
+            "worker-src 'self' blob:",
+            "object-src 'none'",
+            "base-uri 'self'",
+            "form-action 'self'",
+        )
+    ),
+}
+_MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".json": "application/json", ".svg": "image/svg+xml"}
+_LONG_CACHE = "public, max-age=31536000"
+
+
+class SecurityHeaders:
+    """Pure ASGI middleware (a buffering one would hold the stream back): the same headers on every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_RAW_HEADERS]
+            await send(message)
+
+        await self.app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+_RAW_HEADERS = [(name.encode(), value.encode()) for name, value in _SECURITY_HEADERS.items()]
+
+
+def launch_options(registry: Registry, web_files: Mapping[str, Path], *, ready: Callable[[], bool]) -> dict[str, Any]:
+    """Keyword arguments for `Blocks.launch` that every way of starting the page shares."""
+    routes = [
+        Route("/healthz", _healthz(registry, ready)),
+        Route("/specviz/web/{file}", _web(web_files)),
+        Route("/specviz/plotly.min.js", _plotly),
+        Route("/specviz/trace/{view}", _trace(registry)),
+    ]
+    return {
+        "app_kwargs": {
+            "routes": routes,
+            "middleware": [Middleware(SecurityHeaders)],
+            "docs_url": None,
+            "redoc_url": None,
+            "openapi_url": None,
+        },
+        "theme": theme(),
+        "head": palette_head() + styles(web_files),
+        "ssr_mode": False,
+        "run_history": False,
+        "footer_links": [],
+        "max_file_size": MAX_UPLOAD,
+        "max_threads": MAX_THREADS,
+        "state_session_capacity": MAX_SESSIONS,
+        "show_error": False,
+        "enable_monitoring": False,
+        "share": False,
+        "quiet": True,
+    }
+
+
+def _healthz(registry: Registry, ready: Callable[[], bool]) -> Callable[[Request], Any]:
+    async def healthz(request: Request) -> Response:
+        """200 as soon as the page can be used; `models_ready` says whether the default pair is loaded."""
+        return JSONResponse({"ok": True, "models_ready": ready(), "running": registry.num_running()})
+
+    return healthz
+
+
+def _web(files: Mapping[str, Path]) -> Callable[[Request], Any]:
+    """Serve exactly the named files: a name is looked up, never joined to a folder."""
+
+    async def web(request: Request) -> Response:
+        path = files.get(request.path_params["file"])
+        if path is None or not path.is_file():
+            return PlainTextResponse("not found", status_code=404)
+        content = path.read_bytes()
+        return _cached(request, content, _MEDIA_TYPES.get(path.suffix, "text/plain"), "no-cache")
+
+    return web
+
+
+def _cached(request: Request, content: bytes, media_type: str, cache_control: str) -> Response:
+    etag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+    headers = {"etag": etag, "cache-control": cache_control}
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=media_type, headers=headers)
+
+
+@cache
+def _plotly_bytes(compressed: bool) -> tuple[bytes, str]:
+    """plotly.js as it lies in the plotly package, and its ETag; compressed once for all visitors."""
+    location = find_spec("plotly").submodule_search_locations[0]
+    content = (Path(location) / "package_data" / "plotly.min.js").read_bytes()
+    etag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}{"-gz" if compressed else ""}"'
+    return (gzip.compress(content, 6) if compressed else content), etag
+
+
+def _plotly(request: Request) -> Response:
+    """A plain function: Starlette runs it in a thread, so compressing never holds the event loop."""
+    compressed = "gzip" in request.headers.get("accept-encoding", "")
+    content, etag = _plotly_bytes(compressed)
+    headers = {"etag": etag, "cache-control": _LONG_CACHE, "vary": "accept-encoding"}
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers=headers)
+    # "identity" keeps Gradio's own middleware from compressing 5 MB again for every visitor
+    headers["content-encoding"] = "gzip" if compressed else "identity"
+    return Response(content, media_type="text/javascript", headers=headers)
+
+
+def _trace(registry: Registry) -> Callable[[Request], Any]:
+    def trace(request: Request) -> Response:
+        """The trace of one view as `.jsonl.gz`; the id is the permission (32 random hex digits)."""
+        view = registry.get(request.path_params["view"])
+        if view is None:
+            return PlainTextResponse("this run is no longer kept", status_code=404)
+        lines = "".join(f"{dump_event(event)}\n" for event in view.trace.events())
+        headers = {"content-disposition": f'attachment; filename="{file_name(view)}"', "cache-control": "no-store"}
+        return Response(gzip.compress(lines.encode()), media_type="application/gzip", headers=headers)
+
+    return trace
+
+
+def file_name(view: View) -> str:
+    """What a saved trace is called: when it was made and by which method."""
+    header = view.trace.header
+    words = ("specviz", header.created if header else "", str(header.request.get("method", "")) if header else "")
+    return "-".join(filter(None, (re.sub(r"[^A-Za-z0-9_]+", "", word) for word in words))) + ".jsonl.gz"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server bound to `host`."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def typed_address(host: str, port: int) -> str:
+    """The address other people in the room type: this machine's own address when bound to all of them."""
+    return f"http://{_lan_address() if host in ('0.0.0.0', '::', '') else host}:{port}"
+
+
+def _lan_address() -> str:
+    """The address of the outgoing interface; connecting a datagram socket picks it and sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return probe.getsockname()[0]
+        except OSError:
+            return socket.gethostname()

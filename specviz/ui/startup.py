@@ -1,0 +1,87 @@
+"""From flags to a served page: what is offered, the address to print, the first pair loaded while people read."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import gradio as gr
+
+from specviz import session
+from specviz.errors import SpecvizError
+from specviz.models import Library
+from specviz.request import Request
+from specviz.session import Workbench
+from specviz.settings import settings
+from specviz.trace import load_trace
+from specviz.ui.offer import Offer, make_offer, web_files
+from specviz.ui.page import build
+from specviz.ui.registry import Registry
+from specviz.ui.serving import is_loopback, launch_options, typed_address
+
+PORTS_TRIED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A built page with what it needs to be served."""
+
+    demo: gr.Blocks
+    registry: Registry
+    bench: Workbench
+    files: Mapping[str, Path]
+    first: Request
+    is_warm: threading.Event = field(default_factory=threading.Event)
+
+    def launch(self, host: str, port: int) -> str:
+        """Serve in the background; returns the local address."""
+        options = launch_options(self.registry, self.files, ready=self.is_warm.is_set)
+        return self.demo.launch(server_name=host, server_port=port, prevent_thread_lock=True, **options)[1]
+
+    def warm_up(self) -> None:
+        """Load the first pair and make a few tokens, so that the first Run answers at once."""
+        try:
+            for _ in session.open_run(replace(self.first, max_new_tokens=8), bench=self.bench).events():
+                pass
+        except SpecvizError as error:
+            print(f"specviz: {error}", flush=True)
+        self.is_warm.set()
+
+
+def make_page(offer: Offer, library: Library, opened: Path | None = None) -> Page:
+    """The page over one library, with the trace file `opened` on its stage if given. Raises SpecvizError."""
+    registry, files, bench = Registry(), web_files(), Workbench(library)
+    shown = "" if opened is None else registry.keep(load_trace(opened)).increment()
+    return Page(build(offer, files, registry, bench, shown), registry, bench, files, offer.first)
+
+
+def start(host: str, port: int | None, target: str | None, draft: str | None, opened: Path | None) -> Page:
+    """Serve the page in the background and print its address. Off this machine only models on offer can be run."""
+    library = Library()
+    target, draft = (name and library.load(name).name for name in (target, draft))
+    library.allow_any = library.allow_any and is_loopback(host)
+    page = make_page(make_offer(target, draft, any_model=library.allow_any), library, opened)
+    port = free_port(host, settings().server_port, PORTS_TRIED) if port is None else free_port(host, port, 1)
+    page.launch(host, port)
+    print(f"specviz: open http://{host if is_loopback(host) else 'localhost'}:{port}", flush=True)
+    if not is_loopback(host):
+        print(f"specviz: others on this network type {typed_address(host, port)}", flush=True)
+    threading.Thread(target=page.warm_up, daemon=True, name="warm-up").start()
+    return page
+
+
+def free_port(host: str, first: int, tried: int) -> int:
+    """The first free port from `first` on. Raises SpecvizError if all that were tried are taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in range(first, first + tried):
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+                return probe.getsockname()[1]
+            except OSError:
+                continue
+    raise SpecvizError(f"port {first} on {host} cannot be used; is specviz running there already? --port takes another")

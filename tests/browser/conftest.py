@@ -1,0 +1,77 @@
+"""A real browser before the real page. Every page is watched: no error, no call to another host, no broken policy."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+
+import pytest
+import served as pages
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SWITCHES = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+DESKTOP = {"width": 1366, "height": 768}
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[object]:
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=SWITCHES)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def app(tmp_path_factory) -> Iterator[pages.Served]:
+    with pages.served(tmp_path_factory.mktemp("models"), max_new_tokens=48) as served:
+        yield served
+
+
+@pytest.fixture
+def open_page(chromium, app) -> Iterator[Callable[..., object]]:
+    """Opens the page in a window of its own: open_page(viewport=..., color_scheme="dark")."""
+    contexts, wrong = [], []
+
+    def open_page(**context: object) -> object:
+        contexts.append(chromium.new_context(**{"viewport": DESKTOP, "color_scheme": "light", **context}))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(20_000)
+        page.on("pageerror", lambda error: wrong.append(f"page error: {error}"))
+        page.on("console", lambda message: wrong.append(message.text) if _is_wrong(message) else None)
+        page.on("request", lambda request: wrong.append(request.url) if _is_foreign(request.url, app) else None)
+        page.goto(app.address)
+        page.wait_for_selector(".sv-stage")
+        page.wait_for_function("window.specviz?.player && document.querySelector('#k input')")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not wrong, wrong
+
+
+@pytest.fixture
+def page(open_page) -> object:
+    return open_page()
+
+
+def _is_wrong(message: object) -> bool:
+    return message.type == "error" or "Content Security Policy" in message.text
+
+
+def _is_foreign(url: str, app: pages.Served) -> bool:
+    return not url.startswith((app.address, "data:", "blob:"))

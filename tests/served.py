@@ -1,0 +1,62 @@
+"""A page over tiny random models, for tests: built as app.py builds it, served on a free port of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tiny_models import tiny, tiny_folder, tiny_tokenizer
+
+from specviz import session
+from specviz.models import Library
+from specviz.request import Request
+from specviz.trace import Trace
+from specviz.ui.offer import Offer, make_offer
+from specviz.ui.startup import Page, free_port, make_page
+
+SIZES = {"tiny-target": (3, 32), "tiny-draft": (2, 16), "tiny-other": (1, 16)}
+HOST = "127.0.0.1"
+
+
+def tiny_library(folder: Path) -> Library:
+    """A library that knows three tiny models of one vocabulary by their names, and will load nothing else."""
+    library = Library(allow_any=True)
+    tokenizer = tiny_tokenizer()
+    for seed, (name, (layers, hidden)) in enumerate(SIZES.items()):
+        model = tiny("llama", vocab_size=len(tokenizer), layers=layers, hidden=hidden, seed=seed)
+        library.load(str(tiny_folder(folder / name, model, tokenizer)))
+    library.allow_any = False
+    return library
+
+
+def tiny_offer(**first: object) -> Offer:
+    target, draft, other = SIZES
+    offer = make_offer(target, draft, any_model=False)
+    drafts = tuple((name, name) for name in (draft, other))
+    return replace(offer, drafts=drafts, first=replace(offer.first, **first))
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    page: Page
+    address: str
+
+    def trace(self, **changes: object) -> Trace:
+        """A finished run of the page's first request."""
+        request: Request = replace(self.page.first, max_new_tokens=12, **changes)
+        run = session.open_run(request, bench=self.page.bench)
+        for _ in run.events():
+            pass
+        return run.trace
+
+
+@contextmanager
+def served(folder: Path, **first: object) -> Iterator[Served]:
+    page = make_page(tiny_offer(**first), tiny_library(folder))
+    address = page.launch(HOST, free_port(HOST, 0, 1))
+    try:
+        yield Served(page, address.rstrip("/"))
+    finally:
+        page.demo.close(verbose=False)

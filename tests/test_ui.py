@@ -1,0 +1,346 @@
+"""Laws of the page's callbacks, called as Gradio calls them but without a server."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import inspect
+import json
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+import served
+import traces
+
+from specviz.errors import SpecvizError
+from specviz.session import Status, Workbench
+from specviz.trace import Step, Trace, dump_event, parse_event
+from specviz.ui import handlers, stream
+from specviz.ui.handlers import Form, Handlers, since, spoken
+from specviz.ui.registry import Registry, View
+from specviz.views.feed import Feed
+
+SESSION = SimpleNamespace(session_hash="one")
+OTHER = SimpleNamespace(session_hash="two")
+FIRST = {
+    "prompt": "The fox said",
+    "draft": "tiny-draft",
+    "k": 4,
+    "temperature": 1.0,
+    "pace": "full",
+    "method": "draft_model",
+    "prompt_lookup.max_ngram": 3,
+    "prompt_lookup.min_ngram": 1,
+    "target": "tiny-target",
+    "top_p": 1.0,
+    "top_k": 0,
+    "max_new_tokens": 24,
+    "seed": 0,
+    "chat": False,
+}
+FORM = Form(tuple(FIRST))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return served.tiny_library(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def registry():
+    return Registry()
+
+
+@pytest.fixture
+def page(library, registry):
+    return Handlers(registry, Workbench(library), FORM, served.tiny_offer())
+
+
+def values(**changes):
+    return tuple((FIRST | changes).values())
+
+
+def messages(stream):
+    return [json.loads(text) for text in stream]
+
+
+def steps(said):
+    return [step for message in said for step in message["steps"]]
+
+
+def test_increments_follow_each_other_without_gap_or_overlap(page):
+    said = messages(page.run(SESSION, *values()))
+    cursor = 0
+    for message in said:
+        assert message["from"] == cursor
+        cursor += len(message["steps"])
+    assert said[-1]["done"] == cursor > 0
+
+
+def test_no_head_comes_before_the_prompt_is_known(page):
+    said = messages(page.run(SESSION, *values()))
+    heads = [message["head"] for message in said if "head" in message]
+    assert {head["prompt"] for head in heads} == {FIRST["prompt"]}
+
+
+def test_the_last_message_says_that_the_run_is_finished(page, registry):
+    last = messages(page.run(SESSION, *values()))[-1]
+    assert last["state"]["name"] == "finished"
+    assert registry.current("one").trace.footer.reason in ("length", "eos")
+
+
+def test_pausing_ends_the_stream_and_resuming_goes_on_with_the_same_run(page, registry):
+    streaming = page.run(SESSION, *values(pace="reading"))
+    until_first_step(streaming)
+    page.pause(SESSION)
+    said = messages(streaming)
+    assert said[-1]["state"]["name"] == "paused"
+    run = registry.current("one").run
+    page.live("pace")(SESSION, "full")
+    assert messages(page.resume(SESSION))[-1]["run"] == run.id
+    assert run.trace.footer is not None
+
+
+def until_first_step(streaming):
+    for text in streaming:
+        if json.loads(text)["steps"]:
+            return
+    raise AssertionError("the run ended before its first step")
+
+
+def test_step_makes_exactly_one_real_step_each_time(page, registry):
+    first = messages(page.step(SESSION, *values()))
+    second = messages(page.step(SESSION, *values()))
+    assert (len(steps(first)), len(steps(second))) == (1, 1)
+    assert first[-1]["state"]["name"] == second[-1]["state"]["name"] == "paused"
+    assert first[-1]["run"] == second[-1]["run"]
+
+
+def test_resuming_what_is_not_paused_is_said_in_words(page):
+    with pytest.raises(gr.Error, match="press Run"):
+        list(page.resume(SESSION))
+
+
+def test_stopping_a_paused_run_finishes_it_on_the_stage(page, registry):
+    list(page.step(SESSION, *values()))
+    last = json.loads(page.stop(SESSION))
+    assert last["state"]["name"] == "finished"
+    assert registry.current("one").trace.footer.reason == "stopped"
+
+
+def test_stopping_a_running_run_ends_it_before_its_next_step(page, registry):
+    streaming = page.run(SESSION, *values(pace="reading"))
+    until_first_step(streaming)
+    page.stop(SESSION)
+    assert len(steps(messages(streaming))) <= 1
+    assert registry.current("one").trace.footer.reason == "stopped"
+
+
+def test_a_closed_tab_stops_the_run_and_keeps_its_trace(page, registry):
+    streaming = page.run(SESSION, *values(pace="reading"))
+    until_first_step(streaming)
+    view = registry.current("one")
+    streaming.close()
+    page.leave(SESSION)
+    assert not view.is_live
+    assert registry.get(view.id).trace.footer.reason == "stopped"
+
+
+def test_a_new_run_first_stops_the_old_one_of_the_same_session_only(page, registry):
+    list(page.step(SESSION, *values()))
+    list(page.step(OTHER, *values()))
+    old, others = registry.current("one"), registry.current("two")
+    list(page.run(SESSION, *values()))
+    assert old.run.controls.values().stopped
+    assert not others.run.controls.values().stopped
+    assert registry.current("one") is not old
+
+
+@pytest.mark.parametrize(("name", "value"), [("k", 2), ("temperature", 0.5), ("top_k", 5), ("top_p", 0.5)])
+def test_a_live_number_is_in_force_from_the_next_step(page, registry, name, value):
+    list(page.step(SESSION, *values()))
+    page.live(name)(SESSION, value)
+    list(page.step(SESSION, *values()))
+    before, after = registry.current("one").trace.steps
+    assert (getattr(before.settings, name), getattr(after.settings, name)) == (FIRST[name], value)
+    assert after.changed == (name,)
+
+
+def test_a_live_draft_is_in_force_from_the_next_step(page, registry):
+    list(page.step(SESSION, *values()))
+    assert page.live_choice("draft")(SESSION, "tiny-other") == "tiny-other"
+    list(page.step(SESSION, *values()))
+    assert registry.current("one").trace.steps[-1].settings.draft_model == "tiny-other"
+
+
+def test_a_draft_that_is_not_on_offer_is_a_warning_and_the_list_shows_what_is_in_force(page, monkeypatch):
+    warned = []
+    monkeypatch.setattr(gr, "Warning", warned.append)
+    list(page.step(SESSION, *values()))
+    assert page.live_choice("draft")(SESSION, "../elsewhere") == "tiny-draft"
+    assert "elsewhere" in warned[0]
+
+
+def test_a_live_number_out_of_range_changes_nothing(page, registry):
+    list(page.step(SESSION, *values()))
+    with pytest.raises(gr.Error, match="k must be"):
+        page.live("k")(SESSION, 10**6)
+    assert registry.current("one").run.controls.values().k == FIRST["k"]
+
+
+def test_live_changes_without_a_run_do_nothing(page):
+    assert page.live("k")(SESSION, 3) is None
+    assert page.live_choice("draft")(SESSION, "anything") == "anything"
+    assert page.pause(SESSION) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"k": 0}, {"k": 4.5}, {"temperature": -1}, {"prompt": ""}, {"max_new_tokens": 10**9}, {"seed": -1}]
+)
+def test_what_the_form_may_not_say_is_refused_in_words(page, change):
+    with pytest.raises(gr.Error, match=next(iter(change))):
+        list(page.run(SESSION, *values(**change)))
+
+
+def test_the_form_gives_each_method_its_own_parameters_only():
+    request, pace = FORM.request(values(method="prompt_lookup", pace="slow"))
+    assert (dict(request.params), pace) == ({"max_ngram": 3, "min_ngram": 1}, "slow")
+    assert FORM.request(values())[0].params == {}
+
+
+def test_fields_that_do_nothing_under_a_method_are_hidden(page):
+    shown = {name: [update["visible"] for update in page.fit_method(name)] for name in ("draft_model", "none")}
+    assert shown == {"draft_model": [True, True, False], "none": [False, False, False]}
+    assert [update["visible"] for update in page.fit_method("prompt_lookup")] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "data", [None, 3, [], {}, {"run": None}, {"run": []}, {"run": "x" * 32, "from": 0}, {"run": {}, "from": {}}]
+)
+def test_the_pull_gives_nothing_to_what_it_does_not_know(registry, data):
+    assert since(registry)(data) is None
+
+
+@pytest.mark.parametrize("first", [-1, 1.5, "0", None, True, [0]])
+def test_the_pull_wants_a_whole_cursor(registry, first):
+    view = registry.keep(traces.chain())
+    assert since(registry)({"run": view.id, "from": first}) is None
+
+
+def test_the_pull_gives_what_is_missing(registry):
+    view = registry.keep(traces.chain())
+    answer = since(registry)({"run": view.id, "from": 2})
+    assert (answer["from"], len(answer["steps"])) == (2, len(view.trace.steps) - 2)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_an_opened_trace_stands_on_the_stage_with_no_model(page, pack):
+    trace = traces.chain()
+    content = pack("".join(f"{dump_event(event)}\n" for event in trace.events()).encode())
+    message = json.loads(page.open_trace(SESSION, content))
+    assert (message["from"], message["done"]) == (0, len(trace.steps))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\x1f\x8bnot gzip", b"[" * 10**6, b'{"event":"<b>"}'])
+def test_what_is_no_trace_is_refused_in_harmless_words(page, content):
+    with pytest.raises(gr.Error) as caught:
+        page.open_trace(SESSION, content)
+    assert "<" not in caught.value.message
+
+
+def test_opening_a_trace_stops_the_run_in_progress(page, registry):
+    list(page.step(SESSION, *values()))
+    run = registry.current("one").run
+    page.open_trace(SESSION, "".join(f"{dump_event(event)}\n" for event in traces.chain().events()).encode())
+    assert run.controls.values().stopped
+
+
+def test_measuring_an_opened_trace_is_refused_in_words(page, registry):
+    registry.add_trace("one", traces.chain())
+    with pytest.raises(gr.Error, match="run something first"):
+        page.measure(SESSION)
+
+
+def test_the_public_endpoint_returns_the_finished_trace(page):
+    answer = page.run_to_end("The fox", k=2, max_new_tokens=8)
+    trace = Trace(parse_event(event) for event in json.loads(json.dumps(answer))["events"])
+    assert trace.footer.reason in ("length", "eos")
+    assert trace.header.request["k"] == 2
+    assert trace.header.request["time_limit_s"] == handlers.API_LIMIT_S
+
+
+@pytest.mark.parametrize(
+    "change", [{"target": "/etc"}, {"draft": "../x"}, {"method": "no-such"}, {"k": "4"}, {"max_new_tokens": 10**8}]
+)
+def test_the_public_endpoint_refuses_what_is_not_on_offer(page, change):
+    with pytest.raises(gr.Error):
+        page.run_to_end("The fox", **change)
+
+
+def test_only_messages_meant_for_the_person_are_shown():
+    with pytest.raises(gr.Error, match="&lt;b&gt;"), spoken():
+        raise SpecvizError("<b>")
+    with pytest.raises(ValueError, match="inner"), spoken():
+        raise ValueError("inner")
+
+
+class Scripted:
+    """A run that gives the events of a list."""
+
+    def __init__(self, events, pace="full"):
+        self.id, self.state, self.trace = "scripted", "running", Trace()
+        self._events = events
+        self.controls = SimpleNamespace(values=lambda: SimpleNamespace(pace=pace), set=lambda *pair: None)
+
+    def events(self, max_steps=None):
+        yield from self._events
+
+    def stop(self):
+        self.state = "finished"
+
+
+def scripted(events, pace="full"):
+    run = Scripted(events, pace)
+    return messages(stream.increments(View("scripted", Feed("scripted"), run.trace, run), warn=lambda words: None))
+
+
+def test_a_place_in_the_queue_is_said_once_per_change():
+    waiting = [Status("queued", "waiting", ahead) for ahead in (3, 3, 3, 2, 2, 1)]
+    assert [message["state"]["ahead"] for message in scripted(waiting)] == [3, 2, 1, 1]
+
+
+def test_at_full_pace_steps_are_gathered_and_at_others_sent_at_once():
+    events = list(traces.chain().events())
+    num_steps = sum(isinstance(event, Step) for event in events)
+    assert len(scripted(events, "full")) < num_steps
+    assert len(scripted(events, "slow")) >= num_steps
+
+
+def test_a_run_that_waited_is_running_again_with_its_next_step():
+    events = [*traces.chain().events()]
+    events.insert(3, Status("queued", "waiting", 2))
+    assert scripted(events, "slow")[-1]["state"]["name"] == "running"
+
+
+def test_the_registry_forgets_the_least_recently_used():
+    registry = Registry(capacity=2)
+    first, second = (registry.keep(traces.empty()) for _ in range(2))
+    registry.get(first.id)
+    registry.keep(traces.empty())
+    assert registry.get(first.id) is first
+    assert registry.get(second.id) is None
+
+
+def callbacks():
+    tree = ast.parse(inspect.getsource(handlers))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+@pytest.mark.parametrize("function", callbacks(), ids=lambda function: function.name)
+def test_callbacks_are_short_and_do_no_arithmetic(function):
+    body = [node for node in function.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
+    assert function.name in ("speaks", "since") or body[-1].end_lineno - body[0].lineno < 11
+    assert not [
+        node for node in ast.walk(function) if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.BitOr)
+    ]
