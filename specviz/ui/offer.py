@@ -11,6 +11,9 @@ from specviz import catalog
 from specviz.request import Request
 from specviz.settings import assets_dir
 
+FIRST_SEED = 92
+"""With the bundled pair and the first prompt: a rejection in the middle, a full accept with its bonus, a rejection at
+once, in the first three steps."""
 Choice = tuple[str, str]
 """What a list shows, and the name it stands for."""
 
@@ -36,7 +39,7 @@ def make_offer(target: str | None = None, draft: str | None = None, *, any_model
     draft = draft or (bundled_draft if target == bundled_target else next(iter(catalog.drafts_for(target)), None))
     prompts = ready_prompts()
     prompt = next(text for texts in prompts.values() for text in texts.values())
-    first = Request(prompt=prompt, target=target, draft=draft)
+    first = Request(prompt=prompt, target=target, draft=draft, seed=FIRST_SEED)
     targets = _choices((target, *catalog.targets()))
     return Offer(targets, draft_choices(target, draft), prompts, first, any_model)
 

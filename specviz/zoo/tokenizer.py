@@ -1,0 +1,58 @@
+"""A byte-level BPE tokenizer: all text round-trips, digits stand alone, a line break keeps its indentation."""
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from specviz.errors import SpecvizError
+from specviz.zoo.config import TokenizerRecipe
+from specviz.zoo.corpus import END_OF_TEXT, Source, documents
+
+WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|[\r\n]+[ \t]*|\s+(?!\S)|\s+"
+
+
+def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
+    """Learn `vocab_size` tokens from `texts`; the end-of-text token has id 0, the 256 bytes follow."""
+    tokenizer = Tokenizer(models.BPE())
+    words = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, bytes_])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[AddedToken(END_OF_TEXT, special=True, normalized=False)],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def training_texts(corpus: Path, recipe: TokenizerRecipe, sources: Mapping[str, Source]) -> Iterator[str]:
+    """Documents of each source up to its share of the recipe's sample size."""
+    total = sum(recipe.mixture.values())
+    return chain.from_iterable(
+        head(documents(corpus, sources[name].train), int(recipe.sample_bytes * share / total))
+        for name, share in recipe.mixture.items()
+    )
+
+
+def head(texts: Iterator[str], num_bytes: int) -> Iterator[str]:
+    """The first texts that together reach `num_bytes` characters."""
+    for text in texts:
+        if num_bytes <= 0:
+            return
+        num_bytes -= len(text)
+        yield text
+
+
+def tokenizer_path(work: Path) -> Path:
+    return work / "tokenizer.json"
+
+
+def load_tokenizer(work: Path) -> Tokenizer:
+    if not tokenizer_path(work).is_file():
+        raise SpecvizError("the work folder has no tokenizer.json; run `python -m specviz.zoo tokenizer` first")
+    return Tokenizer.from_file(str(tokenizer_path(work)))

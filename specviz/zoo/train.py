@@ -1,0 +1,176 @@
+"""The training loop: recipe + token files -> checkpoint. Cut off anywhere and run again, the same steps follow.
+
+State is (model, optimizer, step); batches and learning rate are functions of the step, so an uninterrupted run and a
+resumed one give bit-equal weights on one machine."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import LlamaForCausalLM
+
+from specviz.errors import SpecvizError
+from specviz.zoo.config import Recipe
+from specviz.zoo.corpus import Batches, TokenFile, valid_windows
+from specviz.zoo.model import build_model, next_token_losses
+
+VALID_WINDOWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often, in steps, a run reports, validates and saves; where it stops early; whether it compiles the loss."""
+
+    log_every: int = 50
+    valid_every: int = 500
+    save_every: int = 250
+    stop_at: int | None = None
+    compiled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What a run reads: training batches, and held-out tokens by source name."""
+
+    batches: Batches
+    valid: Mapping[str, TokenFile]
+
+    @classmethod
+    def open(cls, work: Path, recipe: Recipe, held_out: Iterable[str]) -> "Data":
+        files = {name: TokenFile.open(work, name, "train") for name in recipe.mixture}
+        valid = {name: TokenFile.open(work, name, "valid") for name in held_out}
+        return cls(Batches(files, recipe.mixture, recipe.seed), valid)
+
+
+@dataclass(slots=True)
+class Trainer:
+    """One model on its way through its recipe; `step` counts finished steps."""
+
+    recipe: Recipe
+    model: LlamaForCausalLM
+    optimizer: torch.optim.Optimizer
+    device: torch.device
+    step: int = 0
+
+    @classmethod
+    def start(cls, recipe: Recipe, vocab_size: int, end_of_text: int, device: torch.device) -> "Trainer":
+        """A fresh model and optimiser, before the first step."""
+        attention = "eager" if device.type == "cpu" else "sdpa"  # compiled eager attention trains quicker on a CPU
+        model = build_model(recipe, vocab_size, end_of_text, attention).to(device)
+        return cls(recipe, model, make_optimizer(model, recipe), device)
+
+    @property
+    def tokens_seen(self) -> int:
+        return self.step * self.recipe.schedule.tokens_per_step
+
+    def update(self, windows: torch.Tensor, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> float:
+        """One optimiser step on windows [B, L+1]; returns the mean loss."""
+        self.model.train()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.learning_rate(self.step)
+        with mixed_precision(self.device):
+            loss = loss_of(windows.to(self.device))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.schedule.clip_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        return loss.item()
+
+    def save(self, path: Path) -> None:
+        """Write the whole state; the file is complete or absent, never half."""
+        state = {"recipe": self.recipe.to_dict(), "step": self.step}
+        state |= {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        torch.save(state, partial)
+        partial.replace(path)
+
+    def load(self, path: Path) -> None:
+        """Go on from a saved state; raises SpecvizError when another recipe made it."""
+        state = torch.load(path, map_location=self.device, weights_only=True)
+        if state["recipe"] != self.recipe.to_dict():
+            raise SpecvizError(f"{path.name} was trained by another recipe; remove it or restore the recipe")
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step = state["step"]
+
+
+def mixed_precision(device: torch.device) -> AbstractContextManager:
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def make_optimizer(model: LlamaForCausalLM, recipe: Recipe) -> torch.optim.Optimizer:
+    """AdamW; matrices decay, vectors (norm weights) do not."""
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": recipe.schedule.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=recipe.schedule.learning_rate, betas=(0.9, 0.95), fused=True)
+
+
+def train(trainer: Trainer, data: Data, pace: Pace, on_save: Callable[[Trainer], None]) -> None:
+    """Run from `trainer.step` to the recipe's end or `pace.stop_at`; `on_save` is called every `save_every` steps."""
+    last = min(trainer.recipe.num_steps, pace.stop_at or trainer.recipe.num_steps)
+    loss_of = make_loss(trainer.model, pace.compiled)
+    progress = Progress(trainer)
+    while trainer.step < last:
+        count, length = trainer.recipe.window(trainer.step)
+        windows = torch.from_numpy(data.batches.batch(trainer.step, count, length + 1))
+        progress.add(trainer.update(windows, loss_of))
+        if trainer.step % pace.log_every == 0:
+            progress.report()
+        if trainer.step % pace.valid_every == 0 or trainer.step == last:
+            losses = valid_losses(trainer, data.valid)
+            print("  valid " + "  ".join(f"{name} {loss:.3f}" for name, loss in losses.items()), flush=True)
+        if trainer.step % pace.save_every == 0 or trainer.step == last:
+            on_save(trainer)
+
+
+def make_loss(model: LlamaForCausalLM, compiled: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    def loss_of(windows: torch.Tensor) -> torch.Tensor:
+        return next_token_losses(model, windows).mean()
+
+    return torch.compile(loss_of, dynamic=False) if compiled else loss_of
+
+
+@torch.no_grad()
+def valid_losses(trainer: Trainer, valid: Mapping[str, TokenFile]) -> dict[str, float]:
+    """Mean held-out loss in nats per token, by source."""
+    trainer.model.eval()
+    losses = {}
+    for name, file in valid.items():
+        windows = torch.from_numpy(valid_windows(file, trainer.recipe.shape.context + 1, VALID_WINDOWS))
+        with mixed_precision(trainer.device):
+            losses[name] = next_token_losses(trainer.model, windows.to(trainer.device)).mean().item()
+    return losses
+
+
+class Progress:
+    """Mean loss, speed and time left since the last report."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.started = self.last = time.perf_counter()
+        self.losses: list[float] = []
+
+    def add(self, loss: float) -> None:
+        self.losses.append(loss)
+
+    def report(self) -> None:
+        now, trainer = time.perf_counter(), self.trainer
+        rate = len(self.losses) / (now - self.last)  # steps per second
+        tokens_per_s = rate * trainer.recipe.schedule.tokens_per_step
+        minutes = (trainer.recipe.num_steps - trainer.step) / rate / 60
+        mean = sum(self.losses) / len(self.losses)
+        print(
+            f"{trainer.recipe.name} step {trainer.step}/{trainer.recipe.num_steps}  loss {mean:.3f}  "
+            f"{tokens_per_s:,.0f} tokens/s  {minutes:.1f} min left  ({(now - self.started) / 60:.1f} min)",
+            flush=True,
+        )
+        self.losses.clear()
+        self.last = now
