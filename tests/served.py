@@ -16,15 +16,15 @@ from specviz.trace import Trace
 from specviz.ui.offer import Offer, make_offer
 from specviz.ui.startup import Page, free_port, make_page
 
-SIZES = {"tiny-target": (3, 32), "tiny-draft": (2, 16), "tiny-other": (1, 16)}
+SIZES = {"tiny-target": (3, 32), "tiny-draft": (2, 16), "tiny-other": (1, 16), "stranger": (1, 16)}
 HOST = "127.0.0.1"
 
 
 def tiny_library(folder: Path) -> Library:
-    """A library that knows three tiny models of one vocabulary by their names, and will load nothing else."""
+    """A library that knows tiny models by their names, one with a vocabulary of its own, and will load nothing else."""
     library = Library(allow_any=True)
-    tokenizer = tiny_tokenizer()
     for seed, (name, (layers, hidden)) in enumerate(SIZES.items()):
+        tokenizer = tiny_tokenizer(seed=2 if name == "stranger" else 0)
         model = tiny("llama", vocab_size=len(tokenizer), layers=layers, hidden=hidden, seed=seed)
         library.load(str(tiny_folder(folder / name, model, tokenizer)))
     library.allow_any = False
@@ -32,9 +32,9 @@ def tiny_library(folder: Path) -> Library:
 
 
 def tiny_offer(**first: object) -> Offer:
-    target, draft, other = SIZES
+    target, draft, *others = SIZES
     offer = make_offer(target, draft, any_model=False)
-    drafts = tuple((name, name) for name in (draft, other))
+    drafts = tuple((name, name) for name in (draft, *others))
     return replace(offer, drafts=drafts, first=replace(offer.first, **first))
 
 

@@ -192,6 +192,13 @@ def test_a_hostile_file_is_refused_without_control_characters(cli, tmp_path):
     assert ESCAPE.search(err) is None
 
 
+def test_errors_of_a_model_are_neutral_too(cli, pair, failing):
+    failing(RuntimeError("\x1b[31mred"))
+    status, out, err = cli("run", "--prompt", PROMPT, *pair)
+    assert (status, err) == (2, "specviz: the run with my-target failed: RuntimeError: \\x1b[31mred\n")
+    assert ESCAPE.search(out) is None
+
+
 def test_messages_in_a_trace_are_neutral_too(cli, tmp_path):
     events = [event for event in traces.chain().events() if not isinstance(event, Footer)]
     Trace([*events, Footer("error", "\x1b]0;owned\x07", None)]).save(tmp_path / "run.jsonl")

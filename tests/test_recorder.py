@@ -33,9 +33,10 @@ from specviz.drafters.draft_model import ModelDrafter
 from specviz.draws import ACCEPT, Seeded
 from specviz.engine import speculate
 from specviz.lm import CachedLM
-from specviz.recorder import NUM_TOP, Recorder, Situation
+from specviz.recorder import Recorder, Situation
 
 COLUMNS = ("p", "q", "residual", "p_raw", "q_raw")
+NUM_TOP = 8  # the least number of rows that a reader is promised
 CLOSE = {"rel_tol": 1e-7, "abs_tol": 1e-11}
 
 

@@ -190,6 +190,14 @@ def test_a_pause_does_not_use_up_the_time_limit(bench):
     assert finish(run).footer.reason == "length"
 
 
+def test_the_time_limit_counts_all_parts_of_a_run_together(bench):
+    run = begin(bench, pace="reading", time_limit_s=6 * MOMENT_S)
+    while run.state != "finished":
+        list(run.events(max_steps=1))
+    assert run.trace.footer.reason == "time"
+    assert 2 <= len(run.trace.steps) <= 4
+
+
 def test_the_queue_does_not_use_up_the_time_limit(one_place):
     holder = one_place.places.join()
     run = begin(one_place, time_limit_s=4 * MOMENT_S, max_new_tokens=8)

@@ -6,6 +6,8 @@ import ast
 import gzip
 import inspect
 import json
+import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import gradio as gr
@@ -13,11 +15,13 @@ import pytest
 import served
 import traces
 
+from specviz import session
 from specviz.errors import SpecvizError
 from specviz.session import Status, Workbench
 from specviz.trace import Step, Trace, dump_event, parse_event
 from specviz.ui import handlers, stream
 from specviz.ui.handlers import Form, Handlers, since, spoken
+from specviz.ui.offer import make_offer
 from specviz.ui.registry import Registry, View
 from specviz.views.feed import Feed
 
@@ -115,6 +119,18 @@ def test_step_makes_exactly_one_real_step_each_time(page, registry):
     assert (len(steps(first)), len(steps(second))) == (1, 1)
     assert first[-1]["state"]["name"] == second[-1]["state"]["name"] == "paused"
     assert first[-1]["run"] == second[-1]["run"]
+
+
+def test_a_step_asked_for_during_a_step_belongs_to_the_same_run(page, registry):
+    first = page.step(SESSION, *values())
+    until_first_step(first)
+    other = []
+    thread = threading.Thread(target=lambda: other.extend(messages(page.step(SESSION, *values()))))
+    thread.start()
+    told = messages(first)
+    thread.join(10)
+    assert {message["run"] for message in told + other} == {registry.current("one").id}
+    assert len(registry.current("one").trace.steps) == 2
 
 
 def test_resuming_what_is_not_paused_is_said_in_words(page):
@@ -324,12 +340,38 @@ def test_a_run_that_waited_is_running_again_with_its_next_step():
 
 
 def test_the_registry_forgets_the_least_recently_used():
-    registry = Registry(capacity=2)
+    registry = Registry(most_views=2)
     first, second = (registry.keep(traces.empty()) for _ in range(2))
     registry.get(first.id)
     registry.keep(traces.empty())
     assert registry.get(first.id) is first
     assert registry.get(second.id) is None
+
+
+def test_the_registry_forgets_by_steps_but_never_the_newest_nor_one_that_streams():
+    registry = Registry(most_steps=1)
+    streaming, idle = (registry.add_trace(name, traces.chain()) for name in ("one", "two"))
+    assert registry.get(streaming.id) is None
+    assert idle.claim()
+    newest = registry.add_trace("three", traces.chain())
+    assert (registry.current("one"), registry.current("two"), registry.current("three")) == (None, idle, newest)
+
+
+def test_a_run_streams_to_one_stage_at_a_time(page, registry):
+    first = page.run(SESSION, *values(pace="reading"))
+    until_first_step(first)
+    assert list(stream.increments(registry.current("one"), warn=print)) == []
+    first.close()
+
+
+def test_the_first_screen_shows_a_cut_inside_a_bonus_and_a_cut_at_once():
+    first = make_offer().first
+    run = session.open_run(replace(first, max_new_tokens=24))
+    steps = [event for event in run.events() if isinstance(event, Step)][:3]
+    kept = [sum(token.status == "accepted" for token in step.draft) for step in steps]
+    assert 0 < kept[0] < first.k
+    assert kept[1:] == [first.k, 0]
+    assert [step.emitted[-1].kind for step in steps] == ["resampled", "bonus", "resampled"]
 
 
 def callbacks():

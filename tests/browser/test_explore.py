@@ -122,6 +122,16 @@ def test_another_draft_model_takes_over_during_a_run(page):
     assert (drafts[0], drafts[-1]) == ("tiny-draft", "tiny-other")
 
 
+def test_a_draft_model_that_does_not_fit_is_refused_and_the_run_goes_on(page):
+    begin(page)
+    choose(page, "draft", "stranger")
+    page.wait_for_selector(".toast-body.warning")
+    page.wait_for_function("document.querySelector('#draft input').value === 'tiny-draft'")
+    choose_pace(page, "full")
+    wait_for_state(page, "finished")
+    assert saved(page).footer.reason in ("length", "eos")
+
+
 def test_the_pace_can_be_changed_during_a_run(page):
     begin(page, pace="slow", steps=1)
     time.sleep(1.5)
