@@ -5,7 +5,7 @@ Every rule is a separate object; whether the text keeps the target's law is a pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -29,6 +29,21 @@ class Check:
     accepted: bool
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Laws:
+    """The distributions behind a verdict, for showing.
+
+    One row per check, the row the last token was drawn from, and every node's p and q at its parent (q 1 for a point
+    mass).
+    """
+
+    judged: Tensor  # [C, V] the target's row each check was made against
+    drawn_from: Tensor  # [C, V] the q of each check, one-hot for a point mass
+    final: Tensor  # [V]
+    node_p: tuple[float, ...]  # N
+    node_q: tuple[float, ...]  # N
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """path: the accepted nodes from ROOT down. token: what follows them, and of which kind."""
@@ -37,19 +52,11 @@ class Verdict:
     token: int
     kind: str  # "bonus" | "resampled" | "plain"
     checks: tuple[Check, ...]
+    laws: Laws = field(compare=False, repr=False)
 
     @property
     def last_node(self) -> int:
         return self.path[-1] if self.path else ROOT
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Laws:
-    """The distributions behind a verdict, for showing: one row per check, and the row the last token was drawn from."""
-
-    judged: Tensor  # [C, V] the target's row each check was made against
-    drawn_from: Tensor  # [C, V] the q of each check, one-hot for a point mass
-    final: Tensor  # [V]
 
 
 class Rule:
@@ -72,9 +79,6 @@ class Rule:
         """The exact law [V] of the token emitted at a position where x ~ q [V] is judged against p [V]."""
         raise NotImplementedError
 
-    def laws(self, draft: Draft, probs: Tensor, verdict: Verdict) -> Laws:
-        raise NotImplementedError
-
 
 class SpeculativeSampling(Rule):
     """Keep x with probability min(1, p/q), else draw from norm(max(0, p - q)).
@@ -94,7 +98,8 @@ class SpeculativeSampling(Rule):
 
     def __call__(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
         if not len(draft):
-            return Verdict((), _draw_last(probs[0], draws, position), "plain", ())
+            laws = Laws(probs[:0], probs[:0], probs[0], (), ())
+            return Verdict((), _draw_last(probs[0], draws, position), "plain", (), laws)
         if draft.is_chain and not draft.num_scratch:
             return _judge_chain(draft, probs, draws, position)
         return _judge_tree(draft, probs, draws, position)
@@ -102,24 +107,6 @@ class SpeculativeSampling(Rule):
     def one_step_law(self, p: Tensor, q: Tensor) -> Tensor:
         kept = torch.minimum(p, q)
         return kept + (1 - kept.sum()) * residual(p, q)
-
-    def laws(self, draft: Draft, probs: Tensor, verdict: Verdict) -> Laws:
-        judged, drawn_from = [], []
-        row, parent = probs[0], ROOT
-        for check in verdict.checks:
-            if draft.parents[check.node] != parent:  # the walk went down
-                parent = draft.parents[check.node]
-                row = probs[parent + 1]
-            q = proposal(draft, check.node, probs)
-            judged.append(row)
-            drawn_from.append(q)
-            if not check.accepted:
-                row = residual(row, q)
-        if verdict.last_node != parent:
-            row = probs[verdict.last_node + 1]
-        if not judged:
-            return Laws(probs[:0], probs[:0], row)
-        return Laws(torch.stack(judged), torch.stack(drawn_from), row)
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
@@ -156,7 +143,8 @@ def _judge_chain(draft: Draft, probs: Tensor, draws: Draws, position: int) -> Ve
     num_kept = kept.long().cumprod(0).sum()
     p_row = probs.index_select(0, num_kept[None])
     q_row = torch.cat([q_rows, torch.zeros_like(q_rows[:1])]).index_select(0, num_kept[None])
-    token = draws.sample(residual(p_row, q_row)[0], FINAL, position, ROOT)
+    final = residual(p_row, q_row)[0]
+    token = draws.sample(final, FINAL, position, ROOT)
     wide = exact_dtype(probs.device)
     total = p_row.sum(dtype=wide)
     columns = torch.stack([p.to(wide), q.to(wide), threshold, u.to(wide), kept.to(wide)]).reshape(-1)
@@ -165,55 +153,67 @@ def _judge_chain(draft: Draft, probs: Tensor, draws: Draws, position: int) -> Ve
     num_kept, token = int(num_kept), int(token)
     p, q, threshold, u, kept = (numbers[size * i : size * (i + 1)] for i in range(5))
     refuse_nan([*p, total], "target")
-    checks = tuple(
-        Check(i, p[i], p[i], q[i], min(1.0, threshold[i]), u[i], bool(kept[i])) for i in range(min(num_kept + 1, size))
-    )
-    return Verdict(tuple(range(num_kept)), token, "bonus" if num_kept == size else "resampled", checks)
+    num_judged = min(num_kept + 1, size)
+    checks = tuple(Check(i, p[i], p[i], q[i], min(1.0, threshold[i]), u[i], bool(kept[i])) for i in range(num_judged))
+    laws = Laws(probs[:num_judged], q_rows[:num_judged], final, tuple(p), tuple(q))
+    return Verdict(tuple(range(num_kept)), token, "bonus" if num_kept == size else "resampled", checks, laws)
 
 
 def _judge_tree(draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
-    """The walk from ROOT: one transfer per level, and one for the last token."""
+    """The walk from ROOT: one transfer per level, one for the last token, one for the nodes' own p and q."""
     path: list[int] = []
     checks: list[Check] = []
+    judged: list[Tensor] = []
     node, rejected = ROOT, False
     while children := draft.children(node):
-        level, row = _judge_siblings(draft, children, probs[node + 1], draws, position + len(path))
+        level, rows = _judge_siblings(draft, children, probs[node + 1], draws, position + len(path))
         checks += level
+        judged += rows[: len(level)]
         rejected = not level[-1].accepted
         if rejected:
             break
         node = level[-1].node
         path.append(node)
-    else:
-        row = probs[node + 1]
+    row = rows[-1] if rejected else probs[node + 1]
     token = _draw_last(row, draws, position)
     kind = "resampled" if rejected else "bonus" if path else "plain"
-    return Verdict(tuple(path), token, kind, tuple(checks))
+    drawn_from = [proposal(draft, check.node, probs) for check in checks]
+    stacked = (torch.stack(list_) if list_ else probs[:0] for list_ in (judged, drawn_from))
+    return Verdict(tuple(path), token, kind, tuple(checks), Laws(*stacked, row, *_of_nodes(draft, probs)))
 
 
 def _judge_siblings(
     draft: Draft, children: tuple[int, ...], row: Tensor, draws: Draws, position: int
-) -> tuple[list[Check], Tensor]:
-    """Judges one node's children in order up to the first accepted one; also the residual when all fail."""
-    target = row
-    columns = []
+) -> tuple[list[Check], list[Tensor]]:
+    """Judges one node's children in order up to the first accepted one; also the target's row before each of them and
+    after all."""
+    rows, columns = [row], []
     for child in children:
         token = draft.tokens[child]
         q = proposal(draft, child, row[None])
-        threshold = _threshold(row[token], q[token])
+        threshold = _threshold(rows[-1][token], q[token])
         u, kept = draws.below(threshold, ACCEPT, position, child)
-        columns.append(torch.stack([value.to(threshold.dtype) for value in (row[token], q[token], threshold, u, kept)]))
-        row = residual(row, q)
-    tokens = to_device([draft.tokens[child] for child in children], torch.long, row.device)
-    own_p = target[tokens].to(columns[0].dtype)
-    numbers = to_host(torch.cat([torch.stack(columns), own_p[:, None]], dim=1)).tolist()
+        numbers = (row[token], rows[-1][token], q[token], threshold, u, kept)
+        columns.append(torch.stack([value.to(threshold.dtype) for value in numbers]))
+        rows.append(residual(rows[-1], q))
     checks = []
-    for child, (p_judged, q, threshold, u, kept, p) in zip(children, numbers, strict=True):
+    for child, (p, p_judged, q, threshold, u, kept) in zip(
+        children, to_host(torch.stack(columns)).tolist(), strict=True
+    ):
         checks.append(Check(child, p, p_judged, q, min(1.0, threshold), u, bool(kept)))
         if kept:
             break
     refuse_nan([check.p for check in checks], "target")
-    return checks, row
+    return checks, rows
+
+
+def _of_nodes(draft: Draft, probs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Every drafted token's p at its parent, and its q."""
+    rows = to_device([parent + 1 for parent in draft.parents], torch.long, probs.device)
+    p = probs[rows, to_device(draft.tokens, torch.long, probs.device)]
+    q = [proposal(draft, node, probs)[token] for node, token in enumerate(draft.tokens)]
+    p, q = to_host(torch.stack([p, torch.stack(q)])).tolist()
+    return tuple(p), tuple(q)
 
 
 def _draw_last(row: Tensor, draws: Draws, position: int) -> int:

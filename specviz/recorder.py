@@ -6,9 +6,8 @@ and the emitted one, and the rest as a sum.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +15,12 @@ import torch
 from torch import Tensor
 
 from . import trace
-from .accept import Laws
 from .device import exact_dtype, to_device, to_host
 from .engine import Step
 from .text import TokenText
 
 NUM_TOP = 8
+TINY = 1e-37  # smaller probabilities are raised to it: arithmetic on denormal floats is many times slower
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,7 @@ class Recorder:
 
     def __init__(self, text: TokenText) -> None:
         self._text = text
+        self._labels = _Labels(text)
         self._decoder = text.incremental()
 
     @torch.inference_mode()
@@ -67,10 +67,11 @@ class Recorder:
         )
 
     def _positions(self, step: Step, numbers: _Numbers) -> tuple[trace.Position, ...]:
-        label, positions = self._text.label, []
-        for walk_node, child, columns, owed, stats in numbers.rows():
-            top = tuple([(token, label(token), *values) for token, values in columns.items()])
-            positions.append(trace.Position(walk_node, child, top, _rest(top, owed), *stats))
+        positions = []
+        for walk_node, child, has_q, ids, values, sums in numbers.rows():
+            top, rest = _top(ids, values, sums[-1], has_q, child is None, self._labels)
+            alone = has_q and len(step.draft.children(walk_node)) == 1
+            positions.append(trace.Position(walk_node, child, top, rest, *_statistics(sums, has_q, alone)))
         return tuple(positions)
 
     def _drafted(self, step: Step, numbers: _Numbers) -> tuple[trace.DraftToken, ...]:
@@ -109,54 +110,94 @@ class Recorder:
         return tuple(emitted)
 
 
+class _Labels(dict):
+    """Token id -> the text of its row, made once."""
+
+    def __init__(self, text: TokenText) -> None:
+        super().__init__()
+        self._text = text
+
+    def __missing__(self, token: int) -> str:
+        label = self[token] = self._text.label(token)
+        return label
+
+
 class _Numbers:
     """Everything a record needs from the device, gathered there, brought over and rounded at once."""
 
     def __init__(self, step: Step) -> None:
-        checks = step.verdict.checks
+        checks, laws = step.verdict.checks, step.verdict.laws
         self._step, self._num_checks = step, len(checks)
-        packed = _pack(step, step.plan.rule.laws(step.draft, step.probs, step.verdict))
-        on_host = to_host(torch.cat([part.reshape(-1) for part in packed])).numpy()
-        own = [number for check in checks for number in (check.p_judged, check.accept_prob, check.u)]
-        rounded = _nine_digits(np.concatenate([on_host, own]))
-        shapes = [part.shape for part in packed] + [(len(checks), 3)]
-        ends = np.cumsum([math.prod(shape) for shape in shapes])
-        parts = [rounded[end - math.prod(shape) : end].reshape(shape) for shape, end in zip(shapes, ends, strict=True)]
-        self._ids = parts[0].astype(np.int64).tolist()
-        self._values, self._stats, (self.draft_p, self.draft_q), final, self.judged = (
-            part.tolist() for part in parts[1:]
-        )
+        packed = _pack(step)
+        rounded = _nine_digits(to_host(torch.cat([part.reshape(-1) for part in packed])).numpy())
+        parts, start = [], 0
+        for part in packed:
+            parts.append(rounded[start : start + part.numel()].reshape(part.shape).tolist())
+            start += part.numel()
+        ids, self._values, self._sums, (self.final_p, final_q) = parts
+        self.draft_p, self.draft_q = ([*map(trace.round9, row)] for row in (laws.node_p, laws.node_q))
+        self._ids = [[int(token) for token in row] for row in ids]
         failed = step.verdict.kind == "resampled" and step.draft.probs[checks[-1].node] is not None
-        self.final_p, self.final_q = final[0], final[1] if failed else None
+        self.final_q = final_q if failed else None
+        self.judged = [tuple(map(trace.round9, (check.p_judged, check.accept_prob, check.u))) for check in checks]
 
     def rows(self):
-        """Per draw of the walk: node, child, columns by id (drafted, emitted, by p, by q), sum owed, statistics."""
+        """Per draw of the walk: node, child, whether it has a q, the shown ids, their values, the sums."""
         step = self._step
-        for row, (ids, values) in enumerate(zip(self._ids, self._values, strict=True)):
-            is_final = row == self._num_checks
-            node = step.verdict.last_node if is_final else step.draft.parents[step.verdict.checks[row].node]
-            child = None if is_final else step.verdict.checks[row].node
-            has_q = not is_final and step.draft.probs[child] is not None
-            columns, owed = _columns(ids, values, has_q, is_final), self._stats[row][-1]
-            yield node, child, columns, owed, self._statistics(row, child, has_q)
-
-    def _statistics(self, row: int, child: int | None, has_q: bool) -> tuple[float | None, ...]:
-        overlap, kl, p_entropy, q_entropy, _ = self._stats[row]
-        if not has_q:
-            return None, None, p_entropy, None
-        alone = len(self._step.draft.children(self._step.draft.parents[child])) == 1
-        return min(overlap, 1.0) if alone else None, max(kl, 0.0) if math.isfinite(kl) else None, p_entropy, q_entropy
+        for row, (ids, values, sums) in enumerate(zip(self._ids, self._values, self._sums, strict=True)):
+            if row == self._num_checks:
+                yield step.verdict.last_node, None, False, ids, values, sums
+            else:
+                child = step.verdict.checks[row].node
+                yield step.draft.parents[child], child, step.draft.probs[child] is not None, ids, values, sums
 
 
-def _columns(ids: list[int], values: list[list[float]], has_q: bool, is_final: bool) -> dict[int, tuple]:
-    """(p, q, residual, p_raw, q_raw) by id; the draft's likeliest tokens only where it gives them anything."""
+def _top(
+    ids: list[int], values: list[list[float]], owed: float, has_q: bool, is_final: bool, labels: Mapping[int, str]
+) -> tuple[tuple[tuple, ...], dict[str, float | None]]:
+    """The rows (id, text, p, q, residual, p_raw, q_raw), each id once, and what they leave out, per column.
+
+    The columns of a distribution add up to one, an empty residual to 0; the draft's likeliest tokens are shown only
+    where it gives them anything.
+    """
     num_sure = len(ids) - (len(ids) - 2) // 2  # the first two and the target's likeliest
-    columns = {}
-    for place, (token, line) in enumerate(zip(ids, values, strict=True)):
-        p, q, owed, p_raw, q_raw = line
-        if place < num_sure or q > 0:
-            columns[token] = (p, q, owed, p_raw, q_raw) if has_q else (p, None, None if is_final else owed, p_raw, None)
-    return columns
+    rows, seen = [], set()
+    sum_p = sum_q = sum_owed = sum_p_raw = sum_q_raw = 0.0
+    for place, token in enumerate(ids):
+        p, q, residual, p_raw, *q_raw = values[place]
+        if token in seen or (place >= num_sure and not q):
+            continue
+        seen.add(token)
+        q_raw = q_raw[0] if q_raw else q
+        sum_p, sum_q, sum_owed = sum_p + p, sum_q + q, sum_owed + residual
+        sum_p_raw, sum_q_raw = sum_p_raw + p_raw, sum_q_raw + q_raw
+        if has_q:
+            rows.append((token, labels[token], p, q, residual, p_raw, q_raw))
+        else:
+            rows.append((token, labels[token], p, None, None if is_final else residual, p_raw, None))
+    rest = {
+        "p": _left(sum_p),
+        "q": _left(sum_q) if has_q else None,
+        "residual": None if is_final else _left(sum_owed) if owed else 0.0,
+        "p_raw": _left(sum_p_raw),
+        "q_raw": _left(sum_q_raw) if has_q else None,
+    }
+    return tuple(rows), rest
+
+
+def _left(total: float) -> float:
+    return min(1.0, max(0.0, round(1.0 - total, 9)))
+
+
+def _statistics(sums: list[float], has_q: bool, alone: bool) -> tuple[float | None, ...]:
+    """Overlap (of an only child), KL(p||q), entropy of p and of q, in nats."""
+    p_log_p, q_log_q, p_log_q, beyond_q, owed = sums
+    p_entropy = trace.round9(-p_log_p)
+    if not has_q:
+        return None, None, p_entropy, None
+    overlap = trace.round9(max(0.0, 1.0 - owed)) if alone else None
+    kl = None if beyond_q else trace.round9(max(0.0, p_log_p - p_log_q))
+    return overlap, kl, p_entropy, trace.round9(-q_log_q)
 
 
 def _first_tokens(step: Step) -> list[list[int]]:
@@ -167,61 +208,46 @@ def _first_tokens(step: Step) -> list[list[int]]:
     return [*firsts, [step.verdict.token, step.verdict.token]]
 
 
-def _pack(step: Step, laws: Laws) -> tuple[Tensor, ...]:
-    """ids [M, R], values [M, R, 5], statistics and what is owed [M, 5], p and q of nodes [2, N] and last token [2]."""
-    p = torch.cat([laws.judged, laws.final[None]])  # [M, V]
-    q = torch.cat([laws.drawn_from, torch.zeros_like(p[:1])])
-    both = torch.cat([p, q])
+def _pack(step: Step) -> tuple[Tensor, ...]:
+    """ids [M, R], values [M, R, 4 or 5], sums [M, 5], the last token's p and q [2]; M draws, R tokens each."""
+    laws, num_draws = step.verdict.laws, len(step.verdict.checks) + 1
+    laws_q = torch.cat([laws.drawn_from, torch.zeros_like(laws.final[None])])  # [M, V]
+    both = torch.cat([laws.judged, laws.final[None], laws_q]).clamp_min_(TINY)  # [2M, V]
+    p, q = both[:num_draws], both[num_draws:]
     likeliest = both.topk(min(NUM_TOP, p.shape[1])).indices
-    ids = torch.cat([to_device(_first_tokens(step), torch.long, p.device), *likeliest.chunk(2)], dim=1)
+    shown = to_device(_first_tokens(step), torch.long, p.device)
+    ids = torch.cat([shown, likeliest[:num_draws], likeliest[num_draws:]], dim=1)
     owed = (p - q).clamp_min_(0)
-    p_raw, q_raw = _raw(step, q)
-    values = torch.stack([rows.gather(1, ids) for rows in (p, q, owed, p_raw, q_raw)], dim=-1)
     total = owed.sum(-1, keepdim=True)
-    values[..., 2] /= total.clamp_min(torch.finfo(owed.dtype).tiny)
+    values = torch.stack([*(rows.gather(1, ids) for rows in (p, q, owed)), *_raw(step, ids)], dim=-1)
+    values[..., 2] /= total.clamp_min(TINY)
     wide = ids.to(exact_dtype(p.device))  # the others widen when they are joined
-    return (
-        wide,
-        values,
-        torch.cat([_statistics(both, p, q), total], dim=1),
-        _node_numbers(step),
-        _final_numbers(step, q),
-    )
+    return wide, values, torch.cat([_sums(both, laws_q), total], dim=1), _final_numbers(step, q)
 
 
-def _statistics(both: Tensor, p: Tensor, q: Tensor) -> Tensor:
-    """Overlap, KL(p||q), entropy of p and of q, in nats, per draw [M, 4]. both: p above q, [2M, V]."""
-    logs = both.log()  # 0 log 0 is NaN and left out; p log 0 is infinite and stays
-    p_entropy, q_entropy = (-(both * logs).nansum(-1)).chunk(2)
-    kl = -(p * logs[len(p) :]).nansum(-1) - p_entropy
-    return torch.stack((torch.minimum(p, q).sum(-1), kl, p_entropy, q_entropy), dim=-1)
+def _sums(both: Tensor, laws_q: Tensor) -> Tensor:
+    """Sums of p ln p, q ln q, p ln q, and whether p has mass where q has none, per draw [M, 4]. both: p above q."""
+    num_draws = len(laws_q)
+    logs = both.log()
+    own = (both * logs).sum(-1)
+    p = both[:num_draws]
+    beyond_q = (p.masked_fill(laws_q > 0, 0.0).sum(-1) > 1e-30).to(p.dtype)
+    return torch.stack((own[:num_draws], own[num_draws:], (p * logs[num_draws:]).sum(-1), beyond_q), dim=-1)
 
 
-def _raw(step: Step, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Both models' unfiltered distributions at temperature 1 per draw [M, V]; zeros where there is no draft row."""
+def _raw(step: Step, ids: Tensor) -> tuple[Tensor, ...]:
+    """Both models' unfiltered probabilities of `ids` at temperature 1, [M, R] each; without q where it is q itself."""
     checks, draft = step.verdict.checks, step.draft
     parents = [draft.parents[check.node] for check in checks] + [step.verdict.last_node]
-    rows = to_device([parent + 1 for parent in parents], torch.long, q.device)
+    rows = to_device([parent + 1 for parent in parents], torch.long, ids.device)
     if step.plan.sampling.is_plain:
-        return step.probs[rows], q
-    q_raw = torch.zeros_like(q)
+        return (step.probs[rows[:, None], ids],)
+    p_raw = step.logits[rows].to(step.probs.dtype).softmax(-1)
+    q_raw = torch.zeros_like(p_raw)
     for row, check in enumerate(checks):
         if draft.logits[check.node] is not None:
-            q_raw[row] = draft.logits[check.node].to(q.dtype).softmax(-1)
-    return step.logits[rows].to(q.dtype).softmax(-1), q_raw
-
-
-def _node_numbers(step: Step) -> Tensor:
-    """p and q [2, N] of every drafted token at its parent; q is 1 for a point mass."""
-    draft, probs = step.draft, step.probs
-    rows = to_device([parent + 1 for parent in draft.parents], torch.long, probs.device)
-    tokens = to_device(draft.tokens, torch.long, probs.device)
-    q = probs.new_ones(len(draft))
-    drawn = [node for node, row in enumerate(draft.probs) if row is not None]
-    if drawn:
-        nodes = to_device(drawn, torch.long, probs.device)
-        q[nodes] = torch.stack([draft.probs[node] for node in drawn]).gather(1, tokens[nodes, None])[:, 0].to(q.dtype)
-    return torch.stack([probs[rows, tokens], q])
+            q_raw[row] = draft.logits[check.node].to(q_raw.dtype).softmax(-1)
+    return p_raw.gather(1, ids), q_raw.gather(1, ids)
 
 
 def _final_numbers(step: Step, q: Tensor) -> Tensor:
@@ -231,22 +257,15 @@ def _final_numbers(step: Step, q: Tensor) -> Tensor:
     return torch.stack([step.probs[verdict.last_node + 1, verdict.token], last_q[verdict.token]])
 
 
-def _rest(top: Sequence[tuple], owed: float) -> Mapping[str, float | None]:
-    """What the rows leave out, per column; the columns of a distribution add up to one, an empty residual to 0."""
-    sums = [None if column[0] is None else sum(column) for column in [*zip(*top, strict=True)][2:]]
-    if sums[2] is not None and owed == 0.0:
-        sums[2] = 1.0
-    left = [None if total is None else min(1.0, max(0.0, round(1.0 - total, 9))) for total in sums]
-    return {"p": left[0], "q": left[1], "residual": left[2], "p_raw": left[3], "q_raw": left[4]}
-
-
 def _nine_digits(values: np.ndarray) -> np.ndarray:
-    """trace.round9 of many numbers at once; what is smaller than 1e-12 becomes 0, infinity stays."""
+    """trace.round9 of many finite numbers at once; what is smaller than 1e-12 becomes 0."""
     size = np.abs(values)
-    ordinary = (size > 1e-12) & np.isfinite(values)
-    size[~ordinary] = 1.0
-    scale = 10.0 ** (8 - np.floor(np.log10(size)))
-    return np.where(ordinary, np.round(values * scale) / scale, np.where(np.isfinite(values), 0.0, values))
+    is_small = size < 1e-12
+    size[is_small] = 1.0
+    scale = 10.0 ** (8.0 - np.floor(np.log10(size)))
+    rounded = np.round(values * scale) / scale
+    rounded[is_small] = 0.0
+    return rounded
 
 
 def _timing(step: Step, record_started: float, situation: Situation) -> trace.Timing:

@@ -17,7 +17,7 @@ from specviz.controls import PACES
 from specviz.drafters.base import Method, Param
 from specviz.request import Request
 from specviz.settings import settings
-from specviz.ui.offer import Choice
+from specviz.ui.offer import FIRST_SEED, Choice
 
 ACTIONS = {
     "back": "Back",
@@ -33,9 +33,12 @@ SCRIPT_ORDER = ("hub.js", "stage.js")
 """The hub runs first and the stage last; the views between them only register themselves."""
 
 MOST_NEW_TOKENS = 2048
+SEED_INFO = (
+    f"One seed, one text. {FIRST_SEED} was chosen so that the first example shows every mark in its first steps."
+)
 
 _STAGE_JS = """specvizPage.stage(element, {props, watch, trigger, server});
-// events the page listens to: 'measure' 'ready'"""
+// events the page listens to: 'measure' 'refused'"""
 _PICKER_JS = """specvizPage.picker(element, {props, trigger});
 // events the page listens to: 'choose'"""
 _PICKER_HTML = '<label class="sv-field"><span>Examples</span><select aria-label="Ready prompts"></select></label>'
@@ -161,7 +164,7 @@ def drawer_fields(first: Request) -> dict[str, Component]:
             elem_id="max-tokens",
             buttons=[],
         ),
-        "seed": gr.Number(first.seed, precision=0, minimum=0, label="Seed", elem_id="seed"),
+        "seed": gr.Number(first.seed, precision=0, minimum=0, label="Seed", info=SEED_INFO, elem_id="seed"),
         "chat": gr.Checkbox(first.chat, label="Chat template", elem_id="chat"),
     }
 

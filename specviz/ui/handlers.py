@@ -114,18 +114,24 @@ class Handlers:
     def run(self, request: gr.Request, *values: Any) -> Iterator[str]:
         yield from increments(self._start(request, values), warn)
 
+    def _held(self, request: gr.Request) -> View | None:
+        """The session's unfinished run, paused and with nobody streaming from it; None if there is none."""
+        view = self._current(request)
+        if view is None or not view.is_live:
+            return None
+        view.run.pause()
+        view.idle.wait(SUPERSEDE_S)
+        return view if view.is_live else None
+
     @speaks
     def step(self, request: gr.Request, *values: Any) -> Iterator[str]:
-        """One real step of the paused run, or the first step of a new one."""
-        view = self._current(request)
-        if view is None or not view.is_paused:
-            view = self._start(request, values)
-        yield from increments(view, warn, max_steps=1)
+        """One real step: of the unfinished run, or the first one of a new run."""
+        yield from increments(self._held(request) or self._start(request, values), warn, max_steps=1)
 
     @speaks
     def resume(self, request: gr.Request) -> Iterator[str]:
-        view = self._current(request)
-        if view is None or not view.is_paused:
+        view = self._held(request)
+        if view is None:
             raise SpecvizError("there is no paused run to go on with: press Run")
         yield from increments(view, warn)
 

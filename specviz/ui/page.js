@@ -5,6 +5,7 @@
   const THEME = 'specviz-theme';
   const root = document.documentElement;
   let current = null;             // the run on the stage
+  let refused = () => {};
   const left = new Set();         // runs that the stage has left: a late last message must not bring them back
 
   const stored = () => { try { return localStorage.getItem(THEME); } catch (e) { return null; } };
@@ -15,10 +16,15 @@
     store(document.body.classList.toggle('dark') ? 'dark' : 'light');
   }
 
+  // name -> the panel that opens, if it is one, and the button that opens it
+  const OPENS = { drawer: ['#drawer', '#more'], setup: [null, '#fold button'] };
+
   function setOpen(name, isOpen) {
+    const [panel, button] = OPENS[name];
     root.toggleAttribute(`data-sv-${name}`, isOpen);
-    const panel = document.getElementById(name);
-    if (panel && name === 'drawer') panel.inert = !isOpen;
+    const hidden = panel && document.querySelector(panel);
+    if (hidden) hidden.inert = !isOpen;
+    document.querySelector(button)?.setAttribute('aria-expanded', String(isOpen));
   }
   const isOpen = (name) => root.hasAttribute(`data-sv-${name}`);
   const more = () => setOpen('drawer', !isOpen('drawer'));
@@ -26,10 +32,7 @@
   // on a phone: the one line that stands for the folded setup, and opens it
   function fold(element) {
     const line = element.querySelector('button');
-    line.addEventListener('click', () => {
-      setOpen('setup', !isOpen('setup'));
-      line.setAttribute('aria-expanded', String(isOpen('setup')));
-    });
+    line.addEventListener('click', () => setOpen('setup', !isOpen('setup')));
     const fields = () => ['#draft input', '#k input', '#temperature input', '#pace input:checked']
       .map((selector) => document.querySelector(selector)?.value);
     const summarise = () => {
@@ -67,11 +70,15 @@
     if (left.has(message.run)) return false;
     if (current && current !== message.run) left.add(current);
     current = message.run;
-    root.dataset.svState = message.state ? message.state.name : 'opened';
+    const { name, message: words } = message.state || { name: 'opened' };
+    root.dataset.svState = name;
+    // a running run that has something to say could not adopt a change: the lists go back to what is in force
+    if (name === 'running' && words) refused();
     return true;
   }
 
   function stage(element, host) {
+    refused = () => host.trigger('refused', {});
     const chosen = stored();
     if (chosen) document.body.classList.toggle('dark', chosen === 'dark');
     setOpen('drawer', false);
@@ -106,6 +113,10 @@
 
   document.addEventListener('keydown', (event) => {
     if (event.key === 'Escape' && isOpen('drawer')) setOpen('drawer', false);
+  });
+
+  document.addEventListener('click', (event) => {
+    if (event.target.closest('#run, #step')) setOpen('setup', false);
   });
 
   window.specvizPage = {

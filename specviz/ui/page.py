@@ -43,7 +43,7 @@ def build(offer: Offer, files: Mapping[str, Path], registry: Registry, bench: Wo
         handlers = Handlers(registry, bench, Form(tuple(fields)), offer)
         gr.api(handlers.run_to_end, api_name="run", concurrency_limit=API_LIMIT)
         _wire_runs(handlers, fields, buttons, stage)
-        _wire_live(handlers, fields, own)
+        _wire_live(handlers, fields, own, stage)
         _wire_rest(handlers, fields, buttons, own, stage)
         demo.unload(handlers.leave)
     return demo.queue(max_size=QUEUE_LIMIT)
@@ -109,12 +109,14 @@ def _wire_runs(handlers: Handlers, fields: Parts, buttons: Parts, stage: gr.HTML
     stage.measure(handlers.measure, None, stage, concurrency_limit=API_LIMIT, **_QUIET)
 
 
-def _wire_live(handlers: Handlers, fields: Parts, own: Parts) -> None:
+def _wire_live(handlers: Handlers, fields: Parts, own: Parts, stage: gr.HTML) -> None:
     """Changes that reach the run in progress; lists are queued because only a queued event can warn."""
     for name in _LIVE_NUMBERS:
         fields[name].input(handlers.live(name), fields[name], None, queue=False, **_LIVE)
     for name in _LIVE_CHOICES:
         fields[name].input(handlers.live_choice(name), fields[name], fields[name], concurrency_limit=None, **_LIVE)
+    choices = [fields[name] for name in _LIVE_CHOICES]
+    stage.refused(handlers.in_force, None, choices, **_NOW)
     fields["target"].change(handlers.fit_target, [fields["target"], fields["draft"]], fields["draft"], **_NOW)
     fitted = [fields["draft"], fields["k"], *(own[name] for name in METHODS if name in own)]
     fields["method"].change(handlers.fit_method, fields["method"], fitted, **_NOW)

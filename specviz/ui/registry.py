@@ -1,7 +1,7 @@
 """Who looks at what: browser session -> its current view, view id -> view. Knows no Gradio.
 
 A view is one run (live, paused or ended) or one opened trace, with the feed that turns its records into increments.
-The last `capacity` views are kept; a session that leaves stops its work but its trace stays.
+The least recently used views are forgotten; a session that leaves stops its work but its trace stays.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from specviz.session import Run, Status
 from specviz.trace import Event, Trace
 from specviz.views.feed import Feed
 
+MOST_VIEWS = 128
+MOST_STEPS = 10_000
+"""In all views together; a step with its records and its props takes about 25 kB."""
+
 
 @dataclass(slots=True, eq=False)
 class View:
@@ -29,6 +33,10 @@ class View:
     status: Status | None = None
     num_sent: int = 0
     idle: threading.Event = field(default_factory=threading.Event)
+    _claiming: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.idle.set()
 
     @property
     def is_live(self) -> bool:
@@ -41,6 +49,13 @@ class View:
     @property
     def is_slow(self) -> bool:
         return self.run is not None and self.run.controls.values().pace != "full"
+
+    def claim(self) -> bool:
+        """Whether the caller may stream from this view now; whoever may sets `idle` in the end."""
+        with self._claiming:
+            was_idle = self.idle.is_set()
+            self.idle.clear()
+            return was_idle
 
     def take_status(self, status: Status) -> bool:
         """Whether this is news to the stage."""
@@ -76,41 +91,46 @@ def _without_head(message: str) -> str:
 class Registry:
     """Thread-safe; every method is a few dictionary operations."""
 
-    def __init__(self, capacity: int = 128) -> None:
-        self._capacity = capacity
+    def __init__(self, most_views: int = MOST_VIEWS, most_steps: int = MOST_STEPS) -> None:
+        self._most_views, self._most_steps = most_views, most_steps
         self._lock = threading.Lock()
-        self._views: OrderedDict[str, View] = OrderedDict()
+        self._views: OrderedDict[str, View] = OrderedDict()  # the least recently used first
         self._current: dict[str, View] = {}
 
     def add_run(self, session: str, run: Run) -> View:
         """Make `run` the session's current view; what the session ran before is stopped."""
-        return self._add(session, View(run.id, Feed(run.id), run.trace, run))
+        return self._keep(View(run.id, Feed(run.id), run.trace, run), session)
 
     def add_trace(self, session: str, trace: Trace) -> View:
         """Make a loaded trace the session's current view."""
-        return self._add(session, self.keep(trace))
+        return self._keep(_view_of(trace), session)
 
     def keep(self, trace: Trace) -> View:
         """A view of a loaded trace that is nobody's current one."""
-        view_id = uuid.uuid4().hex
-        return self._keep(View(view_id, Feed.from_trace(trace, view_id), trace))
+        return self._keep(_view_of(trace), None)
 
-    def _add(self, session: str, view: View) -> View:
-        with self._lock:
-            previous = self._current.get(session)
-            self._current[session] = view
-        if previous is not None:
-            previous.stop()
-        return self._keep(view)
-
-    def _keep(self, view: View) -> View:
-        view.idle.set()
+    def _keep(self, view: View, session: str | None) -> View:
         with self._lock:
             self._views[view.id] = view
-            evicted = [self._views.popitem(last=False)[1] for _ in range(len(self._views) - self._capacity)]
-        for old in evicted:
+            previous = self._current.get(session)
+            if session is not None:
+                self._current[session] = view
+            leaving = [*self._forget(), *([previous] if previous else [])]
+        for old in leaving:
             old.stop()
         return view
+
+    def _forget(self) -> list[View]:
+        """Takes out the least recently used views until the rest fits; the newest and those that stream stay."""
+        forgotten = []
+        for old in list(self._views.values())[:-1]:
+            num_steps = sum(len(view.feed) for view in self._views.values())
+            if len(self._views) <= self._most_views and num_steps <= self._most_steps:
+                break
+            if old.idle.is_set():
+                forgotten.append(self._views.pop(old.id))
+        self._current = {session: view for session, view in self._current.items() if view.id in self._views}
+        return forgotten
 
     def current(self, session: str) -> View | None:
         return self._current.get(session)
@@ -132,3 +152,8 @@ class Registry:
 
     def num_running(self) -> int:
         return sum(not view.idle.is_set() for view in list(self._views.values()))
+
+
+def _view_of(trace: Trace) -> View:
+    view_id = uuid.uuid4().hex
+    return View(view_id, Feed.from_trace(trace, view_id), trace)

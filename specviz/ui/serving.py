@@ -90,6 +90,7 @@ def launch_options(registry: Registry, web_files: Mapping[str, Path], *, ready: 
             "openapi_url": None,
         },
         "theme": theme(),
+        "favicon_path": str(Path(__file__).with_name("favicon.svg")),
         "head": palette_head() + styles(web_files),
         "ssr_mode": False,
         "run_history": False,

@@ -18,9 +18,11 @@ FLUSH_S = 0.05
 def increments(view: View, warn: Callable[[str], None], max_steps: int | None = None) -> Iterator[str]:
     """Drive the view's run until it ends, pauses or has made `max_steps`; closing this generator stops the run.
 
-    `warn` is told what the running run has to say, such as a change it could not make.
+    `warn` is told what the running run has to say, such as a change it could not make. Nothing comes of a second
+    stream from a run that is streaming already.
     """
-    view.idle.clear()
+    if not view.claim():
+        return
     try:
         with closing(view.run.events(max_steps)) as events:
             yield from _gathered(view, events, warn)

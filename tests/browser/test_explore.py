@@ -308,7 +308,6 @@ def test_a_phone_never_scrolls_sideways_and_run_stays_in_reach(open_page, scheme
     choose_pace(page, "full")
     page.click("#run")
     wait_for_state(page, "finished")
-    page.click("#fold")
     page.evaluate("scrollTo(0, 1e6)")
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
     for name in ("back", "run", "forward"):
