@@ -7,7 +7,7 @@ and the emitted one, and the rest as a sum.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,8 +38,8 @@ class Recorder:
     """Keeps the text decoder of one run; `record` must see its steps in order."""
 
     def __init__(self, text: TokenText) -> None:
-        self._text = text
-        self._labels = _Labels(text)
+        self._labels = _Made(text.label)
+        self._pieces = _Made(text.piece)
         self._decoder = text.incremental()
 
     @torch.inference_mode()
@@ -68,8 +68,8 @@ class Recorder:
 
     def _positions(self, step: Step, numbers: _Numbers) -> tuple[trace.Position, ...]:
         positions = []
-        for walk_node, child, has_q, ids, values, sums in numbers.rows():
-            top, rest = _top(ids, values, sums[-1], has_q, child is None, self._labels)
+        for walk_node, child, has_q, sums, shown in numbers.rows():
+            top, rest = _top(shown, sums[-1], has_q, child is None, self._labels)
             alone = has_q and len(step.draft.children(walk_node)) == 1
             positions.append(trace.Position(walk_node, child, top, rest, *_statistics(sums, has_q, alone)))
         return tuple(positions)
@@ -85,7 +85,7 @@ class Recorder:
             nodes.append(
                 trace.DraftToken(
                     token,
-                    *self._text.piece(token),
+                    *self._pieces[token],
                     parent,
                     depth,
                     "accepted" if node in accepted else status,
@@ -110,16 +110,16 @@ class Recorder:
         return tuple(emitted)
 
 
-class _Labels(dict):
-    """Token id -> the text of its row, made once."""
+class _Made(dict):
+    """Token id -> what `make` says of it, asked once."""
 
-    def __init__(self, text: TokenText) -> None:
+    def __init__(self, make: Callable[[int], object]) -> None:
         super().__init__()
-        self._text = text
+        self._make = make
 
-    def __missing__(self, token: int) -> str:
-        label = self[token] = self._text.label(token)
-        return label
+    def __missing__(self, token: int) -> object:
+        made = self[token] = self._make(token)
+        return made
 
 
 class _Numbers:
@@ -134,41 +134,53 @@ class _Numbers:
         for part in packed:
             parts.append(rounded[start : start + part.numel()].reshape(part.shape).tolist())
             start += part.numel()
-        ids, self._values, self._sums, (self.final_p, final_q) = parts
+        ids, self._values, raw, self._sums, (self.final_p, final_q) = parts
         self.draft_p, self.draft_q = ([*map(trace.round9, row)] for row in (laws.node_p, laws.node_q))
         self._ids = [[int(token) for token in row] for row in ids]
+        self._p_raw, self._q_raw = self._unfiltered(raw)
         failed = step.verdict.kind == "resampled" and step.draft.probs[checks[-1].node] is not None
         self.final_q = final_q if failed else None
         self.judged = [tuple(map(trace.round9, (check.p_judged, check.accept_prob, check.u))) for check in checks]
 
+    def _unfiltered(self, raw: list) -> tuple[list, list]:
+        """Per draw the unfiltered p and q of its ids; None where they are p and q themselves."""
+        if not self._step.plan.sampling.is_plain:
+            return raw[0], raw[1]
+        rows: list[list[float] | None] = [None] * len(self._ids)
+        for row, values in zip(_after_rejection(self._step), raw, strict=True):
+            rows[row] = values
+        return rows, [None] * len(rows)
+
     def rows(self):
-        """Per draw of the walk: node, child, whether it has a q, the shown ids, their values, the sums."""
+        """Per draw of the walk: node, child, whether it has a q, the sums, and the shown ids with their values."""
         step = self._step
-        for row, (ids, values, sums) in enumerate(zip(self._ids, self._values, self._sums, strict=True)):
+        columns = zip(self._ids, self._values, self._p_raw, self._q_raw, strict=True)
+        for row, (sums, shown) in enumerate(zip(self._sums, columns, strict=True)):
             if row == self._num_checks:
-                yield step.verdict.last_node, None, False, ids, values, sums
+                yield step.verdict.last_node, None, False, sums, shown
             else:
                 child = step.verdict.checks[row].node
-                yield step.draft.parents[child], child, step.draft.probs[child] is not None, ids, values, sums
+                yield step.draft.parents[child], child, step.draft.probs[child] is not None, sums, shown
 
 
 def _top(
-    ids: list[int], values: list[list[float]], owed: float, has_q: bool, is_final: bool, labels: Mapping[int, str]
+    shown: tuple, owed: float, has_q: bool, is_final: bool, labels: Mapping[int, str]
 ) -> tuple[tuple[tuple, ...], dict[str, float | None]]:
     """The rows (id, text, p, q, residual, p_raw, q_raw), each id once, and what they leave out, per column.
 
     The columns of a distribution add up to one, an empty residual to 0; the draft's likeliest tokens are shown only
     where it gives them anything.
     """
+    ids, values, p_raws, q_raws = shown
     num_sure = len(ids) - (len(ids) - 2) // 2  # the first two and the target's likeliest
     rows, seen = [], set()
     sum_p = sum_q = sum_owed = sum_p_raw = sum_q_raw = 0.0
     for place, token in enumerate(ids):
-        p, q, residual, p_raw, *q_raw = values[place]
+        p, q, residual = values[place]
         if token in seen or (place >= num_sure and not q):
             continue
         seen.add(token)
-        q_raw = q_raw[0] if q_raw else q
+        p_raw, q_raw = p if p_raws is None else p_raws[place], q if q_raws is None else q_raws[place]
         sum_p, sum_q, sum_owed = sum_p + p, sum_q + q, sum_owed + residual
         sum_p_raw, sum_q_raw = sum_p_raw + p_raw, sum_q_raw + q_raw
         if has_q:
@@ -209,45 +221,59 @@ def _first_tokens(step: Step) -> list[list[int]]:
 
 
 def _pack(step: Step) -> tuple[Tensor, ...]:
-    """ids [M, R], values [M, R, 4 or 5], sums [M, 5], the last token's p and q [2]; M draws, R tokens each."""
+    """ids [M, R], values [M, R, 3], unfiltered values, sums [M, 5], the last token's p and q [2].
+
+    M draws, R tokens each.
+    """
     laws, num_draws = step.verdict.laws, len(step.verdict.checks) + 1
-    laws_q = torch.cat([laws.drawn_from, torch.zeros_like(laws.final[None])])  # [M, V]
-    both = torch.cat([laws.judged, laws.final[None], laws_q]).clamp_min_(TINY)  # [2M, V]
+    exact = torch.cat([laws.judged, laws.final[None], laws.drawn_from, torch.zeros_like(laws.final[None])])  # [2M, V]
+    both = exact.clamp_min(TINY)
     p, q = both[:num_draws], both[num_draws:]
     likeliest = both.topk(min(NUM_TOP, p.shape[1])).indices
     shown = to_device(_first_tokens(step), torch.long, p.device)
     ids = torch.cat([shown, likeliest[:num_draws], likeliest[num_draws:]], dim=1)
     owed = (p - q).clamp_min_(0)
     total = owed.sum(-1, keepdim=True)
-    values = torch.stack([*(rows.gather(1, ids) for rows in (p, q, owed)), *_raw(step, ids)], dim=-1)
-    values[..., 2] /= total.clamp_min(TINY)
+    values = torch.stack((p.gather(1, ids), q.gather(1, ids), owed.gather(1, ids) / total.clamp_min(TINY)), dim=-1)
     wide = ids.to(exact_dtype(p.device))  # the others widen when they are joined
-    return wide, values, torch.cat([_sums(both, laws_q), total], dim=1), _final_numbers(step, q)
+    return wide, values, _raw(step, ids), _sums(both, exact[num_draws:], total[:, 0]), _final_numbers(step, q)
 
 
-def _sums(both: Tensor, laws_q: Tensor) -> Tensor:
-    """Sums of p ln p, q ln q, p ln q, and whether p has mass where q has none, per draw [M, 4]. both: p above q."""
-    num_draws = len(laws_q)
+def _sums(both: Tensor, exact_q: Tensor, owed: Tensor) -> Tensor:
+    """Sums of p ln p, q ln q, p ln q, of p where q is nothing, and of what is owed, per draw [M, 5].
+
+    both: p above q, [2M, V], at least TINY.
+    """
+    num_draws = len(exact_q)
     logs = both.log()
-    own = (both * logs).sum(-1)
+    own = torch.linalg.vecdot(both, logs)
     p = both[:num_draws]
-    beyond_q = (p.masked_fill(laws_q > 0, 0.0).sum(-1) > 1e-30).to(p.dtype)
-    return torch.stack((own[:num_draws], own[num_draws:], (p * logs[num_draws:]).sum(-1), beyond_q), dim=-1)
+    cross, beyond_q = torch.linalg.vecdot(p, logs[num_draws:]), p.masked_fill(exact_q > 0, 0.0).sum(-1)
+    return torch.stack((own[:num_draws], own[num_draws:], cross, beyond_q, owed), dim=-1)
 
 
-def _raw(step: Step, ids: Tensor) -> tuple[Tensor, ...]:
-    """Both models' unfiltered probabilities of `ids` at temperature 1, [M, R] each; without q where it is q itself."""
+def _raw(step: Step, ids: Tensor) -> Tensor:
+    """The models' unfiltered probabilities of `ids` at temperature 1.
+
+    Plainly sampled, they are p and q themselves but for the draws that follow a rejection: those rows of p alone
+    [X, R]. Otherwise p and q of every draw, [2, M, R], q 0 where there is no draft row.
+    """
     checks, draft = step.verdict.checks, step.draft
-    parents = [draft.parents[check.node] for check in checks] + [step.verdict.last_node]
-    rows = to_device([parent + 1 for parent in parents], torch.long, ids.device)
+    nodes = [draft.parents[check.node] for check in checks] + [step.verdict.last_node]
     if step.plan.sampling.is_plain:
-        return (step.probs[rows[:, None], ids],)
-    p_raw = step.logits[rows].to(step.probs.dtype).softmax(-1)
-    q_raw = torch.zeros_like(p_raw)
+        rows = [step.probs[nodes[row] + 1].gather(0, ids[row]) for row in _after_rejection(step)]
+        return torch.stack(rows) if rows else step.probs[:0]
+    p_raw = step.logits[to_device([node + 1 for node in nodes], torch.long, ids.device)]
+    q_raw = torch.zeros_like(p_raw, dtype=step.probs.dtype)
     for row, check in enumerate(checks):
         if draft.logits[check.node] is not None:
             q_raw[row] = draft.logits[check.node].to(q_raw.dtype).softmax(-1)
-    return p_raw.gather(1, ids), q_raw.gather(1, ids)
+    return torch.stack((p_raw.to(q_raw.dtype).softmax(-1).gather(1, ids), q_raw.gather(1, ids)))
+
+
+def _after_rejection(step: Step) -> list[int]:
+    """The draws made from what an earlier rejection at the same place left of p."""
+    return [row + 1 for row, check in enumerate(step.verdict.checks) if not check.accepted]
 
 
 def _final_numbers(step: Step, q: Tensor) -> Tensor:
