@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from . import trace
 from .accept import RULES
 from .controls import LIVE, ControlValues
@@ -34,11 +36,12 @@ class Cast:
         return self.values is not None and all(getattr(values, name) == getattr(self.values, name) for name in LIVE)
 
     def unloaded(self, values: ControlValues) -> str:
-        """The names among `values` that are needed and that this run has not used yet."""
+        """The names, as they may be shown, of what `values` needs and this run has not used yet."""
         wanted = [("target", values.target)]
         if "draft" in METHODS[values.method].roles:
             wanted.append(("draft", values.draft))
-        return " and ".join(name for role, name in wanted if name is not None and (role, name) not in self._taken)
+        missing = [name for role, name in wanted if name is not None and (role, name) not in self._taken]
+        return " and ".join(map(self._library.shown_name, missing))
 
     def take(self, values: ControlValues) -> None:
         """Loads what is missing and makes `values` the ones in force. Raises SpecvizError and changes nothing."""
@@ -70,6 +73,15 @@ class Cast:
             draft_model=None if draft is None else draft.name,
             target=target.name,
         )
+
+    def shown_request(self) -> Request:
+        """The run's request with its models by the names they are shown by, never by a folder's path."""
+        draft = self._request.draft
+        if self.draft is not None:
+            draft = self.draft.name
+        elif draft is not None:
+            draft = self._library.shown_name(draft)
+        return replace(self._request, target=self.target.name, draft=draft)
 
     def models_event(self, index: int) -> trace.Models | None:
         """The event that must stand before the next step, if its models are not the ones last announced."""

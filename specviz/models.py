@@ -124,6 +124,15 @@ class Library:
         with loading:
             return self._find(source.key) or self._load(source, on_progress or _unwatched)
 
+    def shown_name(self, wanted: str) -> str:
+        """What may be shown and stored of a name: a folder's base name only. Loads nothing."""
+        if wanted in catalog.MODELS or wanted in self._sources:
+            return wanted
+        try:
+            return find(wanted, allow_any=self.allow_any).name
+        except SpecvizError:
+            return Path(wanted).name
+
     def loaded_names(self) -> list[str]:
         """The models in memory, the most recently used last."""
         with self._tables:

@@ -173,27 +173,23 @@ def _top(
     """
     ids, values, p_raws, q_raws = shown
     num_sure = len(ids) - (len(ids) - 2) // 2  # the first two and the target's likeliest
-    rows, seen = [], set()
-    sum_p = sum_q = sum_owed = sum_p_raw = sum_q_raw = 0.0
+    places: dict[int, int] = {}
     for place, token in enumerate(ids):
-        p, q, residual = values[place]
-        if token in seen or (place >= num_sure and not q):
-            continue
-        seen.add(token)
-        p_raw, q_raw = p if p_raws is None else p_raws[place], q if q_raws is None else q_raws[place]
-        sum_p, sum_q, sum_owed = sum_p + p, sum_q + q, sum_owed + residual
-        sum_p_raw, sum_q_raw = sum_p_raw + p_raw, sum_q_raw + q_raw
-        if has_q:
-            rows.append((token, labels[token], p, q, residual, p_raw, q_raw))
-        else:
-            rows.append((token, labels[token], p, None, None if is_final else residual, p_raw, None))
-    rest = {
-        "p": _left(sum_p),
-        "q": _left(sum_q) if has_q else None,
-        "residual": None if is_final else _left(sum_owed) if owed else 0.0,
-        "p_raw": _left(sum_p_raw),
-        "q_raw": _left(sum_q_raw) if has_q else None,
-    }
+        if token not in places and (place < num_sure or values[place][1]):
+            places[token] = place
+    p, q, residual = zip(*[values[place] for place in places.values()], strict=True)
+    p_raw = p if p_raws is None else [p_raws[place] for place in places.values()]
+    q_raw = q if q_raws is None else [q_raws[place] for place in places.values()]
+    unknown = (None,) * len(p)
+    if not has_q:
+        q = q_raw = unknown
+    if is_final:
+        residual = unknown
+    rows = zip(places, [labels[token] for token in places], p, q, residual, p_raw, q_raw, strict=True)
+    columns = (("p", p), ("q", q), ("residual", residual), ("p_raw", p_raw), ("q_raw", q_raw))
+    rest = {name: None if column is unknown else _left(sum(column)) for name, column in columns}
+    if residual is not unknown and not owed:
+        rest["residual"] = 0.0
     return tuple(rows), rest
 
 
@@ -248,7 +244,7 @@ def _sums(both: Tensor, exact_q: Tensor, owed: Tensor) -> Tensor:
     logs = both.log()
     own = torch.linalg.vecdot(both, logs)
     p = both[:num_draws]
-    cross, beyond_q = torch.linalg.vecdot(p, logs[num_draws:]), p.masked_fill(exact_q > 0, 0.0).sum(-1)
+    cross, beyond_q = torch.linalg.vecdot(p, logs[num_draws:]), torch.linalg.vecdot(p, 1 - exact_q.sign())
     return torch.stack((own[:num_draws], own[num_draws:], cross, beyond_q, owed), dim=-1)
 
 
@@ -289,7 +285,7 @@ def _nine_digits(values: np.ndarray) -> np.ndarray:
     is_small = size < 1e-12
     size[is_small] = 1.0
     scale = 10.0 ** (8.0 - np.floor(np.log10(size)))
-    rounded = np.round(values * scale) / scale
+    rounded = np.rint(values * scale) / scale
     rounded[is_small] = 0.0
     return rounded
 

@@ -90,7 +90,9 @@ class Run:
         self._cast = Cast(self.request, bench.library)
         self._steps: Iterator[Step] | None = None
         self._recorder: Recorder | None = None
+        self._guard = threading.Lock()  # over `_is_read` and the end of a run that nobody reads
         self._is_read = False
+        self._unread: trace.Footer | None = None
         self._spent_s = 0.0
         self._due = 0.0  # when the pace allows the next step
 
@@ -98,19 +100,29 @@ class Run:
         self.controls.set("paused", True)
 
     def stop(self) -> None:
-        """Ends the run before its next step; a paused run ends when its events are asked for again."""
+        """Ends the run before its next step; a paused run at once: its footer comes when its events are asked for."""
         self.controls.set("stopped", True)
+        with self._guard:
+            self._end_if_left()
+
+    def _end_if_left(self) -> None:
+        """Ends a run that was stopped and that nobody goes on with. Holds no model after that."""
+        if not self._is_read and self.state == "paused" and self.controls.values().stopped:
+            self._unread = self._end("stopped", None)
 
     def events(self, max_steps: int | None = None) -> Iterator[Status | trace.Event]:
         """The run's events until it ends, is paused, or has made max_steps steps; call again to go on.
 
         Raises SpecvizError after recording it in the footer. Closing the iterator ends the run. One reader at a time.
         """
-        if self._is_read:
-            raise ValueError("the events of this run are being read already")
-        if self.state == "finished":
+        with self._guard:
+            if self._is_read:
+                raise ValueError("the events of this run are being read already")
+            is_over, unread, self._unread = self.state == "finished", self._unread, None
+            self._is_read = not is_over
+        if is_over:
+            yield from () if unread is None else (unread,)
             return
-        self._is_read = True
         self.controls.set("paused", False)
         resumed, place = time.perf_counter(), self.bench.places.join()
         try:
@@ -135,7 +147,9 @@ class Run:
         finally:
             self._spent_s += time.perf_counter() - resumed
             self.bench.places.leave(place)
-            self._is_read = False
+            with self._guard:
+                self._is_read = False
+                self._end_if_left()
 
     def _open(self) -> Iterator[Status | trace.Event]:
         if self._steps is not None:
@@ -160,7 +174,7 @@ class Run:
                 version=trace.VERSION,
                 specviz=__version__,
                 created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                request=self.request.to_dict(),
+                request=self._cast.shown_request().to_dict(),
                 environment=environment(self._cast.plan.target.device),
                 prompt=trace.Prompt(rendered, pieces),
             )

@@ -141,12 +141,14 @@ class Handlers:
             view.run.pause()
 
     def stop(self, request: gr.Request) -> Any:
-        """A running run says itself that it has ended; for a paused one this says it."""
+        """A running run says itself that it has ended; for a paused one, or one about to pause, this says it."""
         view = self._current(request)
         if view is None or not view.is_live:
             return gr.skip()
         view.stop()
-        return [*increments(view, warn)][-1] if view.is_paused else gr.skip()
+        if view.run.state == "running" or not view.idle.wait(SUPERSEDE_S):
+            return gr.skip()
+        return [*increments(view, warn)][-1]
 
     def leave(self, request: gr.Request) -> None:
         self._registry.leave(request.session_hash)
