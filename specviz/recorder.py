@@ -20,6 +20,7 @@ from .engine import Step
 from .text import TokenText
 
 NUM_TOP = 8
+NUM_SUMS = 5
 TINY = 1e-37  # smaller probabilities are raised to it: arithmetic on denormal floats is many times slower
 
 
@@ -128,39 +129,47 @@ class _Numbers:
     def __init__(self, step: Step) -> None:
         checks, laws = step.verdict.checks, step.verdict.laws
         self._step, self._num_checks = step, len(checks)
-        packed = _pack(step)
-        rounded = _nine_digits(to_host(torch.cat([part.reshape(-1) for part in packed])).numpy())
-        parts, start = [], 0
-        for part in packed:
-            parts.append(rounded[start : start + part.numel()].reshape(part.shape).tolist())
-            start += part.numel()
-        ids, self._values, raw, self._sums, (self.final_p, final_q) = parts
+        draws, raw = _pack(step)
+        size = draws.numel()
+        on_host = to_host(draws.reshape(-1) if raw is None else torch.cat([draws.reshape(-1), raw.reshape(-1)]))
+        rounded = _nine_digits(on_host.numpy())
+        self._draws = rounded[:size].reshape(draws.shape).tolist()
+        self._num_shown = (draws.shape[1] - NUM_SUMS) // 4
+        self._p_raw, self._q_raw = self._unfiltered(None if raw is None else rounded[size:].reshape(raw.shape).tolist())
         self.draft_p, self.draft_q = ([*map(trace.round9, row)] for row in (laws.node_p, laws.node_q))
-        self._ids = [[int(token) for token in row] for row in ids]
-        self._p_raw, self._q_raw = self._unfiltered(raw)
-        failed = step.verdict.kind == "resampled" and step.draft.probs[checks[-1].node] is not None
-        self.final_q = final_q if failed else None
         self.judged = [tuple(map(trace.round9, (check.p_judged, check.accept_prob, check.u))) for check in checks]
+        self.final_p, self.final_q = self._final()
 
-    def _unfiltered(self, raw: list) -> tuple[list, list]:
+    def _unfiltered(self, raw: list | None) -> tuple[list, list]:
         """Per draw the unfiltered p and q of its ids; None where they are p and q themselves."""
+        p_raw: list[list[float] | None] = [None] * len(self._draws)
+        if raw is None:
+            return p_raw, p_raw
         if not self._step.plan.sampling.is_plain:
             return raw[0], raw[1]
-        rows: list[list[float] | None] = [None] * len(self._ids)
         for row, values in zip(_after_rejection(self._step), raw, strict=True):
-            rows[row] = values
-        return rows, [None] * len(rows)
+            p_raw[row] = values
+        return p_raw, [None] * len(p_raw)
+
+    def _final(self) -> tuple[float, float | None]:
+        """The target's own p of the last token, and the q of the draft that failed there; it is shown second there."""
+        verdict, draft, second = self._step.verdict, self._step.draft, self._num_shown + 1
+        if verdict.kind != "resampled":
+            return self._draws[-1][self._num_shown], None
+        here = [row for row, check in enumerate(verdict.checks) if draft.parents[check.node] == verdict.last_node]
+        has_q = draft.probs[verdict.checks[-1].node] is not None
+        return self._draws[here[0]][second], self._draws[here[-1]][self._num_shown + second] if has_q else None
 
     def rows(self):
-        """Per draw of the walk: node, child, whether it has a q, the sums, and the shown ids with their values."""
-        step = self._step
-        columns = zip(self._ids, self._values, self._p_raw, self._q_raw, strict=True)
-        for row, (sums, shown) in enumerate(zip(self._sums, columns, strict=True)):
+        """Per draw of the walk: node, child, whether it has a q, the sums, and the shown ids with their columns."""
+        step, size = self._step, self._num_shown
+        for row, (draw, *raw) in enumerate(zip(self._draws, self._p_raw, self._q_raw, strict=True)):
+            shown = ([int(token) for token in draw[:size]], *(draw[size * i : size * (i + 1)] for i in (1, 2, 3)), *raw)
             if row == self._num_checks:
-                yield step.verdict.last_node, None, False, sums, shown
+                yield step.verdict.last_node, None, False, draw[4 * size :], shown
             else:
                 child = step.verdict.checks[row].node
-                yield step.draft.parents[child], child, step.draft.probs[child] is not None, sums, shown
+                yield step.draft.parents[child], child, step.draft.probs[child] is not None, draw[4 * size :], shown
 
 
 def _top(
@@ -171,15 +180,14 @@ def _top(
     The columns of a distribution add up to one, an empty residual to 0; the draft's likeliest tokens are shown only
     where it gives them anything.
     """
-    ids, values, p_raws, q_raws = shown
+    ids, p, q, residual, p_raw, q_raw = shown
     num_sure = len(ids) - (len(ids) - 2) // 2  # the first two and the target's likeliest
     places: dict[int, int] = {}
     for place, token in enumerate(ids):
-        if token not in places and (place < num_sure or values[place][1]):
+        if token not in places and (place < num_sure or q[place]):
             places[token] = place
-    p, q, residual = zip(*[values[place] for place in places.values()], strict=True)
-    p_raw = p if p_raws is None else [p_raws[place] for place in places.values()]
-    q_raw = q if q_raws is None else [q_raws[place] for place in places.values()]
+    columns = (p, q, residual, p if p_raw is None else p_raw, q if q_raw is None else q_raw)
+    p, q, residual, p_raw, q_raw = ([column[place] for place in places.values()] for column in columns)
     unknown = (None,) * len(p)
     if not has_q:
         q = q_raw = unknown
@@ -216,13 +224,11 @@ def _first_tokens(step: Step) -> list[list[int]]:
     return [*firsts, [step.verdict.token, step.verdict.token]]
 
 
-def _pack(step: Step) -> tuple[Tensor, ...]:
-    """ids [M, R], values [M, R, 3], unfiltered values, sums [M, 5], the last token's p and q [2].
-
-    M draws, R tokens each.
-    """
+def _pack(step: Step) -> tuple[Tensor, Tensor | None]:
+    """Per draw (M) and shown token (R) the ids, p, q, residual, then the sums: [M, 4R + NUM_SUMS]; and `_raw`."""
     laws, num_draws = step.verdict.laws, len(step.verdict.checks) + 1
-    exact = torch.cat([laws.judged, laws.final[None], laws.drawn_from, torch.zeros_like(laws.final[None])])  # [2M, V]
+    final = laws.final[None]
+    exact = torch.cat([laws.judged, final, laws.drawn_from, torch.zeros_like(final)])  # [2M, V]
     both = exact.clamp_min(TINY)
     p, q = both[:num_draws], both[num_draws:]
     likeliest = both.topk(min(NUM_TOP, p.shape[1])).indices
@@ -230,35 +236,35 @@ def _pack(step: Step) -> tuple[Tensor, ...]:
     ids = torch.cat([shown, likeliest[:num_draws], likeliest[num_draws:]], dim=1)
     owed = (p - q).clamp_min_(0)
     total = owed.sum(-1, keepdim=True)
-    values = torch.stack((p.gather(1, ids), q.gather(1, ids), owed.gather(1, ids) / total.clamp_min(TINY)), dim=-1)
+    residual = owed.gather(1, ids) / total.clamp_min(TINY)
     wide = ids.to(exact_dtype(p.device))  # the others widen when they are joined
-    return wide, values, _raw(step, ids), _sums(both, exact[num_draws:], total[:, 0]), _final_numbers(step, q)
+    sums = _sums(both, exact[num_draws:])
+    return torch.cat([wide, p.gather(1, ids), q.gather(1, ids), residual, sums, total], dim=1), _raw(step, ids)
 
 
-def _sums(both: Tensor, exact_q: Tensor, owed: Tensor) -> Tensor:
-    """Sums of p ln p, q ln q, p ln q, of p where q is nothing, and of what is owed, per draw [M, 5].
+def _sums(both: Tensor, exact_q: Tensor) -> Tensor:
+    """Sums of p ln p, q ln q, p ln q, and of p where q is nothing, per draw [M, 4].
 
     both: p above q, [2M, V], at least TINY.
     """
     num_draws = len(exact_q)
-    logs = both.log()
+    logs, p = both.log(), both[:num_draws]
     own = torch.linalg.vecdot(both, logs)
-    p = both[:num_draws]
     cross, beyond_q = torch.linalg.vecdot(p, logs[num_draws:]), torch.linalg.vecdot(p, 1 - exact_q.sign())
-    return torch.stack((own[:num_draws], own[num_draws:], cross, beyond_q, owed), dim=-1)
+    return torch.stack((own[:num_draws], own[num_draws:], cross, beyond_q), dim=1)
 
 
-def _raw(step: Step, ids: Tensor) -> Tensor:
+def _raw(step: Step, ids: Tensor) -> Tensor | None:
     """The models' unfiltered probabilities of `ids` at temperature 1.
 
     Plainly sampled, they are p and q themselves but for the draws that follow a rejection: those rows of p alone
-    [X, R]. Otherwise p and q of every draw, [2, M, R], q 0 where there is no draft row.
+    [X, R], if any. Otherwise p and q of every draw, [2, M, R], q 0 where there is no draft row.
     """
     checks, draft = step.verdict.checks, step.draft
     nodes = [draft.parents[check.node] for check in checks] + [step.verdict.last_node]
     if step.plan.sampling.is_plain:
         rows = [step.probs[nodes[row] + 1].gather(0, ids[row]) for row in _after_rejection(step)]
-        return torch.stack(rows) if rows else step.probs[:0]
+        return torch.stack(rows) if rows else None
     p_raw = step.logits[to_device([node + 1 for node in nodes], torch.long, ids.device)]
     q_raw = torch.zeros_like(p_raw, dtype=step.probs.dtype)
     for row, check in enumerate(checks):
@@ -270,13 +276,6 @@ def _raw(step: Step, ids: Tensor) -> Tensor:
 def _after_rejection(step: Step) -> list[int]:
     """The draws made from what an earlier rejection at the same place left of p."""
     return [row + 1 for row, check in enumerate(step.verdict.checks) if not check.accepted]
-
-
-def _final_numbers(step: Step, q: Tensor) -> Tensor:
-    """The target's and the last judged draft row's probability of the last token, [2]."""
-    verdict = step.verdict
-    last_q = q[len(verdict.checks) - 1] if verdict.checks else q[-1]
-    return torch.stack([step.probs[verdict.last_node + 1, verdict.token], last_q[verdict.token]])
 
 
 def _nine_digits(values: np.ndarray) -> np.ndarray:

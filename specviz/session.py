@@ -92,23 +92,24 @@ class Run:
         self._recorder: Recorder | None = None
         self._guard = threading.Lock()  # over `_is_read` and the end of a run that nobody reads
         self._is_read = False
-        self._unread: trace.Footer | None = None
+        self._unread: trace.Event | None = None
         self._spent_s = 0.0
         self._due = 0.0  # when the pace allows the next step
 
     def pause(self) -> None:
         self.controls.set("paused", True)
 
-    def stop(self) -> None:
-        """Ends the run before its next step; a paused run at once: its footer comes when its events are asked for."""
+    def stop(self) -> bool:
+        """Ends the run before its next step, a paused one at once; whether this ended it.
+
+        The footer of a run that ended here comes when its events are asked for.
+        """
         self.controls.set("stopped", True)
         with self._guard:
-            self._end_if_left()
-
-    def _end_if_left(self) -> None:
-        """Ends a run that was stopped and that nobody goes on with. Holds no model after that."""
-        if not self._is_read and self.state == "paused" and self.controls.values().stopped:
+            if self._is_read or self.state != "paused":
+                return False
             self._unread = self._end("stopped", None)
+            return True
 
     def events(self, max_steps: int | None = None) -> Iterator[Status | trace.Event]:
         """The run's events until it ends, is paused, or has made max_steps steps; call again to go on.
@@ -116,23 +117,20 @@ class Run:
         Raises SpecvizError after recording it in the footer. Closing the iterator ends the run. One reader at a time.
         """
         with self._guard:
-            if self._is_read:
+            if self.state == "finished":
+                left, self._unread = self._unread, None
+            elif self._is_read:
                 raise ValueError("the events of this run are being read already")
-            is_over, unread, self._unread = self.state == "finished", self._unread, None
-            self._is_read = not is_over
-        if is_over:
-            yield from () if unread is None else (unread,)
+            else:
+                left, self._is_read = None, True
+        if self.state == "finished":
+            yield from () if left is None else (left,)
             return
         self.controls.set("paused", False)
-        resumed, place = time.perf_counter(), self.bench.places.join()
         try:
-            yield from self._wait(place, self.bench.places, "waiting for a free place")
-            if self.controls.values().stopped:
-                yield self._end("stopped", None) or Status("finished")
-                return
-            resumed = time.perf_counter()  # time in the queue is not the run's
-            yield from self._open()
-            yield from self._go(max_steps, resumed - self._spent_s)
+            yield from self._in_place(max_steps)
+            if (footer := self._let_go()) is not None:
+                yield footer
         except GeneratorExit:
             self._end("stopped", "the stream was closed")
             raise
@@ -144,12 +142,28 @@ class Run:
             if (footer := self._end("error", message)) is not None:
                 yield footer
             raise SpecvizError(message) from error
+
+    def _in_place(self, max_steps: int | None) -> Iterator[Status | trace.Event]:
+        """Holds one of the places for runs while it goes on."""
+        resumed, place = time.perf_counter(), self.bench.places.join()
+        try:
+            yield from self._wait(place, self.bench.places, "waiting for a free place")
+            if self.controls.values().stopped:
+                yield self._end("stopped", None) or Status("finished")
+                return
+            resumed = time.perf_counter()  # time in the queue is not the run's
+            yield from self._open()
+            yield from self._go(max_steps, resumed - self._spent_s)
         finally:
             self._spent_s += time.perf_counter() - resumed
             self.bench.places.leave(place)
-            with self._guard:
-                self._is_read = False
-                self._end_if_left()
+
+    def _let_go(self) -> trace.Event | None:
+        """From here on nobody reads; a paused run that was stopped meanwhile ends here, and this is its footer."""
+        with self._guard:
+            self._is_read = False
+            is_left = self.state == "paused" and self.controls.values().stopped
+            return self._end("stopped", None) if is_left else None
 
     def _open(self) -> Iterator[Status | trace.Event]:
         if self._steps is not None:

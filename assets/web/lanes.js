@@ -24,9 +24,10 @@
     }
 
     // All rows in sight share their columns, as many as the widest of them needs.
-    function widen() {
+    function widen(from, until) {
       let wanted = 1;
       for (const index of rows.keys()) {
+        if (index < from || index > until) continue;
         const { cells, more } = hub.steps[index], own = cells.length + 1 + (more ? 1 : 0);
         if (own > wanted) wanted = own;
       }
@@ -94,7 +95,8 @@
       if (toNewest) host.scrollTop = tops[hub.cursor];
       toNewest = false;
       const height = host.clientHeight || ROW * 5;
-      const from = rowAt(host.scrollTop) - BEYOND, until = rowAt(host.scrollTop + height) + BEYOND;
+      const first = rowAt(host.scrollTop), last = rowAt(host.scrollTop + height - 1);
+      const from = first - BEYOND, until = last + BEYOND;
       for (const [index, made] of rows) {
         if (index < from || index > until || index >= hub.cursor) {
           made.remove();
@@ -107,7 +109,7 @@
         rows.set(index, made);
         sheet.append(made);
       }
-      widen();
+      widen(first, last);
       mark();
     }
 

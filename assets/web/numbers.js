@@ -3,6 +3,7 @@
 (() => {
   const { element, sentence } = window.specviz;
   const PATIENCE = 30000;                             // milliseconds until Measure may be pressed again
+  const LASTING = 1000;                               // milliseconds after which a wait between two steps is told
 
   window.specviz.views.numbers = (root, hub, { trigger }) => {
     const part = (name) => root.querySelector(`[data-number="${name}"]`);
@@ -11,7 +12,7 @@
     const state = root.querySelector('.sv-state');
     const table = root.querySelector('.sv-table-body');
     const measure = root.querySelector('[data-do="measure"]');
-    let shownSentence = null, shownContext = null;
+    let shownSentence = null, shownContext = null, told = null, telling = 0;
 
     function totals() {
       const step = hub.steps[hub.cursor - 1];
@@ -42,13 +43,30 @@
       measure.textContent = 'Measure';
     }
 
+    // The state to tell. Several runs take turns at the engine: a short wait between two steps is no news.
+    function toTell() {
+      const isWaiting = hub.state && hub.state.name === 'queued' && !hub.end;
+      if (isWaiting && told && told.name === 'running') {
+        telling = telling || setTimeout(() => {
+          told = hub.state;
+          news();
+        }, LASTING);
+      } else {
+        clearTimeout(telling);
+        telling = 0;
+        told = hub.state;
+      }
+      return told;
+    }
+
     function news() {
+      const now = toTell();
       const name = hub.state ? hub.state.name : '';
       const recorded = hub.head && hub.head.recorded;
       const ended = hub.end && !hub.playing ? hub.end.words : '';
-      const words = recorded ? ['recorded run', ended].filter(Boolean).join(' · ') : ended || (hub.state ? hub.state.words : '');
+      const words = recorded ? ['recorded run', ended].filter(Boolean).join(' · ') : ended || (now ? now.words : '');
       state.textContent = words;
-      state.dataset.name = recorded ? 'recorded' : hub.end ? hub.end.reason : name;
+      state.dataset.name = recorded ? 'recorded' : hub.end ? hub.end.reason : now ? now.name : '';
       state.hidden = !words;
       root.dataset.state = name;
       root.toggleAttribute('data-busy', hub.isLive() && !hub.steps.length);
@@ -74,7 +92,9 @@
     });
     table.closest('details').addEventListener('toggle', numbers);
     hub.on('reset', () => {
-      shownSentence = shownContext = null;
+      shownSentence = shownContext = told = null;
+      clearTimeout(telling);
+      telling = 0;
       context.replaceChildren();
       idle();
       totals();

@@ -141,14 +141,14 @@ class Handlers:
             view.run.pause()
 
     def stop(self, request: gr.Request) -> Any:
-        """A running run says itself that it has ended; for a paused one, or one about to pause, this says it."""
+        """A running run says itself that it has ended; for a paused one this says it."""
         view = self._current(request)
         if view is None or not view.is_live:
             return gr.skip()
-        view.stop()
-        if view.run.state == "running" or not view.idle.wait(SUPERSEDE_S):
+        if not view.stop():
             return gr.skip()
-        return [*increments(view, warn)][-1]
+        view.idle.wait(SUPERSEDE_S)
+        return [gr.skip(), *increments(view, warn)][-1]
 
     def leave(self, request: gr.Request) -> None:
         self._registry.leave(request.session_hash)

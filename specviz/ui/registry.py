@@ -43,10 +43,6 @@ class View:
         return self.run is not None and self.run.state != "finished"
 
     @property
-    def is_paused(self) -> bool:
-        return self.run is not None and self.run.state == "paused" and self.idle.is_set()
-
-    @property
     def is_slow(self) -> bool:
         return self.run is not None and self.run.controls.values().pace != "full"
 
@@ -78,9 +74,9 @@ class View:
         """What a stage with `first` steps lacks; None while there is nothing but a status."""
         return None if self.trace.header is None else self.feed.since(first)
 
-    def stop(self) -> None:
-        if self.run is not None:
-            self.run.stop()
+    def stop(self) -> bool:
+        """Whether this ended the run; one that streams says itself that it has ended."""
+        return self.run is not None and self.run.stop()
 
 
 def _without_head(message: str) -> str:

@@ -131,7 +131,8 @@ class Feed:
         words = ENDINGS.get(footer.reason, footer.reason)
         count = f"{self._counters.num_emitted:,} tokens in {self._counters.num_steps:,} steps"
         detail = f": {visible(footer.message)}" if footer.message else ""
-        return {"reason": footer.reason, "words": f"{words}{detail} · {count}"}
+        parts = [f"{words}{detail}", *([count] if self._counters.num_steps else [])]
+        return {"reason": footer.reason, "words": " · ".join(parts)}
 
 
 def _context(step: Step, models: Models | None) -> list[list[str]]:

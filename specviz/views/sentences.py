@@ -17,6 +17,7 @@ STEERING = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
 FORMAT_KEPT = "\u200c\u200d"  # joiners belong to emoji and to scripts
 SPACE = "␣"
 PERCENT = "\u00a0%"
+TINY = 1e-5  # shares below this are called less than 0.001 %
 HALF_UP = 1e-9  # 62.5 reads 63, as people round
 CHANGE_NAMES = {
     "k": "K",
@@ -60,10 +61,11 @@ def percent(share: float) -> str:
 
 
 def apart(first: float, second: float) -> tuple[str, str]:
-    """Both shares as percent numbers without the sign, with as many digits as it takes to tell them apart."""
+    """Both shares as percent numbers without the sign, with the digits it takes to tell them apart and from nothing."""
     for more in range(7):
         words = _hundredths(first, more), _hundredths(second, more)
-        if words[0] != words[1] or first == second:
+        is_nothing = any(float(word) == 0 and share >= TINY for word, share in zip(words, (first, second), strict=True))
+        if not is_nothing and (words[0] != words[1] or first == second):
             break
     return words
 
@@ -146,13 +148,14 @@ def changes(before: Settings | None, step: Step) -> list[str]:
         return []
     now = step.settings
     known = [name for name in step.changed if name in CHANGE_NAMES]
-    return [f"{CHANGE_NAMES[name]} {_value(getattr(before, name))} → {_value(getattr(now, name))}" for name in known]
+    values = ((name, _value(name, getattr(before, name)), _value(name, getattr(now, name))) for name in known)
+    return [f"{CHANGE_NAMES[name]} {old} → {new}" for name, old, new in values]
 
 
-def _value(value: object) -> str:
+def _value(name: str, value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
-    return "none" if value is None else label(str(value))
+    return "none" if value is None else label(str(value).replace("_", " ") if name == "method" else str(value))
 
 
 def spoken(step: Step) -> str:

@@ -6,7 +6,7 @@ A sentence is a list of texts; every second one is a token to set off.
 from __future__ import annotations
 
 from specviz.trace import DraftToken, EmittedToken, Step
-from specviz.views.sentences import Sentence, apart, named, percent, thrown
+from specviz.views.sentences import TINY, Sentence, apart, named, percent, thrown
 
 
 def last_token(step: Step) -> EmittedToken | None:
@@ -37,6 +37,8 @@ def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentenc
     gave = f" {drafted}\u00a0%, the target {_after(step, node)}"
     if p >= token.q:
         gave += f"{target}\u00a0%: no less, so it is always kept."
+    elif p < TINY:
+        gave += f"less than {100 * TINY:g}\u00a0%: keep it {chance} of the time."
     else:
         gave += f"only {target}\u00a0%: keep it {target}/{drafted} = {chance} of the time."
     return ["The draft gave ", named(token), gave + fell + verdict, *replacement]

@@ -98,6 +98,7 @@ def test_the_three_numbers_and_the_sentence_are_those_of_the_step_shown(stage):
     push(page, message)
     for cursor in (1, 3, 5):
         page.evaluate("(cursor) => hub.seek(cursor)", cursor)
+        settle(page)
         totals = message["steps"][cursor - 1]["totals"]
         assert page.inner_text('[data-number="calls"]') == totals["tokens_per_call"]
         assert page.inner_text('[data-number="kept"]') == totals["kept"]
