@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -12,7 +14,7 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 
 from specviz.trace import Trace, parse_event, read_trace
-from specviz.ui import serving
+from specviz.ui import page, serving
 from specviz.ui.offer import web_files
 
 
@@ -146,3 +148,20 @@ def test_no_page_names_another_host_that_the_browser_would_call(client):
     config = client.get("/config").json()
     assert config["analytics_enabled"] is False
     assert not config.get("stylesheets")
+
+
+def test_a_file_sent_to_be_opened_is_deleted_after_a_while(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "KEEP_UPLOADS", (1, 1))
+    with pages.served(tmp_path) as served:
+        sent = {"files": (f"{tmp_path.name}.jsonl", tmp_path.name.encode())}
+        kept = Path(httpx.post(f"{served.address}/gradio_api/upload", files=sent).json()[0])
+        assert kept.is_file()
+        deadline = time.monotonic() + 10
+        while kept.exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert not kept.exists()
+
+
+@pytest.mark.parametrize(("host", "typed"), [("10.0.0.5", "10.0.0.5"), ("fe80::1", "[fe80::1]")])
+def test_the_typed_address_is_one_that_a_browser_takes(host, typed):
+    assert serving.typed_address(host, 7860) == f"http://{typed}:7860"

@@ -163,6 +163,14 @@ def test_a_closed_tab_stops_the_run_and_keeps_its_trace(page, registry):
     assert registry.get(view.id).trace.footer.reason == "stopped"
 
 
+def test_a_closed_tab_ends_a_paused_run_at_once(page, registry):
+    list(page.step(SESSION, *values()))
+    view = registry.current("one")
+    page.leave(SESSION)
+    assert not view.is_live
+    assert view.trace.footer.reason == "stopped"
+
+
 def test_a_new_run_first_stops_the_old_one_of_the_same_session_only(page, registry):
     list(page.step(SESSION, *values()))
     list(page.step(OTHER, *values()))

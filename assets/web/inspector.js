@@ -165,7 +165,8 @@
 
     // A random point on the drafted bar: inside the solid part it would be kept, else cut.
     function throwDarts(count) {
-      const { bar: width, fill } = shown.dart, track = parts.rows.querySelector('.sv-track');
+      const { bar: width, fill } = shown.zoom || shown.dart;
+      const track = shown.zoom ? parts.enlarged : parts.rows.querySelector('.sv-track');
       let kept = 0;
       for (const old of track.querySelectorAll('.sv-throw')) old.remove();
       for (let thrown = 0; thrown < count; thrown += 1) {

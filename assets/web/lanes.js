@@ -12,7 +12,7 @@
     let tops = [0];                                   // tops[i]: where row i begins, its change line included
     let rows = new Map();
     let columns = 1;
-    let newest = -1, toNewest = false;
+    let newest = -1, toNewest = false, stays = false;  // stays: the newest row is in sight and shall stay there
     const redraw = window.specviz.framed(() => draw());
 
     const changed = (index) => hub.steps[index].changes.length > 0;
@@ -157,22 +157,30 @@
         rows.delete(newest);
       }
       measure(to);
-      toNewest = true;
+      toNewest = stays = true;
       redraw();
     });
     hub.on('select', (detail) => {
       const place = hub.selected();
       const how = detail && detail.how;
       if (place && (how === 'key' || how === 'pointer')) {
-        toNewest = false;
+        toNewest = stays = false;
         reveal(place.step);
         draw();
       }
       const on = mark();
       if (on && how === 'key' && root.contains(document.activeElement)) on.focus({ preventScroll: true });
     });
-    host.addEventListener('scroll', redraw, { passive: true });
-    new ResizeObserver(redraw).observe(host);
+    host.addEventListener('scroll', () => {
+      stays = host.scrollTop + host.clientHeight >= tops[hub.cursor] - 1;
+      redraw();
+    }, { passive: true });
+    const resized = () => {
+      toNewest = toNewest || stays;
+      redraw();
+    };
+    new ResizeObserver(resized).observe(host);
+    window.addEventListener('resize', resized);
     window.specviz.pointing(sheet, '.sv-cell', hub);
   };
 })();

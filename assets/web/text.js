@@ -37,7 +37,7 @@
         const node = piece(index, part);
         block.append(node);
         made.push(node);
-        if (part[0].includes('\n')) startBlock();
+        if (part[0].endsWith('\n')) startBlock();
       }
       blockSteps += 1;
       boxes.push(made);

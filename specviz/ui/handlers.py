@@ -199,11 +199,11 @@ class Handlers:
 
     @speaks
     def measure(self, request: gr.Request) -> str:
-        """The measured speed of this run's settings against one target call per token."""
+        """The measured speed of the settings this run has come to, against one target call per token."""
         view = self._current(request)
         if view is None or view.run is None:
             raise SpecvizError("there is nothing to measure here: run something first")
-        view.feed.measured(measure(view.run.request, self._bench))
+        view.feed.measured(measure(view.run.request_in_force(), self._bench))
         return view.increment()
 
     @speaks

@@ -19,6 +19,8 @@ RUN_LIMIT = 128
 """Streams at once. Each waits for its turn at the engine, which is fair; this only bounds threads."""
 QUEUE_LIMIT = 256
 API_LIMIT = 4
+KEEP_UPLOADS = (600, 3600)
+"""Seconds between two looks for files that were sent to be opened, and the age at which they are deleted."""
 
 Parts = dict[str, Component]
 
@@ -33,7 +35,7 @@ _IN_BROWSER = ("theme", "save", "more", "back", "forward")
 
 def build(offer: Offer, files: Mapping[str, Path], registry: Registry, bench: Workbench, shown: str = "") -> gr.Blocks:
     """The whole page. `files`: the browser's half; `bench`: what runs share; `shown`: the stage's first message."""
-    with gr.Blocks(title="specviz", analytics_enabled=False, fill_width=True) as demo:
+    with gr.Blocks(title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS) as demo:
         buttons = _bar(files)
         fields, actions = _setup(offer, files)
         stage = components.stage(files, since(registry), shown)

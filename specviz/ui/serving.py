@@ -182,7 +182,11 @@ def is_loopback(host: str) -> bool:
 
 def typed_address(host: str, port: int) -> str:
     """The address other people in the room type: this machine's own address when bound to all of them."""
-    return f"http://{_lan_address() if host in ('0.0.0.0', '::', '') else host}:{port}"
+    return web_address(_lan_address() if host in ("0.0.0.0", "::", "") else host, port)
+
+
+def web_address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _lan_address() -> str:

@@ -20,7 +20,7 @@ from specviz.trace import load_trace
 from specviz.ui.offer import Offer, make_offer, web_files
 from specviz.ui.page import build
 from specviz.ui.registry import Registry
-from specviz.ui.serving import is_loopback, launch_options, typed_address
+from specviz.ui.serving import is_loopback, launch_options, typed_address, web_address
 
 PORTS_TRIED = 20
 
@@ -66,7 +66,7 @@ def start(host: str, port: int | None, target: str | None, draft: str | None, op
     page = make_page(make_offer(target, draft, any_model=library.allow_any), library, opened)
     port = free_port(host, settings().server_port, PORTS_TRIED) if port is None else free_port(host, port, 1)
     page.launch(host, port)
-    print(f"specviz: open http://{host if is_loopback(host) else 'localhost'}:{port}", flush=True)
+    print(f"specviz: open {web_address(host if is_loopback(host) else 'localhost', port)}", flush=True)
     if not is_loopback(host):
         print(f"specviz: others on this network type {typed_address(host, port)}", flush=True)
     threading.Thread(target=page.warm_up, daemon=True, name="warm-up").start()

@@ -17,6 +17,7 @@ STEERING = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
 FORMAT_KEPT = "\u200c\u200d"  # joiners belong to emoji and to scripts
 SPACE = "␣"
 PERCENT = "\u00a0%"
+ROUGH = 0.05  # a share rounded by more than this part of itself misleads in a quotient
 TINY = 1e-5  # shares below this are called less than 0.001 %
 HALF_UP = 1e-9  # 62.5 reads 63, as people round
 CHANGE_NAMES = {
@@ -61,13 +62,17 @@ def percent(share: float) -> str:
 
 
 def apart(first: float, second: float) -> tuple[str, str]:
-    """Both shares as percent numbers without the sign, with the digits it takes to tell them apart and from nothing."""
+    """Both shares as percent numbers without the sign, with the digits it takes to compare and divide them."""
     for more in range(7):
         words = _hundredths(first, more), _hundredths(second, more)
-        is_nothing = any(float(word) == 0 and share >= TINY for word, share in zip(words, (first, second), strict=True))
-        if not is_nothing and (words[0] != words[1] or first == second):
+        is_rough = any(_is_rough(share, word) for share, word in zip((first, second), words, strict=True))
+        if not is_rough and (words[0] != words[1] or first == second):
             break
     return words
+
+
+def _is_rough(share: float, word: str) -> bool:
+    return share >= TINY and abs(float(word) - 100 * share) > ROUGH * 100 * share
 
 
 def _hundredths(share: float, more_digits: int) -> str:
@@ -121,9 +126,10 @@ def _spelled(char: str) -> str:
 
 
 def named(token: DraftToken | EmittedToken) -> str:
-    """A token inside a sentence: without the space that most tokens begin with."""
+    """A token inside a sentence: without the space that most begin with, in quotation marks where it is no word."""
     shown = label(token.text, token.bytes)
-    return shown[1:] if shown.startswith(SPACE) and len(shown.strip(SPACE)) > 0 else shown
+    word = shown[1:] if shown.startswith(SPACE) and len(shown.strip(SPACE)) > 0 else shown
+    return word if any(char.isalnum() for char in word) else f"“{word}”"
 
 
 def headline(settings: Settings) -> Sentence:

@@ -9,7 +9,7 @@ from specviz.counters import Counters
 from specviz.measures import METRICS, metrics
 from specviz.views.sentences import visible
 
-SAME = 0.02  # ratios this close to one are called the same speed
+SAME = "1.0"  # a ratio that reads so is called the same speed
 
 
 def speed_words(counters: Counters, measured: Mapping[str, Any] | None, *, recorded: bool) -> dict[str, Any]:
@@ -44,9 +44,10 @@ def _was_paced(counters: Counters) -> bool:
 
 
 def _known(speedup: float, baseline: float, speed: float, where: str, note: str) -> dict[str, Any]:
-    how = "the same speed" if abs(speedup - 1) <= SAME else "faster" if speedup > 1 else "slower"
+    shown = f"{speedup:.1f}"
+    how = "the same speed" if shown == SAME else "faster" if speedup > 1 else "slower"
     words = f"{how}, {where}: {_rate(baseline)}\u00a0→\u00a0{_rate(speed)} tokens/s"
-    return {"value": f"{speedup:.1f}×", "words": words, "note": visible(note), "can_measure": False}
+    return {"value": f"{shown}×", "words": words, "note": visible(note), "can_measure": False}
 
 
 def _rate(tokens_per_s: float) -> str:

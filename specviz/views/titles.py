@@ -37,6 +37,8 @@ def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentenc
     gave = f" {drafted}\u00a0%, the target {_after(step, node)}"
     if p >= token.q:
         gave += f"{target}\u00a0%: no less, so it is always kept."
+    elif p == 0:
+        gave += "0\u00a0%: never kept."
     elif p < TINY:
         gave += f"less than {100 * TINY:g}\u00a0%: keep it {chance} of the time."
     else:

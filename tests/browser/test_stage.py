@@ -115,6 +115,22 @@ def test_the_legend_counts_up_to_the_step_shown(stage):
     assert shown(page, ".sv-legend .sv-count") == [str(counts[status]) for status in order]
 
 
+def test_a_short_wait_between_two_steps_is_not_told(stage):
+    page, message = stage(), whole(traces.chain(), recorded=False)
+    queued = {"name": "queued", "message": "", "ahead": 2, "words": "waiting, 2 ahead"}
+    running = RUNNING | {"words": "running"}
+    push(page, {**part(message, 0, 1), "state": running})
+    push(page, {**part(message, 1, 1), "state": queued})
+    assert page.inner_text(".sv-state") == "running"
+    push(page, {**part(message, 1, 2), "state": running})
+    page.wait_for_timeout(1200)
+    assert page.inner_text(".sv-state") == "running"
+    push(page, {**part(message, 2, 2), "state": queued})
+    page.wait_for_function("document.querySelector('.sv-state').textContent === 'waiting, 2 ahead'", timeout=5000)
+    push(page, {**part(message, 2, 3), "state": running})
+    assert page.inner_text(".sv-state") == "running"
+
+
 # ---- increments ---------------------------------------------------------------------------------------------------
 
 
