@@ -13,8 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from .bench import Prompt, Row, run_bench, specviz_contender, step_overhead_ms, summarise, transformers_contender
 from .errors import SpecvizError
 from .lm import CachedLM
+from .machine import environment
 from .models import Library, LoadedModel, check_pair
-from .session import environment
 from .settings import assets_dir
 
 MIN_PROMPTS = 8

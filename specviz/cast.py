@@ -15,10 +15,11 @@ from .lm import CachedLM
 from .models import Library, LoadedModel, check_pair
 from .request import Request
 from .sampling import Sampling
+from .text import render_chat
 
 
 class Cast:
-    """`take` puts new values into force or changes nothing; each model and drafter is kept for the whole run."""
+    """`take` puts new values into force or changes nothing; models and drafters are kept while there is room."""
 
     def __init__(self, request: Request, library: Library) -> None:
         self._request, self._library = request, library
@@ -46,7 +47,7 @@ class Cast:
     def take(self, values: ControlValues) -> None:
         """Loads what is missing and makes `values` the ones in force. Raises SpecvizError and changes nothing."""
         method = METHODS[values.method]
-        target = self._library.load(values.target)
+        target = self._load(values.target)
         if self.target is not None and target.info.tokenizer_sha != self.target.info.tokenizer_sha:
             raise SpecvizError(
                 f"{target.name} cuts text into other tokens than {self.target.name}, so it cannot go on with this "
@@ -74,6 +75,24 @@ class Cast:
             target=target.name,
         )
 
+    def prompt(self) -> tuple[str, list[int]]:
+        """The prompt as the target sees it, and its ids. Raises SpecvizError for ids that it does not have."""
+        request, target = self._request, self.target
+        if request.prompt_ids is not None:
+            too_large = [token for token in request.prompt_ids if token >= target.info.vocab_size]
+            if too_large:
+                raise SpecvizError(
+                    f"prompt_ids must be below the target's vocabulary size {target.info.vocab_size} "
+                    f"(got {too_large[0]})"
+                )
+            decoder = target.text.incremental()
+            text = request.prompt or "".join(decoder.push(token).text for token in request.prompt_ids)
+            return text, list(request.prompt_ids)
+        if not request.chat:
+            return request.prompt, target.text.encode(request.prompt)
+        rendered = render_chat(target.tokenizer, request.prompt)
+        return rendered, target.text.encode(rendered, special=False)
+
     def shown_request(self) -> Request:
         """The run's request with its models by the names they are shown by, never by a folder's path."""
         draft = self._request.draft
@@ -97,12 +116,31 @@ class Cast:
         self._drafters.clear()
         self.plan = self.target = self.draft = None
 
+    def _load(self, name: str) -> LoadedModel:
+        """Loads a model; if it is refused, once more without the models that this run no longer uses."""
+        try:
+            return self._library.load(name)
+        except SpecvizError:
+            if not self._drop_idle():
+                raise
+            return self._library.load(name)
+
+    def _drop_idle(self) -> bool:
+        in_force = {("target", self.target), ("draft", self.draft)} if self.target is not None else set()
+        names = {(role, loaded.name) for role, loaded in in_force if loaded is not None}
+        idle = [key for key in self._lms if key not in names]
+        for key in idle:
+            del self._lms[key]
+        if self.plan is not None:
+            self._drafters = {key: kept for key, kept in self._drafters.items() if kept is self.plan.drafter}
+        return bool(idle)
+
     def _draft_for(self, method: Method, values: ControlValues, target: LoadedModel) -> LoadedModel | None:
         if "draft" not in method.roles:
             return None
         if values.draft is None:
             raise SpecvizError(f"the method {method.name} needs a draft model (got none); choose one or another method")
-        draft = self._library.load(values.draft)
+        draft = self._load(values.draft)
         check_pair(target, draft)
         return draft
 

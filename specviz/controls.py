@@ -16,6 +16,7 @@ from .errors import SpecvizError
 from .request import Request
 
 LIVE = ("k", "temperature", "top_k", "top_p", "method", "draft", "target")
+REFUSABLE = ("method", "draft", "target")
 _INDEXED = ("method", "target", "draft", "pace")
 PACES = {"slow": 1.0, "reading": 0.25, "full": 0.0}  # seconds from one step to the next
 
@@ -101,10 +102,12 @@ class Controls:
         with self._guard:
             self._write(replace(self._read(), **{name: checked}))
 
-    def restore(self, values: ControlValues) -> None:
-        """Takes the live settings back to `values`; pace, pause and stop stay as they are."""
+    def restore(self, values: ControlValues, refused: ControlValues) -> None:
+        """Takes back the model names and the method of a refused change, unless they have changed again since."""
         with self._guard:
-            self._write(replace(self._read(), **{name: getattr(values, name) for name in LIVE}))
+            now = self._read()
+            names = [name for name in REFUSABLE if getattr(now, name) == getattr(refused, name)]
+            self._write(replace(now, **{name: getattr(values, name) for name in names}))
 
     def offer(self, kind: str, name: str) -> None:
         """Adds a model name that may be chosen from now on."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from itertools import islice
 
 
 class Ticket:
     """A place in the line. `ready` when its holder may go; give it back with `FairLock.leave`."""
 
-    __slots__ = ("ready",)
+    __slots__ = ("is_aside", "ready")
 
     def __init__(self) -> None:
         self.ready = threading.Event()
+        self.is_aside = False
 
 
 class FairLock:
@@ -37,6 +39,17 @@ class FairLock:
                 self._line.remove(ticket)
             self._admit()
 
+    def step_aside(self, ticket: Ticket) -> bool:
+        """Keeps the place but lets others go first until `step_back`; False if it is this ticket's turn already."""
+        with self._guard:
+            ticket.is_aside = not ticket.ready.is_set()
+            return ticket.is_aside
+
+    def step_back(self, ticket: Ticket) -> None:
+        with self._guard:
+            ticket.is_aside = False
+            self._admit()
+
     def ahead(self, ticket: Ticket) -> int:
         """How many must go before this ticket may; 0 when it may now."""
         with self._guard:
@@ -48,7 +61,7 @@ class FairLock:
         return len(self._line)
 
     def _admit(self) -> None:
-        for place, ticket in enumerate(self._line):
-            if place >= self._capacity:
-                return
+        num_free = self._capacity - sum(ticket.ready.is_set() for ticket in self._line)
+        waiting = (ticket for ticket in self._line if not (ticket.is_aside or ticket.ready.is_set()))
+        for ticket in islice(waiting, num_free):
             ticket.ready.set()

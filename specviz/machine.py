@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -34,6 +36,18 @@ def dtype(on: torch.device) -> torch.dtype:
     if wanted != "auto":
         return getattr(torch, wanted)
     return torch.bfloat16 if on.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
+
+
+def environment(on: torch.device) -> dict[str, object]:
+    """What a measured number depends on besides the models."""
+    named = torch.cuda.get_device_name(on) if on.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "device_name": named,
+        "threads": torch.get_num_threads(),
+    }
 
 
 def model_budget(on: torch.device) -> int | None:

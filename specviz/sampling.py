@@ -32,7 +32,8 @@ class Sampling:
             peak, place = wide.max(-1, keepdim=True)
             return torch.zeros_like(wide).scatter_(-1, place, 1.0 + (peak - peak))  # not-a-number stays visible
         if self.temperature != 1.0:
-            wide = (wide - wide.amax(-1, keepdim=True)) / self.temperature
+            coldest = torch.finfo(wide.dtype).tiny  # what is smaller would be 0 in this number format
+            wide = (wide - wide.amax(-1, keepdim=True)) / max(self.temperature, coldest)
         if 0 < self.top_k < wide.shape[-1]:
             least = wide.topk(self.top_k, dim=-1).values[..., -1:]
             wide = wide.masked_fill(wide < least, float("-inf"))

@@ -6,35 +6,30 @@ generator may be resumed on another thread.
 
 from __future__ import annotations
 
-import platform
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
-from importlib.metadata import version
 from typing import TypeVar
-
-import torch
 
 from . import __version__, catalog, trace
 from .accept import RULES
 from .cast import Cast
-from .controls import PACES, Controls, ControlValues
+from .controls import LIVE, PACES, Controls, ControlValues
 from .drafters import METHODS
 from .draws import Seeded
 from .engine import Step, speculate
 from .errors import SpecvizError
 from .fairness import FairLock, Ticket
 from .lm import CachedLM
-from .machine import is_out_of_memory
-from .models import Library, LoadedModel
+from .machine import environment, is_out_of_memory
+from .models import Library
 from .recorder import Recorder, Situation
 from .request import Request
 from .score import score
 from .settings import settings
-from .text import render_chat
 
 Entry = TypeVar("Entry")
 SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls again
@@ -96,6 +91,12 @@ class Run:
         self._spent_s = 0.0
         self._due = 0.0  # when the pace allows the next step
 
+    def request_in_force(self) -> Request:
+        """The request as live changes have left it; another method has its own parameters at their defaults."""
+        values = self._cast.values or self.controls.values()
+        params = self.request.params if values.method == self.request.method else {}
+        return replace(self.request, params=params, **{name: getattr(values, name) for name in LIVE})
+
     def pause(self) -> None:
         self.controls.set("paused", True)
 
@@ -117,13 +118,11 @@ class Run:
         Raises SpecvizError after recording it in the footer. Closing the iterator ends the run. One reader at a time.
         """
         with self._guard:
-            if self.state == "finished":
-                left, self._unread = self._unread, None
-            elif self._is_read:
+            is_over, left, self._unread = self.state == "finished", self._unread, None
+            if self._is_read and not is_over:
                 raise ValueError("the events of this run are being read already")
-            else:
-                left, self._is_read = None, True
-        if self.state == "finished":
+            self._is_read = not is_over
+        if is_over:
             yield from () if left is None else (left,)
             return
         self.controls.set("paused", False)
@@ -173,7 +172,7 @@ class Run:
         yield Status("loading", f"loading {self._cast.unloaded(values)}")
         self._cast.take(values)
         target = self._cast.target
-        rendered, tokens = prompt_tokens(self.request, target)
+        rendered, tokens = self._cast.prompt()
         self._recorder = Recorder(target.text)
         self._steps = speculate(
             tokens,
@@ -241,9 +240,11 @@ class Run:
         return "time" if limit is not None and time.perf_counter() - started > limit else None
 
     def _wait(self, ticket: Ticket, lock: FairLock, message: str) -> Iterator[Status]:
-        """Until the ticket is ready or the run is stopped."""
+        """Until the ticket is ready or the run is stopped. Whoever does not come back for more holds nobody up."""
         while not ticket.ready.wait(0.25) and not self.controls.values().stopped:
-            yield Status("queued", message, lock.ahead(ticket))
+            if lock.step_aside(ticket):
+                yield Status("queued", message, lock.ahead(ticket))
+                lock.step_back(ticket)
 
     def _adopt(self, values: ControlValues) -> Iterator[Status | trace.Event]:
         """Puts changed settings into force; a change that cannot be made is taken back and said in a Status."""
@@ -255,8 +256,10 @@ class Run:
             except SpecvizError as error:
                 if not self.trace.steps:
                     raise
-                self.controls.restore(self._cast.values)
+                self.controls.restore(self._cast.values, refused=values)
                 yield Status("running", str(error))
+                yield from self._adopt(self.controls.values())
+                return
         if (models := self._cast.models_event(len(self.trace.models))) is not None:
             yield self._add(models)
 
@@ -276,15 +279,21 @@ class Run:
         )
         return step, self._recorder.record(step, situation)
 
-    def _close(self, reason: str) -> Iterator[trace.Event]:
+    def _close(self, reason: str) -> Iterator[Status | trace.Event]:
+        """Scores the finished text; one that cannot be scored is finished all the same."""
         ticket = self.bench.engine.join()
+        scores = message = None
         try:
-            ticket.ready.wait()
-            scores = self._scores()
+            yield from self._wait(ticket, self.bench.engine, "waiting for the engine")
+            if ticket.ready.is_set():
+                scores = self._scores()
+        except Exception as error:  # as many kinds as a step
+            message = f"the text was not scored: {_in_words(error, self._cast)}"
         finally:
             self.bench.engine.leave(ticket)
-        yield self._add(scores)
-        yield self._end(reason, None)
+        if scores is not None:
+            yield self._add(scores)
+        yield self._end(reason, message)
 
     def _scores(self) -> trace.Scores:
         plan, draft = self._cast.plan, self._cast.draft
@@ -312,37 +321,9 @@ class Run:
         return event
 
 
-def prompt_tokens(request: Request, target: LoadedModel) -> tuple[str, list[int]]:
-    """The prompt as the model sees it, and its ids."""
-    if request.prompt_ids is not None:
-        too_large = [token for token in request.prompt_ids if token >= target.info.vocab_size]
-        if too_large:
-            raise SpecvizError(
-                f"prompt_ids must be below the target's vocabulary size {target.info.vocab_size} (got {too_large[0]})"
-            )
-        decoder = target.text.incremental()
-        text = request.prompt or "".join(decoder.push(token).text for token in request.prompt_ids)
-        return text, list(request.prompt_ids)
-    if not request.chat:
-        return request.prompt, target.text.encode(request.prompt)
-    rendered = render_chat(target.tokenizer, request.prompt)
-    return rendered, target.text.encode(rendered, special=False)
-
-
 def baseline_key(settings_now: trace.Settings) -> tuple:
     """Runs with equal keys may be compared with the same measured baseline."""
     return (settings_now.target, settings_now.temperature, settings_now.top_k, settings_now.top_p)
-
-
-def environment(device: torch.device) -> dict[str, object]:
-    on_gpu = device.type == "cuda"
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": version("transformers"),
-        "device_name": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-    }
 
 
 def _named(kind: str, table: Mapping[str, Entry], name: str) -> Entry:

@@ -8,8 +8,9 @@ from .bench import Job, Prompt, specviz_contender
 from .cast import Cast
 from .controls import Controls
 from .errors import SpecvizError
+from .machine import environment
 from .request import Request
-from .session import Workbench, baseline_key, environment, prompt_tokens
+from .session import Workbench, baseline_key
 
 NUM_TOKENS, REPEATS = 64, 3
 
@@ -22,7 +23,7 @@ def measure(request: Request, bench: Workbench) -> dict[str, object]:
     """
     cast = Cast(request.checked(), bench.library)
     cast.take(Controls(request).values())
-    _, tokens = prompt_tokens(request, cast.target)
+    _, tokens = cast.prompt()
     num_tokens = min(NUM_TOKENS, cast.plan.target.context_limit - len(tokens))
     if num_tokens < 1:
         raise SpecvizError(f"the prompt leaves no room to measure: it has {len(tokens)} tokens; shorten it")

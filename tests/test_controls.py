@@ -109,15 +109,26 @@ def test_an_unknown_control_is_the_callers_mistake():
         controls().set("seed", 1)
 
 
-def test_restoring_leaves_pace_pause_and_stop_as_they_are():
+def test_a_refused_change_takes_back_names_only():
     live = controls()
     before = live.values()
     for name, value in (("k", 9), ("draft", "far"), ("pace", "slow"), ("paused", True), ("stopped", True)):
         live.set(name, value)
-    live.restore(before)
+    live.restore(before, refused=live.values())
     after = live.values()
-    assert all(getattr(after, name) == getattr(before, name) for name in LIVE)
-    assert (after.pace, after.paused, after.stopped) == ("slow", True, True)
+    assert (after.draft, after.method, after.target) == (before.draft, before.method, before.target)
+    assert (after.k, after.pace, after.paused, after.stopped) == (9, "slow", True, True)
+
+
+def test_a_name_chosen_after_the_refused_one_stays():
+    live = controls()
+    live.offer("draft", "third")
+    before = live.values()
+    live.set("draft", "far")
+    refused = live.values()
+    live.set("draft", "third")
+    live.restore(before, refused)
+    assert live.values().draft == "third"
 
 
 def test_a_name_can_be_set_once_it_is_on_offer():

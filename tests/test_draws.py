@@ -111,3 +111,9 @@ def test_sampling_equals_transformers_own_processors(sampling):
             warpers.append(TopPLogitsWarper(sampling.top_p))
         expected = warpers(None, logits).softmax(-1)
     torch.testing.assert_close(sampling.probs(logits), expected)
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-46, 5e-324])
+def test_the_smallest_temperatures_are_greedy(temperature):
+    logits = torch.tensor([[0.5, 2.0, 1.0], [3.0, 0.0, -1.0]])
+    assert torch.equal(Sampling(temperature).probs(logits), Sampling(0.0).probs(logits))

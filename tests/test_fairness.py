@@ -36,6 +36,20 @@ def test_giving_up_a_place_lets_the_next_one_move_up():
     assert len(lock) == 1
 
 
+def test_who_stepped_aside_is_passed_over_and_keeps_the_place():
+    lock = FairLock()
+    holder, away, patient = lock.join(), lock.join(), lock.join()
+    assert lock.step_aside(away)
+    assert lock.ahead(away) == 1
+    lock.leave(holder)
+    assert (away.ready.is_set(), patient.ready.is_set()) == (False, True)
+    lock.step_back(away)
+    assert not away.ready.is_set()
+    lock.leave(patient)
+    assert away.ready.is_set()
+    assert not lock.step_aside(away)
+
+
 def test_never_more_holders_than_capacity_and_everyone_gets_a_turn():
     lock, inside, most, turns = FairLock(3), [0], [0], [0] * 12
     guard = threading.Lock()

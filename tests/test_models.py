@@ -90,6 +90,17 @@ def test_a_model_is_loaded_once_and_known_by_its_base_name(library, folder):
     assert library.load(f"{folder}/../my-model") is loaded
 
 
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "owner/model", "fable-target"])
+def test_a_name_that_is_no_folder_is_shown_whole(library, name):
+    assert library.shown_name(name) == name
+
+
+def test_where_only_the_catalogue_is_allowed_a_shown_name_tells_nothing_of_the_disk(folder, tmp_path):
+    library = Library(allow_any=False)
+    assert library.shown_name(str(folder)) == folder.name
+    assert library.shown_name(str(tmp_path / "missing" / folder.name)) == folder.name
+
+
 def test_a_link_to_a_loaded_folder_is_the_same_model(library, folder, tmp_path):
     (tmp_path / "latest").symlink_to(folder)
     assert library.load(str(tmp_path / "latest")) is library.load(str(folder))

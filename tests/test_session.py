@@ -1,6 +1,7 @@
 """Laws of a run from its request to its footer: what it records, what it takes, what it refuses and in which words."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from runs import (
     ids,
     is_free,
     made,
+    make_steps,
     probabilities,
     statuses,
     timeless,
@@ -24,8 +26,9 @@ from tiny_models import CONTEXT_LIMIT, tiny, tiny_folder, tiny_pair, tiny_tokeni
 import specviz
 from specviz import trace
 from specviz.errors import SpecvizError
+from specviz.models import Library
 from specviz.request import Request
-from specviz.session import Status, open_run
+from specviz.session import Status, Workbench, open_run
 from specviz.settings import assets_dir
 
 # What a finished run has recorded
@@ -62,6 +65,33 @@ def test_the_headers_request_makes_the_same_run_again(bench):
     recorded = made(bench, temperature=0.8, top_k=30, top_p=0.9, k=3)
     again = finish(open_run(Request.from_dict(recorded.header.request), bench=bench))
     assert timeless(again) == timeless(recorded)
+
+
+def folders(tmp_path):
+    """Two models by the paths of their folders, in a library of its own."""
+    tokenizer = tiny_tokenizer()
+    model = tiny("llama", vocab_size=len(tokenizer))
+    names = [str(tiny_folder(tmp_path / "private" / name, model, tokenizer)) for name in ("one", "two")]
+    return Workbench(Library(10**9, allow_any=True)), *names
+
+
+@pytest.mark.parametrize("method", ["draft_model", "none"])
+def test_a_folders_path_is_nowhere_in_what_a_run_says(tmp_path, method):
+    bench, target, draft = folders(tmp_path)
+    run = open_run(replace(REQUEST, target=target, draft=draft, method=method, max_new_tokens=3), bench=bench)
+    said = "".join(str(event) for event in run.events())
+    request = run.trace.header.request
+    assert (request["target"], request["draft"]) == ("one", "two")
+    assert "private" not in said
+
+
+def test_a_path_taken_live_is_said_by_its_base_name(tmp_path):
+    bench, target, draft = folders(tmp_path)
+    run = open_run(replace(REQUEST, target=target, draft=target), bench=bench)
+    make_steps(run, 1)
+    run.controls.offer("draft", draft)
+    run.controls.set("draft", draft)
+    assert Status("loading", "loading two") in [*run.events(max_steps=1)]
 
 
 def test_same_seed_same_trace_and_another_seed_another(bench):
@@ -148,10 +178,7 @@ def test_run_takes_a_folder_and_names_it_by_its_base_name(tmp_path):
     assert {len(step.draft) for step in recorded.steps} == {0}
 
 
-def test_run_uses_the_bundled_pair_unless_told_otherwise(tmp_path, monkeypatch):
-    for name, layers in (("fable-target", 2), ("fable-draft", 1)):
-        tiny_folder(tmp_path / "models" / name, tiny("llama", vocab_size=NUM_IDS, layers=layers), tiny_tokenizer())
-    monkeypatch.setenv("SPECVIZ_ASSETS", str(tmp_path))
+def test_run_uses_the_bundled_pair_unless_told_otherwise():
     recorded = specviz.run(PROMPT, max_new_tokens=5)
     assert (recorded.models[0].target.name, recorded.models[0].draft_model.name) == ("fable-target", "fable-draft")
 

@@ -2,10 +2,12 @@
 
 import copy
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 from runs import (
+    NUM_IDS,
     REQUEST,
     Fails,
     begin,
@@ -19,11 +21,12 @@ from runs import (
     timeless,
     whole_text,
 )
+from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 from specviz import trace
 from specviz.errors import SpecvizError
 from specviz.models import Library
-from specviz.session import Status, Workbench
+from specviz.session import Run, Status, Workbench
 
 
 def changed_after(bench, number, changes, **first):
@@ -114,6 +117,16 @@ def test_methods_change_and_change_back(bench):
     assert drafts == ["near", None, "near"]
 
 
+def test_the_request_in_force_is_the_first_one_with_the_changes_taken_so_far(bench):
+    run = begin(bench, method="prompt_lookup", params={"max_ngram": 5})
+    make_steps(run, 1)
+    assert run.request_in_force() == run.request
+    for name, value in {"k": 2, "draft": "far", "method": "draft_model"}.items():
+        run.controls.set(name, value)
+    finish(run)
+    assert run.request_in_force() == replace(run.request, k=2, draft="far", method="draft_model", params={})
+
+
 def test_another_methods_parameters_are_its_defaults(bench):
     recorded = changed_after(bench, 2, {"method": "none"}, method="prompt_lookup", params={"max_ngram": 5})
     assert recorded.steps[1].settings.params == {"max_ngram": 5, "min_ngram": 1}
@@ -131,14 +144,49 @@ def test_another_methods_parameters_are_its_defaults(bench):
 def test_a_change_that_cannot_be_made_is_taken_back_and_said(bench, name, value, words):
     run = begin(bench)
     make_steps(run, 3)
-    run.controls.set("k", 2)
     run.controls.set(name, value)
     said = [status.message for status in statuses(run.events()) if status.state == "running" and status.message]
     assert len(said) == 1
     assert words in said[0]
     values = run.controls.values()
-    assert (values.target, values.draft, values.k) == ("big", "near", 4)
+    assert (values.target, values.draft) == ("big", "near")
     assert timeless(run.trace) == timeless(made(bench))
+
+
+def test_a_change_of_k_beside_a_refused_one_is_made(bench):
+    run = begin(bench)
+    make_steps(run, 3)
+    run.controls.set("k", 2)
+    run.controls.set("draft", "stranger")
+    finish(run)
+    assert [step.settings.k for step in run.trace.steps[2:5]] == [4, 2, 2]
+    assert run.trace.steps[3].settings.draft_model == "near"
+
+
+def test_a_text_that_cannot_be_scored_is_finished_all_the_same(bench, monkeypatch):
+    def refuse(*args):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("specviz.session.score", refuse)
+    recorded = made(bench)
+    assert (recorded.footer.reason, recorded.scores) == ("length", [])
+    assert "was not scored: not enough memory" in recorded.footer.message
+
+
+def test_models_that_a_run_no_longer_uses_make_room_for_another(tmp_path):
+    tokenizer = tiny_tokenizer()
+    for number in range(4):
+        tiny_folder(tmp_path / f"m{number}", tiny("llama", vocab_size=NUM_IDS, seed=number), tokenizer)
+    size = tiny("llama", vocab_size=NUM_IDS).num_parameters() * 4
+    run = begin(Workbench(Library(int(3.5 * size))), target=str(tmp_path / "m0"), draft=str(tmp_path / "m1"))
+    for number in (2, 3, 1):
+        make_steps(run, 1)
+        name = str(tmp_path / f"m{number}")
+        run.controls.offer("draft", name)
+        run.controls.set("draft", name)
+    finish(run)
+    used = dict.fromkeys(step.settings.draft_model for step in run.trace.steps)
+    assert (list(used), run.trace.footer.reason) == (["m1", "m2", "m3"], "length")
 
 
 def test_only_what_must_be_loaded_is_said_to_be_loading(bench):
@@ -201,9 +249,21 @@ def test_stop_ends_the_run_before_its_next_step(bench):
 def test_a_stopped_pause_ends_without_another_step(bench):
     run = begin(bench)
     make_steps(run, 2)
-    run.stop()
-    assert list(run.events()) == [run.trace.footer]
-    assert (run.trace.footer.reason, len(run.trace.steps)) == ("stopped", 2)
+    assert run.stop()
+    assert (run.state, run.trace.footer.reason, len(run.trace.steps)) == ("finished", "stopped", 2)
+    assert [*run.events(), *run.events()] == [run.trace.footer]
+
+
+def test_stopping_what_runs_or_has_ended_ends_nothing_itself(bench):
+    run = begin(bench)
+    assert [run.stop() for event in run.events() if isinstance(event, trace.Step)] == [False]
+    assert not run.stop()
+
+
+def test_a_run_stopped_while_it_says_that_it_pauses_gives_its_footer_itself(bench):
+    run = begin(bench)
+    said = [(event, run.stop() if event == Status("paused") else None) for event in run.events(max_steps=1)]
+    assert said[-2:] == [(Status("paused"), False), (run.trace.footer, None)]
 
 
 def test_a_run_stopped_before_it_began_loads_nothing(bench):
@@ -213,7 +273,8 @@ def test_a_run_stopped_before_it_began_loads_nothing(bench):
     assert (run.state, run.trace.header) == ("finished", None)
 
 
-def test_a_finished_run_makes_room_for_other_models(named_models):
+@pytest.mark.parametrize("end", [finish, Run.stop])
+def test_a_run_that_has_ended_makes_room_for_other_models(named_models, end):
     big, near, padded = (named_models.load(name) for name in ("big", "near", "padded"))
     library = Library(big.model.get_memory_footprint() + near.model.get_memory_footprint())
     for known in (big, near):
@@ -221,7 +282,7 @@ def test_a_finished_run_makes_room_for_other_models(named_models):
     run = begin(Workbench(library))
     make_steps(run, 1)
     assert library.loaded_names() == ["big", "near"]
-    finish(run)
+    end(run)
     library.load((padded.model, padded.tokenizer))
     assert "big" not in library.loaded_names()
 

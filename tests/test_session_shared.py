@@ -171,6 +171,15 @@ def test_waiting_for_the_engine_is_said_and_can_be_stopped(bench):
     bench.engine.leave(holder)
 
 
+def test_a_waiting_run_that_nobody_reads_on_holds_nobody_up(bench):
+    holder = bench.engine.join()
+    asleep = begin(bench).events()
+    assert Status("queued", "waiting for the engine", 1) in asleep
+    bench.engine.leave(holder)
+    assert made(bench, seed=2).footer.reason == "length"
+    assert [type(event) for event in asleep][-1] is trace.Footer
+
+
 # Time limits
 
 
