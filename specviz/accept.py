@@ -58,6 +58,10 @@ class Verdict:
     def last_node(self) -> int:
         return self.path[-1] if self.path else ROOT
 
+    def emitted(self, draft: Draft) -> tuple[int, ...]:
+        """The accepted tokens and the one that follows them, before anything is cut at the end of the text."""
+        return (*(draft.tokens[node] for node in self.path), self.token)
+
 
 class Rule:
     """A named acceptance rule. `lossless`: the emitted text follows the target's law exactly."""

@@ -104,27 +104,36 @@ def specviz_contender(
             records.append(recorder.record(step, situation))
             begun = time.perf_counter()
             first = begun if len(records) == 1 else first
-        return _sample(f"specviz, {method_name}", job, records, begun - started, first - started)
+        return _sample(
+            f"specviz, {method_name}",
+            job,
+            [token.id for record in records for token in record.emitted],
+            sum(record.calls["target"] for record in records),
+            seconds=begun - started,
+            num_first=len(records[0].emitted),
+            first_seconds=first - started,
+            record_share=_record_share(records),
+        )
 
     return generate
 
 
-def _sample(name: str, job: Job, records: Sequence[trace.Step], seconds: float, first_seconds: float) -> Sample:
-    later = records[1:]
-    recording = sum(record.timing.record_ms for record in later) / max(sum(r.timing.total_ms for r in later), 1e-9)
-    tokens = tuple(token.id for record in records for token in record.emitted)
+def _record_share(records: Sequence[trace.Step]) -> float:
+    """What recording costs of the steps after the first, which reads the prompt."""
+    later = [record.timing for record in records[1:]]
+    return sum(timing.record_ms for timing in later) / max(sum(timing.total_ms for timing in later), 1e-9)
+
+
+def _sample(contender: str, job: Job, tokens: Sequence[int], target_calls: int, **measured: float) -> Sample:
     return Sample(
-        name,
-        job.prompt.kind,
-        job.prompt.name,
-        job.sampling.temperature,
-        len(tokens),
-        seconds,
-        len(records[0].emitted),
-        first_seconds,
-        sum(record.calls["target"] for record in records),
-        recording,
-        tokens,
+        contender=contender,
+        kind=job.prompt.kind,
+        prompt=job.prompt.name,
+        temperature=job.sampling.temperature,
+        num_tokens=len(tokens),
+        target_calls=target_calls,
+        tokens=tuple(tokens),
+        **measured,
     )
 
 
@@ -158,18 +167,14 @@ def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: in
         out = target.model.generate(ids, stopping_criteria=StoppingCriteriaList([watch]), **options)
         seconds = time.perf_counter() - started
         first_at, first_length = watch.seen[0]
-        tokens = tuple(out[0, len(job.prompt.ids) :].tolist())
-        return Sample(
+        return _sample(
             name,
-            job.prompt.kind,
-            job.prompt.name,
-            job.sampling.temperature,
-            len(tokens),
-            seconds,
-            first_length - len(job.prompt.ids),
-            first_at - started,
+            job,
+            out[0, len(job.prompt.ids) :].tolist(),
             len(watch.seen),
-            tokens=tokens,
+            seconds=seconds,
+            num_first=first_length - len(job.prompt.ids),
+            first_seconds=first_at - started,
         )
 
     return generate

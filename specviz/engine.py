@@ -109,7 +109,7 @@ def _step(index: int, text: list[int], plan: Plan, draws: Draws, end: int, eos_i
     verdict = plan.rule(draft, probs, draws, position)
     clock.mark()
     plan.drafter.observe(draft, probs, verdict)
-    emitted = (*(draft.tokens[node] for node in verdict.path), verdict.token)
+    emitted = verdict.emitted(draft)
     kept, finish = _cut(emitted, position, end, plan.target.context_limit, eos_ids)
     return Step(
         index=index,

@@ -219,7 +219,7 @@ def _statistics(sums: list[float], has_q: bool, alone: bool) -> tuple[float | No
 def _first_tokens(step: Step) -> list[list[int]]:
     """Per draw: the drafted token and the one emitted at that place (the same one when it was kept)."""
     depths = step.draft.depths
-    emitted = (*(step.draft.tokens[node] for node in step.verdict.path), step.verdict.token)
+    emitted = step.verdict.emitted(step.draft)
     firsts = [[step.draft.tokens[check.node], emitted[depths[check.node] - 1]] for check in step.verdict.checks]
     return [*firsts, [step.verdict.token, step.verdict.token]]
 

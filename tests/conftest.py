@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from tiny_models import tiny, tiny_tokenizer
+from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 torch.set_num_threads(1)
 
@@ -31,6 +31,21 @@ def bench(named_models):
     from specviz.session import Workbench
 
     return Workbench(named_models)
+
+
+@pytest.fixture
+def library():
+    """An empty library of one gigabyte."""
+    from specviz.models import Library
+
+    return Library(10**9, allow_any=True)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A tiny model in a folder of its own."""
+    tokenizer = tiny_tokenizer()
+    return tiny_folder(tmp_path / "my-model", tiny("llama", vocab_size=len(tokenizer)), tokenizer)
 
 
 def _pairs():

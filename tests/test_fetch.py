@@ -4,24 +4,12 @@ import json
 
 import pytest
 import torch
-from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 from specviz import fetch, machine
 from specviz.errors import SpecvizError
 from specviz.models import Library
 
 GB = 10**9
-
-
-@pytest.fixture
-def library():
-    return Library(GB, allow_any=True)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    tokenizer = tiny_tokenizer()
-    return tiny_folder(tmp_path / "my-model", tiny("llama", vocab_size=len(tokenizer)), tokenizer)
 
 
 def test_only_catalogue_models_where_others_are_forbidden(folder):

@@ -24,17 +24,6 @@ from specviz.models import Library, check_pair
 GB = 10**9
 
 
-@pytest.fixture
-def library():
-    return Library(GB, allow_any=True)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    tokenizer = tiny_tokenizer()
-    return tiny_folder(tmp_path / "my-model", tiny("llama", vocab_size=len(tokenizer)), tokenizer)
-
-
 def loaded_pair(library, **options):
     target, draft = tiny_pair(**options)
     return library.load(target), library.load(draft)
