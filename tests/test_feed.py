@@ -12,10 +12,10 @@ import pytest
 import traces
 
 from specviz.measures import METRICS, count, metrics
-from specviz.trace import DraftToken, EmittedToken, Footer, Step, Trace
-from specviz.views.feed import MOST_SENT, Feed
-from specviz.views.inspector import looks
-from specviz.views.sentences import apart, flowing, label, percent, thrown
+from specviz.trace import DraftToken, EmittedToken, Footer, Prompt, Step, Token, Trace
+from specviz.views.feed import MOST_PROMPT, MOST_SENT, PROMPT_SHOWN, Feed
+from specviz.views.inspector import MOST_SIBLINGS, looks
+from specviz.views.sentences import apart, flowing, label, named, percent, thrown
 from specviz.views.steps import step_props
 from specviz.views.titles import judged_title, replacement_note
 from specviz.views.web import palette_head
@@ -34,11 +34,14 @@ def steps_of(made: Trace) -> Iterator[tuple[Step, dict]]:
 
 
 def texts_in(value: object) -> Iterator[str]:
+    """All texts that are shown; "written" goes to the clipboard alone."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from texts_in(item)
+        items = ((name, item) for name, item in value.items()) if isinstance(value, dict) else enumerate(value)
+        for name, item in items:
+            if name != "written":
+                yield from texts_in(item)
 
 
 # ---- lanes and text -----------------------------------------------------------------------------------------------
@@ -90,6 +93,12 @@ def test_a_half_character_is_shown_as_bytes_and_never_lost():
     assert any(re.fullmatch(r"<[0-9A-F ]+>", text) for text, _, _ in pieces)
     shown = "".join(text for text, status, _ in pieces if status != "rejected" and not text.startswith("<"))
     assert shown == made.text
+
+
+@every_trace
+def test_what_is_copied_is_exactly_the_text(make):
+    made = make()
+    assert "".join(props["written"] for props in whole(made)["steps"]) == made.text
 
 
 # ---- the inspector ------------------------------------------------------------------------------------------------
@@ -189,6 +198,37 @@ def test_the_note_says_where_the_replacement_came_from():
     assert "".join(replacement_note(step, step.draft[0], 0.57)).replace("\u00a0", " ") == (
         "fox was drawn from the hatched parts; it makes up 57 % of them."
     )
+
+
+def test_siblings_stand_beside_each_other_with_the_targets_own_odds_and_those_judged_against():
+    step = traces.tree().steps[0]
+    look = looks(step)["1"]
+    assert [ref for ref, *_ in look["siblings"]] == ["0", "1", "2"]
+    for ref, text, status, own, judged, drafted in look["siblings"]:
+        token = step.draft[int(ref)]
+        assert (text, status) == (label(token.text, token.bytes), token.status)
+        assert (own, drafted) == (percent(token.p), percent(token.q))
+        assert judged == ("–" if token.p_judged is None else percent(token.p_judged))
+    token = step.draft[1]
+    assert token.p != token.p_judged
+    assert look["heading"] == "judged"
+    note = "".join(look["note"])
+    assert f"are {percent(token.p)}. After {named(step.draft[0])} was cut" in note
+    assert f"gives this one {percent(token.p_judged)}." in note
+    assert look["numbers"][-1] == f"{token.p:.4f}"
+
+
+def test_a_chain_has_no_siblings():
+    assert not any("siblings" in look for step in traces.chain().steps for look in looks(step).values())
+
+
+def test_a_wide_place_shows_few_siblings_and_always_the_token_itself():
+    words = [f" word{number}".encode() for number in range(100)]
+    step = traces.Builder(words).step((-1,) * 30, {20}).trace.steps[0]
+    for node in (0, 3, 20):
+        refs = [ref for ref, *_ in looks(step)[str(node)]["siblings"]]
+        assert str(node) in refs
+        assert len(refs) <= MOST_SIBLINGS
 
 
 def test_another_rule_gets_its_own_threshold_bar():
@@ -370,7 +410,7 @@ def test_a_pull_gives_what_is_missing_in_bounded_parts():
 def test_a_step_is_as_heavy_at_the_end_as_at_the_beginning():
     sizes = [len(json.dumps(step)) for step in whole(traces.long(150))["steps"]]
     assert max(sizes[-20:]) < 1.2 * max(sizes[:20])
-    assert sum(sizes) / len(sizes) < 7_000
+    assert sum(sizes) / len(sizes) < 8_000
 
 
 def test_state_and_end_are_said_in_words():
@@ -379,6 +419,56 @@ def test_state_and_end_are_said_in_words():
     assert json.loads(feed.message(0, waiting))["state"]["words"] == "waiting for the engine, 2 ahead"
     assert whole(traces.changed_k())["end"]["words"].startswith("the model ended its text · ")
     assert json.loads(Feed.from_trace(traces.chain(), "run").message(0, None, play=True))["play"] is True
+
+
+def prompted(text: str, tokens: list[str]) -> dict:
+    made = traces.empty()
+    prompt = Prompt(text, tuple(Token(number, token) for number, token in enumerate(tokens)))
+    feed = Feed("run")
+    feed.add(replace(made.header, prompt=prompt))
+    return json.loads(feed.message(0, None))["head"]
+
+
+def test_a_short_prompt_is_shown_whole():
+    assert "hidden" not in prompted("word " * 96, ["word "] * 96)
+    assert prompted("a\nb", ["a", "\n", "b"])["prompt"] == "a⏎\nb"
+
+
+def test_a_long_prompt_shows_its_end_and_says_what_is_before_it():
+    head = prompted("word " * 300, ["word "] * 300)
+    assert head["prompt"] == "word " * (PROMPT_SHOWN // 5)
+    assert head["hidden"]["text"] + head["prompt"] == "word " * 300
+    num_tokens = 300 - PROMPT_SHOWN // 5
+    assert head["hidden"]["words"] == f"{1500 - PROMPT_SHOWN:,} characters ({num_tokens} tokens) before this"
+
+
+def test_a_prompt_is_never_cut_inside_a_token():
+    head = prompted("sixteen letters " * 100, ["sixteen letters "] * 100)
+    assert head["prompt"].startswith("sixteen letters ")
+    other = prompted("x" * 1000, ["not", "these"])
+    assert len(other["prompt"]) == PROMPT_SHOWN
+    assert other["hidden"]["words"] == f"{1000 - PROMPT_SHOWN} characters before this"
+
+
+def test_of_a_huge_prompt_only_the_end_travels_and_that_is_said():
+    head = prompted("x" * 50_000, ["x"] * 50_000)
+    assert head["hidden"]["text"].startswith("30,000 characters are not on this page … xxx")
+    assert len(head["hidden"]["text"]) < MOST_PROMPT + 60
+
+
+@pytest.mark.parametrize(
+    ("fraction", "progress"),
+    [
+        (None, None),
+        (0, {"width": 0.0, "words": "0 %"}),
+        (0.434, {"width": 43.4, "words": "43 %"}),
+        (7, {"width": 100.0, "words": "100 %"}),
+    ],
+)
+def test_how_far_loading_has_come_is_a_width_and_a_word(fraction, progress):
+    status = {"name": "loading", "message": "loading a model", "ahead": 0, "fraction": fraction}
+    said = json.loads(Feed("run").message(0, status))["state"]["progress"]
+    assert (said and said | {"words": said["words"].replace("\u00a0", " ")}) == progress
 
 
 def test_an_empty_trace_has_a_page():

@@ -12,15 +12,17 @@ import traces
 from specviz.measures import metrics
 from specviz.trace import Trace
 from specviz.views import figures, palette
+from specviz.views.charts import KINDS, PHASES
 from specviz.views.figures import Figures, apply_points
+from specviz.views.sentences import percent
 
 ROOT_FOLDER = Path(__file__).parents[1]
 PALETTE = json.loads((ROOT_FOLDER / "assets" / "web" / "palette.json").read_text("utf-8"))
 STATUSES = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain", "scratch")
 BACKGROUNDS = {"light": "#ffffff", "dark": "#1f2937"}
-CHARTS = {"step_bars": figures.step_bars, "acceptance_by_depth": figures.acceptance_by_depth}
+CHARTS = {name: getattr(figures, name) for name in KINDS}
 every_trace = pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL.keys())
-both_charts = pytest.mark.parametrize("name", CHARTS)
+every_chart = pytest.mark.parametrize("name", CHARTS)
 
 
 def grown(made: Trace, theme: str = "light") -> dict:
@@ -39,8 +41,16 @@ def plain(figure: object) -> dict:
     return chart
 
 
+def column(chart: dict, trace: int, attribute: str, *inner: int) -> list:
+    """A column of a chart's table, as the browser reads it."""
+    values = chart["data"][trace][attribute]
+    for index in inner:
+        values = [value[index] for value in values]
+    return values
+
+
 @every_trace
-@both_charts
+@every_chart
 def test_growing_step_by_step_equals_the_figure_of_the_whole_trace(make: Callable[[], Trace], name: str) -> None:
     from plotly.graph_objects import Figure
 
@@ -82,8 +92,8 @@ def test_depth_points_are_the_metric(make: Callable[[], Trace]) -> None:
     assert joint["x"] == conditional["x"] == [row["depth"] for row in rows]
     assert joint["y"] == [row["joint"] for row in rows]
     assert conditional["y"] == [row["conditional"] for row in rows]
-    assert joint["customdata"] == [row["drafted"] for row in rows]
-    assert conditional["customdata"] == [row["judged"] for row in rows]
+    assert [n for _, n, *_ in joint["customdata"]] == [row["drafted"] for row in rows]
+    assert [n for _, n, *_ in conditional["customdata"]] == [row["judged"] for row in rows]
     for row, up, down in zip(rows, joint["error_y"]["array"], joint["error_y"]["arrayminus"], strict=True):
         assert (row["joint"] - down, row["joint"] + up) == pytest.approx((row["joint_low"], row["joint_high"]))
 
@@ -101,6 +111,74 @@ def test_the_selection_effect_is_said_in_one_line() -> None:
     assert "<br>" not in note.text
 
 
+def test_the_overlap_of_a_token_is_that_of_the_draw_that_decided_it() -> None:
+    made = traces.chain()
+    kept, replaced, missing = grown(made)["overlap_strip"]["data"]
+    tokens = [token for step in made.steps for token in step.emitted]
+    assert kept["x"] == replaced["x"] == missing["x"] == list(range(1, len(tokens) + 1))
+    assert [at.split(":")[1] for at, _ in kept["customdata"]] == [
+        "last" if token.node is None else str(token.node) for token in tokens
+    ]
+    values = [[row["y"][place] for row in (kept, replaced)] for place in range(len(tokens))]
+    scored = made.scores[0].overlap
+    for token, pair, gap, value in zip(tokens, values, missing["y"], scored, strict=True):
+        shown = next((number for number in pair if number is not None), None)
+        assert shown == (None if token.kind == "bonus" else pytest.approx(value))
+        assert (gap == 0) == (shown is None)
+
+
+@every_trace
+def test_tokens_against_calls_end_at_the_metrics(make: Callable[[], Trace]) -> None:
+    made = make()
+    run, alone = grown(made)["tokens_by_calls"]["data"]
+    values = metrics(made)
+    assert (run["x"][-1], run["y"][-1]) == (values["target_calls"], values["emitted"])
+    assert alone["x"] == alone["y"] == run["x"]
+
+
+@every_trace
+def test_the_times_of_a_step_add_up_to_its_total_without_waiting(make: Callable[[], Trace]) -> None:
+    made = make()
+    bars = grown(made)["time_by_step"]["data"]
+    assert [bar["name"] for bar in bars] == list(PHASES)
+    for place, step in enumerate(made.steps):
+        spent = sum(bar["y"][place] for bar in bars)
+        assert spent == pytest.approx(step.timing.total_ms - step.timing.wait_ms, abs=0.03)
+
+
+@every_trace
+@every_chart
+def test_every_place_of_a_chart_selects_a_token_or_a_step_of_the_trace(make: Callable[[], Trace], name: str) -> None:
+    made = make()
+    chart = grown(made)[name]
+    places = [at for at, *_ in chart["data"][0]["customdata"] if at]
+    for at in places:
+        step, _, ref = at.partition(":")
+        assert int(step) < len(made.steps)
+        assert not ref or ref == "last" or int(ref) < len(made.steps[int(step)].draft)
+    drawn = any(step.draft for step in made.steps) if name == "acceptance_by_depth" else bool(made.steps)
+    assert bool(places) == drawn
+
+
+@every_chart
+def test_the_table_has_a_column_for_whatever_is_drawn(name: str) -> None:
+    chart = grown(traces.chain())[name]
+    columns = [column(chart, *place) for _, *place in chart["layout"]["meta"]["table"]]
+    assert len({len(values) for values in columns}) == 1
+    assert len(columns[0]) > 3
+
+
+def test_the_depth_table_says_n_and_the_interval() -> None:
+    chart = grown(traces.chain())["acceptance_by_depth"]
+    titles = [title for title, *_ in chart["layout"]["meta"]["table"]]
+    assert titles.count("n") == titles.count("95 % interval (Wilson)") == 2
+    first = {title: column(chart, *place)[0] for title, *place in chart["layout"]["meta"]["table"][:4]}
+    assert first["n"] == 7
+    row = metrics(traces.chain())["acceptance_by_depth"][0]
+    low, high = (percent(row[name]) for name in ("joint_low", "joint_high"))
+    assert first["95 % interval (Wilson)"] == f"{low} to {high}"
+
+
 def test_extending_costs_the_same_at_step_one_and_two_hundred() -> None:
     growing, sizes = Figures(), []
     for step in traces.long(200).steps:
@@ -115,11 +193,11 @@ def test_a_very_deep_draft_does_not_swell_every_later_step() -> None:
     assert len(points["x"][0]) == figures.DEEPEST
 
 
-@both_charts
+@every_chart
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_backgrounds_are_clear_and_colours_are_the_palettes(name: str, theme: str) -> None:
     chart = json.dumps(grown(traces.chain(), theme)[name])
-    allowed = {entry[theme] for entry in PALETTE["statuses"].values()}
+    allowed = {entry[theme] for group in PALETTE.values() for entry in group.values()}
     used = {word for word in chart.split('"') if word.startswith("#")}
     assert used
     assert used <= allowed
@@ -138,6 +216,7 @@ def test_an_unknown_theme_is_a_programming_error() -> None:
 def test_the_palette_names_every_status_and_series() -> None:
     assert tuple(PALETTE["statuses"]) == STATUSES
     assert list(PALETTE["series"]) == ["p", "q"]
+    assert tuple(PALETTE["phases"]) == PHASES
     for entry in PALETTE["statuses"].values():
         assert entry.keys() >= {"light", "dark", "label", "mark"}
     assert PALETTE["statuses"]["ignored"]["label"] == "not judged"

@@ -1,9 +1,10 @@
 // charts.js: summary charts drawn by plotly, which is loaded only when they are opened. Figures and their points arrive
-// computed; colours follow the page's theme. A click on a bar selects its step; each chart is also a table.
+// computed; colours follow the page's theme. A click on a place selects what it stands for; each chart is also a table.
 'use strict';
 (() => {
   const { element } = window.specviz;
-  const REDRAW = 250;                                 // milliseconds between redraws while a run grows
+  const REDRAW = 250, REST = 4;                       // milliseconds between redraws while a run grows; a long one rests longer
+  const BELOW = 44;                                   // pixels of a margin that holds no note
   const CONFIG = { displayModeBar: false, responsive: true };
   let library = null;
 
@@ -34,52 +35,117 @@
     }
   }
 
+  const shade = (name, theme) => {
+    const group = Object.values(window.specviz.palette).find((entries) => entries[name]);
+    return group && group[name][theme];
+  };
+
+  // what a click on a place selects, and the place of a selection: "step" or "step:token" stands in its customdata
+  const placeOf = ({ data: [{ customdata }] }, { step, ref }) => {
+    const exact = customdata.findIndex(([at]) => at === `${step}:${ref}` || at === String(step));
+    return exact >= 0 ? exact : customdata.findIndex(([at]) => at.startsWith(`${step}:`));
+  };
+
   window.specviz.views.charts = (root, hub) => {
     const box = root.querySelector('.sv-charts');
     const host = root.querySelector('.sv-charts-body');
-    const charts = new Map();                         // name -> {figure, taken, plot, table}
-    let timer = 0;
+    const charts = new Map();                         // name -> {figure, taken, plot, table, fold, isDrawn, inSight}
+    let timer = 0, drawing = false, rest = REDRAW;
+    const sight = new IntersectionObserver((entries) => {
+      for (const entry of entries) {
+        const made = [...charts.values()].find(({ plot }) => plot === entry.target);
+        if (made) made.inSight = entry.isIntersecting;
+      }
+      draw();
+    }, { rootMargin: '200px' });
+    const highlight = window.specviz.framed(() => { if (box.open) charts.forEach(point); });
 
     const isDark = () => Boolean(root.closest('.dark'));
     const variable = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
-    function themed(figure) {
-      const theme = isDark() ? 'dark' : 'light', line = variable('--sv-line');
+    function themed(made) {
+      const { figure } = made, theme = isDark() ? 'dark' : 'light', line = variable('--sv-line');
       for (const trace of figure.data) {
-        const entry = window.specviz.palette.statuses[trace.meta && trace.meta.status];
-        if (!entry) continue;
-        for (const part of ['marker', 'line', 'error_y']) if (trace[part]) trace[part].color = entry[theme];
+        const colour = shade(trace.meta.status, theme);
+        for (const part of ['marker', 'line', 'error_y']) if (trace[part]) trace[part].color = colour;
       }
       const layout = { ...figure.layout, font: { color: variable('--sv-ink'), family: getComputedStyle(root).fontFamily, size: 12 } };
       for (const axis of ['xaxis', 'yaxis', 'yaxis2']) {
         if (layout[axis]) layout[axis] = { ...layout[axis], gridcolor: line, linecolor: line, zerolinecolor: line };
       }
-      return layout;
+      if (layout.annotations) Object.assign(layout, { annotations: [], margin: { ...layout.margin, b: BELOW } });   // they stand below, as text
+      return { ...layout, shapes: shapes(made), datarevision: made.taken };
     }
 
     function chart(name, figure) {
       const holder = element('div', 'sv-chart'), plot = element('div', 'sv-plot');
-      const fold = element('details', 'sv-chart-table'), table = element('table');
+      const fold = element('details', 'sv-chart-table'), table = element('table'), { title } = figure.layout.meta;
       plot.setAttribute('role', 'img');
-      plot.setAttribute('aria-label', `chart: ${name.replaceAll('_', ' ')}; the table below holds its numbers`);
+      plot.setAttribute('aria-label', `chart: ${title}; the table below holds its numbers`);
+      plot.dataset.chart = name;
       fold.append(element('summary', '', 'as a table'), table);
-      holder.append(plot, fold);
+      const notes = (figure.layout.annotations || []).map(({ text }) => element('p', 'sv-chart-note', text));
+      holder.append(element('h3', 'sv-chart-title', title), plot, ...notes, fold);
       host.append(holder);
-      const made = { figure: structuredClone(figure), taken: 0, plot, table, fold, isDrawn: false };
+      const made = { figure: structuredClone(figure), taken: 0, plot, table, fold, isDrawn: false, inSight: false };
       fold.addEventListener('toggle', () => tabulate(made));
       charts.set(name, made);
+      sight.observe(plot);
     }
 
     function tabulate({ figure, table, fold }) {
       if (!fold.open) return;
-      const head = element('tr');
-      head.append(element('th', '', figure.layout.xaxis.title.text), ...figure.data.map((trace) => element('th', '', trace.name)));
-      const rows = figure.data[0].x.map((x, place) => {
+      const { data } = figure, columns = figure.layout.meta.table, head = element('tr');
+      head.append(...columns.map(([title]) => {
+        const made = element('th', '', title);
+        made.scope = 'col';
+        return made;
+      }));
+      const rows = data[0].x.map((_, place) => {
         const row = element('tr');
-        row.append(element('th', '', String(x)), ...figure.data.map((trace) => element('td', '', trace.y[place] === null ? '–' : String(trace.y[place]))));
+        row.append(...columns.map(([, trace, attribute, ...inner], column) => {
+          let value = data[trace][attribute][place];
+          for (const index of inner) value = value[index];
+          return element(column ? 'td' : 'th', '', value === null ? '–' : String(value));
+        }));
         return row;
       });
       table.replaceChildren(head, ...rows);
+    }
+
+    // ---- the selection, on every chart where it has a place -------------------------------------------------------
+    function shapes({ figure }) {
+      const selected = hub.selected(), place = selected ? placeOf(figure, selected) : -1;
+      if (place < 0) return [];
+      const x = figure.data[0].x[place], line = { color: variable('--sv-ink'), width: 2, dash: 'dot' };
+      return [{ type: 'line', x0: x, x1: x, y0: 0, y1: 1, yref: 'paper', line, opacity: 0.7, layer: 'above' }];
+    }
+
+    function point(made) {
+      if (!made.isDrawn || !made.inSight) return;
+      window.Plotly.relayout(made.plot, { shapes: shapes(made) });
+    }
+
+    function listen(made) {
+      const at = (event) => made.figure.data[0].customdata[event.points[0].pointNumber][0];
+      const selects = (event) => {
+        const [step, ref] = at(event).split(':');
+        return step ? { step: Number(step), ref: ref || hub.steps[Number(step)].focus } : null;
+      };
+      made.plot.on('plotly_click', (event) => {
+        const place = selects(event);
+        if (place) hub.pin(place.step, place.ref);
+      });
+      made.plot.on('plotly_hover', (event) => hub.hover(selects(event)));
+      made.plot.on('plotly_unhover', () => hub.hover(null));
+    }
+
+    async function show(name, made) {
+      for (; made.taken < hub.steps.length; made.taken += 1) apply(made.figure, hub.steps[made.taken].points[name]);
+      await window.Plotly.react(made.plot, made.figure.data, themed(made), CONFIG);
+      if (!made.isDrawn) listen(made);
+      made.isDrawn = true;
+      tabulate(made);
     }
 
     async function draw() {
@@ -88,31 +154,32 @@
         host.replaceChildren(element('p', 'sv-hint', 'The charts could not be loaded.'));
         return;
       }
-      const figures = Object.entries(hub.head.figures);
-      for (const [name, figure] of figures) if (!charts.has(name)) chart(name, figure);
-      for (const [name] of figures) {
-        const made = charts.get(name);
-        for (; made.taken < hub.steps.length; made.taken += 1) apply(made.figure, hub.steps[made.taken].points[name]);
-        await window.Plotly.react(made.plot, made.figure.data, { ...themed(made.figure), datarevision: made.taken }, CONFIG);
-        if (!made.isDrawn && name === 'step_bars') {
-          made.plot.on('plotly_click', (event) => hub.pinStep(event.points[0].x - 1));
-        }
-        made.isDrawn = true;
-        tabulate(made);
-      }
+      if (drawing) return soon();
+      drawing = true;
+      const began = performance.now();
+      try {
+        for (const [name, figure] of Object.entries(hub.head.figures)) if (!charts.has(name)) chart(name, figure);
+        for (const [name, made] of charts) if (made.inSight) await show(name, made);
+      } finally { drawing = false; }
+      const long = REST * (performance.now() - began);
+      rest = long > REDRAW ? long : REDRAW;
     }
 
     function soon() {
       if (timer || !box.open) return;
-      timer = setTimeout(() => { timer = 0; draw(); }, REDRAW);
+      timer = setTimeout(() => { timer = 0; draw(); }, rest);
     }
 
     box.addEventListener('toggle', draw);
     hub.on('reset', () => {
+      sight.disconnect();
+      for (const { plot, isDrawn } of charts.values()) if (isDrawn) window.Plotly.purge(plot);
       charts.clear();
       host.replaceChildren();
+      rest = REDRAW;
     });
     hub.on('grow', soon);
+    hub.on('select', highlight);
     new MutationObserver(soon).observe(document.body, { attributes: true, attributeFilter: ['class'] });
   };
 })();

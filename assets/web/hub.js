@@ -24,6 +24,22 @@
       place % 2 ? specviz.element('b', 'sv-word', part) : document.createTextNode(part))));
   };
 
+  // 1234 -> "1,234"
+  specviz.count = (number) => number.toLocaleString('en-US');
+
+  // What a person chose on this stage, kept by the browser where it may; what comes back is not trusted.
+  const KEPT = 'specviz-stage';
+  const keptHere = () => {
+    try {
+      const kept = JSON.parse(localStorage.getItem(KEPT));
+      return kept && typeof kept === 'object' ? kept : {};
+    } catch (error) { return {}; }
+  };
+  specviz.kept = (name, among) => (among.includes(keptHere()[name]) ? keptHere()[name] : among[0]);
+  specviz.keep = (name, value) => {
+    try { localStorage.setItem(KEPT, JSON.stringify({ ...keptHere(), [name]: value })); } catch (error) { /* private mode */ }
+  };
+
   // However often it is asked for, once per painted frame: layout is read and written only there.
   specviz.framed = (work) => {
     let isDue = false;
@@ -65,7 +81,7 @@
     const hub = {
       run: null, head: null, steps: [], state: null, speed: null, numbers: null, end: null, total: 0,
       cursor: 0, following: true, playing: false, pace: 'reading', rhythm: 0,
-      pinned: null, hovered: null,
+      pinned: null, hovered: null, spot: -1,          // spot: the step that was last moved to or pinned
     };
     let pulling = false, timer = 0, arrived = 0, autoPinned = false, opening = 0;
 
@@ -80,7 +96,7 @@
       stopTimer();
       Object.assign(hub, {
         run, head: null, steps: [], state: null, speed: null, numbers: null, end: null, total: 0,
-        cursor: 0, following: true, playing: false, rhythm: 0, pinned: null, hovered: null,
+        cursor: 0, following: true, playing: false, rhythm: 0, pinned: null, hovered: null, spot: -1,
       });
       autoPinned = false;
       opening = 0;
@@ -147,6 +163,7 @@
       const bounded = cursor < 0 ? 0 : cursor > hub.steps.length ? hub.steps.length : cursor;
       if (bounded === from) return;
       hub.cursor = bounded;
+      hub.spot = bounded - 1;
       hub.rhythm = bounded === from + 1 && rhythm >= SHORT ? rhythm : 0;
       hub.emit('cursor', { from, to: bounded });
       pinFirstCut(from, bounded);
@@ -236,21 +253,25 @@
       return place_ ? hub.steps[place_.step].looks[place_.ref] || null : null;
     };
     hub.hover = (place_) => {
+      if (!place_ && !hub.hovered) return;
       hub.hovered = place_;
       hub.emit('select');
     };
+    hub.hoverStep = (step) => hub.hover(hub.steps[step] ? { step, ref: hub.steps[step].focus } : null);
     hub.pin = (step, ref, how = 'pointer') => {
       if (!hub.steps[step]) return;
       autoPinned = true;
       hub.hovered = null;
       hub.pinned = { step, ref };
       if (step >= hub.cursor) hub.seek(step + 1);
+      hub.spot = step;
       hub.emit('select', { how });
     };
     hub.release = () => {
       autoPinned = true;
       hub.hovered = null;
       hub.pinned = null;
+      hub.spot = hub.cursor - 1;
       hub.emit('select', { how: 'release' });
     };
     hub.refs = (step) => {

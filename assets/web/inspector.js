@@ -25,6 +25,21 @@
       return made;
     };
 
+    // The drafted tokens at one place, in the order in which they are judged.
+    function siblings(look, place) {
+      parts.siblings.hidden = !look.siblings;
+      parts.siblings.tBodies[0].replaceChildren(...(look.siblings || []).map(([ref, text, status, ...odds]) => {
+        const made = element('tr', ref === place.ref ? 'sv-this' : ''), name = element('th'), button = element('button', 'sv-sibling');
+        name.scope = 'row';
+        button.type = 'button';
+        button.append(window.specviz.token('', text));
+        button.addEventListener('click', () => hub.pin(place.step, ref));
+        name.append(button);
+        made.append(name, ...odds.map((words) => element('td', '', words)), element('td', `sv-fate sv-is-${status}`, window.specviz.label(status)));
+        return made;
+      }));
+    }
+
     function bars(look, place) {
       const rows = look.rows, made = [];
       if (options.log || look.view === 'threshold') {
@@ -149,13 +164,14 @@
     function render(place, look) {
       parts.status.textContent = window.specviz.label(look.status);
       parts.status.className = `sv-pill sv-is-${look.status}`;
-      parts.where.textContent = `step ${place.step + 1}`;
+      parts.where.textContent = `step ${window.specviz.count(place.step + 1)}`;
       sentence(parts.title, look.title);
       sentence(parts.note, look.note || []);
       parts.note.hidden = !(look.note && look.note.length);
       host.dataset.view = look.view;
       parts.key.hidden = look.view !== 'overlay' || options.log;
       parts['raw-key'].hidden = !options.raw;
+      siblings(look, place);
       parts['log-key'].hidden = !(look.rows && (options.log || look.view === 'threshold'));
       odds(look);
       enlarged(look);

@@ -66,7 +66,7 @@
         made.append(line);
       }
       const lane = element('div', 'sv-lane');
-      lane.append(element('span', 'sv-step-number', String(index + 1)));
+      lane.append(element('span', 'sv-step-number', window.specviz.count(index + 1)));
       step.cells.forEach((props, place) => lane.append(cell(index, props, place)));
       if (step.more) lane.append(element('span', 'sv-more', `+${step.more}`));
       if (step.last) {
@@ -125,6 +125,8 @@
         made.tabIndex = -1;
         made.removeAttribute('aria-current');
       }
+      for (const made of sheet.querySelectorAll('.sv-now')) made.classList.remove('sv-now');
+      if (rows.has(hub.spot)) rows.get(hub.spot).classList.add('sv-now');
       const lane = place && rows.get(place.step);
       const on = lane && [...lane.querySelectorAll('.sv-cell')].find((made) => made.dataset.ref === place.ref);
       if (!on) return null;

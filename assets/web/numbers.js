@@ -12,6 +12,9 @@
     const state = root.querySelector('.sv-state');
     const table = root.querySelector('.sv-table-body');
     const measure = root.querySelector('[data-do="measure"]');
+    const loading = root.querySelector('.sv-loading');
+    const bar = loading.querySelector('.sv-progress');
+    const cancel = loading.querySelector('[data-do="cancel"]');
     let shownSentence = null, shownContext = null, told = null, telling = 0;
 
     function totals() {
@@ -64,13 +67,31 @@
       const name = hub.state ? hub.state.name : '';
       const recorded = hub.head && hub.head.recorded;
       const ended = hub.end && !hub.playing ? hub.end.words : '';
-      const words = recorded ? ['recorded run', ended].filter(Boolean).join(' · ') : ended || (now ? now.words : '');
-      state.textContent = words;
+      const words = ended || (now && !recorded ? now.words : '');
+      state.replaceChildren(...(recorded ? [element('span', 'sv-badge', 'recorded run'), words && ' '] : []), words);
       state.dataset.name = recorded ? 'recorded' : hub.end ? hub.end.reason : now ? now.name : '';
-      state.hidden = !words;
+      state.hidden = !state.textContent;
       root.dataset.state = name;
       root.toggleAttribute('data-busy', hub.isLive() && !hub.steps.length);
       root.querySelector('.sv-busy-words').textContent = hub.state && !hub.steps.length ? hub.state.words : '';
+      load(name === 'loading' && !hub.end ? hub.state.progress : undefined);
+    }
+
+    // How far loading has come; null: nobody knows, undefined: nothing is loaded. It stands where the eye is.
+    function load(progress) {
+      loading.hidden = progress === undefined;
+      root.toggleAttribute('data-loading', progress !== undefined);
+      if (progress === undefined) {
+        cancel.disabled = false;
+        cancel.textContent = 'Cancel';
+        return;
+      }
+      root.querySelector(hub.steps.length ? '.sv-state' : '.sv-busy-words').after(loading);
+      bar.toggleAttribute('data-unknown', !progress);
+      bar.firstElementChild.style.width = progress ? `${progress.width}%` : '';
+      if (progress) bar.setAttribute('aria-valuenow', String(progress.width));
+      else bar.removeAttribute('aria-valuenow');
+      loading.querySelector('.sv-progress-words').textContent = progress ? progress.words : '';
     }
 
     function numbers() {
@@ -89,6 +110,11 @@
       measure.textContent = 'Measuring…';
       trigger('measure', { run: hub.run });
       setTimeout(idle, PATIENCE);
+    });
+    cancel.addEventListener('click', () => {
+      cancel.disabled = true;
+      cancel.textContent = 'Cancelling…';
+      trigger('cancel', {});
     });
     table.closest('details').addEventListener('toggle', numbers);
     hub.on('reset', () => {

@@ -2,7 +2,7 @@
 // Replaying costs no request: all steps already lie in the page.
 'use strict';
 (() => {
-  const { element } = window.specviz;
+  const spelled = window.specviz.count;
   const SVG = 'http://www.w3.org/2000/svg';
   const WIDE = 14, NARROW = 5, HEIGHT = 46;           // pixels per bar; fewer when there are many steps
   const PARTS = ['accepted', 'rejected', 'ignored'];
@@ -13,6 +13,7 @@
     const layer = svg.querySelector('.sv-bars-layer');
     const rate = svg.querySelector('.sv-rate');
     const cursor = svg.querySelector('.sv-bars-cursor');
+    const chosen = svg.querySelector('.sv-bars-chosen');
     const place = root.querySelector('.sv-place');
     const button = (name) => root.querySelector(`[data-do="${name}"]`);
     let groups = new Map(), deepest = 1, width = WIDE, first = 0, isStale = false;
@@ -35,7 +36,7 @@
         y -= height;
         made.append(shape('rect', { class: `sv-bar-${part}`, x: 1, width: width - 2, y, height: height - 1 < 1 ? 1 : height - 1 }));
       }
-      made.setAttribute('transform', `translate(${(index - first) * width} 0)`);
+      made.setAttribute('transform', `translate(${index * width} 0)`);
       made.dataset.step = index;
       return made;
     }
@@ -52,12 +53,16 @@
       else if (hub.cursor - 1 < first || hub.cursor > first + fit) start = hub.cursor - Math.floor(fit / 2);
       if (start + fit > count) start = count - fit;
       if (start < 0) start = 0;
-      if (force || wide !== width || start !== first) {
-        width = wide;
-        first = start;
-        groups.forEach((made) => made.remove());
-        groups = new Map();
-      }
+      const isNew = force || wide !== width;
+      width = wide;
+      first = start;
+      groups.forEach((made, index) => {
+        if (!isNew && index >= first && index < first + fit) return;
+        made.remove();
+        groups.delete(index);
+      });
+      const shift = `translate(${-first * width} 0)`;
+      for (const node of [layer, rate]) if (node.getAttribute('transform') !== shift) node.setAttribute('transform', shift);
       for (let index = first; index < count && index < first + fit; index += 1) {
         if (groups.has(index)) continue;
         const made = group(index);
@@ -70,24 +75,36 @@
     }
 
     function shade() {
-      groups.forEach((made, index) => made.classList.toggle('sv-ahead', index >= hub.cursor));
+      groups.forEach((made, index) => {
+        const isAhead = index >= hub.cursor;
+        if (made.classList.contains('sv-ahead') !== isAhead) made.classList.toggle('sv-ahead', isAhead);
+      });
       cursor.setAttribute('transform', `translate(${(hub.cursor - 1 - first) * width} 0)`);
       cursor.setAttribute('width', String(width));
       cursor.style.visibility = hub.cursor ? 'visible' : 'hidden';
+      choose();
+    }
+
+    function choose() {
+      const selected = hub.selected();
+      chosen.style.visibility = selected ? 'visible' : 'hidden';
+      if (!selected) return;
+      chosen.setAttribute('transform', `translate(${(selected.step - first) * width} 0)`);
+      chosen.setAttribute('width', String(width));
     }
 
     function line() {
       const points = [];
-      for (const index of groups.keys()) {
+      for (const index of [...groups.keys()].sort((one, other) => one - other)) {
         const share = hub.steps[index].totals.kept_share;
-        if (share !== null) points.push(`${(index - first + 0.5) * width},${HEIGHT - (share / 100) * HEIGHT}`);
+        if (share !== null) points.push(`${(index + 0.5) * width},${HEIGHT - (share / 100) * HEIGHT}`);
       }
       rate.setAttribute('points', points.join(' '));
     }
 
     function position() {
       const shown = hub.cursor, total = hub.steps.length;
-      place.textContent = total ? `step ${shown} of ${total}` : '';
+      place.textContent = total ? `step ${spelled(shown)} of ${spelled(total)}` : '';
       strip.setAttribute('aria-valuenow', String(shown));
       strip.setAttribute('aria-valuemax', String(total));
       strip.setAttribute('aria-valuetext', shown ? hub.steps[shown - 1].say : 'no step yet');
@@ -125,7 +142,9 @@
     strip.addEventListener('pointermove', (event) => {
       const step = hub.steps[stepAt(event)];
       strip.title = step ? step.say : '';
+      if (event.pointerType !== 'touch') hub.hoverStep(stepAt(event));
     });
+    strip.addEventListener('pointerleave', () => hub.hover(null));
     hub.on('reset', () => {
       groups.forEach((made) => made.remove());
       groups = new Map();
@@ -143,6 +162,7 @@
     });
     hub.on('cursor', () => { position(); redraw(); });
     hub.on('info', position);
+    hub.on('select', choose);
     new ResizeObserver(redraw).observe(strip);
     window.specviz.player = { back: hub.back, forward: hub.forward, toggle: hub.toggle, first: hub.first, last: hub.last };
   };

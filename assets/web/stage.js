@@ -4,7 +4,7 @@
   const { specviz } = window;
   const SPOKEN = 2000;                                // milliseconds between two messages of the live region
   const ORDER = ['numbers', 'legend', 'text', 'lanes', 'inspector', 'player', 'charts'];
-  const FIELDS = 'input, select, textarea, [contenteditable="true"]';
+  const FIELDS = 'input, select, textarea, [contenteditable]';
 
   function speak(root, hub) {
     const region = root.querySelector('.sv-live');
@@ -33,6 +33,7 @@
       End: () => hub.pinStep(hub.cursor - 1),
       Escape: () => hub.release(),
       ' ': () => hub.toggle(),
+      p: () => window.specvizPage?.present?.(),
       '?': () => {
         const help = root.querySelector('.sv-keys');
         help.open = true;
@@ -40,11 +41,14 @@
       },
     };
     const single = root.querySelector('.sv-keys-on');
+    single.checked = specviz.kept('keys', [true, false]);
+    single.addEventListener('change', () => specviz.keep('keys', single.checked));
     root.addEventListener('keydown', (event) => {
       const action = actions[event.key], { target } = event;
       if (!action || event.ctrlKey || event.metaKey || event.altKey || target.closest(FIELDS)) return;
       if (event.key === ' ' && target.closest('button, summary, a') && !target.closest('.sv-cell')) return;
       if (!single.checked && event.key !== 'Escape') return;
+      if (event.key === 'Escape' && !hub.pinned && !hub.hovered) return;    // the page's own Escape
       event.preventDefault();
       event.stopPropagation();
       action();

@@ -3,15 +3,21 @@
 (() => {
   const { element } = window.specviz;
   const STEPS_PER_BLOCK = 120;                        // one layout never covers more than this many steps
+  const MODES = ['cut', 'final'];
+  const LINE = 24;                                    // pixels: as good as at the end
+  const LASTING = 1800;                               // milliseconds that "copied" stands there
   const LEAD = /^(\s*)([\s\S]*?)$/;
 
   window.specviz.views.text = (root, hub) => {
     const host = root.querySelector('.sv-text');
+    const scroll = root.querySelector('.sv-text-scroll');
     const body = root.querySelector('.sv-text-body');
+    const copied = host.querySelector('.sv-copied');
     let boxes = [];                                   // per step the nodes it made, so that the player can go back
     let block = null, blockSteps = 0;
-    let marked = [], newest = [];
-    const toEnd = window.specviz.framed(() => { host.scrollTop = host.scrollHeight; });
+    let marked = [], newest = [], spot = [];
+    let isAtEnd = true;
+    const toEnd = window.specviz.framed(() => { scroll.scrollTop = scroll.scrollHeight; });
 
     function startBlock() {
       block = element('p', 'sv-block');
@@ -63,7 +69,22 @@
       body.replaceChildren();
       boxes = [];
       startBlock();
-      if (hub.head) block.append(element('span', 'sv-prompt', hub.head.prompt));
+      if (!hub.head) return;
+      if (hub.head.hidden) block.append(start(hub.head.hidden));
+      block.append(element('span', 'sv-prompt', hub.head.prompt));
+    }
+
+    // The hidden start of a long prompt: how much it is, and on demand the whole of it.
+    function start({ words, text }) {
+      const made = element('button', 'sv-more-prompt', `… ${words}`);
+      made.type = 'button';
+      made.setAttribute('aria-label', `show ${words}`);
+      made.addEventListener('click', () => {
+        made.replaceWith(element('span', 'sv-prompt', text));
+        scroll.scrollTop = 0;
+        scroll.focus();
+      });
+      return made;
     }
 
     function mark() {
@@ -71,7 +92,34 @@
       const place = hub.selected();
       marked = place && boxes[place.step] ? boxes[place.step].filter((node) => node.dataset.ref === place.ref) : [];
       for (const node of marked) node.classList.add('sv-on');
+      for (const node of spot) node.classList.remove('sv-now');
+      spot = boxes[hub.spot] || [];
+      for (const node of spot) node.classList.add('sv-now');
     }
+
+    function setMode(mode) {
+      root.dataset.text = mode;
+      for (const button of host.querySelectorAll('[data-mode]')) button.setAttribute('aria-pressed', String(button.dataset.mode === mode));
+    }
+
+    async function copy() {
+      const done = await window.specviz.copy(hub.steps.slice(0, hub.cursor).map((step) => step.written).join(''));
+      copied.textContent = done ? 'copied' : 'the browser did not allow it';
+      setTimeout(() => { copied.textContent = ''; }, LASTING);
+    }
+
+    host.querySelector('.sv-modes').addEventListener('click', (event) => {
+      const { mode } = event.target.dataset;
+      if (!mode) return;
+      setMode(mode);
+      window.specviz.keep('text', mode);
+    });
+    host.querySelector('[data-do="copy"]').addEventListener('click', copy);
+    setMode(window.specviz.kept('text', MODES));
+    scroll.addEventListener('scroll', () => {
+      isAtEnd = scroll.scrollTop + scroll.clientHeight >= scroll.scrollHeight - LINE;
+    }, { passive: true });
+    new ResizeObserver(() => { if (isAtEnd) toEnd(); }).observe(body);
 
     hub.on('reset', prompt);
     hub.on('head', prompt);

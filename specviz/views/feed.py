@@ -12,7 +12,7 @@ from typing import Any
 
 from specviz.counters import Counters
 from specviz.measures import METRICS, metrics
-from specviz.trace import Event, Footer, Header, ModelInfo, Models, Scores, Step, Trace
+from specviz.trace import Event, Footer, Header, ModelInfo, Models, Prompt, Scores, Step, Trace
 from specviz.views.figures import Figures
 from specviz.views.inspector import LOG_TICKS, NUMBERS
 from specviz.views.palette import palette, short_label
@@ -21,7 +21,9 @@ from specviz.views.speed import speed_words
 from specviz.views.steps import step_props
 
 MOST_SENT = 200  # steps per increment, about 1 MB; the page pulls what is left
-MOST_PROMPT = 20_000
+MOST_PROMPT = 20_000  # characters of a prompt that a page gets
+PROMPT_SHOWN = 240  # characters of a long prompt that are shown at first, its end
+PROMPT_FITS = 480  # a prompt up to here is shown whole
 LEGEND = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")
 SIZES = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1, ""))
 Props = dict[str, Any]
@@ -76,6 +78,7 @@ class Feed:
             props["sentence"] = headline(step.settings)
             props["context"] = _context(step, self._models)
         props["points"] = _short(self._figures.extend(step))
+        props["written"] = "".join(token.text for token in step.emitted)  # for the clipboard alone: exactly the text
         self._previous = step
         self._steps.append(_json(props))
 
@@ -89,7 +92,7 @@ class Feed:
         props = self._props(since, until)
         if status is not None:
             words = state_words(status["name"], status.get("message") or "", status.get("ahead") or 0)
-            props["state"] = {**status, "words": words}
+            props["state"] = {**status, "words": words, "progress": _progress(status.get("fraction"))}
         if play:
             props["play"] = True
         return self._written(props, since, until)
@@ -113,10 +116,8 @@ class Feed:
         return props
 
     def _head(self) -> Props:
-        prompt = self._header.prompt.text if self._header else ""
-        clipped = f"… {prompt[-MOST_PROMPT:]}" if len(prompt) > MOST_PROMPT else prompt
         return {
-            "prompt": flowing(clipped),
+            **(_prompt(self._header.prompt) if self._header else {"prompt": ""}),
             "recorded": self._recorded,
             "created": visible(self._header.created) if self._header else "",
             "legend": [[status, short_label(status), palette()["statuses"][status]["label"]] for status in LEGEND],
@@ -135,10 +136,45 @@ class Feed:
         return {"reason": footer.reason, "words": " · ".join(parts)}
 
 
+def _prompt(prompt: Prompt) -> Props:
+    """The prompt for reading; of a long one its end, and what is `hidden` before it, in words and on demand."""
+    text = prompt.text
+    if len(text) <= PROMPT_FITS:
+        return {"prompt": flowing(text)}
+    cut, num_tokens = _cut(prompt)
+    tokens = f" ({num_tokens:,} tokens)" if num_tokens else ""
+    kept = text[max(0, len(text) - MOST_PROMPT) : cut]
+    lost = cut - len(kept)
+    words = [f"{cut:,} characters{tokens} before this", f"{lost:,} characters are not on this page … " if lost else ""]
+    return {"prompt": flowing(text[cut:]), "hidden": {"words": words[0], "text": words[1] + flowing(kept)}}
+
+
+def _cut(prompt: Prompt) -> tuple[int, int]:
+    """Where the shown end of a prompt begins, between two tokens, and how many tokens are before; 0 if they do not
+    spell the prompt."""
+    lengths = [len(token.text) for token in prompt.tokens]
+    cut, place = sum(lengths), len(lengths)
+    if "".join(token.text for token in prompt.tokens) != prompt.text:
+        return len(prompt.text) - PROMPT_SHOWN, 0
+    while cut > len(prompt.text) - PROMPT_SHOWN:
+        place -= 1
+        cut -= lengths[place]
+    return cut, place
+
+
+def _progress(fraction: float | None) -> Props | None:
+    """How far something has come, as the width of a bar and in words; None where nobody knows."""
+    if fraction is None:
+        return None
+    share = min(1.0, max(0.0, fraction))
+    return {"width": round(100 * share, 1), "words": f"{100 * share:.0f}\u00a0%"}
+
+
 def _context(step: Step, models: Models | None) -> list[list[str]]:
     """What is at work, as [role, words]: the models with their sizes, the rule's promise, the sampling."""
     settings = step.settings
-    words = [["target", _model(settings.target, models and models.target)]]
+    words = [["exact", "exact"] if settings.lossless else ["lossy", "lossy"]]
+    words.append(["target", _model(settings.target, models and models.target)])
     if settings.draft_model:
         words.append(["draft", _model(settings.draft_model, models and models.draft_model)])
     if settings.method not in ("draft_model", "none"):
@@ -146,7 +182,7 @@ def _context(step: Step, models: Models | None) -> list[list[str]]:
     sampling = [f"temperature {settings.temperature:g}"]
     sampling += [f"top-k {settings.top_k}"] if settings.top_k else []
     sampling += [f"top-p {settings.top_p:g}"] if settings.top_p < 1 else []
-    return [*words, ["sampling", ", ".join(sampling)], ["exact", "exact"] if settings.lossless else ["lossy", "lossy"]]
+    return [*words, ["sampling", ", ".join(sampling)]]
 
 
 def _model(name: str, info: ModelInfo | None) -> str:

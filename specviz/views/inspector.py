@@ -14,16 +14,20 @@ from typing import Any
 from specviz.trace import DraftToken, EmittedToken, Position, Step
 from specviz.views.sentences import label, named, percent, thrown
 from specviz.views.titles import (
+    cut_before,
     drawn_title,
     ignored_words,
+    joined,
     judged_title,
     last_cut,
     last_token,
     replacement_note,
     rule_title,
+    sibling_note,
 )
 
 MOST_ROWS = 8
+MOST_SIBLINGS = 5
 LAST = "last"
 OVERLAY_RULE = "speculative_sampling"
 OTHERS = "all others"
@@ -41,6 +45,7 @@ NUMBERS = (
     ("entropy of the target's odds", "- sum p ln p"),
     ("entropy of the draft's odds", "- sum q ln q"),
     ("divergence KL(p || q)", "sum p ln(p / q)"),
+    ("the target's own odds of it", "p before its siblings were cut; it is judged against what they left"),
 )
 Look = dict[str, Any]
 
@@ -90,6 +95,8 @@ def looks(step: Step) -> dict[str, Look]:
         if token.status == "ignored":
             title, note = ignored_words(step, token)
             shown[str(node)] = {"status": "ignored", "view": "words", "title": title, "note": note}
+            if len(siblings := _siblings(step, node)) > 1:
+                shown[str(node)]["siblings"] = siblings
     return shown
 
 
@@ -110,8 +117,10 @@ def _judged(step: Step, node: int, position: Position) -> Look:
         "status": token.status,
         "axis": ticks,
         "rows": _columns(rows, axis, OVERLAY),
-        "numbers": _numbers(token, position, owed),
+        "numbers": _numbers(token, position, owed, later=bool(cut_before(step, node))),
     }
+    if len(siblings := _siblings(step, node)) > 1:
+        look |= {"siblings": siblings, "heading": "judged" if cut_before(step, node) else "target"}
     if step.settings.rule not in (OVERLAY_RULE, None):
         return look | {"view": "threshold", "title": rule_title(step, token), "dart": _dart(token, 1.0)}
     residual = next((row.residual for row in rows if row.role == "emitted"), None)
@@ -121,7 +130,7 @@ def _judged(step: Step, node: int, position: Position) -> Look:
     return look | {
         "view": "overlay",
         "title": judged_title(step, node, emitted),
-        "note": replacement_note(step, token, residual),
+        "note": joined(sibling_note(step, node), replacement_note(step, token, residual)),
         "dart": _dart(token, bar),
         "foot": [round(100 * (1 - owed), 2), percent(1 - owed), percent(owed)],
     }
@@ -234,16 +243,32 @@ def _drawn(step: Step, last: EmittedToken, position: Position) -> Look:
         "heading": "share" if last.kind == "resampled" else "target",
         "axis": ticks,
         "rows": _columns(shown, axis, LAW),
-        "numbers": ["", "", _nats(position.p_entropy), "", ""],
+        "numbers": ["", "", _nats(position.p_entropy), "", "", ""],
     }
 
 
-def _numbers(token: DraftToken, position: Position, owed: float) -> list[str]:
-    """Values in the order of NUMBERS."""
+def _siblings(step: Step, node: int) -> list[list[str]]:
+    """The drafted tokens at this place, in the order in which they are judged: [ref, token, status, the target's own
+    odds, the odds judged against, the draft's]."""
+    token = step.draft[node]
+    here = [n for n, t in enumerate(step.draft) if t.parent == token.parent and t.status != "scratch"]
+    most = [n for n in here if n == node or here.index(n) < MOST_SIBLINGS - 1]
+    shown = []
+    for n in most[:MOST_SIBLINGS]:
+        other = step.draft[n]
+        odds = (other.p, other.p_judged, 1.0 if other.q is None else other.q)
+        words = ["–" if share is None else percent(share) for share in odds]
+        shown.append([str(n), label(other.text, other.bytes), other.status, *words])
+    return shown
+
+
+def _numbers(token: DraftToken, position: Position, owed: float, *, later: bool) -> list[str]:
+    """Values in the order of NUMBERS; `later`: siblings of this token were cut before it."""
     p, q, chance = token.p_judged or 0.0, 1.0 if token.q is None else token.q, token.accept_prob or 0.0
     kl = "infinite" if position.kl is None and position.q_entropy is not None else _nats(position.kl)
     chances = f"min(1, {p:.4f} / {q:.4f}) = {chance:.4f}"
-    return [chances, f"{1 - owed:.4f}", _nats(position.p_entropy), _nats(position.q_entropy), kl]
+    own = f"{token.p or 0.0:.4f}" if later else ""
+    return [chances, f"{1 - owed:.4f}", _nats(position.p_entropy), _nats(position.q_entropy), kl, own]
 
 
 def _nats(value: float | None) -> str:

@@ -1,8 +1,9 @@
-"""Colours, labels and marks of statuses and series, read from assets/web/palette.json, the only place they stand in."""
+"""Colours, labels and marks, read from assets/web/palette.json, the only place they stand in."""
 
 from __future__ import annotations
 
 import json
+from collections import ChainMap
 from functools import cache
 from typing import Any
 
@@ -13,12 +14,12 @@ THEMES = ("light", "dark")
 
 @cache
 def palette() -> dict[str, Any]:
-    """{"statuses": {status: {"light", "dark", "label", "mark"}}, "series": {"p": ..., "q": ...}}; not to be changed."""
+    """{"statuses": {status: {"light", "dark", "label", "mark"}}, "series": {"p": ...}, "phases": ...}."""
     return json.loads((assets_dir() / "web" / "palette.json").read_text("utf-8"))
 
 
 def colour(name: str, theme: str = "light") -> str:
-    """The colour of a status or series; ValueError for an unknown theme."""
+    """The colour of a status, series or phase; ValueError for an unknown theme."""
     if theme not in THEMES:
         raise ValueError(f"theme must be one of {THEMES} (got {theme!r})")
     return _entry(name)[theme]
@@ -31,5 +32,4 @@ def short_label(name: str) -> str:
 
 
 def _entry(name: str) -> dict[str, str]:
-    colours = palette()
-    return colours["statuses"].get(name) or colours["series"][name]
+    return ChainMap(*palette().values())[name]

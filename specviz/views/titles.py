@@ -93,10 +93,31 @@ def replacement_note(step: Step, token: DraftToken, residual: float | None) -> S
     return ["", named(last), f" was drawn from the hatched parts; it makes up {percent(residual)} of them."]
 
 
+def sibling_note(step: Step, node: int) -> Sentence:
+    """The target's own odds beside those judged against, where siblings were cut before; empty where none was."""
+    token, cut = step.draft[node], cut_before(step, node)
+    if not cut or token.p is None or step.settings.temperature == 0:
+        return []
+    own = f" are {percent(token.p)}. After "
+    left = " was cut" if len(cut) == 1 else f" and {len(cut) - 1} more were cut"
+    judged = f"{left}, what is left over gives this one {percent(token.p_judged or 0.0)}."
+    return ["The target's own odds for ", named(token), own, named(cut[-1]), judged]
+
+
+def joined(first: Sentence, second: Sentence) -> Sentence:
+    """Both, one after the other."""
+    return [*first[:-1], f"{first[-1]} {second[0]}", *second[1:]] if first and second else first or second
+
+
+def cut_before(step: Step, node: int) -> list[DraftToken]:
+    """The siblings of a token that were judged and cut before it."""
+    parent = step.draft[node].parent
+    return [other for other in step.draft[:node] if other.parent == parent and other.status == "rejected"]
+
+
 def _after(step: Step, node: int) -> str:
     """Words for a target that has already cut siblings of this node."""
-    parent = step.draft[node].parent
-    cut = sum(other.parent == parent and other.status == "rejected" for other in step.draft[:node])
+    cut = len(cut_before(step, node))
     return f"(after {cut} cut before it) " if cut else ""
 
 

@@ -1,18 +1,21 @@
 """A page with the stage alone: the browser's half in Chromium, fed by hand, with no Gradio and no server.
 
 `open_stage` mounts it; `push` gives it an increment as Gradio would. A page knows its errors and its foreign requests.
+`stage = pytest.fixture(stages)` makes the fixture of a test file.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from specviz.settings import assets_dir
+from specviz.trace import Trace
+from specviz.views.feed import Feed
 from specviz.views.web import palette_head
 
 HOST = "http://stage.test"  # never resolved: every request is answered here
@@ -20,6 +23,9 @@ CSP = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'"
 )
+RUNNING = {"name": "running", "message": "", "ahead": 0}
+FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+PHONE = {"width": 390, "height": 844, "has_touch": True, "is_mobile": True}
 PAGE = {"light": "#ffffff", "dark": "#14171c"}
 MOUNT = """(late) => {
   window.pulls = []; window.triggers = []; window.answers = {};
@@ -42,7 +48,7 @@ def stage_html(theme: str = "light", height: str = "672px") -> str:
     frame = f"body {{ margin: 0; background: {PAGE[theme]}; }} #host {{ height: {height}; }}"
     stage = (web / "stage.html").read_text("utf-8")
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>stage</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{CSP}">'
         f"<style>{frame}</style>{palette_head()}{sheets}{scripts}</head>"
@@ -57,6 +63,7 @@ def open_stage(
     """A mounted stage; leaving it checks that nothing went wrong on the page and nothing was asked of another host."""
     opened = launched.new_context(viewport={"width": width, "height": height}, **context)
     page = opened.new_page()
+    page.set_default_timeout(10_000)
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
@@ -84,3 +91,39 @@ def _note(url: str, problems: list[str]) -> None:
 
 def push(page: Any, message: str | dict[str, Any]) -> None:
     page.evaluate("(value) => push(value)", message if isinstance(message, str) else json.dumps(message))
+
+
+def stages(chromium: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a stage: stage(width=..., theme=...). Leaving the test checks for page errors and foreign requests."""
+    opened = []
+
+    def open_one(**options: Any) -> Any:
+        context = open_stage(chromium, **options)
+        opened.append(context)
+        return context.__enter__()
+
+    yield open_one
+    for context in opened:
+        context.__exit__(None, None, None)
+
+
+def whole(made: Trace, run: str = "run", recorded: bool = True, **options: Any) -> dict:
+    feed = Feed(run, recorded=recorded)
+    for event in made.events():
+        feed.add(event)
+    return json.loads(feed.message(0, None, **options))
+
+
+def part(message: dict, first: int, until: int) -> dict:
+    """The increment that a stream would have sent for these steps."""
+    kept = {name: value for name, value in message.items() if name not in ("head", "end", "done")}
+    head = {"head": message["head"]} if first == 0 else {}
+    return {**kept, **head, "from": first, "steps": message["steps"][first:until], "total": until, "state": RUNNING}
+
+
+def settle(page: Any) -> None:
+    page.evaluate(FRAMES)
+
+
+def shown(page: Any, selector: str, what: str = "(node) => node.textContent") -> list:
+    return page.evaluate(f"(selector) => [...document.querySelectorAll(selector)].map({what})", selector)

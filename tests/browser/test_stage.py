@@ -2,55 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
 
 import pytest
 import traces
-from stage_page import open_stage, push
+from stage_page import PHONE, RUNNING, part, push, settle, shown, stages, whole
 
-from specviz.trace import Trace
 from specviz.views.feed import Feed
 
-RUNNING = {"name": "running", "message": "", "ahead": 0}
-FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
-PHONE = {"width": 390, "height": 844, "has_touch": True, "is_mobile": True}
-
-
-@pytest.fixture
-def stage(chromium) -> Iterator[Callable]:
-    """Opens a stage: stage(width=..., theme=...). Leaving the test checks for page errors and foreign requests."""
-    opened = []
-
-    def open_one(**options):
-        context = open_stage(chromium, **options)
-        opened.append(context)
-        return context.__enter__()
-
-    yield open_one
-    for context in opened:
-        context.__exit__(None, None, None)
-
-
-def whole(made: Trace, run: str = "run", recorded: bool = True, **options) -> dict:
-    feed = Feed(run, recorded=recorded)
-    for event in made.events():
-        feed.add(event)
-    return json.loads(feed.message(0, None, **options))
-
-
-def part(message: dict, first: int, until: int) -> dict:
-    """The increment that a stream would have sent for these steps."""
-    kept = {name: value for name, value in message.items() if name not in ("head", "end", "done")}
-    head = {"head": message["head"]} if first == 0 else {}
-    return {**kept, **head, "from": first, "steps": message["steps"][first:until], "total": until, "state": RUNNING}
-
-
-def settle(page) -> None:
-    page.evaluate(FRAMES)
-
-
-def shown(page, selector: str, what: str = "(node) => node.textContent") -> list:
-    return page.evaluate(f"(selector) => [...document.querySelectorAll(selector)].map({what})", selector)
+stage = pytest.fixture(stages)
 
 
 def pieces(page) -> list[list[str]]:
@@ -195,7 +154,7 @@ def test_before_the_first_run_the_marks_are_explained_in_the_palettes_words(stag
     assert shown(page, ".sv-marks b") == ["kept", "cut", "replaced", "bonus"]
     assert "Press Run to begin" in page.inner_text(".sv-welcome")
     push(page, {**part(whole(traces.chain()), 0, 0), "state": {"name": "loading", "words": "loading fable-target"}})
-    assert page.inner_text(".sv-busy") == "loading fable-target"
+    assert page.inner_text(".sv-busy-words") == "loading fable-target"
 
 
 # ---- hostile text -------------------------------------------------------------------------------------------------
@@ -416,6 +375,36 @@ def test_one_bar_per_step_and_a_click_goes_there(stage):
     assert page.evaluate("[hub.cursor, hub.selected().step]") == [4, 3]
 
 
+def test_hovering_a_bar_looks_at_its_step_and_the_strip_marks_the_selection(stage):
+    page, message = stage(), whole(traces.chain())
+    push(page, message)
+    settle(page)
+    place = "document.querySelector('.sv-bars-chosen').getAttribute('transform')"
+    assert page.evaluate(place) == f"translate({14 * 1} 0)"
+    page.hover(".sv-bars", position={"x": 5 * 14 + 5, "y": 30})
+    assert selected(page)["title"] == title(message, 5, message["steps"][5]["focus"])
+    assert page.evaluate(place) == f"translate({14 * 5} 0)"
+    page.hover(".sv-sentence")
+    assert page.evaluate(place) == f"translate({14 * 1} 0)"
+
+
+def test_a_long_strip_moves_on_without_drawing_its_bars_anew(stage):
+    page, message = stage(), whole(traces.long(260))
+    steps = [*message["steps"], *({**message["steps"][0], "index": index} for index in range(200, 260))]
+    whole_run = {**message, "steps": steps, "total": 260}
+    push(page, part(whole_run, 0, 250))
+    settle(page)
+    page.evaluate("document.querySelector('.sv-step-bar[data-step=\"249\"]').id = 'kept'")
+    push(page, part(whole_run, 250, 260))
+    settle(page)
+    numbers = shown(page, ".sv-step-bar", "(node) => Number(node.dataset.step)")
+    assert max(numbers) == 259
+    assert sorted(numbers) == list(range(min(numbers), 260))
+    assert page.locator("#kept").count() == 1
+    strip, bar = page.locator(".sv-bars").bounding_box(), page.locator("#kept").bounding_box()
+    assert strip["x"] <= bar["x"] <= strip["x"] + strip["width"]
+
+
 def test_only_the_newest_step_moves_and_only_at_a_readable_pace(stage):
     page = stage()
     push(page, whole(traces.chain()))
@@ -447,7 +436,7 @@ def test_a_thousand_steps_keep_few_rows_and_bars(stage):
     assert page.evaluate("hub.cursor") == 1000
     assert page.locator(".sv-row").count() < 30
     assert page.locator(".sv-step-bar").count() < 300
-    assert "1000" in page.inner_text(".sv-row:last-child")
+    assert "1,000" in page.inner_text(".sv-row:last-child")
     page.evaluate("document.querySelector('.sv-lanes-body').scrollTop = 0")
     settle(page)
     settle(page)
@@ -482,22 +471,6 @@ def test_measure_asks_once_and_shows_what_came_back(stage):
     push(page, feed.message(1, None))
     assert page.inner_text('[data-number="speed"]') == "1.4×"
     assert not page.is_visible('[data-do="measure"]')
-
-
-def test_charts_load_when_opened_follow_the_theme_and_select(stage):
-    page = stage(height=1400)
-    push(page, whole(traces.chain()))
-    assert page.evaluate("window.Plotly === undefined")
-    page.click(".sv-charts summary")
-    page.wait_for_selector(".sv-plot .barlayer .point", timeout=30_000)
-    assert page.evaluate("document.querySelector('.sv-plot').data.map((trace) => trace.x.length)") == [7] * 4
-    page.evaluate("document.body.classList.add('dark')")
-    dark = "document.querySelector('.sv-plot').data[0].marker.color === specviz.palette.statuses.accepted.dark"
-    page.wait_for_function(dark)
-    page.evaluate("document.querySelector('.sv-plot').emit('plotly_click', {points: [{x: 3}]})")
-    assert page.evaluate("hub.selected().step") == 2
-    page.click(".sv-chart-table summary")
-    page.wait_for_function("document.querySelectorAll('.sv-chart-table table')[0].rows.length === 8")
 
 
 # ---- the phone ----------------------------------------------------------------------------------------------------

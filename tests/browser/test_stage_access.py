@@ -1,0 +1,80 @@
+"""Laws of access: axe-core finds nothing serious on the stage, whatever is open, in both themes and on a phone.
+
+A filter and the spotlight of presenting dim on purpose and are not among the states.
+"""
+
+import pytest
+import traces
+from stage_page import PHONE, push, settle, shown, stages, whole
+
+Axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe
+LOADING = {"name": "loading", "message": "", "ahead": 0, "words": "loading", "progress": {"width": 40, "words": "40 %"}}
+STATES = {
+    "a tree's token": "() => hub.pin(0, '1')",
+    "everything open, another text, throws, unfiltered": """() => {
+        document.querySelectorAll('[data-mode=final], [data-part=many]').forEach((node) => node.click());
+        document.querySelectorAll('details').forEach((node) => { node.open = true; });
+    }""",
+}
+
+stage = pytest.fixture(stages)
+
+
+def serious(page) -> list[str]:
+    """What axe-core calls serious or critical, with the elements."""
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{rule['id']}: {node['html'][:160]} {node['any'][:1]}"
+        for rule in found
+        if rule["impact"] in ("serious", "critical")
+        for node in rule["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_serious_is_wrong_on_a_wide_page(stage, theme):
+    page = stage(theme=theme, reduced_motion="reduce")
+    push(page, {"run": "first", "from": 0, "total": 0, "steps": [], "state": LOADING})
+    assert serious(page) == []
+    push(page, whole(traces.tree()))
+    for name, script in STATES.items():
+        page.evaluate(script)
+        settle(page)
+        assert (name, serious(page)) == (name, [])
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_serious_is_wrong_with_charts(stage, theme):
+    page = stage(theme=theme, height=1500)
+    push(page, whole(traces.chain()))
+    page.evaluate("document.querySelector('.sv-charts').open = true")
+    page.wait_for_function("document.querySelectorAll('.sv-plot').length === 5")
+    page.evaluate("document.querySelector('.sv-charts').scrollIntoView()")
+    page.wait_for_function("[...document.querySelectorAll('.sv-plot')].every((plot) => plot.data)")
+    page.evaluate("document.querySelectorAll('.sv-chart-table').forEach((node) => { node.open = true; })")
+    settle(page)
+    assert serious(page) == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_serious_is_wrong_on_a_phone_with_its_sheet_open(stage, theme):
+    page = stage(theme=theme, reduced_motion="reduce", **PHONE)
+    push(page, whole(traces.chain()))
+    page.tap('.sv-piece[data-step="4"][data-ref="1"]')
+    page.wait_for_selector(".sv-inspector", state="visible")
+    settle(page)
+    assert serious(page) == []
+
+
+def test_everything_that_can_be_pressed_is_reached_by_tab(stage):
+    page = stage()
+    push(page, whole(traces.chain()))
+    settle(page)
+    reached = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.className + ' ' + (document.activeElement.dataset.do || '')"))
+    words = " ".join(reached)
+    for name in ("copy", "first", "toggle", "sv-mode", "sv-legend-entry", "sv-cell", "sv-text-scroll", "sv-pace"):
+        assert name in words
+    assert len(shown(page, ".sv-legend-entry")) == 6
