@@ -7,10 +7,12 @@ from dataclasses import replace
 from . import trace
 from .accept import RULES
 from .controls import LIVE, ControlValues
+from .dialogue import as_messages
 from .drafters import METHODS
 from .drafters.base import Drafter, Method
 from .engine import Plan
 from .errors import SpecvizError
+from .fetch import Progress
 from .lm import CachedLM
 from .models import Library, LoadedModel, check_pair
 from .request import Request
@@ -43,6 +45,13 @@ class Cast:
             wanted.append(("draft", values.draft))
         missing = [name for role, name in wanted if name is not None and (role, name) not in self._taken]
         return " and ".join(map(self._library.shown_name, missing))
+
+    def load(self, values: ControlValues, report: Progress) -> list[LoadedModel]:
+        """The models that `values` needs, held by the caller from now on. Changes nothing. Raises SpecvizError."""
+        wanted = [values.target]
+        if "draft" in METHODS[values.method].roles and values.draft is not None:
+            wanted.append(values.draft)
+        return [self._load(name, report) for name in wanted]
 
     def take(self, values: ControlValues) -> None:
         """Loads what is missing and makes `values` the ones in force. Raises SpecvizError and changes nothing."""
@@ -90,8 +99,17 @@ class Cast:
             return text, list(request.prompt_ids)
         if not request.chat:
             return request.prompt, target.text.encode(request.prompt)
-        rendered = render_chat(target.tokenizer, request.prompt)
+        rendered = render_chat(target.tokenizer, as_messages(request.prompt))
         return rendered, target.text.encode(rendered, special=False)
+
+    def cut(self, tokens: list[int]) -> list[int]:
+        """The end of a text that is too long for the target, with room for what is to be written."""
+        limit = self.target.info.context_limit
+        kept = limit - min(self._request.max_new_tokens, limit // 2)
+        if len(tokens) <= kept:
+            return tokens
+        start = [token for token in tokens[:1] if token in self.target.text.special_ids]
+        return start + tokens[len(tokens) - kept + len(start) :]
 
     def shown_request(self) -> Request:
         """The run's request with its models by the names they are shown by, never by a folder's path."""
@@ -116,21 +134,21 @@ class Cast:
         self._drafters.clear()
         self.plan = self.target = self.draft = None
 
-    def _load(self, name: str) -> LoadedModel:
+    def _load(self, name: str, report: Progress | None = None) -> LoadedModel:
         """Loads a model; if it is refused, once more without the models that this run no longer uses."""
         try:
-            return self._library.load(name)
+            return self._library.load(name, report)
         except SpecvizError:
             if not self._drop_idle():
                 raise
-            return self._library.load(name)
+            return self._library.load(name, report)
 
     def _drop_idle(self) -> bool:
         in_force = {("target", self.target), ("draft", self.draft)} if self.target is not None else set()
         names = {(role, loaded.name) for role, loaded in in_force if loaded is not None}
         idle = [key for key in self._lms if key not in names]
         for key in idle:
-            del self._lms[key]
+            self._lms.pop(key, None)
         if self.plan is not None:
             self._drafters = {key: kept for key, kept in self._drafters.items() if kept is self.plan.drafter}
         return bool(idle)

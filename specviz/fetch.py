@@ -94,6 +94,8 @@ def fetch(source: Source, *, may_download: bool, on_progress: Progress) -> tuple
             local_files_only=not may_download,
             tqdm_class=progress_bar(f"downloading {source.name}", on_progress),
         )
+    except SpecvizError:  # nobody waits for it any more
+        raise
     except Exception as error:  # the hub's client raises errors of several HTTP libraries, which have no common base
         raise _explained(source.name, error, may_download) from error
     return Path(folder), Path(folder).name
@@ -152,12 +154,13 @@ def progress_bar(message: str, on_progress: Progress) -> type:
 
     class Bar(tqdm):
         def __init__(self, *args: Any, **options: Any) -> None:
-            options.pop("name", None)  # the hub's own group name
+            # the hub counts each byte twice, when it comes and when it is written, under names of its own
+            self._is_told = not str(options.pop("name", "")).endswith(".transfer")
             super().__init__(*args, **{**options, "file": io.StringIO(), "disable": False})
 
         def update(self, n: float | None = 1) -> bool | None:
             shown = super().update(n)
-            if self.unit == "B" and self.total:
+            if self.unit == "B" and self.total and self._is_told:
                 on_progress(message, min(1.0, self.n / self.total))
             return shown
 

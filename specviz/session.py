@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TypeVar
 
 from . import __version__, catalog, trace
@@ -24,6 +25,7 @@ from .engine import Step, speculate
 from .errors import SpecvizError
 from .fairness import FairLock, Ticket
 from .lm import CachedLM
+from .loading import NO_NEWS, Loading
 from .machine import environment, is_out_of_memory
 from .models import Library
 from .recorder import Recorder, Situation
@@ -37,11 +39,15 @@ SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """News about a run that is no part of its trace. ahead: runs that go first while it is queued."""
+    """News about a run that is no part of its trace.
+
+    ahead: runs that go first while it is queued; fraction: how much is loaded, where that is known.
+    """
 
     state: str  # "queued" | "loading" | "running" | "paused" | "finished"
     message: str = ""
     ahead: int = 0
+    fraction: float | None = None
 
 
 class Workbench:
@@ -70,8 +76,16 @@ class Run:
     """One generation: its request, its live controls and its growing trace."""
 
     def __init__(
-        self, request: Request, bench: Workbench, *, pace: str = "full", drafts: tuple[str, ...] = (), targets=()
+        self,
+        request: Request,
+        bench: Workbench,
+        *,
+        pace: str = "full",
+        drafts: tuple[str, ...] = (),
+        targets: tuple[str, ...] = (),
+        may_cut: bool = False,
     ) -> None:
+        """may_cut: of a prompt that is too long for the target the end is used, and said so, instead of an error."""
         self.id = uuid.uuid4().hex
         self.request = request.checked()
         _named("method", METHODS, self.request.method).checked(self.request.params)
@@ -90,6 +104,9 @@ class Run:
         self._unread: trace.Event | None = None
         self._spent_s = 0.0
         self._due = 0.0  # when the pace allows the next step
+        self._gives_up = threading.Event()
+        self._may_cut = may_cut
+        self._note = ""  # what the person should know about the prompt
 
     def request_in_force(self) -> Request:
         """The request as live changes have left it; another method has its own parameters at their defaults."""
@@ -99,6 +116,12 @@ class Run:
 
     def pause(self) -> None:
         self.controls.set("paused", True)
+
+    def cancel(self) -> None:
+        """Stops waiting for what is being loaded: a change is taken back, a run that has not begun ends."""
+        self._gives_up.set()
+        if self.trace.header is None:
+            self.controls.set("stopped", True)
 
     def stop(self) -> bool:
         """Ends the run before its next step, a paused one at once; whether this ended it.
@@ -151,8 +174,10 @@ class Run:
                 yield self._end("stopped", None) or Status("finished")
                 return
             resumed = time.perf_counter()  # time in the queue is not the run's
-            yield from self._open()
-            yield from self._go(max_steps, resumed - self._spent_s)
+            if (yield from self._open()):
+                yield from self._go(max_steps, resumed - self._spent_s)
+            else:
+                yield self._end("stopped", None) or Status("finished")
         finally:
             self._spent_s += time.perf_counter() - resumed
             self.bench.places.leave(place)
@@ -164,15 +189,16 @@ class Run:
             is_left = self.state == "paused" and self.controls.values().stopped
             return self._end("stopped", None) if is_left else None
 
-    def _open(self) -> Iterator[Status | trace.Event]:
+    def _open(self) -> Generator[Status | trace.Event, None, bool]:
+        """Whether the run has begun, now or before; False if it was stopped while its models were loaded."""
         if self._steps is not None:
-            return
+            return True
         self.state = "loading"
-        values = self.controls.values()
-        yield Status("loading", f"loading {self._cast.unloaded(values)}")
-        self._cast.take(values)
+        while not (yield from self._take(self.controls.values())):
+            if self.controls.values().stopped:
+                return False
         target = self._cast.target
-        rendered, tokens = self._cast.prompt()
+        rendered, tokens = self._prompt()
         self._recorder = Recorder(target.text)
         self._steps = speculate(
             tokens,
@@ -192,10 +218,54 @@ class Run:
                 prompt=trace.Prompt(rendered, pieces),
             )
         )
+        return True
+
+    def _prompt(self) -> tuple[str, list[int]]:
+        """The prompt as the target reads it, and its ids; its end alone where the whole is too long and may be cut."""
+        rendered, tokens = self._cast.prompt()
+        kept = self._cast.cut(tokens) if self._may_cut else tokens
+        if len(kept) == len(tokens):
+            return rendered, tokens
+        target = self._cast.target
+        self._note = (
+            f"the prompt has {len(tokens):,} tokens and {target.name} reads at most {target.info.context_limit:,}, new "
+            f"ones included: the first {len(tokens) - len(kept):,} were left out"
+        )
+        decoder = target.text.incremental()
+        return "".join(decoder.push(token).text for token in kept), kept
+
+    def _take(self, values: ControlValues) -> Generator[Status, None, bool]:
+        """Loads the models of `values`, telling of it, and puts `values` into force.
+
+        False, with nothing changed, if meanwhile the run was stopped or other models were chosen. Raises SpecvizError.
+        """
+        missing = self._cast.unloaded(values)
+        if not missing:
+            self._cast.take(values)
+            return True
+        self._gives_up.clear()
+        yield Status("loading", f"loading {missing}")
+        loading = Loading(partial(self._cast.load, values))
+        try:
+            told = NO_NEWS
+            while not loading.wait(SLICE_S):
+                if self._gives_up.is_set() and self.trace.header is not None:
+                    raise SpecvizError(f"loading {missing} was cancelled; the run goes on as it was")
+                if _models(self.controls.values()) != _models(values):
+                    return False
+                if told != (told := loading.news):
+                    message, fraction = told
+                    yield Status("loading", message, fraction=fraction)
+            loading.result()  # held by `loading`, so that no other run's model takes their room before they are used
+            self._cast.take(values)
+        finally:
+            loading.abandon()
+        return True
 
     def _go(self, max_steps: int | None, started: float) -> Iterator[Status | trace.Event]:
         self.state = "running"
-        yield Status("running")
+        note, self._note = self._note, ""
+        yield Status("running", note)
         made = 0
         while True:
             waiting = time.perf_counter()
@@ -207,7 +277,8 @@ class Run:
                 self.state = "paused"
                 yield Status("paused")
                 return
-            yield from self._adopt(values)
+            if not (yield from self._adopt(values)):
+                continue
             ticket = self.bench.engine.join()
             try:
                 yield from self._wait(ticket, self.bench.engine, "waiting for the engine")
@@ -246,22 +317,24 @@ class Run:
                 yield Status("queued", message, lock.ahead(ticket))
                 lock.step_back(ticket)
 
-    def _adopt(self, values: ControlValues) -> Iterator[Status | trace.Event]:
-        """Puts changed settings into force; a change that cannot be made is taken back and said in a Status."""
+    def _adopt(self, values: ControlValues) -> Generator[Status | trace.Event, None, bool]:
+        """Puts changed settings into force; a change that cannot be made is taken back and said in a Status.
+
+        False if they have changed again before that was done.
+        """
         if not self._cast.is_current(values):
-            if missing := self._cast.unloaded(values):
-                yield Status("loading", f"loading {missing}")
             try:
-                self._cast.take(values)
+                if not (yield from self._take(values)):
+                    return False
             except SpecvizError as error:
                 if not self.trace.steps:
                     raise
                 self.controls.restore(self._cast.values, refused=values)
                 yield Status("running", str(error))
-                yield from self._adopt(self.controls.values())
-                return
+                return (yield from self._adopt(self.controls.values()))
         if (models := self._cast.models_event(len(self.trace.models))) is not None:
             yield self._add(models)
+        return True
 
     def _step(self, started: float, waiting: float) -> tuple[Step, trace.Step]:
         begun = time.perf_counter()
@@ -321,6 +394,11 @@ class Run:
         return event
 
 
+def _models(values: ControlValues) -> tuple[object, ...]:
+    """What decides which models are needed, and whether they still are."""
+    return (values.method, values.target, values.draft, values.stopped)
+
+
 def baseline_key(settings_now: trace.Settings) -> tuple:
     """Runs with equal keys may be compared with the same measured baseline."""
     return (settings_now.target, settings_now.temperature, settings_now.top_k, settings_now.top_p)
@@ -342,7 +420,7 @@ def _in_words(error: Exception, cast: Cast) -> str:
     return f"the run with {name} failed: {type(error).__name__}: {str(error)[:500]}"
 
 
-def open_run(request: Request, *, bench: Workbench | None = None, pace: str = "full") -> Run:
+def open_run(request: Request, *, bench: Workbench | None = None, pace: str = "full", may_cut: bool = False) -> Run:
     """A run that has not begun; iterate its `events()`."""
-    drafts = tuple(catalog.drafts_for(request.target))
-    return Run(request, bench or workbench(), pace=pace, drafts=drafts, targets=tuple(catalog.targets()))
+    drafts, targets = tuple(catalog.drafts_for(request.target)), tuple(catalog.targets())
+    return Run(request, bench or workbench(), pace=pace, drafts=drafts, targets=targets, may_cut=may_cut)

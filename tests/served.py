@@ -31,9 +31,9 @@ def tiny_library(folder: Path) -> Library:
     return library
 
 
-def tiny_offer(**first: object) -> Offer:
+def tiny_offer(any_model: bool = False, **first: object) -> Offer:
     target, draft, *others = SIZES
-    offer = make_offer(target, draft, any_model=False)
+    offer = make_offer(target, draft, any_model=any_model)
     drafts = tuple((name, name) for name in (draft, *others))
     return replace(offer, drafts=drafts, first=replace(offer.first, **first))
 
@@ -53,8 +53,11 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, **first: object) -> Iterator[Served]:
-    page = make_page(tiny_offer(**first), tiny_library(folder))
+def served(folder: Path, welcome: Trace | None = None, *, any_model: bool = False, **first: object) -> Iterator[Served]:
+    """welcome: what a first visit sees; any_model: whether folders and hub ids may be typed; first: request fields."""
+    library = tiny_library(folder)
+    library.allow_any = any_model
+    page = make_page(tiny_offer(any_model, **first), library, welcome=welcome)
     address = page.launch(HOST, free_port(HOST, 0, 1))
     try:
         yield Served(page, address.rstrip("/"))

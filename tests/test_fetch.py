@@ -117,6 +117,14 @@ def test_a_download_reports_its_bytes(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_bytes_that_the_hub_counts_twice_are_told_once():
+    seen = []
+    bar = fetch.progress_bar("downloading x", lambda *news: seen.append(news))
+    for name in ("huggingface_hub.snapshot_download.transfer", "huggingface_hub.snapshot_download"):
+        bar(total=10, unit="B", name=name).update(5)
+    assert seen == [("downloading x", 0.5)]
+
+
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setenv("SPECVIZ_DEVICE", "cuda:9")
     with pytest.raises(SpecvizError, match="SPECVIZ_DEVICE is cuda:9, but torch sees"):

@@ -249,3 +249,24 @@ def test_a_prompt_that_leaves_no_room_is_said_in_the_footer(bench):
         finish(run)
     assert run.trace.footer.reason == "error"
     assert "shorten the prompt" in run.trace.footer.message
+
+
+@pytest.mark.parametrize("num_tokens", [CONTEXT_LIMIT - 9, CONTEXT_LIMIT - 8, CONTEXT_LIMIT, 3 * CONTEXT_LIMIT])
+def test_a_prompt_that_is_too_long_is_cut_at_its_start_where_that_is_allowed(bench, num_tokens):
+    prompt = tuple(5 + place % 60 for place in range(num_tokens))
+    request = replace(REQUEST, prompt="", prompt_ids=prompt, max_new_tokens=8)
+    run = open_run(request, bench=bench, may_cut=True)
+    said = [status.message for status in statuses(run.events()) if status.state == "running"]
+    kept = [token.id for token in run.trace.header.prompt.tokens]
+    assert kept == list(prompt[-(CONTEXT_LIMIT - 8) :])
+    assert (said[0] != "") == (len(kept) < num_tokens)
+    assert (len(run.trace.tokens), run.trace.footer.reason) == (8, "length")
+
+
+def test_a_conversation_is_rendered_by_the_models_template(bench):
+    recorded = made(bench, target="chatty", prompt="User: Hi\nAssistant: Hello\nUser: Who?\nAssistant:", chat=True)
+    tokenizer = bench.library.load("chatty").tokenizer
+    messages = [("user", "Hi"), ("assistant", "Hello"), ("user", "Who?")]
+    messages = [{"role": role, "content": content} for role, content in messages]
+    expected = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert recorded.header.prompt.text == expected

@@ -7,6 +7,7 @@ import gzip
 import inspect
 import json
 import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -23,6 +24,7 @@ from specviz.ui import handlers, stream
 from specviz.ui.handlers import Form, Handlers, since, spoken
 from specviz.ui.offer import make_offer
 from specviz.ui.registry import Registry, View
+from specviz.ui.startup import first_visit
 from specviz.views.feed import Feed
 
 SESSION = SimpleNamespace(session_hash="one")
@@ -44,6 +46,7 @@ FIRST = {
     "chat": False,
 }
 FORM = Form(tuple(FIRST))
+GRACE_S = 0.3
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,7 @@ def library(tmp_path_factory):
 
 @pytest.fixture
 def registry():
-    return Registry()
+    return Registry(grace_s=GRACE_S)
 
 
 @pytest.fixture
@@ -153,22 +156,174 @@ def test_stopping_a_running_run_ends_it_before_its_next_step(page, registry):
     assert registry.current("one").trace.footer.reason == "stopped"
 
 
-def test_a_closed_tab_stops_the_run_and_keeps_its_trace(page, registry):
+def left_in_the_middle(page, registry):
+    """The view of a run whose tab was closed while it streamed."""
     streaming = page.run(SESSION, *values(pace="reading"))
     until_first_step(streaming)
     view = registry.current("one")
     streaming.close()
     page.leave(SESSION)
-    assert not view.is_live
-    assert registry.get(view.id).trace.footer.reason == "stopped"
+    return view
 
 
-def test_a_closed_tab_ends_a_paused_run_at_once(page, registry):
+def left_while_paused(page, registry):
     list(page.step(SESSION, *values()))
     view = registry.current("one")
     page.leave(SESSION)
-    assert not view.is_live
-    assert view.trace.footer.reason == "stopped"
+    return view
+
+
+def ends(view):
+    deadline = time.monotonic() + 10
+    while view.is_live and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not view.is_live
+
+
+@pytest.mark.parametrize("left", [left_in_the_middle, left_while_paused])
+def test_a_closed_tab_stops_its_run_after_the_grace_period_and_keeps_its_trace(page, registry, left):
+    view = left(page, registry)
+    assert view.is_live
+    num_steps = len(view.trace.steps)
+    assert ends(view)
+    assert len(view.trace.steps) == num_steps, "nobody watched, so nothing was computed"
+    assert registry.get(view.id).trace.footer.reason == "stopped"
+    assert json.loads(view.whole())["state"]["name"] == "finished"
+    assert json.loads(view.whole())["end"]["reason"] == "stopped"
+
+
+def told(**data):
+    return SimpleNamespace(_data=data)
+
+
+def arrived(page, who=OTHER, **data):
+    return messages(page.arrive(who, told(**data)))
+
+
+def test_a_reloaded_page_goes_on_with_its_run_and_no_step_is_lost(page, registry):
+    view = left_in_the_middle(page, registry)
+    view.run.controls.set("pace", "full")
+    said = arrived(page, run=view.id)
+    assert (said[0]["from"], "head" in said[0]) == (0, True)
+    assert [step["index"] for step in steps(said)] == list(range(len(view.trace.steps)))
+    assert view.trace.footer.reason in ("length", "eos")
+    assert registry.current("two") is view
+
+
+def test_a_page_whose_stream_broke_goes_on_with_its_own_run(page, registry):
+    streaming = page.run(SESSION, *values(pace="reading"))
+    until_first_step(streaming)
+    view = registry.current("one")
+    streaming.close()
+    view.run.controls.set("pace", "full")
+    said = arrived(page, SESSION, run=view.id)
+    assert said[-1]["done"] == len(view.trace.steps)
+
+
+def test_a_run_that_is_gone_on_with_is_not_stopped_for_having_been_left(page, registry):
+    view = left_in_the_middle(page, registry)
+    streaming = stream.increments(view, warn=print)
+    next(streaming)
+    time.sleep(2 * GRACE_S)
+    assert not view.run.controls.values().stopped
+    streaming.close()
+
+
+def test_a_reloaded_page_finds_a_paused_run_paused(page, registry):
+    view = left_while_paused(page, registry)
+    (message,) = arrived(page, run=view.id)
+    assert (message["state"]["name"], len(message["steps"])) == ("paused", 1)
+    time.sleep(2 * GRACE_S)
+    assert view.is_live, "who came back is not stopped"
+    assert len(steps(messages(page.step(OTHER, *values())))) == 1
+
+
+def test_a_reloaded_page_finds_a_finished_run(page, registry):
+    list(page.run(SESSION, *values()))
+    view = registry.current("one")
+    page.leave(SESSION)
+    (message,) = arrived(page, run=view.id)
+    assert message["done"] == len(view.trace.steps) > 0
+
+
+def test_a_page_never_takes_a_live_run_from_another(page, registry, monkeypatch):
+    list(page.step(SESSION, *values()))
+    view = registry.current("one")
+    assert registry.adopt("two", view.id, patience_s=0.1) is None
+    assert registry.current("two") is None
+    assert registry.current("one") is view
+
+
+def test_a_page_that_has_begun_something_keeps_it(page, registry):
+    list(page.run(SESSION, *values()))
+    list(page.run(OTHER, *values()))
+    own = registry.current("two")
+    assert arrived(page, run=registry.current("one").id) == []
+    assert registry.current("two") is own
+
+
+@pytest.mark.parametrize("data", [{}, {"run": "0" * 32}, {"run": None, "isFirst": True}, {"run": [1]}, {"isFirst": 1}])
+def test_what_is_not_known_is_forgotten_silently(page, data):
+    assert arrived(page, **data) == []
+
+
+def test_a_first_visit_replays_the_recorded_run_and_starts_no_run(library, registry):
+    bench = Workbench(library)
+    page = Handlers(registry, bench, FORM, served.tiny_offer(), traces.chain())
+    first, second = (arrived(page, who, isFirst=True)[0] for who in (SESSION, OTHER))
+    assert first["play"] is True
+    assert first["head"]["recorded"] is True
+    assert first == second, "one view for all"
+    assert registry.current("one").run is None
+    assert arrived(page, SimpleNamespace(session_hash="three"), isFirst=False) == []
+
+
+def test_a_first_visit_does_not_replace_what_has_begun_meanwhile(library, registry):
+    page = Handlers(registry, Workbench(library), FORM, served.tiny_offer(), traces.chain())
+    list(page.step(SESSION, *values()))
+    assert arrived(page, SESSION, isFirst=True) == []
+
+
+def test_the_shipped_recorded_run_is_the_first_request(capsys):
+    recorded, first = first_visit(), make_offer().first
+    assert capsys.readouterr().out == ""
+    assert {name: recorded.header.request[name] for name in ("prompt", "seed", "k", "temperature")} == {
+        name: getattr(first, name) for name in ("prompt", "seed", "k", "temperature")
+    }
+    assert recorded.footer.reason in ("length", "eos")
+
+
+def test_a_recorded_run_that_cannot_be_read_is_left_out(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("SPECVIZ_ASSETS", str(tmp_path))
+    assert first_visit() is None
+    assert "no recorded run" in capsys.readouterr().out
+
+
+def test_remembered_fields_come_back(page):
+    given = FIRST | {"k": 7, "prompt": "Ben", "draft": "tiny-other", "pace": "slow"}
+    updates = dict(zip(FIRST, page.restore(told(fields=given)), strict=True))
+    assert (updates["k"], updates["prompt"], updates["pace"]) == (7, "Ben", "slow")
+    assert updates["draft"]["value"] == "tiny-other"
+    assert {"tiny-draft", "tiny-other"} <= {name for _, name in updates["draft"]["choices"]}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        None,
+        [],
+        {"k": 2},
+        FIRST | {"k": 10**9},
+        FIRST | {"k": "4"},
+        FIRST | {"target": "../etc"},
+        FIRST | {"draft": "somebody/else"},
+        FIRST | {"pace": "never"},
+        FIRST | {"method": "<b>"},
+        FIRST | {"other": 1},
+    ],
+)
+def test_remembered_fields_that_cannot_be_used_change_nothing(page, fields):
+    assert page.restore(told(fields=fields)) == [gr.skip() for _ in FIRST]
 
 
 def test_a_new_run_first_stops_the_old_one_of_the_same_session_only(page, registry):
@@ -237,6 +392,49 @@ def test_fields_that_do_nothing_under_a_method_are_hidden(page):
     shown = {name: [update["visible"] for update in page.fit_method(name)] for name in ("draft_model", "none")}
     assert shown == {"draft_model": [True, True, False], "none": [False, False, False]}
     assert [update["visible"] for update in page.fit_method("prompt_lookup")] == [False, True, True]
+
+
+def chosen(page, kind, target="tiny-target"):
+    title = next(iter(page._offer.prompts[kind]))
+    return page.choose_prompt(target, told(kind=kind, title=title))
+
+
+@pytest.mark.parametrize("kind", ["Story", "Code", "Arithmetic", "Summarise this text", "Repeat after me"])
+def test_a_ready_prompt_is_a_text_to_go_on_with(page, kind):
+    text, chat = chosen(page, kind)
+    assert (text in page._offer.prompts[kind].values(), chat) == (True, False)
+
+
+def test_a_ready_conversation_is_plain_lines_with_a_note_where_there_is_no_template(page, monkeypatch):
+    warned = []
+    monkeypatch.setattr(gr, "Warning", warned.append)
+    text, chat = chosen(page, "Chat")
+    assert text.startswith("System: ")
+    assert text.endswith("\nAssistant:")
+    assert chat is False
+    assert "tiny-target has no chat template" in warned[0]
+
+
+def test_a_ready_conversation_uses_the_models_template_where_it_has_one(library, page, monkeypatch):
+    monkeypatch.setattr(library.load("tiny-target").tokenizer, "chat_template", "{{ messages | length }}")
+    text, chat = chosen(page, "Chat")
+    assert chat is True
+    assert page.render_prompt(text, "tiny-target", chat)["value"] == "2"
+
+
+@pytest.mark.parametrize("data", [{}, {"kind": "Story"}, {"kind": [], "title": {}}, {"kind": "Story", "title": "no"}])
+def test_what_is_no_ready_prompt_changes_nothing(page, data):
+    assert page.choose_prompt("tiny-target", told(**data)) == (gr.skip(), gr.skip())
+
+
+def test_a_prompt_that_is_too_long_is_cut_and_said_so(page, registry, monkeypatch):
+    warned = []
+    monkeypatch.setattr(gr, "Warning", warned.append)
+    list(page.run(SESSION, *values(prompt="The fox said. " * 400, max_new_tokens=8)))
+    view = registry.current("one")
+    assert view.trace.footer.reason in ("length", "eos")
+    assert view.trace.header.prompt.text.endswith("The fox said. ")
+    assert "were left out" in warned[0]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ No template holds data: what the stage and the prompt list show arrives as a JSO
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -38,7 +37,7 @@ SEED_INFO = (
 )
 
 _STAGE_JS = """specvizPage.stage(element, {props, watch, trigger, server});
-// events the page listens to: 'measure' 'refused'"""
+// events the page listens to: 'measure' 'refused' 'cancel' 'arrive' 'restore'"""
 _PICKER_JS = """specvizPage.picker(element, {props, trigger});
 // events the page listens to: 'choose'"""
 _PICKER_HTML = '<label class="sv-field"><span>Examples</span><select aria-label="Ready prompts"></select></label>'
@@ -55,12 +54,7 @@ def scripts(files: Mapping[str, Path]) -> str:
 def styles(files: Mapping[str, Path]) -> str:
     """All style sheets for the page's head, inline: nothing is ever shown unstyled."""
     sheets = (files[name].read_text(encoding="utf-8") for name in sorted(files) if name.endswith(".css"))
-    return "".join(f"<style>{_firm(sheet)}</style>" for sheet in sheets)
-
-
-def _firm(sheet: str) -> str:
-    """The same sheet with every class of ours said twice: Gradio's reset of buttons and lists outweighs one class."""
-    return re.sub(r"(?<![\w-])\.(sv-[\w-]+)", r".\1.\1", sheet)
+    return "".join(f"<style>{sheet}</style>" for sheet in sheets)
 
 
 def stage(files: Mapping[str, Path], since: Callable[..., object], value: str) -> gr.HTML:

@@ -12,11 +12,14 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from specviz import session
+from specviz.controls import PACES
+from specviz.dialogue import as_messages
 from specviz.drafters import METHODS
 from specviz.drafters.base import Method
 from specviz.errors import SpecvizError
@@ -24,10 +27,10 @@ from specviz.request import Request
 from specviz.session import Workbench
 from specviz.speed import measure
 from specviz.text import render_chat
-from specviz.trace import MAX_UPLOAD_BYTES, read_trace
+from specviz.trace import MAX_UPLOAD_BYTES, Trace, read_trace
 from specviz.trace_records import event_dict
 from specviz.ui.offer import Offer, draft_choices
-from specviz.ui.registry import Registry, View
+from specviz.ui.registry import Registry, View, view_of
 from specviz.ui.stream import increments
 
 SUPERSEDE_S = 5.0
@@ -67,6 +70,18 @@ def warn(words: str) -> None:
     gr.Warning(html.escape(words))
 
 
+def told(event: gr.EventData) -> dict[str, Any]:
+    """What the browser said with an event; nothing of it has been checked."""
+    return event._data if isinstance(event._data, dict) else {}
+
+
+def draft_list(offer: Offer, target: str, draft: str | None) -> Any:
+    """The list of draft models for a target with one of them chosen, which Gradio refuses if the list lacks it."""
+    choices = draft_choices(target) or offer.drafts
+    lacking = [] if draft is None or draft in [name for _, name in choices] else [(Path(draft).name, draft)]
+    return gr.update(choices=[*lacking, *choices], value=draft)
+
+
 def known_method(name: Any) -> Method:
     if not isinstance(name, str) or name not in METHODS:
         raise SpecvizError(f"method must be one of {', '.join(METHODS)} (got {name!r:.100})")
@@ -88,12 +103,27 @@ class Form:
         params = {param.name: given[f"{method.name}.{param.name}"] for param in method.params}
         return Request(**own, params=params).checked(), pace
 
+    def remembered(self, given: Any, offer: Offer) -> list[Any]:
+        """Updates that put back what a browser remembers of the fields. Raises SpecvizError if it cannot be used."""
+        if not isinstance(given, dict) or set(given) != set(self.names):
+            raise SpecvizError("the fields have changed since they were remembered")
+        request, pace = self.request([given[name] for name in self.names])
+        models = [name for name in (request.target, request.draft) if name is not None]
+        if pace not in PACES or not all(map(offer.allows, models)):
+            raise SpecvizError("what is remembered is not on offer any more")
+        draft = draft_list(offer, request.target, request.draft)
+        return [draft if name == "draft" else given[name] for name in self.names]
+
 
 class Handlers:
     """The callbacks of one page, over one registry and one workbench."""
 
-    def __init__(self, registry: Registry, bench: Workbench, form: Form, offer: Offer) -> None:
+    def __init__(
+        self, registry: Registry, bench: Workbench, form: Form, offer: Offer, welcome: Trace | None = None
+    ) -> None:
+        """welcome: the recorded run that a first visit sees."""
         self._registry = registry
+        self._welcome = welcome and view_of(welcome)
         self._bench = bench
         self._form = form
         self._offer = offer
@@ -107,7 +137,7 @@ class Handlers:
         if previous := self._current(request):
             previous.stop()
             previous.idle.wait(SUPERSEDE_S)
-        run = session.open_run(wanted, bench=self._bench, pace=pace)
+        run = session.open_run(wanted, bench=self._bench, pace=pace, may_cut=True)
         return self._registry.add_run(request.session_hash, run)
 
     @speaks
@@ -140,6 +170,12 @@ class Handlers:
         if view is not None and view.is_live:
             view.run.pause()
 
+    def cancel(self, request: gr.Request) -> None:
+        """Stop waiting for a model that is being loaded."""
+        view = self._current(request)
+        if view is not None and view.is_live:
+            view.run.cancel()
+
     def stop(self, request: gr.Request) -> Any:
         """A running run says itself that it has ended; for a paused one this says it."""
         view = self._current(request)
@@ -149,6 +185,23 @@ class Handlers:
             return gr.skip()
         view.idle.wait(SUPERSEDE_S)
         return [gr.skip(), *increments(view, warn)][-1]
+
+    @speaks
+    def arrive(self, request: gr.Request, event: gr.EventData) -> Iterator[str]:
+        """What a page that was just opened shows: the run that it had before, at a first visit a recorded one."""
+        if view := self._registry.adopt(request.session_hash, told(event).get("run")):
+            yield view.whole()
+            if view.left is not None:
+                yield from increments(view, warn)
+        elif self._welcome and told(event).get("isFirst") is True and not self._current(request):
+            yield self._registry.show(self._welcome, request.session_hash).whole(play=True)
+
+    def restore(self, event: gr.EventData) -> list[Any]:
+        """The fields as this browser remembers them; as they are if that cannot be used any more."""
+        try:
+            return self._form.remembered(told(event).get("fields"), self._offer)
+        except SpecvizError:
+            return [gr.skip() for _ in self._form.names]
 
     def leave(self, request: gr.Request) -> None:
         self._registry.leave(request.session_hash)
@@ -189,7 +242,7 @@ class Handlers:
         if view is None or not view.is_live:
             return gr.skip(), gr.skip(), gr.skip()
         values = view.run.controls.values()
-        return values.draft, values.method, values.target
+        return draft_list(self._offer, values.target, values.draft), values.method, values.target
 
     @speaks
     def open_trace(self, request: gr.Request, content: bytes) -> str:
@@ -207,10 +260,23 @@ class Handlers:
         return view.increment()
 
     @speaks
-    def choose_prompt(self, event: gr.EventData) -> Any:
-        chosen = event._data if isinstance(event._data, dict) else {}
-        texts = self._offer.prompts.get(str(chosen.get("kind")), {})
-        return texts.get(str(chosen.get("title"))) or gr.skip()
+    def choose_prompt(self, target: str, event: gr.EventData) -> Any:
+        """The text of a ready prompt, and whether the chat template is used for it."""
+        kind, title = str(told(event).get("kind")), str(told(event).get("title"))
+        text = self._offer.prompts.get(kind, {}).get(title)
+        if text is None:
+            return gr.skip(), gr.skip()
+        return text, kind in self._offer.dialogues and self._can_chat(target)
+
+    def _can_chat(self, target: str) -> bool:
+        """Of a model that is not in memory it is assumed; a run would say so in words."""
+        if target not in self._bench.library.loaded_names():
+            return True
+        loaded = self._bench.library.load(target)
+        if getattr(loaded.tokenizer, "chat_template", None):
+            return True
+        warn(f"{loaded.name} has no chat template: it reads the conversation as these plain lines")
+        return False
 
     @speaks
     def render_prompt(self, prompt: str, target: str, chat: bool) -> Any:
@@ -218,13 +284,13 @@ class Handlers:
         if not chat:
             return gr.update(visible=False)
         tokenizer = self._bench.library.load(target).tokenizer
-        return gr.update(value=render_chat(tokenizer, prompt), visible=True)
+        return gr.update(value=render_chat(tokenizer, as_messages(prompt)), visible=True)
 
-    def fit_target(self, target: str, draft: str | None) -> Any:
+    def fit_target(self, target: Any, draft: Any) -> Any:
         """The draft models that suit this target; the chosen one stays if it does."""
-        choices = draft_choices(target) or self._offer.drafts
+        choices = draft_choices(str(target)) or self._offer.drafts
         names = [name for _, name in choices]
-        return gr.update(choices=list(choices), value=draft if draft in names else names[0])
+        return draft_list(self._offer, str(target), draft if draft in names else names[0])
 
     @speaks
     def fit_method(self, name: str) -> list[Any]:

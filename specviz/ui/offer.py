@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specviz import catalog
+from specviz.dialogue import as_lines
 from specviz.request import Request
 from specviz.settings import assets_dir
 
@@ -20,13 +21,17 @@ Choice = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """`prompts`: kind -> title -> text. `any_model`: whether names that are not in the lists may be typed."""
+    """`prompts`: kind -> title -> text, `dialogues` those kinds whose texts are conversations.
+
+    `any_model`: whether names that are not in the lists may be typed.
+    """
 
     targets: tuple[Choice, ...]
     drafts: tuple[Choice, ...]
     prompts: Mapping[str, Mapping[str, str]]
     first: Request
     any_model: bool
+    dialogues: tuple[str, ...] = ()
 
     def allows(self, name: str) -> bool:
         return self.any_model or any(name == known for _, known in (*self.targets, *self.drafts))
@@ -37,11 +42,11 @@ def make_offer(target: str | None = None, draft: str | None = None, *, any_model
     bundled_target, bundled_draft = catalog.default_pair()
     target = target or bundled_target
     draft = draft or (bundled_draft if target == bundled_target else next(iter(catalog.drafts_for(target)), None))
-    prompts = ready_prompts()
+    prompts, dialogues = ready_prompts(), ready_dialogues()
     prompt = next(text for texts in prompts.values() for text in texts.values())
     first = Request(prompt=prompt, target=target, draft=draft, seed=FIRST_SEED)
     targets = _choices((target, *catalog.targets()))
-    return Offer(targets, draft_choices(target, draft), prompts, first, any_model)
+    return Offer(targets, draft_choices(target, draft), prompts | dialogues, first, any_model, tuple(dialogues))
 
 
 def draft_choices(target: str, *others: str | None) -> tuple[Choice, ...]:
@@ -55,12 +60,27 @@ def _choices(names: tuple[str | None, ...]) -> tuple[Choice, ...]:
 
 def ready_prompts() -> dict[str, dict[str, str]]:
     """The ready prompts: kind -> title -> text."""
-    kinds = json.loads((assets_dir() / "prompts" / "prompts.json").read_text(encoding="utf-8"))["kinds"]
+    kinds = _prompts_file()["kinds"]
     return {kind["title"]: {_title(prompt["name"]): prompt["text"] for prompt in kind["prompts"]} for kind in kinds}
+
+
+def ready_dialogues() -> dict[str, dict[str, str]]:
+    """The ready conversations as text, likewise."""
+    kind = _prompts_file()["dialogues"]
+    return {kind["title"]: {_title(prompt["name"]): as_lines(prompt["messages"]) for prompt in kind["prompts"]}}
+
+
+def _prompts_file() -> dict:
+    return json.loads((assets_dir() / "prompts" / "prompts.json").read_text(encoding="utf-8"))
 
 
 def _title(name: str) -> str:
     return name.replace("-", " ").capitalize()
+
+
+def first_visit_file() -> Path:
+    """Where the recorded run lies that a first visit sees."""
+    return assets_dir() / "traces" / "first-visit.jsonl.gz"
 
 
 def web_files() -> dict[str, Path]:

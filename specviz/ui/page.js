@@ -2,18 +2,21 @@
 // Texts go through textContent; no formula, no request of its own.
 (() => {
   'use strict';
-  const THEME = 'specviz-theme';
+  const THEME = 'specviz-theme', FIELDS = 'specviz-fields', RUN = 'specviz-run';
+  const LIVE = ['queued', 'loading', 'running'];
   const root = document.documentElement;
   let current = null;             // the run on the stage
   let refused = () => {};
   const left = new Set();         // runs that the stage has left: a late last message must not bring them back
 
-  const stored = () => { try { return localStorage.getItem(THEME); } catch (e) { return null; } };
-  const store = (value) => { try { localStorage.setItem(THEME, value); } catch (e) { /* private mode */ } };
+  // what this browser remembers, if it may; `tab`: of this tab alone
+  const memory = (tab) => (tab ? sessionStorage : localStorage);
+  const stored = (name, tab) => { try { return memory(tab).getItem(name); } catch (e) { return null; } };
+  const store = (name, value, tab) => { try { memory(tab).setItem(name, value); } catch (e) { /* private mode */ } };
   const parse = (text) => { try { return text ? JSON.parse(text) : null; } catch (e) { return null; } };
 
   function theme() {
-    store(document.body.classList.toggle('dark') ? 'dark' : 'light');
+    store(THEME, document.body.classList.toggle('dark') ? 'dark' : 'light');
   }
 
   // name -> the panel that opens, if it is one, and the button that opens it
@@ -43,6 +46,7 @@
     const later = () => requestAnimationFrame(summarise);
     document.addEventListener('input', later);
     document.addEventListener('change', later);
+    document.addEventListener(FIELDS, later);
     const waiting = setInterval(() => { summarise(); if (fields().every(Boolean)) clearInterval(waiting); }, 150);
   }
 
@@ -52,6 +56,15 @@
     link.href = `/specviz/trace/${encodeURIComponent(current)}`;
     link.download = '';
     link.click();
+  }
+
+  // larger type and no setup, for a room; the stage and the style sheets do the rest
+  function present() {
+    setOpen('drawer', false);
+    setOpen('setup', false);
+    const isOn = root.toggleAttribute('data-sv-present');
+    document.querySelector('#present')?.setAttribute('aria-pressed', String(isOn));
+    window.dispatchEvent(new Event('resize'));
   }
 
   const player = (name) => () => window.specviz.player?.[name]?.();
@@ -69,6 +82,7 @@
     if (!message || !message.run) return true;
     if (left.has(message.run)) return false;
     if (current && current !== message.run) left.add(current);
+    if (current !== message.run) hold(message.run);
     current = message.run;
     const { name, message: words } = message.state || { name: 'opened' };
     root.dataset.svState = name;
@@ -77,13 +91,39 @@
     return true;
   }
 
+  // the run is this tab's; a tab that is new begins with the latest one of this browser
+  function hold(run) {
+    store(RUN, run, true);
+    store(RUN, run, false);
+  }
+
+  function remember(names, values) {
+    store(FIELDS, JSON.stringify(Object.fromEntries(names.map((name, place) => [name, values[place]]))), false);
+  }
+
+  const restored = () => document.dispatchEvent(new Event(FIELDS));
+
+  // a page that was just opened asks for what it had; the server judges whether it may have it
+  const recalled = () => ({ fields: parse(stored(FIELDS, false)), own: stored(RUN, true), latest: stored(RUN, false) });
+
+  function ask(host, { fields, own, latest }) {
+    if (fields) host.trigger('restore', { fields });
+    if (own || !host.props.value) host.trigger('arrive', { run: own || latest, isFirst: !fields && !latest });
+  }
+
   function stage(element, host) {
+    const before = recalled();
     refused = () => host.trigger('refused', {});
-    const chosen = stored();
+    const chosen = stored(THEME, false);
     if (chosen) document.body.classList.toggle('dark', chosen === 'dark');
     setOpen('drawer', false);
     admits(host.props.value);
     window.specviz.mountStage(element, screened(host));
+    ask(host, before);
+    // a phone that slept has lost its stream: what is still going on comes back
+    document.addEventListener('visibilitychange', () => {
+      if (!document.hidden && current && LIVE.includes(root.dataset.svState)) host.trigger('arrive', { run: current });
+    });
   }
 
   function picker(element, { props, trigger }) {
@@ -112,7 +152,9 @@
   }
 
   document.addEventListener('keydown', (event) => {
-    if (event.key === 'Escape' && isOpen('drawer')) setOpen('drawer', false);
+    if (event.key !== 'Escape') return;
+    if (isOpen('drawer')) setOpen('drawer', false);
+    else if (isOpen('present')) present();
   });
 
   document.addEventListener('click', (event) => {
@@ -120,6 +162,6 @@
   });
 
   window.specvizPage = {
-    theme, more, fold, save, stage, picker, back: player('back'), forward: player('forward'),
+    theme, more, fold, save, present, stage, picker, remember, restored, back: player('back'), forward: player('forward'),
   };
 })();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from gradio.components import Component
 
 from specviz.drafters import METHODS
 from specviz.session import Workbench
+from specviz.trace import Trace
 from specviz.ui import components
 from specviz.ui.handlers import Form, Handlers, since
 from specviz.ui.offer import Offer
@@ -28,13 +30,24 @@ _QUIET = {"show_progress": "hidden", "api_visibility": "private"}
 _NOW = {"queue": False, **_QUIET}
 _STREAM = {"concurrency_limit": RUN_LIMIT, "concurrency_id": "run", "trigger_mode": "multiple", **_QUIET}
 _LIVE = {"trigger_mode": "always_last", **_QUIET}
+_RAW = {"preprocess": False}
+"""While the list of drafts changes with the target, Gradio's own check would refuse good names; handlers check them."""
 _LIVE_NUMBERS = ("k", "temperature", "top_k", "top_p", "pace")
 _LIVE_CHOICES = ("draft", "method", "target")
-_IN_BROWSER = ("theme", "save", "more", "back", "forward")
+_IN_BROWSER = ("theme", "save", "present", "more", "back", "forward")
 
 
-def build(offer: Offer, files: Mapping[str, Path], registry: Registry, bench: Workbench, shown: str = "") -> gr.Blocks:
-    """The whole page. `files`: the browser's half; `bench`: what runs share; `shown`: the stage's first message."""
+def build(
+    offer: Offer,
+    files: Mapping[str, Path],
+    registry: Registry,
+    bench: Workbench,
+    *,
+    shown: str = "",
+    welcome: Trace | None = None,
+) -> gr.Blocks:
+    """The whole page. `files`: the browser's half; `bench`: what runs share; `shown`: the stage's first message;
+    `welcome`: the recorded run that a first visit sees."""
     with gr.Blocks(title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS) as demo:
         buttons = _bar(files)
         fields, actions = _setup(offer, files)
@@ -42,11 +55,12 @@ def build(offer: Offer, files: Mapping[str, Path], registry: Registry, bench: Wo
         more, own = _drawer(offer)
         fields |= more
         buttons |= actions
-        handlers = Handlers(registry, bench, Form(tuple(fields)), offer)
+        handlers = Handlers(registry, bench, Form(tuple(fields)), offer, welcome)
         gr.api(handlers.run_to_end, api_name="run", concurrency_limit=API_LIMIT)
         _wire_runs(handlers, fields, buttons, stage)
         _wire_live(handlers, fields, own, stage)
         _wire_rest(handlers, fields, buttons, own, stage)
+        _wire_memory(handlers, fields, buttons, stage)
         demo.unload(handlers.leave)
     return demo.queue(max_size=QUEUE_LIMIT)
 
@@ -59,6 +73,7 @@ def _bar(files: Mapping[str, Path]) -> Parts:
         parts = {
             "open": upload,
             "save": components.button("save", "Save"),
+            "present": components.button("present", "Present"),
             "theme": components.button("theme", "Theme"),
         }
     components.fold_line(files)
@@ -107,6 +122,7 @@ def _wire_runs(handlers: Handlers, fields: Parts, buttons: Parts, stage: gr.HTML
     buttons["step"].click(handlers.step, everything, stage, **_STREAM)
     buttons["resume"].click(handlers.resume, None, stage, **_STREAM)
     buttons["pause"].click(handlers.pause, None, None, **_NOW)
+    stage.cancel(handlers.cancel, None, None, **_NOW)
     buttons["stop"].click(handlers.stop, None, stage, **_NOW)
     stage.measure(handlers.measure, None, stage, concurrency_limit=API_LIMIT, **_QUIET)
 
@@ -116,16 +132,30 @@ def _wire_live(handlers: Handlers, fields: Parts, own: Parts, stage: gr.HTML) ->
     for name in _LIVE_NUMBERS:
         fields[name].input(handlers.live(name), fields[name], None, queue=False, **_LIVE)
     for name in _LIVE_CHOICES:
-        fields[name].input(handlers.live_choice(name), fields[name], fields[name], concurrency_limit=None, **_LIVE)
+        changed, listed = handlers.live_choice(name), fields[name]
+        listed.input(changed, listed, listed, concurrency_limit=None, **_RAW, **_LIVE)
     choices = [fields[name] for name in _LIVE_CHOICES]
     stage.refused(handlers.in_force, None, choices, **_NOW)
-    fields["target"].change(handlers.fit_target, [fields["target"], fields["draft"]], fields["draft"], **_NOW)
+    pair = [fields["target"], fields["draft"]]
+    fields["target"].change(handlers.fit_target, pair, fields["draft"], **_RAW, **_NOW)
     fitted = [fields["draft"], fields["k"], *(own[name] for name in METHODS if name in own)]
     fields["method"].change(handlers.fit_method, fields["method"], fitted, **_NOW)
 
 
+def _wire_memory(handlers: Handlers, fields: Parts, buttons: Parts, stage: gr.HTML) -> None:
+    """The browser keeps the fields and the id of its run; what comes back from it goes through the handlers' checks."""
+    used = [buttons["run"].click, buttons["step"].click, fields["prompt"].submit, fields["prompt"].blur]
+    used += [field.input for field in fields.values()]
+    remember = f"(...values) => specvizPage.remember({json.dumps(list(fields))}, values)"
+    gr.on(used, None, list(fields.values()), None, js=remember, trigger_mode="multiple")
+    restored = stage.restore(handlers.restore, None, list(fields.values()), **_NOW)
+    restored.then(None, None, None, js="() => specvizPage.restored()")
+    stage.arrive(handlers.arrive, None, stage, **_STREAM)
+
+
 def _wire_rest(handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, stage: gr.HTML) -> None:
-    buttons["picker"].choose(handlers.choose_prompt, None, fields["prompt"], **_NOW)
+    chosen = [fields["prompt"], fields["chat"]]
+    buttons["picker"].choose(handlers.choose_prompt, fields["target"], chosen, concurrency_limit=None, **_QUIET)
     buttons["open"].upload(handlers.open_trace, buttons["open"], stage, **_QUIET)
     read = [fields["prompt"], fields["target"], fields["chat"]]
     changes = [fields["prompt"].blur, fields["target"].change, fields["chat"].change]

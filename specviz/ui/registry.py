@@ -1,15 +1,18 @@
 """Who looks at what: browser session -> its current view, view id -> view. Knows no Gradio.
 
 A view is one run (live, paused or ended) or one opened trace, with the feed that turns its records into increments.
-The least recently used views are forgotten; a session that leaves stops its work but its trace stays.
+The least recently used views are forgotten. A run whose browser left waits a while for it to come back, without
+working; then it is stopped, and its trace stays.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from collections import OrderedDict
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +23,19 @@ from specviz.views.feed import Feed
 MOST_VIEWS = 128
 MOST_STEPS = 10_000
 """In all views together; a step with its records and its props takes about 25 kB."""
+GRACE_S = 30.0
+"""How long a run whose browser left is kept ready to go on: a reload takes seconds, a closed tab never comes back."""
+PATIENCE_S = 4.0
+"""How long a page that was reloaded waits until the server has noticed that the page before it is gone."""
+_TOLD = ("message", "ahead", "fraction")
 
 
 @dataclass(slots=True, eq=False)
 class View:
-    """One thing on a stage. `run` is None for an opened trace; `idle` is set while no event streams from it."""
+    """One thing on a stage. `run` is None for an opened trace; `idle` is set while no event streams from it.
+
+    `left`: the events of a run whose reader went away in the middle, to be gone on with.
+    """
 
     id: str
     feed: Feed
@@ -33,7 +44,10 @@ class View:
     status: Status | None = None
     num_sent: int = 0
     idle: threading.Event = field(default_factory=threading.Event)
+    left: Generator[Status | Event, None, None] | None = None
+    grace_s: float = GRACE_S
     _claiming: threading.Lock = field(default_factory=threading.Lock)
+    _end: threading.Timer | None = None
 
     def __post_init__(self) -> None:
         self.idle.set()
@@ -51,7 +65,32 @@ class View:
         with self._claiming:
             was_idle = self.idle.is_set()
             self.idle.clear()
-            return was_idle
+        if was_idle:
+            self.stay()
+        return was_idle
+
+    def events(self, max_steps: int | None) -> Generator[Status | Event, None, None]:
+        """What comes next: from where the reader before left, or as the run gives it."""
+        left, self.left = self.left, None
+        return self.run.events(max_steps) if left is None else left
+
+    def leave(self, events: Generator[Status | Event, None, None]) -> None:
+        """Whoever read these events went away in the middle of them."""
+        self.left = events
+        self.linger()
+
+    def linger(self) -> None:
+        """Nobody watches any more: a live run stops in a while, unless somebody says `stay` before."""
+        self.stay()
+        if self.is_live:
+            self._end = threading.Timer(self.grace_s, self._give_up)
+            self._end.daemon = True
+            self._end.start()
+
+    def stay(self) -> None:
+        timer, self._end = self._end, None
+        if timer is not None:
+            timer.cancel()
 
     def take_status(self, status: Status) -> bool:
         """Whether this is news to the stage."""
@@ -65,9 +104,19 @@ class View:
 
     def increment(self) -> str:
         """What the stage has not been sent yet, with the present state."""
-        status = self.status and {"name": self.status.state, "message": self.status.message, "ahead": self.status.ahead}
         first, self.num_sent = self.num_sent, len(self.feed)
-        message = self.feed.message(first, status).replace("<", "\\u003c")  # Gradio looks for script tags in texts
+        return self._message(first)
+
+    def whole(self, *, play: bool = False) -> str:
+        """Everything from the first step on, for a stage that has nothing yet. play: it replays it."""
+        self.num_sent = len(self.feed)
+        return self._message(0, play=play)
+
+    def _message(self, first: int, *, play: bool = False) -> str:
+        status = self.status
+        told = status and {"name": status.state, **{name: getattr(status, name) for name in _TOLD}}
+        message = self.feed.message(first, told, play=play)
+        message = message.replace("<", "\\u003c")  # Gradio looks for script tags in texts
         return message if self.trace.header is not None else _without_head(message)
 
     def since(self, first: int) -> dict[str, Any] | None:
@@ -76,7 +125,28 @@ class View:
 
     def stop(self) -> bool:
         """Whether this ended the run; one that streams says itself that it has ended."""
-        return self.run is not None and self.run.stop()
+        if self.run is None:
+            return False
+        is_over = self.run.stop()
+        if self.left is not None and self.claim():
+            self._drop_left()
+            self.idle.set()
+            return True
+        return is_over
+
+    def _drop_left(self) -> None:
+        left, self.left = self.left, None
+        if left is not None:
+            left.close()
+        if self.trace.footer is not None:
+            self.take_record(self.trace.footer)
+
+    def _give_up(self) -> None:
+        """Nobody came back."""
+        if self.stop() and self.claim():
+            for footer in self.run.events():
+                self.take_record(footer)
+            self.idle.set()
 
 
 def _without_head(message: str) -> str:
@@ -87,8 +157,9 @@ def _without_head(message: str) -> str:
 class Registry:
     """Thread-safe; every method is a few dictionary operations."""
 
-    def __init__(self, most_views: int = MOST_VIEWS, most_steps: int = MOST_STEPS) -> None:
+    def __init__(self, most_views: int = MOST_VIEWS, most_steps: int = MOST_STEPS, grace_s: float = GRACE_S) -> None:
         self._most_views, self._most_steps = most_views, most_steps
+        self._grace_s = grace_s
         self._lock = threading.Lock()
         self._views: OrderedDict[str, View] = OrderedDict()  # the least recently used first
         self._current: dict[str, View] = {}
@@ -99,14 +170,19 @@ class Registry:
 
     def add_trace(self, session: str, trace: Trace) -> View:
         """Make a loaded trace the session's current view."""
-        return self._keep(_view_of(trace), session)
+        return self._keep(view_of(trace), session)
 
     def keep(self, trace: Trace) -> View:
         """A view of a loaded trace that is nobody's current one."""
-        return self._keep(_view_of(trace), None)
+        return self.show(view_of(trace), None)
+
+    def show(self, view: View, session: str | None) -> View:
+        """Make a view that already is one the session's current view."""
+        return self._keep(view, session)
 
     def _keep(self, view: View, session: str | None) -> View:
         with self._lock:
+            view.grace_s = self._grace_s
             self._views[view.id] = view
             previous = self._current.get(session)
             if session is not None:
@@ -140,16 +216,42 @@ class Registry:
             return view
 
     def leave(self, session: str) -> None:
-        """A browser went away: stop its work, keep its trace."""
+        """A browser went away: its work waits for it to come back, in vain it is stopped; its trace stays."""
         with self._lock:
             view = self._current.pop(session, None)
-        if view is not None:
-            view.stop()
+            is_watched = view in self._current.values()
+        if view is not None and not is_watched:
+            view.linger()
+
+    def adopt(self, session: str, view_id: object, patience_s: float = PATIENCE_S) -> View | None:
+        """Give a page that was reloaded what it had before: an ended view at once, a live one when it is free.
+
+        None for what is not known, for a run that another page still works with, and if this one has begun another.
+        """
+        deadline = time.monotonic() + patience_s
+        while (view := self.get(view_id)) is not None:
+            if self._bind(session, view):
+                return view if self.current(session) is view else None
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.05)
+        return None
+
+    def _bind(self, session: str, view: View) -> bool:
+        with self._lock:
+            others = [shown for name, shown in self._current.items() if name != session]
+            is_free = view.idle.is_set() and view not in others
+            if is_bound := is_free or not view.is_live:
+                self._current.setdefault(session, view)
+        if is_bound:
+            view.stay()
+        return is_bound
 
     def num_running(self) -> int:
         return sum(not view.idle.is_set() for view in list(self._views.values()))
 
 
-def _view_of(trace: Trace) -> View:
+def view_of(trace: Trace) -> View:
+    """A view of a loaded trace."""
     view_id = uuid.uuid4().hex
     return View(view_id, Feed.from_trace(trace, view_id), trace)

@@ -16,8 +16,8 @@ from specviz.models import Library
 from specviz.request import Request
 from specviz.session import Workbench
 from specviz.settings import settings
-from specviz.trace import load_trace
-from specviz.ui.offer import Offer, make_offer, web_files
+from specviz.trace import Trace, load_trace
+from specviz.ui.offer import Offer, first_visit_file, make_offer, web_files
 from specviz.ui.page import build
 from specviz.ui.registry import Registry
 from specviz.ui.serving import is_loopback, launch_options, typed_address, web_address
@@ -51,11 +51,24 @@ class Page:
         self.is_warm.set()
 
 
-def make_page(offer: Offer, library: Library, opened: Path | None = None) -> Page:
-    """The page over one library, with the trace file `opened` on its stage if given. Raises SpecvizError."""
+def make_page(offer: Offer, library: Library, opened: Path | None = None, welcome: Trace | None = None) -> Page:
+    """The page over one library, with the trace file `opened` on its stage if given, or `welcome` at a first visit.
+
+    Raises SpecvizError.
+    """
     registry, files, bench = Registry(), web_files(), Workbench(library)
     shown = "" if opened is None else registry.keep(load_trace(opened)).increment()
-    return Page(build(offer, files, registry, bench, shown), registry, bench, files, offer.first)
+    demo = build(offer, files, registry, bench, shown=shown, welcome=welcome)
+    return Page(demo, registry, bench, files, offer.first)
+
+
+def first_visit() -> Trace | None:
+    """The recorded run that comes with specviz; None, with a word to whoever started it, if it cannot be read."""
+    try:
+        return load_trace(first_visit_file())
+    except SpecvizError as error:
+        print(f"specviz: no recorded run for first visits: {error}", flush=True)
+        return None
 
 
 def start(host: str, port: int | None, target: str | None, draft: str | None, opened: Path | None) -> Page:
@@ -63,7 +76,7 @@ def start(host: str, port: int | None, target: str | None, draft: str | None, op
     library = Library()
     target, draft = (name and library.load(name).name for name in (target, draft))
     library.allow_any = library.allow_any and is_loopback(host)
-    page = make_page(make_offer(target, draft, any_model=library.allow_any), library, opened)
+    page = make_page(make_offer(target, draft, any_model=library.allow_any), library, opened, first_visit())
     port = free_port(host, settings().server_port, PORTS_TRIED) if port is None else free_port(host, port, 1)
     page.launch(host, port)
     print(f"specviz: open {web_address(host if is_loopback(host) else 'localhost', port)}", flush=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 
 from specviz.errors import SpecvizError
 from specviz.session import Status
@@ -16,18 +15,23 @@ FLUSH_S = 0.05
 
 
 def increments(view: View, warn: Callable[[str], None], max_steps: int | None = None) -> Iterator[str]:
-    """Drive the view's run until it ends, pauses or has made `max_steps`; closing this generator stops the run.
+    """Drive the view's run until it ends, pauses or has made `max_steps`.
 
+    Closing this generator leaves the run where it is for a while; whoever streams from it next goes on with it.
     `warn` is told what the running run has to say, such as a change it could not make. Nothing comes of a second
     stream from a run that is streaming already.
     """
     if not view.claim():
         return
+    events = view.events(max_steps)
     try:
-        with closing(view.run.events(max_steps)) as events:
-            yield from _gathered(view, events, warn)
+        yield from _gathered(view, events, warn)
         yield view.increment()
-    except SpecvizError:
+    except GeneratorExit:
+        view.leave(events)
+        raise
+    except SpecvizError as error:
+        view.status = Status(view.run.state, str(error))
         yield view.increment()
         raise
     finally:

@@ -20,6 +20,8 @@ SWITCHES = (
     "--disable-component-update",
     "--disable-sync",
 )
+ON_LEAVING = ("AbortError: signal is aborted", "Connection errored out")
+"""What Gradio itself says in the console of a page that is left while it streams."""
 DESKTOP = {"width": 1366, "height": 768}
 PHONE = {"width": 390, "height": 844}
 
@@ -70,7 +72,8 @@ def page(open_page) -> object:
 
 
 def _is_wrong(message: object) -> bool:
-    return message.type == "error" or "Content Security Policy" in message.text
+    is_error = message.type == "error" and not any(words in message.text for words in ON_LEAVING)
+    return is_error or "Content Security Policy" in message.text
 
 
 def _is_foreign(url: str, app: pages.Served) -> bool:

@@ -204,6 +204,7 @@ def test_a_closed_tab_ends_its_run(open_page, app):
     page = open_page()
     begin(page, pace="slow", steps=1)
     view = app.page.registry.current(next(reversed(app.page.registry._current)))
+    view.grace_s = 0.5
     page.context.close()
     deadline = time.monotonic() + 10
     while view.is_live and time.monotonic() < deadline:

@@ -1,0 +1,183 @@
+"""python -m tests.browser.screenshots FOLDER: the page in every state, both themes, desktop and phone, as PNG files.
+
+Serves the bundled models on this machine and drives Chromium. The README's picture is `run-desktop-light.png`;
+`--readme` makes that one alone and puts it into assets/screenshots/explore.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT / "tests"), str(ROOT)]
+
+from conftest import BROWSERS, DESKTOP, PHONE, SWITCHES  # noqa: E402
+from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
+
+from specviz.models import Library  # noqa: E402
+from specviz.ui.offer import make_offer  # noqa: E402
+from specviz.ui.startup import first_visit, free_port, make_page  # noqa: E402
+
+HOST = "127.0.0.1"
+PROJECTOR = {"width": 1920, "height": 1080}
+SIZES = {"desktop": DESKTOP, "phone": PHONE}
+STATE = "document.documentElement.dataset.svState"
+HELD = "sessionStorage.setItem('specviz-run', ''); localStorage.setItem('specviz-run', '-')"
+
+
+def wait_for(page: Page, *states: str) -> None:
+    page.wait_for_function(f"{list(states)}.includes({STATE})")
+
+
+def choose_pace(page: Page, pace: str) -> None:
+    if page.is_visible("#fold"):
+        page.click("#fold")
+    page.click(f"#pace label:has(input[value={pace}])")
+
+
+def run(page: Page, pace: str = "full") -> None:
+    choose_pace(page, pace)
+    page.click("#run")
+    wait_for(page, "running", "finished")
+
+
+def finished(page: Page) -> None:
+    run(page)
+    wait_for(page, "finished")
+
+
+def running(page: Page) -> None:
+    run(page, "reading")
+    page.wait_for_function("document.querySelectorAll('.sv-step-bar').length >= 5")
+
+
+def paused(page: Page) -> None:
+    for count in (1, 2):
+        if page.is_visible("#fold"):
+            page.click("#fold")
+        page.click("#step")
+        page.wait_for_function(f"{STATE} === 'paused' && document.querySelectorAll('.sv-step-bar').length === {count}")
+
+
+def first(page: Page) -> None:
+    page.wait_for_function("document.querySelectorAll('.sv-text .sv-piece').length >= 8")
+
+
+def inspected(page: Page) -> None:
+    finished(page)
+    page.click(".sv-cell.sv-is-rejected")
+    page.wait_for_timeout(400)
+
+
+def charts(page: Page) -> None:
+    finished(page)
+    page.click(".sv-charts summary")
+    page.wait_for_selector(".sv-plot .plot-container")
+    page.locator(".sv-charts").scroll_into_view_if_needed()
+    page.wait_for_timeout(800)
+
+
+def numbers(page: Page) -> None:
+    finished(page)
+    page.click(".sv-table summary")
+
+
+def more(page: Page) -> None:
+    if page.is_visible("#fold"):
+        page.click("#fold")
+    page.click("#more")
+    page.wait_for_timeout(300)
+
+
+def setup(page: Page) -> None:
+    if page.is_visible("#fold"):
+        page.click("#fold")
+    page.click("#prompt textarea")
+
+
+def refused(page: Page) -> None:
+    finished(page)
+    if page.is_visible("#fold"):
+        page.click("#fold")
+    page.fill("#prompt textarea", "")
+    page.click("#run")
+    page.wait_for_selector(".toast-body")
+    page.wait_for_timeout(300)
+
+
+def presented(page: Page) -> None:
+    finished(page)
+    page.evaluate("specvizPage.present()")
+    page.wait_for_timeout(400)
+
+
+STATES: dict[str, Callable[[Page], None]] = {
+    "welcome": lambda page: None,
+    "first": first,
+    "running": running,
+    "paused": paused,
+    "run": finished,
+    "inspected": inspected,
+    "charts": charts,
+    "numbers": numbers,
+    "more": more,
+    "setup": setup,
+    "refused": refused,
+    "presented": presented,
+}
+
+
+@contextmanager
+def pages() -> Iterator[tuple[Browser, str]]:
+    page = make_page(make_offer(any_model=False), Library(), welcome=first_visit())
+    page.warm_up()
+    address = page.launch(HOST, free_port(HOST, 0, 1))
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    try:
+        with sync_playwright() as driver:
+            yield driver.chromium.launch(executable_path=path, args=SWITCHES), address
+    finally:
+        page.demo.close(verbose=False)
+
+
+def shoot(browser: Browser, address: str, state: str, size: dict[str, int], scheme: str, file: Path) -> None:
+    context = browser.new_context(viewport=size, color_scheme=scheme, has_touch=size is PHONE, reduced_motion="reduce")
+    if state != "first":
+        context.add_init_script(HELD)
+    page = context.new_page()
+    page.goto(address)
+    page.wait_for_function("window.specviz?.player && document.querySelector('#k input')")
+    STATES[state](page)
+    page.wait_for_timeout(250)
+    page.screenshot(path=file)
+    context.close()
+    print(file.name, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Pictures of the page in every state.")
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("screenshots"))
+    parser.add_argument("--states", nargs="*", choices=STATES, default=list(STATES))
+    parser.add_argument("--readme", action="store_true", help="only the README's picture, in its place")
+    options = parser.parse_args()
+    with pages() as (browser, address):
+        if options.readme:
+            file = ROOT / "assets" / "screenshots" / "explore.png"
+            return shoot(browser, address, "run", DESKTOP, "light", file)
+        options.folder.mkdir(parents=True, exist_ok=True)
+        for state in options.states:
+            for name, size in SIZES.items():
+                for scheme in ("light", "dark"):
+                    shoot(browser, address, state, size, scheme, options.folder / f"{state}-{name}-{scheme}.png")
+        if "presented" in options.states:
+            shoot(browser, address, "presented", PROJECTOR, "light", options.folder / "presented-projector-light.png")
+    return None
+
+
+if __name__ == "__main__":
+    main()

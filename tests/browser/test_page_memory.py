@@ -1,0 +1,127 @@
+"""What a page finds when it is opened again: its run, its fields, and at the first visit a recorded run."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import served as pages
+import traces
+from test_explore import PIECES, STATE, begin, choose, choose_pace, run_to_end, saved, slide, stop, wait_for_state
+
+RUN = "sessionStorage.getItem('specviz-run')"
+
+
+def shown_steps(page):
+    return {piece["step"] for piece in page.evaluate(PIECES)}
+
+
+def reload(page):
+    page.reload()
+    page.wait_for_function("window.specviz?.player && document.querySelector('#k input')")
+
+
+def test_a_reload_during_a_run_goes_on_with_it_and_loses_no_step(page):
+    begin(page, steps=3)
+    run = page.evaluate(RUN)
+    reload(page)
+    wait_for_state(page, "running")
+    assert page.evaluate(RUN) == run
+    choose_pace(page, "full")
+    wait_for_state(page, "finished")
+    trace = saved(page)
+    assert trace.footer.reason in ("length", "eos")
+    assert shown_steps(page) == set(range(len(trace.steps)))
+
+
+def test_a_reload_finds_a_paused_run_and_can_step_on(page):
+    page.click("#step")
+    wait_for_state(page, "paused")
+    reload(page)
+    wait_for_state(page, "paused")
+    page.click("#step")
+    page.wait_for_function("document.querySelectorAll('.sv-step-bar').length === 2")
+    stop(page)
+
+
+def test_a_reload_finds_a_finished_run(page):
+    run_to_end(page)
+    before = page.evaluate(PIECES)
+    reload(page)
+    wait_for_state(page, "finished")
+    assert page.evaluate(PIECES) == before
+
+
+def test_the_way_back_finds_the_run_again(page, app):
+    run_to_end(page)
+    before = page.evaluate(PIECES)
+    page.goto(f"{app.address}/healthz")
+    page.go_back()
+    page.wait_for_function(f"{STATE} === 'finished'")
+    assert page.evaluate(PIECES) == before
+
+
+def test_fields_are_as_they_were_left(page):
+    slide(page, "k", 7)
+    choose(page, "draft", "tiny-other")
+    choose_pace(page, "slow")
+    page.fill("#prompt textarea", "Ben said")
+    page.press("#prompt textarea", "Tab")
+    page.wait_for_function("localStorage.getItem('specviz-fields')?.includes('Ben said')")
+    reload(page)
+    page.wait_for_function("document.querySelector('#prompt textarea').value === 'Ben said'")
+    page.wait_for_function("document.querySelector('#k input').value === '7'")
+    assert page.input_value("#draft input") == "tiny-other"
+    assert page.is_checked("#pace input[value=slow]")
+
+
+@pytest.mark.parametrize("fields", ['{"k": 99}', "[1", '{"__proto__": {"k": 1}}', "null"])
+def test_a_spoilt_memory_is_ignored(page, fields):
+    page.evaluate("(value) => localStorage.setItem('specviz-fields', value)", fields)
+    page.evaluate("sessionStorage.setItem('specviz-run', '<b>')")
+    reload(page)
+    run_to_end(page)
+    assert page.query_selector(".toast-body") is None
+
+
+def test_two_tabs_do_not_disturb_each_other(page, open_page):
+    begin(page, steps=2)
+    run = page.evaluate(RUN)
+    other = page.context.new_page()
+    other.goto(page.url)
+    other.wait_for_function("window.specviz?.player && document.querySelector('#k input')")
+    time.sleep(1)
+    run_to_end(other)
+    assert page.evaluate(STATE) == "running"
+    choose_pace(page, "full")
+    wait_for_state(page, "finished")
+    assert page.evaluate(RUN) == run != other.evaluate(RUN)
+    assert saved(page).footer.reason in ("length", "eos")
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory):
+    """As the other tests' page, with a recorded run for first visits."""
+    folder = tmp_path_factory.mktemp("models")
+    with pages.served(folder, traces.chain(), max_new_tokens=48) as served:
+        yield served
+
+
+def test_a_first_visit_replays_a_recorded_run_and_a_second_does_not(open_page, app):
+    page = open_page()
+    page.wait_for_selector(".sv-text .sv-piece")
+    assert len(shown_steps(page)) < len(traces.chain().steps), "slowly, from the first step on"
+    assert app.page.registry.num_running() == 0
+    run = page.evaluate(RUN)
+    other = page.context.new_page()
+    other.goto(app.address)
+    other.wait_for_function(f"{RUN} !== null")
+    assert other.evaluate(RUN) == run
+    assert shown_steps(other) == set(range(len(traces.chain().steps))), "shown whole, not played"
+
+
+def test_run_pressed_during_the_first_replay_wins(open_page):
+    page = open_page()
+    page.wait_for_selector(".sv-text .sv-piece")
+    run_to_end(page)
+    assert shown_steps(page) == set(range(len(saved(page).steps)))
