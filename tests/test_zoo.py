@@ -1,54 +1,28 @@
 """The making of the bundled models: reversible tokens, repeatable batches, resumable training, loadable exports."""
 
 import json
-import lzma
-import random
 
 import numpy as np
 import pytest
 import torch
+from small_zoo import RECIPE, SOURCES, write_corpus
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specviz.errors import SpecvizError
-from specviz.zoo.__main__ import MODELS
-from specviz.zoo.card import model_card, models_readme
-from specviz.zoo.config import Recipe, Schedule, Shape, load_recipe, load_tokenizer_recipe, recipe_names
-from specviz.zoo.corpus import END_OF_TEXT, Batches, Source, TokenFile, documents, load_sources, prepare, valid_windows
-from specviz.zoo.evaluate import evaluate
-from specviz.zoo.export import Origin, export
+from specviz.zoo.config import EDITIONS, Recipe, load_recipe, load_tokenizer_recipes, recipe_names
+from specviz.zoo.corpus import END_OF_TEXT, Batches, TokenFile, documents, load_sources, prepare, valid_windows
+from specviz.zoo.evaluate import NUM_WINDOWS, draft_of, measure, texts_for
+from specviz.zoo.export import Origin, export_model, load_model
+from specviz.zoo.model import build_model
+from specviz.zoo.objectives import NextToken
+from specviz.zoo.samples import SAMPLES
 from specviz.zoo.tokenizer import head, train_tokenizer
 from specviz.zoo.train import Data, Pace, Trainer, train
-
-WORDS = ("the", "cat", "sat", "on", "a mat.", "go(x):\n    if", "x:\n        return", "12", "+", "x\n\n")
-SOURCES = {name: Source(name, f"{name}.txt", f"{name}.txt", "made up", "none") for name in ("stories", "code")}
-RECIPE = Recipe(
-    name="fable-test",
-    title="a model for tests",
-    shape=Shape(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=24, context=32),
-    mixture={"stories": 0.75, "code": 0.25},
-    schedule=Schedule(
-        tokens=6 * 64,
-        tokens_per_step=64,
-        short_length=16,
-        long_fraction=0.5,
-        learning_rate=1e-2,
-        warmup_steps=2,
-        decay_fraction=0.5,
-        weight_decay=0.1,
-        clip_norm=1.0,
-    ),
-    seed=5,
-)
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus")
-    for seed, name in enumerate(SOURCES):
-        generator = random.Random(seed)
-        texts = [" ".join(generator.choices(WORDS, k=40)) for _ in range(12)]
-        (folder / f"{name}.txt.xz").write_bytes(lzma.compress(f"\n{END_OF_TEXT}\n".join(texts).encode()))
-    return folder
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +33,7 @@ def tokenizer(corpus):
 @pytest.fixture(scope="module")
 def work(corpus, tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("work")
-    prepare(corpus, folder, tokenizer, SOURCES)
+    prepare(corpus, folder, tokenizer, SOURCES.values())
     return folder
 
 
@@ -71,15 +45,25 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+def fresh(tokenizer, recipe=RECIPE):
+    model = build_model(recipe, tokenizer.get_vocab_size(), 0, "eager")
+    return Trainer.start(recipe, model, NextToken(model), torch.device("cpu"))
+
+
+def data_of(work):
+    train_files, valid = ({name: TokenFile.open(work, name, split) for name in SOURCES} for split in ("train", "valid"))
+    return Data(Batches(train_files, RECIPE.mixture, RECIPE.seed), valid)
+
+
 def trained(work, tokenizer, *stops):
     """A trainer that ran to each of `stops`, saved and started anew in between."""
     for stop_at in stops:
-        trainer = Trainer.start(RECIPE, tokenizer.get_vocab_size(), 0, torch.device("cpu"))
+        trainer = fresh(tokenizer)
         checkpoint = work / f"{stops}.pt"
         if checkpoint.exists():
             trainer.load(checkpoint)
-        data = Data.open(work, RECIPE, SOURCES)
-        train(trainer, data, Pace(stop_at=stop_at), lambda trainer, path=checkpoint: trainer.save(path))
+        pace = Pace(stop_at=stop_at)
+        train(trainer, data_of(work), pace, lambda trainer, path=checkpoint: trainer.save(path))
     return trainer
 
 
@@ -175,7 +159,7 @@ def exported(work, tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "fable-test"
     trainer = trained(work, tokenizer, 2)
     for _ in range(2):  # the second time replaces the first
-        export(trainer.model, tokenizer, Origin(RECIPE, trainer.tokens_seen), folder)
+        export_model(trainer.model, tokenizer, Origin(RECIPE, trainer.tokens_seen), folder)
     return trainer, folder
 
 
@@ -200,55 +184,49 @@ def test_an_export_leaves_nothing_beside_itself(exported):
     assert [path.name for path in exported[1].parent.iterdir()] == ["fable-test"]
 
 
+def held_out(folder, work):
+    return texts_for(folder, {"stories": [TokenFile.open(work, "stories", "valid")]})
+
+
 def test_a_model_agrees_with_itself(exported, work):
-    valid = {"stories": TokenFile.open(work, "stories", "valid")}
-    target, draft = evaluate([exported[1], exported[1]], valid)
+    model = load_model(exported[1])
+    target, draft = measure(model, {"draft": lambda seen: draft_of(model, seen)}, held_out(exported[1], work))
     assert draft.overlap["stories"] == pytest.approx(1.0, abs=1e-4)
     assert draft.agreement["stories"] == 1.0
     assert draft.bits_per_byte == target.bits_per_byte
     assert not target.overlap
-    assert "1.000" in model_card(RECIPE, draft, "fable-test", SOURCES)
-    assert "fable-test" in models_readme([target, draft])
 
 
-def test_bits_per_byte_of_a_uniform_model_is_exact(work, exported, tmp_path):
+def test_bits_per_byte_of_a_uniform_model_is_exact(work, exported):
     """Zero weights make every token equally likely: log2(V) bits per token, over the bytes those tokens stand for."""
-    folder = exported[1]
-    origin, tokenizer = Origin.read(folder), AutoTokenizer.from_pretrained(folder).backend_tokenizer
-    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(exported[1]).backend_tokenizer
+    model = load_model(exported[1])
     torch.nn.init.zeros_(model.get_input_embeddings().weight)
-    export(model, tokenizer, origin, tmp_path / "uniform")
-    file = TokenFile.open(work, "stories", "valid")
-    window = valid_windows(file, 32, 64)[:, 1:]
+    window = valid_windows(TokenFile.open(work, "stories", "valid"), RECIPE.shape.context, NUM_WINDOWS)[:, 1:]
     text = "".join(tokenizer.decode(row.tolist()) for row in window)
     expected = np.log2(tokenizer.get_vocab_size()) * window.size / len(text.encode())
-    (measured,) = evaluate([tmp_path / "uniform"], {"stories": file})
-    assert measured.bits_per_byte["stories"] == pytest.approx(expected)
+    (row,) = measure(model, {}, held_out(exported[1], work))
+    assert row.bits_per_byte["stories"] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("edition", EDITIONS)
 @pytest.mark.parametrize("name", recipe_names())
-def test_the_recipes_fit_the_sources_and_each_other(name):
-    recipe = load_recipe(name)
-    assert set(recipe.mixture) == set(load_tokenizer_recipe().mixture) <= set(load_sources())
+def test_the_recipes_fit_the_sources_and_each_other(edition, name):
+    recipe = load_recipe(edition, name)
+    vocabularies = load_tokenizer_recipes()
+    assert set(recipe.mixture) <= set(load_sources()) | {SAMPLES}
+    assert recipe.tokenizer in vocabularies
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+    target = load_recipe(edition, "fable-target")
+    if recipe.shape:
+        assert recipe.shape.context == target.shape.context
+    if recipe.distillation:
+        start = load_recipe(edition, recipe.distillation.start)
+        assert (start.shape, start.tokenizer, target.tokenizer) == (recipe.shape, recipe.tokenizer, recipe.tokenizer)
 
 
-def test_an_unknown_recipe_is_refused_with_the_known_ones():
+def test_an_unknown_recipe_or_edition_is_refused_with_the_known_ones():
     with pytest.raises(SpecvizError, match="fable-target"):
-        load_recipe("fable-unknown")
-
-
-BUNDLED = [MODELS / name for name in recipe_names()]
-
-
-@pytest.mark.parametrize("folder", BUNDLED, ids=lambda folder: folder.name)
-def test_a_bundled_model_is_what_its_recipe_says(folder):
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    recipe = load_recipe(folder.name)
-    assert Origin.read(folder) == Origin(recipe, recipe.num_steps * recipe.schedule.tokens_per_step)
-    assert (config["hidden_size"], config["num_hidden_layers"]) == (recipe.shape.hidden_size, recipe.shape.num_layers)
-    assert max(path.stat().st_size for path in folder.iterdir()) < 10_000_000
-
-
-def test_the_bundled_models_share_one_tokenizer():
-    assert len({(folder / "tokenizer.json").read_bytes() for folder in BUNDLED}) == 1
+        load_recipe(EDITIONS[0], "fable-unknown")
+    with pytest.raises(SpecvizError, match=EDITIONS[1]):
+        load_recipe("three-cores", "fable-target")

@@ -1,11 +1,12 @@
-"""Text on disk -> token files -> batches; a batch is a function of (seed, step) alone: resuming needs no data position.
+"""Text -> token files -> batches; a batch is a function of (seed, step) alone: resuming needs no data position.
 
-Text: `.txt.xz` files whose documents are separated by `<|endoftext|>`. Tokens: one flat uint16 array per source and
-split, every document preceded by the end-of-text token, beside the positions where documents start."""
+Text: `.txt.xz` files whose documents are separated by `<|endoftext|>`, or the generator of arithmetic. Tokens: one flat
+uint16 array per tokenizer, source and split, every document preceded by the end-of-text token, beside the positions
+where documents start."""
 
 import json
 import lzma
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,21 +15,40 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from specviz.errors import SpecvizError
+from specviz.zoo import arithmetic
 from specviz.zoo.config import CONFIGS
 
 END_OF_TEXT = "<|endoftext|>"
 ENCODE_BATCH = 512
+ARITHMETIC = "arithmetic"
+SPLITS = ("train", "valid")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A named body of text: paths below the corpus folder (without `.xz`), where it comes from and its licence."""
+    """A named body of text: paths below the corpus folder (without `.xz`), where it comes from and its licence.
+
+    `train` and `valid` are None where there is no such text, or where the text is generated. `domain`: the column
+    of the measured tables that its held-out text counts towards."""
 
     name: str
-    train: str
+    domain: str
+    train: str | None
     valid: str | None
     origin: str
     licence: str
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether there is held-out text of it."""
+        return self.valid is not None or self.name == ARITHMETIC
+
+    def texts(self, corpus: Path, split: str) -> Iterator[str] | None:
+        """The documents of "train" or "valid"; None where there are none."""
+        if self.name == ARITHMETIC:
+            return arithmetic.problems(split)
+        relative = self.train if split == "train" else self.valid
+        return documents(corpus, relative) if relative else None
 
 
 def load_sources() -> dict[str, Source]:
@@ -51,9 +71,17 @@ def write_tokens(texts: Iterator[str], tokenizer: Tokenizer, stem: Path) -> int:
     pieces = [np.array([end, *ids], dtype=np.uint16) for ids in encoded(texts, tokenizer)]
     lengths = np.array([len(piece) for piece in pieces])
     stem.parent.mkdir(parents=True, exist_ok=True)
-    np.save(stem.with_suffix(".starts.npy"), np.cumsum(lengths) - lengths)
-    np.save(stem.with_suffix(".npy"), np.concatenate(pieces))
+    save_array(stem.with_suffix(".starts.npy"), np.cumsum(lengths) - lengths)
+    save_array(stem.with_suffix(".npy"), np.concatenate(pieces))
     return int(lengths.sum())
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """The file is complete or absent, never half."""
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        np.save(file, array)
+    partial.replace(path)
 
 
 def encoded(texts: Iterator[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
@@ -61,17 +89,17 @@ def encoded(texts: Iterator[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
         yield from (encoding.ids for encoding in tokenizer.encode_batch(batch))
 
 
-def prepare(corpus: Path, work: Path, tokenizer: Tokenizer, sources: Mapping[str, Source]) -> None:
-    """Tokenise every source once; what is already there is kept."""
-    for source in sources.values():
-        for split, relative in (("train", source.train), ("valid", source.valid)):
-            stem = tokens_stem(work, source.name, split)
-            if relative and not stem.with_suffix(".npy").exists():
-                print(f"{source.name} {split}: {write_tokens(documents(corpus, relative), tokenizer, stem):,} tokens")
+def prepare(corpus: Path, folder: Path, tokenizer: Tokenizer, sources: Iterable[Source]) -> None:
+    """Tokenise every source once into `folder`; what is already there is kept."""
+    for source in sources:
+        for split in SPLITS:
+            stem = tokens_stem(folder, source.name, split)
+            if not stem.with_suffix(".npy").exists() and (texts := source.texts(corpus, split)) is not None:
+                print(f"{source.name} {split}: {write_tokens(texts, tokenizer, stem):,} tokens", flush=True)
 
 
-def tokens_stem(work: Path, source: str, split: str) -> Path:
-    return work / "tokens" / f"{source}-{split}"
+def tokens_stem(folder: Path, source: str, split: str) -> Path:
+    return folder / f"{source}-{split}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +110,12 @@ class TokenFile:
     starts: np.ndarray  # [D] int64, where each document's end-of-text token stands
 
     @classmethod
-    def open(cls, work: Path, source: str, split: str) -> "TokenFile":
-        stem = tokens_stem(work, source, split)
+    def open(cls, folder: Path, source: str, split: str) -> "TokenFile":
+        stem = tokens_stem(folder, source, split)
         if not stem.with_suffix(".npy").exists():
-            raise SpecvizError(f"no tokens of {source!r} ({split}) in the work folder; run `prepare` first")
+            raise SpecvizError(
+                f"no tokens of {source!r} ({split}) in the work folder; run `python -m specviz.zoo tokenizers` first"
+            )
         return cls(np.load(stem.with_suffix(".npy"), mmap_mode="r"), np.load(stem.with_suffix(".starts.npy")))
 
     def window(self, start: int, length: int) -> np.ndarray:
@@ -106,13 +136,21 @@ class Batches:
         generator = np.random.default_rng((self.seed, step))
         return np.stack([self._window(generator, length) for _ in range(batch_size)])
 
+    def openings(self, generator: np.random.Generator, count: int, length: int) -> np.ndarray:
+        """[count, length] token ids: how documents begin, drawn by the mixture."""
+        return np.stack([self._opening(self._file(generator), generator, length) for _ in range(count)])
+
     def _window(self, generator: np.random.Generator, length: int) -> np.ndarray:
-        file = self.files[generator.choice(len(self.files), p=self.shares)]
+        file = self._file(generator)
         if generator.random() < 0.5:
-            start = file.starts[generator.integers(len(file.starts))] + 1
-        else:
-            start = generator.integers(len(file.tokens))
-        return file.window(int(start), length)
+            return self._opening(file, generator, length)
+        return file.window(int(generator.integers(len(file.tokens))), length)
+
+    def _file(self, generator: np.random.Generator) -> TokenFile:
+        return self.files[generator.choice(len(self.files), p=self.shares)]
+
+    def _opening(self, file: TokenFile, generator: np.random.Generator, length: int) -> np.ndarray:
+        return file.window(int(file.starts[generator.integers(len(file.starts))]) + 1, length)
 
 
 def valid_windows(file: TokenFile, length: int, count: int) -> np.ndarray:

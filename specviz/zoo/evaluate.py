@@ -1,83 +1,170 @@
-"""Exported models -> numbers on held-out text: bits per byte, and how well each draft model agrees with the target.
+"""Exported members -> numbers on held-out text, by domain: bits per byte, and how well each draft suits the target.
 
-Teacher-forced, at temperature 1. Overlap = sum over the vocabulary of min(p, q): the chance that a draft token is
-accepted. Agreement = the share of positions where both find the same token likeliest."""
+Teacher-forced, at temperature 1. Overlap (alpha) = sum over the vocabulary of min(p, q): the chance that a draft token
+is kept. Agreement = the share of positions where both find the same token likeliest: acceptance at temperature 0."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from math import log
 from pathlib import Path
 
-import numpy as np
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from specviz.zoo.corpus import END_OF_TEXT, TokenFile, valid_windows
-from specviz.zoo.export import Origin
+from specviz.zoo.export import Origin, load_head, load_model
+from specviz.zoo.heads import MedusaHeads, rotary_of
 
-NUM_WINDOWS = 64
+NUM_WINDOWS = 32  # per source of held-out text
 BATCH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One model's numbers by source name; `overlap` and `agreement` (same likeliest token) are against the target."""
+class Predicted:
+    """What a predictor says about a batch: logits [B, L - shift, V] for the tokens from number `shift` on."""
 
-    name: str
-    num_parameters: int
-    tokens_seen: int
+    logits: torch.Tensor
+    shift: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A batch as the target saw it: tokens [B, L], its hidden states (one [B, L, H] per layer, the first is the
+    embedding, the last is normed) and logits [B, L, V]."""
+
+    tokens: torch.Tensor
+    hidden: tuple[torch.Tensor, ...]
+    logits: torch.Tensor
+
+
+Predictor = Callable[[Seen], Predicted]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One predictor's numbers by domain; overlap and agreement are against the target and empty for the target."""
+
+    label: str
     bits_per_byte: Mapping[str, float]
-    overlap: Mapping[str, float]
-    agreement: Mapping[str, float]
+    overlap: Mapping[str, float] = field(default_factory=dict)
+    agreement: Mapping[str, float] = field(default_factory=dict)
 
 
-def evaluate(folders: list[Path], valid: Mapping[str, TokenFile]) -> list[Measured]:
-    """Measure every folder on every held-out source; the first folder is the target."""
-    models = [load_model(folder) for folder in folders]
-    num_bytes = bytes_per_token(Tokenizer.from_file(str(folders[0] / "tokenizer.json")))
-    length = models[0].config.max_position_embeddings
-    sums = {name: measure(models, valid_windows(file, length, NUM_WINDOWS), num_bytes) for name, file in valid.items()}
-    return [
-        Measured(
-            folder.name,
-            model.num_parameters(),
-            Origin.read(folder).tokens_seen,
-            {name: values[row, 0] for name, values in sums.items()},
-            {name: values[row, 1] for name, values in sums.items()} if row else {},
-            {name: values[row, 2] for name, values in sums.items()} if row else {},
-        )
-        for row, (folder, model) in enumerate(zip(folders, models, strict=True))
-    ]
+@dataclass(slots=True)
+class Sums:
+    """Running sums over positions, for one predictor and domain."""
+
+    nats: float = 0.0
+    num_bytes: int = 0
+    overlap: float = 0.0
+    agreement: float = 0.0
+    num_positions: int = 0
 
 
-def load_model(folder: Path) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+def measure(target: PreTrainedModel, predictors: Mapping[str, Predictor], texts: "Texts") -> list[Row]:
+    """One row per predictor (and "target" first), over every domain of `texts`."""
+    everyone = {"target": own_logits, **predictors}
+    sums: dict[tuple[str, str], Sums] = defaultdict(Sums)
+    for domain, batch in texts.batches():
+        seen = look(target, batch[:, :-1])
+        p = seen.logits.log_softmax(-1)
+        for label, predictor in everyone.items():
+            add(sums[label, domain], p, predictor(seen), batch[:, 1:], texts.num_bytes)
+    return [row(label, {domain: sums[label, domain] for domain in texts.files}) for label in everyone]
+
+
+@torch.inference_mode()
+def look(target: PreTrainedModel, tokens: torch.Tensor) -> Seen:
+    output = target(input_ids=tokens, output_hidden_states=True, use_cache=False)
+    return Seen(tokens, output.hidden_states, output.logits.float())
+
+
+@torch.inference_mode()
+def add(sums: Sums, p: torch.Tensor, said: Predicted, following: torch.Tensor, num_bytes: torch.Tensor) -> None:
+    p, following = p[:, said.shift :], following[:, said.shift :]
+    q = said.logits.float().log_softmax(-1)
+    sums.nats -= q.gather(-1, following[..., None]).sum().item()
+    sums.num_bytes += int(num_bytes[following].sum())
+    sums.overlap += torch.minimum(p, q).exp().sum().item()
+    sums.agreement += (p.argmax(-1) == q.argmax(-1)).sum().item()
+    sums.num_positions += following.numel()
+
+
+def row(label: str, domains: Mapping[str, Sums]) -> Row:
+    bits = {name: sums.nats / log(2) / sums.num_bytes for name, sums in domains.items()}
+    if label == "target":
+        return Row(label, bits)
+    overlap = {name: sums.overlap / sums.num_positions for name, sums in domains.items()}
+    return Row(label, bits, overlap, {name: sums.agreement / sums.num_positions for name, sums in domains.items()})
+
+
+def own_logits(seen: Seen) -> Predicted:
+    return Predicted(seen.logits)
+
+
+def exit_at(target: PreTrainedModel, layer: int, seen: Seen) -> Predicted:
+    """What the target's own head says after `layer` layers."""
+    return Predicted(target.lm_head(target.model.norm(seen.hidden[layer])))
+
+
+def draft_of(model: PreTrainedModel, seen: Seen) -> Predicted:
+    return Predicted(model(input_ids=seen.tokens, use_cache=False).logits)
+
+
+def medusa_head(target: PreTrainedModel, heads: MedusaHeads, index: int, seen: Seen) -> Predicted:
+    """Head `index` at t speaks about token t+2+index."""
+    shift = index + 1
+    return Predicted(heads(seen.hidden[-1][:, :-shift], target.lm_head)[index], shift)
+
+
+def eagle_head(target: PreTrainedModel, head: torch.nn.Module, seen: Seen) -> Predicted:
+    """The head's first draft: from the true feature at t and token t+1, about token t+2."""
+    features, embedded = seen.hidden[-1][:, :-1], target.model.embed_tokens(seen.tokens[:, 1:])
+    return Predicted(target.lm_head(head(features, embedded, rotary_of(target, features))), shift=1)
+
+
+def predictors_of(folder: Path, target: PreTrainedModel) -> dict[str, Predictor]:
+    """The predictors that a member's folder stands for; the target's own are its early exits."""
+    recipe = Origin.read(folder).recipe
+    if recipe.heads:
+        head = load_head(folder, target)
+        if isinstance(head, MedusaHeads):
+            count = recipe.heads.num_heads
+            return {f"{recipe.name}, head {i + 1}": partial(medusa_head, target, head, i) for i in range(count)}
+        return {f"{recipe.name}, depth 1": partial(eagle_head, target, head)}
+    if recipe.early_exit:
+        return {f"{recipe.name}, exit {layer}": partial(exit_at, target, layer) for layer in recipe.early_exit.layers}
+    return {recipe.name: partial(draft_of, load_model(folder))}
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Held-out token files by domain, read in windows of `length`; `num_bytes` [V]: what each token stands for."""
+
+    files: Mapping[str, list[TokenFile]]
+    length: int
+    num_bytes: torch.Tensor
+
+    def batches(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(domain, windows [<= BATCH, length])"""
+        for domain, files in self.files.items():
+            for file in files:
+                for windows in torch.from_numpy(valid_windows(file, self.length, NUM_WINDOWS)).split(BATCH):
+                    yield domain, windows
+
+
+def texts_for(folder: Path, files: Mapping[str, list[TokenFile]]) -> Texts:
+    """Held-out text as the model in `folder` reads it."""
+    recipe = Origin.read(folder).recipe
+    assert recipe.shape is not None
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return Texts(files, recipe.shape.context, bytes_per_token(tokenizer))
 
 
 def bytes_per_token(tokenizer: Tokenizer) -> torch.Tensor:
     """[V] how many bytes of text each token stands for (a byte-level piece has one character per byte)."""
     pieces = (tokenizer.id_to_token(index) for index in range(tokenizer.get_vocab_size()))
     return torch.tensor([0 if piece == END_OF_TEXT else len(piece) for piece in pieces])
-
-
-@torch.inference_mode()
-def measure(models: list[PreTrainedModel], windows: np.ndarray, num_bytes: torch.Tensor) -> np.ndarray:
-    """[M, 3]: bits per byte, mean overlap with model 0, share of positions with model 0's likeliest token."""
-    totals = torch.zeros(len(models), 3, dtype=torch.float64)
-    num_positions = num_text_bytes = 0
-    for batch in batches(windows):
-        following = batch[:, 1:]
-        rows = [model(input_ids=batch[:, :-1]).logits.log_softmax(-1) for model in models]  # each [B, L, V]
-        target = rows[0].exp()
-        for total, row in zip(totals, rows, strict=True):
-            total[0] -= row.gather(-1, following[..., None]).sum() / log(2)
-            total[1] += torch.minimum(target, row.exp()).sum()
-            total[2] += (target.argmax(-1) == row.argmax(-1)).sum()
-        num_positions += following.numel()
-        num_text_bytes += num_bytes[following].sum().item()
-    return (totals / torch.tensor([num_text_bytes, num_positions, num_positions])).numpy()
-
-
-def batches(windows: np.ndarray) -> Iterator[torch.Tensor]:
-    return iter(torch.from_numpy(windows).split(BATCH))

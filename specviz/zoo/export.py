@@ -1,28 +1,35 @@
-"""A trained model -> a Hugging Face folder that AutoModelForCausalLM and AutoTokenizer load offline.
+"""A trained member -> its folder in assets/models: float16 weights, config, tokenizer, and `recipe.json`.
 
-Weights are stored as float16; `recipe.json` beside them says how they came to be. A folder is written beside its place
-and renamed into it, so readers never see half of one."""
+A language model's folder loads with AutoModelForCausalLM and AutoTokenizer, offline. Heads have their weights and a
+config that says what they are and which target they belong to (the layout is written down in their MODEL_CARD.md). A
+folder is written beside its place and renamed into it, so readers never see half of one."""
 
 import copy
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
 from specviz.errors import SpecvizError
 from specviz.zoo.config import Recipe
 from specviz.zoo.corpus import END_OF_TEXT
+from specviz.zoo.heads import EagleHead, MedusaHeads, build_head
+
+HEAD_FILES = {"medusa": "medusa_lm_head.safetensors", "eagle": "model.safetensors"}
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """How an exported model came to be: its recipe and how many of its tokens it has seen so far."""
+    """How an exported member came to be: its recipe and how many of its tokens it has seen so far."""
 
     recipe: Recipe
     tokens_seen: int
@@ -39,18 +46,37 @@ class Origin:
         write_json(folder / "recipe.json", {"tokens_seen": self.tokens_seen, "recipe": self.recipe.to_dict()})
 
 
-def export(model: LlamaForCausalLM, tokenizer: Tokenizer, origin: Origin, folder: Path) -> None:
+def export_model(model: LlamaForCausalLM, tokenizer: Tokenizer, origin: Origin, folder: Path) -> None:
     """Write config, weights, tokenizer and recipe to `folder`, replacing what was there."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    half = copy.deepcopy(model).to("cpu", torch.float16)
-    half.save_pretrained(partial)
-    tokenizer.save(str(partial / "tokenizer.json"))
-    write_json(partial / "tokenizer_config.json", tokenizer_settings(model.config.max_position_embeddings))
-    origin.write(partial)
-    for path in partial.iterdir():
-        path.chmod(0o644)  # safetensors writes files that only their owner can read
-    swap(partial, folder)
+    with replacing(folder) as partial:
+        copy.deepcopy(model).to("cpu", torch.float16).save_pretrained(partial, max_shard_size="9MB")
+        tokenizer.save(str(partial / "tokenizer.json"))
+        write_json(partial / "tokenizer_config.json", tokenizer_settings(model.config.max_position_embeddings))
+        origin.write(partial)
+
+
+def export_head(head: MedusaHeads | EagleHead, target_name: str, origin: Origin, folder: Path) -> None:
+    """Write weights, config and recipe to `folder`, replacing what was there."""
+    assert origin.recipe.heads is not None
+    with replacing(folder) as partial:
+        partial.mkdir()
+        weights = {name: value.to("cpu", torch.float16).contiguous() for name, value in head.state_dict().items()}
+        save_file(weights, partial / HEAD_FILES[origin.recipe.heads.kind], metadata={"format": "pt"})
+        write_json(partial / "config.json", {"base_model_name_or_path": target_name, **head.settings()})
+        origin.write(partial)
+
+
+def load_model(folder: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+
+
+def load_head(folder: Path, target: LlamaForCausalLM) -> MedusaHeads | EagleHead:
+    """The exported heads in float32, on their target's device."""
+    recipe = Origin.read(folder).recipe
+    assert recipe.heads is not None
+    head = build_head(recipe, target)
+    head.load_state_dict(load_file(folder / HEAD_FILES[recipe.heads.kind]))
+    return head.to(target.device).eval().requires_grad_(False)
 
 
 def tokenizer_settings(context: int) -> dict[str, Any]:
@@ -67,10 +93,15 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
-def swap(partial: Path, folder: Path) -> None:
-    """Put `partial` where `folder` is; the folder is absent only between two renames."""
-    old = folder.with_name(f".{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A path to fill; what is there in the end takes the folder's place, which is absent only between two renames."""
+    partial, old = (folder.with_name(f".{folder.name}.{name}") for name in ("partial", "old"))
+    for leftover in (partial, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    yield partial
+    for path in partial.iterdir():
+        path.chmod(0o644)  # safetensors writes files that only their owner can read
     if folder.exists():
         os.replace(folder, old)
     os.replace(partial, folder)

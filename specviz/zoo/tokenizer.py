@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from specviz.errors import SpecvizError
 from specviz.zoo.config import TokenizerRecipe
-from specviz.zoo.corpus import END_OF_TEXT, Source, documents
+from specviz.zoo.corpus import END_OF_TEXT, Source
 
 WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|[\r\n]+[ \t]*|\s+(?!\S)|\s+"
 
@@ -34,25 +34,21 @@ def training_texts(corpus: Path, recipe: TokenizerRecipe, sources: Mapping[str, 
     """Documents of each source up to its share of the recipe's sample size."""
     total = sum(recipe.mixture.values())
     return chain.from_iterable(
-        head(documents(corpus, sources[name].train), int(recipe.sample_bytes * share / total))
+        head(sources[name].texts(corpus, "train") or iter(()), int(recipe.sample_bytes * share / total))
         for name, share in recipe.mixture.items()
     )
 
 
-def head(texts: Iterator[str], num_bytes: int) -> Iterator[str]:
-    """The first texts that together reach `num_bytes` characters."""
+def head(texts: Iterator[str], num_characters: int) -> Iterator[str]:
+    """The first texts that together reach `num_characters`."""
     for text in texts:
-        if num_bytes <= 0:
+        if num_characters <= 0:
             return
-        num_bytes -= len(text)
+        num_characters -= len(text)
         yield text
 
 
-def tokenizer_path(work: Path) -> Path:
-    return work / "tokenizer.json"
-
-
-def load_tokenizer(work: Path) -> Tokenizer:
-    if not tokenizer_path(work).is_file():
-        raise SpecvizError("the work folder has no tokenizer.json; run `python -m specviz.zoo tokenizer` first")
-    return Tokenizer.from_file(str(tokenizer_path(work)))
+def load_tokenizer(path: Path) -> Tokenizer:
+    if not path.is_file():
+        raise SpecvizError(f"there is no {path.name} in the work folder; run `python -m specviz.zoo tokenizers` first")
+    return Tokenizer.from_file(str(path))

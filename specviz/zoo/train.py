@@ -4,20 +4,19 @@ State is (model, optimizer, step); batches and learning rate are functions of th
 resumed one give bit-equal weights on one machine."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import LlamaForCausalLM
 
 from specviz.errors import SpecvizError
 from specviz.zoo.config import Recipe
 from specviz.zoo.corpus import Batches, TokenFile, valid_windows
-from specviz.zoo.model import build_model, next_token_losses
+from specviz.zoo.objectives import Objective
 
-VALID_WINDOWS = 8
+VALID_WINDOWS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,47 +37,40 @@ class Data:
     batches: Batches
     valid: Mapping[str, TokenFile]
 
-    @classmethod
-    def open(cls, work: Path, recipe: Recipe, held_out: Iterable[str]) -> "Data":
-        files = {name: TokenFile.open(work, name, "train") for name in recipe.mixture}
-        valid = {name: TokenFile.open(work, name, "valid") for name in held_out}
-        return cls(Batches(files, recipe.mixture, recipe.seed), valid)
-
 
 @dataclass(slots=True)
 class Trainer:
-    """One model on its way through its recipe; `step` counts finished steps."""
+    """One model on its way through its recipe; `step` counts finished steps. `model` holds what is learned, no more."""
 
     recipe: Recipe
-    model: LlamaForCausalLM
+    model: torch.nn.Module
+    objective: Objective
     optimizer: torch.optim.Optimizer
     device: torch.device
     step: int = 0
 
     @classmethod
-    def start(cls, recipe: Recipe, vocab_size: int, end_of_text: int, device: torch.device) -> "Trainer":
-        """A fresh model and optimiser, before the first step."""
-        attention = "eager" if device.type == "cpu" else "sdpa"  # compiled eager attention trains quicker on a CPU
-        model = build_model(recipe, vocab_size, end_of_text, attention).to(device)
-        return cls(recipe, model, make_optimizer(model, recipe), device)
+    def start(cls, recipe: Recipe, model: torch.nn.Module, objective: Objective, device: torch.device) -> "Trainer":
+        """A fresh optimiser around a model that is on `device`, before the first step."""
+        return cls(recipe, model, objective, make_optimizer(model, recipe), device)
 
     @property
     def tokens_seen(self) -> int:
         return self.step * self.recipe.schedule.tokens_per_step
 
-    def update(self, windows: torch.Tensor, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> float:
-        """One optimiser step on windows [B, L+1]; returns the mean loss."""
+    def update(self, windows: torch.Tensor, loss_of: Callable[..., torch.Tensor]) -> torch.Tensor:
+        """One optimiser step on windows [B, L+1]; returns the mean loss, on the device."""
         self.model.train()
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.learning_rate(self.step)
         with mixed_precision(self.device):
-            loss = loss_of(windows.to(self.device))
+            loss = loss_of(*self.objective.inputs(windows.to(self.device), self.step))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.schedule.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
-        return loss.item()
+        return loss.detach()
 
     def save(self, path: Path) -> None:
         """Write the whole state; the file is complete or absent, never half."""
@@ -103,7 +95,7 @@ def mixed_precision(device: torch.device) -> AbstractContextManager:
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
-def make_optimizer(model: LlamaForCausalLM, recipe: Recipe) -> torch.optim.Optimizer:
+def make_optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     """AdamW; matrices decay, vectors (norm weights) do not."""
     parameters = list(model.parameters())
     groups = [
@@ -115,8 +107,10 @@ def make_optimizer(model: LlamaForCausalLM, recipe: Recipe) -> torch.optim.Optim
 
 def train(trainer: Trainer, data: Data, pace: Pace, on_save: Callable[[Trainer], None]) -> None:
     """Run from `trainer.step` to the recipe's end or `pace.stop_at`; `on_save` is called every `save_every` steps."""
-    last = min(trainer.recipe.num_steps, pace.stop_at or trainer.recipe.num_steps)
-    loss_of = make_loss(trainer.model, pace.compiled)
+    last = min(trainer.recipe.num_steps, trainer.recipe.num_steps if pace.stop_at is None else pace.stop_at)
+    loss_of = trainer.objective.loss
+    if pace.compiled:
+        loss_of = torch.compile(loss_of, dynamic=False)
     progress = Progress(trainer)
     while trainer.step < last:
         count, length = trainer.recipe.window(trainer.step)
@@ -131,22 +125,16 @@ def train(trainer: Trainer, data: Data, pace: Pace, on_save: Callable[[Trainer],
             on_save(trainer)
 
 
-def make_loss(model: LlamaForCausalLM, compiled: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    def loss_of(windows: torch.Tensor) -> torch.Tensor:
-        return next_token_losses(model, windows).mean()
-
-    return torch.compile(loss_of, dynamic=False) if compiled else loss_of
-
-
 @torch.no_grad()
 def valid_losses(trainer: Trainer, valid: Mapping[str, TokenFile]) -> dict[str, float]:
-    """Mean held-out loss in nats per token, by source."""
+    """The objective's mean by source, on held-out windows as long as the last batch's; randomness as at step 0."""
     trainer.model.eval()
+    _, length = trainer.recipe.window(trainer.step - 1)
     losses = {}
     for name, file in valid.items():
-        windows = torch.from_numpy(valid_windows(file, trainer.recipe.shape.context + 1, VALID_WINDOWS))
+        windows = torch.from_numpy(valid_windows(file, length + 1, VALID_WINDOWS))
         with mixed_precision(trainer.device):
-            losses[name] = next_token_losses(trainer.model, windows.to(trainer.device)).mean().item()
+            losses[name] = trainer.objective.loss(*trainer.objective.inputs(windows.to(trainer.device), 0)).item()
     return losses
 
 
@@ -156,9 +144,9 @@ class Progress:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.started = self.last = time.perf_counter()
-        self.losses: list[float] = []
+        self.losses: list[torch.Tensor] = []
 
-    def add(self, loss: float) -> None:
+    def add(self, loss: torch.Tensor) -> None:
         self.losses.append(loss)
 
     def report(self) -> None:
@@ -166,7 +154,7 @@ class Progress:
         rate = len(self.losses) / (now - self.last)  # steps per second
         tokens_per_s = rate * trainer.recipe.schedule.tokens_per_step
         minutes = (trainer.recipe.num_steps - trainer.step) / rate / 60
-        mean = sum(self.losses) / len(self.losses)
+        mean = torch.stack(self.losses).mean().item()
         print(
             f"{trainer.recipe.name} step {trainer.step}/{trainer.recipe.num_steps}  loss {mean:.3f}  "
             f"{tokens_per_s:,.0f} tokens/s  {minutes:.1f} min left  ({(now - self.started) / 60:.1f} min)",

@@ -1,0 +1,174 @@
+"""Draft heads on the frozen target, in the layouts of the public checkpoints: Medusa and EAGLE.
+
+Medusa (arXiv:2401.10774): head j (0, 1, ...) predicts token t+2+j from the target's last hidden state at t (after the
+final norm), by a residual block and an output matrix. EAGLE (arXiv:2401.15077): one decoder layer that goes on in
+feature space; it reads the feature at t and the embedding of token t+1, predicts the feature at t+1, and the target's
+own output matrix turns that into the distribution of token t+2."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import silu, smooth_l1_loss
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+from specviz.zoo.config import Recipe
+from specviz.zoo.model import causal_mask
+from specviz.zoo.objectives import Inputs, Objective
+
+MEDUSA_DECAY = 0.8  # weight of head j is 0.8^j (arXiv:2401.10774, section 2.2.1)
+EAGLE_TOKEN_WEIGHT = 0.1  # of the token loss beside the feature loss (arXiv:2401.15077, section 4.2)
+
+
+class ResidualBlock(nn.Module):
+    """x + silu(W x + b); starts as the identity."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden_size, hidden_size)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden + silu(self.linear(hidden))
+
+
+class MedusaHeads(nn.Module):
+    """Keys `<j>.0.linear.weight`, `<j>.0.linear.bias` and, with an output matrix of its own, `<j>.1.weight`."""
+
+    def __init__(self, target: LlamaForCausalLM, num_heads: int, own_output: bool) -> None:
+        super().__init__()
+        self.own_output = own_output
+        hidden_size, vocab_size = target.config.hidden_size, target.config.vocab_size
+        for index in range(num_heads):
+            parts: list[nn.Module] = [ResidualBlock(hidden_size)]
+            if own_output:
+                output = nn.Linear(hidden_size, vocab_size, bias=False)
+                output.weight.data.copy_(target.lm_head.weight)
+                parts.append(output)
+            self.add_module(str(index), nn.Sequential(*parts))
+
+    def forward(self, hidden: torch.Tensor, output: nn.Module) -> list[torch.Tensor]:
+        """Last hidden states after the final norm [..., H] -> one [..., V] of logits per head."""
+        rows = [head(hidden) for head in self.children()]
+        return rows if self.own_output else [output(row) for row in rows]
+
+    def settings(self) -> dict[str, Any]:
+        """What config.json says of them: the public names, and `medusa_own_output`, which is ours."""
+        heads = list(self.children())
+        return {"medusa_num_heads": len(heads), "medusa_num_layers": 1, "medusa_own_output": self.own_output}
+
+
+class EagleHead(nn.Module):
+    """Keys `fc.weight`, `fc.bias` and `layers.0.*` of a Llama decoder layer without its input norm."""
+
+    def __init__(self, target: LlamaForCausalLM) -> None:
+        super().__init__()
+        self.config = config = eagle_config(target.config)
+        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
+        layer = LlamaDecoderLayer(config, layer_idx=0)
+        layer.input_layernorm = nn.Identity()
+        self.layers = nn.ModuleList([layer])
+
+    def forward(
+        self, features: torch.Tensor, embedded: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]
+    ) -> torch.Tensor:
+        """Features at t and embeddings of token t+1, both [B, L, H] -> features at t+1 [B, L, H]."""
+        hidden = self.fc(torch.cat([embedded, features], dim=-1))
+        return self.layers[0](hidden, attention_mask=causal_mask(hidden), position_embeddings=rotary)
+
+    def settings(self) -> dict[str, Any]:
+        """What config.json says of it: the Llama shape of its one layer."""
+        names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
+        return {
+            "architectures": ["LlamaForCausalLMEagle"],
+            "model_type": "llama",
+            "num_hidden_layers": 1,
+            "bias": True,
+            **{name: getattr(self.config, name) for name in names},
+        }
+
+
+def eagle_config(config: LlamaConfig) -> LlamaConfig:
+    config = LlamaConfig.from_dict({**config.to_dict(), "num_hidden_layers": 1})
+    config._attn_implementation = "eager"
+    return config
+
+
+def build_head(recipe: Recipe, target: LlamaForCausalLM) -> MedusaHeads | EagleHead:
+    """Freshly initialised heads; they depend on the recipe's seed and the target's output matrix."""
+    assert recipe.heads is not None
+    torch.manual_seed(recipe.seed)
+    if recipe.heads.kind == "medusa":
+        return MedusaHeads(target, recipe.heads.num_heads, recipe.heads.own_output)
+    return EagleHead(target)
+
+
+def head_objective(head: MedusaHeads | EagleHead, target: LlamaForCausalLM) -> Objective:
+    return MedusaObjective(head, target) if isinstance(head, MedusaHeads) else EagleObjective(head, target)
+
+
+@torch.no_grad()
+def features_of(target: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
+    """The target's last hidden states after its final norm: [B, L] -> [B, L, H]."""
+    return target.model(input_ids=tokens, use_cache=False).last_hidden_state
+
+
+def rotary_of(target: LlamaForCausalLM, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotary embeddings of the head's positions, those of the tokens it reads: 1, 2, ..."""
+    return target.model.rotary_emb(features, torch.arange(1, features.shape[1] + 1, device=features.device)[None])
+
+
+@dataclass(frozen=True, slots=True)
+class MedusaObjective:
+    """KL from the target's own later distributions: head j at t against the target at t+1+j, weighted 0.8^j.
+
+    Learning the target's distribution rather than the text's next tokens makes acceptance higher than data labels do;
+    the target is frozen, so its rows are there anyway."""
+
+    head: MedusaHeads
+    target: LlamaForCausalLM
+
+    def inputs(self, windows: torch.Tensor, step: int) -> Inputs:
+        features = features_of(self.target, windows[:, :-1])
+        with torch.no_grad():
+            return features, self.target.lm_head(features)
+
+    def loss(self, features: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros((), device=features.device)
+        target = logits.float().log_softmax(-1)
+        for index, row in enumerate(self.head(features, self.target.lm_head)):
+            p, q = target[:, 1 + index :], row[:, : -1 - index].float().log_softmax(-1)
+            total = total + MEDUSA_DECAY**index * (p.exp() * (p - q)).sum(-1).mean()
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class EagleObjective:
+    """Smooth L1 between predicted and real features plus 0.1 x cross-entropy from the target's to the head's tokens."""
+
+    head: EagleHead
+    target: LlamaForCausalLM
+
+    def inputs(self, windows: torch.Tensor, step: int) -> Inputs:
+        tokens = windows[:, :-1]
+        features = features_of(self.target, tokens)
+        noise = torch.zeros_like(features) if not self.head.training else uniform_noise(features, step)
+        with torch.no_grad():
+            return features[:, :-1] + noise[:, :-1], self.target.model.embed_tokens(tokens[:, 1:]), features[:, 1:]
+
+    def loss(self, features: torch.Tensor, embedded: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        rotary = rotary_of(self.target, features)
+        predicted = self.head(features, embedded, rotary)
+        p = self.target.lm_head(wanted).float().log_softmax(-1)
+        q = self.target.lm_head(predicted).float().log_softmax(-1)
+        token_loss = -(p.exp() * q).sum(-1).mean()
+        return smooth_l1_loss(predicted.float(), wanted.float()) + EAGLE_TOKEN_WEIGHT * token_loss
+
+
+def uniform_noise(features: torch.Tensor, step: int) -> torch.Tensor:
+    """Uniform in [-0.1, 0.1], the same for the same step: the head must live with its own small errors."""
+    generator = torch.Generator().manual_seed(step)
+    return (torch.rand(features.shape, generator=generator) * 0.2 - 0.1).to(features)
