@@ -82,8 +82,9 @@ def specviz_contender(
     draft: LoadedModel | None,
     k: int,
     params: Mapping[str, int] = MappingProxyType({}),
+    label: str | None = None,
 ) -> Contender:
-    """The engine with its recorder, as the page runs them."""
+    """The engine with its recorder, as the page runs them. label: its name in the table, by default the method's."""
     method = METHODS[method_name]
     params = method.checked(params)
 
@@ -105,7 +106,7 @@ def specviz_contender(
             begun = time.perf_counter()
             first = begun if len(records) == 1 else first
         return _sample(
-            f"specviz, {method_name}",
+            f"specviz, {label or method_name}",
             job,
             [token.id for record in records for token in record.emitted],
             sum(record.calls["target"] for record in records),

@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from .bench import Prompt, Row, run_bench, specviz_contender, step_overhead_ms, summarise, transformers_contender
+from .bench import (
+    Contender,
+    Prompt,
+    Row,
+    run_bench,
+    specviz_contender,
+    step_overhead_ms,
+    summarise,
+    transformers_contender,
+)
 from .errors import SpecvizError
 from .lm import CachedLM
 from .machine import environment
@@ -21,25 +30,36 @@ MIN_PROMPTS = 8
 CONTEXTS = (100, 4000)
 
 
-def lines(*, target: str, draft: str, k: int, num_tokens: int, repeats: int) -> Iterator[str]:
-    """Says what is measured, then measures, then gives the table as Markdown."""
+def lines(*, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats: int) -> Iterator[str]:
+    """Says what is measured, then measures, then gives the table as Markdown.
+
+    One K is compared with transformers' own generate; several are compared with each other and with no draft.
+    """
     library = Library()
     loaded, small = library.load(target), library.load(draft)
     check_pair(loaded, small)
     prompts = _prompts(loaded)
-    _check_lengths(prompts, k, num_tokens, min(model.info.context_limit for model in (loaded, small)))
-    contenders = [
-        specviz_contender("none", loaded, None, k),
-        specviz_contender("draft_model", loaded, small, k),
-        transformers_contender(loaded, None, k),
-        transformers_contender(loaded, small, k),
-    ]
-    yield f"{loaded.name} + {small.name}, K = {k}, {len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
+    _check_lengths(prompts, max(k), num_tokens, min(model.info.context_limit for model in (loaded, small)))
+    contenders = _contenders(loaded, small, k)
+    amounts = f"{len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
+    yield f"{loaded.name} + {small.name}, K = {', '.join(map(str, k))}, {amounts}"
     yield ", ".join(f"{name} {value}" for name, value in environment(loaded.model.device).items())
     started = time.perf_counter()
     samples = list(run_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats))
     yield f"{len(samples)} generations in {time.perf_counter() - started:.0f} s\n"
     yield from _table(summarise(samples))
+
+
+def _contenders(target: LoadedModel, draft: LoadedModel, k: Sequence[int]) -> list[Contender]:
+    if len(k) > 1:
+        ours = [specviz_contender("draft_model", target, draft, each, label=f"draft_model, K = {each}") for each in k]
+        return [specviz_contender("none", target, None, k[0]), *ours]
+    return [
+        specviz_contender("none", target, None, k[0]),
+        specviz_contender("draft_model", target, draft, k[0]),
+        transformers_contender(target, None, k[0]),
+        transformers_contender(target, draft, k[0]),
+    ]
 
 
 def _prompts(target: LoadedModel) -> list[Prompt]:

@@ -48,12 +48,12 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
     target, draft = default_pair()
     parser.add_argument("--target", default=target, help="a bundled name, a folder or a hub id (default: %(default)s)")
     parser.add_argument("--draft", default=draft, help="the draft model, likewise (default: %(default)s)")
-    parser.add_argument("--k", type=_positive, default=4, help="tokens drafted per step (default: %(default)s)")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", required=True, help="the text to go on with; - reads standard input")
     _add_pair(parser)
+    parser.add_argument("--k", type=_positive, default=4, help="tokens drafted per step (default: %(default)s)")
     parser.add_argument("--method", default="draft_model")
     parser.add_argument("--rule", default=None)
     parser.add_argument("--temperature", type=float, default=1.0)
@@ -69,6 +69,13 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     _add_pair(parser)
+    parser.add_argument(
+        "--k",
+        type=_positive,
+        nargs="+",
+        default=[4],
+        help="tokens drafted per step (default: 4); several: which is best",
+    )
     parser.add_argument("--num-tokens", type=_positive, default=64, help="per generation (default: %(default)s)")
     parser.add_argument("--repeats", type=_positive, default=3, help="of every prompt (default: %(default)s)")
     parser.add_argument("--threads", type=_positive, help="of torch on the CPU")

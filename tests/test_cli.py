@@ -323,6 +323,18 @@ def test_bench_measures_four_contenders_at_two_temperatures(cli, assets):
     assert all(row[5] == "1.00x" for row in rows if row[1] == "specviz, none")
 
 
+def test_bench_compares_several_k_with_no_draft(cli, assets):
+    status, out, err = cli("bench", "--k", 1, 3, "--num-tokens", 6, "--repeats", 1)
+    assert (status, err) == (0, "")
+    rows = [line.split(" | ") for line in out.splitlines() if line.startswith(("| 0", "| 1"))]
+    assert [row[1] for row in rows] == [
+        "specviz, draft_model, K = 1",
+        "specviz, draft_model, K = 3",
+        "specviz, none",
+    ] * 2
+    assert all(row[6] == "-" for row in rows)
+
+
 @pytest.mark.parametrize("num_tokens", [3, 10_000])
 def test_bench_refuses_lengths_that_it_cannot_measure(cli, assets, num_tokens):
     status, out, err = cli("bench", "--k", 2, "--num-tokens", num_tokens)
