@@ -38,9 +38,16 @@ _GPT2 = "openai-community/gpt2"
 _DISTILGPT2 = "distilbert/distilgpt2"
 
 _ALL = (
-    CatalogModel("fable-target", "Fable, the large one (bundled)", ("fable-draft", "fable-draft-tiny"), True),
+    CatalogModel(
+        "fable-target",
+        "Fable, the large one (bundled)",
+        ("fable-draft", "fable-draft-tiny", "fable-draft-undistilled", "fable-draft-code"),
+        is_bundled=True,
+    ),
     CatalogModel("fable-draft", "Fable, the small one (bundled)", is_bundled=True),
     CatalogModel("fable-draft-tiny", "Fable, the tiny one (bundled)", is_bundled=True),
+    CatalogModel("fable-draft-undistilled", "Fable, the small one before its distillation (bundled)", is_bundled=True),
+    CatalogModel("fable-draft-code", "Fable, one that has read only Python (bundled)", is_bundled=True),
     CatalogModel(
         f"{_SMOLLM2}-1.7B-Instruct",
         "SmolLM2 1.7B Instruct",

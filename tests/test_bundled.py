@@ -1,5 +1,6 @@
 """The bundled pair: what the first screen promises holds for it, offline."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,12 @@ from specviz import metrics, run
 from specviz.session import Workbench, open_run
 from specviz.trace import Step
 from specviz.ui.offer import make_offer
+from specviz.zoo.__main__ import MODELS
+from specviz.zoo.config import load_recipe, recipe_names
+from specviz.zoo.export import Origin
+
+MOST_BYTES = 48_000_000
+MOST_BYTES_PER_FILE = 10_000_000
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +67,32 @@ def test_it_runs_with_the_network_forbidden():
     environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
     assert done.stdout.strip() == "8", done.stderr
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_bundled_member_is_what_its_recipe_says(name):
+    folder = MODELS / name
+    origin = Origin.read(folder)
+    recipe = load_recipe(origin.recipe.edition, name)
+    assert origin == Origin(recipe, recipe.num_steps * recipe.schedule.tokens_per_step)
+    if recipe.shape:
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        assert (settings["hidden_size"], settings["num_hidden_layers"]) == (
+            recipe.shape.hidden_size,
+            recipe.shape.num_layers,
+        )
+    assert recipe.title.lower() in (folder / "MODEL_CARD.md").read_text(encoding="utf-8").lower()
+    assert max(path.stat().st_size for path in folder.iterdir()) < MOST_BYTES_PER_FILE
+
+
+def test_the_bundled_family_is_small_enough_to_carry():
+    assert sum(path.stat().st_size for path in MODELS.rglob("*") if path.is_file()) < MOST_BYTES
+
+
+def test_members_of_one_vocabulary_share_one_tokenizer():
+    files = {}
+    for name in recipe_names():
+        path = MODELS / name / "tokenizer.json"
+        if path.exists():
+            files.setdefault(Origin.read(path.parent).recipe.tokenizer, set()).add(path.read_bytes())
+    assert {vocabulary: len(found) for vocabulary, found in files.items()} == {"fable": 1, "fable-small": 1}
