@@ -40,18 +40,12 @@ class Cast:
 
     def unloaded(self, values: ControlValues) -> str:
         """The names, as they may be shown, of what `values` needs and this run has not used yet."""
-        wanted = [("target", values.target)]
-        if "draft" in METHODS[values.method].roles:
-            wanted.append(("draft", values.draft))
-        missing = [name for role, name in wanted if name is not None and (role, name) not in self._taken]
+        missing = [name for role, name in _wanted(values) if (role, name) not in self._taken]
         return " and ".join(map(self._library.shown_name, missing))
 
     def load(self, values: ControlValues, report: Progress) -> list[LoadedModel]:
         """The models that `values` needs, held by the caller from now on. Changes nothing. Raises SpecvizError."""
-        wanted = [values.target]
-        if "draft" in METHODS[values.method].roles and values.draft is not None:
-            wanted.append(values.draft)
-        return [self._load(name, report) for name in wanted]
+        return [self._load(name, report) for _, name in _wanted(values)]
 
     def take(self, values: ControlValues) -> None:
         """Loads what is missing and makes `values` the ones in force. Raises SpecvizError and changes nothing."""
@@ -174,3 +168,9 @@ class Cast:
         if key not in self._lms:
             self._lms[key] = CachedLM(loaded.model, loaded.info.context_limit)
         return self._lms[key]
+
+
+def _wanted(values: ControlValues) -> list[tuple[str, str]]:
+    """(role, name) of the models that the method needs, as far as they are chosen."""
+    drafts = [("draft", values.draft)] if "draft" in METHODS[values.method].roles and values.draft is not None else []
+    return [("target", values.target), *drafts]

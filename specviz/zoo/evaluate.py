@@ -117,7 +117,7 @@ def draft_of(model: PreTrainedModel, seen: Seen) -> Predicted:
 def medusa_head(target: PreTrainedModel, heads: MedusaHeads, index: int, seen: Seen) -> Predicted:
     """Head `index` at t speaks about token t+2+index."""
     shift = index + 1
-    return Predicted(heads(seen.hidden[-1][:, :-shift], target.lm_head)[index], shift)
+    return Predicted(heads.one(index, seen.hidden[-1][:, :-shift], target.lm_head), shift)
 
 
 def eagle_head(target: PreTrainedModel, head: torch.nn.Module, seen: Seen) -> Predicted:

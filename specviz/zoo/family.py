@@ -80,9 +80,10 @@ class Workplace:
 
     def held_out_domains(self, tokenizer: str) -> dict[str, list[TokenFile]]:
         """The same by domain."""
+        sources = load_sources()
         domains: dict[str, list[TokenFile]] = {}
         for name, file in self.held_out(tokenizer).items():
-            domains.setdefault(load_sources()[name].domain, []).append(file)
+            domains.setdefault(sources[name].domain, []).append(file)
         return domains
 
     def export(self, name: str, models: Path) -> None:

@@ -16,7 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from specviz.zoo.config import Recipe
 from specviz.zoo.model import causal_mask
-from specviz.zoo.objectives import Inputs, Objective
+from specviz.zoo.objectives import Inputs, Objective, forward_kl
 
 MEDUSA_DECAY = 0.8  # weight of head j is 0.8^j (arXiv:2401.10774, section 2.2.1)
 EAGLE_TOKEN_WEIGHT = 0.1  # of the token loss beside the feature loss (arXiv:2401.15077, section 4.2)
@@ -52,8 +52,12 @@ class MedusaHeads(nn.Module):
 
     def forward(self, hidden: torch.Tensor, output: nn.Module) -> list[torch.Tensor]:
         """Last hidden states after the final norm [..., H] -> one [..., V] of logits per head."""
-        rows = [head(hidden) for head in self.children()]
-        return rows if self.own_output else [output(row) for row in rows]
+        return [self.one(index, hidden, output) for index in range(len(self._modules))]
+
+    def one(self, index: int, hidden: torch.Tensor, output: nn.Module) -> torch.Tensor:
+        """The logits of one head alone, as `forward` gives them."""
+        row = self.get_submodule(str(index))(hidden)
+        return row if self.own_output else output(row)
 
     def settings(self) -> dict[str, Any]:
         """What config.json says of them: the public names, and `medusa_own_output`, which is ours."""
@@ -141,7 +145,7 @@ class MedusaObjective:
         target = logits.float().log_softmax(-1)
         for index, row in enumerate(self.head(features, self.target.lm_head)):
             p, q = target[:, 1 + index :], row[:, : -1 - index].float().log_softmax(-1)
-            total = total + MEDUSA_DECAY**index * (p.exp() * (p - q)).sum(-1).mean()
+            total = total + MEDUSA_DECAY**index * forward_kl(p, q).mean()
         return total
 
 
