@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "METHODS": "drafters",
-    "RULES": "accept",
+    "RULES": "rules",
     "Request": "request",
     "SpecvizError": "errors",
     "Trace": "trace",

@@ -1,4 +1,4 @@
-"""RULES: how drafted tokens are judged. A rule sees one draft, the target's rows and the draws, and nothing else.
+"""How drafted tokens are judged. A rule sees one draft, the target's rows and the draws, and nothing else.
 
 Every rule is a separate object; whether the text keeps the target's law is a property of the rule alone.
 """
@@ -227,6 +227,3 @@ def _draw_last(row: Tensor, draws: Draws, position: int) -> int:
     token, total = to_host(torch.stack([token.to(wide), row.sum(dtype=wide)])).tolist()
     refuse_nan([total], "target")
     return int(token)
-
-
-RULES: dict[str, Rule] = {rule.name: rule for rule in (SpeculativeSampling(),)}

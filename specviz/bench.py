@@ -18,7 +18,6 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from . import trace
-from .accept import RULES
 from .drafters import METHODS
 from .drafters.draft_model import ModelDrafter
 from .draws import Seeded
@@ -26,6 +25,7 @@ from .engine import Plan, Step, speculate
 from .lm import CachedLM
 from .models import LoadedModel
 from .recorder import Recorder, Situation
+from .rules import RULES
 from .sampling import Sampling
 
 BASELINE, PEER = "none", "generate, assistant_model"
@@ -89,8 +89,8 @@ def specviz_contender(
     params = method.checked(params)
 
     def generate(job: Job) -> Sample:
-        target_lm = CachedLM(target.model, target.info.context_limit)
-        roles = {} if draft is None else {"draft": CachedLM(draft.model, draft.info.context_limit)}
+        target_lm = target.cached_lm()
+        roles = {} if draft is None else {"draft": draft.cached_lm()}
         rule = RULES[method.default_rule]
         plan = Plan(target_lm, method.build(roles, params), rule, job.sampling, k)
         settings = trace.Settings(

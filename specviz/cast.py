@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import trace
-from .accept import RULES
 from .controls import LIVE, ControlValues
 from .dialogue import as_messages
 from .drafters import METHODS
@@ -16,6 +15,7 @@ from .fetch import Progress
 from .lm import CachedLM
 from .models import Library, LoadedModel, check_pair
 from .request import Request
+from .rules import RULES
 from .sampling import Sampling
 from .text import render_chat
 
@@ -166,7 +166,7 @@ class Cast:
     def _lm(self, role: str, loaded: LoadedModel) -> CachedLM:
         key = (role, loaded.name)
         if key not in self._lms:
-            self._lms[key] = CachedLM(loaded.model, loaded.info.context_limit)
+            self._lms[key] = loaded.cached_lm()
         return self._lms[key]
 
 

@@ -35,6 +35,7 @@ from transformers.utils.logging import disable_progress_bar
 from specviz import catalog, machine
 from specviz.errors import SpecvizError
 from specviz.fetch import Progress, Source, check_files, fetch, find, num_parameters, weight_files
+from specviz.lm import CachedLM
 from specviz.settings import settings
 from specviz.text import TokenText, differing_ids
 from specviz.trace import ModelInfo
@@ -60,6 +61,10 @@ class LoadedModel:
     tokenizer: PreTrainedTokenizerBase
     info: ModelInfo
     text: TokenText
+
+    def cached_lm(self) -> CachedLM:
+        """A reader of its own over these weights, with an empty cache."""
+        return CachedLM(self.model, self.info.context_limit)
 
 
 class _Entry:

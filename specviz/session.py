@@ -16,7 +16,6 @@ from functools import partial
 from typing import TypeVar
 
 from . import __version__, catalog, trace
-from .accept import RULES
 from .cast import Cast
 from .controls import LIVE, PACES, Controls, ControlValues
 from .drafters import METHODS
@@ -24,12 +23,12 @@ from .draws import Seeded
 from .engine import Step, speculate
 from .errors import SpecvizError
 from .fairness import FairLock, Ticket
-from .lm import CachedLM
 from .loading import NO_NEWS, Loading
 from .machine import environment, is_out_of_memory
 from .models import Library
 from .recorder import Recorder, Situation
 from .request import Request
+from .rules import RULES
 from .score import score
 from .settings import settings
 
@@ -372,9 +371,8 @@ class Run:
         plan, draft = self._cast.plan, self._cast.draft
         emitted = [token.id for step in self.trace.steps for token in step.emitted]
         tokens = [token.id for token in self.trace.header.prompt.tokens] + emitted
-        fresh = CachedLM(self._cast.target.model, plan.target.context_limit)
-        draft_lm = None if draft is None else CachedLM(draft.model, draft.info.context_limit)
-        scored = score(fresh, draft_lm, tokens, len(emitted), plan.sampling)
+        draft_lm = None if draft is None else draft.cached_lm()
+        scored = score(self._cast.target.cached_lm(), draft_lm, tokens, len(emitted), plan.sampling)
         columns = (tuple(map(trace.round9, column)) for column in (scored.p, scored.q, scored.overlap))
         return trace.Scores(None if draft is None else draft.name, asdict(plan.sampling), *columns)
 

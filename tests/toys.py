@@ -8,13 +8,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specviz.accept import RULES, SpeculativeSampling, Verdict
+from specviz.accept import SpeculativeSampling, Verdict
 from specviz.draft import EMPTY, ROOT, Draft, DraftBuilder, chain
 from specviz.drafters.base import Context, Drafter
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.none import NoDraft
 from specviz.draws import DRAFT, Draws, law
 from specviz.engine import Plan, speculate
+from specviz.rules import RULES
 from specviz.sampling import Sampling
 
 RULE = RULES["speculative_sampling"]

@@ -1,0 +1,53 @@
+"""Both models' rows behind the steps of a recorded run, made anew from its token ids; no draw is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import trace
+from ..draft import ROOT, Draft, chain
+from ..drafters.draft_model import fit
+from ..errors import SpecvizError
+from ..lm import CachedLM
+from ..models import LoadedModel
+from ..sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepRows:
+    """One recorded step. draft: its chain, with the draft model's rows as probs, or None for point masses."""
+
+    record: trace.Step
+    tokens: tuple[int, ...]  # the text before the step
+    sampling: Sampling
+    draft: Draft
+    probs: Tensor  # [1+N, V] the target's row after the text, then after each drafted token
+
+
+def step_rows(recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None) -> Iterator[StepRows]:
+    """The steps in order. Raises SpecvizError for ids that the target lacks and for drafts that are no chain."""
+    lms = target.cached_lm(), None if draft is None else draft.cached_lm()
+    tokens = [token.id for token in recorded.header.prompt.tokens]
+    for step in recorded.steps:
+        yield _rows_of(step, tuple(tokens), *lms)
+        tokens += [token.id for token in step.emitted]
+
+
+def _rows_of(step: trace.Step, tokens: tuple[int, ...], target: CachedLM, draft: CachedLM | None) -> StepRows:
+    ids = [token.id for token in step.draft]
+    if [token.parent for token in step.draft] != list(range(ROOT, len(ids) - 1)):
+        raise SpecvizError(f"step {step.index + 1} drafted a tree; only chains can be judged again here")
+    if any(token >= target.vocab_size for token in (*tokens, *ids)):
+        raise SpecvizError(f"step {step.index + 1} has tokens that the target model does not know")
+    settings = step.settings
+    sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
+    with torch.inference_mode():
+        probs = sampling.probs(target.forward(tokens, chain(ids)))
+        rows = None
+        if draft is not None and ids and any(token.q is not None for token in step.draft):
+            rows = sampling.probs(fit(draft.forward(tokens, chain(ids[:-1])), target.vocab_size))
+    return StepRows(step, tokens, sampling, chain(ids, rows), probs)

@@ -1,0 +1,97 @@
+"""What a page of reports is made of, as plain JSON values: sections with controls and blocks, which the browser lays out.
+
+A section is sent whole whenever something in it changes. Every number, width and sentence stands in it; texts from
+outside are labelled by `sentences` first. A sentence may be a list of texts, of which every second one is set off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Props = dict[str, Any]
+Words = str | Sequence[str]
+Cell = str | Mapping[str, str]
+VERDICTS = ("exact", "consistent", "differs", "unsure")
+TONES = ("both", "owed", "cut", "p", "q", "accepted", "rejected", "ignored", "resampled", "bonus", "plain")
+
+
+def section(name: str, title: str, lead: Words, controls: Sequence[Props] = (), blocks: Sequence[Props] = ()) -> Props:
+    return {"id": name, "title": title, "lead": lead, "controls": list(controls), "blocks": list(blocks)}
+
+
+# ---- controls: what a person sets before pressing a button of the same section --------------------------------------
+
+
+def button(does: str, label: str, *, primary: bool = False) -> Props:
+    """Sends the section's values with the name of what is to be done."""
+    return {"kind": "button", "do": does, "label": label, "primary": primary}
+
+
+def choice(name: str, label: str, options: Sequence[tuple[str, str]], value: str) -> Props:
+    """A list of (words, value) to choose from."""
+    return {"kind": "choice", "name": name, "label": label, "options": [list(pair) for pair in options], "value": value}
+
+
+def count(name: str, label: str, value: int, low: int, high: int) -> Props:
+    """A whole number."""
+    return {"kind": "count", "name": name, "label": label, "value": value, "low": low, "high": high}
+
+
+# ---- blocks: what is shown ------------------------------------------------------------------------------------------
+
+
+def words(text: Words, *, small: bool = False) -> Props:
+    return {"kind": "words", "words": text, "small": small}
+
+
+def verdict(state: str, text: Words) -> Props:
+    """The outcome of a check; a mark and a colour come with the state."""
+    assert state in VERDICTS, f"state must be one of {VERDICTS} (got {state!r})"
+    return {"kind": "verdict", "state": state, "words": text}
+
+
+def progress(done: int, total: int, text: str) -> Props:
+    """How far long work has come, with a button that stops it."""
+    width = round(100 * done / total, 1) if total else 0.0
+    return {"kind": "progress", "width": width, "words": text}
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, caption: str = "", marked: int = -1) -> Props:
+    """The first column names the row; `marked`: the row that stands out. A cell may be {"text", "tone"}."""
+    return {"kind": "table", "columns": list(columns), "rows": [list(row) for row in rows], "caption": caption,
+            "marked": marked}  # fmt: skip
+
+
+def chart(figure: Mapping[str, Any]) -> Props:
+    """A figure as `charts.py` makes them: {"data", "layout"} with layout.meta.title and layout.meta.table."""
+    return {"kind": "chart", "figure": figure}
+
+
+def bars(rows: Sequence[Props], *, heads: Sequence[str] = (), key: Sequence[tuple[str, str]] = ()) -> Props:
+    """Rows of `bar`, all on one scale; `heads` name the columns of their values, `key` is (tone, what it means)."""
+    return {"kind": "bars", "rows": list(rows), "heads": list(heads), "key": [list(pair) for pair in key]}
+
+
+def bar(label: str, parts: Sequence[tuple[str, float]], values: Sequence[str] = (), tick: float | None = None) -> Props:
+    """Stacked parts (tone, width in percent of the axis), and a tick at a place in percent."""
+    widths = [[tone, round(width, 3)] for tone, width in parts]
+    return {"label": label, "parts": widths, "values": list(values), "tick": None if tick is None else round(tick, 3)}
+
+
+def segments(tokens: Sequence[str], by_k: Mapping[int, Props], k: int) -> Props:
+    """A text cut into steps for every K: `by_k`[K] = {"lengths": tokens per step, "kinds": what ended each step, "words"}.
+
+    The slider of the block chooses K.
+    """
+    return {"kind": "segments", "tokens": list(tokens), "by_k": {str(each): cut for each, cut in by_k.items()}, "k": k}
+
+
+def download(label: str, file_name: str, text: str) -> Props:
+    """A text to copy or to save as a file."""
+    return {"kind": "download", "label": label, "file": file_name, "text": text}
+
+
+def details(title: str, blocks: Sequence[Props]) -> Props:
+    """Blocks that open on demand."""
+    return {"kind": "details", "title": title, "blocks": list(blocks)}
