@@ -28,6 +28,7 @@ ACTIONS = {
     "stop": "Stop",
     "more": "More",
 }
+PAGES = {"explore": "Explore", "compare": "Compare", "check": "Check"}
 SCRIPT_ORDER = ("hub.js", "stage.js")
 """The hub runs first and the stage last; the views between them only register themselves."""
 
@@ -38,6 +39,12 @@ SEED_INFO = (
 
 _STAGE_JS = """specvizPage.stage(element, {props, watch, trigger, server});
 // events the page listens to: 'measure' 'refused' 'cancel' 'arrive' 'restore'"""
+_REPORT_JS = """specvizPage.report('{name}', element, {{props, watch, trigger}});
+// events the page listens to: 'act' 'halt' 'look'"""
+REPORT_HTML = (
+    '<div class="sv-report"><div class="sv-report-body"></div>'
+    '<p class="sv-live sv-hidden" aria-live="polite"></p></div>'
+)
 _PICKER_JS = """specvizPage.picker(element, {props, trigger});
 // events the page listens to: 'choose'"""
 _PICKER_HTML = '<label class="sv-field"><span>Examples</span><select aria-label="Ready prompts"></select></label>'
@@ -67,6 +74,30 @@ def stage(files: Mapping[str, Path], since: Callable[..., object], value: str) -
         server_functions=[since],
         apply_default_css=False,
         elem_id="stage",
+    )
+
+
+def pages_list(files: Mapping[str, Path]) -> gr.HTML:
+    """The pages of the app, one of which is shown."""
+    entries = (f'<button type="button" data-page="{name}">{title}</button>' for name, title in PAGES.items())
+    return gr.HTML(
+        html_template=f'<nav class="sv-pages" aria-label="Pages">{"".join(entries)}</nav>',
+        js_on_load="specvizPage.pages(element);",
+        head=scripts(files),
+        apply_default_css=False,
+        elem_id="pages",
+    )
+
+
+def report(name: str, files: Mapping[str, Path]) -> gr.HTML:
+    """A page of sections, sent as JSON: what is done on it comes back as `act`, `halt` and `look`."""
+    return gr.HTML(
+        "",
+        html_template=REPORT_HTML,
+        js_on_load=_REPORT_JS.format(name=name),
+        head=scripts(files),
+        apply_default_css=False,
+        elem_id=name,
     )
 
 

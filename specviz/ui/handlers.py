@@ -31,6 +31,7 @@ from specviz.trace import MAX_UPLOAD_BYTES, Trace, read_trace
 from specviz.trace_records import event_dict
 from specviz.ui.offer import Offer, draft_choices
 from specviz.ui.registry import Registry, View, view_of
+from specviz.ui.reports import Report
 from specviz.ui.stream import increments
 
 SUPERSEDE_S = 5.0
@@ -324,6 +325,27 @@ class Handlers:
         for _ in run.events():
             pass
         return {"events": [event_dict(event) for event in run.trace.events()]}
+
+
+class ReportHandlers:
+    """The callbacks of one page of sections."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    @speaks
+    def look(self, request: gr.Request, event: gr.EventData) -> Iterator[str]:
+        yield from self._report.look(request.session_hash, told(event))
+
+    @speaks
+    def act(self, request: gr.Request, event: gr.EventData) -> Iterator[str]:
+        yield from self._report.act(request.session_hash, told(event))
+
+    def halt(self, request: gr.Request) -> None:
+        self._report.halt(request.session_hash)
+
+    def leave(self, request: gr.Request) -> None:
+        self._report.leave(request.session_hash)
 
 
 def since(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:

@@ -82,8 +82,12 @@
     if (!message || !message.run) return true;
     if (left.has(message.run)) return false;
     if (current && current !== message.run) left.add(current);
-    if (current !== message.run) hold(message.run);
+    const isNew = current !== message.run;
     current = message.run;
+    if (isNew) {
+      hold(current);
+      reports[root.dataset.svPage]?.look();
+    }
     const { name, message: words } = message.state || { name: 'opened' };
     root.dataset.svState = name;
     // a running run that has something to say could not adopt a change: the lists go back to what is in force
@@ -111,6 +115,44 @@
     if (own || !host.props.value) host.trigger('arrive', { run: own || latest, isFirst: !fields && !latest });
   }
 
+  // ---- the pages: one is shown; a report page is told what is looked at on the stage whenever it is opened ----
+  const PAGES = ['explore', 'compare', 'check'];
+  const reports = {};
+  let hub = null;
+
+  function place() {
+    const selected = hub && hub.selected();
+    return { run: current, step: selected ? selected.step : null, ref: selected ? selected.ref : null };
+  }
+
+  function open(name) {
+    root.dataset.svPage = name;
+    for (const button of document.querySelectorAll('#pages [data-page]')) {
+      if (button.dataset.page === name) button.setAttribute('aria-current', 'page');
+      else button.removeAttribute('aria-current');
+    }
+    setOpen('drawer', false);
+    setOpen('setup', false);
+    window.scrollTo(0, 0);
+    reports[name]?.look();
+    window.dispatchEvent(new Event('resize'));
+  }
+
+  const named = () => (PAGES.includes(location.hash.slice(1)) ? location.hash.slice(1) : PAGES[0]);
+
+  function pages(element) {
+    for (const button of element.querySelectorAll('[data-page]')) {
+      button.addEventListener('click', () => { location.hash = button.dataset.page; });
+    }
+    window.addEventListener('hashchange', () => open(named()));
+    open(named());
+  }
+
+  function report(name, element, host) {
+    reports[name] = window.specviz.mountReport(element, { ...host, place });
+    if (root.dataset.svPage === name) reports[name].look();
+  }
+
   function stage(element, host) {
     const before = recalled();
     refused = () => host.trigger('refused', {});
@@ -118,7 +160,7 @@
     if (chosen) document.body.classList.toggle('dark', chosen === 'dark');
     setOpen('drawer', false);
     admits(host.props.value);
-    window.specviz.mountStage(element, screened(host));
+    hub = window.specviz.mountStage(element, screened(host));
     ask(host, before);
     // a phone that slept has lost its stream: what is still going on comes back
     document.addEventListener('visibilitychange', () => {
@@ -162,6 +204,6 @@
   });
 
   window.specvizPage = {
-    theme, more, fold, save, present, stage, picker, remember, restored, back: player('back'), forward: player('forward'),
+    theme, more, fold, save, present, stage, pages, report, picker, remember, restored, back: player('back'), forward: player('forward'),
   };
 })();

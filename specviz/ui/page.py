@@ -13,9 +13,10 @@ from specviz.drafters import METHODS
 from specviz.session import Workbench
 from specviz.trace import Trace
 from specviz.ui import components
-from specviz.ui.handlers import Form, Handlers, since
+from specviz.ui.handlers import Form, Handlers, ReportHandlers, since
 from specviz.ui.offer import Offer
 from specviz.ui.registry import Registry
+from specviz.ui.report_pages import reports
 
 RUN_LIMIT = 128
 """Streams at once. Each waits for its turn at the engine, which is fair; this only bounds threads."""
@@ -62,13 +63,24 @@ def build(
         _wire_rest(handlers, fields, buttons, own, stage)
         _wire_memory(handlers, fields, buttons, stage)
         demo.unload(handlers.leave)
+        for name, report in reports(registry, bench, offer).items():
+            _add_report(name, ReportHandlers(report), files, demo)
     return demo.queue(max_size=QUEUE_LIMIT)
+
+
+def _add_report(name: str, handlers: ReportHandlers, files: Mapping[str, Path], demo: gr.Blocks) -> None:
+    part = components.report(name, files)
+    part.look(handlers.look, None, part, **_STREAM)
+    part.act(handlers.act, None, part, **_STREAM)
+    part.halt(handlers.halt, None, None, **_NOW)
+    demo.unload(handlers.leave)
 
 
 def _bar(files: Mapping[str, Path]) -> Parts:
     """The top bar: the name, then what concerns files and looks."""
     with gr.Row(elem_id="bar"):
         gr.HTML('<h1 class="sv-name">specviz</h1>', apply_default_css=False, elem_id="name")
+        components.pages_list(files)
         upload = gr.UploadButton("Open", file_types=[".jsonl", ".gz"], type="binary", elem_id="open", size="sm")
         parts = {
             "open": upload,

@@ -1,4 +1,4 @@
-"""What a page of reports is made of, as plain JSON values: sections with controls and blocks, which the browser lays out.
+"""What a page of reports is made of, as plain JSON values: sections of controls and blocks, which the browser lays out.
 
 A section is sent whole whenever something in it changes. Every number, width and sentence stands in it; texts from
 outside are labelled by `sentences` first. A sentence may be a list of texts, of which every second one is set off.
@@ -80,9 +80,9 @@ def bar(label: str, parts: Sequence[tuple[str, float]], values: Sequence[str] = 
 
 
 def segments(tokens: Sequence[str], by_k: Mapping[int, Props], k: int) -> Props:
-    """A text cut into steps for every K: `by_k`[K] = {"lengths": tokens per step, "kinds": what ended each step, "words"}.
+    """A text cut into steps for every K, which the block's slider chooses.
 
-    The slider of the block chooses K.
+    `by_k`[K] = {"lengths": tokens per step, "kinds": the kind of the token that ended each step, "words"}.
     """
     return {"kind": "segments", "tokens": list(tokens), "by_k": {str(each): cut for each, cut in by_k.items()}, "k": k}
 

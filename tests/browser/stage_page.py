@@ -44,7 +44,7 @@ def stage_html(theme: str = "light", height: str = "672px") -> str:
     web = assets_dir() / "web"
     names = sorted(path.name for path in web.glob("*.js") if path.name not in ("hub.js", "stage.js"))
     scripts = "".join(f"<script>{(web / name).read_text('utf-8')}</script>" for name in ("hub.js", *names, "stage.js"))
-    sheets = "".join(f"<style>{path.read_text('utf-8')}</style>" for path in sorted(web.glob("stage*.css")))
+    sheets = "".join(f"<style>{path.read_text('utf-8')}</style>" for path in (web / "base.css", web / "stage.css"))
     frame = f"body {{ margin: 0; background: {PAGE[theme]}; }} #host {{ height: {height}; }}"
     stage = (web / "stage.html").read_text("utf-8")
     return (
@@ -67,11 +67,11 @@ def open_stage(
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.on("request", lambda request: _note(request.url, problems))
+    page.on("request", lambda request: note_foreign(request.url, problems))
     page.route(
         f"{HOST}/", lambda route: route.fulfill(body=stage_html(theme, f"{height - 96}px"), content_type="text/html")
     )
-    page.route(f"{HOST}/specviz/plotly.min.js", lambda route: route.fulfill(path=_plotly()))
+    page.route(f"{HOST}/specviz/plotly.min.js", lambda route: route.fulfill(path=plotly_file()))
     page.goto(f"{HOST}/")
     page.evaluate(MOUNT, value)
     yield page
@@ -79,12 +79,12 @@ def open_stage(
     assert not problems, problems
 
 
-def _plotly() -> Path:
+def plotly_file() -> Path:
     location = find_spec("plotly").submodule_search_locations[0]
     return Path(location) / "package_data" / "plotly.min.js"
 
 
-def _note(url: str, problems: list[str]) -> None:
+def note_foreign(url: str, problems: list[str]) -> None:
     if not url.startswith(("data:", "blob:", f"{HOST}/")):
         problems.append(f"request to {url}")
 

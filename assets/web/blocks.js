@@ -1,0 +1,196 @@
+// blocks.js: the parts of a report page, each made from plain data that arrives computed: words, verdicts, tables, bars,
+// charts, a text cut into steps. Texts go through textContent; nothing is reckoned here.
+'use strict';
+(() => {
+  const { element, sentence } = window.specviz;
+  const MARKS = { exact: '=', consistent: '✓', differs: '✗', unsure: '?' };
+
+  // words: a text, or a list of texts of which every second one is set off
+  function worded(tag, className, words) {
+    const made = element(tag, className);
+    sentence(made, Array.isArray(words) ? words : [words]);
+    return made;
+  }
+
+  function cell(tag, value) {
+    if (value === null || typeof value !== 'object') return element(tag, '', value === null ? '–' : String(value));
+    const made = element(tag);
+    made.append(element('span', `sv-tone sv-tone-${value.tone}`, value.text));
+    return made;
+  }
+
+  function table({ columns, rows, caption, marked }) {
+    const box = element('div', 'sv-block sv-table-scroll'), made = element('table'), head = element('tr');
+    head.append(...columns.map((title) => Object.assign(element('th', '', title), { scope: 'col' })));
+    const lines = rows.map((cells, place) => {
+      const line = element('tr', place === marked ? 'sv-marked' : '');
+      line.append(...cells.map((value, column) => cell(column ? 'td' : 'th', value)));
+      return line;
+    });
+    const top = element('thead'), body = element('tbody');
+    top.append(head);
+    body.append(...lines);
+    made.append(...(caption ? [element('caption', '', caption)] : []), top, body);
+    box.tabIndex = 0;
+    box.append(made);
+    return box;
+  }
+
+  function bar({ label, parts, values, tick }) {
+    const line = element('tr'), track = element('td', 'sv-track'), holder = element('div', 'sv-track-box');
+    for (const [tone, width] of parts) {
+      const part = element('span', `sv-part sv-fill-${tone}`);
+      part.style.width = `${width}%`;
+      holder.append(part);
+    }
+    if (tick !== null) {
+      const mark = element('span', 'sv-track-tick');
+      mark.style.left = `${tick}%`;
+      holder.append(mark);
+    }
+    holder.setAttribute('aria-hidden', 'true');
+    track.append(holder);
+    line.append(Object.assign(element('th', '', label), { scope: 'row' }), track, ...values.map((value) => element('td', '', value)));
+    return line;
+  }
+
+  function bars({ rows, heads, key }) {
+    const box = element('div', 'sv-block sv-bars-table'), made = element('table');
+    if (heads.length) {
+      const head = element('tr'), top = element('thead');
+      const empty = () => { const corner = element('th'); corner.append(element('span', 'sv-hidden', 'bar')); return corner; };
+      const first = element('th');
+      first.append(element('span', 'sv-hidden', 'token'));
+      head.append(first, empty(), ...heads.map((title) => Object.assign(element('th', '', title), { scope: 'col' })));
+      top.append(head);
+      made.append(top);
+    }
+    const body = element('tbody');
+    body.append(...rows.map(bar));
+    made.append(body);
+    box.tabIndex = 0;
+    box.append(made);
+    if (key.length) {
+      const list = element('ul', 'sv-bars-key');
+      list.append(...key.map(([tone, words]) => {
+        const entry = element('li');
+        entry.append(element('span', tone === 'tick' ? 'sv-key-tick' : `sv-key-fill sv-fill-${tone}`), element('span', '', words));
+        return entry;
+      }));
+      box.append(list);
+    }
+    return box;
+  }
+
+  function verdict({ state, words }) {
+    const made = element('p', `sv-block sv-verdict sv-verdict-${state}`), text = worded('span', '', words);
+    const mark = element('span', 'sv-verdict-mark', MARKS[state]);
+    mark.setAttribute('aria-hidden', 'true');
+    made.append(mark, text);
+    return made;
+  }
+
+  function progress({ width, words }, { halt }) {
+    const made = element('div', 'sv-block sv-job'), track = element('div', 'sv-progress'), fill = element('span', 'sv-progress-bar');
+    track.setAttribute('role', 'progressbar');
+    track.setAttribute('aria-label', words);
+    track.setAttribute('aria-valuenow', String(width));
+    fill.style.width = `${width}%`;
+    track.append(fill);
+    const stop = Object.assign(element('button', 'sv-button', 'Stop'), { type: 'button' });
+    stop.addEventListener('click', halt);
+    made.append(track, element('span', 'sv-job-words', words), stop);
+    return made;
+  }
+
+  function chart({ figure }, { root }) {
+    const { figure: drawn } = window.specviz;
+    const mine = structuredClone(figure), { holder, plot, fold, table: numbers } = drawn.frame(mine);
+    holder.classList.add('sv-block');
+    fold.addEventListener('toggle', () => { if (fold.open) drawn.tabulate(mine, numbers); });
+    let isDrawn = false;
+    const draw = async () => {
+      try { await drawn.load(); } catch (error) {
+        plot.replaceChildren(element('p', 'sv-hint', 'The chart could not be loaded.'));
+        return;
+      }
+      if (!plot.isConnected) return;
+      await drawn.draw(plot, mine, drawn.themed(mine, root));
+      isDrawn = true;
+    };
+    const sight = new IntersectionObserver(([entry]) => {
+      if (entry.isIntersecting && !isDrawn) draw();
+    }, { rootMargin: '200px' });
+    sight.observe(plot);
+    holder.release = () => {
+      sight.disconnect();
+      if (isDrawn) window.Plotly.purge(plot);
+    };
+    holder.repaint = () => { if (isDrawn) draw(); };
+    return holder;
+  }
+
+  function segments({ tokens, by_k: byK, k }) {
+    const made = element('div', 'sv-block sv-segments'), head = element('label', 'sv-segments-head');
+    const slider = Object.assign(element('input'), { type: 'range', min: 0, max: Object.keys(byK).length - 1, step: 1 });
+    const choices = Object.keys(byK), shown = element('b', 'sv-segments-k'), words = element('span', 'sv-segments-words');
+    const text = element('div', 'sv-segments-text');
+    slider.value = String(choices.indexOf(String(k)));
+    words.setAttribute('role', 'status');
+    head.append(element('span', '', 'K'), slider, shown, words);
+    const cut = () => {
+      const chosen = choices[Number(slider.value)], { lengths, kinds, words: told } = byK[chosen];
+      shown.textContent = chosen;
+      slider.setAttribute('aria-valuetext', `K ${chosen}`);
+      sentence(words, Array.isArray(told) ? told : [told]);
+      const rest = tokens[Symbol.iterator]();
+      text.replaceChildren(...lengths.map((length, place) => {
+        const step = element('span', 'sv-segment');
+        for (let done = 1; done <= length; done += 1) {
+          const kind = done === length ? kinds[place] : 'accepted';
+          step.append(element('span', `sv-segment-token sv-is-${kind}`, rest.next().value));
+        }
+        return step;
+      }));
+    };
+    slider.addEventListener('input', cut);
+    cut();
+    made.append(head, text);
+    return made;
+  }
+
+  function download({ label, file, text }) {
+    const made = element('p', 'sv-block sv-download');
+    const save = Object.assign(element('button', 'sv-button', label), { type: 'button' });
+    save.addEventListener('click', () => {
+      const link = element('a');
+      link.href = URL.createObjectURL(new Blob([text], { type: 'application/json' }));
+      link.download = file;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href));
+    });
+    made.append(save);
+    return made;
+  }
+
+  function details({ title, blocks }, host) {
+    const made = element('details', 'sv-block sv-fold');
+    const inner = blocks.map((block) => make(block, host));
+    made.append(element('summary', '', title), ...inner);
+    made.release = () => inner.forEach((each) => each.release?.());
+    made.repaint = () => inner.forEach((each) => each.repaint?.());
+    return made;
+  }
+
+  const MAKERS = {
+    words: ({ words, small }) => worded('p', `sv-block sv-words${small ? ' sv-small' : ''}`, words),
+    verdict, progress, table, bars, chart, segments, download, details,
+  };
+
+  // host: {root, halt}. What is made may have `release`, when it goes, and `repaint`, when the theme has changed.
+  function make(block, host) {
+    return MAKERS[block.kind](block, host);
+  }
+
+  window.specviz.blocks = { make, worded };
+})();

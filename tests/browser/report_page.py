@@ -1,0 +1,77 @@
+"""A page of sections alone: the browser's half in Chromium, fed by hand, with no Gradio and no server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from stage_page import CSP, HOST, PAGE, note_foreign, plotly_file
+
+from specviz.settings import assets_dir
+from specviz.ui.components import REPORT_HTML
+from specviz.views.web import palette_head
+
+SCRIPTS = ("hub.js", "blocks.js", "figure.js", "report.js")
+MOUNT = """() => {
+  window.triggers = [];
+  const watchers = [], props = {value: ''};
+  window.push = (value) => { props.value = value; watchers.forEach((watcher) => watcher()); };
+  window.report = specviz.mountReport(document.getElementById('host'), {
+    props, watch: (name, watcher) => watchers.push(watcher), place: () => ({run: 'run', step: 2, ref: '1'}),
+    trigger: (name, data) => window.triggers.push([name, data]),
+  });
+}"""
+
+
+def report_html(theme: str) -> str:
+    """A page like the product's: the same files in the same order."""
+    web = assets_dir() / "web"
+    scripts = "".join(f"<script>{(web / name).read_text('utf-8')}</script>" for name in SCRIPTS)
+    sheets = "".join(f"<style>{(web / name).read_text('utf-8')}</style>" for name in ("base.css", "report.css"))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>report</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{CSP}">'
+        f"<style>body {{ margin: 0; background: {PAGE[theme]}; }}</style>{palette_head()}{sheets}{scripts}</head>"
+        f'<body class="{theme}"><main id="host">{REPORT_HTML}</main></body></html>'
+    )
+
+
+@contextmanager
+def open_report(launched: Any, *, width: int = 1366, height: int = 768, theme: str = "light", **context: Any):
+    """A mounted page; leaving it checks that nothing went wrong on it and nothing was asked of another host."""
+    opened = launched.new_context(viewport={"width": width, "height": height}, **context)
+    page = opened.new_page()
+    page.set_default_timeout(10_000)
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda request: note_foreign(request.url, problems))
+    page.route(f"{HOST}/", lambda route: route.fulfill(body=report_html(theme), content_type="text/html"))
+    page.route(f"{HOST}/specviz/plotly.min.js", lambda route: route.fulfill(path=plotly_file()))
+    page.goto(f"{HOST}/")
+    page.evaluate(MOUNT)
+    yield page
+    opened.close()
+    assert not problems, problems
+
+
+def push(page: Any, sections: list[dict], **message: Any) -> None:
+    order = {"order": [section["id"] for section in sections]}
+    page.evaluate("(value) => push(value)", json.dumps({"sections": sections, "busy": None, **order, **message}))
+
+
+def reports(chromium: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a page: report(width=..., theme=...). Leaving the test checks for page errors and foreign requests."""
+    opened = []
+
+    def open_one(**options: Any) -> Any:
+        context = open_report(chromium, **options)
+        opened.append(context)
+        return context.__enter__()
+
+    yield open_one
+    for context in opened:
+        context.__exit__(None, None, None)

@@ -1,0 +1,166 @@
+"""Pages of sections in Chromium: every kind of block, controls that keep what was set, work that can be stopped."""
+
+import pytest
+from report_page import push, reports
+from stage_page import PHONE, settle, shown
+from test_stage_access import serious
+
+from specviz.views import blocks
+
+report = pytest.fixture(reports)
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+RULES = [["right", "63 %", "exact"], ["wrong", "63 %", {"text": "differs", "tone": "rejected"}]]
+FIGURE = {
+    "data": [
+        {"type": "scatter", "mode": "lines+markers", "name": "measured", "meta": {"status": "p"}, "x": [1, 2, 3],
+         "y": [2.0, 2.5, 2.4], "line": {"color": "#000000"}, "marker": {"color": "#000000"}},
+    ],
+    "layout": {
+        "template": {}, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
+        "xaxis": {"title": {"text": "K"}}, "yaxis": {"title": {"text": "tokens"}},
+        "meta": {"title": "Tokens per call", "table": [["K", 0, "x"], ["tokens", 0, "y"]]},
+    },
+}  # fmt: skip
+
+
+def cuts():
+    """A text of six tokens in steps of one and of two."""
+    one = {"lengths": [1, 1, 2, 2], "kinds": ["resampled", "resampled", "bonus", "bonus"], "words": ["", "4", " calls"]}
+    two = {"lengths": [1, 2, 3], "kinds": ["resampled", "resampled", "bonus"], "words": ["", "3", " calls"]}
+    return blocks.segments(["One", " day", HOSTILE, " a", " fox", "."], {1: one, 2: two}, 1)
+
+
+def everything(**changes):
+    """A section with a control and a block of every kind."""
+    section = blocks.section(
+        "all",
+        "Everything",
+        ["Kept with ", "63 %", " of all throws."],
+        [
+            blocks.choice("rule", "Rule", [("Speculative sampling", "right"), (HOSTILE, "wrong")], "right"),
+            blocks.count("n", "Redraws", 5000, 100, 20000),
+            blocks.button("redraw", "Redraw", primary=True),
+        ],
+        [
+            blocks.words(["The draft gave ", HOSTILE, " 40 %."]),
+            blocks.verdict("consistent", "consistent, n = 5,000, would have seen a shift of 2 %"),
+            blocks.verdict("differs", ["differs: ", "fox", " came too often"]),
+            blocks.table(["rule", "acceptance", "verdict"], RULES, marked=1),
+            blocks.bars(
+                [
+                    blocks.bar("fox", [("both", 40.0), ("owed", 20.0)], ["12 %", "13 %"], 61.0),
+                    blocks.bar(HOSTILE, [("both", 10)], ["1 %", "1 %"]),
+                ],
+                heads=["seen", "law"],
+                key=[("both", "both agree"), ("owed", "owed"), ("tick", "the law")],
+            ),
+            blocks.chart(FIGURE),
+            cuts(),
+            blocks.download("Save as JSON", "numbers.json", '{"k": 4}'),
+            blocks.details("More", [blocks.words("inside"), blocks.chart(FIGURE)]),
+        ],
+    )  # fmt: skip
+    return {**section, **changes}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [{}, PHONE], ids=["desktop", "phone"])
+def test_every_block_is_shown_fits_and_is_accessible(report, theme, size):
+    page = report(theme=theme, **size)
+    push(page, [everything()])
+    page.wait_for_selector(".sv-plot .main-svg")
+    settle(page)
+    assert shown(page, ".sv-section > h2") == ["Everything"]
+    assert shown(page, ".sv-verdict-mark") == ["✓", "✗"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
+    assert serious(page) == []
+
+
+def test_texts_from_outside_stay_texts(report):
+    page = report()
+    push(page, [everything()])
+    settle(page)
+    assert page.evaluate("document.querySelectorAll('img, #host script').length") == 0
+    for selector in (".sv-words .sv-word", ".sv-bars-table tbody tr:last-child th", ".sv-segment-token:nth-child(1)"):
+        assert HOSTILE in shown(page, selector), selector
+
+
+def test_a_button_sends_what_is_set_and_where_one_looks(report):
+    page = report()
+    push(page, [everything()])
+    page.select_option("[name=rule]", "wrong")
+    page.fill("[name=n]", "700")
+    page.click("[data-act=redraw]")
+    sent = {"section": "all", "do": "redraw", "values": {"rule": "wrong", "n": "700"}}
+    assert page.evaluate("triggers") == [["act", {**sent, "place": {"run": "run", "step": 2, "ref": "1"}}]]
+
+
+def test_a_number_out_of_bounds_is_not_sent(report):
+    page = report()
+    push(page, [everything()])
+    page.fill("[name=n]", "7")
+    page.click("[data-act=redraw]")
+    assert page.evaluate("triggers") == []
+
+
+def test_what_was_set_and_opened_stays_while_a_section_grows(report):
+    page = report()
+    section = everything()
+    push(page, [section])
+    page.select_option("[name=rule]", "wrong")
+    page.click("summary:has-text('More')")
+    page.evaluate("window.before = document.querySelector('.sv-bars-table')")
+    growing = blocks.progress(1200, 5000, "1,200 of 5,000")
+    grown = [blocks.words("now"), *section["blocks"][1:], growing]
+    push(page, [{**section, "blocks": grown}], busy="all")
+    assert page.input_value("[name=rule]") == "wrong"
+    assert page.evaluate("document.querySelector('details.sv-block').open")
+    assert page.evaluate("document.querySelector('.sv-bars-table') === before")
+    assert page.is_disabled("[data-act=redraw]")
+    assert page.get_attribute("[role=progressbar]", "aria-valuenow") == "24"
+    page.click(".sv-job button")
+    assert page.evaluate("triggers.at(-1)") == ["halt", {}]
+    push(page, [section])
+    assert page.is_enabled("[data-act=redraw]")
+
+
+def test_the_slider_cuts_the_text_anew_without_the_server(report):
+    page = report()
+    push(page, [everything()])
+    assert page.locator(".sv-segment").count() == 4
+    page.focus(".sv-segments input")
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".sv-segment").count() == 3
+    assert "".join(shown(page, ".sv-segment")) == f"One day{HOSTILE} a fox."
+    assert shown(page, ".sv-segments-words") == ["3 calls"]
+    assert page.evaluate("triggers") == []
+
+
+def test_a_chart_is_a_table_too_and_follows_the_theme(report):
+    page = report()
+    push(page, [everything()])
+    page.wait_for_selector(".sv-plot .main-svg")
+    page.click(".sv-chart-table summary >> nth=0")
+    settle(page)
+    assert shown(page, ".sv-chart-table[open] tr") == ["Ktokens", "12", "22.5", "32.4"]
+    colour = "getComputedStyle(document.querySelector('.sv-plot .lines path')).stroke"
+    light = page.evaluate(colour)
+    page.evaluate("document.body.className = 'dark'")
+    page.wait_for_function(f"{colour} !== {light!r}")
+
+
+def test_sections_that_are_gone_go_and_the_order_is_kept(report):
+    page = report()
+    push(page, [everything(), everything(id="second", title="Second")])
+    push(page, [everything(id="third", title="Third"), everything(id="second", title="Second")])
+    assert shown(page, ".sv-section > h2") == ["Third", "Second"]
+
+
+def test_a_download_holds_exactly_the_text(report):
+    page = report()
+    push(page, [everything()])
+    with page.expect_download() as waiting:
+        page.click("text=Save as JSON")
+    assert waiting.value.suggested_filename == "numbers.json"
+    with open(waiting.value.path(), encoding="utf-8") as stream:
+        assert stream.read() == '{"k": 4}'
