@@ -7,7 +7,6 @@ import torch
 from tiny_models import CONTEXT_LIMIT, FAMILIES, tiny
 from toys import RULE, TableLM, TreeDrafter, plan_of, top
 
-from specviz.accept import _judge_chain, _judge_tree
 from specviz.draft import chain
 from specviz.drafters import METHODS
 from specviz.drafters.base import Drafter
@@ -17,6 +16,7 @@ from specviz.draws import Seeded
 from specviz.engine import Plan, speculate
 from specviz.errors import SpecvizError
 from specviz.lm import CachedLM
+from specviz.rules.speculative_sampling import judge_tree
 from specviz.sampling import Sampling
 
 PROMPT = [5, 9, 12, 7, 3]
@@ -191,7 +191,7 @@ def test_chain_and_tree_walk_judge_a_chain_alike():
         p, q = torch.randn(2, 5, 7, generator=generator, dtype=torch.float64).mul(1.5).softmax(-1)
         tokens = Seeded(seed).sample(q[:4], "draft", 10, 0).tolist()
         draft = chain(tokens, q[:4])
-        assert _judge_chain(draft, p, Seeded(seed), 10) == _judge_tree(draft, p, Seeded(seed), 10)
+        assert RULE(draft, p, Seeded(seed), 10) == judge_tree(draft, p, Seeded(seed), 10)
 
 
 @pytest.mark.gpu

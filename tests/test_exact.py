@@ -5,12 +5,8 @@ import torch
 from tiny_models import tiny
 from toys import (
     RULE,
-    ArgmaxClaimingQ,
-    DropsUnlikely,
     TableLM,
     TreeDrafter,
-    TruncatedProposal,
-    WrongFinal,
     independent,
     plan_of,
     pruned_by_value,
@@ -27,12 +23,19 @@ from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.draws import law
 from specviz.engine import speculate
 from specviz.lm import CachedLM
+from specviz.rules import RULES
+from specviz.rules.broken import BROKEN, ClampedQ, UntruncatedQ
 from specviz.sampling import Sampling
 
 PROMPT = (0, 1, 2, 0, 1)
 EXACT = 1e-12
 WRONG = 1e-2
 SAMPLINGS = [Sampling(), Sampling(0.7, top_k=2), Sampling(1.3, top_p=0.8), Sampling(0.0)]
+FOR_THREE_TOKENS = {rule.name: rule for rule in (UntruncatedQ(2), ClampedQ(0.2))}
+
+
+def named(rule):
+    return rule.name
 
 
 def distance(drafter, k=2, num_tokens=3, sampling=None, rule=RULE, target=None):
@@ -46,6 +49,30 @@ def distance(drafter, k=2, num_tokens=3, sampling=None, rule=RULE, target=None):
 @pytest.mark.parametrize("k", [1, 2, 4])
 def test_a_chain_has_the_targets_law(k, sampling):
     assert distance(ModelDrafter(TableLM(2)), k, num_tokens=4, sampling=sampling) < EXACT
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("rule", [rule for rule in RULES.values() if rule.lossless and rule is not RULE], ids=named)
+def test_every_lossless_rule_has_the_targets_law(rule, k, sampling):
+    assert distance(ModelDrafter(TableLM(2)), k, num_tokens=4, sampling=sampling, rule=rule) < EXACT
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES.values() if rule.lossless], ids=named)
+def test_every_lossless_rule_has_the_targets_law_over_certain_drafts(rule):
+    assert distance(PromptLookup(3, 1), k=3, num_tokens=4, rule=rule) < EXACT
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES.values() if not rule.lossless], ids=named)
+@pytest.mark.parametrize("k", [1, 3])
+def test_every_lossy_rule_has_another_law(rule, k):
+    assert distance(ModelDrafter(TableLM(2)), k, rule=rule) > WRONG
+
+
+@pytest.mark.parametrize("rule", (BROKEN | FOR_THREE_TOKENS).values(), ids=named)
+@pytest.mark.parametrize("k", [1, 3])
+def test_every_broken_rule_has_another_law(rule, k):
+    assert distance(ModelDrafter(TableLM(2)), k, rule=rule) > WRONG
 
 
 def test_a_longer_chain_has_the_targets_law():
@@ -98,21 +125,8 @@ def test_a_real_model_with_its_cache_has_its_own_law():
     assert total_variation(mine, expected) < EXACT
 
 
-@pytest.mark.parametrize(
-    ("drafter", "rule"),
-    [
-        pytest.param(ArgmaxClaimingQ(TableLM(2)), RULE, id="argmax draft judged with p/q"),
-        pytest.param(TruncatedProposal(TableLM(2)), RULE, id="truncated proposal, untruncated q"),
-        pytest.param(DropsUnlikely(TableLM(2)), RULE, id="drawn token dropped for its low q"),
-        pytest.param(TreeDrafter(TableLM(2), (3,), pruned_by_value), RULE, id="pruned after drawing"),
-        pytest.param(ModelDrafter(TableLM(2)), WrongFinal(lambda p, q: p), id="resample from p"),
-        pytest.param(
-            ModelDrafter(TableLM(2)), WrongFinal(lambda p, q: (p - q).softmax(-1)), id="residual as softmax(p - q)"
-        ),
-    ],
-)
-def test_what_is_wrong_is_caught(drafter, rule):
-    assert distance(drafter, rule=rule) > WRONG
+def test_drafts_pruned_after_drawing_are_caught():
+    assert distance(TreeDrafter(TableLM(2), (3,), pruned_by_value)) > WRONG
 
 
 def test_one_step_law_is_the_targets():

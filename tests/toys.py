@@ -1,21 +1,19 @@
-"""Toys for exact tests: language models that are tables, tree drafters, and decoders that are wrong on purpose."""
+"""Toys for exact tests: language models that are tables, tree drafters, one of them wrong on purpose, exact laws."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from specviz.accept import SpeculativeSampling, Verdict
-from specviz.draft import EMPTY, ROOT, Draft, DraftBuilder, chain
+from specviz.draft import EMPTY, ROOT, Draft, DraftBuilder
 from specviz.drafters.base import Context, Drafter
-from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.none import NoDraft
 from specviz.draws import DRAFT, Draws, law
 from specviz.engine import Plan, speculate
 from specviz.rules import RULES
+from specviz.rules.broken import BrokenRule
 from specviz.sampling import Sampling
 
 RULE = RULES["speculative_sampling"]
@@ -101,61 +99,21 @@ def pruned_by_value(q: Tensor, width: int, draws: Draws, position: int, node: in
     yield max(drawn, key=lambda token: float(q[token])), q
 
 
-class ArgmaxClaimingQ(ModelDrafter):
-    """WRONG: drafts the likeliest token, judges it with p/q."""
-
-    def draft(self, context: Context, k: int) -> Draft:
-        text, tokens, rows = list(context.tokens), [], []
-        for _ in range(k):
-            rows.append(context.sampling.probs(self._lm.row(text)))
-            tokens.append(int(rows[-1].argmax()))
-            text.append(tokens[-1])
-        return chain(tokens, rows)
-
-
-class TruncatedProposal(ModelDrafter):
-    """WRONG: drafts from the two likeliest tokens, claims the whole q."""
-
-    def draft(self, context: Context, k: int) -> Draft:
-        honest = super().draft(replace(context, sampling=Sampling(top_k=2)), k)
-        return chain(honest.tokens, [context.sampling.probs(row) for row in honest.logits])
-
-
-class DropsUnlikely(ModelDrafter):
-    """WRONG: throws away a drawn token because its own q is low."""
-
-    def draft(self, context: Context, k: int) -> Draft:
-        draft = super().draft(context, k)
-        unlikely = [i for i in range(len(draft)) if float(draft.probs[i][draft.tokens[i]]) < 0.3]
-        size = unlikely[0] if unlikely else len(draft)
-        return chain(draft.tokens[:size], draft.probs[:size])
-
-
-class WrongFinal(SpeculativeSampling):
-    """WRONG: judges rightly, then draws the replacement from `law(p, q)` instead of the residual."""
-
-    def __init__(self, final_law: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self.final_law = final_law
-
-    def __call__(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
-        verdict = super().__call__(draft, probs, draws, position)
-        if verdict.kind != "resampled":
-            return verdict
-        p, q = probs[verdict.last_node + 1], draft.probs[verdict.checks[-1].node]
-        return replace(verdict, token=int(draws.sample(self.final_law(p, q), "final", position, -2)))
-
-
 def plan_of(target, drafter: Drafter | None = None, k: int = 3, sampling: Sampling | None = None, rule=RULE) -> Plan:
     return Plan(target, drafter or NoDraft(), rule, sampling or Sampling(), k)
 
 
 def text_law(plan: Plan, prompt: Sequence[int], num_tokens: int) -> dict[tuple[int, ...], float]:
-    """The exact joint law of the next `num_tokens` tokens, step by step through the real engine."""
+    """The exact joint law of the next `num_tokens` tokens, step by step through the real engine.
+
+    A broken rule's drafts are drawn as wrongly as it says.
+    """
     known: dict[tuple[int, ...], dict[tuple[int, ...], float]] = {}
 
     def first_step(context: tuple[int, ...], remaining: int) -> dict[tuple[int, ...], float]:
         def experiment(draws: Draws) -> tuple[int, ...]:
-            return next(speculate(context, lambda: plan, draws, max_new_tokens=remaining)).tokens
+            used = plan.rule.tamper(draws) if isinstance(plan.rule, BrokenRule) else draws
+            return next(speculate(context, lambda: plan, used, max_new_tokens=remaining)).tokens
 
         return law(experiment)
 

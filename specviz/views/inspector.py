@@ -40,7 +40,7 @@ RAW_TELLS = 0.01  # a token that the sampling filters out is shown where the unf
 OVERLAY = {"both": "both", "cut": "cut", "owed": "owed"}  # the bars of a row -> the share each is as wide as
 LAW = {"law": "p"}
 NUMBERS = (
-    ("chance to be kept", "min(1, p / q)"),
+    ("chance to be kept", "min(1, p / q) under speculative sampling"),
     ("agreement (overlap)", "sum of min(p, q) over the vocabulary"),
     ("entropy of the target's odds", "- sum p ln p"),
     ("entropy of the draft's odds", "- sum q ln q"),
@@ -117,7 +117,7 @@ def _judged(step: Step, node: int, position: Position) -> Look:
         "status": token.status,
         "axis": ticks,
         "rows": _columns(rows, axis, OVERLAY),
-        "numbers": _numbers(token, position, owed, later=bool(cut_before(step, node))),
+        "numbers": _numbers(step, token, position, owed, later=bool(cut_before(step, node))),
     }
     if len(siblings := _siblings(step, node)) > 1:
         look |= {"siblings": siblings, "heading": "judged" if cut_before(step, node) else "target"}
@@ -262,11 +262,13 @@ def _siblings(step: Step, node: int) -> list[list[str]]:
     return shown
 
 
-def _numbers(token: DraftToken, position: Position, owed: float, *, later: bool) -> list[str]:
+def _numbers(step: Step, token: DraftToken, position: Position, owed: float, *, later: bool) -> list[str]:
     """Values in the order of NUMBERS; `later`: siblings of this token were cut before it."""
     p, q, chance = token.p_judged or 0.0, 1.0 if token.q is None else token.q, token.accept_prob or 0.0
     kl = "infinite" if position.kl is None and position.q_entropy is not None else _nats(position.kl)
-    chances = f"min(1, {p:.4f} / {q:.4f}) = {chance:.4f}"
+    chances = f"{chance:.4f}, by this rule's own formula"
+    if step.settings.rule in (OVERLAY_RULE, None):
+        chances = f"min(1, {p:.4f} / {q:.4f}) = {chance:.4f}"
     own = f"{token.p or 0.0:.4f}" if later else ""
     return [chances, f"{1 - owed:.4f}", _nats(position.p_entropy), _nats(position.q_entropy), kl, own]
 

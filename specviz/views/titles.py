@@ -8,6 +8,19 @@ from __future__ import annotations
 from specviz.trace import DraftToken, EmittedToken, Step
 from specviz.views.sentences import TINY, Sentence, apart, named, percent, thrown
 
+FAVOURITE_RULE = "typical"
+KEEPS = {  # what each rule says of the chance: the words before the token, and after it
+    "block_verification": ("Judged as a whole, the draft stands up to ", " {chance} of the time."),
+    "sample_and_match": ("The target draws ", " itself {chance} of the time."),
+    "lenience": ("Counting only part of what the draft gave it, this rule keeps ", " {chance} of the time."),
+    "ensemble": ("Against the average of both models' odds, the rule keeps ", " {chance} of the time."),
+}
+REPLACES = {  # where the token in the place of a cut one came from
+    "sample_and_match": " was drawn from the target's odds for all other tokens, where it has {share}.",
+    "ensemble": " was drawn from what the draft left owed of both models' average. It makes up {share} of that.",
+    FAVOURITE_RULE: " was written, the target's favourite here.",
+}
+
 
 def last_token(step: Step) -> EmittedToken | None:
     """The step's own last token: resampled, bonus or plain; None if the text ended before it."""
@@ -47,11 +60,18 @@ def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentenc
 
 
 def rule_title(step: Step, token: DraftToken) -> Sentence:
-    """Any other rule: its chance and the dart."""
+    """Any other rule: its chance and the dart; typical acceptance throws none."""
+    rule = step.settings.rule or ""
+    kept = token.status == "accepted"
+    if rule == FAVOURITE_RULE:
+        enough = "likely enough: kept." if kept else "not likely enough: cut."
+        return ["Typical acceptance asks the target alone, without a dart. It finds ", named(token), f" {enough}"]
     chance, u = thrown(token.accept_prob or 0.0, token.u or 0.0)
-    words = f" {chance} of the time. The dart fell at {u}: "
-    verdict = "kept." if token.status == "accepted" else "cut."
-    return [f"The rule “{(step.settings.rule or '').replace('_', ' ')}” keeps ", named(token), words + verdict]
+    before, after = KEEPS.get(rule, (f"The rule “{rule.replace('_', ' ')}” keeps ", " {chance} of the time."))
+    verdict = "kept." if kept else "cut."
+    if kept and (token.u or 0.0) >= (token.accept_prob or 0.0):  # block verification looks at later tokens too
+        verdict = "not here, but the draft stands up to a later token, so this one is kept."
+    return [before, named(token), f"{after.format(chance=chance)} The dart fell at {u}: {verdict}"]
 
 
 def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
@@ -71,11 +91,20 @@ def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
 
 def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
     """The step's own token and the law it was drawn from, where it has `share`."""
+    rule = step.settings.rule or ""
     if last.kind == "resampled":
         cut = last_cut(step)
-        words = f" was drawn from what the draft left owed. It makes up {percent(share)} of that."
-        return ["After ", named(cut) if cut else "the draft", " was cut, ", named(last), words]
+        words = REPLACES.get(rule, " was drawn from what the draft left owed. It makes up {share} of that.")
+        return [
+            "After ",
+            named(cut) if cut else "the draft",
+            " was cut, ",
+            named(last),
+            words.format(share=percent(share)),
+        ]
     odds = f", drawn from the target's own odds, where it has {percent(share)}."
+    if rule == FAVOURITE_RULE:
+        odds = ", its favourite token."
     if last.kind == "bonus":
         kept = sum(token.status == "accepted" for token in step.draft)
         how_many = f"All {kept} drafted tokens were kept" if kept > 1 else "The drafted token was kept"

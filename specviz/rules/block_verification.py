@@ -1,0 +1,52 @@
+"""Block verification: a draft is judged as a whole, so that on average more of it is kept than token by token."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..accept import residual
+from .chain_rule import ChainRule, Rows
+
+
+class BlockVerification(ChainRule):
+    """With w_0 = 1 and w_i = min(1, w_{i-1} p(x_i)/q(x_i)), the draft is kept up to the LAST token i with u_i < h_i.
+
+    h_i = Z_i / (Z_i + 1 - w_i) and Z_i = sum max(0, w_i p - q) over the rows after token i; the last token's h is its
+    w. What follows token i comes from norm(max(0, w_i p - q)). Sun et al. 2024, algorithm 2.
+    """
+
+    name = "block_verification"
+    title = "Block verification"
+    summary = "Judges the draft as a whole: a token stays if it or a later one passes, so on average more are kept."
+    source = "Sun et al., arXiv:2403.10444, algorithm 2"
+    lossless = True
+
+    def thresholds(self, rows: Rows) -> Tensor:
+        weights = self._weights(rows)
+        inner = weights[1:-1, None]
+        owed = (inner * rows.p_rows[1:-1] - rows.q_rows[1:]).clamp_min(0).sum(-1)  # [N-1]
+        whole = owed + 1 - weights[1:-1]
+        return torch.cat([torch.where(whole > 0, owed / whole, 1.0), weights[-1:]])
+
+    def num_kept(self, passed: Tensor) -> Tensor:
+        places = torch.arange(1, len(passed) + 1, device=passed.device)
+        return (passed * places).max()
+
+    def last_law(self, rows: Rows, num_kept: Tensor) -> Tensor:
+        p, q = rows.after(num_kept)
+        owed = residual(self._weights(rows).index_select(0, num_kept[None]) * p, q)
+        return torch.where(num_kept == len(rows), p, (owed / owed.sum()).to(p.dtype))
+
+    def law_of_num_kept(self, chances: Tensor) -> Tensor:
+        one = torch.ones_like(chances[:1])
+        later_fail = (1 - chances).flip(0).cumprod(0).flip(0)  # [N] that u_i and all after it fail
+        return torch.cat([later_fail, one]) * torch.cat([one, chances])
+
+    def _weights(self, rows: Rows) -> Tensor:
+        """w_0 to w_N, in the widest float."""
+        ratios = super().thresholds(rows)
+        weights = [torch.ones_like(ratios[0])]
+        for step in ratios:
+            weights.append((weights[-1] * step).clamp_max(1))
+        return torch.stack(weights)

@@ -1,0 +1,177 @@
+"""BROKEN: rules that are wrong on purpose, each a mistake seen in a public demo or engine. For the checks alone.
+
+They are in no list that a run can choose from. Where the mistake is in drafting, `tamper` makes an ordinary drafter
+commit it while the draft still claims the q that it should have used.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..accept import residual
+from ..draws import DRAFT, Draws
+from .chain_rule import ChainRule, Rows, exact, favourite
+
+
+class BrokenRule(ChainRule):
+    """A rule with a mistake; `mistake` says in one plain sentence what is wrong."""
+
+    mistake: str
+    lossless = False
+    source = "a mistake found in public demos and engines"
+
+    @property
+    def summary(self) -> str:
+        return self.mistake
+
+    def drawn(self, q: Tensor) -> Tensor:
+        """The law [..., V] that its drafts are really drawn from, where the draft model says q."""
+        return q
+
+    def tamper(self, draws: Draws) -> Draws:
+        """Draws with which an ordinary drafter draws from `drawn(q)` and still claims q."""
+        return draws
+
+    def one_step_kept(self, p: Tensor, q: Tensor) -> Tensor:
+        p, q = exact(p), exact(q)
+        return self.drawn(q) * self.threshold(p, q, p).clamp_max(1)
+
+
+class Tampered(Draws):
+    """Drafted tokens come from `rule.drawn(q)`; every other draw is left as it is."""
+
+    def __init__(self, draws: Draws, rule: BrokenRule) -> None:
+        self._draws, self._rule = draws, rule
+
+    def uniform(self, role: str, position: int, node: int) -> float:
+        return self._draws.uniform(role, position, node)
+
+    def below(self, threshold: Tensor, role: str, position: int, node: int) -> tuple[Tensor, Tensor]:
+        return self._draws.below(threshold, role, position, node)
+
+    def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
+        return self._draws.sample(self._rule.drawn(probs) if role == DRAFT else probs, role, position, node)
+
+
+class ArgmaxDraft(BrokenRule):
+    name = "argmax_draft"
+    title = "Greedy draft"
+    mistake = "The draft always writes its favourite token, yet it is judged as if it had been drawn from q."
+
+    def drawn(self, q: Tensor) -> Tensor:
+        return favourite(q)
+
+    def tamper(self, draws: Draws) -> Draws:
+        return Tampered(draws, self)
+
+
+class UntruncatedQ(BrokenRule):
+    name = "untruncated_q"
+    title = "Untruncated q"
+
+    def __init__(self, top_k: int = 5) -> None:
+        self._top_k = top_k
+
+    @property
+    def mistake(self) -> str:
+        return f"The draft is drawn from its {self._top_k} likeliest tokens, yet the test uses q over all tokens."
+
+    def drawn(self, q: Tensor) -> Tensor:
+        places = q.topk(min(self._top_k, q.shape[-1]), dim=-1).indices
+        kept = torch.zeros_like(q).scatter_(-1, places, q.gather(-1, places))
+        return kept / kept.sum(-1, keepdim=True)
+
+    def tamper(self, draws: Draws) -> Draws:
+        return Tampered(draws, self)
+
+
+class ResampleP(BrokenRule):
+    name = "resample_p"
+    title = "Resample from p"
+    mistake = "After a cut the new token is drawn from all of p, and not from what the draft left owed."
+
+    def replacement(self, p: Tensor, q: Tensor) -> Tensor:
+        return p
+
+
+class SoftmaxResidual(BrokenRule):
+    name = "softmax_residual"
+    title = "Softmax residual"
+    mistake = "After a cut the new token is drawn from softmax(p - q), which is almost the same for all tokens."
+
+    def replacement(self, p: Tensor, q: Tensor) -> Tensor:
+        return (p - q).softmax(-1)
+
+
+class DroppedDraft(BrokenRule):
+    name = "dropped_draft"
+    title = "Dropped draft"
+
+    def __init__(self, least_q: float = 0.4) -> None:
+        self._least_q = least_q
+
+    @property
+    def mistake(self) -> str:
+        return f"A drawn token is thrown away because its own q is below {self._least_q:g}, then p is sampled."
+
+    def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
+        return torch.where(q < self._least_q, 0.0, super().threshold(p, q, row))
+
+    def last_law(self, rows: Rows, num_kept: Tensor) -> Tensor:
+        at = num_kept.clamp_max(len(rows) - 1)[None]
+        dropped = rows.q.index_select(0, at)[0] < self._least_q  # [1]
+        return torch.where(dropped & (num_kept < len(rows)), rows.after(num_kept)[0], super().last_law(rows, num_kept))
+
+    def one_step_law(self, p: Tensor, q: Tensor) -> Tensor:
+        kept, p, q = self.one_step_kept(p, q), exact(p), exact(q)
+        dropped = torch.where(q < self._least_q, q, 0.0).sum(-1, keepdim=True)
+        cut = 1 - dropped - kept.sum(-1, keepdim=True)
+        return kept + dropped * p + cut * residual(p, q)
+
+
+class ClampedQ(BrokenRule):
+    name = "clamped_q"
+    title = "Clamped q"
+
+    def __init__(self, least_q: float = 1e-4) -> None:
+        self._least_q = least_q
+
+    @property
+    def mistake(self) -> str:
+        return f"Every q below {self._least_q:g} is raised to {self._least_q:g} before it is used."
+
+    def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
+        return super().threshold(p, q.clamp_min(self._least_q), row)
+
+    def replacement(self, p: Tensor, q: Tensor) -> Tensor:
+        return super().replacement(p, q.clamp_min(self._least_q))
+
+
+class ArgmaxTarget(BrokenRule):
+    name = "argmax_target"
+    title = "Greedy target"
+    mistake = "A token is kept only if it is the target's favourite, and the favourite is written otherwise."
+
+    def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
+        return exact(p >= row.amax(-1, keepdim=True))
+
+    def replacement(self, p: Tensor, q: Tensor) -> Tensor:
+        return favourite(p)
+
+    def unaided(self, p: Tensor) -> Tensor:
+        return favourite(p)
+
+
+BROKEN: dict[str, BrokenRule] = {
+    rule.name: rule
+    for rule in (
+        ArgmaxDraft(),
+        ResampleP(),
+        SoftmaxResidual(),
+        UntruncatedQ(),
+        DroppedDraft(),
+        ClampedQ(),
+        ArgmaxTarget(),
+    )
+}

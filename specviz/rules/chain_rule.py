@@ -1,0 +1,132 @@
+"""ChainRule: what the rules that judge a chain share. Unless a rule says otherwise, u < p/q keeps a token and
+norm(max(0, p - q)) replaces the first one that fails: speculative sampling.
+
+Everything is made on the device and brought to the host in one transfer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..accept import Check, Laws, Rule, Verdict, draw_last, proposal, ratio, residual
+from ..device import exact_dtype, to_device, to_host
+from ..draft import ROOT, Draft
+from ..draws import ACCEPT, FINAL, Draws
+from ..sampling import Sampling, refuse_nan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """A chain's laws on the device; p and q are those of the drafted tokens."""
+
+    p_rows: Tensor  # [1+N, V]
+    q_rows: Tensor  # [N, V]
+    ids: Tensor  # [N, 1]
+    p: Tensor  # [N, 1]
+    q: Tensor  # [N, 1]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def after(self, num_kept: Tensor) -> tuple[Tensor, Tensor]:
+        """The target's and the draft's row [V] behind `num_kept` kept tokens, a tensor []; the draft's last row where
+        all were kept."""
+        p = self.p_rows.index_select(0, num_kept[None])[0]
+        return p, self.q_rows.index_select(0, num_kept.clamp_max(len(self) - 1)[None])[0]
+
+
+def rows_of(draft: Draft, probs: Tensor) -> Rows:
+    """The rows of a chain with at least one token."""
+    ids = to_device(draft.tokens, torch.long, probs.device)[:, None]
+    q_rows = torch.stack([proposal(draft, node, probs) for node in range(len(draft))])
+    return Rows(probs, q_rows, ids, probs[:-1].gather(1, ids), q_rows.gather(1, ids))
+
+
+def is_plain_chain(draft: Draft) -> bool:
+    return draft.is_chain and not draft.num_scratch
+
+
+class ChainRule(Rule):
+    """Judges every token of a chain at once; the kept ones end at the first that fails."""
+
+    def supports(self, draft: Draft) -> bool:
+        return is_plain_chain(draft)
+
+    def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
+        """What u must stay below, for tokens with p and q [..., M], M = 1 or V; row [..., V] is all of p."""
+        return ratio(p, q)
+
+    def replacement(self, p: Tensor, q: Tensor) -> Tensor:
+        """The law [..., V] of the token written instead of one that failed."""
+        return residual(p, q)
+
+    def unaided(self, p: Tensor) -> Tensor:
+        """The law [V] of a token that the target adds where no drafted one was judged."""
+        return p
+
+    def thresholds(self, rows: Rows) -> Tensor:
+        """What each drafted token's u must stay below [N]."""
+        return self.threshold(rows.p, rows.q, rows.p_rows[:-1])[:, 0]
+
+    def num_kept(self, passed: Tensor) -> Tensor:
+        """How many tokens are kept [], where u stayed below the threshold [N] or not."""
+        return passed.long().cumprod(0).sum()
+
+    def last_law(self, rows: Rows, num_kept: Tensor) -> Tensor:
+        """The law [V] of the token after the kept ones."""
+        p, q = rows.after(num_kept)
+        return torch.where(num_kept == len(rows), self.unaided(p), self.replacement(p, q))
+
+    def __call__(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
+        if not len(draft):
+            law = self.unaided(probs[0])
+            return Verdict((), draw_last(law, draws, position), "plain", (), Laws(probs[:0], probs[:0], law, (), ()))
+        rows, size, wide = rows_of(draft, probs), len(draft), exact_dtype(probs.device)
+        thresholds = self.thresholds(rows)
+        u, passed = draws.below(thresholds, ACCEPT, position, 0)
+        num_kept = self.num_kept(passed)
+        final = self.last_law(rows, num_kept)
+        token = draws.sample(final, FINAL, position, ROOT)
+        columns = torch.stack([rows.p[:, 0].to(wide), rows.q[:, 0].to(wide), thresholds, u.to(wide)]).reshape(-1)
+        singles = torch.stack([num_kept.to(wide), token.to(wide), final.sum(dtype=wide)])
+        *numbers, num_kept, token, total = to_host(torch.cat([columns, singles])).tolist()
+        num_kept, token = int(num_kept), int(token)
+        p, q, thresholds, u = (numbers[size * i : size * (i + 1)] for i in range(4))
+        refuse_nan([*p, total], "target")
+        judged = range(min(num_kept + 1, size))
+        checks = tuple(Check(i, p[i], p[i], q[i], min(1.0, thresholds[i]), u[i], i < num_kept) for i in judged)
+        laws = Laws(probs[: len(judged)], rows.q_rows[: len(judged)], final, tuple(p), tuple(q))
+        return Verdict(tuple(range(num_kept)), token, "bonus" if num_kept == size else "resampled", checks, laws)
+
+    def one_step_kept(self, p: Tensor, q: Tensor) -> Tensor:
+        p, q = exact(p), exact(q)
+        return q * self.threshold(p, q, p).clamp_max(1)
+
+    def one_step_law(self, p: Tensor, q: Tensor) -> Tensor:
+        kept, p, q = self.one_step_kept(p, q), exact(p), exact(q)
+        return kept + (1 - kept.sum(-1, keepdim=True)) * self.replacement(p, q)
+
+    def length_law(self, draft: Draft, probs: Tensor) -> Tensor:
+        if not is_plain_chain(draft):
+            raise ValueError(f"draft must be a chain without scratch nodes (got parents {draft.parents})")
+        if not len(draft):
+            return torch.ones(1, dtype=exact_dtype(probs.device), device=probs.device)
+        return self.law_of_num_kept(self.thresholds(rows_of(draft, probs)).clamp_max(1))
+
+    def law_of_num_kept(self, chances: Tensor) -> Tensor:
+        """The law [N+1] of `num_kept`, from the chance [N] that each u stays below its threshold."""
+        one = torch.ones_like(chances[:1])
+        return torch.cat([one, chances.cumprod(0)]) * torch.cat([1 - chances, one])
+
+
+def exact(row: Tensor) -> Tensor:
+    """The same numbers in the device's widest float."""
+    return row.to(exact_dtype(row.device))
+
+
+def favourite(p: Tensor) -> Tensor:
+    """All on the likeliest token [..., V]."""
+    return Sampling(0.0).probs(p)
