@@ -1,0 +1,69 @@
+"""The command `prove`: its arguments, its progress on standard error, its report on standard output."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from ..catalog import default_pair
+from ..errors import SpecvizError
+from ..views.terminal import neutral
+
+PAUSE_S = 1.0  # between two lines of progress
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    target, draft = default_pair()
+    parser.add_argument("--prompt", help="one text to go on with (default: the bundled prompts)")
+    parser.add_argument("--target", help=f"a bundled name, a folder or a hub id (default: {target})")
+    parser.add_argument("--draft", help=f"the draft model, likewise (default: {draft} for the default target)")
+    parser.add_argument("--method", default="draft_model")
+    parser.add_argument("--rule", help="how drafts are judged; broken:NAME for one that is wrong on purpose")
+    parser.add_argument("--k", type=int, default=4, help="tokens drafted per step (default: %(default)s)")
+    parser.add_argument("--temperature", type=float, default=1.0, help="0 compares with the greedy text")
+    parser.add_argument("--top-k", type=int, default=0)
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--tokens", type=int, default=2000, help="to write and judge (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--samples", type=Path, metavar="FILE", help="judge another decoder: JSON lines {prompt_ids, ids, sampling}"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save the report with all its numbers")
+
+
+def run(options: argparse.Namespace) -> int:
+    """0: exact or consistent, 1: differs, 3: cannot tell; what cannot be used raises SpecvizError."""
+    from .proving import prove
+
+    names = ("target", "draft", "method", "rule", "k", "temperature", "top_k", "top_p", "tokens", "seed", "samples")
+    settings = {name: getattr(options, name) for name in names}
+    report = prove(options.prompt, **settings, on_progress=_Progress())
+    print(neutral(report.text(), keep="\n"))
+    if options.json is not None:
+        _save(options.json, json.dumps(report.to_dict(), indent=1, ensure_ascii=False, allow_nan=False))
+    return report.exit_code
+
+
+def _save(path: Path, text: str) -> None:
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SpecvizError(f"the report could not be saved to {path}: {error.strerror}") from error
+
+
+class _Progress:
+    """Says what is being done when that changes, and how far it is now and then."""
+
+    def __init__(self) -> None:
+        self._words, self._told = "", 0.0
+
+    def __call__(self, words: str, fraction: float | None) -> None:
+        now = time.monotonic()
+        if words == self._words and now - self._told < PAUSE_S:
+            return
+        self._words, self._told = words, now
+        share = "" if fraction is None else f" {100 * fraction:.0f} %"
+        print(neutral(f"{words}{share}"), file=sys.stderr, flush=True)

@@ -1,0 +1,252 @@
+"""End to end: texts by the real engine, judged token by token against the target's exact law, by plain forwards.
+
+The evidence may be watched while it grows; the cells of the first token have their n fixed before the first draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from ..accept import Rule
+from ..draws import Draws, Seeded
+from ..engine import Step, speculate
+from ..rules import RULES
+from ..rules.broken import BROKEN, BrokenRule
+from ..rules.chain_rule import ChainRule
+from ..sampling import Sampling
+from .pair import Pair
+from .scoring import Scored, features, law_of, plain_logits, score_text
+from .statistics import (
+    ALPHA,
+    COARSE,
+    STAKES,
+    Cells,
+    Evidence,
+    Outcome,
+    bar,
+    cells_differ,
+    likeliest,
+    pooled,
+    price,
+    smallest_cell_shift,
+)
+
+TEXT_LENGTH = 32  # tokens of one text
+MOST_TOKENS = 10_000_000  # who would need more is not called out
+RUNS = 32  # first tokens between two results
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """A rule that is not exact, and about how many tokens like these it would take to call it out; None: too many."""
+
+    name: str
+    title: str
+    tokens_needed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndToEnd:
+    """done: tokens so far. impossible: written tokens that the target's filters do not allow. distance: the largest
+    total variation, at these very places, between what the rule writes where it judges one token and p, by formula;
+    None without a draft model. track: (tokens, log10 E) after each text."""
+
+    done: int
+    total: int
+    rule: str
+    num_texts: int
+    evidence: Evidence
+    impossible: int = 0
+    distance: float | None = None
+    track: tuple[tuple[int, float], ...] = ()
+    power: tuple[Power, ...] = ()
+
+    @property
+    def would_see(self) -> float:
+        """The smallest mean shift of every feature that these tokens would have shown."""
+        return max(self.evidence.smallest_shifts())
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """None while nothing can be said; "differs" may come at any time."""
+        n = f"n = {self.done:,} tokens"
+        if self.impossible:
+            words = f"differs, {n}: {self.impossible} of them have probability 0 under the target"
+            return Outcome("differs", words)
+        if self.evidence.differs():
+            return Outcome("differs", f"differs, {n}: {strongest(self.evidence)}")
+        if self.done < self.total:
+            return None
+        outcome = verdict(self.evidence)
+        return replace(outcome, words=outcome.words + self._power_words())
+
+    def _power_words(self) -> str:
+        """Which wrong rules so many tokens would have shown."""
+        if not self.power:
+            return ""
+        shy = [rule.title for rule in self.power if rule.tokens_needed is None or rule.tokens_needed > self.done]
+        words = (
+            f"; {len(self.power) - len(shy)} of {len(self.power)} rules known to be wrong would have been called out"
+        )
+        return f"{words}, not {', '.join(shy)}" if shy else words
+
+
+def verdict(evidence: Evidence) -> Outcome:
+    """For evidence that does not differ: consistent, or too little."""
+    n, seen = f"n = {evidence.num_tokens:,} tokens", max(evidence.smallest_shifts())
+    if seen > COARSE:
+        return Outcome("unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points")
+    return Outcome("consistent", f"consistent, {n}, would have seen a shift of {100 * seen:.1f} points per token")
+
+
+def strongest(evidence: Evidence) -> str:
+    """The feature that lies farthest off, in words."""
+    place = int(np.argmax(np.abs(evidence.z)))
+    share = evidence.observed[place] / evidence.num_tokens
+    expected = evidence.expected[place] / evidence.num_tokens
+    return (
+        f"{evidence.features[place]} was written {100 * share:.1f} % of the time, the target's law says "
+        f"{100 * expected:.1f} % (z = {evidence.z[place]:+.1f})"
+    )
+
+
+def drawn_by(rule: Rule, seed: int) -> Draws:
+    """The draws of a run with this rule: a broken one may draft from another law than it claims."""
+    return rule.tamper(Seeded(seed)) if isinstance(rule, BrokenRule) else Seeded(seed)
+
+
+def end_to_end(
+    pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int, tokens: int, seed: int = 0
+) -> Iterator[EndToEnd]:
+    """Writes texts after the prompts in turn until there are `tokens` of them; one text per result, the first result
+    before any. The seed of text i is seed + i."""
+    so_far = EndToEnd(0, tokens, rule.name, 0, Evidence.nothing(features(pair.draft is not None)))
+    yield so_far
+    plan, growth = pair.plan(rule, sampling, k), Growth()
+    while so_far.done < tokens:
+        prompt = list(prompts[so_far.num_texts % len(prompts)])
+        steps = speculate(
+            prompt,
+            lambda: plan,
+            drawn_by(rule, seed + so_far.num_texts),
+            max_new_tokens=min(TEXT_LENGTH, tokens - so_far.done),
+            eos_ids=pair.target.text.eos_ids,
+        )
+        kinds = [(token, free) for step in steps for token, free in _marked(step)]
+        scored = score_text(pair, prompt, [token for token, _ in kinds], sampling)
+        growth = growth.add(scored, [free for _, free in kinds])
+        so_far = _grown(so_far, rule, scored, growth)
+        yield so_far
+
+
+def _marked(step: Step) -> Iterator[tuple[int, bool]]:
+    """The step's tokens, and whether each is the target's own, where no drafted one was judged."""
+    for place, token in enumerate(step.tokens):
+        yield token, place == len(step.verdict.path) and step.verdict.kind != "resampled"
+
+
+def _grown(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndToEnd:
+    distance = so_far.distance
+    if scored.q is not None:
+        distances = (rule.one_step_law(scored.p, scored.q).double() - scored.p).abs().sum(-1) / 2
+        distance = max(distance or 0.0, float(distances.max()))
+    evidence = so_far.evidence.add(scored.holds, scored.chances())
+    return replace(
+        so_far,
+        done=evidence.num_tokens,
+        num_texts=so_far.num_texts + 1,
+        evidence=evidence,
+        impossible=so_far.impossible + sum(not token.is_tie for token in scored.outside),
+        distance=distance,
+        track=(*so_far.track, (evidence.num_tokens, evidence.level / math.log(10))),
+        power=growth.power(),
+    )
+
+
+# ---- what would have been seen --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What each bet would gain on these very positions if another rule had written them, by its one-step law."""
+
+    gains: Mapping[str, np.ndarray] = field(default_factory=dict)  # rule -> [F, L]
+    num_tokens: int = 0
+
+    def add(self, scored: Scored, free: Sequence[bool]) -> Growth:
+        """free: which tokens stand where no drafted one was judged."""
+        if scored.q is None:
+            return self
+        paid = price(scored.chances())
+        gains = {}
+        for name, rule in _not_exact().items():
+            law = rule.one_step_law(scored.p, scored.q).double()
+            unaided = rule.unaided(scored.p) if isinstance(rule, ChainRule) else scored.p
+            law = torch.where(torch.tensor(free)[:, None], unaided, law)
+            gain = (STAKES * scored.chances(law)[..., None] - paid).sum(0)
+            gains[name] = self.gains.get(name, 0.0) + gain
+        return Growth(gains, self.num_tokens + len(free))
+
+    def power(self) -> tuple[Power, ...]:
+        rules = _not_exact()
+        return tuple(Power(name, rules[name].title, self._needed(gain)) for name, gain in self.gains.items())
+
+    def _needed(self, gain: np.ndarray) -> int | None:
+        per_token = gain.max() / self.num_tokens
+        needed = bar(len(gain), ALPHA) / per_token if per_token > 0 else math.inf
+        return math.ceil(needed) if needed <= MOST_TOKENS else None
+
+
+def _not_exact() -> dict[str, Rule]:
+    return {rule.name: rule for rule in (*RULES.values(), *BROKEN.values()) if not rule.lossless}
+
+
+# ---- the first token of one prompt ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The first token after one prompt, written anew with many seeds; there is no verdict before n = total."""
+
+    done: int
+    total: int
+    tokens: tuple[int, ...]
+    cells: Cells
+
+    @property
+    def would_see(self) -> float:
+        return smallest_cell_shift(self.cells.law, self.total)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        if self.done < self.total:
+            return None
+        n = f"n = {self.total:,} first tokens"
+        if cells_differ(self.cells):
+            return Outcome("differs", f"differs, {n}: these counts do not come from the target's odds")
+        if self.would_see > COARSE:
+            return Outcome("unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points")
+        words = f"consistent, {n}, would have seen a shift of {100 * self.would_see:.1f} points in any one share"
+        return Outcome("consistent", words)
+
+
+def first_token(
+    pair: Pair, rule: Rule, prompt: Sequence[int], sampling: Sampling, k: int, n: int, seed: int = 0
+) -> Iterator[FirstToken]:
+    """The engine's first step n times, with seeds from `seed` on, beside the target's law by one plain forward."""
+    law = law_of(plain_logits(pair.target, [*prompt, prompt[-1]], 1)[0], sampling)
+    tokens = likeliest(law.numpy())
+    shares, counts = pooled(law.numpy(), tokens), [0] * (len(tokens) + 1)
+    cell_of = {token: cell for cell, token in enumerate(tokens)}
+    plan, text = pair.plan(rule, sampling, k), list(prompt)
+    for done in range(0, n, RUNS):
+        yield FirstToken(done, n, tokens, Cells(shares, tuple(counts)))
+        for number in range(done, min(n, done + RUNS)):
+            step = next(speculate(text, lambda: plan, drawn_by(rule, seed + number), max_new_tokens=k + 1))
+            counts[cell_of.get(step.tokens[0], len(tokens))] += 1
+    yield FirstToken(n, n, tokens, Cells(shares, tuple(counts)))

@@ -1,0 +1,140 @@
+"""Temperature 0: the engine's text beside the one that transformers' own `generate` writes, prompt by prompt.
+
+Equal texts are exact. Where they part, each token must still be the target's favourite up to rounding, by a plain
+forward; the first difference is shown with both logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..accept import Rule
+from ..draws import Seeded
+from ..engine import speculate
+from ..models import LoadedModel
+from ..sampling import Sampling
+from .pair import Pair
+from .scoring import ROUNDING, Outside, outside_of, plain_logits
+from .statistics import Outcome
+
+GREEDY = Sampling(0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Where the engine's text first parts from the target's own, with the target's logits of both tokens there."""
+
+    prompt: int
+    place: int
+    ours: int
+    expected: int
+    our_logit: float
+    expected_logit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Greedy:
+    """Prompts compared so far. partings: at most one per prompt; wrong: tokens that are no favourite even up to
+    rounding; ties: those that are one only up to rounding; num_cut: texts that only end at another place."""
+
+    done: int
+    total: int
+    num_tokens: int = 0
+    partings: tuple[Parting, ...] = ()
+    wrong: tuple[Outside, ...] = ()
+    ties: tuple[Outside, ...] = ()
+    num_cut: int = 0
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """None before all prompts have been compared, unless one differs."""
+        if self.wrong:
+            return Outcome("differs", f"{_first(self.partings, self.wrong)} The target would not have written it.")
+        if self.num_cut:
+            return Outcome("differs", f"{self.num_cut} of the texts end where the target's own do not.")
+        if self.done < self.total:
+            return None
+        compared = f"{self.num_tokens:,} tokens after {self.total} prompts"
+        if not self.partings:
+            return Outcome("exact", f"exact (enumerated): {compared}, equal to the target's own greedy text")
+        words = f"consistent, n = {self.num_tokens:,}: each of {compared} is the target's favourite up to rounding."
+        return Outcome("consistent", f"{words} {_first(self.partings, self.ties)} Rounding parts the texts there.")
+
+
+def _first(partings: Sequence[Parting], tokens: Sequence[Outside]) -> str:
+    if partings:
+        parting = partings[0]
+        return (
+            f"Prompt {parting.prompt + 1}, token {parting.place + 1}: written id {parting.ours} (logit "
+            f"{parting.our_logit:.6f}), the target alone writes id {parting.expected} "
+            f"(logit {parting.expected_logit:.6f})."
+        )
+    token = tokens[0]
+    return (
+        f"Token {token.place + 1} is id {token.token} (logit {token.logit:.6f}), the favourite is id "
+        f"{token.favourite} (logit {token.favourite_logit:.6f})."
+    )
+
+
+def greedy(pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], k: int, num_tokens: int) -> Iterator[Greedy]:
+    """One prompt after the other; the first result stands before any."""
+    so_far = Greedy(0, len(prompts))
+    yield so_far
+    plan = pair.plan(rule, GREEDY, k)
+    for number, prompt in enumerate(prompts):
+        draws = Seeded(number)
+        steps = speculate(
+            list(prompt), lambda: plan, draws, max_new_tokens=num_tokens, eos_ids=pair.target.text.eos_ids
+        )
+        ours = [token for step in steps for token in step.tokens]
+        so_far = _compared(so_far, pair.target, number, prompt, ours, _generated(pair.target, prompt, num_tokens))
+        yield so_far
+
+
+def _generated(target: LoadedModel, prompt: Sequence[int], num_tokens: int) -> list[int]:
+    """transformers' greedy text, with no setting of the model's own that would change it."""
+    ids = torch.tensor([list(prompt)], device=target.model.device)
+    out = target.model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=min(num_tokens, target.info.context_limit - len(prompt)),
+        do_sample=False,
+        num_beams=1,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
+        eos_token_id=sorted(target.text.eos_ids) or None,
+        pad_token_id=0,
+    )
+    return out[0, len(prompt) :].tolist()
+
+
+def _compared(
+    so_far: Greedy, target: LoadedModel, number: int, prompt: Sequence[int], ours: list[int], expected: list[int]
+) -> Greedy:
+    partings, outside, parting = so_far.partings, (), None
+    if ours != expected:
+        logits = plain_logits(target, [*prompt, *ours], len(ours)).cpu().double()
+        outside = outside_of(logits, GREEDY, ours, ROUNDING[target.model.dtype])
+        parting = _parting(number, ours, expected, logits)
+        partings += () if parting is None else (parting,)
+    return Greedy(
+        so_far.done + 1,
+        so_far.total,
+        so_far.num_tokens + len(ours),
+        partings,
+        so_far.wrong + tuple(token for token in outside if not token.is_tie),
+        so_far.ties + tuple(token for token in outside if token.is_tie),
+        so_far.num_cut + (ours != expected and parting is None),
+    )
+
+
+def _parting(number: int, ours: list[int], expected: list[int], logits: torch.Tensor) -> Parting | None:
+    places = (i for i, (mine, other) in enumerate(zip(ours, expected, strict=False)) if mine != other)
+    place = next(places, None)
+    if place is None:  # one of them only ends earlier
+        return None
+    both = ours[place], expected[place]
+    return Parting(number, place, *both, *(float(logits[place, token]) for token in both))

@@ -1,0 +1,234 @@
+"""One place of a run: the identity that makes speculative sampling exact, a rule's exact law there, and redraws.
+
+The law comes from the rule's formula. The redraws are its illustration: each is judged by the rule's own __call__.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import trace
+from ..accept import Rule
+from ..draft import chain
+from ..draws import DRAFT, Draws, Seeded
+from ..models import LoadedModel
+from ..rules.broken import BrokenRule
+from .rows import StepRows, step_rows
+from .statistics import (
+    COARSE,
+    Cells,
+    Outcome,
+    cells_differ,
+    draws_needed,
+    likeliest,
+    pooled,
+    smallest_cell_shift,
+)
+
+MOST_PLACES = 512  # each keeps two rows of the vocabulary
+BATCH = 256
+MOST_NUMBERS = 4_000_000  # held at once
+SAME = 1e-6  # laws from rows in float32 that lie no farther apart are equal
+TELLING = (0.3, 0.7)  # agreements at which a wrong rule shows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """A drafted token of a run. p: the target's law there, q: the draft's, both [V] in float64 on the CPU."""
+
+    step: int
+    node: int
+    token: int
+    is_judged: bool
+    p: Tensor
+    q: Tensor
+
+    @property
+    def agreement(self) -> float:
+        """sum min(p, q)"""
+        return float(torch.minimum(self.p, self.q).sum())
+
+
+def places(recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None) -> Iterator[Place]:
+    """The places at which the draft model gave odds, in order, at most MOST_PLACES. Raises SpecvizError."""
+    found = 0
+    for rows in step_rows(recorded, target, draft):
+        for node in range(len(rows.draft)):
+            if rows.draft.probs[node] is None or found == MOST_PLACES:
+                return
+            yield _place(rows, node)
+            found += 1
+
+
+def _place(rows: StepRows, node: int) -> Place:
+    p, q = (row.cpu().double() for row in (rows.probs[node], rows.draft.probs[node]))
+    token = rows.record.draft[node]
+    return Place(rows.record.index, node, token.id, token.is_judged, p / p.sum(), q / q.sum())
+
+
+# ---- the identity ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One token's share of everything; token None: all others together."""
+
+    token: int | None
+    p: float
+    q: float
+    agreed: float  # min(p, q): what the draft may keep
+    owed: float  # max(0, p - q): what the replacement brings
+    cut: float  # max(0, q - p): what the check throws away
+
+    @property
+    def written(self) -> float:
+        """Kept and replaced together: p again."""
+        return self.agreed + self.owed
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """min(p, q) + max(0, p - q) = p, token by token. rows: the likeliest tokens and all others; sums: the whole."""
+
+    step: int
+    node: int
+    rows: tuple[Share, ...]
+    sums: Share
+    num_tokens: int  # of the whole vocabulary
+    largest_error: float  # of the identity, over all of it
+
+
+def identity(place: Place, most: int = 8) -> Identity:
+    p, q = place.p, place.q
+    columns = torch.stack([p, q, torch.minimum(p, q), (p - q).clamp_min(0), (q - p).clamp_min(0)])  # [5, V]
+    union = torch.maximum(p, q).topk(min(most, len(p))).indices.tolist()
+    shown = sorted({place.token, *union}, key=lambda token: (token != place.token, -float(p[token])))
+    rest = columns.sum(1) - columns[:, shown].sum(1)
+    rows = [Share(token, *columns[:, token].tolist()) for token in shown]
+    error = float((columns[2] + columns[3] - p).abs().max())
+    return Identity(
+        place.step,
+        place.node,
+        (*rows, Share(None, *rest.clamp_min(0).tolist())),
+        Share(None, *columns.sum(1).tolist()),
+        len(p),
+        error,
+    )
+
+
+# ---- a rule's exact law ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RuleHere:
+    """A rule at one place, by its formula. distance: total variation between what it writes and p."""
+
+    name: str
+    title: str
+    words: str  # what it does, or what is wrong with it
+    lossless: bool
+    kept: float  # how often the drafted token is kept
+    distance: float
+    draws_needed: int | None  # until cells show the difference; None: too many, or no difference
+
+
+def rule_here(place: Place, rule: Rule) -> RuleHere:
+    law = rule.one_step_law(place.p, place.q).double()
+    distance = float((law - place.p).abs().sum() / 2)
+    needed = None
+    if distance > SAME:
+        outcomes = likeliest(place.p.numpy())
+        needed = draws_needed(*(pooled(row.numpy(), outcomes) for row in (place.p, law)))
+    words = rule.mistake if isinstance(rule, BrokenRule) else rule.summary
+    kept = float(rule.one_step_kept(place.p, place.q).sum())
+    return RuleHere(rule.name, rule.title, words, rule.lossless, kept, distance, needed)
+
+
+def worst_place(candidates: Sequence[Place], rule: Rule) -> Place:
+    """The judged place where `rule` strays farthest from p, one with an agreement in TELLING if there is any; for a
+    rule that strays nowhere the one whose agreement is nearest to a half. Raises ValueError for no place."""
+    judged = [place for place in candidates if place.is_judged]
+    if not judged:
+        raise ValueError("candidates must hold a judged place (got none)")
+    telling = [place for place in judged if TELLING[0] <= place.agreement <= TELLING[1]] or judged
+    p, q = (torch.stack([getattr(place, name) for place in telling]) for name in ("p", "q"))
+    distances = (rule.one_step_law(p, q) - p).abs().sum(-1) / 2
+    if float(distances.max()) <= SAME:
+        return min(telling, key=lambda place: abs(place.agreement - 0.5))
+    return telling[int(distances.argmax())]
+
+
+# ---- redraws --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Redraws:
+    """The first token written, counted over redraws of one place. tokens: those with a cell of their own; the last
+    cell is all others. n = total was fixed before the first draw: there is no verdict until it is reached."""
+
+    done: int
+    total: int
+    here: RuleHere
+    tokens: tuple[int, ...]
+    cells: Cells  # the target's shares, and the counts so far
+    formula: tuple[float, ...]  # the rule's own shares, by its formula
+
+    @property
+    def would_see(self) -> float:
+        """The smallest rise of any one cell that n draws would have shown."""
+        return smallest_cell_shift(self.cells.law, self.total)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        if self.done < self.total:
+            return None
+        n = f"n = {self.total:,}"
+        if cells_differ(self.cells):
+            return Outcome("differs", f"differs, {n}: these counts do not come from the target's odds")
+        enough = f"about {self.here.draws_needed:,} draws" if self.here.draws_needed else "more draws than fit here"
+        if self.here.distance > SAME:
+            words = f"cannot tell, {n}: by formula the rule is wrong here, and it takes {enough} to see it"
+            return Outcome("unsure", words)
+        if not self.here.lossless:
+            return Outcome("unsure", f"cannot tell, {n}: at this place what is wrong with the rule does no harm")
+        if self.would_see > COARSE:
+            return Outcome("unsure", f"cannot tell, {n}: too few draws to see a shift of {100 * COARSE:.0f} points")
+        words = f"consistent, {n}, would have seen a shift of {100 * self.would_see:.1f} points in any one share"
+        return Outcome("consistent", words)
+
+
+def redraws(place: Place, rule: Rule, n: int, seed: int = 0) -> Iterator[Redraws]:
+    """Draws the place's token n times anew, from what the rule's draft really draws from, and lets the rule judge it.
+
+    The first result stands before any draw.
+    """
+    if n < 1:
+        raise ValueError(f"n must be >= 1 (got {n})")
+    here, tokens = rule_here(place, rule), likeliest(place.p.numpy())
+    law, formula = (pooled(row.numpy(), tokens) for row in (place.p, rule.one_step_law(place.p, place.q).double()))
+    cell_of = {token: cell for cell, token in enumerate(tokens)}
+    counts, draws = [0] * len(law), Seeded(seed)
+    batch = max(1, min(BATCH, MOST_NUMBERS // len(place.p)))
+    for done in range(0, n, batch):
+        yield Redraws(done, n, here, tokens, Cells(law, tuple(counts)), formula)
+        for token in _redrawn(place, rule, draws, range(done, min(n, done + batch))):
+            counts[cell_of.get(token, len(tokens))] += 1
+    yield Redraws(n, n, here, tokens, Cells(law, tuple(counts)), formula)
+
+
+@torch.inference_mode()
+def _redrawn(place: Place, rule: Rule, draws: Draws, numbers: range) -> list[int]:
+    """The first token written in each of these redraws; a redraw's number is its address among the draws."""
+    source = rule.drawn(place.q) if isinstance(rule, BrokenRule) else place.q
+    drafted = draws.sample(source.expand(len(numbers), -1), DRAFT, numbers.start, 0).tolist()
+    drafts = {token: chain((token,), (place.q,)) for token in set(drafted)}
+    probs = torch.stack([place.p, place.p])  # what would follow a kept token is not looked at
+    written = []
+    for number, token in zip(numbers, drafted, strict=True):
+        draft = drafts[token]
+        written.append(rule(draft, probs, draws, number).emitted(draft)[0])
+    return written

@@ -1,0 +1,214 @@
+"""Someone else's decoder: its token ids, line by line, against the target's exact law. No draft model is needed.
+
+The file is not trusted: JSON lines {"prompt_ids", "ids", "sampling": {"temperature", "top_k", "top_p"}}; every line
+that cannot be used is named by its number, and then nothing is judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import SpecvizError
+from ..models import LoadedModel
+from ..sampling import Sampling
+from .end_to_end import strongest, verdict
+from .pair import Pair
+from .scoring import Outside, Scored, features, score_text
+from .statistics import Evidence, Outcome
+
+MOST_BYTES = 64 << 20
+MOST_LINES = 100_000
+MOST_NAMED = 10
+TEXTS = ("text", "prompt", "completion", "output", "response")
+TEXT_REFUSED = (
+    "holds text instead of token ids: a text is cut into tokens in more than one way, and the law is that of the "
+    "tokens that were drawn; write out the ids"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One written text. line: its number in the file, from 1."""
+
+    line: int
+    prompt: tuple[int, ...]
+    ids: tuple[int, ...]
+    sampling: Sampling
+
+
+def read_samples(path: Path, target: LoadedModel) -> tuple[Sample, ...]:
+    """Every sample of the file. Raises SpecvizError that names the lines which cannot be used."""
+    samples: list[Sample] = []
+    bad: list[str] = []
+    for number, line in enumerate(_lines(path), start=1):
+        try:
+            samples.append(_sample(number, line, target))
+        except ValueError as error:
+            bad.append(f"line {number} {error}")
+    if bad:
+        more = f"; {len(bad) - MOST_NAMED} more lines cannot be used either" if len(bad) > MOST_NAMED else ""
+        raise SpecvizError(f"{path.name} cannot be judged: {'; '.join(bad[:MOST_NAMED])}{more}")
+    if not samples:
+        raise SpecvizError(f"{path.name} holds no samples: one JSON object per line is expected")
+    return tuple(samples)
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise SpecvizError(f"{path.name} cannot be opened ({error.strerror})") from None
+    if len(data) > MOST_BYTES:
+        raise SpecvizError(f"{path.name} is too large: at most {MOST_BYTES >> 20} MiB are read")
+    lines = data.splitlines()
+    if len(lines) > MOST_LINES:
+        raise SpecvizError(f"{path.name} has too many lines: at most {MOST_LINES:,} (got {len(lines):,})")
+    return lines
+
+
+def _sample(number: int, line: bytes, target: LoadedModel) -> Sample:
+    """Raises ValueError with what is wrong; it goes on after "line 7"."""
+    try:
+        data = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise ValueError("is no JSON object in UTF-8") from None
+    if not isinstance(data, dict):
+        raise ValueError("is no JSON object")
+    if _is_text(data):
+        raise ValueError(TEXT_REFUSED)
+    prompt, ids = (_ids(data, name, target.info.vocab_size) for name in ("prompt_ids", "ids"))
+    if len(prompt) + len(ids) > target.info.context_limit:
+        raise ValueError(f"is longer than the {target.info.context_limit:,} tokens that {target.name} reads")
+    return Sample(number, prompt, ids, _sampling(data.get("sampling")))
+
+
+def _is_text(data: Mapping[str, Any]) -> bool:
+    needed = ("prompt_ids", "ids")
+    instead = TEXTS if any(name not in data for name in needed) else ()
+    return any(isinstance(data.get(name), str) for name in (*needed, *instead))
+
+
+def _ids(data: Mapping[str, Any], name: str, vocab_size: int) -> tuple[int, ...]:
+    ids = data.get(name)
+    if not isinstance(ids, list) or not ids:
+        raise ValueError(f'needs "{name}", a list of at least one token id')
+    for token in ids:
+        if type(token) is not int or not 0 <= token < vocab_size:
+            raise ValueError(f'has {str(token)[:20]!r} in "{name}": ids are whole numbers from 0 to {vocab_size - 1:,}')
+    return tuple(ids)
+
+
+_LIMITS = {"temperature": (0.0, 100.0), "top_k": (0, 10**9), "top_p": (0.0, 1.0)}
+
+
+def _sampling(values: object) -> Sampling:
+    if not isinstance(values, dict) or set(values) - set(_LIMITS):
+        raise ValueError(f'needs "sampling", an object with {", ".join(_LIMITS)}')
+    if "temperature" not in values:
+        raise ValueError('needs "temperature" in "sampling": without it the law is not known')
+    for name, value in values.items():
+        low, high = _LIMITS[name]
+        kinds = (int,) if name == "top_k" else (int, float)
+        if type(value) not in kinds or not low <= value <= high:  # not-a-number fails both comparisons
+            raise ValueError(f'has {str(value)[:20]!r} for "{name}": it lies between {low:g} and {high:g}')
+    if values.get("top_p") == 0:
+        raise ValueError('has 0 for "top_p": at least one token must be allowed')
+    return Sampling(**values)
+
+
+# ---- the judgement --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A token that the target's law does not allow, and where it stands."""
+
+    line: int
+    token: Outside
+
+    @property
+    def words(self) -> str:
+        token = self.token
+        return (
+            f"line {self.line}, token {token.place + 1}: id {token.token} (logit {token.logit:.6f}), the target's "
+            f"favourite is id {token.favourite} (logit {token.favourite_logit:.6f})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Samples judged so far. Tokens drawn at temperature 0 are counted apart: each must be the target's favourite."""
+
+    done: int
+    total: int
+    evidence: Evidence
+    num_greedy: int = 0
+    wrong_greedy: tuple[Finding, ...] = ()
+    tied_greedy: tuple[Finding, ...] = ()
+    impossible: tuple[Finding, ...] = ()
+    tied: tuple[Finding, ...] = ()
+
+    @property
+    def greedy_outcome(self) -> Outcome | None:
+        """None where no sample was drawn at temperature 0, or not all have been judged."""
+        if self.wrong_greedy:
+            words = f"differs: {len(self.wrong_greedy)} tokens at temperature 0 are not the target's favourite; "
+            return Outcome("differs", words + self.wrong_greedy[0].words)
+        if not self.num_greedy or self.done < self.total:
+            return None
+        words = f"exact (enumerated): {self.num_greedy:,} tokens at temperature 0, each the target's favourite"
+        return Outcome("exact", words + _ties(self.tied_greedy))
+
+    @property
+    def drawn_outcome(self) -> Outcome | None:
+        """The same for what was drawn at other temperatures."""
+        if self.impossible:
+            words = f"differs: {len(self.impossible)} tokens have probability 0 under the target and these settings; "
+            return Outcome("differs", words + self.impossible[0].words)
+        if self.evidence.differs():
+            return Outcome("differs", f"differs, n = {self.evidence.num_tokens:,} tokens: {strongest(self.evidence)}")
+        if not self.evidence.num_tokens or self.done < self.total:
+            return None
+        outcome = verdict(self.evidence)
+        return replace(outcome, words=outcome.words + _ties(self.tied))
+
+
+def _ties(found: Sequence[Finding]) -> str:
+    return f"; {len(found)} of them only up to rounding, first {found[0].words}" if found else ""
+
+
+def judge_samples(pair: Pair, samples: Sequence[Sample]) -> Iterator[Judged]:
+    """One sample per result, the first result before any. The pair's draft model, if any, sharpens the evidence."""
+    so_far = Judged(0, len(samples), Evidence.nothing(features(pair.draft is not None)))
+    yield so_far
+    for sample in samples:
+        so_far = _judged(so_far, sample, score_text(pair, sample.prompt, sample.ids, sample.sampling))
+        yield so_far
+
+
+def _judged(so_far: Judged, sample: Sample, scored: Scored) -> Judged:
+    wrong = _findings(sample, (token for token in scored.outside if not token.is_tie))
+    tied = _findings(sample, (token for token in scored.outside if token.is_tie))
+    so_far = replace(so_far, done=so_far.done + 1)
+    if sample.sampling.temperature == 0:
+        return replace(
+            so_far,
+            num_greedy=so_far.num_greedy + len(sample.ids),
+            wrong_greedy=so_far.wrong_greedy + wrong,
+            tied_greedy=so_far.tied_greedy + tied,
+        )
+    return replace(
+        so_far,
+        evidence=so_far.evidence.add(scored.holds, scored.chances()),
+        impossible=so_far.impossible + wrong,
+        tied=so_far.tied + tied,
+    )
+
+
+def _findings(sample: Sample, tokens: Iterable[Outside]) -> tuple[Finding, ...]:
+    return tuple(Finding(sample.line, token) for token in tokens)

@@ -1,0 +1,149 @@
+"""A written text against the target's exact law: one plain forward of the raw model, no cache, nothing of the engine.
+
+For every token: whether the law allows it at all, and for each feature whether the token has it and with which chance
+a token of the target has it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..drafters.draft_model import fit
+from ..models import LoadedModel
+from ..sampling import Sampling
+from .pair import Pair
+
+TARGET_FAVOURITE = "the target's favourite"
+DRAFT_FAVOURITE = "the draft's favourite"
+DRAFT_GIVES_MORE = "a token that the draft gives more than the target"
+DRAFT_GIVES_NOTHING = "a token that the draft gives less than 1 in 10,000"
+NOTHING = 1e-4
+# How far the logits of one model may part between two ways to compute them.
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.03, torch.bfloat16: 0.25}
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """A token that the target's law does not allow. beyond: its distance from the edge of what is allowed."""
+
+    place: int  # of the written tokens, from 0
+    token: int
+    favourite: int
+    logit: float
+    favourite_logit: float
+    beyond: float
+    is_tie: bool  # no farther than rounding reaches
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """T written tokens. p, q: [T, V] in float64, q None where no draft model reads the text; has: [T, F, V]."""
+
+    tokens: tuple[int, ...]
+    p: Tensor
+    q: Tensor | None
+    has: Tensor
+    outside: tuple[Outside, ...]
+
+    @property
+    def holds(self) -> np.ndarray:
+        """[T, F] which features the written tokens have."""
+        index = torch.tensor(self.tokens)[:, None, None].expand(-1, self.has.shape[1], 1)
+        return self.has.gather(2, index)[..., 0].numpy()
+
+    def chances(self, law: Tensor | None = None) -> np.ndarray:
+        """[T, F] the chance of each feature under the target, or under another law [T, V]."""
+        law = self.p if law is None else law
+        return (self.has * law[:, None]).sum(-1).clamp(0, 1).numpy()
+
+
+def features(with_draft: bool) -> tuple[str, ...]:
+    """What the tokens are asked; the same order as `Scored.has`."""
+    about_draft = (DRAFT_GIVES_MORE, DRAFT_FAVOURITE, DRAFT_GIVES_NOTHING) if with_draft else ()
+    return (TARGET_FAVOURITE, *about_draft)
+
+
+def score_text(pair: Pair, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling) -> Scored:
+    """`tokens` as written after `prompt`, neither of them empty."""
+    text = [*prompt, *tokens]
+    logits = plain_logits(pair.target, text, len(tokens))
+    p = law_of(logits, sampling)
+    q = None
+    if pair.draft is not None and readable(pair.draft, text):
+        q = law_of(fit(plain_logits(pair.draft, text, len(tokens)), p.shape[-1]), sampling)
+    outside = outside_of(logits, sampling, tokens, ROUNDING[pair.target.model.dtype])
+    return Scored(tuple(tokens), p, q, _has(p, q, pair.draft is not None), outside)
+
+
+def readable(model: LoadedModel, text: Sequence[int]) -> bool:
+    return len(text) <= model.info.context_limit and max(text) < model.info.vocab_size
+
+
+def plain_logits(model: LoadedModel, text: Sequence[int], num: int) -> Tensor:
+    """Logits [num, V] behind the last `num` tokens of `text`: one forward over the whole text, without a cache."""
+    keep = "logits_to_keep" in inspect.signature(model.model.forward).parameters
+    ids = torch.tensor([text[:-1]], device=model.model.device)
+    with torch.inference_mode():
+        out = model.model(ids, use_cache=False, **({"logits_to_keep": num} if keep else {}))
+    return out.logits[0, -num:]
+
+
+def law_of(logits: Tensor, sampling: Sampling) -> Tensor:
+    """The law behind logits [..., V], in float64 on the CPU, its sum 1 to the last digit."""
+    probs = sampling.probs(logits).cpu().double()
+    return probs / probs.sum(-1, keepdim=True)
+
+
+def _has(p: Tensor, q: Tensor | None, with_draft: bool) -> Tensor:
+    """bool [T, F, V]; where the draft cannot read the text, no token has a feature that is about it."""
+    favourite = _only(p.argmax(-1), p)
+    if not with_draft:
+        return favourite[:, None]
+    nothing = torch.zeros_like(favourite)
+    about_draft = (nothing,) * 3 if q is None else (q > p, _only(q.argmax(-1), q), q < NOTHING)
+    return torch.stack([favourite, *about_draft], dim=1)
+
+
+def _only(tokens: Tensor, like: Tensor) -> Tensor:
+    return torch.zeros_like(like, dtype=torch.bool).scatter_(-1, tokens[:, None], True)
+
+
+# ---- tokens that cannot be -----------------------------------------------------------------------------------------
+
+
+def outside_of(logits: Tensor, sampling: Sampling, tokens: Sequence[int], rounding: float) -> tuple[Outside, ...]:
+    """The written tokens that the filters of `sampling` do not allow, by the target's own logits [T, V]."""
+    rows = logits.cpu().double()
+    allowed = sampling.probs(rows).gather(1, torch.tensor(list(tokens))[:, None])[:, 0] > 0
+    return tuple(
+        _outside(place, rows[place], sampling, tokens[place], rounding) for place in (~allowed).nonzero()[:, 0].tolist()
+    )
+
+
+def _outside(place: int, row: Tensor, sampling: Sampling, token: int, rounding: float) -> Outside:
+    favourite = int(row.argmax())
+    beyond = beyond_edge(row, sampling, token)
+    logits = float(row[token]), float(row[favourite])
+    return Outside(place, token, favourite, *logits, beyond, beyond <= rounding)
+
+
+def beyond_edge(row: Tensor, sampling: Sampling, token: int) -> float:
+    """How far logits [V] would have to move until the filters allow `token`: a logit for temperature 0 and top-k, a
+    share of probability for top-p; 0 for a token that only underflows."""
+    if sampling.temperature == 0:
+        return float(row.max() - row[token])
+    beyond = 0.0
+    if 0 < sampling.top_k < len(row):
+        edge = row.topk(sampling.top_k).values[-1]
+        beyond = float((edge - row[token]).clamp_min(0))
+        row = row.masked_fill((row < edge) & (row < row[token]), float("-inf"))
+    if sampling.top_p < 1:
+        share = (row / sampling.temperature).softmax(-1)
+        beyond = max(beyond, float(share[share > share[token]].sum()) - sampling.top_p)
+    return beyond

@@ -1,0 +1,194 @@
+"""Self-checks of a running pair: its caches, its drafts and their q, against plain forwards that use none of our code.
+
+Each check makes a short real run of the engine. What agrees up to the rounding of the number format is "consistent"
+and says how far apart it was and how far it may be; what a run never came across is "unsure".
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from ..draft import Draft
+from ..draws import DRAFT, Draws, Seeded
+from ..engine import Step, speculate
+from ..models import LoadedModel
+from ..rules import RULES
+from ..sampling import Sampling
+from .pair import Pair
+
+SEED = 20
+MOST_STEPS = 32
+SELF_STEPS = 8
+Q_STEPS = 6
+ALLOWED = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
+SAME_Q = 1e-6  # q made anew from the same logits, by the same filter
+SAME_CHANCE = 1e-3  # by how much a chance to keep may miss 1 when both models are one
+Fate = Callable[[Step], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class SelfCheck:
+    """verdict: "consistent", "differs" or "unsure". done, total: how many checks are finished with this one."""
+
+    name: str
+    verdict: str
+    words: str
+    done: int = 0
+    total: int = 0
+
+
+FATES: tuple[tuple[str, Fate], ...] = (
+    ("after all drafted tokens were kept", lambda step: len(step.draft) > 0 and step.verdict.kind == "bonus"),
+    ("after a cut in the middle", lambda step: step.verdict.kind == "resampled" and len(step.verdict.path) > 0),
+    ("after the first token was cut", lambda step: step.verdict.kind == "resampled" and not step.verdict.path),
+)
+
+
+def self_checks(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> Iterator[SelfCheck]:
+    """One finished check after the other. Nothing that another run has cached is used.
+
+    K is at least 2 where a cut in the middle is waited for; the target drafts for itself at temperature 1 without a
+    filter, where rounding cannot tip a tie.
+    """
+    checks: list[Callable[[], SelfCheck]] = [
+        lambda fate=fate, words=words: _cache(pair, prompt_ids, sampling, max(k, 2), words, fate)
+        for words, fate in FATES
+    ]
+    checks.append(lambda: _own_draft(pair, prompt_ids, k))
+    if pair.draft is not None:
+        checks.append(lambda: _claimed_q(pair, prompt_ids, sampling, k))
+    for done, check in enumerate(checks, start=1):
+        yield replace(check(), done=done, total=len(checks))
+
+
+# ---- the target's cache -----------------------------------------------------------------------------------------
+
+
+def _cache(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int, words: str, fate: Fate) -> SelfCheck:
+    """The rows that a step read behind its cache, against one forward of the raw model over the whole text."""
+    name = f"Cache against a full read, {words}"
+    text, is_due = list(prompt_ids), False
+    for step in _run(pair, prompt_ids, sampling, k, MOST_STEPS):
+        if is_due:
+            full = _full_rows(pair.target, [*text, *step.draft.tokens], len(step.draft) + 1)
+            return _compared(name, step.logits, full)
+        is_due = fate(step)
+        text += step.tokens
+    return SelfCheck(name, "unsure", f"this did not happen in {MOST_STEPS} steps, so it could not be checked")
+
+
+def _run(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int, num_steps: int) -> Iterator[Step]:
+    """At most `num_steps` steps of the real engine; one step's worth of text is left to draft in."""
+    plan = pair.plan(RULES["speculative_sampling"], sampling, k)
+    steps = speculate(prompt_ids, lambda: plan, Seeded(SEED), max_new_tokens=(num_steps + 1) * (k + 1))
+    try:
+        for _, step in zip(range(num_steps), steps, strict=False):
+            yield step
+    finally:
+        steps.close()
+
+
+@torch.inference_mode()
+def _full_rows(loaded: LoadedModel, tokens: Sequence[int], count: int) -> Tensor:
+    """Logits [count, V] of the last tokens, by the raw model and without a cache."""
+    ids = torch.tensor([list(tokens)], device=loaded.model.device)
+    return loaded.model(ids, use_cache=False).logits[0, -count:]
+
+
+def _compared(name: str, ours: Tensor, full: Tensor) -> SelfCheck:
+    apart, allowed = _apart(ours, full), _allowed(full.dtype)
+    kind = str(full.dtype).removeprefix("torch.")
+    words = f"the largest difference is {apart:.1e} of the largest logit; rounding in {kind} may make {allowed:.0e}"
+    return SelfCheck(name, "consistent" if apart <= allowed else "differs", words)
+
+
+def _allowed(dtype: torch.dtype) -> float:
+    return ALLOWED.get(dtype, max(ALLOWED.values()))
+
+
+def _apart(ours: Tensor, full: Tensor) -> float:
+    """The largest difference, as a share of the largest logit; not-a-number counts as infinitely far."""
+    ours, full = ours.double(), full.double()
+    distance = float((ours - full).abs().max() / full.abs().max().clamp_min(1e-300))
+    return math.inf if math.isnan(distance) else distance
+
+
+# ---- draft = target ---------------------------------------------------------------------------------------------
+
+
+def _own_draft(pair: Pair, prompt_ids: Sequence[int], k: int) -> SelfCheck:
+    """A model that drafts for itself has q = p everywhere: nothing may be cut."""
+    name = "The target as its own draft keeps everything"
+    own = Pair(pair.target, pair.target)
+    checks = [check for step in _run(own, prompt_ids, Sampling(), k, SELF_STEPS) for check in step.verdict.checks]
+    if not checks:
+        return SelfCheck(name, "unsure", "the context leaves no room to draft")
+    least, kept = min(check.accept_prob for check in checks), sum(check.accepted for check in checks)
+    words = f"{kept} of {len(checks)} drafted tokens kept; the smallest chance to be kept was {least:.6f}"
+    if least < 1 - max(SAME_CHANCE, 2 * _allowed(pair.target.model.dtype)):
+        return SelfCheck(name, "differs", f"{words}, where p = q makes it 1")
+    return SelfCheck(name, "consistent", words)
+
+
+# ---- the q that is claimed --------------------------------------------------------------------------------------
+
+
+def _claimed_q(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> SelfCheck:
+    """Every drafted token with its q, from the raw draft model's logits to the very id that u picks."""
+    name = "The recorded q is the q that was drawn from"
+    text, num_tokens, farthest = list(prompt_ids), 0, 0.0
+    for step in _run(pair, prompt_ids, sampling, k, Q_STEPS):
+        if _claims_q(step.draft):
+            farthest = max(farthest, _logits_apart(pair.draft, text, step))
+            problem = _wrong_q(step.draft, sampling) or _wrong_draw(step.draft, Seeded(SEED), len(text))
+            if problem:
+                return SelfCheck(name, "differs", f"step {step.index + 1}: {problem}")
+            num_tokens += len(step.draft)
+        text += step.tokens
+    if not num_tokens:
+        return SelfCheck(name, "unsure", "no chain was drafted with a q and the logits behind it")
+    allowed = _allowed(pair.draft.model.dtype)
+    words = (
+        f"{num_tokens} drafted tokens are what u picks from their q; behind it, the draft model's logits are within "
+        f"{farthest:.1e} of a full read (rounding may make {allowed:.0e})"
+    )
+    return SelfCheck(name, "consistent" if farthest <= allowed else "differs", words)
+
+
+def _claims_q(draft: Draft) -> bool:
+    """Whether this is a chain whose every token says which q it was drawn from, and which logits gave it."""
+    return len(draft) > 0 and draft.is_chain and all(row is not None for row in (*draft.probs, *draft.logits))
+
+
+def _logits_apart(draft: LoadedModel, text: Sequence[int], step: Step) -> float:
+    """The logits behind a step's q, against one forward of the raw draft model; over the ids that both models have."""
+    rows = _full_rows(draft, [*text, *step.draft.tokens[:-1]], len(step.draft))
+    width = min(rows.shape[-1], step.logits.shape[-1])
+    return _apart(torch.stack(step.draft.logits)[:, :width], rows[:, :width])
+
+
+def _wrong_q(draft: Draft, sampling: Sampling) -> str:
+    """Which q is not what its logits give; empty if none is."""
+    for node, (q, logits) in enumerate(zip(draft.probs, draft.logits, strict=True), start=1):
+        distance = float((q - sampling.probs(logits)).abs().sum() / 2)
+        if not distance <= SAME_Q:
+            return f"the q of drafted token {node} is {distance:.1e} away from what its logits give"
+    return ""
+
+
+def _wrong_draw(draft: Draft, draws: Draws, position: int) -> str:
+    """Which id is not where its q, added up in Python's own floats, first exceeds u; empty if none is."""
+    for node, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
+        added = list(accumulate(q.double().tolist()))
+        u = draws.uniform(DRAFT, position + node, node)
+        low, high = (bisect_right(added, (u + shift) * added[-1]) for shift in (-SAME_Q, SAME_Q))
+        if not low <= token <= high:
+            return f"drafted token {node + 1} is not the one that u = {u:.6f} picks from its q"
+    return ""

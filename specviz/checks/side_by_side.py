@@ -1,0 +1,206 @@
+"""All rules, right and wrong ones, on the same drafts with the same u: what each keeps and how far its text is off.
+
+The drafts and the u are a recorded run's; the rows behind them are made anew. A rule whose mistake lies in drafting
+gets drafts of its own from the same places. Shares and distances are exact, over the places that the run judged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import trace
+from ..accept import Rule, proposal
+from ..draft import Draft
+from ..drafters.base import Context
+from ..drafters.draft_model import ModelDrafter
+from ..draws import Draws, Recorded, Seeded
+from ..errors import SpecvizError
+from ..models import LoadedModel
+from ..rules import RULES
+from ..rules.broken import BROKEN, BrokenRule
+from .rows import StepRows, step_rows
+
+EXACT = 1e-9
+NOT_THE_MODELS = 0.05  # recorded probabilities that are this far off were made by other models
+PAUSE_S = 0.25  # between two results
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResult:
+    """One rule over the steps so far. acceptance, mean_distance: exact means over the places that the run judged.
+
+    distance: total variation between the law of one emitted token and p. farthest: (step, node) where it is largest.
+    tokens_per_call: expected over the rule's own draws, given these drafts.
+    """
+
+    name: str
+    title: str
+    summary: str
+    lossless: bool
+    is_broken: bool
+    num_judged: int
+    num_kept: int
+    acceptance: float | None
+    tokens_per_call: float | None
+    mean_distance: float | None
+    largest_distance: float | None
+    farthest: tuple[int, int] | None
+
+    @property
+    def kept_share(self) -> float | None:
+        """Kept of judged, with the run's u."""
+        return self.num_kept / self.num_judged if self.num_judged else None
+
+    @property
+    def verdict(self) -> str:
+        """ "exact" and "differs" are by formula; "unsure": a wrong rule that does no harm at these places."""
+        if self.largest_distance is None:
+            return "unsure"
+        if self.largest_distance > EXACT:
+            return "differs"
+        return "exact" if self.lossless else "unsure"
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """done, total: steps of the run. rows: lossless rules first, then by distance."""
+
+    done: int
+    total: int
+    rows: tuple[RuleResult, ...]
+
+    @property
+    def twins(self) -> tuple[RuleResult, RuleResult] | None:
+        """An exact rule and one that differs, of equal acceptance; the pair that differs most."""
+        right = [row for row in self.rows if row.verdict == "exact"]
+        wrong = [row for row in self.rows if row.verdict == "differs"]
+        pairs = [(one, other) for one in right for other in wrong if abs(one.acceptance - other.acceptance) < EXACT]
+        return max(pairs, key=lambda pair: pair[1].mean_distance, default=None)
+
+
+def side_by_side(
+    recorded: trace.Trace,
+    target: LoadedModel,
+    draft: LoadedModel | None,
+    rules: Sequence[Rule] = (*RULES.values(), *BROKEN.values()),
+) -> Iterator[SideBySide]:
+    """Cumulative results over the run's steps; `target` and `draft` are the models that made it.
+
+    Without a draft model every draft counts as certain, and mistakes in drafting are left out. Raises SpecvizError for
+    drafts that are no chain, for a run without steps and for models other than those that made it.
+    """
+    if not recorded.steps:
+        raise SpecvizError("the run has no steps, so there is nothing to judge again")
+    seed = recorded.header.request.get("seed", 0)
+    otherwise = Seeded(seed if isinstance(seed, int) and 0 <= seed < 1 << 64 else 0)
+    desks = [_Desk(rule, target, draft) for rule in rules if draft is not None or not _drafts_wrongly(rule)]
+    total, told = len(recorded.steps), time.perf_counter()
+    for done, rows in enumerate(step_rows(recorded, target, draft), start=1):
+        _refuse_other_models(rows)
+        draws = Recorded(_recorded_u(rows.record), otherwise)
+        for desk in desks:
+            desk.judge(rows, draws)
+        if done == total or time.perf_counter() - told > PAUSE_S:
+            results = sorted((desk.result() for desk in desks), key=_order)
+            yield SideBySide(done, total, tuple(results))
+            told = time.perf_counter()
+
+
+def _order(result: RuleResult) -> tuple:
+    return (not result.lossless, result.is_broken, result.mean_distance or 0.0)
+
+
+def _drafts_wrongly(rule: Rule) -> bool:
+    """Whether the rule's mistake lies in drafting."""
+    draws = Seeded(0)
+    return isinstance(rule, BrokenRule) and rule.tamper(draws) is not draws
+
+
+def _recorded_u(step: trace.Step) -> Mapping[tuple[int, int], float]:
+    """The u of a chain's judged tokens by their addresses."""
+    return {(step.context_length + i, i): token.u for i, token in enumerate(step.draft) if token.u is not None}
+
+
+def _refuse_other_models(rows: StepRows) -> None:
+    for node, token in enumerate(rows.record.draft):
+        for was, row in ((token.p, rows.probs[node]), (token.q, rows.draft.probs[node])):
+            if was is not None and row is not None and abs(float(row[token.id]) - was) > NOT_THE_MODELS:
+                raise SpecvizError(
+                    f"step {rows.record.index + 1}: these models give {token.text!r:.40} another probability than the "
+                    "run recorded; choose the models that made it"
+                )
+
+
+class _Desk:
+    """One rule and what it has judged so far."""
+
+    def __init__(self, rule: Rule, target: LoadedModel, draft: LoadedModel | None) -> None:
+        self.rule = rule
+        self._drafter = ModelDrafter(draft.cached_lm()) if _drafts_wrongly(rule) else None
+        self._target = target.cached_lm() if _drafts_wrongly(rule) else None
+        self._num_steps = self._num_judged = self._num_kept = 0
+        self._tokens = 0.0
+        self._acceptances: list[float] = []
+        self._distances: list[tuple[float, tuple[int, int]]] = []
+
+    @torch.inference_mode()
+    def judge(self, rows: StepRows, draws: Draws) -> None:
+        draft, probs = self._draft(rows, draws)
+        verdict = self.rule(draft, probs, draws, len(rows.tokens))
+        lengths = self.rule.length_law(draft, probs)
+        self._num_steps += 1
+        self._num_judged += len(verdict.checks)
+        self._num_kept += len(verdict.path)
+        self._tokens += 1 + float(lengths @ torch.arange(len(lengths), dtype=lengths.dtype, device=lengths.device))
+        self._measure(rows)
+
+    def _draft(self, rows: StepRows, draws: Draws) -> tuple[Draft, Tensor]:
+        """The recorded draft with its rows, or one that is drafted with this rule's mistake in its place."""
+        if self._drafter is None or not len(rows.draft):
+            return rows.draft, rows.probs
+        context = Context(rows.tokens, rows.sampling, self.rule.tamper(draws), self._target.vocab_size)
+        draft = self._drafter.draft(context, len(rows.draft))
+        return draft, rows.sampling.probs(self._target.forward(rows.tokens, draft))
+
+    def _measure(self, rows: StepRows) -> None:
+        """The exact law of one emitted token at every place that the run judged."""
+        nodes = [node for node, token in enumerate(rows.record.draft) if token.is_judged]
+        if not nodes:
+            return
+        p = _normal(rows.probs[nodes])
+        q = _normal(torch.stack([proposal(rows.draft, node, rows.probs) for node in nodes]))
+        self._acceptances += self.rule.one_step_kept(p, q).sum(-1).tolist()
+        distances = (self.rule.one_step_law(p, q) - p).abs().sum(-1).tolist()
+        self._distances += [(far / 2, (rows.record.index, node)) for far, node in zip(distances, nodes, strict=True)]
+
+    def result(self) -> RuleResult:
+        rule, farthest = self.rule, max(self._distances, default=None)
+        return RuleResult(
+            name=rule.name,
+            title=rule.title,
+            summary=rule.summary,
+            lossless=rule.lossless,
+            is_broken=isinstance(rule, BrokenRule),
+            num_judged=self._num_judged,
+            num_kept=self._num_kept,
+            acceptance=_mean(self._acceptances),
+            tokens_per_call=self._tokens / self._num_steps if self._num_steps else None,
+            mean_distance=_mean([distance for distance, _ in self._distances]),
+            largest_distance=farthest and farthest[0],
+            farthest=farthest and farthest[1],
+        )
+
+
+def _normal(rows: Tensor) -> Tensor:
+    """Rows [T, V] on the CPU in float64, adding up to 1 there too."""
+    wide = rows.cpu().double()
+    return wide / wide.sum(-1, keepdim=True)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

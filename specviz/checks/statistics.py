@@ -1,0 +1,245 @@
+"""Statistics that do not mislead: evidence over all tokens that may be watched at any time, and exact cells at fixed n.
+
+Both compare with a law that is known; both keep a correct decoder from being called wrong more often than alpha, and
+both say how small a shift they would have seen. Nothing here knows a model or a rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+ALPHA = 1e-6  # how often a correct decoder may be called wrong, per check
+CHANCE = 0.9  # how often a shift of the stated size is seen
+COARSE = 0.1  # who would have missed a shift of ten points cannot call anything consistent
+ROUNDS = 4
+NUM_CELLS = 20  # the likeliest tokens; all others make one more cell
+MOST_DRAWS = 10**9
+STAKES = np.array([sign * 0.1 * 2**i for i in range(5) for sign in (1, -1)])  # the lambdas of the bets
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a check came to. state: exact, consistent, differs or unsure."""
+
+    state: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Counts of the pooled outcomes of independent draws beside the shares that the law gives them."""
+
+    law: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def n(self) -> int:
+        return sum(self.counts)
+
+
+# ---- evidence over all tokens ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """Bets against "feature f holds for a token with chance P", one per feature and stake, and their mean E.
+
+    A bet's value is the product of exp(lambda f) / (1 - P + P exp(lambda)): its mean is 1 under the law whatever came
+    before, so E exceeds 1 / alpha with chance at most alpha, at any time (Ville 1939; Waudby-Smith and Ramdas 2023).
+    """
+
+    features: tuple[str, ...]  # F
+    num_tokens: int
+    observed: np.ndarray  # [F] tokens with the feature
+    expected: np.ndarray  # [F] how many the law expects
+    variance: np.ndarray  # [F] of that number, under the law
+    paid: np.ndarray  # [F, L] sum of log(1 - P + P exp(lambda)): what the bets have cost
+    peak: float  # the highest log E so far
+
+    @classmethod
+    def nothing(cls, features: Sequence[str]) -> Evidence:
+        zero = np.zeros(len(features))
+        return cls(tuple(features), 0, zero, zero, zero, np.zeros((len(features), len(STAKES))), 0.0)
+
+    def add(self, holds: np.ndarray, chances: np.ndarray) -> Evidence:
+        """With further tokens in order. holds [T, F]: which features each has; chances [T, F]: P before it was seen."""
+        chances = np.clip(np.asarray(chances, dtype=float), 0.0, 1.0)
+        holds = np.asarray(holds, dtype=float)
+        prices = price(chances)  # [T, F, L]
+        gains = (STAKES * holds[..., None] - prices).cumsum(0) + self._gains
+        peak = max([self.peak, *_log_mean(gains.reshape(len(gains), -1))])
+        return Evidence(
+            self.features,
+            self.num_tokens + len(holds),
+            self.observed + holds.sum(0),
+            self.expected + chances.sum(0),
+            self.variance + (chances * (1 - chances)).sum(0),
+            self.paid + prices.sum(0),
+            float(peak),
+        )
+
+    @property
+    def _gains(self) -> np.ndarray:
+        return STAKES * self.observed[:, None] - self.paid  # [F, L]
+
+    @property
+    def level(self) -> float:
+        """log E now."""
+        return float(_log_mean(self._gains.reshape(1, -1))[0])
+
+    def differs(self, alpha: float = ALPHA) -> bool:
+        return self.peak >= math.log(1 / alpha)
+
+    @property
+    def shifts(self) -> tuple[float, ...]:
+        """Per feature, how far its share lies from what the law expects."""
+        return tuple(((self.observed - self.expected) / max(1, self.num_tokens)).tolist())
+
+    @property
+    def z(self) -> tuple[float, ...]:
+        """Per feature the same in standard deviations, for orientation: no verdict rests on it."""
+        spread = np.sqrt(self.variance)
+        return tuple(((self.observed - self.expected) / np.where(spread > 0, spread, 1.0)).tolist())
+
+    def smallest_shifts(self, alpha: float = ALPHA) -> tuple[float, ...]:
+        """Per feature the smallest mean shift that these tokens would have shown with CHANCE: in either direction, or
+        in one where the share has no room for the other. Infinite where no shift would have been seen.
+        """
+        if not self.num_tokens:
+            return (math.inf,) * len(self.features)
+        n, stakes, expected = self.num_tokens, np.abs(STAKES), self.expected[:, None]
+        need = bar(len(self.features), alpha) + self.paid - STAKES * expected
+        shifts = np.zeros_like(need)
+        for _ in range(ROUNDS):  # the shift changes the spread that it must stand out from
+            moved = np.sign(STAKES) * shifts
+            variance = self.variance[:, None] + moved * (n - 2 * expected) - n * shifts**2
+            spread = np.sqrt(np.maximum(variance, self.variance[:, None]))
+            shifts = (need + _quantile(CHANCE) * stakes * spread) / (stakes * n)
+        up, down = shifts[:, STAKES > 0].min(1), shifts[:, STAKES < 0].min(1)
+        share = self.expected / n
+        seen = np.stack([np.where(up <= 1 - share, up, -1), np.where(down <= share, down, -1)]).max(0)
+        return tuple(np.where(seen >= 0, seen, math.inf).tolist())
+
+
+def price(chances: np.ndarray) -> np.ndarray:
+    """log(1 - P + P exp(lambda)) [..., L]: what each bet costs before a token is known."""
+    return np.log1p(chances[..., None] * np.expm1(STAKES))
+
+
+def bar(num_features: int, alpha: float = ALPHA) -> float:
+    """The log value at which a single bet lifts the mean of all to 1 / alpha."""
+    return math.log(num_features * len(STAKES) / alpha)
+
+
+def _log_mean(gains: np.ndarray) -> np.ndarray:
+    """log of the mean of exp(gains) over the last axis."""
+    top = gains.max(-1)
+    return top + np.log(np.exp(gains - top[..., None]).mean(-1))
+
+
+# ---- exact cells ----------------------------------------------------------------------------------------------------
+
+
+def likeliest(law: np.ndarray, most: int = NUM_CELLS) -> tuple[int, ...]:
+    """The outcomes that get a cell of their own: the likeliest first, none without a chance."""
+    order = np.argsort(-law, kind="stable")[:most]
+    return tuple(int(outcome) for outcome in order if law[outcome] > 0)
+
+
+def pooled(law: np.ndarray, outcomes: Sequence[int]) -> tuple[float, ...]:
+    """The shares of these outcomes and, last, of all others."""
+    rest = np.delete(law, list(outcomes)).sum()
+    return (*(float(law[outcome]) for outcome in outcomes), float(rest))
+
+
+def p_values(cells: Cells) -> tuple[float, ...]:
+    """Per cell the two-sided exact binomial probability of a count as far out as this one."""
+    pairs = zip(cells.counts, cells.law, strict=True)
+    return tuple(min(1.0, 2 * min(_at_most(k, cells.n, p), _at_least(k, cells.n, p))) for k, p in pairs)
+
+
+def cells_differ(cells: Cells, alpha: float = ALPHA) -> bool:
+    """Whether one cell alone, after Bonferroni, contradicts the law. n must have been fixed before the first draw."""
+    return min(p_values(cells)) <= alpha / len(cells.law)
+
+
+def smallest_cell_shift(law: Sequence[float], n: int, alpha: float = ALPHA) -> float:
+    """The smallest rise in the share of any one cell that n draws would have shown with CHANCE; inf if none."""
+    return max((_smallest_rise(share, n, alpha / len(law)) for share in law), default=math.inf) if n else math.inf
+
+
+def draws_needed(law: Sequence[float], wrong: Sequence[float], alpha: float = ALPHA) -> int | None:
+    """How many draws from `wrong` it takes until one cell contradicts `law` with CHANCE, within five percent.
+
+    None if more than MOST_DRAWS.
+    """
+    level = alpha / len(law)
+    guesses = sorted(
+        (_normal_guess(p, other, level), p, other) for p, other in zip(law, wrong, strict=True) if p != other
+    )
+    if not guesses or guesses[0][0] > MOST_DRAWS:
+        return None
+    best = guesses[:3]
+    n = max(1, int(best[0][0] / 2))
+    while n <= MOST_DRAWS and max(_power(p, other, n, level) for _, p, other in best) < CHANCE:
+        n += max(1, n // 20)
+    return n if n <= MOST_DRAWS else None
+
+
+def _normal_guess(p: float, wrong: float, level: float) -> float:
+    reach = _quantile(1 - level / 2) * math.sqrt(p * (1 - p)) + _quantile(CHANCE) * math.sqrt(wrong * (1 - wrong))
+    return max(1.0, (reach / (wrong - p)) ** 2)
+
+
+def _power(p: float, wrong: float, n: int, level: float) -> float:
+    low, high = _limits(p, n, level)
+    return _at_most(low, n, wrong) + _at_least(high, n, wrong)
+
+
+def _smallest_rise(p: float, n: int, level: float) -> float:
+    from scipy.special import betaincinv
+
+    high = _limits(p, n, level)[1]
+    if high > n:
+        return math.inf
+    return float(betaincinv(high, n - high + 1, CHANCE)) - p
+
+
+def _limits(p: float, n: int, level: float) -> tuple[int, int]:
+    """Counts up to the first and from the second on contradict share p; -1 and n + 1 where there is none."""
+    low = _first(lambda k: 2 * _at_most(k, n, p) > level, n) - 1
+    return low, _first(lambda k: 2 * _at_least(k, n, p) <= level, n)
+
+
+def _first(holds: Callable[[int], bool], n: int) -> int:
+    """The smallest count in 0..n from which on `holds`; n + 1 if there is none."""
+    low, high = 0, n + 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+def _at_most(k: int, n: int, p: float) -> float:
+    return 1.0 if k >= n else 0.0 if k < 0 else _beta(n - k, k + 1, 1 - p)
+
+
+def _at_least(k: int, n: int, p: float) -> float:
+    return 1.0 if k <= 0 else 0.0 if k > n else _beta(k, n - k + 1, p)
+
+
+def _beta(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function: a binomial's tail."""
+    from scipy.special import betainc
+
+    return float(betainc(a, b, min(1.0, max(0.0, x))))
+
+
+def _quantile(share: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri(share))

@@ -1,0 +1,180 @@
+"""The statistics of the checks: fair by enumeration, rarely wrong by simulation, and as sharp as they say."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from specviz.checks.statistics import (
+    CHANCE,
+    STAKES,
+    Cells,
+    Evidence,
+    cells_differ,
+    draws_needed,
+    likeliest,
+    p_values,
+    pooled,
+    smallest_cell_shift,
+)
+
+RARE = 4.75  # standard deviations: once in a million
+
+
+def adaptive(past):
+    """Chances of two features that depend on everything before."""
+    return [(1 + sum(past) % 3) / 7, (2 + len(past)) / 11]
+
+
+def evidence_of(outcomes):
+    """Evidence over tokens whose two features are given, under the adaptive law, and their probability."""
+    evidence, past, probability = Evidence.nothing(("one", "two")), [], 1.0
+    for holds in outcomes:
+        chances = adaptive(past)
+        evidence = evidence.add(np.array([holds]), np.array([chances]))
+        probability *= math.prod(p if held else 1 - p for held, p in zip(holds, chances, strict=True))
+        past += holds
+    return evidence, probability
+
+
+def test_the_bets_are_fair_whatever_came_before():
+    every = itertools.product(itertools.product((0, 1), repeat=2), repeat=4)
+    results = [evidence_of(outcomes) for outcomes in every]
+    assert sum(probability for _, probability in results) == pytest.approx(1, abs=1e-12)
+    assert sum(probability * math.exp(evidence.level) for evidence, probability in results) == pytest.approx(
+        1, abs=1e-12
+    )
+
+
+def streams(shares, claimed, num_streams, num_tokens, seed):
+    """Evidence over independent streams of two features; `shares` are true, `claimed` are what the law says."""
+    generator = np.random.default_rng(seed)
+    chances = np.broadcast_to(claimed, (num_tokens, 2))
+    for _ in range(num_streams):
+        yield Evidence.nothing(("one", "two")).add(generator.random((num_tokens, 2)) < shares, chances)
+
+
+def test_a_correct_stream_watched_at_every_token_rarely_crosses_the_line():
+    alpha, num_streams = 0.05, 4000
+    crossed = sum(evidence.differs(alpha) for evidence in streams((0.3, 0.6), (0.3, 0.6), num_streams, 300, seed=1))
+    assert crossed / num_streams < alpha + RARE * math.sqrt(alpha * (1 - alpha) / num_streams)
+    assert crossed > 0  # the line is within reach
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+def test_the_shift_that_would_have_been_seen_is_seen(share):
+    law, n = (share, 0.5), 2000
+    least = next(streams(law, law, 1, n, seed=2)).smallest_shifts()[0]
+    direction = 1 if share < 0.5 else -1
+    seen = [
+        np.mean([e.differs() for e in streams((share + size * direction, 0.5), law, 300, n, seed=3)])
+        for size in (least, least / 2)
+    ]
+    assert seen[0] > CHANCE - 0.06
+    assert seen[1] < 0.5
+
+
+def test_evidence_in_pieces_is_the_evidence_at_once():
+    generator = np.random.default_rng(4)
+    chances = generator.random((50, 3))
+    holds = generator.random((50, 3)) < chances
+    whole, pieces = Evidence.nothing("abc").add(holds, chances), Evidence.nothing("abc")
+    for start in range(0, 50, 7):
+        pieces = pieces.add(holds[start : start + 7], chances[start : start + 7])
+    assert pieces.level == pytest.approx(whole.level)
+    assert pieces.peak == pytest.approx(whole.peak)
+    assert pieces.z == pytest.approx(whole.z)
+
+
+def test_the_highest_point_counts_and_not_the_last():
+    evidence = Evidence.nothing(("one",)).add(np.ones((60, 1)), np.full((60, 1), 0.5))
+    assert evidence.differs()
+    evidence = evidence.add(np.tile([[0.0], [1.0]], (500, 1)), np.full((1000, 1), 0.5))
+    assert evidence.level < evidence.peak
+    assert evidence.differs()
+
+
+def test_too_few_tokens_would_have_seen_nothing():
+    assert Evidence.nothing(("one",)).smallest_shifts() == (math.inf,)
+    few = Evidence.nothing(("one",)).add(np.zeros((3, 1)), np.full((3, 1), 0.5))
+    assert few.smallest_shifts() == (math.inf,)
+
+
+def test_stakes_go_both_ways():
+    assert sorted(STAKES) == pytest.approx(sorted(-STAKES))
+
+
+# ---- cells ----------------------------------------------------------------------------------------------------------
+
+
+def exact_p_value(count, n, p):
+    tail = {k: math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)}
+    assert sum(tail.values()) == 1
+    low, high = (sum(tail[k] for k in side) for side in (range(count + 1), range(count, n + 1)))
+    return min(1.0, float(2 * min(low, high)))
+
+
+@pytest.mark.parametrize("p", [Fraction(1, 3), Fraction(1, 50), Fraction(0), Fraction(1)])
+def test_p_values_are_those_of_exact_fractions(p):
+    n = 25
+    for count in range(n + 1):
+        cells = Cells((float(p), 1 - float(p)), (count, n - count))
+        assert p_values(cells)[0] == pytest.approx(exact_p_value(count, n, p), rel=1e-9, abs=1e-300)
+
+
+def some_law(seed, size=21):
+    return np.random.default_rng(seed).dirichlet(np.full(size, 0.4))
+
+
+def share_flagged(law, truth, n, repeats, alpha, seed):
+    counts = np.random.default_rng(seed).multinomial(n, truth, size=repeats)
+    return np.mean([cells_differ(Cells(tuple(law), tuple(row)), alpha) for row in counts.tolist()])
+
+
+def test_correct_cells_rarely_differ():
+    alpha, repeats, law = 0.05, 3000, some_law(5)
+    flagged = share_flagged(law, law, 400, repeats, alpha, seed=6)
+    assert 0 < flagged < alpha + RARE * math.sqrt(alpha * (1 - alpha) / repeats)
+
+
+def test_as_many_draws_as_are_needed_show_a_wrong_law():
+    law = some_law(7)
+    wrong = 0.8 * law + 0.2 * some_law(8)
+    n = draws_needed(law, wrong)
+    assert share_flagged(law, wrong, n, 400, 1e-6, seed=9) > CHANCE - 0.06
+    assert share_flagged(law, wrong, n // 4, 400, 1e-6, seed=9) < 0.5
+
+
+def test_equal_laws_cannot_be_told_apart():
+    law = some_law(7)
+    assert draws_needed(law, law) is None
+    assert draws_needed((0.5, 0.5), (0.5 + 1e-7, 0.5 - 1e-7)) is None
+
+
+def test_the_rise_that_would_have_been_seen_is_seen_in_every_cell():
+    law, n = some_law(10, size=6), 3000
+    rise = smallest_cell_shift(law, n)
+    for cell in range(len(law)):
+        truth = law * (1 - rise / (1 - law[cell]))
+        truth[cell] = law[cell] + rise
+        assert share_flagged(law, truth, n, 300, 1e-6, seed=11) > CHANCE - 0.06
+
+
+def test_no_draw_would_have_shown_nothing():
+    assert smallest_cell_shift((0.5, 0.5), 0) == math.inf
+    assert smallest_cell_shift((0.5, 0.5), 3) == math.inf
+
+
+def test_a_count_where_the_law_has_nothing_differs_at_once():
+    assert cells_differ(Cells((1.0, 0.0), (50, 1)))
+    assert not cells_differ(Cells((1.0, 0.0), (51, 0)))
+
+
+def test_pooling_keeps_everything():
+    law = some_law(12, size=300)
+    outcomes = likeliest(law)
+    assert list(outcomes) == sorted(range(300), key=lambda i: -law[i])[:20]
+    assert sum(pooled(law, outcomes)) == pytest.approx(1, abs=1e-12)
+    assert likeliest(np.array([0.0, 1.0, 0.0])) == (1,)
