@@ -175,7 +175,7 @@ METRICS: dict[str, Metric] = {
         "mean of sum min(p, q) over judged positions; biased low when K is small",
         lambda c: _over(c.overlap_sum, c.num_overlaps, "no judged position has one drafted token with q"),
     ),
-    "steps": Metric("steps", "draft-verify rounds", lambda c: c.num_steps, "count", "vLLM: num_spec_steps"),
+    "steps": Metric("steps", "draft-verify rounds", lambda c: c.num_steps, "count"),
     "drafted": Metric(
         "drafted",
         "accepted + rejected + not judged",

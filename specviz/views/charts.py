@@ -66,13 +66,13 @@ def _empty_bars(theme: str) -> Chart:
         for status in BAR_STATUSES
     ]
     hover = "up to step %{x}: %{y:.0%} of judged kept"
-    rate = _line("kept / judged so far", "plain", theme, hover) | {"yaxis": "y2"}
+    rate = line_of("kept / judged so far", "plain", theme, hover) | {"yaxis": "y2"}
     axes = {
         "xaxis": {"title": {"text": "step"}, "showgrid": False},
         "yaxis": {"title": {"text": "drafted tokens"}, "rangemode": "tozero"},
         "yaxis2": {**_rate_axis("kept / judged so far"), "overlaying": "y", "side": "right", "showgrid": False},
     }
-    return _chart("Kept and cut, step by step", [*bars, rate], axes | _stacked(), _columns("step", [*bars, rate]))
+    return chart_of("Kept and cut, step by step", [*bars, rate], axes | _stacked(), _columns("step", [*bars, rate]))
 
 
 # ---- acceptance by depth --------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def _empty_depths(theme: str) -> Chart:
     for trace, (name, _, _) in enumerate(_DEPTH_LINES):
         columns += [[name, trace, "customdata", 2], ["n", trace, "customdata", 1]]
         columns += [["95 % interval (Wilson)", trace, "customdata", 3]]
-    chart = _chart("Kept by depth", [_depth_line(*line, theme) for line in _DEPTH_LINES], axes, columns)
+    chart = chart_of("Kept by depth", [_depth_line(*line, theme) for line in _DEPTH_LINES], axes, columns)
     chart["layout"]["margin"] = {**chart["layout"]["margin"], "b": 84}
     return chart
 
@@ -137,7 +137,7 @@ _DEPTH_LINES = (
 def _depth_line(name: str, status: str, dash: str, theme: str) -> Chart:
     shade = colour(status, theme)
     hover = "depth %{x}: %{customdata[2]}, n = %{customdata[1]}, 95 % interval %{customdata[3]}"
-    return _line(name, status, theme, hover) | {
+    return line_of(name, status, theme, hover) | {
         "mode": "lines+markers",
         "error_y": {"type": "data", "symmetric": False, "array": [], "arrayminus": [], "color": shade, "thickness": 1},
         "line": {"color": shade, "dash": dash},
@@ -180,7 +180,7 @@ def _overlap(step: Step, token: EmittedToken) -> float | None:
 def _empty_overlap(theme: str) -> Chart:
     bars = [_bars(short_label(kind), kind, theme, "token %{x}: the models agree %{y:.0%}") for kind in _OVERLAP_KINDS]
     hover = "token %{x}: no single draft was judged here, so no agreement was recorded"
-    none = _line("not recorded", "ignored", theme, hover) | {"mode": "markers"}
+    none = line_of("not recorded", "ignored", theme, hover) | {"mode": "markers"}
     none["marker"] = {"color": colour("ignored", theme), "size": 5, "symbol": "x"}
     axes = {
         "xaxis": {"title": {"text": "token of the text"}, "showgrid": False},
@@ -188,7 +188,7 @@ def _empty_overlap(theme: str) -> Chart:
     }
     columns = [["token", 0, "x"], ["text", 0, "customdata", 1]]
     columns += [[f"agreement, {short_label(kind)}", trace, "y"] for trace, kind in enumerate(_OVERLAP_KINDS)]
-    return _chart("Agreement of both models along the text", [*bars, none], axes | _stacked(), columns)
+    return chart_of("Agreement of both models along the text", [*bars, none], axes | _stacked(), columns)
 
 
 # ---- tokens against target calls ------------------------------------------------------------------------------------
@@ -201,8 +201,8 @@ def _call_points(step: Step, so_far: SoFar) -> Chart:
 
 def _empty_calls(theme: str) -> Chart:
     hover = "after %{x} target calls: %{y} tokens"
-    run = _line("this run", "accepted", theme, hover)
-    alone = _line("one by one: a token per call", "ignored", theme, hover)
+    run = line_of("this run", "accepted", theme, hover)
+    alone = line_of("one by one: a token per call", "ignored", theme, hover)
     alone["line"] |= {"dash": "dash"}
     for trace in (run, alone):
         trace |= {"x": [0], "y": [0]}
@@ -212,7 +212,7 @@ def _empty_calls(theme: str) -> Chart:
         "yaxis": {"title": {"text": "tokens"}, "rangemode": "tozero"},
     }
     columns = [["target calls", 0, "x"], ["tokens", 0, "y"], ["one by one", 1, "y"]]
-    return _chart("Tokens against target calls", [run, alone], axes, columns)
+    return chart_of("Tokens against target calls", [run, alone], axes, columns)
 
 
 # ---- time per step --------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def _empty_times(theme: str) -> Chart:
         "xaxis": {"title": {"text": "step"}, "showgrid": False},
         "yaxis": {"title": {"text": "milliseconds, waiting left out"}, "rangemode": "tozero"},
     }
-    return _chart("Time per step", bars, axes | _stacked(), _columns("step", bars))
+    return chart_of("Time per step", bars, axes | _stacked(), _columns("step", bars))
 
 
 KINDS: Mapping[str, Kind] = {
@@ -261,7 +261,7 @@ def _bars(name: str, status: str, theme: str, hover: str) -> Chart:
     return _trace("bar", name, status, hover) | {"marker": marker}
 
 
-def _line(name: str, status: str, theme: str, hover: str) -> Chart:
+def line_of(name: str, status: str, theme: str, hover: str) -> Chart:
     return _trace("scatter", name, status, hover) | {
         "mode": "lines",
         "line": {"color": colour(status, theme), "width": 2},
@@ -294,7 +294,7 @@ def _note(text: str) -> Chart:
     return {"text": text, **place, "align": "left", "showarrow": False, "font": {"size": 11}}
 
 
-def _chart(title: str, data: list[Chart], axes: Chart, columns: list[list[Any]]) -> Chart:
+def chart_of(title: str, data: list[Chart], axes: Chart, columns: list[list[Any]]) -> Chart:
     """No background and no text colour: the page's own show through."""
     layout = {
         "template": {},

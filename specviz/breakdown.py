@@ -1,0 +1,163 @@
+"""Why is it slow? From the ideal of K + 1 tokens per target call down to the measured speedup, as factors in one order.
+
+Each factor has its formula and a sentence with this run's numbers; their product is the measured speedup. Reads a
+trace, measured costs and two measured speeds; knows no model.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from specviz.counters import Counters
+from specviz.errors import SpecvizError
+from specviz.measures import count
+from specviz.trace import Trace
+
+if TYPE_CHECKING:
+    from specviz.costing import Costs
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One reason; above 1 it helps, below 1 it costs."""
+
+    name: str
+    value: float
+    formula: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """ideal: K + 1, every draft full and kept, at the price of one target call for one token."""
+
+    ideal: int
+    factors: tuple[Factor, ...]
+    speedup: float
+
+    @property
+    def product(self) -> float:
+        return self.ideal * math.prod(factor.value for factor in self.factors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Means over the steps of a run. Milliseconds."""
+
+    k: int
+    drafted: float
+    emitted: float
+    one_token_ms: float
+    draft_ms: float
+    verify_ms: float
+
+
+def why_slow(recorded: Trace, costs: Costs, *, tokens_per_s: float, baseline_tokens_per_s: float) -> Breakdown:
+    """tokens_per_s: this run's speed; baseline_tokens_per_s: without a draft, measured in the same session.
+
+    Raises SpecvizError where the run has no one K + 1, or the costs are not of its models.
+    """
+    for name, speed in (("tokens_per_s", tokens_per_s), ("baseline_tokens_per_s", baseline_tokens_per_s)):
+        if not 0 < speed < math.inf:
+            raise ValueError(f"{name} must be above 0 (got {speed})")
+    step = _mean_step(recorded, costs)
+    factors = (
+        _shorter_drafts(step),
+        _rejections(step),
+        _draft_cost(step),
+        _verify_growth(step),
+        _overhead(step, tokens_per_s, baseline_tokens_per_s),
+    )
+    return Breakdown(step.k + 1, factors, tokens_per_s / baseline_tokens_per_s)
+
+
+def _mean_step(recorded: Trace, costs: Costs) -> _Step:
+    counters = count(recorded)
+    _refuse(recorded, counters, costs)
+    lengths = _draft_lengths(counters)
+    num_steps = counters.num_steps
+    drafted = counters.num_drafted / num_steps
+    has_draft_model = recorded.steps[-1].settings.draft_model is not None
+    verify_ms = math.fsum(steps * costs.verify_ms[length] for length, steps in enumerate(lengths)) / num_steps
+    return _Step(
+        k=max(step.settings.k for step in recorded.steps),
+        drafted=drafted,
+        emitted=counters.num_emitted / num_steps,
+        one_token_ms=costs.verify_ms[0],
+        draft_ms=drafted * costs.draft_ms if has_draft_model else 0.0,
+        verify_ms=verify_ms,
+    )
+
+
+def _draft_lengths(counters: Counters) -> list[int]:
+    """Steps that drafted exactly 0, 1, 2, ... tokens."""
+    return [fewer - more for fewer, more in pairwise([counters.num_steps, *counters.drafted_to, 0])]
+
+
+def _refuse(recorded: Trace, counters: Counters, costs: Costs) -> None:
+    if not counters.num_drafted:
+        raise SpecvizError("nothing was drafted in this run, so there is nothing to take apart")
+    if counters.num_drafted != sum(counters.drafted_to):
+        raise SpecvizError("this run drafted trees; the costs are measured for chains only")
+    if len(counters.drafted_to) >= len(costs.verify_ms):
+        raise SpecvizError(f"drafts were longer than measured: at most {len(costs.verify_ms) - 1} tokens")
+    models = {(step.settings.target, step.settings.draft_model) for step in recorded.steps}
+    if len(models) > 1 or counters.law_changed:
+        raise SpecvizError("the models or the sampling changed during the run, so it has no one speed")
+    target, draft = models.pop()
+    if costs.target != target or (draft is not None and costs.draft != draft):
+        raise SpecvizError("the costs were measured for other models; measure them for this pair")
+
+
+def _shorter_drafts(step: _Step) -> Factor:
+    return Factor(
+        "shorter drafts",
+        (step.drafted + 1) / (step.k + 1),
+        "(drafted per step + 1) / (K + 1)",
+        f"A step drafted {step.drafted:.2f} tokens on average, of the {step.k} asked for: drafts end early at the end "
+        "of the text, where nothing matches, and where K was smaller.",
+    )
+
+
+def _rejections(step: _Step) -> Factor:
+    return Factor(
+        "rejections",
+        step.emitted / (step.drafted + 1),
+        "tokens per step / (drafted per step + 1)",
+        f"Of {step.drafted + 1:.2f} possible tokens a step gave {step.emitted:.2f}; the others were cut, or not judged "
+        "behind a cut.",
+    )
+
+
+def _draft_cost(step: _Step) -> Factor:
+    return Factor(
+        "draft cost",
+        step.one_token_ms / (step.one_token_ms + step.draft_ms),
+        "target time for 1 token / (that + draft time per step)",
+        f"Drafting took {step.draft_ms:.2f} ms a step, next to {step.one_token_ms:.2f} ms for one token of the target.",
+    )
+
+
+def _verify_growth(step: _Step) -> Factor:
+    return Factor(
+        "verify growth",
+        (step.one_token_ms + step.draft_ms) / (step.verify_ms + step.draft_ms),
+        "(target time for 1 token + draft time) / (target time for the whole draft + draft time)",
+        f"Checking a whole draft took {step.verify_ms:.2f} ms instead of {step.one_token_ms:.2f} ms.",
+    )
+
+
+def _overhead(step: _Step, tokens_per_s: float, baseline_tokens_per_s: float) -> Factor:
+    """Not what is left over: both sides' share of time inside the models, each from its own measured speed."""
+    share = (step.draft_ms + step.verify_ms) / (1000 * step.emitted / tokens_per_s)
+    alone = step.one_token_ms / (1000 / baseline_tokens_per_s)
+    return Factor(
+        "overhead",
+        share / alone,
+        "models' share of the time with a draft / their share without",
+        f"By these costs the models fill {100 * share:.0f} % of the time with a draft and {100 * alone:.0f} % without; "
+        "the rest is judging, recording, reading the prompt, and whatever the measured costs miss.",
+    )

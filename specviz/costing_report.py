@@ -1,0 +1,61 @@
+"""The command `bench --costs`: measures one pair at one context length and writes it as Markdown tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .costing import CONTEXT, Costs, measure_costs
+from .models import Library
+
+SHOWN = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
+
+
+def lines(*, target: str, draft: str | None, context_length: int = CONTEXT) -> Iterator[str]:
+    """Says what is measured, then measures, then gives the tables. Raises SpecvizError."""
+    library = Library()
+    loaded, small = library.load(target), None if draft is None else library.load(draft)
+    pair = f"{loaded.name} + {small.name if small else 'no draft'}"
+    yield f"{pair}, {context_length} tokens of context; nothing else should be running"
+    *_, last = measure_costs(loaded, small, context_length=context_length)
+    yield from tables(last.costs)
+
+
+def tables(costs: Costs) -> Iterator[str]:
+    yield f"{costs.device}, threads {costs.threads}, {costs.dtype}; medians, the middle half spans {costs.spread:.0%}\n"
+    yield from _of_tokens(costs)
+    yield ""
+    yield from _single(costs)
+    yield ""
+    yield from _of_batches(costs)
+
+
+def _of_tokens(costs: Costs) -> Iterator[str]:
+    yield "| new tokens in one target forward | ms | times one token |"
+    yield "|---|---|---|"
+    for n in SHOWN:
+        if n <= len(costs.verify_ms):
+            ms = costs.verify_ms[n - 1]
+            yield f"| {n} | {ms:.2f} | {ms / costs.verify_ms[0]:.2f} |"
+
+
+def _single(costs: Costs) -> Iterator[str]:
+    yield "| what | measured |"
+    yield "|---|---|"
+    if costs.draft is not None:
+        yield f"| one drafted token | {costs.draft_ms:.2f} ms |"
+        yield f"| cost ratio c (drafted token / target forward) | {costs.draft_ms / costs.verify_ms[0]:.2f} |"
+    yield f"| rest of a step, outside both models | {costs.overhead_ms:.2f} ms |"
+    read = f"read of {costs.bandwidth_bytes / 1e6:.0f} MB"
+    yield f"| memory bandwidth ({read}) | {costs.bandwidth_gb_s:.1f} GB/s |"
+    yield f"| floor: {costs.weight_bytes / 1e6:.1f} MB of weights at that bandwidth | {costs.floor_ms:.2f} ms |"
+    yield f"| share of a one-token forward that the floor explains | {costs.floor_share:.0%} |"
+
+
+def _of_batches(costs: Costs) -> Iterator[str]:
+    """Plain forwards of the model over a batch, the contexts cached."""
+    tokens = sorted({cost.tokens for cost in costs.batch})
+    yield f"| texts at once, milliseconds | {' | '.join(f'new tokens each: {n}' for n in tokens)} |"
+    yield f"|---|{'---|' * len(tokens)}"
+    for batch in sorted({cost.batch for cost in costs.batch}):
+        cells = [f"{cost.ms:.2f}" for cost in costs.batch if cost.batch == batch]
+        yield f"| {batch} | {' | '.join(cells)} |"

@@ -1,0 +1,273 @@
+"""A text that exists, with the chance of each of its tokens to be kept: what the what-if of every K is made from.
+
+A trace needs nothing but its `scores`: then no model is asked and no torch is loaded, which is why models are imported
+where they are used. Says of every text whether its numbers are exact, and refuses in words where there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import whatif
+from .errors import SpecvizError
+from .trace import Scores, Step, Trace
+from .whatif import DEEPEST, Chances, Cut, WhatIf
+
+if TYPE_CHECKING:
+    from .costing import Costs
+    from .models import LoadedModel
+    from .sampling import Sampling
+
+KS = range(1, DEEPEST + 1)
+_VERDICTS = {"accepted": True, "resampled": False}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """A text with the chance of each of its tokens to be kept; verdicts: what a run found, None where it judged not."""
+
+    target: str
+    draft: str | None  # None: proposals without a model
+    chances: Chances
+    verdicts: tuple[bool | None, ...] | None
+    exact: bool
+    note: str
+
+    def every_k(self, ks: Sequence[int] = KS, costs: Costs | None = None) -> WhatIf:
+        costs = None if costs is None else _fitting(costs, self)
+        return whatif.every_k(self.chances, ks, costs, exact=self.exact, note=self.note)
+
+    def cuts(self, ks: Sequence[int] = KS, seed: int = 0) -> dict[int, Cut]:
+        """The text cut into steps at every K: one exact draw, the same flags for all; a run's own where it has any."""
+        from .draws import ACCEPT, Seeded
+
+        draws = Seeded(seed)
+        u = [draws.uniform(ACCEPT, place, 0) for place in range(len(self.chances))]
+        kept = whatif.flags(self.chances, u, self.verdicts)
+        return {k: whatif.cut(self.chances, kept, k) for k in ks}
+
+
+# ---- a recorded run -------------------------------------------------------------------------------------------------
+
+
+def judge_run(recorded: Trace, *, target=None, draft=None, deepest: int = DEEPEST) -> Judged:
+    """The text of a run under its own draft, by its scores alone; or under another draft model. Raises SpecvizError."""
+    refuse(recorded)
+    own, scores = recorded.steps[-1].settings, _scores(recorded)
+    if target is not None:
+        target = target_of(recorded, target)
+    if draft is not None and (scores is None or draft != scores.draft_model):
+        return _with_another(recorded, target or own.target, draft, deepest)
+    if scores is not None and scores.draft_model is not None:
+        return _scored_run(recorded, scores, deepest)
+    if own.method == "prompt_lookup":
+        return rollouts(recorded, deepest)
+    raise SpecvizError(_why_not(own.method, scores))
+
+
+def refuse(recorded: Trace) -> None:
+    """Raises SpecvizError for texts that are not one draw of one target's law."""
+    if len(recorded.tokens) < 2:
+        raise SpecvizError("the text has fewer than two tokens, so there is nothing to plan; generate a longer one")
+    settings = [step.settings for step in recorded.steps]
+    lossy = next((each for each in settings if not each.lossless), None)
+    if lossy is not None:
+        raise SpecvizError(
+            f"the run used a lossy rule ({lossy.rule}): its text is not the target's own, and what another K would "
+            "have made of it cannot be told"
+        )
+    if len({(each.target, each.temperature, each.top_k, each.top_p) for each in settings}) > 1:
+        raise SpecvizError("the target model or the sampling changed during the run, so its text follows no one law")
+
+
+def _scores(recorded: Trace) -> Scores | None:
+    """The newest scores of the whole text, made at the run's sampling."""
+    own, size = recorded.steps[-1].settings, len(recorded.tokens)
+    names = ("temperature", "top_k", "top_p")
+    whole = [each for each in recorded.scores if len(each.p) == size]
+    fitting = [each for each in whole if all(each.sampling.get(name) == getattr(own, name) for name in names)]
+    return fitting[-1] if fitting else None
+
+
+def _why_not(method: str, scores: Scores | None) -> str:
+    if method == "none":
+        return "the run had no draft; name a draft model to see what it would have done with this text"
+    if method == "lookahead":
+        return "lookahead's proposals depend on its earlier steps, so other K cannot be told from one text"
+    if scores is None:
+        return "the run was not scored because it did not come to its end; let it finish, or name a draft model"
+    return f"what the method {method} would have proposed elsewhere in this text is not recorded; name a draft model"
+
+
+def _scored_run(recorded: Trace, scores: Scores, deepest: int) -> Judged:
+    if any(value is None for value in (*scores.p, *scores.q)):
+        raise SpecvizError(f"{scores.draft_model} could not read this text to its end, so its q is not known")
+    return of_run(recorded, scores.draft_model, scores.p, scores.q, deepest, _verdicts(recorded, scores.draft_model))
+
+
+def of_run(recorded: Trace, draft: str, p, q, deepest: int, verdicts: tuple[bool | None, ...] | None) -> Judged:
+    chances = whatif.along_text(whatif.keep_chances(p, q), deepest=deepest, most_tokens=_most_tokens(recorded))
+    return Judged(recorded.steps[-1].settings.target, draft, chances, verdicts, True, _exact_note(recorded))
+
+
+def _exact_note(recorded: Trace) -> str:
+    return (
+        f"Exact for this text: it was sampled from {recorded.steps[-1].settings.target} by a lossless rule at constant "
+        "settings."
+    )
+
+
+def _most_tokens(recorded: Trace) -> int:
+    """The length that the run was allowed; a text that ended before it might have been drafted beyond its end."""
+    size, asked = len(recorded.tokens), recorded.header.request.get("max_new_tokens")
+    if type(asked) is not int or recorded.footer is None or recorded.footer.reason == "length":
+        return size
+    limit = recorded.models[-1].target.context_limit
+    space = asked if limit is None else min(asked, limit - len(recorded.header.prompt.tokens))
+    return max(size, space)
+
+
+def _verdicts(recorded: Trace, draft: str) -> tuple[bool | None, ...]:
+    """Per emitted token: kept, cut, or None where this draft was not judged."""
+    return tuple(
+        _VERDICTS.get(token.kind) if _is_plain_chain(step, draft) else None
+        for step in recorded.steps
+        for token in step.emitted
+    )
+
+
+def _is_plain_chain(step: Step, draft: str) -> bool:
+    """Whether the step is one that the what-if is about."""
+    own = step.settings
+    return (own.method, own.draft_model, own.rule) == ("draft_model", draft, "speculative_sampling")
+
+
+def rollouts(recorded: Trace, deepest: int = DEEPEST) -> Judged:
+    """A run whose drafts need no model, drafted again from every place of its text.
+
+    A proposal equal to the emitted token was always kept and any other never: given that the target wrote x, a point
+    mass on x was kept, for else x could not have been drawn.
+    """
+    from .drafters import METHODS
+    from .drafters.base import Context
+    from .draws import Seeded
+    from .sampling import Sampling
+
+    own, text = recorded.steps[-1].settings, [token.id for token in recorded.tokens]
+    method = METHODS[own.method]
+    drafter, tokens = method.build({}, method.checked(own.params)), [t.id for t in recorded.header.prompt.tokens]
+    context = Context(tokens, Sampling(own.temperature, own.top_k, own.top_p), Seeded(0), 0)
+    keep, proposed = np.zeros((len(text), deepest)), np.zeros(len(text), dtype=int)
+    for start, token in enumerate(text):
+        drafted = drafter.draft(context, deepest).tokens
+        proposed[start] = len(drafted)
+        rest = text[start : start + len(drafted)]
+        keep[start, : len(rest)] = [one == other for one, other in zip(drafted, rest, strict=False)]
+        tokens.append(token)
+    chances = Chances(keep, np.minimum(proposed, whatif.room(len(text), _most_tokens(recorded))))
+    return Judged(own.target, None, chances, None, True, _exact_note(recorded))
+
+
+# ---- with models ----------------------------------------------------------------------------------------------------
+
+
+def _with_another(recorded: Trace, target, draft, deepest: int) -> Judged:
+    from .score import score
+
+    target, draft = target_of(recorded, target), loaded(draft)
+    prompt, text, sampling = ids_of(recorded)
+    check_readable(target, draft, [*prompt, *text])
+    scored = score(target.cached_lm(), draft.cached_lm(), [*prompt, *text], len(text), sampling)
+    return of_run(recorded, draft.name, scored.p, scored.q, deepest, None)
+
+
+def ids_of(recorded: Trace) -> tuple[list[int], list[int], Sampling]:
+    from .sampling import Sampling
+
+    own = recorded.steps[-1].settings
+    texts = [token.id for token in recorded.header.prompt.tokens], [token.id for token in recorded.tokens]
+    return *texts, Sampling(own.temperature, own.top_k, own.top_p)
+
+
+def target_of(recorded: Trace, target) -> LoadedModel:
+    """The run's target model. Raises SpecvizError for another one, or one that spells texts otherwise."""
+    model, info = loaded(target), recorded.models[-1].target
+    if model.name != info.name:
+        raise SpecvizError(f"the text of this run belongs to {info.name}; it says nothing about {model.name}")
+    if info.tokenizer_sha not in (None, model.info.tokenizer_sha):
+        raise SpecvizError(f"{model.name} cuts text into other tokens than {info.name}, which made this run")
+    return model
+
+
+def judge_text(
+    prompt: str | Sequence[int],
+    completion: str | Sequence[int],
+    *,
+    target=None,
+    draft=None,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    deepest: int = DEEPEST,
+) -> Judged:
+    """A text from anywhere, as if it had been sampled from the target; one pass of both models. Raises SpecvizError."""
+    from . import catalog
+    from .sampling import Sampling
+    from .score import score
+
+    default_target, default_draft = catalog.default_pair()
+    if draft is None and target not in (None, default_target):
+        raise SpecvizError("name a draft model for this target (got none)")
+    target, draft = loaded(target or default_target), loaded(draft or default_draft)
+    before = target.text.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    text = target.text.encode(completion, special=False) if isinstance(completion, str) else list(completion)
+    if not before or len(text) < 2:
+        raise SpecvizError(f"a prompt and at least two tokens after it are needed (got {len(before)} and {len(text)})")
+    check_readable(target, draft, [*before, *text])
+    sampling = Sampling(temperature, top_k, top_p)
+    scored = score(target.cached_lm(), draft.cached_lm(), [*before, *text], len(text), sampling)
+    chances = whatif.along_text(whatif.keep_chances(scored.p, scored.q), deepest=deepest)
+    note = _estimate_note(target.name, scored.p.count(0.0), is_text=isinstance(completion, str))
+    return Judged(target.name, draft.name, chances, None, False, note)
+
+
+def _estimate_note(target: str, num_impossible: int, *, is_text: bool) -> str:
+    note = f"An estimate: exact only if this text was sampled from {target} at these settings."
+    if num_impossible:
+        note += f" It was not: {num_impossible:,} of its tokens have probability 0 there."
+    return note + " Its tokens were made anew from the text." if is_text else note
+
+
+def check_readable(target: LoadedModel, draft: LoadedModel, tokens: Sequence[int]) -> None:
+    from .models import check_pair
+
+    check_pair(target, draft)
+    for model in (target, draft):
+        if len(tokens) > model.info.context_limit:
+            raise SpecvizError(
+                f"the text has {len(tokens):,} tokens and {model.name} reads at most {model.info.context_limit:,}"
+            )
+        if not all(0 <= token < model.info.vocab_size for token in tokens):
+            raise SpecvizError(f"the text has tokens that {model.name} does not know")
+
+
+def loaded(wanted) -> LoadedModel:
+    """A model by name, by folder, as (model, tokenizer), or loaded already."""
+    from .models import LoadedModel
+    from .session import workbench
+
+    return wanted if isinstance(wanted, LoadedModel) else workbench().library.load(wanted)
+
+
+def _fitting(costs: Costs, judged: Judged) -> Costs:
+    """Proposals without a model cost nothing to draft; other models than the measured ones are refused."""
+    if costs.target != judged.target or (judged.draft is not None and costs.draft != judged.draft):
+        raise SpecvizError(
+            f"the costs were measured for {costs.target} with {costs.draft or 'no draft model'}, and this is about "
+            f"{judged.target} with {judged.draft or 'no draft model'}; measure them for these models"
+        )
+    return costs if judged.draft is not None else replace(costs, draft_ms=0.0)

@@ -1,0 +1,99 @@
+"""what_if and other_drafts: every K, and every other draft, on a text that exists, without generating again.
+
+The numbers are `whatif`'s; which text may be asked, and how far the answer is exact, is `judged`'s to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .errors import SpecvizError
+from .judged import KS, check_readable, ids_of, judge_run, judge_text, loaded, of_run, refuse, rollouts, target_of
+from .trace import Trace
+from .whatif import WhatIf
+
+if TYPE_CHECKING:
+    import pandas
+
+    from .costing import Costs
+    from .models import LoadedModel
+
+__all__ = ["DraftOnText", "OtherDrafts", "judge_run", "judge_text", "other_drafts", "rollouts", "what_if"]
+Source = Trace | tuple[str | Sequence[int], str | Sequence[int]]
+
+
+def what_if(
+    source: Source,
+    ks: Sequence[int] = KS,
+    *,
+    target=None,
+    draft=None,
+    costs: Costs | None = None,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+) -> pandas.DataFrame:
+    """One row per K: k, expected_target_calls, tokens_per_call, speedup (nan without costs), calls_low, calls_high.
+
+    source: a trace (its own sampling counts), or (prompt, completion) as texts or token ids. target, draft: a name, a
+    folder or a loaded pair; a trace needs `draft` only for another draft than its own. calls_low, calls_high: 5 % and
+    95 % of the law of the number of calls. attrs["exact"] is False where the text may not be the target's own, and
+    attrs["note"] says why. Raises SpecvizError.
+    """
+    if isinstance(source, Trace):
+        judged = judge_run(source, target=target, draft=draft, deepest=max(ks))
+    else:
+        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        judged = judge_text(*source, target=target, draft=draft, deepest=max(ks), **sampling)
+    return judged.every_k(ks, costs).frame()
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOnText:
+    """What one draft model would have done with the text; `refusal` says why it cannot, and then there is no more."""
+
+    name: str
+    alpha: float | None = None  # mean of sum min(p, q) over all places
+    what_if: WhatIf | None = None
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherDrafts:
+    """The drafts asked so far."""
+
+    done: int
+    total: int
+    rows: tuple[DraftOnText, ...]
+
+
+def other_drafts(
+    recorded: Trace, target, drafts: Sequence, ks: Sequence[int] = KS, costs: Mapping[str, Costs] | None = None
+) -> Iterator[OtherDrafts]:
+    """One teacher-forced pass per draft model, a result after each. costs: by the draft's name. Raises SpecvizError."""
+    refuse(recorded)
+    target, rows = target_of(recorded, target), []
+    yield OtherDrafts(0, len(drafts), ())
+    for wanted in drafts:
+        rows.append(_draft_on_text(recorded, target, wanted, ks, costs or {}))
+        yield OtherDrafts(len(rows), len(drafts), tuple(rows))
+
+
+def _draft_on_text(recorded, target: LoadedModel, wanted, ks: Sequence[int], costs: Mapping[str, Costs]) -> DraftOnText:
+    from .score import score
+
+    name = wanted if isinstance(wanted, str) else getattr(wanted, "name", "draft")
+    prompt, text, sampling = ids_of(recorded)
+    try:
+        draft = loaded(wanted)
+        check_readable(target, draft, [*prompt, *text])
+    except SpecvizError as error:
+        return DraftOnText(name, refusal=str(error))
+    scored = score(target.cached_lm(), draft.cached_lm(), [*prompt, *text], len(text), sampling)
+    judged = of_run(recorded, draft.name, scored.p, scored.q, max(ks), None)
+    alpha = float(np.mean(scored.overlap))
+    return DraftOnText(draft.name, alpha, judged.every_k(ks, costs.get(draft.name)))

@@ -1,0 +1,81 @@
+"""Why is it slow: each factor by hand on scripted runs, and their product against the measured speedup."""
+
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+import traces
+from traces import Builder
+
+from specviz.breakdown import why_slow
+from specviz.errors import SpecvizError
+
+NAMES = ["shorter drafts", "rejections", "draft cost", "verify growth", "overhead"]
+
+
+@dataclass(frozen=True)
+class Costs:
+    target: str = "fable-target"
+    draft: str | None = "fable-draft"
+    draft_ms: float = 1.5
+    verify_ms: tuple[float, ...] = tuple(8.0 + 0.25 * n for n in range(9))
+    overhead_ms: float = 0.7
+
+
+def factors(recorded, costs=None, tokens_per_s=200.0, baseline=100.0):
+    made = why_slow(recorded, costs or Costs(), tokens_per_s=tokens_per_s, baseline_tokens_per_s=baseline)
+    assert [factor.name for factor in made.factors] == NAMES
+    return {factor.name: factor.value for factor in made.factors}
+
+
+@pytest.mark.parametrize("name", ["chain", "changed_k", "lookup", "truncated", "hostile"])
+@pytest.mark.parametrize("speeds", [(200.0, 100.0), (70.0, 110.0)])
+def test_the_product_is_the_measured_speedup(name, speeds):
+    made = why_slow(traces.ALL[name](), Costs(), tokens_per_s=speeds[0], baseline_tokens_per_s=speeds[1])
+    assert made.product == pytest.approx(speeds[0] / speeds[1], rel=1e-12)
+    assert made.speedup == pytest.approx(speeds[0] / speeds[1], rel=1e-12)
+    assert made.ideal == 1 + max(step.settings.k for step in traces.ALL[name]().steps)
+
+
+def test_each_factor_by_hand():
+    """Two steps at K = 4: four drafted and two kept, then two drafted and none kept: 4 tokens from 6 drafted."""
+    recorded = Builder().chain(4, 2).chain(2, 0).finish()
+    got = factors(recorded)
+    draft_ms, verify_ms = 1.5 * 3, (8 + 0.25 * 4 + 8 + 0.25 * 2) / 2
+    assert got["shorter drafts"] == pytest.approx((3 + 1) / 5)
+    assert got["rejections"] == pytest.approx(2 / 4)
+    assert got["draft cost"] == pytest.approx(8 / (8 + draft_ms))
+    assert got["verify growth"] == pytest.approx((8 + draft_ms) / (verify_ms + draft_ms))
+    assert got["overhead"] == pytest.approx((draft_ms + verify_ms) / (2 * 5) / (8 / 10))
+
+
+def test_the_ideal_loses_nothing():
+    recorded = Builder().chain(4, 4).chain(4, 4).finish()
+    free = replace(Costs(), draft_ms=0.0, verify_ms=(8.0,) * 6)
+    got = factors(recorded, free, tokens_per_s=5 * 125.0, baseline=125.0)
+    assert all(value == pytest.approx(1) for value in got.values())
+
+
+def test_proposals_without_a_model_cost_nothing_to_draft():
+    assert factors(traces.lookup())["draft cost"] == 1
+
+
+@pytest.mark.parametrize(
+    ("recorded", "costs", "says"),
+    [
+        (traces.plain, Costs(), "nothing was drafted"),
+        (traces.tree, Costs(), "trees"),
+        (traces.resampling_changed, Costs(), "changed during the run"),
+        (traces.chain, replace(Costs(), draft="other"), "other models"),
+        (traces.chain, replace(Costs(), verify_ms=(8.0, 8.1, 8.2)), "at most 2 tokens"),
+    ],
+)
+def test_what_cannot_be_taken_apart_is_refused_in_words(recorded, costs, says):
+    with pytest.raises(SpecvizError, match=says):
+        factors(recorded(), costs)
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, math.inf, math.nan])
+def test_a_speed_must_be_one(speed):
+    with pytest.raises(ValueError, match="baseline_tokens_per_s must be above 0"):
+        factors(traces.chain(), baseline=speed)
