@@ -14,12 +14,15 @@ _HOMES = {
     "Request": "request",
     "SpecvizError": "errors",
     "Trace": "trace",
+    "costs": "costing",
     "load_trace": "trace",
     "metrics": "measures",
+    "prove": "checks.proving",
     "run": "api",
     "stream": "api",
+    "what_if": "planning",
 }
-__all__ = ["METHODS", "RULES", "Request", "SpecvizError", "Trace", "load_trace", "metrics", "run", "stream"]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str):

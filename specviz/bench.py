@@ -18,6 +18,7 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from . import trace
+from .accept import Rule
 from .drafters import METHODS
 from .drafters.draft_model import ModelDrafter
 from .draws import Seeded
@@ -83,15 +84,16 @@ def specviz_contender(
     k: int,
     params: Mapping[str, int] = MappingProxyType({}),
     label: str | None = None,
+    rule: Rule | None = None,
 ) -> Contender:
-    """The engine with its recorder, as the page runs them. label: its name in the table, by default the method's."""
+    """The engine with its recorder, as the page runs them. label: its name in the table, by default the method's;
+    rule: by default the method's too."""
     method = METHODS[method_name]
-    params = method.checked(params)
+    params, rule = method.checked(params), rule or RULES[method.default_rule]
 
     def generate(job: Job) -> Sample:
         target_lm = target.cached_lm()
         roles = {} if draft is None else {"draft": draft.cached_lm()}
-        rule = RULES[method.default_rule]
         plan = Plan(target_lm, method.build(roles, params), rule, job.sampling, k)
         settings = trace.Settings(
             k, "constant", *astuple(job.sampling), method_name, params, rule.name, rule.lossless,

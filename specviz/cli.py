@@ -1,4 +1,4 @@
-"""python -m specviz run | show | bench | models. Heavy packages are imported by the commands that need them."""
+"""python -m specviz run | show | prove | bench | models. Heavy packages are imported by the commands that need them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .catalog import default_pair
+from .checks import command
 from .errors import SpecvizError
 from .trace import Step, Trace, load_trace
 from .views.terminal import event_text, generated_text, neutral, numbers_text, wants_colour
@@ -33,11 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specviz", description="Speculative decoding, step by step.")
-    commands = parser.add_subparsers(required=True, metavar="run | show | bench | models")
+    commands = parser.add_subparsers(required=True, metavar="run | show | prove | bench | models")
     _add_run(commands.add_parser("run", help="generate and print every token with its fate"))
     show = commands.add_parser("show", help="replay a recorded trace")
     show.add_argument("file", type=Path)
     show.set_defaults(command=_show)
+    prove = commands.add_parser("prove", help="check a pair and a rule, or someone else's samples, against the target")
+    command.add_arguments(prove)
+    prove.set_defaults(command=command.run)
     _add_bench(commands.add_parser("bench", help="measure against no draft and against transformers' generate"))
     models = commands.add_parser("models", help="list bundled and cached models and what fits together")
     models.set_defaults(command=_models)
@@ -80,6 +84,10 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=_positive, default=3, help="of every prompt (default: %(default)s)")
     parser.add_argument("--threads", type=_positive, help="of torch on the CPU")
     parser.add_argument("--overhead", action="store_true", help="only: a step's overhead at contexts of 100 and 4,000")
+    parser.add_argument("--costs", action="store_true", help="only: what one drafted token and each check cost here")
+    parser.add_argument(
+        "--context", type=_positive, default=128, help="tokens before what --costs measures (default: %(default)s)"
+    )
     parser.set_defaults(command=_bench)
 
 
@@ -162,12 +170,16 @@ def _models(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     import torch
 
-    from . import bench_report
+    from . import bench_report, costing_report
 
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.overhead:
         print(bench_report.overhead())
+        return 0
+    if options.costs:
+        for line in costing_report.lines(target=options.target, draft=options.draft, context_length=options.context):
+            print(line, flush=True)
         return 0
     settings = {name: getattr(options, name) for name in ("target", "draft", "k", "num_tokens", "repeats")}
     for line in bench_report.lines(**settings):

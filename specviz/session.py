@@ -33,6 +33,7 @@ from .score import score
 from .settings import settings
 
 Entry = TypeVar("Entry")
+Result = TypeVar("Result")
 SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls again
 
 
@@ -57,6 +58,22 @@ class Workbench:
         self.engine = FairLock(1)
         self.places = FairLock(settings().max_runs)
         self.baselines: dict[tuple, Mapping[str, object]] = {}
+
+    def in_turns(self, work: Generator[Result, None, None]) -> Iterator[Result]:
+        """Each result of `work` is made with the engine to itself; between two of them others have their turn."""
+        try:
+            while True:
+                ticket = self.engine.join()
+                try:
+                    ticket.ready.wait()
+                    result = next(work)
+                except StopIteration:
+                    return
+                finally:
+                    self.engine.leave(ticket)
+                yield result
+        finally:
+            work.close()
 
 
 _shared: list[Workbench] = []

@@ -1,10 +1,12 @@
-"""The measured speed behind "faster": a method against no draft, alternating, warmed up, alone on the engine."""
+"""The measured speed behind "faster": a method against no draft, alternating, warmed up, each alone on the engine."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Generator
+from dataclasses import dataclass
 
-from .bench import Job, Prompt, specviz_contender
+from .bench import Contender, Job, Prompt, specviz_contender
 from .cast import Cast
 from .controls import Controls
 from .errors import SpecvizError
@@ -15,38 +17,62 @@ from .session import Workbench, baseline_key
 NUM_TOKENS, REPEATS = 64, 3
 
 
-def measure(request: Request, bench: Workbench) -> dict[str, object]:
-    """Runs the request's method and no draft in turn, and remembers the baseline for later runs.
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """done, total: runs made. The rest stands when they are equal: medians of tokens/s, and their ratio."""
 
-    Returns baseline_tokens_per_s, tokens_per_s, speedup (their ratio) and a note saying how. Prefill counts on both
-    sides. Holds the engine until it is done, about a second on the bundled pair. Raises SpecvizError.
+    done: int
+    total: int
+    baseline_tokens_per_s: float = 0.0
+    tokens_per_s: float = 0.0
+    note: str = ""
+
+    @property
+    def speedup(self) -> float:
+        return self.tokens_per_s / self.baseline_tokens_per_s
+
+
+def measuring(request: Request, bench: Workbench) -> Generator[Speed, None, None]:
+    """Runs the request's method and no draft in turn, one run per result, and remembers the baseline for later runs.
+
+    The caller holds the engine while it asks for the next result. Prefill counts on both sides. Raises SpecvizError.
     """
     cast = Cast(request.checked(), bench.library)
     cast.take(Controls(request).values())
+    job, contenders = _job(cast, request), _contenders(cast, request)
+    total = (REPEATS + 1) * len(contenders)
+    rates: list[list[float]] = [[] for _ in contenders]
+    for done in range(total):
+        yield Speed(done, total)
+        rates[done % len(contenders)].append(contenders[done % len(contenders)](job).tokens_per_s)
+    baseline, speed = (statistics.median(measured[1:]) for measured in rates)  # the first round warms up
+    bench.baselines[baseline_key(cast.settings)] = {
+        "tokens_per_s": round(baseline, 3),
+        "num_tokens": job.num_tokens,
+        "environment": environment(cast.plan.target.device),
+    }
+    note = f"median of {REPEATS} alternated runs of {job.num_tokens} tokens, warmed up, each alone on the engine"
+    yield Speed(total, total, baseline, speed, note)
+
+
+def measure(request: Request, bench: Workbench) -> Speed:
+    """`measuring` to its end; others have their turn at the engine between two runs."""
+    *_, speed = bench.in_turns(measuring(request, bench))
+    return speed
+
+
+def _job(cast: Cast, request: Request) -> Job:
     _, tokens = cast.prompt()
     num_tokens = min(NUM_TOKENS, cast.plan.target.context_limit - len(tokens))
     if num_tokens < 1:
         raise SpecvizError(f"the prompt leaves no room to measure: it has {len(tokens)} tokens; shorten it")
-    job = Job(Prompt("", "", tuple(tokens)), cast.plan.sampling, request.seed, num_tokens)
-    contenders = [
+    return Job(Prompt("", "", tuple(tokens)), cast.plan.sampling, request.seed, num_tokens)
+
+
+def _contenders(cast: Cast, request: Request) -> list[Contender]:
+    """No draft, and what was asked for."""
+    own = {"params": cast.settings.params, "rule": cast.plan.rule}
+    return [
         specviz_contender("none", cast.target, None, request.k),
-        specviz_contender(request.method, cast.target, cast.draft, request.k, cast.settings.params),
+        specviz_contender(request.method, cast.target, cast.draft, request.k, **own),
     ]
-    ticket = bench.engine.join()
-    try:
-        ticket.ready.wait()
-        rounds = [[contender(job).tokens_per_s for contender in contenders] for _ in range(REPEATS + 1)][1:]
-    finally:
-        bench.engine.leave(ticket)
-    baseline, speed = (statistics.median(rates) for rates in zip(*rounds, strict=True))
-    bench.baselines[baseline_key(cast.settings)] = {
-        "tokens_per_s": round(baseline, 3),
-        "num_tokens": num_tokens,
-        "environment": environment(cast.plan.target.device),
-    }
-    return {
-        "baseline_tokens_per_s": baseline,
-        "tokens_per_s": speed,
-        "speedup": speed / baseline,
-        "note": f"median of {REPEATS} alternated runs of {num_tokens} tokens, warmed up, alone on the engine",
-    }

@@ -266,11 +266,11 @@ ALMOST_FULL = tuple(1 + number % 200 for number in range(246))
 def test_a_measurement_is_the_baseline_of_the_runs_that_follow(bench):
     request = begin(bench, prompt="", prompt_ids=ALMOST_FULL).request
     found = speed.measure(request, bench)
-    assert found["baseline_tokens_per_s"] > 0
-    assert found["speedup"] == found["tokens_per_s"] / found["baseline_tokens_per_s"] > 0
-    assert "alone on the engine" in found["note"]
+    assert found.baseline_tokens_per_s > 0
+    assert found.speedup == found.tokens_per_s / found.baseline_tokens_per_s > 0
+    assert "alone on the engine" in found.note
     baseline = made(bench).footer.baseline
-    assert baseline["tokens_per_s"] == pytest.approx(found["baseline_tokens_per_s"], abs=1e-3)
+    assert baseline["tokens_per_s"] == pytest.approx(found.baseline_tokens_per_s, abs=1e-3)
     assert baseline["num_tokens"] == 256 - len(ALMOST_FULL)
     assert baseline["environment"] == made(bench).header.environment
     assert is_free(bench)
@@ -298,4 +298,4 @@ def test_a_measurement_waits_for_its_turn(bench):
     assert found == []
     bench.engine.leave(holder)
     measuring.join(LONG_S)
-    assert found[0]["tokens_per_s"] > 0
+    assert found[0].tokens_per_s > 0

@@ -85,9 +85,17 @@
     const sections = new Map();
     const host = {
       root,
-      act: (name, does, values) => trigger('act', { section: name, do: does, values, place: place() }),
+      act: (name, does, values) => {
+        setBusy(true);
+        trigger('act', { section: name, do: does, values, place: place() });
+      },
       halt: () => trigger('halt', {}),
     };
+
+    function setBusy(isBusy) {
+      root.toggleAttribute('data-busy', isBusy);
+      for (const made of root.querySelectorAll('[data-act]')) made.disabled = isBusy;
+    }
 
     function take(message) {
       if (message.order) {
@@ -98,8 +106,7 @@
         sections.get(each.id).set(each);
       }
       for (const name of message.order || []) body.append(sections.get(name).node);
-      root.toggleAttribute('data-busy', Boolean(message.busy));
-      for (const made of root.querySelectorAll('[data-act]')) made.disabled = Boolean(message.busy);
+      setBusy(Boolean(message.busy));
       live.textContent = message.say || '';
     }
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from specviz.session import Workbench
+from specviz.ui.checking import Checking
+from specviz.ui.comparing import Comparing
 from specviz.ui.offer import Offer
 from specviz.ui.registry import Registry
 from specviz.ui.reports import Report
 
 
 def reports(registry: Registry, bench: Workbench, offer: Offer) -> dict[str, Report]:
-    return {"compare": Report([], registry, bench), "check": Report([], registry, bench)}
+    pages = {"compare": Comparing(bench, offer), "check": Checking(bench, offer)}
+    return {name: Report(page.sections(), registry, bench) for name, page in pages.items()}

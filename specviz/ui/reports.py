@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from specviz.errors import SpecvizError
 from specviz.session import Workbench
-from specviz.trace import Trace
+from specviz.trace import Settings, Trace
 from specviz.ui.registry import Registry
 
 Props = dict[str, Any]
@@ -45,8 +45,13 @@ class Look:
     place: Place
     trace: Trace | None
 
+    @property
+    def settings(self) -> Settings | None:
+        """Those of the newest step; None before there is one."""
+        return self.trace.steps[-1].settings if self.trace is not None and self.trace.steps else None
 
-Work = Iterator[Props]
+
+Work = Generator[Props, None, None]
 """A section that grows: every value is the whole section."""
 
 
@@ -69,15 +74,19 @@ class _Desk:
         self.keys: dict[str, object] = {}
         self.shown: dict[str, Props] = {}
         self.stop = threading.Event()
-        self._working = threading.Lock()
+        self.busy: str | None = None  # the section that is being worked at
+        self._guard = threading.Lock()
 
-    def claim(self) -> bool:
-        if is_free := self._working.acquire(blocking=False):
-            self.stop.clear()
+    def claim(self, name: str) -> bool:
+        with self._guard:
+            if is_free := self.busy is None:
+                self.busy = name
+                self.stop.clear()
         return is_free
 
     def free(self) -> None:
-        self._working.release()
+        with self._guard:
+            self.busy = None
 
 
 class Report:
@@ -94,10 +103,15 @@ class Report:
         fresh = [section for section in self._sections.values() if desk.keys.get(section.name) != section.key(look)]
         for section in fresh:
             desk.keys[section.name], desk.shown[section.name] = section.key(look), section.begin(look)
-        yield _message([desk.shown[name] for name in self._sections], order=list(self._sections))
-        for section in fresh:
-            if section.opening is not None:
-                yield from self._work(desk, section.name, section.opening(look))
+        opening = [section for section in fresh if section.opening is not None]
+        whole = [desk.shown[name] for name in self._sections]
+        if opening and desk.claim(opening[0].name):
+            yield _message(whole, order=list(self._sections), busy=desk.busy)
+            yield from self._work(desk, look, [(section.name, section.opening(look)) for section in opening])
+            return
+        for section in opening:  # another time, when nothing else is being worked at
+            desk.keys.pop(section.name)
+        yield _message(whole, order=list(self._sections), busy=desk.busy)
 
     def act(self, session: str, data: Mapping[str, Any]) -> Iterator[str]:
         """What a button of a section does. Raises SpecvizError."""
@@ -106,7 +120,10 @@ class Report:
         action = section and section.acts.get(str(data.get("do")))
         if action is None:
             raise SpecvizError("this page has no such button any more: load it again")
-        yield from self._work(desk, section.name, action(look, _texts(data.get("values"))))
+        if not desk.claim(section.name):
+            yield _message([], busy=desk.busy)
+            raise SpecvizError("one piece of work at a time: wait for the one that goes on, or stop it")
+        yield from self._work(desk, look, [(section.name, action(look, _texts(data.get("values"))))])
 
     def halt(self, session: str) -> None:
         """Ends the work that goes on, after its present turn."""
@@ -127,35 +144,34 @@ class Report:
         view = self._registry.get(place.run)
         return Look(place, None if view is None or view.trace.header is None else view.trace)
 
-    def _work(self, desk: _Desk, name: str, work: Work) -> Iterator[str]:
-        if not desk.claim():
-            raise SpecvizError("one piece of work at a time: wait for the one that goes on, or stop it")
+    def _work(self, desk: _Desk, look: Look, works: Sequence[tuple[str, Work]]) -> Iterator[str]:
+        """Drives each section's work in turn; the desk has been claimed for them, and is free in the end."""
+        names = [name for name, _ in works]
         try:
-            for props in self._in_turns(work, desk.stop):
-                desk.shown[name] = props
-                yield _message([props], busy=name)
-            yield _message([desk.shown[name]])
+            for name, work in works:
+                for props in self._bench.in_turns(work):
+                    desk.shown[name] = props
+                    yield _message([props], busy=name)
+                    if desk.stop.is_set():
+                        break
         except SpecvizError:
-            yield _message([desk.shown[name]])
+            desk.free()
+            yield self._settled(desk, look, names)
             raise
         finally:
             desk.free()
+        yield self._settled(desk, look, names)
 
-    def _in_turns(self, work: Work, stop: threading.Event) -> Work:
-        """Each step of the work has the engine for itself; between two of them others have their turn."""
-        try:
-            while not stop.is_set():
-                ticket = self._bench.engine.join()
-                try:
-                    ticket.ready.wait()
-                    props = next(work, None)
-                finally:
-                    self._bench.engine.leave(ticket)
-                if props is None:
-                    return
-                yield props
-        finally:
-            work.close()
+    def _settled(self, desk: _Desk, look: Look, names: Sequence[str]) -> str:
+        """These sections as they have become, and those that depend on what was found."""
+        changed = [section for section in self._sections.values() if desk.keys.get(section.name) != section.key(look)]
+        others = [section for section in changed if section.name not in names and section.name in desk.keys]
+        for section in changed:
+            if section.name in desk.keys:
+                desk.keys[section.name] = section.key(look)
+        for section in others:
+            desk.shown[section.name] = section.begin(look)
+        return _message([desk.shown[name] for name in (*names, *(section.name for section in others))])
 
 
 def _texts(values: Any) -> dict[str, str]:

@@ -1,0 +1,182 @@
+"""The Check page: the identity, one step, whole texts, all rules side by side, and the pair itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+
+from specviz.accept import Rule
+from specviz.checks.end_to_end import EndToEnd, FirstToken, end_to_end, first_token
+from specviz.checks.greedy import Greedy, greedy
+from specviz.checks.one_step import Place, Redraws, identity, places, redraws, rule_here, worst_place
+from specviz.checks.pair import Pair
+from specviz.checks.proving import BROKEN_PREFIX, FIRST_TOKENS, bundled_prompts, rule_named
+from specviz.checks.self_checks import SelfCheck, self_checks
+from specviz.checks.side_by_side import SideBySide, side_by_side
+from specviz.errors import SpecvizError
+from specviz.rules import RULES
+from specviz.rules.broken import BROKEN
+from specviz.sampling import Sampling
+from specviz.session import Workbench
+from specviz.trace import Trace
+from specviz.ui.models_of import models_of
+from specviz.ui.offer import Offer
+from specviz.ui.reports import Look, Props, Section, Work, one_of, whole_number
+from specviz.views import check, check_texts
+from specviz.views import side_by_side as side_view
+
+SLICE_S = 0.3  # how long the engine is held for gathering
+GREEDY_TOKENS = 64
+OPTIONS = [(rule.title, name) for name, rule in RULES.items()]
+OPTIONS += [(f"{rule.title} (a mistake)", f"{BROKEN_PREFIX}{name}") for name, rule in BROKEN.items()]
+NO_PLACE = "there is no drafted token with the draft model's odds in this run; make one with a draft model"
+
+
+class Checking:
+    """The sections of the page."""
+
+    def __init__(self, bench: Workbench, offer: Offer) -> None:
+        self._bench, self._offer = bench, offer
+
+    def sections(self) -> list[Section]:
+        return [
+            Section("identity", _place, lambda look: check.identity(None, str), opening=self._identity),
+            Section("one_step", _run, _no_step, {"redraw": self._redraw}, self._one_step),
+            Section("end_to_end", _settings, _no_texts, {"write": self._write}),
+            Section("side_by_side", _run, lambda look: side_view.side_by_side(None), {"judge": self._judge}),
+            Section("self_checks", _settings, lambda look: check.self_checks(()), {"self": self._self}),
+            Section("someone_else", _settings, lambda look: check.someone_else(self._target_name(look))),
+        ]
+
+    def _target_name(self, look: Look) -> str:
+        return self._offer.first.target if look.settings is None else look.settings.target
+
+    def _pair(self, trace: Trace | None) -> Pair:
+        target, draft = models_of(trace, self._bench, self._offer)
+        settings = trace.steps[-1].settings
+        return Pair(target, draft, settings.method, dict(settings.params))
+
+    def _places(self, look: Look, waiting: Props) -> Generator[Props, None, list[Place]]:
+        """The places of the run; `waiting` is shown whenever the engine has been held long enough."""
+        target, draft = models_of(look.trace, self._bench, self._offer)
+        found, told = [], time.monotonic()
+        for place in places(look.trace, target, draft):
+            found.append(place)
+            if time.monotonic() - told > SLICE_S:
+                yield waiting
+                told = time.monotonic()
+        return found
+
+    # ---- one place --------------------------------------------------------------------------------------------------
+
+    def _identity(self, look: Look) -> Work:
+        """At the pinned token where the draft gave odds for it, else where the models agree about half."""
+        if look.settings is None:
+            return
+        if found := (yield from self._places(look, check.identity(None, str))):
+            place = _pinned(look, found) or worst_place(found, RULES["speculative_sampling"])
+            yield check.identity(identity(place), self._names(look))
+
+    def _one_step(self, look: Look) -> Work:
+        if look.settings is not None and look.settings.draft_model and look.settings.rule in RULES:
+            yield from self._at_worst(look, look.settings.rule, check.REDRAWS[1], None)
+
+    def _redraw(self, look: Look, values: Mapping[str, str]) -> Work:
+        name = one_of(values, "rule", [name for _, name in OPTIONS])
+        n = whole_number(values, "n", check.REDRAWS[0], check.REDRAWS[2])
+        yield from self._at_worst(look, name, n, lambda place: redraws(place, rule_named(name), n))
+
+    def _at_worst(self, look: Look, name: str, n: int, work: Callable[[Place], Iterable[Redraws]] | None) -> Work:
+        """The section at the place where this rule errs most, and what is redrawn there."""
+        rule = rule_named(name)
+        found = yield from self._places(look, check.one_step(OPTIONS, name, None, None, str, n=n))
+        if not any(place.is_judged for place in found):
+            raise SpecvizError(NO_PLACE)
+        place = worst_place(found, rule)
+        every = [rule_here(place, each) for each in _every_rule()]
+        shown = {"n": n, "at": (place.step, place.node), "others": every}
+        here, names = rule_here(place, rule), self._names(look)
+        yield check.one_step(OPTIONS, name, here, None, names, **shown)
+        for result in work(place) if work is not None else ():
+            yield check.one_step(OPTIONS, name, here, result, names, **shown)
+
+    def _names(self, look: Look) -> Callable[[int], str]:
+        return models_of(look.trace, self._bench, self._offer)[0].text.label
+
+    # ---- whole texts ------------------------------------------------------------------------------------------------
+
+    def _write(self, look: Look, values: Mapping[str, str]) -> Work:
+        name = one_of(values, "rule", [name for _, name in OPTIONS])
+        tokens = whole_number(values, "tokens", check_texts.TOKENS[0], check_texts.TOKENS[2])
+        pair, rule, sampling, k = self._pair(look.trace), rule_named(name), _sampling(look.trace), _k(look.trace)
+        prompts, names = bundled_prompts(pair.target), self._names(look)
+
+        def section(result: EndToEnd | None, first: FirstToken | None, same: Greedy | None) -> Props:
+            return check_texts.end_to_end(OPTIONS, name, result, names, first=first, greedy=same, tokens=tokens)
+
+        if sampling.temperature == 0:
+            length = max(8, min(GREEDY_TOKENS, tokens // len(prompts)))
+            for same in greedy(pair, rule, prompts, k, length):
+                yield section(None, None, same)
+            return
+        result = None
+        for result in end_to_end(pair, rule, prompts, sampling, k, tokens):
+            yield section(result, None, None)
+        for first in first_token(pair, rule, prompts[0], sampling, k, max(1, round(FIRST_TOKENS * tokens))):
+            yield section(result, first, None)
+
+    # ---- rules, and the pair ----------------------------------------------------------------------------------------
+
+    def _judge(self, look: Look, values: Mapping[str, str]) -> Work:
+        result: SideBySide | None = None
+        yield side_view.side_by_side(None)
+        for result in side_by_side(look.trace, *models_of(look.trace, self._bench, self._offer)):
+            yield side_view.side_by_side(result)
+
+    def _self(self, look: Look, values: Mapping[str, str]) -> Work:
+        pair, found = self._pair(look.trace), []
+        prompt = [token.id for token in look.trace.header.prompt.tokens]
+        for one in self_checks(pair, prompt, _sampling(look.trace), _k(look.trace)):
+            found: list[SelfCheck] = [*found, one]
+            yield check.self_checks(found)
+
+
+def _every_rule() -> Sequence[Rule]:
+    return (*RULES.values(), *BROKEN.values())
+
+
+def _pinned(look: Look, found: Sequence[Place]) -> Place | None:
+    """The place of the pinned token: its own, or for the target's own token that of the one it replaced."""
+    step, ref = look.place.step, look.place.ref
+    here = [place for place in found if place.step == step and (place.is_judged or str(place.node) == ref)]
+    exact = [place for place in here if str(place.node) == ref]
+    return (exact or here or [None])[-1]
+
+
+def _run(look: Look) -> tuple[object, ...]:
+    return (look.place.run, len(look.trace.steps) if look.trace is not None else 0)
+
+
+def _place(look: Look) -> tuple[object, ...]:
+    return (*_run(look), look.place.step, look.place.ref)
+
+
+def _settings(look: Look) -> object:
+    return look.settings
+
+
+def _sampling(trace: Trace) -> Sampling:
+    settings = trace.steps[-1].settings
+    return Sampling(settings.temperature, settings.top_k, settings.top_p)
+
+
+def _k(trace: Trace) -> int:
+    return max(1, trace.steps[-1].settings.k)
+
+
+def _no_step(look: Look) -> Props:
+    return check.one_step(OPTIONS, OPTIONS[0][1], None, None, str)
+
+
+def _no_texts(look: Look) -> Props:
+    return check_texts.end_to_end(OPTIONS, OPTIONS[0][1], None, str)
