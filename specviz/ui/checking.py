@@ -70,16 +70,20 @@ class Checking:
     # ---- one place --------------------------------------------------------------------------------------------------
 
     def _identity(self, look: Look) -> Work:
-        """At the pinned token where the draft gave odds for it, else where the models agree about half."""
-        if look.settings is None:
-            return
-        if found := (yield from self._places(look, check.identity(None, str))):
-            place = _pinned(look, found) or worst_place(found, RULES["speculative_sampling"])
-            yield check.identity(identity(place), self._names(look))
+        """At the pinned token where the draft gave odds for it, else at the first place where it did."""
+        try:
+            if found := (yield from self._places(look, check.identity(None, str))):
+                place = _pinned(look, found) or found[0]
+                yield check.identity(identity(place), self._names(look))
+        except SpecvizError as refusal:
+            yield check.identity(None, str, refusal=str(refusal))
 
     def _one_step(self, look: Look) -> Work:
-        if look.settings is not None and look.settings.draft_model and look.settings.rule in RULES:
-            yield from self._at_worst(look, look.settings.rule, check.REDRAWS[1], None)
+        rule = _rule_in_force(look)
+        try:
+            yield from self._at_worst(look, rule, check.REDRAWS[1], None)
+        except SpecvizError as refusal:
+            yield check.one_step(OPTIONS, rule, None, None, str, refusal=str(refusal))
 
     def _redraw(self, look: Look, values: Mapping[str, str]) -> Work:
         name = one_of(values, "rule", [name for _, name in OPTIONS])
@@ -174,9 +178,14 @@ def _k(trace: Trace) -> int:
     return max(1, trace.steps[-1].settings.k)
 
 
+def _rule_in_force(look: Look) -> str:
+    rule = None if look.settings is None else look.settings.rule
+    return rule if rule in RULES else OPTIONS[0][1]
+
+
 def _no_step(look: Look) -> Props:
-    return check.one_step(OPTIONS, OPTIONS[0][1], None, None, str)
+    return check.one_step(OPTIONS, _rule_in_force(look), None, None, str)
 
 
 def _no_texts(look: Look) -> Props:
-    return check_texts.end_to_end(OPTIONS, OPTIONS[0][1], None, str)
+    return check_texts.end_to_end(OPTIONS, _rule_in_force(look), None, str)

@@ -19,6 +19,7 @@ from specviz.ui.registry import Registry
 
 Props = dict[str, Any]
 MOST_SESSIONS = 500
+NEVER = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,7 @@ class Report:
     def look(self, session: str, data: Mapping[str, Any]) -> Iterator[str]:
         """The whole page for what is looked at now; what depends on nothing that has changed stays as it was."""
         desk, look = self._desk(session), self._seen(data)
-        fresh = [section for section in self._sections.values() if desk.keys.get(section.name) != section.key(look)]
-        for section in fresh:
-            desk.keys[section.name], desk.shown[section.name] = section.key(look), section.begin(look)
-        opening = [section for section in fresh if section.opening is not None]
+        opening = [section for section in self._begun(desk, look) if section.opening is not None]
         whole = [desk.shown[name] for name in self._sections]
         if opening and desk.claim(opening[0].name):
             yield _message(whole, order=list(self._sections), busy=desk.busy)
@@ -123,6 +121,8 @@ class Report:
         if not desk.claim(section.name):
             yield _message([], busy=desk.busy)
             raise SpecvizError("one piece of work at a time: wait for the one that goes on, or stop it")
+        if section.name not in desk.shown:  # a page from before this server was started, or one long forgotten
+            self._begun(desk, look)
         yield from self._work(desk, look, [(section.name, action(look, _texts(data.get("values"))))])
 
     def halt(self, session: str) -> None:
@@ -164,14 +164,18 @@ class Report:
 
     def _settled(self, desk: _Desk, look: Look, names: Sequence[str]) -> str:
         """These sections as they have become, and those that depend on what was found."""
-        changed = [section for section in self._sections.values() if desk.keys.get(section.name) != section.key(look)]
-        others = [section for section in changed if section.name not in names and section.name in desk.keys]
-        for section in changed:
-            if section.name in desk.keys:
-                desk.keys[section.name] = section.key(look)
-        for section in others:
-            desk.shown[section.name] = section.begin(look)
-        return _message([desk.shown[name] for name in (*names, *(section.name for section in others))])
+        found = {name: desk.shown[name] for name in names}
+        others = [section.name for section in self._begun(desk, look) if section.name not in names]
+        desk.shown |= found
+        return _message([desk.shown[name] for name in (*names, *others)])
+
+    def _begun(self, desk: _Desk, look: Look) -> list[Section]:
+        """The sections whose contents depend on something else than before, begun anew."""
+        sections = self._sections.values()
+        fresh = [section for section in sections if desk.keys.get(section.name, NEVER) != section.key(look)]
+        for section in fresh:
+            desk.keys[section.name], desk.shown[section.name] = section.key(look), section.begin(look)
+        return fresh
 
 
 def _texts(values: Any) -> dict[str, str]:

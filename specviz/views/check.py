@@ -34,10 +34,10 @@ IDENTITY_LEAD = (
 )
 
 
-def identity(result: Identity | None, names: Names) -> Props:
-    """Agreed and owed shares stacked to p, token by token, at the pinned place."""
+def identity(result: Identity | None, names: Names, *, refusal: str = "") -> Props:
+    """Agreed and owed shares stacked to p, token by token, at the pinned place. refusal: why there are none."""
     if result is None:
-        missing = "No place yet. Make a run with a draft model on Explore, and pin a drafted token."
+        missing = refusal or "No place yet. Make a run with a draft model on Explore, and pin a drafted token."
         return blocks.section(IDENTITY, "The identity", IDENTITY_LEAD, (), [blocks.words(missing)])
     key = [("both", "both models agree: min(p, q)"), ("owed", "owed: p - q where p is larger")]
     heads = ("p, target", "q, draft", "agreed", "owed", "agreed + owed")
@@ -86,16 +86,17 @@ def one_step(
     n: int = REDRAWS[1],
     at: tuple[int, int] | None = None,
     others: Sequence[RuleHere] = (),
+    refusal: str = "",
 ) -> Props:
     """One place of the run. options: the rules as (words, name); at: (step, drafted token), counted from 0; others:
-    the same place under every rule."""
+    the same place under every rule; refusal: why there is no place."""
     controls = [
         blocks.choice("rule", "Rule", options, rule),
         blocks.count("n", "Redraws", n, REDRAWS[0], REDRAWS[2]),
         blocks.button("redraw", "Redraw", primary=True),
     ]
     if here is None or at is None:
-        missing = "No place yet. Make a run with a draft model on Explore; then press Redraw."
+        missing = refusal or "No place yet. Make a run with a draft model on Explore; then press Redraw."
         return blocks.section(ONE_STEP, "One step", ONE_STEP_LEAD, controls, [blocks.words(missing)])
     shown = [blocks.words(_place_words(here, at)), _formula(here)]
     if redraws is not None:

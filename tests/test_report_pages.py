@@ -1,0 +1,212 @@
+"""Compare and Check over tiny models: every button, every state without a result, and traces that cannot be asked."""
+
+import json
+import re
+from contextlib import suppress
+
+import pytest
+import served
+import traces
+
+from specviz import session
+from specviz.errors import SpecvizError
+from specviz.session import Workbench
+from specviz.ui.checking import OPTIONS
+from specviz.ui.registry import Registry
+from specviz.ui.report_pages import reports
+
+BUTTONS = {
+    "compare": [("costs", "measure", {"context_length": "16"}), ("other-drafts", "ask", {}), ("why-slow", "speed", {})],
+    "check": [
+        ("one_step", "redraw", {"rule": "speculative_sampling", "n": "1000"}),
+        ("end_to_end", "write", {"rule": "speculative_sampling", "tokens": "100"}),
+        ("side_by_side", "judge", {}),
+        ("self_checks", "self", {}),
+    ],
+}
+
+NOT_HERE = r"is another model than|no run to look at"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return served.tiny_library(tmp_path_factory.mktemp("models"))
+
+
+class Visit:
+    """One browser before both pages, with a trace on its stage."""
+
+    def __init__(self, library, trace=None):
+        self.bench, registry = Workbench(library), Registry()
+        self.pages = reports(registry, self.bench, served.tiny_offer())
+        self.run = None if trace is None else registry.add_trace("one", trace).id
+
+    def look(self, page, step=None, ref=None):
+        said = self.pages[page].look("one", {"place": {"run": self.run, "step": step, "ref": ref}})
+        found = {}
+        for message in map(json.loads, said):
+            found |= {section["id"]: section for section in message["sections"]}
+        return found
+
+    def press(self, page, section, does, values, step=None, ref=None):
+        place = {"run": self.run, "step": step, "ref": ref}
+        data = {"section": section, "do": does, "values": values, "place": place}
+        *_, last = self.pages[page].act("one", data)
+        return {each["id"]: each for each in json.loads(last)["sections"]}
+
+
+def made(library, **changes):
+    request = served.tiny_offer(max_new_tokens=24).first
+    run = session.open_run(served.replace(request, **changes), bench=Workbench(library))
+    for _ in run.events():
+        pass
+    return run.trace
+
+
+@pytest.fixture(scope="module")
+def trace(library):
+    return made(library)
+
+
+def kinds(section):
+    return [block["kind"] for block in section["blocks"]]
+
+
+def said(section):
+    return json.dumps(section["blocks"], ensure_ascii=False)
+
+
+@pytest.mark.parametrize("page", ["compare", "check"])
+def test_without_a_run_every_section_says_what_is_missing(library, page):
+    for section in Visit(library).look(page).values():
+        assert "words" in kinds(section), section["id"]
+        assert "chart" not in kinds(section)
+
+
+@pytest.mark.parametrize("page", ["compare", "check"])
+def test_without_a_run_every_button_says_so(library, page):
+    visit = Visit(library)
+    for section, does, values in BUTTONS[page]:
+        with pytest.raises(SpecvizError, match="there is no run to look at"):
+            visit.press(page, section, does, values)
+    assert len(visit.bench.engine) == 0
+
+
+def test_every_k_needs_no_button(library, trace):
+    section = Visit(library, trace).look("compare")["every-k"]
+    assert kinds(section)[:2] == ["words", "segments"]
+    assert section["blocks"][1]["by_k"]["4"]["lengths"] == [len(step.emitted) for step in trace.steps]
+
+
+def test_measured_costs_reach_every_section_that_needs_them(library, trace):
+    visit = Visit(library, trace)
+    assert said(visit.look("compare")["every-k"]).count("speedup for every K appears") == 1
+    found = visit.press("compare", "costs", "measure", {"context_length": "16"})
+    assert set(found) == {"costs", "every-k", "theory", "why-slow"}
+    assert "With the measured costs the best is" in said(found["every-k"])
+    assert "“Measure the speed” here" in said(found["why-slow"])
+    found = visit.press("compare", "why-slow", "speed", {})
+    assert kinds(found["why-slow"]) == ["words", "chart", "table"]
+
+
+def test_other_drafts_are_asked_and_a_stranger_is_refused_in_words(library, trace):
+    found = Visit(library, trace).press("compare", "other-drafts", "ask", {})["other-drafts"]
+    rows = found["blocks"][0]["rows"]
+    assert "tiny-draft" in [row[0] for row in rows]
+
+
+def test_the_identity_is_shown_at_the_pinned_token(library, trace):
+    step = next(step for step in trace.steps if len([t for t in step.draft if t.is_judged]) > 1)
+    visit = Visit(library, trace)
+    for node in ("0", "1"):
+        section = visit.look("check", step.index, node)["identity"]
+        assert f"Step {step.index + 1}, drafted token {int(node) + 1}:" in said(section)
+        assert "exact (enumerated)" in said(section)
+
+
+def test_at_the_last_token_the_identity_is_that_of_the_one_it_replaced(library, trace):
+    step = next(step for step in trace.steps if step.emitted[-1].kind == "resampled")
+    cut = next(node for node, token in enumerate(step.draft) if token.status == "rejected")
+    section = Visit(library, trace).look("check", step.index, "last")["identity"]
+    assert f"Step {step.index + 1}, drafted token {cut + 1}:" in said(section)
+
+
+def test_redraws_end_with_a_verdict(library, trace):
+    visit = Visit(library, trace)
+    visit.look("check")
+    right = visit.press("check", "one_step", "redraw", {"rule": "speculative_sampling", "n": "2000"})["one_step"]
+    wrong = visit.press("check", "one_step", "redraw", {"rule": "broken:argmax_target", "n": "2000"})["one_step"]
+    assert [block["state"] for block in right["blocks"] if block["kind"] == "verdict"] == ["exact", "consistent"]
+    assert [block["state"] for block in wrong["blocks"] if block["kind"] == "verdict"] == ["differs", "differs"]
+
+
+def test_whole_texts_of_a_broken_rule_are_called_out(library, trace):
+    visit = Visit(library, trace)
+    found = visit.press("check", "end_to_end", "write", {"rule": "broken:argmax_target", "tokens": "600"})
+    assert found["end_to_end"]["blocks"][0] | {"words": ""} == {"kind": "verdict", "state": "differs", "words": ""}
+
+
+def test_at_temperature_0_whole_texts_are_the_targets_own_greedy_ones(library):
+    visit = Visit(library, made(library, temperature=0.0))
+    found = visit.press("check", "end_to_end", "write", {"rule": "speculative_sampling", "tokens": "136"})["end_to_end"]
+    assert [block["state"] for block in found["blocks"] if block["kind"] == "verdict"] == ["exact"]
+
+
+def test_all_rules_and_the_pair_are_judged(library, trace):
+    visit = Visit(library, trace)
+    table = visit.press("check", "side_by_side", "judge", {})["side_by_side"]["blocks"][0]
+    assert len(table["rows"]) == len(OPTIONS)
+    checks = visit.press("check", "self_checks", "self", {})["self_checks"]["blocks"]
+    assert {block["state"] for block in checks} <= {"consistent", "unsure"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "none"},
+        {"method": "prompt_lookup", "prompt": "a b a b a b a b"},
+        {"temperature": 0.0},
+        {"top_k": 3, "top_p": 0.8},
+    ],
+    ids=str,
+)
+def test_every_kind_of_run_gives_pages_whose_buttons_work_or_say_why_not(library, changes):
+    visit = Visit(library, made(library, **changes))
+    for page, buttons in BUTTONS.items():
+        assert set(visit.look(page)) >= {section for section, _, _ in buttons}
+        for section, does, values in buttons:
+            with suppress(SpecvizError):  # refused in words
+                assert section in visit.press(page, section, does, values)
+    assert len(visit.bench.engine) == 0
+
+
+@pytest.mark.parametrize("name", sorted(traces.ALL))
+def test_any_trace_can_be_looked_at_and_models_that_did_not_make_it_are_refused(library, name):
+    visit = Visit(library, traces.ALL[name]())
+    visit.look("compare")
+    assert re.search(NOT_HERE, said(visit.look("check")["identity"]))
+    for page, buttons in BUTTONS.items():
+        for section, does, values in buttons:
+            with pytest.raises(SpecvizError, match=NOT_HERE):
+                visit.press(page, section, does, values)
+
+
+def test_a_model_of_the_same_name_that_is_another_one_is_refused(library, trace):
+    forged = session.trace.Trace(
+        served.replace(event, target=served.replace(event.target, tokenizer_sha="0" * 8))
+        if isinstance(event, session.trace.Models)
+        else event
+        for event in trace.events()
+    )
+    with pytest.raises(SpecvizError, match="tiny-target here is another model"):
+        Visit(library, forged).press("check", "self_checks", "self", {})
+
+
+def test_models_that_are_not_on_offer_are_never_loaded(library, trace):
+    foreign = session.trace.Trace(
+        served.replace(event, target=served.replace(event.target, name="stranger-2"))
+        if isinstance(event, session.trace.Models)
+        else event
+        for event in trace.events()
+    )
+    assert "stranger-2, which is not on offer here" in said(Visit(library, foreign).look("check")["identity"])

@@ -1,0 +1,288 @@
+"""Laws of the pages of sections: what is sent when, one piece of work at a time, turns at the engine, stopping."""
+
+import json
+import threading
+
+import pytest
+from served import tiny_library
+
+from specviz.errors import SpecvizError
+from specviz.session import Workbench
+from specviz.ui.registry import Registry
+from specviz.ui.reports import MOST_SESSIONS, Look, Place, Report, Section, one_of, whole_number
+from specviz.views import blocks
+
+PLACE = {"run": None, "step": 3, "ref": "1"}
+
+
+def words(name, *lines):
+    return blocks.section(name, name.title(), "", [blocks.button("go", "Go")], [blocks.words(line) for line in lines])
+
+
+def counting(name, turns, log=None):
+    """Work that says how far it is, one turn at a time."""
+
+    def work(look, values):
+        try:
+            for turn in range(1, turns + 1):
+                yield words(name, f"turn {turn} {values.get('with', '')}".strip())
+        finally:
+            if log is not None:
+                log.append(name)
+
+    return work
+
+
+def always(name, work):
+    """A section that depends on nothing, with one button."""
+    return Section(name, lambda look: None, lambda look: words(name, "not yet"), {"go": work})
+
+
+def fails(look, values):
+    yield words("fails", "begun")
+    raise SpecvizError("it cannot be done")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return tiny_library(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def bench(library):
+    return Workbench(library)
+
+
+@pytest.fixture
+def ended():
+    return []
+
+
+@pytest.fixture
+def report(bench, ended):
+    sections = [
+        Section("place", lambda look: look.place, lambda look: words("place", f"step {look.place.step}")),
+        always("counts", counting("counts", 3, ended)),
+        always("fails", fails),
+    ]
+    return Report(sections, Registry(), bench)
+
+
+def messages(stream):
+    return [json.loads(text) for text in stream]
+
+
+def look(report, session="one", **place):
+    return messages(report.look(session, {"place": {**PLACE, **place}}))
+
+
+def act(report, section, does="go", session="one", **values):
+    return report.act(session, {"section": section, "do": does, "values": values, "place": PLACE})
+
+
+def lines(section):
+    return [block["words"] for block in section["blocks"]]
+
+
+def test_a_page_comes_whole_and_in_order(report):
+    (whole,) = look(report)
+    assert whole["order"] == [section["id"] for section in whole["sections"]] == ["place", "counts", "fails"]
+    assert whole["busy"] is None
+
+
+def test_work_sends_its_own_section_alone_and_ends_idle(report):
+    look(report)
+    said = messages(act(report, "counts", **{"with": "care"}))
+    assert [[section["id"] for section in message["sections"]] for message in said] == [["counts"]] * 4
+    assert [message["busy"] for message in said] == ["counts"] * 3 + [None]
+    assert lines(said[-1]["sections"][0]) == ["turn 3 care"]
+
+
+def test_what_was_found_stays_while_the_place_changes(report):
+    look(report)
+    messages(act(report, "counts"))
+    (whole,) = look(report, step=7)
+    assert lines(whole["sections"][0]) == ["step 7"]
+    assert lines(whole["sections"][1]) == ["turn 3"]
+
+
+def test_another_browser_sees_nothing_of_it(report):
+    look(report)
+    messages(act(report, "counts"))
+    (whole,) = look(report, session="two")
+    assert lines(whole["sections"][1]) == ["not yet"]
+
+
+def test_one_piece_of_work_at_a_time(report):
+    look(report)
+    first = act(report, "counts")
+    next(first)
+    second = act(report, "fails")
+    assert json.loads(next(second))["busy"] == "counts"
+    with pytest.raises(SpecvizError, match="one piece of work at a time"):
+        next(second)
+    assert messages(first)[-1]["busy"] is None
+    assert messages(act(report, "counts"))[-1]["busy"] is None
+
+
+def test_a_page_opened_meanwhile_says_who_works(report):
+    look(report)
+    working = act(report, "counts")
+    next(working)
+    (whole,) = look(report)
+    assert whole["busy"] == "counts"
+
+
+def test_stopping_ends_the_work_after_its_turn_and_keeps_what_it_found(report, ended):
+    look(report)
+    working = act(report, "counts")
+    next(working)
+    report.halt("one")
+    said = messages(working)
+    assert (len(said), said[-1]["busy"], ended) == (1, None, ["counts"])
+    assert lines(look(report)[0]["sections"][1]) == ["turn 1"]
+
+
+def test_a_browser_that_goes_away_ends_its_work(report, ended, bench):
+    look(report)
+    working = act(report, "counts")
+    next(working)
+    working.close()
+    assert ended == ["counts"]
+    assert len(bench.engine) == 0
+    assert messages(act(report, "counts"))[-1]["busy"] is None
+
+
+def test_what_fails_is_said_and_leaves_the_page_idle(report, bench):
+    look(report)
+    working = act(report, "fails")
+    assert [json.loads(next(working))["busy"] for _ in range(2)] == ["fails", None]
+    with pytest.raises(SpecvizError, match="it cannot be done"):
+        next(working)
+    assert len(bench.engine) == 0
+    assert messages(act(report, "counts"))[-1]["busy"] is None
+
+
+def test_an_unforeseen_fault_leaves_the_page_idle_too(bench):
+    def breaks(look, values):
+        yield words("breaks", "begun")
+        raise RuntimeError("unforeseen")
+
+    report = Report(
+        [Section("breaks", lambda look: None, lambda look: words("breaks"), {"go": breaks})], Registry(), bench
+    )
+    look(report)
+    with pytest.raises(RuntimeError):
+        messages(act(report, "breaks"))
+    assert look(report)[0]["busy"] is None
+    assert len(bench.engine) == 0
+
+
+@pytest.mark.parametrize(("section", "does"), [("counts", "burn"), ("nothing", "go"), (None, None), ({}, [])])
+def test_unknown_buttons_are_refused(report, section, does):
+    look(report)
+    with pytest.raises(SpecvizError, match="no such button"):
+        messages(act(report, section, does))
+
+
+def test_between_two_turns_others_have_the_engine(report, bench):
+    look(report)
+    working = act(report, "counts")
+    next(working)
+    other = bench.engine.join()
+    assert other.ready.is_set()
+    done = []
+    thread = threading.Thread(target=lambda: done.append(next(working)))
+    thread.start()
+    thread.join(0.1)
+    assert done == []
+    bench.engine.leave(other)
+    thread.join(5)
+    assert len(done) == 1
+    working.close()
+
+
+def test_sections_that_depend_on_what_was_found_begin_anew(bench):
+    known = []
+
+    def learn(look, values):
+        known.append("a number")
+        yield words("learns", "found")
+
+    sections = [
+        always("learns", learn),
+        Section("uses", lambda look: len(known), lambda look: words("uses", *known)),
+    ]
+    report = Report(sections, Registry(), bench)
+    look(report)
+    said = messages(act(report, "learns"))
+    assert [(section["id"], lines(section)) for section in said[-1]["sections"]] == [
+        ("learns", ["found"]),
+        ("uses", ["a number"]),
+    ]
+
+
+def test_work_that_begins_by_itself_begins_once_per_key(bench):
+    def opening(look):
+        yield words("opens", f"opened at {look.place.step}")
+
+    begins = Section("opens", lambda look: look.place.step, lambda look: words("opens", "not yet"), opening=opening)
+    report = Report([begins], Registry(), bench)
+    said = look(report)
+    assert [message["busy"] for message in said] == ["opens", "opens", None]
+    assert lines(said[-1]["sections"][0]) == ["opened at 3"]
+    assert len(look(report)) == 1
+    assert lines(look(report, step=4)[-1]["sections"][0]) == ["opened at 4"]
+
+
+def test_opening_work_that_found_the_desk_taken_begins_at_the_next_look(bench):
+    def opening(look):
+        yield words("opens", f"opened at {look.place.step}")
+
+    sections = [
+        Section("opens", lambda look: look.place.step, lambda look: words("opens", "not yet"), opening=opening),
+        always("counts", counting("counts", 3)),
+    ]
+    report = Report(sections, Registry(), bench)
+    look(report)
+    working = act(report, "counts")
+    next(working)
+    assert len(look(report, step=5)) == 1
+    messages(working)
+    assert lines(look(report, step=5)[-1]["sections"][0]) == ["opened at 5"]
+
+
+@pytest.mark.parametrize(
+    "data", [None, [], "x", {"run": 3, "step": -1, "ref": 5}, {"run": [], "step": True, "ref": {}}]
+)
+def test_a_place_that_is_none_is_none(data):
+    assert Place.told(data) == Place()
+
+
+def test_forgotten_browsers_do_not_pile_up(report):
+    for number in range(MOST_SESSIONS + 20):
+        look(report, session=f"session {number}")
+    assert len(report._desks) == MOST_SESSIONS
+    report.leave(f"session {MOST_SESSIONS}")
+    assert len(report._desks) == MOST_SESSIONS - 1
+
+
+@pytest.mark.parametrize("text", ["", "7.5", "-1", "0", "11", "1e1", "٣", "9" * 20, "x"])
+def test_numbers_from_the_browser_are_checked(text):
+    with pytest.raises(SpecvizError, match=r"^most tokens must be a whole number from 1 to 10 .got"):
+        whole_number({"most_tokens": text}, "most_tokens", 1, 10)
+
+
+def test_choices_from_the_browser_are_checked():
+    assert one_of({"rule": "a"}, "rule", ["a", "b"]) == "a"
+    with pytest.raises(SpecvizError, match=r"rule must be one of a, b .got 'c'."):
+        one_of({"rule": "c"}, "rule", ["a", "b"])
+
+
+def test_a_look_without_a_run_has_no_settings():
+    assert Look(Place(), None).settings is None
+
+
+def test_a_page_from_before_the_server_was_started_works_all_the_same(report):
+    said = messages(act(report, "counts"))
+    assert lines(said[-1]["sections"][0]) == ["turn 3"]
