@@ -12,8 +12,13 @@
     return made;
   }
 
+  const LONG = 44;                                    // characters of a cell that may be broken into lines
+
   function cell(tag, value) {
-    if (value === null || typeof value !== 'object') return element(tag, '', value === null ? '–' : String(value));
+    if (value === null || typeof value !== 'object') {
+      const text = value === null ? '–' : String(value);
+      return element(tag, text.length > LONG ? 'sv-long' : '', text);
+    }
     const made = element(tag);
     made.append(element('span', `sv-tone sv-tone-${value.tone}`, value.text));
     return made;

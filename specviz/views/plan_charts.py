@@ -174,7 +174,7 @@ def _mark(ks: Sequence[int], point: Point | None, value: float | None, hover: st
 
 def _figure(title: str, data: list[Chart], x: str, y: str) -> Chart:
     axes = {
-        "xaxis": {"title": {"text": x}, "showgrid": False},
+        "xaxis": {"title": {"text": x}, "showgrid": False, "automargin": True},
         "yaxis": {"title": {"text": y}, "rangemode": "tozero"},
         "showlegend": True,
     }

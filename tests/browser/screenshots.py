@@ -27,6 +27,7 @@ HOST = "127.0.0.1"
 PROJECTOR = {"width": 1920, "height": 1080}
 SIZES = {"desktop": DESKTOP, "phone": PHONE}
 STATE = "document.documentElement.dataset.svState"
+IDLE = "(name) => !document.querySelector(`#${name} .sv-report`).hasAttribute('data-busy')"
 HELD = "sessionStorage.setItem('specviz-run', ''); localStorage.setItem('specviz-run', '-')"
 
 
@@ -116,6 +117,35 @@ def presented(page: Page) -> None:
     page.wait_for_timeout(400)
 
 
+WORK = {
+    "compare": (("costs", "measure"), ("other-drafts", "ask"), ("why-slow", "speed")),
+    "check": (("one_step", "redraw"), ("end_to_end", "write"), ("side_by_side", "judge"), ("self_checks", "self")),
+}
+
+
+def turned_to(page: Page, name: str) -> None:
+    """A page of sections with nothing pressed."""
+    finished(page)
+    page.click(f"#pages [data-page={name}]")
+    page.wait_for_selector(f"#{name} .sv-section")
+    page.wait_for_function(IDLE, arg=name)
+    page.wait_for_timeout(800)
+
+
+def worked_at(page: Page, name: str) -> None:
+    """The same with every button pressed, a broken rule among them."""
+    turned_to(page, name)
+    if name == "check":
+        page.select_option("[data-section=one_step] [name=rule]", "broken:resample_p")
+    for section, does in WORK[name]:
+        page.click(f"#{name} [data-section={section}] [data-act={does}]")
+        page.wait_for_function(IDLE, arg=name, timeout=120_000)
+    for chart in page.query_selector_all(f"#{name} .sv-plot"):
+        chart.scroll_into_view_if_needed()
+        page.wait_for_timeout(300)
+    page.evaluate("window.scrollTo(0, 0)")
+
+
 STATES: dict[str, Callable[[Page], None]] = {
     "welcome": lambda page: None,
     "first": first,
@@ -129,7 +159,12 @@ STATES: dict[str, Callable[[Page], None]] = {
     "setup": setup,
     "refused": refused,
     "presented": presented,
+    "compare": lambda page: turned_to(page, "compare"),
+    "compare-worked": lambda page: worked_at(page, "compare"),
+    "check": lambda page: turned_to(page, "check"),
+    "check-worked": lambda page: worked_at(page, "check"),
 }
+WHOLE = ("compare-worked", "check-worked")  # longer than a screen
 
 
 @contextmanager
@@ -154,7 +189,7 @@ def shoot(browser: Browser, address: str, state: str, size: dict[str, int], sche
     page.wait_for_function("window.specviz?.player && document.querySelector('#k input')")
     STATES[state](page)
     page.wait_for_timeout(250)
-    page.screenshot(path=file)
+    page.screenshot(path=file, full_page=state in WHOLE)
     context.close()
     print(file.name, flush=True)
 

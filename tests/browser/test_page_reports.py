@@ -1,0 +1,166 @@
+"""Compare and Check on the real page: opened, left, worked with and stopped, in a real browser."""
+
+import pytest
+import traces
+from conftest import DESKTOP, PHONE
+from stage_page import shown
+from test_explore import begin, open_file, run_to_end, stop
+from test_stage_access import serious
+
+IDLE = "(name) => !document.querySelector(`#${name} .sv-report`).hasAttribute('data-busy')"
+SECTIONS = {
+    "compare": ["every-k", "costs", "other-drafts", "theory", "why-slow", "tool-names"],
+    "check": ["identity", "one_step", "end_to_end", "side_by_side", "self_checks", "someone_else"],
+}
+
+
+def turn_to(page, name):
+    page.click(f"#pages [data-page={name}]")
+    if name in SECTIONS:
+        page.wait_for_selector(f"#{name} [data-section={SECTIONS[name][-1]}]")
+        page.wait_for_function(IDLE, arg=name)
+
+
+def press(page, name, section, does):
+    page.click(f"#{name} [data-section={section}] [data-act={does}]")
+    page.wait_for_function(IDLE, arg=name)
+
+
+def verdicts(page, section):
+    return page.eval_on_selector_all(
+        f"[data-section={section}] .sv-verdict",
+        "(nodes) => nodes.map((node) => node.className.split('sv-verdict-')[1])",
+    )
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_both_pages_fit_and_are_accessible_with_everything_on_them(open_page, size, theme):
+    page = open_page(viewport=size, color_scheme=theme)
+    if size is DESKTOP:
+        run_to_end(page)
+    else:
+        page.click("#run")
+        page.wait_for_function("document.documentElement.dataset.svState === 'finished'")
+    turn_to(page, "compare")
+    names = page.eval_on_selector_all("#compare .sv-section", "(all) => all.map((one) => one.dataset.section)")
+    assert names == SECTIONS["compare"]
+    press(page, "compare", "costs", "measure")
+    press(page, "compare", "other-drafts", "ask")
+    press(page, "compare", "why-slow", "speed")
+    page.wait_for_selector("#compare .sv-plot .main-svg")
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    assert serious(page) == []
+    turn_to(page, "check")
+    press(page, "check", "one_step", "redraw")
+    press(page, "check", "side_by_side", "judge")
+    press(page, "check", "self_checks", "self")
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    assert serious(page) == []
+
+
+def test_only_one_page_is_shown_and_the_address_names_it(page, app):
+    run_to_end(page)
+    turn_to(page, "check")
+    assert page.is_hidden("#stage")
+    assert page.is_hidden("#setup")
+    assert page.is_hidden("#compare")
+    assert page.evaluate("location.hash") == "#check"
+    page.go_back()
+    page.wait_for_selector("#stage", state="visible")
+    assert page.is_hidden("#check")
+
+
+def test_a_page_named_in_the_address_opens_with_the_run_that_was_there(page):
+    run_to_end(page)
+    turn_to(page, "compare")
+    page.reload()
+    page.wait_for_selector("#compare .sv-segments")
+    assert page.is_hidden("#stage")
+
+
+def test_the_identity_follows_the_pinned_token(page):
+    run_to_end(page)
+    words = []
+    for place in (0, 1):
+        page.locator(".sv-cell.sv-is-accepted, .sv-cell.sv-is-rejected").nth(place).click()
+        turn_to(page, "check")
+        words.append(shown(page, "[data-section=identity] .sv-words")[0])
+        assert verdicts(page, "identity") == ["exact"]
+        turn_to(page, "explore")
+    assert words[0] != words[1]
+
+
+def test_redraws_of_a_broken_rule_end_with_differs_and_stay_when_one_comes_back(page):
+    run_to_end(page)
+    turn_to(page, "check")
+    page.select_option("[data-section=one_step] [name=rule]", "broken:argmax_target")
+    press(page, "check", "one_step", "redraw")
+    assert verdicts(page, "one_step") == ["differs", "differs"]
+    turn_to(page, "explore")
+    turn_to(page, "check")
+    assert verdicts(page, "one_step") == ["differs", "differs"]
+    assert page.input_value("[data-section=one_step] [name=rule]") == "broken:argmax_target"
+
+
+def test_long_work_can_be_stopped_and_the_page_goes_on(page):
+    run_to_end(page)
+    turn_to(page, "check")
+    page.fill("[data-section=end_to_end] [name=tokens]", "1000000")
+    page.click("[data-section=end_to_end] [data-act=write]")
+    page.wait_for_selector("[data-section=end_to_end] .sv-job button")
+    assert page.is_disabled("[data-section=self_checks] [data-act=self]")
+    page.click("[data-section=end_to_end] .sv-job button")
+    page.wait_for_function(IDLE, arg="check")
+    assert verdicts(page, "end_to_end") == []
+    press(page, "check", "self_checks", "self")
+    assert set(verdicts(page, "self_checks")) <= {"consistent", "unsure"}
+
+
+def test_a_run_goes_on_while_a_check_is_made(page):
+    begin(page, steps=2)
+    turn_to(page, "check")
+    press(page, "check", "self_checks", "self")
+    turn_to(page, "explore")
+    before = len(page.query_selector_all(".sv-step-bar"))
+    page.wait_for_function("(count) => document.querySelectorAll('.sv-step-bar').length > count", arg=before)
+    stop(page)
+
+
+def scored(pieces=traces.STORY):
+    """A finished trace with the scores that the what-if needs."""
+    builder = traces.Builder(pieces, seed=3)
+    for drafted, kept in traces.CHAINS * 3:
+        builder.chain(drafted, kept)
+    return builder.score().finish()
+
+
+def test_the_slider_of_an_opened_trace_asks_nobody(page, tmp_path):
+    open_file(page, tmp_path, scored())
+    turn_to(page, "compare")
+    page.wait_for_selector(".sv-segments")
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    before = page.locator(".sv-segment").count()
+    page.focus(".sv-segments input")
+    for _ in range(3):
+        page.keyboard.press("ArrowLeft")
+    assert page.locator(".sv-segment").count() > before
+    assert asked == []
+
+
+def test_what_a_hostile_trace_brings_stays_text(page, tmp_path):
+    open_file(page, tmp_path, scored(traces.HOSTILE))
+    for name in SECTIONS:
+        turn_to(page, name)
+        assert page.evaluate(f"document.querySelectorAll('#{name} :is(img, script, iframe)').length") == 0
+
+
+def test_presenting_works_on_these_pages_too(page):
+    run_to_end(page)
+    turn_to(page, "compare")
+    before = page.eval_on_selector("#compare h2", "(node) => node.getBoundingClientRect().height")
+    page.click("#present")
+    assert page.eval_on_selector("#compare h2", "(node) => node.getBoundingClientRect().height") > before
+    assert page.is_hidden("#setup")
+    page.keyboard.press("Escape")
