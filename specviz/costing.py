@@ -1,7 +1,7 @@
 """Measured costs of a pair on this machine: a drafted token, one target forward over 1..33 tokens, a step's rest.
 
 `measure_costs` times everything in rounds, so that a busy moment meets all alike, and reports medians; the first round
-only warms up. Predicted time of a step with k drafted tokens: k * draft_ms + verify_ms[k] + overhead_ms.
+only warms up. What a step takes by these numbers is `theory.step_ms`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from . import catalog
 from .draft import chain
+from .drafters.base import Drafter
 from .drafters.draft_model import ModelDrafter
 from .drafters.none import NoDraft
 from .draws import Seeded
@@ -59,7 +60,8 @@ class Costs(Record):
     """Medians in milliseconds. verify_ms[n - 1]: one target forward over n new tokens, its probabilities included.
 
     draft_ms: one drafted token, drawing included (0 without a draft model). overhead_ms: a step's time outside drafting
-    and verifying. weight_bytes: what one forward must read. spread: the middle half of repeated timings, relative.
+    and verifying, recording left out; plain_overhead_ms: that of a step that drafts nothing. weight_bytes: what one
+    forward must read. spread: the middle half of repeated timings, relative.
     """
 
     target: Name
@@ -71,6 +73,7 @@ class Costs(Record):
     draft_ms: Number
     verify_ms: Annotated[tuple[float, ...], tuple_of(number())]
     overhead_ms: Number
+    plain_overhead_ms: Number
     batch: Annotated[tuple[BatchCost, ...], tuple_of(BatchCost.from_dict)]
     weight_bytes: Count
     bandwidth_gb_s: Number
@@ -120,7 +123,7 @@ class _Series(NamedTuple):
 
 
 Reading = tuple[_Series, float]
-DRAFT, OVERHEAD, READ = _Series("draft"), _Series("overhead"), _Series("read")
+DRAFT, OVERHEAD, PLAIN, READ = (_Series(what) for what in ("draft", "overhead", "plain", "read"))
 
 
 def costs(target=None, draft=None, context_length: int = CONTEXT) -> Costs:
@@ -197,9 +200,12 @@ class _Timer:
         self.lm = target.cached_lm()
         size = min(model.info.vocab_size for model in (target, draft) if model is not None)
         self.ids = [FIRST_ID + i % (size - FIRST_ID) for i in range(context_length)]
-        drafter = NoDraft() if draft is None else ModelDrafter(draft.cached_lm())
-        self._plan = Plan(target.cached_lm(), drafter, RULES["speculative_sampling"], self.sampling, STEP_K)
+        self._plain = self._plan_of(NoDraft())
+        self._drafting = None if draft is None else self._plan_of(ModelDrafter(draft.cached_lm()))
         self._num_steps = 0
+
+    def _plan_of(self, drafter: Drafter) -> Plan:
+        return Plan(self.target.cached_lm(), drafter, RULES["speculative_sampling"], self.sampling, STEP_K)
 
     def jobs(self, most_tokens: int) -> list[Callable[[], Sequence[Reading]]]:
         """One round. Reading memory empties the caches, so what follows it is a step, which warms up by itself."""
@@ -223,6 +229,7 @@ class _Timer:
         def verify() -> Tensor:
             return self.sampling.probs(self.lm.forward(self.ids, draft))
 
+        verify()  # as in a run, where the target has just read what came before
         return [(_Series("verify", num_tokens), self._timed(verify))]
 
     def _next_ids(self, count: int) -> list[int]:
@@ -230,17 +237,25 @@ class _Timer:
         return [self.ids[i % len(self.ids)] for i in range(count)]
 
     def _step(self) -> Sequence[Reading]:
-        """The second step of a run: like all but the first one, it finds the context read."""
+        """A step of its own kind each: one that drafts, if there is a draft model, and one that does not."""
+        plain_rest, _ = self._second_step(self._plain)
+        if self._drafting is None:
+            return [(DRAFT, 0.0), (OVERHEAD, plain_rest), (PLAIN, plain_rest)]
+        rest, draft_ms = self._second_step(self._drafting)
+        return [(DRAFT, draft_ms), (OVERHEAD, rest), (PLAIN, plain_rest)]
+
+    def _second_step(self, plan: Plan) -> tuple[float, float]:
+        """Of a run's second step, which like all that follow finds the context read: the milliseconds outside both
+        models, and those of one drafted token."""
         self._num_steps += 1
-        steps = speculate(self.ids, lambda: self._plan, Seeded(self._num_steps), max_new_tokens=2 * (STEP_K + 1))
+        steps = speculate(self.ids, lambda: plan, Seeded(self._num_steps), max_new_tokens=2 * (STEP_K + 1))
         next(steps)
         made = []
         whole = self._timed(lambda: made.append(next(steps)))
         step, timing = made[0], made[0].timing
         steps.close()
-        per_token = timing.draft_ms / len(step.draft) if len(step.draft) else 0.0
-        rest = whole - timing.verify_ms - (timing.draft_ms if len(step.draft) else 0.0)
-        return [(DRAFT, per_token), (OVERHEAD, max(0.0, rest))]
+        drafting = timing.draft_ms if len(step.draft) else 0.0
+        return max(0.0, whole - timing.verify_ms - drafting), drafting / max(1, len(step.draft))
 
     @cached_property
     def _context_cache(self):
@@ -295,6 +310,7 @@ def _summary(timer: _Timer, samples: dict[_Series, list[float]], most_tokens: in
         draft_ms=ms[DRAFT],
         verify_ms=tuple(ms[series] for series in verify),
         overhead_ms=ms[OVERHEAD],
+        plain_overhead_ms=ms[PLAIN],
         batch=tuple(BatchCost(b, n, ms[_Series("batch", n, b)]) for b in BATCHES for n in BATCH_TOKENS),
         weight_bytes=weight_bytes(model),
         bandwidth_gb_s=timer.num_read_bytes / ms[READ] / 1e6,

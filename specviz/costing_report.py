@@ -45,6 +45,7 @@ def _single(costs: Costs) -> Iterator[str]:
         yield f"| one drafted token | {costs.draft_ms:.2f} ms |"
         yield f"| cost ratio c (drafted token / target forward) | {costs.draft_ms / costs.verify_ms[0]:.2f} |"
     yield f"| rest of a step, outside both models | {costs.overhead_ms:.2f} ms |"
+    yield f"| the same of a step that drafts nothing | {costs.plain_overhead_ms:.2f} ms |"
     read = f"read of {costs.bandwidth_bytes / 1e6:.0f} MB"
     yield f"| memory bandwidth ({read}) | {costs.bandwidth_gb_s:.1f} GB/s |"
     yield f"| floor: {costs.weight_bytes / 1e6:.1f} MB of weights at that bandwidth | {costs.floor_ms:.2f} ms |"

@@ -64,6 +64,8 @@ def step_ms(costs: Costs, k: int) -> float:
     """Predicted time of a step that drafts k tokens; nan where no such verification was measured."""
     if k >= len(costs.verify_ms):
         return float("nan")
+    if k == 0:
+        return costs.verify_ms[0] + costs.plain_overhead_ms
     return k * costs.draft_ms + costs.verify_ms[k] + costs.overhead_ms
 
 

@@ -20,6 +20,7 @@ class Costs:
     draft_ms: float = 1.5
     verify_ms: tuple[float, ...] = tuple(8.0 + 0.25 * n for n in range(9))
     overhead_ms: float = 0.7
+    plain_overhead_ms: float = 0.7
 
 
 def factors(recorded, costs=None, tokens_per_s=200.0, baseline=100.0):

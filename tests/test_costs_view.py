@@ -21,6 +21,7 @@ COSTS = Costs(
     draft_ms=1.0,
     verify_ms=VERIFY,
     overhead_ms=0.5,
+    plain_overhead_ms=0.25,
     batch=BATCH,
     weight_bytes=20_000_000,
     bandwidth_gb_s=10.0,

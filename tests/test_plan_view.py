@@ -26,6 +26,7 @@ class Costs:
     draft_ms: float = 0.8
     verify_ms: tuple[float, ...] = tuple(4.0 + 0.05 * n for n in range(33))
     overhead_ms: float = 0.3
+    plain_overhead_ms: float = 0.3
 
 
 @pytest.fixture(scope="module")

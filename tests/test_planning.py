@@ -25,6 +25,7 @@ class Costs:
     draft_ms: float = 1.0
     verify_ms: tuple[float, ...] = tuple(8.0 + 0.1 * n for n in range(33))
     overhead_ms: float = 0.5
+    plain_overhead_ms: float = 0.5
 
 
 @pytest.fixture(scope="module")

@@ -71,7 +71,7 @@ def test_an_oracle_waits_for_the_first_cut():
 
 
 def test_with_measured_times_flat_ones_give_the_paper_back():
-    costs = SimpleNamespace(draft_ms=0.5, verify_ms=(10.0,) * 6, overhead_ms=0.0)
+    costs = SimpleNamespace(draft_ms=0.5, verify_ms=(10.0,) * 6, overhead_ms=0.0, plain_overhead_ms=0.0)
     assert theory.cost_ratio(costs) == 0.05
     for k in range(6):
         assert theory.measured_speedup(0.8, k, costs) == pytest.approx(theory.walltime_improvement(0.8, k, 0.05))
@@ -79,7 +79,7 @@ def test_with_measured_times_flat_ones_give_the_paper_back():
 
 
 def test_a_steps_time_has_three_parts():
-    costs = SimpleNamespace(draft_ms=0.5, verify_ms=(10.0, 12.0, 15.0), overhead_ms=0.25)
+    costs = SimpleNamespace(draft_ms=0.5, verify_ms=(10.0, 12.0, 15.0), overhead_ms=0.25, plain_overhead_ms=0.125)
     assert theory.step_ms(costs, 2) == 0.5 + 0.5 + 15.0 + 0.25
     assert theory.cost_ratio(costs) == 0.5 / 10.0
 

@@ -13,13 +13,13 @@ class BlockVerification(ChainRule):
     """With w_0 = 1 and w_i = min(1, w_{i-1} p(x_i)/q(x_i)), the draft is kept up to the LAST token i with u_i < h_i.
 
     h_i = Z_i / (Z_i + 1 - w_i) and Z_i = sum max(0, w_i p - q) over the rows after token i; the last token's h is its
-    w. What follows token i comes from norm(max(0, w_i p - q)). Sun et al. 2024, algorithm 2.
+    w. What follows token i comes from norm(max(0, w_i p - q)). Sun et al. 2024.
     """
 
     name = "block_verification"
     title = "Block verification"
     summary = "Judges the draft as a whole: a token stays if it or a later one passes, so on average more are kept."
-    source = "Sun et al., arXiv:2403.10444, algorithm 2"
+    source = "Sun et al., arXiv:2403.10444"
     lossless = True
 
     def thresholds(self, rows: Rows) -> Tensor:

@@ -20,7 +20,7 @@ class SampleAndMatch(ChainRule):
     name = "sample_and_match"
     title = "Sample and match"
     summary = "Keeps a drafted token if it is the one that the target itself draws; how it was drafted plays no part."
-    source = "the “naive sampling” of SpecInfer: Miao et al., arXiv:2305.09781, section 4.3"
+    source = "the “naive sampling” of SpecInfer: Miao et al., arXiv:2305.09781"
     lossless = True
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ class SpeculativeSampling(ChainRule):
     """Keep x with probability min(1, p/q), else draw from norm(max(0, p - q)).
 
     Leviathan et al. 2022, section 2.3; Chen et al. 2023, algorithm 2. Over siblings p becomes that residual after each
-    failure: SpecInfer, section 4.3.
+    failure (SpecInfer, Miao et al. 2023).
     """
 
     name = "speculative_sampling"
