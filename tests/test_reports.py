@@ -172,7 +172,7 @@ def test_an_unforeseen_fault_leaves_the_page_idle_too(bench):
         [Section("breaks", lambda look: None, lambda look: words("breaks"), {"go": breaks})], Registry(), bench
     )
     look(report)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(SpecvizError, match="this could not be done: RuntimeError: unforeseen"):
         messages(act(report, "breaks"))
     assert look(report)[0]["busy"] is None
     assert len(bench.engine) == 0
@@ -286,3 +286,109 @@ def test_a_look_without_a_run_has_no_settings():
 def test_a_page_from_before_the_server_was_started_works_all_the_same(report):
     said = messages(act(report, "counts"))
     assert lines(said[-1]["sections"][0]) == ["turn 3"]
+
+
+def test_no_two_messages_are_alike(report):
+    look(report)
+    said = [
+        *report.look("one", {"place": PLACE}),
+        *report.look("one", {"place": PLACE}),
+        *act(report, "counts"),
+        *act(report, "counts"),
+    ]
+    assert len(set(said)) == len(said)
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_page_that_goes_away_while_something_opens_leaves_the_desk_free(bench, turns):
+    def opening(look):
+        yield words("opens", "opened")
+
+    section = Section(
+        "opens",
+        lambda look: look.place.step,
+        lambda look: words("opens"),
+        {"go": counting("opens", 1)},
+        opening=opening,
+    )
+    report = Report([section], Registry(), bench)
+    opens = report.look("one", {"place": PLACE})
+    for _ in range(turns):
+        next(opens)
+    opens.close()
+    assert messages(act(report, "opens"))[-1]["busy"] is None
+
+
+def test_what_begins_wrongly_says_so_in_its_own_place(bench):
+    def breaks(look):
+        raise KeyError("strange")
+
+    report = Report(
+        [Section("breaks", lambda look: None, breaks), always("counts", counting("counts", 1))], Registry(), bench
+    )
+    (whole,) = look(report)
+    assert "KeyError" in lines(whole["sections"][0])[0]
+    assert lines(whole["sections"][1]) == ["not yet"]
+
+
+def test_work_on_what_is_no_longer_looked_at_shows_nothing_and_what_is_looked_at_is_opened(bench):
+    def opening(look):
+        for turn in range(3):
+            yield words("opens", f"{turn} at {look.place.step}")
+
+    begins = Section("opens", lambda look: look.place.step, lambda look: words("opens", "not yet"), opening=opening)
+    report = Report([begins], Registry(), bench)
+    first = report.look("one", {"place": PLACE})
+    next(first)
+    next(first)
+    (second,) = look(report, step=9)
+    assert lines(second["sections"][0]) == ["not yet"]
+    assert second["busy"] == "opens"
+    rest = messages(first)
+    assert lines(rest[-1]["sections"][0]) == ["2 at 9"]
+    assert all("at 3" not in line for message in rest for section in message["sections"] for line in lines(section))
+    assert rest[-1]["busy"] is None
+
+
+def test_work_that_ends_after_one_has_looked_elsewhere_leaves_that_page_alone(report):
+    look(report)
+    working = act(report, "counts")
+    next(working)
+    look(report, step=8)
+    messages(working)
+    (whole,) = look(report, step=8)
+    assert lines(whole["sections"][0]) == ["step 8"]
+
+
+def test_models_are_loaded_before_the_work_and_not_with_the_engine(bench):
+    seen = []
+
+    def work(look, values):
+        yield words("asks", ", ".join(bench.library.loaded_names()))
+
+    def needs(look):
+        seen.append(len(bench.engine))
+        return ["tiny-other"]
+
+    asks = Section("asks", lambda look: None, lambda look: words("asks"), {"go": work}, needs)
+    report = Report([asks], Registry(), bench)
+    look(report)
+    assert "tiny-other" in lines(messages(act(report, "asks"))[-1]["sections"][0])[0]
+    assert seen == [0]
+
+
+def test_a_model_that_cannot_be_loaded_is_said(bench):
+    asks = Section(
+        "asks", lambda look: None, lambda look: words("asks"), {"go": counting("asks", 1)}, lambda look: ["none"]
+    )
+    report = Report([asks], Registry(), bench)
+    look(report)
+    with pytest.raises(SpecvizError, match="none"):
+        messages(act(report, "asks"))
+    assert look(report)[0]["busy"] is None
+
+
+def test_the_end_is_said_aloud_once(report):
+    look(report)
+    said = [message["say"] for message in messages(act(report, "counts"))]
+    assert said == ["", "", "", "Counts: done"]

@@ -19,7 +19,7 @@ from specviz.rules.broken import BROKEN
 from specviz.sampling import Sampling
 from specviz.session import Workbench
 from specviz.trace import Trace
-from specviz.ui.models_of import models_of
+from specviz.ui.models_of import are_at_hand, models_of, names_of
 from specviz.ui.offer import Offer
 from specviz.ui.reports import Look, Props, Section, Work, one_of, whole_number
 from specviz.views import check, check_texts
@@ -29,6 +29,7 @@ SLICE_S = 0.3  # how long the engine is held for gathering
 GREEDY_TOKENS = 64
 OPTIONS = [(rule.title, name) for name, rule in RULES.items()]
 OPTIONS += [(f"{rule.title} (a mistake)", f"{BROKEN_PREFIX}{name}") for name, rule in BROKEN.items()]
+NOT_AT_HAND = "The models of this run are not loaded. Press Redraw: that loads them, and then the places are shown."
 NO_PLACE = "there is no drafted token with the draft model's odds in this run; make one with a draft model"
 
 
@@ -39,14 +40,41 @@ class Checking:
         self._bench, self._offer = bench, offer
 
     def sections(self) -> list[Section]:
+        needs = self._names_of
         return [
-            Section("identity", _place, lambda look: check.identity(None, str), opening=self._identity),
-            Section("one_step", _run, _no_step, {"redraw": self._redraw}, self._one_step),
-            Section("end_to_end", _settings, _no_texts, {"write": self._write}),
-            Section("side_by_side", _run, lambda look: side_view.side_by_side(None), {"judge": self._judge}),
-            Section("self_checks", _settings, lambda look: check.self_checks(()), {"self": self._self}),
+            Section("identity", self._of_place, self._no_place, opening=self._identity),
+            Section("one_step", self._of_text, self._no_step, {"redraw": self._redraw}, needs, self._one_step),
+            Section("end_to_end", _settings, _no_texts, {"write": self._write}, needs),
+            Section("side_by_side", _text, lambda look: side_view.side_by_side(None), {"judge": self._judge}, needs),
+            Section("self_checks", _settings, lambda look: check.self_checks(()), {"self": self._self}, needs),
             Section("someone_else", _settings, lambda look: check.someone_else(self._target_name(look))),
         ]
+
+    def _names_of(self, look: Look) -> list[str]:
+        return names_of(look.trace, self._bench, self._offer)
+
+    def _of_text(self, look: Look) -> tuple[object, ...]:
+        """With whether the models may be asked without a click."""
+        return (look.text, are_at_hand(look.trace, self._bench))
+
+    def _of_place(self, look: Look) -> tuple[object, ...]:
+        return (self._of_text(look), look.place)
+
+    def _why_none(self, look: Look) -> str:
+        """Why nothing was asked about a run by itself; empty where nothing stands in the way."""
+        if look.settings is None or are_at_hand(look.trace, self._bench):
+            return ""
+        try:
+            names_of(look.trace, self._bench, self._offer)
+        except SpecvizError as refusal:
+            return str(refusal)
+        return NOT_AT_HAND
+
+    def _no_place(self, look: Look) -> Props:
+        return check.identity(None, str, refusal=self._why_none(look))
+
+    def _no_step(self, look: Look) -> Props:
+        return check.one_step(OPTIONS, _rule_in_force(look), None, None, str, refusal=self._why_none(look))
 
     def _target_name(self, look: Look) -> str:
         return self._offer.first.target if look.settings is None else look.settings.target
@@ -71,18 +99,19 @@ class Checking:
 
     def _identity(self, look: Look) -> Work:
         """At the pinned token where the draft gave odds for it, else at the first place where it did."""
-        try:
-            if found := (yield from self._places(look, check.identity(None, str))):
-                place = _pinned(look, found) or found[0]
-                yield check.identity(identity(place), self._names(look))
-        except SpecvizError as refusal:
-            yield check.identity(None, str, refusal=str(refusal))
+        if look.settings is None or not are_at_hand(look.trace, self._bench):
+            return
+        if found := (yield from self._places(look, check.identity(None, str))):
+            place = _pinned(look, found) or found[0]
+            yield check.identity(identity(place), self._names(look))
 
     def _one_step(self, look: Look) -> Work:
+        if look.settings is None or not are_at_hand(look.trace, self._bench):
+            return
         rule = _rule_in_force(look)
         try:
             yield from self._at_worst(look, rule, check.REDRAWS[1], None)
-        except SpecvizError as refusal:
+        except SpecvizError as refusal:  # its button stays
             yield check.one_step(OPTIONS, rule, None, None, str, refusal=str(refusal))
 
     def _redraw(self, look: Look, values: Mapping[str, str]) -> Work:
@@ -122,10 +151,14 @@ class Checking:
             length = max(8, min(GREEDY_TOKENS, tokens // len(prompts)))
             for same in greedy(pair, rule, prompts, k, length):
                 yield section(None, None, same)
+                if same.wrong:
+                    return
             return
         result = None
         for result in end_to_end(pair, rule, prompts, sampling, k, tokens):
             yield section(result, None, None)
+            if result.outcome is not None and result.outcome.state == "differs":
+                return  # whatever comes, this stays
         for first in first_token(pair, rule, prompts[0], sampling, k, max(1, round(FIRST_TOKENS * tokens))):
             yield section(result, first, None)
 
@@ -157,12 +190,8 @@ def _pinned(look: Look, found: Sequence[Place]) -> Place | None:
     return (exact or here or [None])[-1]
 
 
-def _run(look: Look) -> tuple[object, ...]:
-    return (look.place.run, len(look.trace.steps) if look.trace is not None else 0)
-
-
-def _place(look: Look) -> tuple[object, ...]:
-    return (*_run(look), look.place.step, look.place.ref)
+def _text(look: Look) -> object:
+    return look.text
 
 
 def _settings(look: Look) -> object:
@@ -181,10 +210,6 @@ def _k(trace: Trace) -> int:
 def _rule_in_force(look: Look) -> str:
     rule = None if look.settings is None else look.settings.rule
     return rule if rule in RULES else OPTIONS[0][1]
-
-
-def _no_step(look: Look) -> Props:
-    return check.one_step(OPTIONS, _rule_in_force(look), None, None, str)
 
 
 def _no_texts(look: Look) -> Props:

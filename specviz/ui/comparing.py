@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 
 from specviz.breakdown import why_slow
@@ -10,11 +11,12 @@ from specviz.errors import SpecvizError
 from specviz.judged import KS, judge_run
 from specviz.measures import metrics
 from specviz.planning import OtherDrafts, other_drafts
+from specviz.request import Request
 from specviz.session import Workbench
 from specviz.speed import Speed, measuring
 from specviz.tool_names import SGLANG, VLLM, export, tool_numbers
 from specviz.trace import Trace
-from specviz.ui.models_of import models_of, request_of
+from specviz.ui.models_of import models_of, names_of, request_of
 from specviz.ui.offer import Offer, draft_choices
 from specviz.ui.reports import Look, Props, Section, Work, whole_number
 from specviz.views import costs as cost_view
@@ -22,6 +24,7 @@ from specviz.views import plan, plan_theory
 from specviz.whatif import WhatIf
 
 MOST_CONTEXT = 1_000_000
+MOST_SPEEDS = 64
 ROOM = 64  # tokens that measuring the costs may add to a context
 Key = tuple[object, ...]
 
@@ -32,31 +35,35 @@ class Comparing:
     def __init__(self, bench: Workbench, offer: Offer) -> None:
         self._bench, self._offer = bench, offer
         self._costs: dict[tuple[str, str | None], Costs] = {}
-        self._speeds: dict[Key, Speed] = {}
+        self._speeds: OrderedDict[Request, Speed] = OrderedDict()
 
     def sections(self) -> list[Section]:
+        costs = {"measure": self._measure_costs}
         return [
-            Section("every-k", self._of_text, self._every_k),
-            Section("costs", _pair, self._costs_section, {"measure": self._measure_costs}),
-            Section("other-drafts", _text, lambda look: self._other_drafts(look, None), {"ask": self._ask_drafts}),
-            Section("theory", self._of_text, self._theory),
-            Section("why-slow", self._of_speed, self._why_slow, {"speed": self._measure_speed}),
+            Section("every-k", self._of_speed, self._every_k),
+            Section("costs", self._of_pair, self._costs_section, costs, needs=self._pair),
+            Section("other-drafts", _text, self._other_drafts, {"ask": self._ask_drafts}, needs=self._pair),
+            Section("theory", self._of_speed, self._theory),
+            Section("why-slow", self._of_speed, self._why_slow, {"speed": self._measure_speed}, needs=self._pair),
             Section("tool-names", _text, _tool_names),
         ]
 
+    def _pair(self, look: Look) -> list[str]:
+        return names_of(look.trace, self._bench, self._offer)
+
     # ---- what sections depend on ------------------------------------------------------------------------------------
 
-    def _of_text(self, look: Look) -> Key:
-        return (*_text(look), id(self._known_costs(look.trace)))
+    def _of_pair(self, look: Look) -> Key:
+        return (look.settings and _names(look.trace), self._known_costs(look.trace))
 
     def _of_speed(self, look: Look) -> Key:
-        return (*self._of_text(look), id(self._known_speed(look.trace)))
+        return (look.text, self._known_costs(look.trace), self._known_speed(look.trace))
 
     def _known_costs(self, trace: Trace | None) -> Costs | None:
         return None if trace is None or not trace.steps else self._costs.get(_names(trace))
 
     def _known_speed(self, trace: Trace | None) -> Speed | None:
-        return None if trace is None or not trace.steps else self._speeds.get(_settings_key(trace))
+        return None if trace is None or not trace.steps else self._speeds.get(request_of(trace))
 
     # ---- every K, and theory ----------------------------------------------------------------------------------------
 
@@ -66,9 +73,9 @@ class Comparing:
             return plan.every_k(None, None)
         try:
             judged = judge_run(trace)
+            what_if = judged.every_k(KS, self._known_costs(trace))
         except SpecvizError as refusal:
             return plan.every_k(trace, None, refusal=str(refusal))
-        what_if = judged.every_k(KS, self._known_costs(trace))
         return plan.every_k(trace, what_if, judged.cuts(), point=self._point(trace))
 
     def _theory(self, look: Look) -> Props:
@@ -103,12 +110,12 @@ class Comparing:
             if measured.costs is None:
                 yield self._costs_section(look, context_length=length, running=measured)
             else:
-                self._costs[_names(look.trace)] = measured.costs
+                self._costs[measured.costs.target, measured.costs.draft] = measured.costs
         yield self._costs_section(look, context_length=length)
 
     # ---- other drafts -----------------------------------------------------------------------------------------------
 
-    def _other_drafts(self, look: Look, result: OtherDrafts | None) -> Props:
+    def _other_drafts(self, look: Look, result: OtherDrafts | None = None) -> Props:
         trace = look.trace if look.trace is not None and look.trace.steps else None
         k = 1 if trace is None else max(step.settings.k for step in trace.steps)
         return plan.other_drafts(trace, result, min(k, max(KS)))
@@ -141,7 +148,9 @@ class Comparing:
         models_of(look.trace, self._bench, self._offer)
         for speed in measuring(request_of(look.trace), self._bench):
             if speed.done == speed.total:
-                self._speeds[_settings_key(look.trace)] = speed
+                self._speeds[request_of(look.trace)] = speed
+                while len(self._speeds) > MOST_SPEEDS:
+                    self._speeds.popitem(last=False)
             yield self._why_slow(look, None if speed.done == speed.total else speed)
 
 
@@ -160,23 +169,12 @@ def _loaded(bench: Workbench, name: str):
 
 
 def _text(look: Look) -> Key:
-    """What changes with the text: a run that goes on has another one."""
-    trace = look.trace
-    return (look.place.run,) if trace is None else (look.place.run, len(trace.steps), len(trace.scores))
-
-
-def _pair(look: Look) -> Key:
-    return () if look.trace is None or not look.trace.steps else _names(look.trace)
+    return look.text
 
 
 def _names(trace: Trace) -> tuple[str, str | None]:
     settings = trace.steps[-1].settings
     return settings.target, settings.draft_model
-
-
-def _settings_key(trace: Trace) -> Key:
-    """What a measured speed is the speed of."""
-    return (trace.header.prompt.text, request_of(trace))
 
 
 def _middle(trace: Trace) -> int:

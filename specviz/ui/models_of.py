@@ -1,10 +1,14 @@
-"""The models behind a trace, for the pages that ask them again. A trace may come from anywhere: names are looked up."""
+"""The models behind a trace, for the pages that ask them again. A trace may come from anywhere: names are looked up,
+and what the models cannot have written is refused before anything is asked."""
 
 from __future__ import annotations
 
+from specviz.catalog import MODELS
+from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models import LoadedModel
 from specviz.request import Request
+from specviz.rules import RULES
 from specviz.session import Workbench
 from specviz.trace import ModelInfo, Trace
 from specviz.ui.offer import Offer
@@ -12,19 +16,52 @@ from specviz.ui.offer import Offer
 NO_RUN = "there is no run to look at: make one on Explore, or open a recorded one"
 
 
+def names_of(trace: Trace | None, bench: Workbench, offer: Offer) -> list[str]:
+    """The target's name and the draft model's, if there is one, of the last step. Loads nothing.
+
+    Raises SpecvizError for models that are not on offer, and for what no run of them can be.
+    """
+    return [info.name for info in _infos(trace, bench, offer)]
+
+
 def models_of(trace: Trace | None, bench: Workbench, offer: Offer) -> tuple[LoadedModel, LoadedModel | None]:
-    """The target and the draft model of the last step, loaded. Raises SpecvizError for models that are not on offer,
-    and for others than those that made the run."""
-    if trace is None or not trace.steps:
-        raise SpecvizError(NO_RUN)
+    """The same, loaded. Raises SpecvizError for others than those that made the run, too."""
+    target, *draft = (_loaded(info, bench) for info in _infos(trace, bench, offer))
+    ids = [token.id for token in trace.header.prompt.tokens] + [token.id for token in trace.tokens]
+    if max(ids) >= target.info.vocab_size or len(ids) > target.info.context_limit:
+        raise SpecvizError(f"the text of this run is not one that {target.name} can have read and written")
+    return target, *(draft or [None])
+
+
+def are_at_hand(trace: Trace | None, bench: Workbench) -> bool:
+    """Whether asking the run's models takes no download and no long wait."""
+    if trace is None or not trace.models:
+        return False
     named = trace.models[-1]
-    target = _loaded(named.target, bench, offer)
-    return target, None if named.draft_model is None else _loaded(named.draft_model, bench, offer)
+    names = [info.name for info in (named.target, named.draft_model) if info is not None]
+    loaded = bench.library.loaded_names()
+    return all(name in loaded or (name in MODELS and MODELS[name].is_bundled) for name in names)
 
 
-def _loaded(info: ModelInfo, bench: Workbench, offer: Offer) -> LoadedModel:
-    if info.name not in bench.library.loaded_names() and not offer.allows(info.name):
-        raise SpecvizError(f"the run was made with {info.name}, which is not on offer here, so it cannot be asked")
+def _infos(trace: Trace | None, bench: Workbench, offer: Offer) -> list[ModelInfo]:
+    if trace is None or not trace.steps or not trace.header.prompt.tokens:
+        raise SpecvizError(NO_RUN)
+    settings, named = trace.steps[-1].settings, trace.models[-1]
+    draft = None if named.draft_model is None else named.draft_model.name
+    if (settings.target, settings.draft_model) != (named.target.name, draft):
+        raise SpecvizError("this trace names one pair of models in its steps and another one before them")
+    if settings.method not in METHODS or settings.rule not in RULES:
+        raise SpecvizError(f"the method {settings.method!r:.60} or its rule is not known here, so it cannot be asked")
+    if "draft" in METHODS[settings.method].roles and draft is None:
+        raise SpecvizError(f"this trace names no draft model, and {settings.method} needs one")
+    infos = [info for info in (named.target, named.draft_model) if info is not None]
+    for info in infos:
+        if info.name not in bench.library.loaded_names() and not offer.allows(info.name):
+            raise SpecvizError(f"the run was made with {info.name}, which is not on offer here, so it cannot be asked")
+    return infos
+
+
+def _loaded(info: ModelInfo, bench: Workbench) -> LoadedModel:
     loaded = bench.library.load(info.name)
     known = ((info.tokenizer_sha, loaded.info.tokenizer_sha), (info.num_parameters, loaded.info.num_parameters))
     if any(recorded not in (None, own) for recorded, own in known):

@@ -82,14 +82,12 @@
     if (!message || !message.run) return true;
     if (left.has(message.run)) return false;
     if (current && current !== message.run) left.add(current);
-    const isNew = current !== message.run;
+    const isNew = current !== message.run, wasLive = LIVE.includes(root.dataset.svState);
     current = message.run;
-    if (isNew) {
-      hold(current);
-      reports[root.dataset.svPage]?.look();
-    }
+    if (isNew) hold(current);
     const { name, message: words } = message.state || { name: 'opened' };
     root.dataset.svState = name;
+    if (isNew || (wasLive && !LIVE.includes(name))) reports[root.dataset.svPage]?.look();
     // a running run that has something to say could not adopt a change: the lists go back to what is in force
     if (name === 'running' && words) refused();
     return true;

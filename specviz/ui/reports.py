@@ -6,20 +6,27 @@ nothing, and sent as JSON. One piece of work at a time per session; it can be st
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from specviz.errors import SpecvizError
+from specviz.loading import Loading
+from specviz.machine import is_out_of_memory
 from specviz.session import Workbench
 from specviz.trace import Settings, Trace
 from specviz.ui.registry import Registry
+from specviz.views import blocks
 
 Props = dict[str, Any]
 MOST_SESSIONS = 500
 NEVER = object()
+SLICE_S = 0.25  # between two words about what is being loaded
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A place with the trace that it is in; `trace` is None where nothing has been run."""
+    """A place with the trace that it is in, as it was at this moment; `trace` is None where nothing has been run."""
 
     place: Place
     trace: Trace | None
@@ -51,43 +58,71 @@ class Look:
         """Those of the newest step; None before there is one."""
         return self.trace.steps[-1].settings if self.trace is not None and self.trace.steps else None
 
+    @property
+    def text(self) -> tuple[object, ...]:
+        """What changes with the text: a run that goes on has another one."""
+        known = () if self.trace is None else (len(self.trace.steps), len(self.trace.scores))
+        return (self.place.run, *known)
+
 
 Work = Generator[Props, None, None]
 """A section that grows: every value is the whole section."""
+Act = Callable[[Look, Mapping[str, str]], Work]
+
+
+def nothing(look: Look) -> Sequence[str]:
+    """Work that needs no model."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
     """One section of a page. `key`: what its contents depend on; the same key, the same section. `begin`: the section
-    before anything is pressed. `acts`: what its buttons do, by name, with the section's values."""
+    before anything is pressed. `acts`: what its buttons do, by name, with the section's values; `needs`: the models
+    that they need. `opening`: work that begins by itself when the section is new, with what is loaded already."""
 
     name: str
     key: Callable[[Look], object]
     begin: Callable[[Look], Props]
-    acts: Mapping[str, Callable[[Look, Mapping[str, str]], Work]] = field(default_factory=dict)
-    opening: Callable[[Look], Work] | None = None  # work that begins by itself when the section is new
+    acts: Mapping[str, Act] = field(default_factory=dict)
+    needs: Callable[[Look], Sequence[str]] = nothing
+    opening: Callable[[Look], Work] | None = None
+
+
+class _Turn:
+    """One stay at a desk: the sections that it has touched, and what is said aloud at its end."""
+
+    def __init__(self) -> None:
+        self.touched: dict[str, None] = {}  # in order
+        self.say = ""
 
 
 class _Desk:
     """What one browser session sees of one page."""
 
     def __init__(self) -> None:
+        self.look = Look(Place(), None)
         self.keys: dict[str, object] = {}
         self.shown: dict[str, Props] = {}
+        self.due: list[str] = []  # sections whose opening work is still to be done
         self.stop = threading.Event()
         self.busy: str | None = None  # the section that is being worked at
+        self._turn: _Turn | None = None
         self._guard = threading.Lock()
 
-    def claim(self, name: str) -> bool:
+    def claim(self) -> _Turn | None:
+        """What `free` takes to give the desk back; None where another piece of work has it."""
         with self._guard:
-            if is_free := self.busy is None:
-                self.busy = name
-                self.stop.clear()
-        return is_free
+            if self._turn is not None:
+                return None
+            self._turn = _Turn()
+            self.stop.clear()
+            return self._turn
 
-    def free(self) -> None:
+    def free(self, turn: _Turn) -> None:
         with self._guard:
-            self.busy = None
+            if self._turn is turn:
+                self._turn = self.busy = None
 
 
 class Report:
@@ -100,30 +135,44 @@ class Report:
 
     def look(self, session: str, data: Mapping[str, Any]) -> Iterator[str]:
         """The whole page for what is looked at now; what depends on nothing that has changed stays as it was."""
-        desk, look = self._desk(session), self._seen(data)
-        opening = [section for section in self._begun(desk, look) if section.opening is not None]
+        desk = self._desk(session)
+        desk.look = self._seen(data)
+        self._renew(desk)
         whole = [desk.shown[name] for name in self._sections]
-        if opening and desk.claim(opening[0].name):
+        turn = desk.claim() if desk.due else None
+        if turn is None:  # whoever is at work does what is due as well
             yield _message(whole, order=list(self._sections), busy=desk.busy)
-            yield from self._work(desk, look, [(section.name, section.opening(look)) for section in opening])
             return
-        for section in opening:  # another time, when nothing else is being worked at
-            desk.keys.pop(section.name)
-        yield _message(whole, order=list(self._sections), busy=desk.busy)
+        try:
+            yield _message(whole, order=list(self._sections), busy=desk.due[0])
+            yield from self._openings(desk, turn)
+        finally:
+            desk.free(turn)
 
     def act(self, session: str, data: Mapping[str, Any]) -> Iterator[str]:
         """What a button of a section does. Raises SpecvizError."""
-        desk, look = self._desk(session), self._seen(data)
+        desk = self._desk(session)
         section = self._sections.get(str(data.get("section")))
         action = section and section.acts.get(str(data.get("do")))
         if action is None:
+            yield _message([], busy=desk.busy)
             raise SpecvizError("this page has no such button any more: load it again")
-        if not desk.claim(section.name):
+        turn = desk.claim()
+        if turn is None:
             yield _message([], busy=desk.busy)
             raise SpecvizError("one piece of work at a time: wait for the one that goes on, or stop it")
-        if section.name not in desk.shown:  # a page from before this server was started, or one long forgotten
-            self._begun(desk, look)
-        yield from self._work(desk, look, [(section.name, action(look, _texts(data.get("values"))))])
+        try:
+            self._look_there(desk, data)
+            yield from self._acted(desk, section, partial(action, desk.look, _texts(data.get("values"))), turn)
+            yield from self._openings(desk, turn)
+        finally:
+            desk.free(turn)
+
+    def _look_there(self, desk: _Desk, data: Mapping[str, Any]) -> None:
+        """A page shows what was looked at when it was opened; one that the server has forgotten begins anew."""
+        if Place.told(data.get("place")).run != desk.look.place.run or not desk.shown:
+            desk.look = self._seen(data)
+            self._renew(desk)
 
     def halt(self, session: str) -> None:
         """Ends the work that goes on, after its present turn."""
@@ -142,40 +191,109 @@ class Report:
     def _seen(self, data: Mapping[str, Any]) -> Look:
         place = Place.told(data.get("place"))
         view = self._registry.get(place.run)
-        return Look(place, None if view is None or view.trace.header is None else view.trace)
+        return Look(place, None if view is None or view.trace.header is None else Trace(view.trace.events()))
 
-    def _work(self, desk: _Desk, look: Look, works: Sequence[tuple[str, Work]]) -> Iterator[str]:
-        """Drives each section's work in turn; the desk has been claimed for them, and is free in the end."""
-        names = [name for name, _ in works]
+    def _renew(self, desk: _Desk, kept: str | None = None) -> list[str]:
+        """Begins the sections anew whose contents depend on something else than before, and gives their names; what
+        `kept` has found stays."""
+        changed = []
+        for name, section in self._sections.items():
+            key = section.key(desk.look)
+            if desk.keys.get(name, NEVER) == key:
+                continue
+            desk.keys[name] = key
+            if name == kept:
+                continue
+            desk.shown[name] = _begun(section, desk.look)
+            changed.append(name)
+            if section.opening is not None and name not in desk.due:
+                desk.due.append(name)
+        return changed
+
+    def _openings(self, desk: _Desk, turn: _Turn) -> Iterator[str]:
+        """Does what is due, then says that the page is idle."""
+        while desk.due and not desk.stop.is_set():
+            section = self._sections[desk.due.pop(0)]
+            try:
+                yield from self._driven(desk, section, section.opening(desk.look), turn)
+            except Exception as error:  # nobody has asked for it: it is said in its own place
+                desk.shown[section.name] |= {"blocks": [blocks.words(in_words(error))]}
+        while desk.due:
+            desk.keys.pop(desk.due.pop())  # stopped: another look begins it anew
+        yield self._last(desk, turn)
+
+    def _acted(self, desk: _Desk, section: Section, work: Callable[[], Work], turn: _Turn) -> Iterator[str]:
+        """Loads what the work needs, does it, and begins anew what depends on what it found."""
         try:
-            for name, work in works:
-                for props in self._bench.in_turns(work):
-                    desk.shown[name] = props
-                    yield _message([props], busy=name)
-                    if desk.stop.is_set():
-                        break
-        except SpecvizError:
-            desk.free()
-            yield self._settled(desk, look, names)
-            raise
+            models = yield from self._loaded(desk, section)
+            if not desk.stop.is_set():
+                yield from self._driven(desk, section, work(), turn)
+            del models
+        except Exception as error:  # whatever models of strangers, and traces of strangers, make of it
+            turn.touched[section.name] = None
+            yield self._last(desk, turn)
+            raise SpecvizError(in_words(error)) from error
+        turn.say = _said(desk.shown[section.name])
+        turn.touched |= dict.fromkeys((section.name, *self._renew(desk, kept=section.name)))
+
+    def _last(self, desk: _Desk, turn: _Turn) -> str:
+        """The page is idle. All that has changed comes once more: a page may have missed what came between."""
+        desk.free(turn)
+        return _message([desk.shown[name] for name in turn.touched], say=turn.say)
+
+    def _loaded(self, desk: _Desk, section: Section) -> Generator[str, None, list[object]]:
+        """The models that the section's work needs, held by whoever holds the list; nobody's engine waits for them."""
+        held = []
+        for name in section.needs(desk.look):
+            loading = Loading(partial(self._bench.library.load, name))
+            while not loading.wait(SLICE_S) and not desk.stop.is_set():
+                message, fraction = loading.news
+                bar = blocks.progress(round(100 * (fraction or 0)), 100, message or f"loading {name}")
+                shown = desk.shown[section.name]
+                yield _message([{**shown, "blocks": [bar, *shown["blocks"]]}], busy=section.name)
+            if desk.stop.is_set():
+                loading.abandon()
+                return held
+            held.append(loading.result())
+        return held
+
+    def _driven(self, desk: _Desk, section: Section, work: Work, turn: _Turn) -> Iterator[str]:
+        """Does the work in turns, until it is stopped or the section has come to depend on something else."""
+        desk.busy, key = section.name, desk.keys[section.name]
+        turn.touched[section.name] = None
+        try:
+            for props in self._bench.in_turns(work):
+                if desk.keys[section.name] != key:
+                    return
+                desk.shown[section.name] = props
+                yield _message([props], busy=section.name)
+                if desk.stop.is_set():
+                    return
         finally:
-            desk.free()
-        yield self._settled(desk, look, names)
+            work.close()
 
-    def _settled(self, desk: _Desk, look: Look, names: Sequence[str]) -> str:
-        """These sections as they have become, and those that depend on what was found."""
-        found = {name: desk.shown[name] for name in names}
-        others = [section.name for section in self._begun(desk, look) if section.name not in names]
-        desk.shown |= found
-        return _message([desk.shown[name] for name in (*names, *others)])
 
-    def _begun(self, desk: _Desk, look: Look) -> list[Section]:
-        """The sections whose contents depend on something else than before, begun anew."""
-        sections = self._sections.values()
-        fresh = [section for section in sections if desk.keys.get(section.name, NEVER) != section.key(look)]
-        for section in fresh:
-            desk.keys[section.name], desk.shown[section.name] = section.key(look), section.begin(look)
-        return fresh
+def _begun(section: Section, look: Look) -> Props:
+    """The section before anything is pressed; what cannot be made says so in its own place."""
+    try:
+        return section.begin(look)
+    except Exception as error:  # a trace may come from anywhere
+        return blocks.section(section.name, section.name.replace("_", " "), "", (), [blocks.words(in_words(error))])
+
+
+def in_words(error: Exception) -> str:
+    if isinstance(error, SpecvizError):
+        return str(error)
+    if is_out_of_memory(error):
+        return "there is not enough memory on the device for this; choose a shorter text or a smaller model"
+    return f"this could not be done: {type(error).__name__}: {str(error)[:300]}"
+
+
+def _said(props: Props) -> str:
+    """The verdicts of a section that is done, for those who listen."""
+    found = [block["words"] for block in props["blocks"] if block["kind"] == "verdict"]
+    words = [each if isinstance(each, str) else "".join(each) for each in found]
+    return ". ".join([f"{props['title']}: done", *words])
 
 
 def _texts(values: Any) -> dict[str, str]:
@@ -199,8 +317,11 @@ def one_of(values: Mapping[str, str], name: str, allowed: Sequence[str]) -> str:
     return text
 
 
-def _message(sections: Sequence[Props], *, order: Sequence[str] | None = None, busy: str | None = None) -> str:
-    message: Props = {"sections": list(sections), "busy": busy}
+def _message(
+    sections: Sequence[Props], *, order: Sequence[str] | None = None, busy: str | None = None, say: str = ""
+) -> str:
+    """Numbered, because a page hears only of values that differ from the one before."""
+    message: Props = {"number": next(_numbers), "sections": list(sections), "busy": busy, "say": say}
     if order is not None:
         message["order"] = list(order)
     text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

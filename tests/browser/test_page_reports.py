@@ -4,7 +4,7 @@ import pytest
 import traces
 from conftest import DESKTOP, PHONE
 from stage_page import shown
-from test_explore import begin, open_file, run_to_end, stop
+from test_explore import begin, choose_pace, open_file, run_to_end, stop
 from test_stage_access import serious
 
 IDLE = "(name) => !document.querySelector(`#${name} .sv-report`).hasAttribute('data-busy')"
@@ -164,3 +164,21 @@ def test_presenting_works_on_these_pages_too(page):
     assert page.eval_on_selector("#compare h2", "(node) => node.getBoundingClientRect().height") > before
     assert page.is_hidden("#setup")
     page.keyboard.press("Escape")
+
+
+def test_a_button_that_is_refused_can_be_pressed_again(page):
+    page.evaluate("sessionStorage.setItem('specviz-run', ''); localStorage.setItem('specviz-run', '-')")
+    page.reload()
+    page.wait_for_function("window.specviz?.player && document.querySelector('#k input')")
+    turn_to(page, "check")
+    for _ in range(3):
+        press(page, "check", "self_checks", "self")
+        page.wait_for_selector(".toast-body.error")
+    assert page.is_enabled("[data-section=self_checks] [data-act=self]")
+
+
+def test_a_run_that_ends_brings_its_text_to_the_page_that_is_open(page):
+    choose_pace(page, "full")
+    page.click("#run")
+    page.click("#pages [data-page=compare]")
+    page.wait_for_selector("#compare .sv-segments")
