@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 
 from specviz.breakdown import why_slow
 from specviz.costing import Costs, measure_costs
 from specviz.errors import SpecvizError
-from specviz.judged import KS, judge_run
+from specviz.judged import KS, Judged, judge_run
 from specviz.measures import metrics
-from specviz.planning import OtherDrafts, other_drafts
+from specviz.planning import DraftOnText, OtherDrafts, other_drafts
 from specviz.request import Request
 from specviz.session import Workbench
 from specviz.speed import Speed, measuring
 from specviz.tool_names import SGLANG, VLLM, export, tool_numbers
 from specviz.trace import Trace
-from specviz.ui.models_of import models_of, names_of, request_of
+from specviz.ui.models_of import NO_RUN, is_at_hand, models_of, names_of, request_of
 from specviz.ui.offer import Offer, draft_choices
 from specviz.ui.reports import Look, Props, Section, Work, whole_number
 from specviz.views import costs as cost_view
@@ -25,6 +26,7 @@ from specviz.whatif import WhatIf
 
 MOST_CONTEXT = 1_000_000
 MOST_SPEEDS = 64
+ABSENT = "not loaded here: choose it as the draft model on Explore first"
 ROOM = 64  # tokens that measuring the costs may add to a context
 Key = tuple[object, ...]
 
@@ -36,6 +38,7 @@ class Comparing:
         self._bench, self._offer = bench, offer
         self._costs: dict[tuple[str, str | None], Costs] = {}
         self._speeds: OrderedDict[Request, Speed] = OrderedDict()
+        self._newest: tuple[Key, tuple[Judged, WhatIf]] | None = None
 
     def sections(self) -> list[Section]:
         costs = {"measure": self._measure_costs}
@@ -68,28 +71,31 @@ class Comparing:
     # ---- every K, and theory ----------------------------------------------------------------------------------------
 
     def _every_k(self, look: Look) -> Props:
-        trace = look.trace
-        if trace is None or not trace.steps:
+        if look.settings is None:
             return plan.every_k(None, None)
         try:
-            judged = judge_run(trace)
-            what_if = judged.every_k(KS, self._known_costs(trace))
+            judged, what_if = self._planned(look)
         except SpecvizError as refusal:
-            return plan.every_k(trace, None, refusal=str(refusal))
-        return plan.every_k(trace, what_if, judged.cuts(), point=self._point(trace))
+            return plan.every_k(look.trace, None, refusal=str(refusal))
+        return plan.every_k(look.trace, what_if, judged.cuts(), point=self._point(look.trace))
 
     def _theory(self, look: Look) -> Props:
-        trace, costs = look.trace, self._known_costs(look.trace)
-        what_if = None if trace is None else self._what_if(trace)
-        if what_if is None:
-            return plan_theory.theory(None, None, None)
-        return plan_theory.theory(what_if, metrics(trace)["alpha"], costs, self._point(trace))
-
-    def _what_if(self, trace: Trace) -> WhatIf | None:
         try:
-            return judge_run(trace).every_k(KS, self._known_costs(trace))
+            _, what_if = self._planned(look)
         except SpecvizError:
-            return None
+            return plan_theory.theory(None, None, None)
+        trace = look.trace
+        return plan_theory.theory(what_if, metrics(trace)["alpha"], self._known_costs(trace), self._point(trace))
+
+    def _planned(self, look: Look) -> tuple[Judged, WhatIf]:
+        """Every K on this text; asked twice in a row it is made once. Raises SpecvizError where there is no answer."""
+        if look.settings is None:
+            raise SpecvizError(NO_RUN)
+        key = (look.text, self._known_costs(look.trace))
+        if self._newest is None or self._newest[0] != key:
+            judged = judge_run(look.trace)
+            self._newest = (key, (judged, judged.every_k(KS, key[1])))
+        return self._newest[1]
 
     def _point(self, trace: Trace) -> plan.Point | None:
         speed = self._known_speed(trace)
@@ -121,12 +127,15 @@ class Comparing:
         return plan.other_drafts(trace, result, min(k, max(KS)))
 
     def _ask_drafts(self, look: Look, values: Mapping[str, str]) -> Work:
+        """Those drafts that are at hand: a click here downloads nothing."""
         target, own = models_of(look.trace, self._bench, self._offer)
         names = [name for _, name in draft_choices(target.name, own and own.name)]
+        here = [name for name in names if is_at_hand(name, self._bench)]
+        absent = tuple(DraftOnText(name, refusal=ABSENT) for name in names if name not in here)
         costs = {draft: costs for (name, draft), costs in self._costs.items() if name == target.name and draft}
-        loaded = [_loaded(self._bench, name) for name in names]
-        for result in other_drafts(look.trace, target, loaded, costs=costs):
-            yield self._other_drafts(look, result)
+        models = [self._bench.library.load(name) for name in here]
+        for result in other_drafts(look.trace, target, models, costs=costs):
+            yield self._other_drafts(look, replace(result, rows=(*result.rows, *absent)))
 
     # ---- why is it slow? --------------------------------------------------------------------------------------------
 
@@ -158,14 +167,6 @@ def _tool_names(look: Look) -> Props:
     if look.trace is None or not look.trace.steps:
         return plan.tool_names((), {})
     return plan.tool_names(tool_numbers(look.trace), {tool: export(look.trace, tool) for tool in (VLLM, SGLANG)})
-
-
-def _loaded(bench: Workbench, name: str):
-    """The model, or its name where it cannot be loaded: then the table says why."""
-    try:
-        return bench.library.load(name)
-    except SpecvizError:
-        return name
 
 
 def _text(look: Look) -> Key:

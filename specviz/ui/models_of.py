@@ -38,9 +38,11 @@ def are_at_hand(trace: Trace | None, bench: Workbench) -> bool:
     if trace is None or not trace.models:
         return False
     named = trace.models[-1]
-    names = [info.name for info in (named.target, named.draft_model) if info is not None]
-    loaded = bench.library.loaded_names()
-    return all(name in loaded or (name in MODELS and MODELS[name].is_bundled) for name in names)
+    return all(is_at_hand(info.name, bench) for info in (named.target, named.draft_model) if info is not None)
+
+
+def is_at_hand(name: str, bench: Workbench) -> bool:
+    return name in bench.library.loaded_names() or (name in MODELS and MODELS[name].is_bundled)
 
 
 def _infos(trace: Trace | None, bench: Workbench, offer: Offer) -> list[ModelInfo]:
