@@ -1,7 +1,7 @@
 """Why is it slow? From the ideal of K + 1 tokens per target call down to the measured speedup, as factors in one order.
 
-Each factor has its formula and a sentence with this run's numbers; their product is the measured speedup. Reads a
-trace, measured costs and two measured speeds; knows no model.
+Each factor has its formula and a sentence with this run's numbers. All but the last come from the run and the measured
+costs and predict a speed; the last, overhead, closes the gap to the measured speedup. Knows no model.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from specviz.trace import Trace
 if TYPE_CHECKING:
     from specviz.costing import Costs
 
+FAR = 2  # a context so many times longer or shorter has other costs
+
 
 @dataclass(frozen=True, slots=True)
 class Factor:
@@ -32,15 +34,14 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """ideal: K + 1, every draft full and kept, at the price of one target call for one token."""
+    """ideal: K + 1, every draft full and kept, at the price of one target call for one token. predicted: the speedup
+    if all time went into the two models. notes: where costs, speeds and run were not measured alike."""
 
     ideal: int
     factors: tuple[Factor, ...]
+    predicted: float
     speedup: float
-
-    @property
-    def product(self) -> float:
-        return self.ideal * math.prod(factor.value for factor in self.factors)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +56,29 @@ class _Step:
     verify_ms: float
 
 
-def why_slow(recorded: Trace, costs: Costs, *, tokens_per_s: float, baseline_tokens_per_s: float) -> Breakdown:
+def why_slow(
+    recorded: Trace,
+    costs: Costs,
+    *,
+    tokens_per_s: float,
+    baseline_tokens_per_s: float,
+    most_timed: int | None = None,
+) -> Breakdown:
     """tokens_per_s: this run's speed; baseline_tokens_per_s: without a draft, measured in the same session.
+    most_timed: the most tokens that the timed runs wrote, where they are other runs than this one.
 
-    Raises SpecvizError where the run has no one K + 1, or the costs are not of its models.
+    Raises SpecvizError where K, method, rule, models or sampling changed, or the costs are not of the run's models.
     """
     for name, speed in (("tokens_per_s", tokens_per_s), ("baseline_tokens_per_s", baseline_tokens_per_s)):
         if not 0 < speed < math.inf:
             raise ValueError(f"{name} must be above 0 (got {speed})")
     step = _mean_step(recorded, costs)
-    factors = (
-        _shorter_drafts(step),
-        _rejections(step),
-        _draft_cost(step),
-        _verify_growth(step),
-        _overhead(step, tokens_per_s, baseline_tokens_per_s),
-    )
-    return Breakdown(step.k + 1, factors, tokens_per_s / baseline_tokens_per_s)
+    factors = (_shorter_drafts(step), _rejections(step), _draft_cost(step), _verify_growth(step))
+    predicted = (step.k + 1) * math.prod(factor.value for factor in factors)
+    speedup = tokens_per_s / baseline_tokens_per_s
+    last = _overhead(step, predicted, tokens_per_s, baseline_tokens_per_s)
+    notes = (*_context_note(recorded, costs), *_length_note(recorded, most_timed))
+    return Breakdown(step.k + 1, (*factors, last), predicted, speedup, notes)
 
 
 def _mean_step(recorded: Trace, costs: Costs) -> _Step:
@@ -83,7 +90,7 @@ def _mean_step(recorded: Trace, costs: Costs) -> _Step:
     has_draft_model = recorded.steps[-1].settings.draft_model is not None
     verify_ms = math.fsum(steps * costs.verify_ms[length] for length, steps in enumerate(lengths)) / num_steps
     return _Step(
-        k=max(step.settings.k for step in recorded.steps),
+        k=recorded.steps[-1].settings.k,
         drafted=drafted,
         emitted=counters.num_emitted / num_steps,
         one_token_ms=costs.verify_ms[0],
@@ -98,18 +105,47 @@ def _draft_lengths(counters: Counters) -> list[int]:
 
 
 def _refuse(recorded: Trace, counters: Counters, costs: Costs) -> None:
-    if not counters.num_drafted:
+    if not counters.num_drafted or not counters.num_emitted:
         raise SpecvizError("nothing was drafted in this run, so there is nothing to take apart")
     if counters.num_drafted != sum(counters.drafted_to):
         raise SpecvizError("this run drafted trees; the costs are measured for chains only")
     if len(counters.drafted_to) >= len(costs.verify_ms):
         raise SpecvizError(f"drafts were longer than measured: at most {len(costs.verify_ms) - 1} tokens")
-    models = {(step.settings.target, step.settings.draft_model) for step in recorded.steps}
-    if len(models) > 1 or counters.law_changed:
-        raise SpecvizError("the models or the sampling changed during the run, so it has no one speed")
-    target, draft = models.pop()
+    _refuse_changes(recorded, counters)
+    target, draft = recorded.steps[-1].settings.target, recorded.steps[-1].settings.draft_model
     if costs.target != target or (draft is not None and costs.draft != draft):
         raise SpecvizError("the costs were measured for other models; measure them for this pair")
+
+
+def _refuse_changes(recorded: Trace, counters: Counters) -> None:
+    names = {"k": "K", "method": "the method", "rule": "the rule", "draft_model": "the draft model"}
+    for name, words in names.items():
+        if len({getattr(step.settings, name) for step in recorded.steps}) > 1:
+            raise SpecvizError(f"{words} changed during the run, so it has no one ideal and no one speed")
+    if counters.law_changed:
+        raise SpecvizError("the target model or the sampling changed during the run, so it has no one speed")
+
+
+def _context_note(recorded: Trace, costs: Costs) -> list[str]:
+    """What a forward costs depends on the context before it."""
+    lengths = [step.context_length for step in recorded.steps]
+    middle = max(1, (lengths[0] + lengths[-1]) // 2)
+    if max(middle, costs.context_length) <= FAR * min(middle, costs.context_length):
+        return []
+    return [
+        f"The costs were measured behind {costs.context_length:,} tokens of context, and the middle of this run has "
+        f"{middle:,}: measure them at that length."
+    ]
+
+
+def _length_note(recorded: Trace, most_timed: int | None) -> list[str]:
+    num_tokens = len(recorded.tokens)
+    if most_timed is None or num_tokens <= most_timed:
+        return []
+    return [
+        f"The measured speed is of runs of at most {most_timed:,} tokens; all other factors are of this whole text of "
+        f"{num_tokens:,}."
+    ]
 
 
 def _shorter_drafts(step: _Step) -> Factor:
@@ -118,7 +154,7 @@ def _shorter_drafts(step: _Step) -> Factor:
         (step.drafted + 1) / (step.k + 1),
         "(drafted per step + 1) / (K + 1)",
         f"A step drafted {step.drafted:.2f} tokens on average, of the {step.k} asked for: drafts end early at the end "
-        "of the text, where nothing matches, and where K was smaller.",
+        "of the text and where nothing matches.",
     )
 
 
@@ -150,14 +186,16 @@ def _verify_growth(step: _Step) -> Factor:
     )
 
 
-def _overhead(step: _Step, tokens_per_s: float, baseline_tokens_per_s: float) -> Factor:
-    """Not what is left over: both sides' share of time inside the models, each from its own measured speed."""
+def _overhead(step: _Step, predicted: float, tokens_per_s: float, baseline_tokens_per_s: float) -> Factor:
+    """What is left over: it makes the product equal to the measured speedup, whatever the others miss."""
     share = (step.draft_ms + step.verify_ms) / (1000 * step.emitted / tokens_per_s)
     alone = step.one_token_ms / (1000 / baseline_tokens_per_s)
-    return Factor(
-        "overhead",
-        share / alone,
-        "models' share of the time with a draft / their share without",
-        f"By these costs the models fill {100 * share:.0f} % of the time with a draft and {100 * alone:.0f} % without; "
-        "the rest is judging, recording, reading the prompt, and whatever the measured costs miss.",
+    words = (
+        f"What is left over: the lines above predict {predicted:.2f}x. By these costs the models fill "
+        f"{100 * share:.0f} % of the time with a draft and {100 * alone:.0f} % without; the rest is judging, "
+        "recording, reading the prompt, and whatever the measured costs miss."
     )
+    if max(share, alone) > 1:
+        words += " More than 100 % cannot be: the costs are not those of the timed runs, so measure both again."
+    formula = "measured speedup / product of the lines above"
+    return Factor("overhead", tokens_per_s / baseline_tokens_per_s / predicted, formula, words)

@@ -14,7 +14,7 @@ import numpy as np
 
 from . import whatif
 from .errors import SpecvizError
-from .trace import Scores, Step, Trace
+from .trace import Scores, Settings, Step, Trace
 from .whatif import DEEPEST, Chances, Cut, WhatIf
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .sampling import Sampling
 
 KS = range(1, DEEPEST + 1)
+MOST_TOKENS = 50_000
+RULE = "speculative_sampling"  # the rule whose steps the what-if gives
 _VERDICTS = {"accepted": True, "resampled": False}
 
 
@@ -82,6 +84,37 @@ def refuse(recorded: Trace) -> None:
         )
     if len({(each.target, each.temperature, each.top_k, each.top_p) for each in settings}) > 1:
         raise SpecvizError("the target model or the sampling changed during the run, so its text follows no one law")
+    refuse_long(len(recorded.tokens))
+
+
+def refuse_long(num_tokens: int) -> None:
+    if num_tokens > MOST_TOKENS:
+        raise SpecvizError(f"the text is too long to plan: at most {MOST_TOKENS:,} tokens (got {num_tokens:,})")
+
+
+def is_own_plan(recorded: Trace) -> bool:
+    """Whether all steps were cut as the what-if cuts the text, so that the run's own calls are one draw of its law."""
+    ways = _ways(recorded)
+    return len(ways) == 1 and ways[0].rule == RULE and ways[0].method in ("draft_model", "prompt_lookup")
+
+
+def _ways(recorded: Trace) -> list[Settings]:
+    """The settings of the first step of every way of drafting and judging that the run took."""
+    ways: list[Settings] = []
+    for own in (step.settings for step in recorded.steps):
+        if not any(_way(own) == _way(known) for known in ways):
+            ways.append(own)
+    return ways
+
+
+def _way(own: Settings) -> tuple[object, ...]:
+    return own.method, own.draft_model, own.rule, own.params
+
+
+def _way_words(own: Settings) -> str:
+    how = own.draft_model if own.method == "draft_model" else own.method.replace("_", " ")
+    judges = own.rule is not None and own.method != "none"
+    return f"{how} with {own.rule.replace('_', ' ')}" if judges else f"{how}"
 
 
 def _scores(recorded: Trace) -> Scores | None:
@@ -111,13 +144,20 @@ def _scored_run(recorded: Trace, scores: Scores, deepest: int) -> Judged:
 
 def of_run(recorded: Trace, draft: str, p, q, deepest: int, verdicts: tuple[bool | None, ...] | None) -> Judged:
     chances = whatif.along_text(whatif.keep_chances(p, q), deepest=deepest, most_tokens=_most_tokens(recorded))
-    return Judged(recorded.steps[-1].settings.target, draft, chances, verdicts, True, _exact_note(recorded))
+    return Judged(recorded.steps[-1].settings.target, draft, chances, verdicts, True, _exact_note(recorded, draft))
 
 
-def _exact_note(recorded: Trace) -> str:
+def _exact_note(recorded: Trace, draft: str | None) -> str:
+    own = recorded.steps[-1].settings
+    note = (
+        f"Exact for this text: it was sampled from {own.target} by a lossless rule, with the same sampling all along."
+    )
+    if is_own_plan(recorded) and own.draft_model == draft:
+        return note
+    ways = ", then ".join(_way_words(way) for way in _ways(recorded))
     return (
-        f"Exact for this text: it was sampled from {recorded.steps[-1].settings.target} by a lossless rule at constant "
-        "settings."
+        f"{note} It is cut as {draft or 'prompt lookup'} with speculative sampling would have cut it; this run used "
+        f"{ways}, so its own calls are not one of these draws."
     )
 
 
@@ -143,7 +183,7 @@ def _verdicts(recorded: Trace, draft: str) -> tuple[bool | None, ...]:
 def _is_plain_chain(step: Step, draft: str) -> bool:
     """Whether the step is one that the what-if is about."""
     own = step.settings
-    return (own.method, own.draft_model, own.rule) == ("draft_model", draft, "speculative_sampling")
+    return (own.method, own.draft_model, own.rule) == ("draft_model", draft, RULE)
 
 
 def rollouts(recorded: Trace, deepest: int = DEEPEST) -> Judged:
@@ -169,7 +209,7 @@ def rollouts(recorded: Trace, deepest: int = DEEPEST) -> Judged:
         keep[start, : len(rest)] = [one == other for one, other in zip(drafted, rest, strict=False)]
         tokens.append(token)
     chances = Chances(keep, np.minimum(proposed, whatif.room(len(text), _most_tokens(recorded))))
-    return Judged(own.target, None, chances, None, True, _exact_note(recorded))
+    return Judged(own.target, None, chances, None, True, _exact_note(recorded, None))
 
 
 # ---- with models ----------------------------------------------------------------------------------------------------
@@ -201,45 +241,6 @@ def target_of(recorded: Trace, target) -> LoadedModel:
     if info.tokenizer_sha not in (None, model.info.tokenizer_sha):
         raise SpecvizError(f"{model.name} cuts text into other tokens than {info.name}, which made this run")
     return model
-
-
-def judge_text(
-    prompt: str | Sequence[int],
-    completion: str | Sequence[int],
-    *,
-    target=None,
-    draft=None,
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    deepest: int = DEEPEST,
-) -> Judged:
-    """A text from anywhere, as if it had been sampled from the target; one pass of both models. Raises SpecvizError."""
-    from . import catalog
-    from .sampling import Sampling
-    from .score import score
-
-    default_target, default_draft = catalog.default_pair()
-    if draft is None and target not in (None, default_target):
-        raise SpecvizError("name a draft model for this target (got none)")
-    target, draft = loaded(target or default_target), loaded(draft or default_draft)
-    before = target.text.encode(prompt) if isinstance(prompt, str) else list(prompt)
-    text = target.text.encode(completion, special=False) if isinstance(completion, str) else list(completion)
-    if not before or len(text) < 2:
-        raise SpecvizError(f"a prompt and at least two tokens after it are needed (got {len(before)} and {len(text)})")
-    check_readable(target, draft, [*before, *text])
-    sampling = Sampling(temperature, top_k, top_p)
-    scored = score(target.cached_lm(), draft.cached_lm(), [*before, *text], len(text), sampling)
-    chances = whatif.along_text(whatif.keep_chances(scored.p, scored.q), deepest=deepest)
-    note = _estimate_note(target.name, scored.p.count(0.0), is_text=isinstance(completion, str))
-    return Judged(target.name, draft.name, chances, None, False, note)
-
-
-def _estimate_note(target: str, num_impossible: int, *, is_text: bool) -> str:
-    note = f"An estimate: exact only if this text was sampled from {target} at these settings."
-    if num_impossible:
-        note += f" It was not: {num_impossible:,} of its tokens have probability 0 there."
-    return note + " Its tokens were made anew from the text." if is_text else note
 
 
 def check_readable(target: LoadedModel, draft: LoadedModel, tokens: Sequence[int]) -> None:

@@ -11,10 +11,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from . import whatif
 from .errors import SpecvizError
-from .judged import KS, check_readable, ids_of, judge_run, judge_text, loaded, of_run, refuse, rollouts, target_of
+from .judged import (
+    KS,
+    Judged,
+    check_readable,
+    ids_of,
+    judge_run,
+    loaded,
+    of_run,
+    refuse,
+    refuse_long,
+    rollouts,
+    target_of,
+)  # fmt: skip
 from .trace import Trace
-from .whatif import WhatIf
+from .whatif import DEEPEST, WhatIf, check_ks
 
 if TYPE_CHECKING:
     import pandas
@@ -44,12 +57,56 @@ def what_if(
     95 % of the law of the number of calls. attrs["exact"] is False where the text may not be the target's own, and
     attrs["note"] says why. Raises SpecvizError.
     """
+    check_ks(ks)
     if isinstance(source, Trace):
         judged = judge_run(source, target=target, draft=draft, deepest=max(ks))
     else:
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         judged = judge_text(*source, target=target, draft=draft, deepest=max(ks), **sampling)
     return judged.every_k(ks, costs).frame()
+
+
+def judge_text(
+    prompt: str | Sequence[int],
+    completion: str | Sequence[int],
+    *,
+    target=None,
+    draft=None,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    deepest: int = DEEPEST,
+) -> Judged:
+    """A text from anywhere, as if it had been sampled from the target; one pass of both models. Raises SpecvizError."""
+    from . import catalog
+    from .request import Request
+    from .sampling import Sampling
+    from .score import score
+
+    asked = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    Request(prompt="any", target="any", max_new_tokens=1, **asked).checked()
+    default_target, default_draft = catalog.default_pair()
+    if draft is None and target not in (None, default_target):
+        raise SpecvizError("name a draft model for this target (got none)")
+    target, draft = loaded(target or default_target), loaded(draft or default_draft)
+    before = target.text.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    text = target.text.encode(completion, special=False) if isinstance(completion, str) else list(completion)
+    if not before or len(text) < 2:
+        raise SpecvizError(f"a prompt and at least two tokens after it are needed (got {len(before)} and {len(text)})")
+    refuse_long(len(text))
+    check_readable(target, draft, [*before, *text])
+    sampling = Sampling(**asked)
+    scored = score(target.cached_lm(), draft.cached_lm(), [*before, *text], len(text), sampling)
+    chances = whatif.along_text(whatif.keep_chances(scored.p, scored.q), deepest=deepest)
+    note = _estimate_note(target.name, scored.p.count(0.0), is_text=isinstance(completion, str))
+    return Judged(target.name, draft.name, chances, None, False, note)
+
+
+def _estimate_note(target: str, num_impossible: int, *, is_text: bool) -> str:
+    note = f"An estimate: exact only if this text was sampled from {target} at these settings."
+    if num_impossible:
+        note += f" It was not: {num_impossible:,} of its tokens have probability 0 there."
+    return note + " Its tokens were made anew from the text." if is_text else note
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +132,7 @@ def other_drafts(
     recorded: Trace, target, drafts: Sequence, ks: Sequence[int] = KS, costs: Mapping[str, Costs] | None = None
 ) -> Iterator[OtherDrafts]:
     """One teacher-forced pass per draft model, a result after each. costs: by the draft's name. Raises SpecvizError."""
+    check_ks(ks)
     refuse(recorded)
     target, rows = target_of(recorded, target), []
     yield OtherDrafts(0, len(drafts), ())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 DEEPEST = 32
 LOW, HIGH = 0.05, 0.95
 NEAR_BEST = 0.98
+MOST_K = 256
 NEGLIGIBLE = 1e-20  # mass dropped from a tail of the law of calls; all of it together stays below 1e-13
+BLOCK = 64  # starts taken at once, so that a long text needs little memory
 Array = np.ndarray
 
 
@@ -80,42 +83,31 @@ def room(num_tokens: int, most_tokens: int | None = None) -> Array:
 # ---- the law of one step --------------------------------------------------------------------------------------------
 
 
-def step_laws(chances: Chances, k: int) -> Array:
+def step_laws(chances: Chances, k: int, starts: slice = slice(None)) -> Array:
     """The law of the length of a step, per start: [N, k+1], column j for j + 1 emitted tokens; none beyond the text."""
-    kept = _going_on(chances, k)
+    kept = _going_on(chances, k, starts)
     reached = np.cumprod(np.pad(kept, ((0, 0), (1, 0)), constant_values=1.0), axis=1)  # [N, k+1]
     return reached * np.pad(1 - kept, ((0, 0), (0, 1)), constant_values=1.0)
 
 
-def _going_on(chances: Chances, k: int) -> Array:
+def _going_on(chances: Chances, k: int, starts: slice = slice(None)) -> Array:
     """keep [N, k] with 0 where the step ends in any case: behind what it drafted, and at the last token."""
-    places = np.arange(k)
-    is_free = places < np.minimum(chances.depths(k), len(chances) - 1 - np.arange(len(chances)))[:, None]
-    return chances.keep[:, :k] * is_free
+    free = np.minimum(chances.depths(k), len(chances) - 1 - np.arange(len(chances)))
+    return chances.keep[starts, :k] * (np.arange(k) < free[starts, None])
 
 
 def start_chances(chances: Chances, ks: Sequence[int]) -> Array:
-    """The probability that a step begins at each place: [len(ks), N]."""
+    """The probability that a step begins at each place: [len(ks), N]. Its sum over places: the expected calls."""
     size, deepest = len(chances), max(ks)
-    laws = np.zeros((size, len(ks), deepest + 1))
-    for row, k in enumerate(ks):
-        laws[:, row, : k + 1] = step_laws(chances, k)
     begins = np.zeros((len(ks), size + deepest + 1))
     begins[:, 0] = 1.0
-    for start in range(size):
-        begins[:, start + 1 : start + deepest + 2] += begins[:, start, None] * laws[start]
+    for first in range(0, size, BLOCK):
+        laws = np.zeros((min(BLOCK, size - first), len(ks), deepest + 1))
+        for row, k in enumerate(ks):
+            laws[:, row, : k + 1] = step_laws(chances, k, slice(first, first + BLOCK))
+        for start, law in enumerate(laws, first):
+            begins[:, start + 1 : start + deepest + 2] += begins[:, start, None] * law
     return begins[:, :size]
-
-
-def expected_calls(chances: Chances, ks: Sequence[int]) -> Array:
-    """The expected number of target calls for every K: [len(ks)]."""
-    return start_chances(chances, ks).sum(1)
-
-
-def length_shares(chances: Chances, k: int) -> Array:
-    """Of all steps, the expected share that emits 1, 2, ... k+1 tokens: [k+1]."""
-    begins = start_chances(chances, [k])[0]
-    return begins @ step_laws(chances, k) / begins.sum()
 
 
 def acceptance_by_depth(chances: Chances) -> Array:
@@ -134,21 +126,29 @@ def acceptance_by_depth(chances: Chances) -> Array:
 
 def calls_law(chances: Chances, k: int) -> Array:
     """The exact law of the number of target calls: [N+1], entry c for c calls."""
-    size, laws = len(chances), step_laws(chances, k)
+    size, laws, fewest = len(chances), step_laws(chances, k), 0
     ends = np.zeros((size, k + 1))  # [t, d]: a step begun at t - k + d ends with token t
     for j in range(min(k + 1, size)):
         ends[j:, k - j] = laws[: size - j, j]
-    law = np.zeros((size + k + 1, size + 1))  # [k + t, c]: c calls made when a step begins at t; k empty rows before 0
-    law[k, 0] = 1.0
-    low = np.zeros(size + k + 1, dtype=int)
-    high = np.zeros(size + k + 1, dtype=int)
-    for t in range(size):
-        first, last = low[max(k, t) : t + k + 1].min(), high[max(k, t) : t + k + 1].max() + 1
-        row = ends[t] @ law[t : t + k + 1, first:last]
-        likely = np.flatnonzero(row > NEGLIGIBLE)
-        low[t + k + 1], high[t + k + 1] = (first + 1 + likely[[0, -1]]) if len(likely) else (first + 1, first + 1)
-        law[t + k + 1, first + 1 : last + 1] = row
-    return law[-1]
+    ring = np.zeros((k + 1, 1))  # [., c]: fewest + c calls made when a step begins at each of the newest k + 1 starts
+    ring[k, 0] = 1.0
+    for first in range(0, size, BLOCK):
+        ring = _further(ring, ends[first : first + BLOCK])
+        likely = np.flatnonzero(ring.max(0) > NEGLIGIBLE)
+        ring, fewest = ring[:, likely[0] : likely[-1] + 1], fewest + int(likely[0])
+    law = np.zeros(size + 1)
+    law[fewest : fewest + ring.shape[1]] = ring[k]
+    return law
+
+
+def _further(ring: Array, ends: Array) -> Array:
+    """The ring, as many starts on as `ends` has rows."""
+    num_rows, width = ring.shape
+    table = np.zeros((num_rows + len(ends), width + len(ends)))
+    table[:num_rows, :width] = ring
+    for t, chances in enumerate(ends):
+        table[num_rows + t, 1:] = chances @ table[t : t + num_rows, :-1]
+    return table[-num_rows:]
 
 
 def quantile(law: Array, share: float) -> int:
@@ -264,12 +264,18 @@ class WhatIf:
         return made
 
 
+def check_ks(ks: Sequence[int]) -> None:
+    if not len(ks) or len(set(ks)) != len(ks):
+        raise ValueError(f"ks must be different numbers, at least one (got {list(ks)})")
+    if not all(isinstance(k, Integral) and 1 <= k <= MOST_K for k in ks):
+        raise ValueError(f"ks must be whole numbers from 1 to {MOST_K} (got {list(ks)})")
+
+
 def every_k(
     chances: Chances, ks: Sequence[int], costs: Costs | None = None, *, exact: bool = False, note: str = ""
 ) -> WhatIf:
     """The what-if for each K of `ks`, with speedups where costs are given."""
-    if not ks or len(set(ks)) != len(ks):
-        raise ValueError(f"ks must be different numbers, at least one (got {list(ks)})")
+    check_ks(ks)
     begins = start_chances(chances, ks)
     outcomes = tuple(_outcome(chances, k, row, costs) for k, row in zip(ks, begins, strict=True))
     by_depth = tuple(float(share) for share in acceptance_by_depth(chances)[: len(chances)])

@@ -23,6 +23,7 @@ KNOWN = {name for group in palette().values() for name in group}
 class Costs:
     target: str = "fable-target"
     draft: str | None = "fable-draft"
+    context_length: int = 13
     draft_ms: float = 0.8
     verify_ms: tuple[float, ...] = tuple(4.0 + 0.05 * n for n in range(33))
     overhead_ms: float = 0.3
@@ -145,6 +146,32 @@ def test_a_run_with_a_changed_k_has_no_point():
     assert plan.run_point(traces.chain(), speedup=0.5).speedup == 0.5
 
 
+@pytest.mark.parametrize("rule", ["block_verification", "sample_and_match"])
+def test_a_run_by_another_rule_has_no_point(rule):
+    recorded = traces.Builder().chain(4, 2, changed={"rule": rule}).chain(4, 3).score().finish()
+    assert plan.run_point(recorded, speedup=1.5) is None
+    text = judged.judge_run(recorded)
+    section = plan.every_k(recorded, text.every_k(costs=Costs()), text.cuts(), point=plan.run_point(recorded))
+    assert "This run made" not in said(section)
+    assert f"this run used fable-draft with {rule.replace('_', ' ')}, so its own calls are not" in said(section)
+    assert not any("this run" in each["name"] for figure in figures(section) for each in figure["data"])
+
+
+def test_a_live_change_of_the_draft_leaves_no_point():
+    recorded = traces.Builder().chain(4, 2).chain(4, 3, changed={"draft_model": "other"}).finish()
+    assert plan.run_point(recorded) is None
+
+
+def test_a_speed_measured_in_other_runs_is_called_so(first_visit, text):
+    what_if, own = text.every_k(costs=Costs()), replace(plan.run_point(first_visit), speedup=1.25)
+    for point, name in ((plan.run_point(first_visit, speedup=1.25), "measured in short runs"), (own, "this run")):
+        calls, tokens, speed = figures(plan.every_k(first_visit, what_if, text.cuts(), point=point))
+        assert line(speed, name)["y"][3] == 1.25
+        assert line(speed, name)["hovertemplate"].startswith(f"{name}: ")
+        assert line(calls, "this run")
+        assert line(tokens, "this run")
+
+
 def test_hostile_token_texts_are_written_out():
     recorded = traces.hostile()
     scored = traces.Builder(traces.HOSTILE, seed=7)
@@ -200,7 +227,9 @@ def test_theory_draws_the_formula_beside_the_text(first_visit, text, alpha):
     assert line(speed, "the formula, alpha")["y"][3] == round((1 - alpha**5) / (1 - alpha) / (4 * 0.2 + 1), 4)
     step_ms = 4 * 0.8 + costs.verify_ms[4] + 0.3
     assert line(speed, "the formula, measured")["y"][3] == round((1 - alpha**5) / (1 - alpha) * 4.3 / step_ms, 4)
-    assert line(speed, "this run")["y"][3] == 1.2
+    assert line(speed, "measured in short runs")["y"][3] == 1.2
+    assert f"gives {1 / (1 - alpha):.2f} tokens per target call and no more" in said(section)
+    assert f"K = 1 gives {(1 + alpha) / 1.2:.2f}x, the best " in said(section)
     assert f"gives {formula['y'][3]:.2f} tokens per target call" in said(section)
 
 
@@ -250,6 +279,13 @@ def test_factors_lead_from_the_ideal_to_the_measured_speedup(speed, says):
     assert sorted((1.0, made.speedup)) == pytest.approx(list(ends[-1]), abs=2e-4)
     assert math.isclose(product, made.speedup)
     assert all(low > 0 for low, _ in ends)
+
+
+def test_what_was_not_measured_alike_is_shown():
+    costs = replace(Costs(), context_length=900)
+    made = why_slow(traces.chain(), costs, tokens_per_s=150.0, baseline_tokens_per_s=100.0, most_timed=5)
+    assert len(made.notes) == 2
+    assert all(note in said(plan.why_slow(made)) for note in made.notes)
 
 
 def test_what_is_missing_for_the_factors_is_named():

@@ -242,6 +242,89 @@ def test_other_models_are_refused(bench, model):
         planning.what_if(([1, 2], [3, 4]), target=model("big"))
 
 
+@pytest.mark.parametrize("ks", [[], [0], [-1, 2], [1, 1], [2.5], [257]])
+def test_ks_that_cannot_be_are_refused_before_anything_is_read(ks):
+    for ask in (
+        lambda: planning.what_if(None, ks),
+        lambda: planning.what_if((None, None), ks),
+        lambda: next(planning.other_drafts(None, None, [], ks)),
+    ):
+        with pytest.raises(ValueError, match=r"ks must be .* \(got \["):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "says"),
+    [
+        ({"temperature": -1.0}, "temperature must be a number from 0"),
+        ({"temperature": float("nan")}, "temperature must be a number from 0"),
+        ({"top_p": 0.0}, "top_p must be a number above 0"),
+        ({"top_k": -1}, "top_k must be a whole number from 0"),
+    ],
+)
+def test_sampling_that_cannot_be_is_refused(model, sampling, says):
+    with pytest.raises(SpecvizError, match=says):
+        planning.what_if(([1, 2], [3, 4]), target=model("big"), draft=model("near"), **sampling)
+
+
+def test_a_text_too_long_is_refused_in_words(bench, model, monkeypatch):
+    monkeypatch.setattr(judged, "MOST_TOKENS", 20)
+    for source in (made(bench, seed=4), ([1, 2], [3] * 24)):
+        with pytest.raises(SpecvizError, match=r"at most 20 tokens \(got 24\)"):
+            planning.what_if(source, target=model("big"), draft=model("near"))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, ""),
+        ({"method": "prompt_lookup"}, ""),
+        ({"rule": "sample_and_match"}, "as near with speculative sampling would have cut it; this run used near with "
+         "sample and match, so its own calls are not"),
+        ({"rule": "block_verification"}, "this run used near with block verification, so"),
+        ({"rule": "sample_and_match", "method": "prompt_lookup"}, "as prompt lookup with speculative sampling"),
+    ],
+)  # fmt: skip
+def test_whose_steps_these_would_be_is_said(bench, options, says):
+    recorded = made(bench, seed=4, **options)
+    frame = planning.what_if(recorded, [4])
+    assert frame.attrs["exact"]
+    assert judged.is_own_plan(recorded) == (not says)
+    assert says in frame.attrs["note"]
+    assert ("this run used" in frame.attrs["note"]) == bool(says)
+
+
+def test_steps_of_another_rule_are_not_draws_of_this_law(bench):
+    """What the note warns of: sample and match keeps with chance p(x), so far more calls than the band holds."""
+    outside = 0
+    for seed in range(8):
+        recorded = made(bench, seed=seed, rule="sample_and_match", max_new_tokens=40)
+        row = planning.what_if(recorded, [4]).iloc[0]
+        outside += not row.calls_low <= calls(recorded) <= row.calls_high
+    assert outside >= 6
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rule": "block_verification"},
+        {"draft_model": "other"},
+        {"method": "prompt_lookup", "draft_model": None},
+        {"method": "none", "draft_model": None},
+        {"params": {"ngram": 2}},
+    ],
+)
+def test_a_way_changed_live_is_no_own_plan(changed):
+    recorded = traces.Builder(seed=2).chain(4, 2).chain(4, 2, changed=changed).finish()
+    assert not judged.is_own_plan(recorded)
+    assert judged.is_own_plan(traces.Builder(seed=2).chain(4, 2).chain(2, 2, changed={"k": 2}).finish())
+
+
+def test_another_draft_says_whose_steps_these_would_be(bench, model):
+    asked = planning.what_if(made(bench, seed=4), [4], target=model("big"), draft=model("far"))
+    assert "as far with speculative sampling would have cut it; this run used near with" in asked.attrs["note"]
+
+
 def test_live_changes_of_k_leave_the_text_exact():
     recorded = traces.Builder(seed=2).chain(4, 2).chain(2, 2, changed={"k": 2}).score().finish()
     assert planning.what_if(recorded).attrs["exact"]

@@ -3,6 +3,7 @@
 import itertools
 import math
 import time
+import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
@@ -61,6 +62,10 @@ def brute_force_along_text(chances, k):
     return laws
 
 
+def expected_calls(chances, ks):
+    return whatif.start_chances(chances, ks).sum(1)
+
+
 CASES = [(random_chances(9, 5, 1), brute_force_along_text), (random_chances(5, 3, 2, by_start=True), brute_force)]
 
 
@@ -71,23 +76,50 @@ def test_calls_and_their_law_are_those_of_every_pattern(chances, every_pattern, 
     counts = np.zeros(len(chances) + 1)
     for lengths, chance in laws.items():
         counts[len(lengths)] += chance
-    assert whatif.expected_calls(chances, [k])[0] == pytest.approx(counts @ np.arange(len(counts)), abs=EXACT)
+    assert expected_calls(chances, [k])[0] == pytest.approx(counts @ np.arange(len(counts)), abs=EXACT)
     assert np.abs(whatif.calls_law(chances, k) - counts).max() < EXACT
 
 
 @pytest.mark.parametrize(("chances", "every_pattern"), CASES, ids=["along the text", "by start"])
-def test_shares_of_the_lengths_are_those_of_every_pattern(chances, every_pattern):
+def test_the_law_of_a_step_is_that_of_every_pattern(chances, every_pattern):
+    """Lengths of steps, weighted by how often a step begins where."""
     shares = np.zeros(4)
     for lengths, chance in every_pattern(chances, 3).items():
         for length in lengths:
             shares[length - 1] += chance
-    assert np.abs(whatif.length_shares(chances, 3) - shares / shares.sum()).max() < EXACT
+    got = whatif.start_chances(chances, [3])[0] @ whatif.step_laws(chances, 3)
+    assert np.abs(got - shares).max() < EXACT
+
+
+def slow_law(chances, k):
+    """The law of the number of calls, forward over all starts, with numbers of calls as keys."""
+    size = len(chances)
+    laws = [{} for _ in range(size + 1)]
+    laws[0] = {0: 1.0}
+    for start, calls_here in enumerate(laws[:-1]):
+        depth, reached = min(k, chances.drafted[start], size - start - 1), 1.0
+        for j in range(depth + 1):
+            cut = reached * (1 - chances.keep[start, j] if j < depth else 1)
+            reached *= chances.keep[start, j] if j < depth else 1
+            for calls, chance in calls_here.items():
+                laws[start + j + 1][calls + 1] = laws[start + j + 1].get(calls + 1, 0.0) + chance * cut
+    return laws[size]
+
+
+@pytest.mark.parametrize("by_start", [False, True])
+@pytest.mark.parametrize("k", [1, 5, 32])
+def test_texts_longer_than_a_block_have_the_same_law(k, by_start):
+    chances = random_chances(2 * whatif.BLOCK + 9, 32, 8, by_start)
+    law, slow = whatif.calls_law(chances, k), slow_law(chances, k)
+    assert max(abs(law[calls] - slow.get(calls, 0.0)) for calls in range(len(law))) < EXACT
+    mean = math.fsum(calls * chance for calls, chance in slow.items())
+    assert expected_calls(chances, [1, k] if k > 1 else [k])[-1] == pytest.approx(mean, rel=EXACT)
 
 
 def test_all_ks_at_once_are_each_alone():
     chances = random_chances(30, 8, 4)
-    together = whatif.expected_calls(chances, range(1, 9))
-    alone = [whatif.expected_calls(chances, [k])[0] for k in range(1, 9)]
+    together = expected_calls(chances, range(1, 9))
+    alone = [expected_calls(chances, [k])[0] for k in range(1, 9)]
     assert np.abs(together - alone).max() < EXACT
     assert (np.diff(together) <= EXACT).all()
 
@@ -101,12 +133,12 @@ def test_sensitivity_is_the_difference_of_both_ends():
             for value in (0.0, 1.0):
                 keep = chances.keep.copy()
                 keep[s, j] = value
-                ends.append(whatif.expected_calls(whatif.Chances(keep, chances.drafted), [3])[0])
+                ends.append(expected_calls(whatif.Chances(keep, chances.drafted), [3])[0])
             assert got[s, j] == pytest.approx(ends[1] - ends[0], abs=EXACT)
         if along_text:
             a, step = chances.keep[:, 0], 1e-6
             moved = [whatif.along_text(a + sign * step * np.eye(8)[2], deepest=4) for sign in (1, -1)]
-            slope = np.subtract(*[whatif.expected_calls(each, [3])[0] for each in moved]) / (2 * step)
+            slope = np.subtract(*[expected_calls(each, [3])[0] for each in moved]) / (2 * step)
             assert whatif.sensitivity_along_text(chances, 3)[2] == pytest.approx(slope, abs=1e-8)
 
 
@@ -153,7 +185,7 @@ def test_the_engines_calls_have_this_law_given_every_text(k, sampling):
     for text in itertools.product(range(3), repeat=5):
         weight, chances = scored(target, draft, text, sampling)
         counts = whatif.calls_law(chances, k)
-        mean += weight * whatif.expected_calls(chances, [k])[0]
+        mean += weight * expected_calls(chances, [k])[0]
         for calls in range(6):
             assert weight * counts[calls] == pytest.approx(by_engine.get((text, calls), 0.0), abs=EXACT)
     assert mean == pytest.approx(sum(calls * chance for (_, calls), chance in by_engine.items()), abs=EXACT)
@@ -172,7 +204,7 @@ def test_greedy_runs_make_exactly_these_calls(k):
     p, q = (rows(model, text, sampling)[np.arange(40), text] for model in (target, draft))
     chances = whatif.along_text(whatif.keep_chances(p, q))
     steps = engine_run(target, draft, k, 1, 40, sampling)
-    assert whatif.expected_calls(chances, [k])[0] == len(steps)
+    assert expected_calls(chances, [k])[0] == len(steps)
     assert whatif.calls_law(chances, k)[len(steps)] == 1
     assert whatif.cut(chances, whatif.flags(chances, np.full(40, 0.5)), k).lengths == tuple(
         len(step.tokens) for step in steps
@@ -195,7 +227,7 @@ def test_sampled_runs_make_these_calls_on_average():
             surplus += len(steps) - counts @ numbers
             spread += counts @ numbers**2 - (counts @ numbers) ** 2
             if k == 3:
-                predicted.append(whatif.expected_calls(chances, [*made]))
+                predicted.append(expected_calls(chances, [*made]))
             else:
                 made[k].append(len(steps))
     assert abs(surplus) < 4.9 * math.sqrt(spread)
@@ -235,7 +267,7 @@ def test_a_run_that_ended_early_had_room_to_draft_more():
     assert whatif.cut(certain, every, 8) == whatif.Cut((5,), ("accepted",))
     assert whatif.cut(full, every, 8) == whatif.Cut((5,), ("bonus",))
     assert whatif.cut(full, every, 3) == whatif.Cut((4, 1), ("bonus", "plain"))
-    assert whatif.expected_calls(certain, [3, 8]).tolist() == whatif.expected_calls(full, [3, 8]).tolist() == [2, 1]
+    assert expected_calls(certain, [3, 8]).tolist() == expected_calls(full, [3, 8]).tolist() == [2, 1]
 
 
 def test_acceptance_by_depth_is_a_mean_over_all_starts():
@@ -276,7 +308,7 @@ def test_the_frame_has_a_row_per_k_and_says_what_it_rests_on():
 
 
 def test_a_chance_of_one_everywhere_gives_the_ideal():
-    calls = whatif.expected_calls(whatif.along_text([1.0] * 60), range(1, 33))
+    calls = expected_calls(whatif.along_text([1.0] * 60), range(1, 33))
     assert calls.tolist() == [math.ceil(60 / (k + 1)) for k in range(1, 33)]
 
 
@@ -290,6 +322,15 @@ def test_long_texts_take_little_time_and_the_law_adds_up(size, most_s):
     assert abs(whatif.calls_law(chances, 8) @ np.arange(size + 1) - result.at(8).expected_target_calls) < 1e-9
 
 
+def test_very_long_texts_take_little_memory():
+    chances = whatif.along_text(np.random.default_rng(0).random(20_000) ** 0.3)
+    tracemalloc.start()
+    whatif.every_k(chances, [1, 32])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 60e6
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
@@ -298,8 +339,12 @@ def test_long_texts_take_little_time_and_the_law_adds_up(size, most_s):
         (lambda: whatif.along_text([]), "at least one number"),
         (lambda: whatif.along_text([1.5]), "from 0 to 1"),
         (lambda: whatif.along_text([0.5, 0.5], most_tokens=1), "must be >= 2"),
-        (lambda: whatif.expected_calls(whatif.along_text([0.5]), [33]), "from 0 to 32"),
+        (lambda: expected_calls(whatif.along_text([0.5]), [33]), "from 0 to 32"),
         (lambda: whatif.every_k(whatif.along_text([0.5]), []), "at least one"),
+        (lambda: whatif.every_k(whatif.along_text([0.5]), [2, 2]), "must be different"),
+        (lambda: whatif.every_k(whatif.along_text([0.5]), [1, 0]), r"from 1 to 256 \(got \[1, 0\]\)"),
+        (lambda: whatif.every_k(whatif.along_text([0.5]), [1.5]), "whole numbers"),
+        (lambda: whatif.every_k(whatif.along_text([0.5]), [257]), "from 1 to 256"),
         (lambda: whatif.flags(whatif.along_text([0.5]), [0.1, 0.2]), "one number per token"),
     ],
 )

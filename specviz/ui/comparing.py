@@ -14,7 +14,7 @@ from specviz.measures import metrics
 from specviz.planning import DraftOnText, OtherDrafts, other_drafts
 from specviz.request import Request
 from specviz.session import Workbench
-from specviz.speed import Speed, measuring
+from specviz.speed import NUM_TOKENS, Speed, measuring
 from specviz.tool_names import SGLANG, VLLM, export, tool_numbers
 from specviz.trace import Trace
 from specviz.ui.models_of import NO_RUN, is_at_hand, models_of, names_of, request_of
@@ -149,7 +149,7 @@ class Comparing:
             return plan.why_slow(None, **known)
         rates = {"tokens_per_s": speed.tokens_per_s, "baseline_tokens_per_s": speed.baseline_tokens_per_s}
         try:
-            return plan.why_slow(why_slow(trace, costs, **rates), **known)
+            return plan.why_slow(why_slow(trace, costs, most_timed=NUM_TOKENS, **rates), **known)
         except SpecvizError as refusal:
             return plan.why_slow(None, refusal=str(refusal), **known)
 

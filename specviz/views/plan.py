@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from specviz.judged import is_own_plan
 from specviz.measures import METRICS, metrics
 from specviz.tool_names import SGLANG, VLLM, ToolNumber
 from specviz.views import blocks
@@ -28,20 +29,24 @@ NO_COSTS = "Speed is not known yet: press “Measure costs” on this page, and 
 
 
 def run_point(recorded: Trace, speedup: float | None = None) -> Point | None:
-    """What the run did, where one K was in force all along; speedup: measured elsewhere, else the trace's own."""
+    """What the run did, where one K was in force all along and its steps follow the what-if's own law.
+
+    speedup: measured in short runs of the same settings, else the trace's own.
+    """
     ks, values = {step.settings.k for step in recorded.steps}, metrics(recorded)
-    if len(ks) != 1 or values["tokens_per_target_call"] is None:
+    if len(ks) != 1 or values["tokens_per_target_call"] is None or not is_own_plan(recorded):
         return None
     known = values["speedup"] if speedup is None else speedup
-    return Point(ks.pop(), values["target_calls"], values["tokens_per_target_call"], known)
+    return Point(ks.pop(), values["target_calls"], values["tokens_per_target_call"], known, speedup is not None)
 
 
 # ---- every K from one run -------------------------------------------------------------------------------------------
 
 EVERY_K = "every-k", "Every K from one run"
 EVERY_K_LEAD = (
-    "The same text, cut into steps as another K would have cut it. No model runs: each token's chance to be kept, "
-    "min(1, q/p), follows from what both models said about it (p: the target's probability, q: the draft model's)."
+    "The same text, cut into steps as speculative sampling at another K would have cut it. No model runs: each token's "
+    "chance to be kept, min(1, q/p), follows from what both models said about it (p: the target's probability, q: the "
+    "draft model's)."
 )
 
 
@@ -161,7 +166,8 @@ def _range(best: tuple[int, int]) -> str:
 WHY_SLOW = "why-slow", "Why is it slow?"
 WHY_SLOW_LEAD = (
     "In the ideal every draft is full and kept, drafting is free and checking costs one target call: K + 1 times as "
-    "fast. Each factor below takes its share; multiplied, they give the measured speedup."
+    "fast. Each factor below takes its share. All but the last are computed from the run and the measured costs; the "
+    "last, overhead, is what then remains to the measured speedup."
 )
 
 
@@ -189,6 +195,7 @@ def why_slow(
         blocks.words(_verdict_words(breakdown)),
         blocks.chart(factors_chart(breakdown)),
         blocks.table(columns, product, marked=len(product) - 1),
+        *(blocks.words(note, small=True) for note in breakdown.notes),
     ]
     return blocks.section(*WHY_SLOW, WHY_SLOW_LEAD, controls, [*going_on, *shown])
 

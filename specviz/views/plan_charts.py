@@ -28,16 +28,19 @@ DRAFT_STYLES = (
     ("plain", "longdash", "triangle-up"), ("rejected", "longdashdot", "x"),
 )  # fmt: skip  # never colour alone
 MOST_DEPTHS = 16
+THIS_RUN = "this run"
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What this run really did. speedup is None where it was not measured."""
+    """What this run really did. speedup is None where it was not measured; of_short_runs: it is that of other runs,
+    shorter ones with the same settings, in turn with runs without a draft."""
 
     k: int
     target_calls: int
     tokens_per_call: float
     speedup: float | None
+    of_short_runs: bool = False
 
 
 def calls_chart(what_if: WhatIf, point: Point | None) -> Chart:
@@ -79,7 +82,8 @@ def speed_chart(what_if: WhatIf, alpha: float | None, costs: Costs | None, point
         measured = [measured_speedup(alpha, k, costs) for k in ks]
         data.append(_curve("the formula, measured times", "bonus", ks, measured, hover, "dot"))
     data.append(_curve("one by one", "ignored", ks, [1.0] * len(ks), "one by one: 1", "longdash"))
-    data += _mark(ks, point, None if point is None else point.speedup, "this run: %{y:.2f} at K %{x}")
+    name = "measured in short runs" if point is not None and point.of_short_runs else THIS_RUN
+    data += _mark(ks, point, None if point is None else point.speedup, f"{name}: %{{y:.2f}} at K %{{x}}", name)
     return _figure("Speedup over one by one", data, "K", "times as fast")
 
 
@@ -164,11 +168,11 @@ def _edge(name: str, x: Sequence[int], y: Sequence[float]) -> Chart:
     return edge | {"line": {**edge["line"], "width": 1}}
 
 
-def _mark(ks: Sequence[int], point: Point | None, value: float | None, hover: str) -> list[Chart]:
+def _mark(ks: Sequence[int], point: Point | None, value: float | None, hover: str, name: str = THIS_RUN) -> list[Chart]:
     """The run's own mark, at its K among these."""
     if point is None or value is None or point.k not in ks:
         return []
-    marked = _curve("this run", "plain", ks, [value if k == point.k else None for k in ks], hover)
+    marked = _curve(name, "plain", ks, [value if k == point.k else None for k in ks], hover)
     return [marked | {"mode": "markers", "marker": {"color": colour("plain"), "size": 13, "symbol": "star"}}]
 
 

@@ -17,6 +17,8 @@ from specviz.theory import (
     can_improve,
     cost_ratio,
     expected_tokens,
+    least_improvement,
+    oracle_tokens,
     walltime_improvement,
 )
 from specviz.views import blocks
@@ -46,6 +48,8 @@ def theory(what_if: WhatIf | None, alpha: float | None, costs: Costs | None, poi
         missing = "No alpha yet: it needs a run with a draft model that came to its end and was scored."
         return blocks.section(*THEORY, THEORY_LEAD, blocks=[blocks.words(missing), _published()])
     shown = [blocks.words(_gap_words(what_if, alpha, point)), blocks.chart(tokens_chart(what_if, alpha, point))]
+    if alpha < 1:
+        shown.append(blocks.words(_most_words(alpha)))
     if costs is None or what_if.best is None:
         shown.append(blocks.words(NO_COSTS))
     else:
@@ -74,6 +78,13 @@ def _gap_words(what_if: WhatIf, alpha: float, point: Point | None) -> Words:
     ]
 
 
+def _most_words(alpha: float) -> Words:
+    return [
+        "Even if every step knew beforehand how many drafted tokens will be kept, the formula gives ",
+        f"{oracle_tokens(alpha):.2f}", " tokens per target call and no more: the first cut ends a step.",
+    ]  # fmt: skip
+
+
 def _speed_words(what_if: WhatIf, alpha: float, costs: Costs) -> Words:
     c = cost_ratio(costs)
     if not can_improve(alpha, c):
@@ -81,9 +92,10 @@ def _speed_words(what_if: WhatIf, alpha: float, costs: Costs) -> Words:
     ks = [outcome.k for outcome in what_if.outcomes]
     formula = best_k(alpha, c, ks)
     return [
-        "c = ", f"{c:.2f}", ", below alpha, so the formula promises a gain: at best ",
-        f"{walltime_improvement(alpha, formula, c):.2f}x", f" at K = {formula}. It takes checking K + 1 tokens to cost "
-        "the same as one. With times measured here, this text gives ", _best_speed(what_if), ".",
+        "c = ", f"{c:.2f}", ", below alpha, so the formula promises a gain: K = 1 gives ",
+        f"{least_improvement(alpha, c):.2f}x", ", the best ", f"{walltime_improvement(alpha, formula, c):.2f}x",
+        f" at K = {formula}. It takes checking K + 1 tokens to cost the same as one. With times measured here, this "
+        "text gives ", _best_speed(what_if), ".",
     ]  # fmt: skip
 
 
