@@ -7,9 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from specviz.checks.end_to_end import TEXT_LENGTH, drawn_by, end_to_end, first_token
+from specviz.checks import scoring
+from specviz.checks.end_to_end import TEXT_LENGTH, drawn_by, end_to_end, first_token, seed_of
 from specviz.checks.pair import Pair
-from specviz.checks.scoring import ROUNDING, beyond_edge, features, outside_of, plain_logits, score_text
+from specviz.checks.scoring import (
+    ROUNDING,
+    beyond_edge,
+    features,
+    outside_of,
+    plain_logits,
+    score_parts,
+    score_text,
+)
 from specviz.engine import speculate
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
@@ -113,6 +122,19 @@ def test_features_and_chances_are_those_of_the_models_alone(pair):
     assert scored.outside == ()
 
 
+def test_a_long_text_is_scored_part_by_part_as_it_is_at_once(pair, monkeypatch):
+    text = [int(token) for token in torch.randint(5, 90, (40,), generator=torch.Generator().manual_seed(1))]
+    prompt, tokens, sampling = text[:3], text[3:], Sampling(0.7, top_k=30)
+    whole = score_text(pair, prompt, tokens, sampling)
+    monkeypatch.setattr(scoring, "CHUNK", 8)
+    parts = list(score_parts(pair, prompt, tokens, sampling))
+    assert [len(part.tokens) for part in parts] == [8, 8, 8, 8, 5]
+    assert np.concatenate([part.chances() for part in parts]) == pytest.approx(whole.chances(), abs=1e-5)
+    assert np.array_equal(np.concatenate([part.holds for part in parts]), whole.holds)
+    found = [(token.place, token.token) for part in parts for token in part.outside]
+    assert found == [(token.place, token.token) for token in whole.outside] != []
+
+
 def test_a_text_that_the_draft_cannot_read_has_no_features_about_it(named_models):
     pair = Pair(named_models.load("big"), named_models.load("brief"))
     scored = score_text(pair, range(5, 50), [7, 8], Sampling())
@@ -194,6 +216,18 @@ def test_first_tokens_of_a_wrong_rule_differ(pair):
     *before, result = first_token(pair, BROKEN["argmax_target"], PROMPTS[0], Sampling(1.5), K, 100, seed=1)
     assert result.outcome.state == "differs"
     assert {each.outcome for each in before} == {None}
+
+
+def test_two_seeds_are_two_independent_tries(pair):
+    """No seed of one is a seed of the other; a seed at the top of its range is one, too."""
+    seeds = [{seed_of(seed, number) for number in range(500)} for seed in (0, 1, 2, 2**64 - 1)]
+    assert sum(map(len, seeds)) == len(set.union(*seeds)) == 2000
+    one, same, other = (
+        last(first_token(pair, RULES["speculative_sampling"], PROMPTS[0], Sampling(), K, 200, seed)).cells.counts
+        for seed in (1, 1, 2)
+    )
+    assert one == same
+    assert sum(abs(mine - its) for mine, its in zip(one, other, strict=True)) > 10  # not all but one in common
 
 
 def test_few_first_tokens_cannot_tell(pair):

@@ -82,14 +82,38 @@ def test_an_end_token_ends_both_texts(pair, named_models):
     assert result.num_tokens == written.index(written[-1]) + 1
 
 
-def test_settings_of_the_model_do_not_change_what_greedy_means(pair, named_models):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("repetition_penalty", 5.0),
+        ("no_repeat_ngram_size", 1),
+        ("suppress_tokens", list(range(0, 300, 2))),
+        ("begin_suppress_tokens", list(range(0, 300, 2))),
+        ("min_new_tokens", 20),
+        ("forced_eos_token_id", 7),
+        ("bad_words_ids", [[each] for each in range(0, 300, 3)]),
+    ],
+)
+def test_settings_of_the_model_do_not_change_what_greedy_means(pair, named_models, name, value):
     model = copy.deepcopy(pair.target.model)
-    model.generation_config.repetition_penalty = 5.0
-    model.name_or_path = "penalised"
+    setattr(model.generation_config, name, value)
+    model.name_or_path = f"with {name}"
     target = named_models.load((model, pair.target.tokenizer))
     assert last(greedy(Pair(target, None, "none"), RULES["speculative_sampling"], PROMPTS, K, 24)).outcome.state == (
         "exact"
     )
+    assert getattr(model.generation_config, name) == value
+
+
+def test_a_reference_that_strays_is_not_called_rounding(pair, monkeypatch):
+    from specviz.checks import greedy as module
+
+    real = module._generated
+    monkeypatch.setattr(module, "_generated", lambda *inputs: [*real(*inputs)[:-1], 3])
+    result = last(greedy(pair, RULES["speculative_sampling"], PROMPTS[:1], K, 12))
+    assert result.outcome.state == "consistent"
+    assert "the reference that does not write the favourite" in result.outcome.words
+    assert "ounding" not in result.outcome.words
 
 
 def test_a_wrong_token_is_named_with_both_logits(named_models):

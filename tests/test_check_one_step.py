@@ -7,7 +7,9 @@ from functools import cache
 
 import pytest
 import torch
+from runs import begin, finish, make_steps
 
+from specviz.checks import one_step
 from specviz.checks.one_step import (
     TELLING,
     Place,
@@ -96,6 +98,51 @@ def test_a_wrong_rule_that_does_no_harm_at_a_place_does_not_pass_there():
     result = last(redraws(agreed, BROKEN["resample_p"], 1500, seed=1))
     assert result.here.distance < EXACT
     assert result.outcome.state == "unsure"
+
+
+def changed_live(bench, **change):
+    """A run of three steps, then something else for the rest."""
+    run = begin(bench, k=2, max_new_tokens=24)
+    make_steps(run, 3)
+    for name, value in change.items():
+        run.controls.set(name, value)
+    return finish(run)
+
+
+def recorded_odds(steps):
+    return [(step.index, token.id, token.q) for step in steps for token in step.draft if token.q is not None]
+
+
+def same_places(found, steps):
+    expected = recorded_odds(steps)
+    assert [(place.step, place.token) for place in found] == [(step, token) for step, token, _ in expected]
+    for place, (_, token, q) in zip(found, expected, strict=True):
+        assert float(place.q[token]) == pytest.approx(q, rel=1e-3)
+
+
+def test_a_draft_that_changed_live_leaves_the_places_of_the_one_that_is_asked(bench, named_models):
+    recorded = changed_live(bench, draft="far")
+    for draft, steps in (("near", recorded.steps[:3]), ("far", recorded.steps[3:])):
+        same_places(list(places(recorded, named_models.load("big"), named_models.load(draft))), steps)
+        assert steps
+
+
+def test_steps_without_odds_hide_none_behind_them(bench, named_models):
+    run = begin(bench, k=2, max_new_tokens=40, method="prompt_lookup", temperature=0.3)
+    make_steps(run, 6)
+    run.controls.set("method", "draft_model")
+    recorded = finish(run)
+    assert any(step.settings.method == "prompt_lookup" and step.draft for step in recorded.steps)
+    found = list(places(recorded, named_models.load("big"), named_models.load("near")))
+    assert found
+    same_places(found, recorded.steps)
+
+
+def test_places_are_bounded_by_the_numbers_that_they_keep(monkeypatch):
+    library = Library()
+    models = library.load("fable-target"), library.load("fable-draft")
+    monkeypatch.setattr(one_step, "MOST_KEPT", 2 * models[0].info.vocab_size * 7)
+    assert len(list(places(shipped()[0], *models))) == 7
 
 
 # ---- laws -----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import argparse
 import json
 
 import pytest
+from test_check_enumerated import Forgets, WritesP
 from tiny_models import tiny, tiny_tokenizer
 
 from specviz.checks.command import add_arguments, run
@@ -69,7 +70,10 @@ def test_a_right_rule_of_a_tiny_pair(models):
     report = prove(PROMPT, **models, tokens=250, temperature=0.5, on_progress=lambda *words: told.append(words))
     assert {check.verdict for check in report.checks} <= {"exact", "consistent", "unsure"}
     by_name = {check.name: check for check in report.checks}
-    assert by_name["one step, by formula"].verdict == "exact"
+    assert report.checks[0].name == "whole texts, every outcome of the rule's program"
+    assert report.checks[0].words.startswith("exact (enumerated)")
+    formula = by_name["one step, by formula"]
+    assert (formula.verdict, "by formula, where one token is judged alone" in formula.words) == ("exact", True)
     assert by_name["end to end, every token against the target's law"].verdict == "unsure"  # 250 tokens are few
     assert report.exit_code == 3
     assert {line.title for line in report.rules} == {rule.title for rule in (*RULES.values(), *BROKEN.values())}
@@ -85,10 +89,32 @@ def test_a_broken_rule_must_be_asked_for_by_its_full_name(models):
         prove(PROMPT, **models, rule="argmax_target")
 
 
+@pytest.mark.parametrize("rule", [WritesP(), Forgets()], ids=["writes p", "forgets"])
+def test_a_rule_that_judges_whole_drafts_wrongly_differs(models, rule, monkeypatch):
+    """Its formula for one token is that of a right rule, and few tokens do not show it: the enumeration does."""
+    monkeypatch.setitem(RULES, "block_verification", rule)
+    report = prove(PROMPT, **models, rule="block_verification", tokens=60)
+    assert (report.checks[0].verdict, report.exit_code) == ("differs", 1)
+    assert {check.name: check.verdict for check in report.checks}["one step, by formula"] == "exact"
+
+
+@pytest.mark.parametrize("options", [{"top_k": 1}, {"temperature": 0.02}, {"top_p": 0.001}], ids=str)
+def test_a_peaked_law_does_not_make_a_right_rule_undecided(models, options):
+    report = prove(PROMPT, **models, tokens=300, **options)
+    assert report.exit_code == 0, report.text()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.02])
+@pytest.mark.parametrize("method", ["none", "prompt_lookup"])
+def test_a_method_without_a_draft_model_is_not_left_undecided(models, method, temperature):
+    report = prove(PROMPT, target=models["target"], method=method, tokens=300, temperature=temperature)
+    assert report.exit_code == 0, report.text()
+
+
 def test_temperature_0_compares_greedy_texts(models):
     report = prove(PROMPT, **models, temperature=0.0, tokens=30)
-    assert report.checks[0].verdict == "exact"
-    assert report.checks[0].numbers == {"prompts": 1, "tokens": 30, "texts_that_part": 0}
+    assert [check.verdict for check in report.checks[:2]] == ["exact"] * 2
+    assert report.checks[1].numbers == {"prompts": 1, "tokens": 30, "texts_that_part": 0}
     assert report.rules == ()
 
 

@@ -12,12 +12,14 @@ from specviz.checks.statistics import (
     STAKES,
     Cells,
     Evidence,
+    bar,
     cells_differ,
     draws_needed,
     likeliest,
     p_values,
     pooled,
     smallest_cell_shift,
+    tokens_needed,
 )
 
 RARE = 4.75  # standard deviations: once in a million
@@ -102,6 +104,25 @@ def test_too_few_tokens_would_have_seen_nothing():
     assert few.smallest_shifts() == (math.inf,)
 
 
+@pytest.mark.parametrize("truth", [(0.35, 0.5), (0.3, 0.42)])
+def test_the_tokens_that_are_needed_are_enough_nine_times_in_ten(truth):
+    """400 streams of a wrong law at the number of tokens named: flagged with CHANCE, give or take four deviations; at
+    the number where the mean alone meets the bar this is well below."""
+    claimed = np.array((0.3, 0.5))
+    chances, wrong = claimed[:, None], np.array(truth)[:, None]
+    gain = STAKES * wrong - np.log(1 - chances + chances * np.exp(STAKES))
+    n = math.ceil(tokens_needed(gain, STAKES**2 * wrong * (1 - wrong)))
+    on_average = math.ceil(bar(2) / gain.max())
+    seen = [np.mean([each.differs() for each in streams(truth, claimed, 400, m, seed=8)]) for m in (n, on_average)]
+    assert seen[0] > CHANCE - 0.06
+    assert seen[1] < CHANCE - 0.06
+    assert n < 3 * on_average
+
+
+def test_no_gain_is_never_enough():
+    assert tokens_needed(np.array([[-0.1, 0.0]]), np.array([[0.1, 0.1]])) == math.inf
+
+
 def test_stakes_go_both_ways():
     assert sorted(STAKES) == pytest.approx(sorted(-STAKES))
 
@@ -153,13 +174,43 @@ def test_equal_laws_cannot_be_told_apart():
     assert draws_needed((0.5, 0.5), (0.5 + 1e-7, 0.5 - 1e-7)) is None
 
 
-def test_the_rise_that_would_have_been_seen_is_seen_in_every_cell():
-    law, n = some_law(10, size=6), 3000
-    rise = smallest_cell_shift(law, n)
-    for cell in range(len(law)):
-        truth = law * (1 - rise / (1 - law[cell]))
-        truth[cell] = law[cell] + rise
-        assert share_flagged(law, truth, n, 300, 1e-6, seed=11) > CHANCE - 0.06
+PEAKED = np.array([0.9, *[0.005] * 20])
+
+
+def moved(law, cell, shift):
+    """The law with one share moved, the others in proportion."""
+    truth = law * (1 - shift / (1 - law[cell]))
+    truth[cell] = law[cell] + shift
+    return truth
+
+
+@pytest.mark.parametrize(("law", "n"), [(some_law(10, size=6), 3000), (PEAKED, 1000), (PEAKED, 5000)])
+def test_the_shift_that_would_have_been_seen_is_seen_in_every_cell_up_and_down(law, n):
+    least, tried = smallest_cell_shift(law, n), 0
+    for cell, share in enumerate(law[:2]):
+        for shift in (least, -least):
+            if 0 <= share + shift <= 1:
+                tried += 1
+                assert share_flagged(law, moved(law, cell, shift), n, 300, 1e-6, seed=11) > CHANCE - 0.06
+    assert tried >= 2
+
+
+@pytest.mark.parametrize("n", [200, 1000])
+def test_a_certain_law_may_only_fall_and_that_is_seen(n):
+    least = smallest_cell_shift((1.0, 0.0), n)
+    assert least == pytest.approx(1 - (1 - CHANCE) ** (1 / n))  # one other outcome is enough
+    assert smallest_cell_shift((1.0,), n) == pytest.approx(least)
+
+
+def test_a_cell_that_could_move_either_way_unseen_has_no_shift_to_name():
+    assert smallest_cell_shift((0.5, 0.5), 20) == math.inf
+    assert smallest_cell_shift((0.97, 0.03), 60) < math.inf  # no room to rise, and a fall shows
+
+
+def test_a_feature_without_room_above_names_the_room_that_it_has():
+    """A share of .95 in few tokens: a fall shows early, the five points above it never."""
+    evidence = next(streams((0.95, 0.5), (0.95, 0.5), 1, 120, seed=2))
+    assert evidence.smallest_shifts()[0] >= 0.05
 
 
 def test_no_draw_would_have_shown_nothing():

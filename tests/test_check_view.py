@@ -1,12 +1,14 @@
 """The sections of the Check page: every state in words, nothing judged too early, every width within its axis."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from traces import HOSTILE
 
 from specviz.checks.end_to_end import EndToEnd, FirstToken, Power
+from specviz.checks.enumerated import Enumerated
 from specviz.checks.greedy import Greedy, Parting
 from specviz.checks.one_step import Identity, Redraws, RuleHere, Share
 from specviz.checks.self_checks import SelfCheck
@@ -83,6 +85,11 @@ def test_the_identity_stacks_to_p():
     assert "Step 3, drafted token 2" in texts(section)
 
 
+def test_an_identity_that_does_not_hold_is_not_called_exact():
+    section = sound(check.identity(replace(made_identity(), largest_error=1e-3), names))
+    assert [block["state"] for block in of_kind(section, "verdict")] == ["differs"]
+
+
 def test_no_identity_says_what_is_missing():
     section = sound(check.identity(None, names))
     assert "pin a drafted token" in texts(section)
@@ -100,7 +107,31 @@ def made_redraws(counts, total=1000, here=RIGHT):
 def test_no_place_says_what_is_missing():
     section = sound(check.one_step(OPTIONS, "argmax_draft", None, None, names))
     assert "Make a run" in texts(section)
-    assert [control["kind"] for control in section["controls"]] == ["choice", "count", "button"]
+    assert [control["kind"] for control in section["controls"]] == ["choice", "count", "count", "button"]
+
+
+@pytest.mark.parametrize("made", [
+    lambda seed: check.one_step(OPTIONS, "argmax_draft", None, None, names, seed=seed),
+    lambda seed: check_texts.end_to_end(OPTIONS, "argmax_draft", None, names, seed=seed),
+])  # fmt: skip
+def test_the_seed_can_be_chosen(made):
+    (control,) = [control for control in made(7)["controls"] if control.get("name") == "seed"]
+    assert (control["value"], control["low"]) == (7, 0)
+    assert control["high"] >= 10**6
+
+
+def test_the_programs_own_enumeration_stands_first_and_alone_says_enumerated():
+    finished = Enumerated(4, 4, "speculative_sampling", True, 3, 640, 2e-16)
+    section = sound(check.one_step(OPTIONS, "speculative_sampling", RIGHT, None, names, at=(0, 0), enumerated=finished))
+    first, second = of_kind(section, "verdict")
+    assert first["words"].startswith("exact (enumerated): 640 outcomes of the real program")
+    assert second["words"].startswith("exact by formula, where one token is judged alone")
+    begun = Enumerated(1, 4, "speculative_sampling", True, 3)
+    section = check.one_step(OPTIONS, "speculative_sampling", RIGHT, None, names, at=(0, 0), enumerated=begun)
+    assert kinds(section)[0] == "progress"
+    wrong = Enumerated(4, 4, "argmax_draft", False, 3, 64, 0.25)
+    section = check.one_step(OPTIONS, "argmax_draft", WRONG, None, names, at=(0, 0), enumerated=wrong)
+    assert "25 % of the odds" in of_kind(section, "verdict")[0]["words"]
 
 
 def test_before_the_last_draw_there_are_only_counts():
@@ -181,9 +212,17 @@ def test_finished_texts_have_a_verdict_and_say_which_wrong_rules_they_would_show
     assert table["rows"][0][1] == "about 40 tokens"
 
 
-def test_a_difference_may_be_said_at_any_time():
+def test_a_difference_may_be_said_at_any_time_and_the_work_can_still_be_stopped():
     section = sound(check_texts.end_to_end(OPTIONS, "argmax_draft", made_texts(total=500, wrong=True), names))
     assert of_kind(section, "verdict")[0]["state"] == "differs"
+    assert kinds(section)[:2] == ["verdict", "progress"]
+    section = sound(check_texts.end_to_end(OPTIONS, "argmax_draft", made_texts(total=64, wrong=True), names))
+    assert "progress" not in kinds(section)
+
+
+def test_two_checks_are_two_chances_to_be_wrong():
+    section = check_texts.end_to_end(OPTIONS, "speculative_sampling", None, names)
+    assert "Each of these two checks" in section["lead"]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -232,6 +271,13 @@ def test_another_decoder_is_judged_by_a_command_and_never_uploaded():
     (example,) = of_kind(section, "download")
     assert json.loads(example["text"]).keys() == {"prompt_ids", "ids", "sampling"}
     assert section["controls"] == []
+
+
+def test_a_long_name_stands_whole_in_the_command_and_no_name_ends_it():
+    long = "somebody-with-a-long-name/a-model-with-an-even-longer-name-7B-Instruct"
+    assert f"--target {long} --samples" in texts(check.someone_else(long))
+    assert "--target 'a; rm b' --samples" in texts(check.someone_else("a; rm b"))
+    assert "\u202e" not in check.someone_else("a\u202eb")["blocks"][1]["words"][1]
 
 
 def test_the_example_line_is_one_that_the_check_reads(tmp_path, named_models):

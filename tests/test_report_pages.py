@@ -18,8 +18,8 @@ from specviz.ui.report_pages import reports
 BUTTONS = {
     "compare": [("costs", "measure", {"context_length": "16"}), ("other-drafts", "ask", {}), ("why-slow", "speed", {})],
     "check": [
-        ("one_step", "redraw", {"rule": "speculative_sampling", "n": "1000"}),
-        ("end_to_end", "write", {"rule": "speculative_sampling", "tokens": "100"}),
+        ("one_step", "redraw", {"rule": "speculative_sampling", "n": "1000", "seed": "0"}),
+        ("end_to_end", "write", {"rule": "speculative_sampling", "tokens": "100", "seed": "0"}),
         ("side_by_side", "judge", {}),
         ("self_checks", "self", {}),
     ],
@@ -132,23 +132,24 @@ def test_at_the_last_token_the_identity_is_that_of_the_one_it_replaced(library, 
 
 
 def test_redraws_end_with_a_verdict(library, trace):
-    visit = Visit(library, trace)
+    """By formula, by enumeration of the rule's program, and by the redraws."""
+    visit, found = Visit(library, trace), {}
     visit.look("check")
-    right = visit.press("check", "one_step", "redraw", {"rule": "speculative_sampling", "n": "2000"})["one_step"]
-    wrong = visit.press("check", "one_step", "redraw", {"rule": "broken:argmax_target", "n": "2000"})["one_step"]
-    assert [block["state"] for block in right["blocks"] if block["kind"] == "verdict"] == ["exact", "consistent"]
-    assert [block["state"] for block in wrong["blocks"] if block["kind"] == "verdict"] == ["differs", "differs"]
+    for rule in ("speculative_sampling", "broken:argmax_target"):
+        section = visit.press("check", "one_step", "redraw", {"rule": rule, "n": "2000", "seed": "0"})["one_step"]
+        found[rule] = [block["state"] for block in section["blocks"] if block["kind"] == "verdict"]
+    assert found == {"speculative_sampling": ["exact", "exact", "consistent"], "broken:argmax_target": ["differs"] * 3}
 
 
 def test_whole_texts_of_a_broken_rule_are_called_out(library, trace):
     visit = Visit(library, trace)
-    found = visit.press("check", "end_to_end", "write", {"rule": "broken:argmax_target", "tokens": "600"})
+    found = visit.press("check", "end_to_end", "write", {"rule": "broken:argmax_target", "tokens": "600", "seed": "0"})
     assert found["end_to_end"]["blocks"][0] | {"words": ""} == {"kind": "verdict", "state": "differs", "words": ""}
 
 
 def test_at_temperature_0_whole_texts_are_the_targets_own_greedy_ones(library):
-    visit = Visit(library, made(library, temperature=0.0))
-    found = visit.press("check", "end_to_end", "write", {"rule": "speculative_sampling", "tokens": "136"})["end_to_end"]
+    visit, values = Visit(library, made(library, temperature=0.0)), BUTTONS["check"][1][2] | {"tokens": "136"}
+    found = visit.press("check", "end_to_end", "write", values)["end_to_end"]
     assert [block["state"] for block in found["blocks"] if block["kind"] == "verdict"] == ["exact"]
 
 
@@ -280,5 +281,5 @@ def test_models_are_loaded_by_a_button_alone(tmp_path, trace):
     assert "Press Redraw" in said(visit.look("check")["identity"])
     assert asked == []
     visit.bench.library = library
-    found = visit.press("check", "one_step", "redraw", {"rule": "speculative_sampling", "n": "1000"})
+    found = visit.press("check", "one_step", "redraw", {"rule": "speculative_sampling", "n": "1000", "seed": "0"})
     assert "exact" in said(found["identity"])

@@ -8,9 +8,10 @@ import pytest
 import torch
 import traces
 from recorded import law as numpy_law
-from runs import REQUEST, made
+from runs import REQUEST, begin, finish, made, make_steps
 
 from specviz import trace
+from specviz.checks import rows
 from specviz.checks import side_by_side as module
 from specviz.checks.side_by_side import EXACT, side_by_side
 from specviz.draft import chain
@@ -19,6 +20,7 @@ from specviz.errors import SpecvizError
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
 from specviz.sampling import Sampling
+from specviz.session import Workbench
 from specviz.settings import assets_dir
 from specviz.trace import load_trace
 from specviz.views.blocks import TONES
@@ -26,6 +28,7 @@ from specviz.views.side_by_side import side_by_side as section
 
 SAMPLING = Sampling(1.0, top_k=6)  # few outcomes to enumerate
 DRAFTS_WRONGLY = {"argmax_draft", "untruncated_q"}
+HARMLESS_IN_THREE = {"untruncated_q", "clamped_q"}  # five of three tokens, and none of them is rare
 CLOSE = partial(pytest.approx, abs=1e-5)
 
 
@@ -34,12 +37,12 @@ def models(named_models):
     return named_models.load("big"), named_models.load("near")
 
 
-@pytest.fixture
-def run(bench):
-    return made(bench, top_k=6, temperature=1.0, max_new_tokens=16)
+@pytest.fixture(scope="module")
+def run(named_models):
+    return made(Workbench(named_models), top_k=6, temperature=1.0, max_new_tokens=16)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def result(run, models):
     *_, last = side_by_side(run, *models)
     return last
@@ -103,7 +106,8 @@ def test_the_u_is_the_recorded_one_whatever_the_seed(run, models, result):
 def test_a_seed_that_cannot_be_is_no_hindrance(run, models, seed):
     header, *events = run.events()
     stranger = trace.Trace([replace(header, request={**header.request, "seed": seed}), *events])
-    assert next(side_by_side(stranger, *models)).rows
+    *_, result = side_by_side(stranger, *models)
+    assert result.rows
 
 
 def test_another_rules_run_gets_its_own_verdicts_back(bench, models):
@@ -116,8 +120,14 @@ def test_another_rules_run_gets_its_own_verdicts_back(bench, models):
 def test_acceptance_is_the_mean_overlap_where_p_over_q_is_the_test(run, models, result):
     overlaps = [float(torch.minimum(p, q).sum()) for p, q in places(run, models).values()]
     expected = sum(overlaps) / len(overlaps)
-    for name in ("speculative_sampling", "block_verification", "resample_p", "softmax_residual"):
+    for name in ("speculative_sampling", "resample_p", "softmax_residual"):
         assert by_name(result)[name].acceptance == CLOSE(expected)
+
+
+def test_a_rule_that_judges_a_draft_as_a_whole_has_no_acceptance_of_one_token(result):
+    assert [name for name, each in by_name(result).items() if each.acceptance is None] == ["block_verification"]
+    (table,) = shown(section(result), "table")
+    assert next(row for row in table["rows"] if row[0] == "Block verification")[3] == "–"
 
 
 @pytest.mark.parametrize("name", [*RULES, *BROKEN])
@@ -181,7 +191,9 @@ def test_acceptance_alone_cannot_tell_right_from_wrong(result):
 def test_results_are_cumulative(run, models, monkeypatch):
     monkeypatch.setattr(module, "PAUSE_S", 0.0)
     seen = list(side_by_side(run, *models))
-    assert [each.done for each in seen] == [*range(1, len(run.steps) + 1)]
+    assert sorted({each.done for each in seen}) == [*range(len(run.steps) + 1)]
+    assert all(each.rows == () for each in seen if not each.done)
+    seen = [each for each in seen if each.done]
     judged = [by_name(each)["speculative_sampling"].num_judged for each in seen]
     assert judged == sorted(judged)
     assert 0 < judged[0] < judged[-1]
@@ -209,7 +221,31 @@ def test_a_run_without_drafts_has_no_shares(bench, models):
     *_, result = side_by_side(run, models[0], None)
     mine = by_name(result)["speculative_sampling"]
     assert (mine.kept_share, mine.acceptance, mine.tokens_per_call, mine.verdict) == (None, None, 1.0, "unsure")
-    json.dumps(section(result), allow_nan=False)
+    said = json.dumps(section(result), allow_nan=False)
+    assert "nothing judged" in said
+    assert "no harm" not in said
+    assert "judged no drafted token" in said
+    assert "exactly as much" not in said
+
+
+def changed_live(bench):
+    """A run whose draft changes from "near" to "far" after three steps."""
+    run = begin(bench, k=2, max_new_tokens=24)
+    make_steps(run, 3)
+    run.controls.set("draft", "far")
+    return finish(run)
+
+
+def test_steps_of_another_draft_are_skipped_and_counted(bench, named_models):
+    run = changed_live(bench)
+    names = [step.settings.draft_model for step in run.steps]
+    assert names[:3] == ["near"] * 3
+    assert set(names[3:]) == {"far"}
+    *_, result = side_by_side(run, named_models.load("big"), named_models.load("far"))
+    assert (result.total, result.num_skipped) == (len(names) - 3, 3)
+    drafted = [token for step in run.steps[3:] for token in step.draft]
+    assert by_name(result)["speculative_sampling"].num_kept == sum(token.status == "accepted" for token in drafted)
+    assert "3 more steps were made by other models" in json.dumps(section(result))
 
 
 def test_other_models_than_the_runs_are_refused(run, named_models):
@@ -219,7 +255,9 @@ def test_other_models_than_the_runs_are_refused(run, named_models):
         list(side_by_side(run, named_models.load("padded"), named_models.load("near")))
 
 
-def test_trees_and_empty_runs_are_refused(models):
+def test_trees_and_empty_runs_are_refused(models, monkeypatch):
+    for each in (module, rows):
+        monkeypatch.setattr(each, "is_made_by", lambda *_: True)
     with pytest.raises(SpecvizError, match="only chains"):
         list(side_by_side(traces.tree(), *models))
     with pytest.raises(SpecvizError, match="no steps"):
@@ -259,6 +297,14 @@ def test_the_table_says_what_was_found(shipped):
         assert cells[2] == f"{each.num_kept} of {each.num_judged}"
         assert cells[4] == f"{each.tokens_per_call:.2f}"
         assert (cells[5] == "0\u00a0%") == each.lossless
+        assert (cells[7] == "0\u00a0%") == (each.lossless or each.name in HARMLESS_IN_THREE)
+        assert not each.lossless or cells[1]["text"] == "✓ exact (enumerated)"
+
+
+def test_without_the_enumeration_a_rule_is_exact_by_formula_only(shipped):
+    by_formula = replace(shipped, rows=tuple(replace(each, whole_distance=None) for each in shipped.rows))
+    assert "exact by formula, where one token is judged alone" in json.dumps(section(by_formula))
+    assert "exact (enumerated)" not in json.dumps(shown(section(by_formula), "table"))
 
 
 def test_the_lesson_names_both_rules_of_equal_acceptance(shipped):
@@ -278,7 +324,10 @@ def test_an_empty_section_says_what_is_missing_and_offers_it():
 
 def test_an_unfinished_section_shows_how_far_it_is(run, models, monkeypatch):
     monkeypatch.setattr(module, "PAUSE_S", 0.0)
-    props = section(next(side_by_side(run, *models)))
+    results = side_by_side(run, *models)
+    (progress,) = shown(section(next(results)), "progress")
+    assert (progress["width"], "enumerated" in progress["words"]) == (0.0, True)
+    props = section(next(each for each in results if each.done))
     (progress,) = shown(props, "progress")
     assert progress["width"] == pytest.approx(100 / len(run.steps), abs=0.1)
     assert not any("Acceptance alone" in str(block) for block in props["blocks"])

@@ -22,18 +22,17 @@ from ..sampling import Sampling
 from .pair import Pair
 from .scoring import Scored, features, law_of, plain_logits, score_text
 from .statistics import (
-    ALPHA,
     COARSE,
     STAKES,
     Cells,
     Evidence,
     Outcome,
-    bar,
     cells_differ,
     likeliest,
     pooled,
     price,
     smallest_cell_shift,
+    tokens_needed,
 )
 
 TEXT_LENGTH = 32  # tokens of one text
@@ -43,7 +42,8 @@ RUNS = 32  # first tokens between two results
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """A rule that is not exact, and about how many tokens like these it would take to call it out; None: too many."""
+    """A rule that is not exact, and how many tokens like these it would take to call it out nine times in ten; None:
+    too many."""
 
     name: str
     title: str
@@ -91,7 +91,8 @@ class EndToEnd:
             return ""
         shy = [rule.title for rule in self.power if rule.tokens_needed is None or rule.tokens_needed > self.done]
         words = (
-            f"; {len(self.power) - len(shy)} of {len(self.power)} rules known to be wrong would have been called out"
+            f"; {len(self.power) - len(shy)} of {len(self.power)} rules known to be wrong would have been called out "
+            "nine times in ten"
         )
         return f"{words}, not {', '.join(shy)}" if shy else words
 
@@ -120,11 +121,16 @@ def drawn_by(rule: Rule, seed: int) -> Draws:
     return rule.tamper(Seeded(seed)) if isinstance(rule, BrokenRule) else Seeded(seed)
 
 
+def seed_of(seed: int, number: int) -> int:
+    """A seed per text, so that two seeds below 2 to the power of 32 have none in common; text 0 has the seed itself."""
+    return (seed + (number << 32)) % (1 << 64)
+
+
 def end_to_end(
     pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int, tokens: int, seed: int = 0
 ) -> Iterator[EndToEnd]:
     """Writes texts after the prompts in turn until there are `tokens` of them; one text per result, the first result
-    before any. The seed of text i is seed + i."""
+    before any. Text i has seed_of(seed, i)."""
     so_far = EndToEnd(0, tokens, rule.name, 0, Evidence.nothing(features(pair.draft is not None)))
     yield so_far
     plan, growth = pair.plan(rule, sampling, k), Growth()
@@ -133,7 +139,7 @@ def end_to_end(
         steps = speculate(
             prompt,
             lambda: plan,
-            drawn_by(rule, seed + so_far.num_texts),
+            drawn_by(rule, seed_of(seed, so_far.num_texts)),
             max_new_tokens=min(TEXT_LENGTH, tokens - so_far.done),
             eos_ids=pair.target.text.eos_ids,
         )
@@ -175,7 +181,8 @@ def _grown(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndT
 class Growth:
     """What each bet would gain on these very positions if another rule had written them, by its one-step law."""
 
-    gains: Mapping[str, np.ndarray] = field(default_factory=dict)  # rule -> [F, L]
+    gains: Mapping[str, np.ndarray] = field(default_factory=dict)  # rule -> [F, L], summed over the tokens
+    squares: Mapping[str, np.ndarray] = field(default_factory=dict)  # likewise, the mean squares of the gains
     num_tokens: int = 0
 
     def add(self, scored: Scored, free: Sequence[bool]) -> Growth:
@@ -183,22 +190,25 @@ class Growth:
         if scored.q is None:
             return self
         paid = price(scored.chances())
-        gains = {}
+        gains, squares = {}, {}
         for name, rule in _not_exact().items():
             law = rule.one_step_law(scored.p, scored.q).double()
             unaided = rule.unaided(scored.p) if isinstance(rule, ChainRule) else scored.p
             law = torch.where(torch.tensor(free)[:, None], unaided, law)
-            gain = (STAKES * scored.chances(law)[..., None] - paid).sum(0)
-            gains[name] = self.gains.get(name, 0.0) + gain
-        return Growth(gains, self.num_tokens + len(free))
+            chances = scored.chances(law)[..., None]
+            gain = STAKES * chances - paid
+            square = gain**2 + STAKES**2 * chances * (1 - chances)
+            gains[name] = self.gains.get(name, 0.0) + gain.sum(0)
+            squares[name] = self.squares.get(name, 0.0) + square.sum(0)
+        return Growth(gains, squares, self.num_tokens + len(free))
 
     def power(self) -> tuple[Power, ...]:
         rules = _not_exact()
-        return tuple(Power(name, rules[name].title, self._needed(gain)) for name, gain in self.gains.items())
+        return tuple(Power(name, rules[name].title, self._needed(name)) for name in self.gains)
 
-    def _needed(self, gain: np.ndarray) -> int | None:
-        per_token = gain.max() / self.num_tokens
-        needed = bar(len(gain), ALPHA) / per_token if per_token > 0 else math.inf
+    def _needed(self, name: str) -> int | None:
+        gain, square = (sums[name] / self.num_tokens for sums in (self.gains, self.squares))
+        needed = tokens_needed(gain, square - gain**2)
         return math.ceil(needed) if needed <= MOST_TOKENS else None
 
 
@@ -238,7 +248,7 @@ class FirstToken:
 def first_token(
     pair: Pair, rule: Rule, prompt: Sequence[int], sampling: Sampling, k: int, n: int, seed: int = 0
 ) -> Iterator[FirstToken]:
-    """The engine's first step n times, with seeds from `seed` on, beside the target's law by one plain forward."""
+    """The engine's first step n times, each with a seed of its own, beside the target's law by one plain forward."""
     law = law_of(plain_logits(pair.target, [*prompt, prompt[-1]], 1)[0], sampling)
     tokens = likeliest(law.numpy())
     shares, counts = pooled(law.numpy(), tokens), [0] * (len(tokens) + 1)
@@ -247,6 +257,6 @@ def first_token(
     for done in range(0, n, RUNS):
         yield FirstToken(done, n, tokens, Cells(shares, tuple(counts)))
         for number in range(done, min(n, done + RUNS)):
-            step = next(speculate(text, lambda: plan, drawn_by(rule, seed + number), max_new_tokens=k + 1))
+            step = next(speculate(text, lambda: plan, drawn_by(rule, seed_of(seed, number)), max_new_tokens=k + 1))
             counts[cell_of.get(step.tokens[0], len(tokens))] += 1
     yield FirstToken(n, n, tokens, Cells(shares, tuple(counts)))

@@ -6,6 +6,7 @@ forward; the first difference is shown with both logits.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,8 @@ class Parting:
 @dataclass(frozen=True, slots=True)
 class Greedy:
     """Prompts compared so far. partings: at most one per prompt; wrong: tokens that are no favourite even up to
-    rounding; ties: those that are one only up to rounding; num_cut: texts that only end at another place."""
+    rounding; ties: those that are one only up to rounding; num_cut: texts that only end at another place; num_close:
+    partings between two tokens that are equally good up to rounding."""
 
     done: int
     total: int
@@ -47,6 +49,7 @@ class Greedy:
     wrong: tuple[Outside, ...] = ()
     ties: tuple[Outside, ...] = ()
     num_cut: int = 0
+    num_close: int = 0
 
     @property
     def outcome(self) -> Outcome | None:
@@ -60,8 +63,12 @@ class Greedy:
         compared = f"{self.num_tokens:,} tokens after {self.total} prompts"
         if not self.partings:
             return Outcome("exact", f"exact (enumerated): {compared}, equal to the target's own greedy text")
-        words = f"consistent, n = {self.num_tokens:,}: each of {compared} is the target's favourite up to rounding."
-        return Outcome("consistent", f"{words} {_first(self.partings, self.ties)} Rounding parts the texts there.")
+        words = f"consistent, n = {self.num_tokens:,}: each of {compared} is the target's favourite"
+        first = _first(self.partings, self.ties)
+        if self.ties or self.num_close == len(self.partings):
+            return Outcome("consistent", f"{words} up to rounding. {first} Rounding parts the texts there.")
+        words = f"{words}. {first} There it is the reference that does not write the favourite."
+        return Outcome("consistent", words)
 
 
 def _first(partings: Sequence[Parting], tokens: Sequence[Outside]) -> str:
@@ -95,16 +102,17 @@ def greedy(pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], k: int, num
 
 
 def _generated(target: LoadedModel, prompt: Sequence[int], num_tokens: int) -> list[int]:
-    """transformers' greedy text, with no setting of the model's own that would change it."""
+    """transformers' greedy text, with no setting of the model's own that would change it: `generate` falls back on
+    them wherever it is told nothing, so a copy that shares the weights is given none."""
     ids = torch.tensor([list(prompt)], device=target.model.device)
-    out = target.model.generate(
+    bare = copy.copy(target.model)
+    bare.generation_config = type(bare.generation_config)()
+    out = bare.generate(
         ids,
         attention_mask=torch.ones_like(ids),
         max_new_tokens=min(num_tokens, target.info.context_limit - len(prompt)),
         do_sample=False,
         num_beams=1,
-        repetition_penalty=1.0,
-        no_repeat_ngram_size=0,
         eos_token_id=sorted(target.text.eos_ids) or None,
         pad_token_id=0,
     )
@@ -128,7 +136,12 @@ def _compared(
         so_far.wrong + tuple(token for token in outside if not token.is_tie),
         so_far.ties + tuple(token for token in outside if token.is_tie),
         so_far.num_cut + (ours != expected and parting is None),
+        so_far.num_close + (parting is not None and _are_close(parting, ROUNDING[target.model.dtype])),
     )
+
+
+def _are_close(parting: Parting, rounding: float) -> bool:
+    return abs(parting.our_logit - parting.expected_logit) <= rounding
 
 
 def _parting(number: int, ours: list[int], expected: list[int], logits: torch.Tensor) -> Parting | None:

@@ -29,7 +29,8 @@ from .statistics import (
     smallest_cell_shift,
 )
 
-MOST_PLACES = 512  # each keeps two rows of the vocabulary
+MOST_PLACES = 512
+MOST_KEPT = 20_000_000  # numbers in the places' rows, two of the vocabulary each
 BATCH = 256
 MOST_NUMBERS = 4_000_000  # held at once
 SAME = 1e-6  # laws from rows in float32 that lie no farther apart are equal
@@ -54,11 +55,13 @@ class Place:
 
 
 def places(recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None) -> Iterator[Place]:
-    """The places at which the draft model gave odds, in order, at most MOST_PLACES. Raises SpecvizError."""
-    found = 0
+    """The places at which this draft model gave odds, in order, as many as may be kept. Raises SpecvizError."""
+    found, most = 0, min(MOST_PLACES, max(1, MOST_KEPT // (2 * target.info.vocab_size)))
     for rows in step_rows(recorded, target, draft):
         for node in range(len(rows.draft)):
-            if rows.draft.probs[node] is None or found == MOST_PLACES:
+            if rows.draft.probs[node] is None:
+                break
+            if found == most:
                 return
             yield _place(rows, node)
             found += 1
@@ -125,7 +128,8 @@ def identity(place: Place, most: int = 8) -> Identity:
 
 @dataclass(frozen=True, slots=True)
 class RuleHere:
-    """A rule at one place, by its formula. distance: total variation between what it writes and p."""
+    """A rule at one place, by its formula for a token that is judged alone: how a rule judges a whole draft is not in
+    it. distance: total variation between what it writes and p."""
 
     name: str
     title: str
@@ -138,7 +142,7 @@ class RuleHere:
 
 def rule_here(place: Place, rule: Rule) -> RuleHere:
     law = rule.one_step_law(place.p, place.q).double()
-    distance = float((law - place.p).abs().sum() / 2)
+    distance = _distance(place, law)
     needed = None
     if distance > SAME:
         outcomes = likeliest(place.p.numpy())
@@ -155,11 +159,15 @@ def worst_place(candidates: Sequence[Place], rule: Rule) -> Place:
     if not judged:
         raise ValueError("candidates must hold a judged place (got none)")
     telling = [place for place in judged if TELLING[0] <= place.agreement <= TELLING[1]] or judged
-    p, q = (torch.stack([getattr(place, name) for place in telling]) for name in ("p", "q"))
-    distances = (rule.one_step_law(p, q) - p).abs().sum(-1) / 2
-    if float(distances.max()) <= SAME:
+    distances = [_distance(place, rule.one_step_law(place.p, place.q)) for place in telling]
+    if max(distances) <= SAME:
         return min(telling, key=lambda place: abs(place.agreement - 0.5))
-    return telling[int(distances.argmax())]
+    return telling[distances.index(max(distances))]
+
+
+def _distance(place: Place, law: Tensor) -> float:
+    """Total variation between what is written at the place and p."""
+    return float((law.double() - place.p).abs().sum() / 2)
 
 
 # ---- redraws --------------------------------------------------------------------------------------------------------
@@ -179,7 +187,7 @@ class Redraws:
 
     @property
     def would_see(self) -> float:
-        """The smallest rise of any one cell that n draws would have shown."""
+        """The smallest shift of any one cell that n draws would have shown."""
         return smallest_cell_shift(self.cells.law, self.total)
 
     @property

@@ -27,6 +27,7 @@ from ..sampling import Sampling
 from ..session import workbench
 from ..settings import assets_dir
 from .end_to_end import EndToEnd, end_to_end, first_token
+from .enumerated import enumerated
 from .greedy import greedy
 from .one_step import SAME
 from .pair import Pair
@@ -173,7 +174,7 @@ def _here(pair: Pair) -> dict[str, Any]:
 
 def _of_pair(setup: Setup, about: dict[str, Any]) -> Report:
     checks = _greedy(setup) if setup.sampling.temperature == 0 else [*_end_to_end(setup), _first_token(setup)]
-    return Report(about, (*checks, *_self_checks(setup)), _rules(setup))
+    return Report(about, (_enumerated(setup), *checks, *_self_checks(setup)), _rules(setup))
 
 
 def _last(results: Iterator[Result], words: str, watch: Watch) -> Result:
@@ -181,6 +182,13 @@ def _last(results: Iterator[Result], words: str, watch: Watch) -> Result:
     for result in results:
         watch(words, result.done / max(1, result.total))
     return result
+
+
+def _enumerated(setup: Setup) -> CheckResult:
+    results = enumerated(setup.pair, setup.rule, setup.prompts, setup.sampling, setup.k)
+    result = _last(results, "enumerating every outcome over small texts", setup.watch)
+    numbers = {"outcomes": result.num_outcomes, "k": result.k, "total_variation": result.distance}
+    return _check("whole texts, every outcome of the rule's program", result.outcome, numbers)
 
 
 def _greedy(setup: Setup) -> list[CheckResult]:
@@ -207,10 +215,10 @@ def _end_to_end(setup: Setup) -> Iterator[CheckResult]:
 def _by_formula(result: EndToEnd, rule: Rule) -> Outcome:
     places = f"{result.done:,} places, largest total variation to the target's law {result.distance:.1e}"
     if result.distance > SAME:
-        return Outcome("differs", f"differs: where the rule judges one token, {places}")
+        return Outcome("differs", f"differs by formula, where one token is judged alone: {places}")
     if not rule.lossless:
         return Outcome("unsure", f"cannot tell: what is wrong with the rule does no harm here, {places}")
-    return Outcome("exact", f"exact (enumerated): where the rule judges one token, {places}")
+    return Outcome("exact", f"exact by formula, where one token is judged alone: {places}")
 
 
 def _first_token(setup: Setup) -> CheckResult:

@@ -11,10 +11,10 @@ EXIT_CODES = {"exact": 0, "consistent": 0, "differs": 1, "unsure": 3}
 MARKS = {"exact": "=", "consistent": "~", "differs": "x", "unsure": "?"}
 NAMES = {"exact": "exact", "consistent": "consistent", "differs": "differs", "unsure": "cannot tell"}
 OVERALL = {
-    "exact": "every check enumerates its law, and all of them agree with the target",
+    "exact": "every check is exact, and all of them agree with the target",
     "consistent": "nothing speaks against the target's law; what would have been seen stands beside each check",
     "differs": "at least one check contradicts the target's law",
-    "unsure": "nothing differs, but at least one check could not tell: more tokens are needed",
+    "unsure": "nothing differs, but at least one check could not tell; its own line says why",
 }
 
 

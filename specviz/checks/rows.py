@@ -29,12 +29,20 @@ class StepRows:
 
 
 def step_rows(recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None) -> Iterator[StepRows]:
-    """The steps in order. Raises SpecvizError for ids that the target lacks and for drafts that are no chain."""
+    """The steps that these models made, in order. Raises SpecvizError for ids that the target lacks and for drafts
+    that are no chain."""
     lms = target.cached_lm(), None if draft is None else draft.cached_lm()
     tokens = [token.id for token in recorded.header.prompt.tokens]
     for step in recorded.steps:
-        yield _rows_of(step, tuple(tokens), *lms)
+        if is_made_by(step, target, draft):
+            yield _rows_of(step, tuple(tokens), *lms)
         tokens += [token.id for token in step.emitted]
+
+
+def is_made_by(step: trace.Step, target: LoadedModel, draft: LoadedModel | None) -> bool:
+    """Whether these models were in force, by their names: both may change while tokens flow."""
+    named = step.settings.draft_model
+    return step.settings.target == target.name and named in (None, None if draft is None else draft.name)
 
 
 def _rows_of(step: trace.Step, tokens: tuple[int, ...], target: CachedLM, draft: CachedLM | None) -> StepRows:

@@ -17,7 +17,7 @@ from ..models import LoadedModel
 from ..sampling import Sampling
 from .end_to_end import strongest, verdict
 from .pair import Pair
-from .scoring import Outside, Scored, features, score_text
+from .scoring import Outside, Scored, features, score_parts
 from .statistics import Evidence, Outcome
 
 MOST_BYTES = 64 << 20
@@ -187,18 +187,19 @@ def judge_samples(pair: Pair, samples: Sequence[Sample]) -> Iterator[Judged]:
     so_far = Judged(0, len(samples), Evidence.nothing(features(pair.draft is not None)))
     yield so_far
     for sample in samples:
-        so_far = _judged(so_far, sample, score_text(pair, sample.prompt, sample.ids, sample.sampling))
+        for scored in score_parts(pair, sample.prompt, sample.ids, sample.sampling):
+            so_far = _judged(so_far, sample, scored)
+        so_far = replace(so_far, done=so_far.done + 1)
         yield so_far
 
 
 def _judged(so_far: Judged, sample: Sample, scored: Scored) -> Judged:
     wrong = _findings(sample, (token for token in scored.outside if not token.is_tie))
     tied = _findings(sample, (token for token in scored.outside if token.is_tie))
-    so_far = replace(so_far, done=so_far.done + 1)
     if sample.sampling.temperature == 0:
         return replace(
             so_far,
-            num_greedy=so_far.num_greedy + len(sample.ids),
+            num_greedy=so_far.num_greedy + len(scored.tokens),
             wrong_greedy=so_far.wrong_greedy + wrong,
             tied_greedy=so_far.tied_greedy + tied,
         )

@@ -7,8 +7,8 @@ a token of the target has it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from ..drafters.draft_model import fit
 from ..models import LoadedModel
 from ..sampling import Sampling
+from ..score import CHUNK
 from .pair import Pair
 
 TARGET_FAVOURITE = "the target's favourite"
@@ -60,7 +61,8 @@ class Scored:
     def chances(self, law: Tensor | None = None) -> np.ndarray:
         """[T, F] the chance of each feature under the target, or under another law [T, V]."""
         law = self.p if law is None else law
-        return (self.has * law[:, None]).sum(-1).clamp(0, 1).numpy()
+        rows = [flags.to(law.dtype) @ row for flags, row in zip(self.has, law, strict=True)]  # one place at a time
+        return torch.stack(rows).clamp(0, 1).numpy()
 
 
 def features(with_draft: bool) -> tuple[str, ...]:
@@ -79,6 +81,13 @@ def score_text(pair: Pair, prompt: Sequence[int], tokens: Sequence[int], samplin
         q = law_of(fit(plain_logits(pair.draft, text, len(tokens)), p.shape[-1]), sampling)
     outside = outside_of(logits, sampling, tokens, ROUNDING[pair.target.model.dtype])
     return Scored(tuple(tokens), p, q, _has(p, q, pair.draft is not None), outside)
+
+
+def score_parts(pair: Pair, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling) -> Iterator[Scored]:
+    """The same for a text of any length, so many rows at a time; places count from the first of all tokens."""
+    for start in range(0, len(tokens), CHUNK):
+        part = score_text(pair, [*prompt, *tokens[:start]], tokens[start : start + CHUNK], sampling)
+        yield replace(part, outside=tuple(replace(token, place=start + token.place) for token in part.outside))
 
 
 def readable(model: LoadedModel, text: Sequence[int]) -> bool:

@@ -1,7 +1,8 @@
 """Self-checks of a running pair: its caches, its drafts and their q, against plain forwards that use none of our code.
 
-Each check makes a short real run of the engine. What agrees up to the rounding of the number format is "consistent"
-and says how far apart it was and how far it may be; what a run never came across is "unsure".
+Each check makes a short real run of the engine; for the cache the drafts are scripted, so that they are kept and cut
+where the check wants it. What agrees up to the rounding of the number format is "consistent" and says how far apart it
+was and how far it may be; what there was no room for is "unsure".
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from ..draft import Draft
+from ..draft import Draft, chain
+from ..drafters.base import Context, Drafter
 from ..draws import DRAFT, Draws, Seeded
-from ..engine import Step, speculate
+from ..engine import Plan, Step, speculate
 from ..models import LoadedModel
 from ..rules import RULES
 from ..sampling import Sampling
 from .pair import Pair
 
 SEED = 20
-MOST_STEPS = 32
+MOST_STEPS = 8
 SELF_STEPS = 8
 Q_STEPS = 6
 ALLOWED = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
@@ -44,22 +46,21 @@ class SelfCheck:
     total: int = 0
 
 
-FATES: tuple[tuple[str, Fate], ...] = (
-    ("after all drafted tokens were kept", lambda step: len(step.draft) > 0 and step.verdict.kind == "bonus"),
-    ("after a cut in the middle", lambda step: step.verdict.kind == "resampled" and len(step.verdict.path) > 0),
-    ("after the first token was cut", lambda step: step.verdict.kind == "resampled" and not step.verdict.path),
+FATES: tuple[tuple[str, int | None, Fate], ...] = (  # with the place of a drafted token that the target never writes
+    ("after all drafted tokens were kept", None, lambda step: len(step.draft) > 0 and step.verdict.kind == "bonus"),
+    ("after a cut in the middle", 1, lambda step: step.verdict.kind == "resampled" and len(step.verdict.path) > 0),
+    ("after the first token was cut", 0, lambda step: step.verdict.kind == "resampled" and not step.verdict.path),
 )
 
 
 def self_checks(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> Iterator[SelfCheck]:
     """One finished check after the other. Nothing that another run has cached is used.
 
-    K is at least 2 where a cut in the middle is waited for; the target drafts for itself at temperature 1 without a
-    filter, where rounding cannot tip a tie.
+    K is at least 2 where a cut in the middle is made; the target drafts for itself at temperature 1 without a filter,
+    where rounding cannot tip a tie.
     """
     checks: list[Callable[[], SelfCheck]] = [
-        lambda fate=fate, words=words: _cache(pair, prompt_ids, sampling, max(k, 2), words, fate)
-        for words, fate in FATES
+        lambda each=each: _cache(pair.target, prompt_ids, max(k, 2), *each) for each in FATES
     ]
     checks.append(lambda: _own_draft(pair, prompt_ids, k))
     if pair.draft is not None:
@@ -71,23 +72,46 @@ def self_checks(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: in
 # ---- the target's cache -----------------------------------------------------------------------------------------
 
 
-def _cache(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int, words: str, fate: Fate) -> SelfCheck:
-    """The rows that a step read behind its cache, against one forward of the raw model over the whole text."""
+class _Scripted(Drafter):
+    """Drafts what the target writes at temperature 0, by full reads, but for one token that it never writes there."""
+
+    def __init__(self, target: LoadedModel, wrong: int | None) -> None:
+        self._target, self._wrong = target, wrong
+
+    def draft(self, context: Context, k: int) -> Draft:
+        tokens: list[int] = []
+        for place in range(k):
+            row = _full_rows(self._target, [*context.tokens, *tokens], 1)[0]
+            tokens.append(int(row.argmin() if place == self._wrong else row.argmax()))
+        return chain(tokens)
+
+
+def _cache(
+    target: LoadedModel, prompt_ids: Sequence[int], k: int, words: str, wrong: int | None, fate: Fate
+) -> SelfCheck:
+    """The rows that a step read behind its cache, against one forward of the raw model over the whole text.
+
+    Two steps do, unless rounding tips a tie between the target's favourites.
+    """
     name = f"Cache against a full read, {words}"
     text, is_due = list(prompt_ids), False
-    for step in _run(pair, prompt_ids, sampling, k, MOST_STEPS):
+    plan = Plan(target.cached_lm(), _Scripted(target, wrong), RULES["speculative_sampling"], Sampling(0.0), k)
+    for step in _steps(plan, prompt_ids, MOST_STEPS):
         if is_due:
-            full = _full_rows(pair.target, [*text, *step.draft.tokens], len(step.draft) + 1)
+            full = _full_rows(target, [*text, *step.draft.tokens], len(step.draft) + 1)
             return _compared(name, step.logits, full)
         is_due = fate(step)
         text += step.tokens
-    return SelfCheck(name, "unsure", f"this did not happen in {MOST_STEPS} steps, so it could not be checked")
+    return SelfCheck(name, "unsure", "the context leaves no room for it after this prompt")
 
 
 def _run(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int, num_steps: int) -> Iterator[Step]:
+    return _steps(pair.plan(RULES["speculative_sampling"], sampling, k), prompt_ids, num_steps)
+
+
+def _steps(plan: Plan, prompt_ids: Sequence[int], num_steps: int) -> Iterator[Step]:
     """At most `num_steps` steps of the real engine; one step's worth of text is left to draft in."""
-    plan = pair.plan(RULES["speculative_sampling"], sampling, k)
-    steps = speculate(prompt_ids, lambda: plan, Seeded(SEED), max_new_tokens=(num_steps + 1) * (k + 1))
+    steps = speculate(prompt_ids, lambda: plan, Seeded(SEED), max_new_tokens=(num_steps + 1) * (plan.k + 1))
     try:
         for _, step in zip(range(num_steps), steps, strict=False):
             yield step

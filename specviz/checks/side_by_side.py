@@ -1,14 +1,15 @@
 """All rules, right and wrong ones, on the same drafts with the same u: what each keeps and how far its text is off.
 
-The drafts and the u are a recorded run's; the rows behind them are made anew. A rule whose mistake lies in drafting
-gets drafts of its own from the same places. Shares and distances are exact, over the places that the run judged.
+The drafts and the u are a recorded run's; a rule whose mistake lies in drafting gets its own from the same places.
+Shares and distances are by formula, over the places that the run judged, where each token is judged alone; and every
+rule's own program is enumerated over whole texts of one small language made from the run's rows.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,7 +24,10 @@ from ..errors import SpecvizError
 from ..models import LoadedModel
 from ..rules import RULES
 from ..rules.broken import BROKEN, BrokenRule
-from .rows import StepRows, step_rows
+from ..rules.chain_rule import ChainRule
+from .enumerated import FEWEST_K, apart, language_after
+from .pair import Pair
+from .rows import StepRows, is_made_by, step_rows
 
 EXACT = 1e-9
 NOT_THE_MODELS = 0.05  # recorded probabilities that are this far off were made by other models
@@ -35,7 +39,9 @@ class RuleResult:
     """One rule over the steps so far. acceptance, mean_distance: exact means over the places that the run judged.
 
     distance: total variation between the law of one emitted token and p. farthest: (step, node) where it is largest.
-    tokens_per_call: expected over the rule's own draws, given these drafts.
+    acceptance is None for a rule that judges a draft as a whole. whole_distance: the same for whole texts, by
+    enumeration; None where the run drafted nothing. tokens_per_call: expected over the rule's own draws, given these
+    drafts.
     """
 
     name: str
@@ -50,6 +56,7 @@ class RuleResult:
     mean_distance: float | None
     largest_distance: float | None
     farthest: tuple[int, int] | None
+    whole_distance: float | None = None
 
     @property
     def kept_share(self) -> float | None:
@@ -58,27 +65,29 @@ class RuleResult:
 
     @property
     def verdict(self) -> str:
-        """ "exact" and "differs" are by formula; "unsure": a wrong rule that does no harm at these places."""
+        """ "exact" is by formula and by enumeration; "unsure": nothing judged, or a wrong rule that does no harm."""
         if self.largest_distance is None:
             return "unsure"
-        if self.largest_distance > EXACT:
+        if max(self.largest_distance, self.whole_distance or 0.0) > EXACT:
             return "differs"
         return "exact" if self.lossless else "unsure"
 
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """done, total: steps of the run. rows: lossless rules first, then by distance."""
+    """done, total: steps of the run; num_skipped more were made by other models. rows: lossless rules first, then by
+    distance."""
 
     done: int
     total: int
     rows: tuple[RuleResult, ...]
+    num_skipped: int = 0
 
     @property
     def twins(self) -> tuple[RuleResult, RuleResult] | None:
         """An exact rule and one that differs, of equal acceptance; the pair that differs most."""
-        right = [row for row in self.rows if row.verdict == "exact"]
-        wrong = [row for row in self.rows if row.verdict == "differs"]
+        right = [row for row in self.rows if row.verdict == "exact" and row.acceptance is not None]
+        wrong = [row for row in self.rows if row.acceptance is not None and (row.largest_distance or 0.0) > EXACT]
         pairs = [(one, other) for one in right for other in wrong if abs(one.acceptance - other.acceptance) < EXACT]
         return max(pairs, key=lambda pair: pair[1].mean_distance, default=None)
 
@@ -89,17 +98,23 @@ def side_by_side(
     draft: LoadedModel | None,
     rules: Sequence[Rule] = (*RULES.values(), *BROKEN.values()),
 ) -> Iterator[SideBySide]:
-    """Cumulative results over the run's steps; `target` and `draft` are the models that made it.
+    """Cumulative results over the steps that `target` and `draft` made; the first ones have done = 0.
 
     Without a draft model every draft counts as certain, and mistakes in drafting are left out. Raises SpecvizError for
-    drafts that are no chain, for a run without steps and for models other than those that made it.
+    drafts that are no chain, for a run without steps and for models that made none of them.
     """
     if not recorded.steps:
         raise SpecvizError("the run has no steps, so there is nothing to judge again")
     seed = recorded.header.request.get("seed", 0)
     otherwise = Seeded(seed if isinstance(seed, int) and 0 <= seed < 1 << 64 else 0)
     desks = [_Desk(rule, target, draft) for rule in rules if draft is not None or not _drafts_wrongly(rule)]
-    total, told = len(recorded.steps), time.perf_counter()
+    total = sum(is_made_by(step, target, draft) for step in recorded.steps)
+    if not total:
+        raise SpecvizError("none of the run's steps was made by these models; choose the models that made it")
+    nothing = SideBySide(0, total, (), len(recorded.steps) - total)
+    for _ in _enumerate(desks, recorded, target, draft):
+        yield nothing
+    told = time.perf_counter()
     for done, rows in enumerate(step_rows(recorded, target, draft), start=1):
         _refuse_other_models(rows)
         draws = Recorded(_recorded_u(rows.record), otherwise)
@@ -107,12 +122,27 @@ def side_by_side(
             desk.judge(rows, draws)
         if done == total or time.perf_counter() - told > PAUSE_S:
             results = sorted((desk.result() for desk in desks), key=_order)
-            yield SideBySide(done, total, tuple(results))
+            yield replace(nothing, done=done, rows=tuple(results))
             told = time.perf_counter()
 
 
+def _enumerate(
+    desks: Sequence[_Desk], recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None
+) -> Generator[None, None, None]:
+    """Every desk's rule over one small language, after the text of the first step that drafted; pauses now and then."""
+    pair = Pair(target, draft, "prompt_lookup" if draft is None else "draft_model")
+    first = next((rows for rows in step_rows(recorded, target, draft) if len(rows.draft)), None)
+    if first is None:
+        return
+    language = yield from language_after(pair, first.tokens, first.sampling, FEWEST_K)
+    for desk in desks:
+        desk.whole_distance, _ = yield from apart(pair, desk.rule, language)
+        yield
+
+
 def _order(result: RuleResult) -> tuple:
-    return (not result.lossless, result.is_broken, result.mean_distance or 0.0)
+    distance = result.mean_distance or 0.0
+    return (not result.lossless, result.is_broken, distance if distance > EXACT else 0.0)
 
 
 def _drafts_wrongly(rule: Rule) -> bool:
@@ -141,6 +171,7 @@ class _Desk:
 
     def __init__(self, rule: Rule, target: LoadedModel, draft: LoadedModel | None) -> None:
         self.rule = rule
+        self.whole_distance: float | None = None
         self._drafter = ModelDrafter(draft.cached_lm()) if _drafts_wrongly(rule) else None
         self._target = target.cached_lm() if _drafts_wrongly(rule) else None
         self._num_steps = self._num_judged = self._num_kept = 0
@@ -188,11 +219,12 @@ class _Desk:
             is_broken=isinstance(rule, BrokenRule),
             num_judged=self._num_judged,
             num_kept=self._num_kept,
-            acceptance=_mean(self._acceptances),
+            acceptance=_mean(self._acceptances) if not isinstance(rule, ChainRule) or rule.judges_alone else None,
             tokens_per_call=self._tokens / self._num_steps if self._num_steps else None,
             mean_distance=_mean([distance for distance, _ in self._distances]),
             largest_distance=farthest and farthest[0],
             farthest=farthest and farthest[1],
+            whole_distance=self.whole_distance,
         )
 
 

@@ -106,8 +106,8 @@ class Evidence:
         return tuple(((self.observed - self.expected) / np.where(spread > 0, spread, 1.0)).tolist())
 
     def smallest_shifts(self, alpha: float = ALPHA) -> tuple[float, ...]:
-        """Per feature the smallest mean shift that these tokens would have shown with CHANCE: in either direction, or
-        in one where the share has no room for the other. Infinite where no shift would have been seen.
+        """Per feature the smallest mean shift that these tokens would have shown with CHANCE, up or down; where one of
+        the two was never seen, all the room that the share has there. Infinite where neither would have been seen.
         """
         if not self.num_tokens:
             return (math.inf,) * len(self.features)
@@ -121,8 +121,8 @@ class Evidence:
             shifts = (need + _quantile(CHANCE) * stakes * spread) / (stakes * n)
         up, down = shifts[:, STAKES > 0].min(1), shifts[:, STAKES < 0].min(1)
         share = self.expected / n
-        seen = np.stack([np.where(up <= 1 - share, up, -1), np.where(down <= share, down, -1)]).max(0)
-        return tuple(np.where(seen >= 0, seen, math.inf).tolist())
+        rooms = zip(up.tolist(), down.tolist(), (1 - share).tolist(), share.tolist(), strict=True)
+        return tuple(_either_way(up, down, above, below) for up, down, above, below in rooms)
 
 
 def price(chances: np.ndarray) -> np.ndarray:
@@ -133,6 +133,17 @@ def price(chances: np.ndarray) -> np.ndarray:
 def bar(num_features: int, alpha: float = ALPHA) -> float:
     """The log value at which a single bet lifts the mean of all to 1 / alpha."""
     return math.log(num_features * len(STAKES) / alpha)
+
+
+def tokens_needed(gain: np.ndarray, variance: np.ndarray, alpha: float = ALPHA) -> float:
+    """How many tokens it takes until one bet of these mean gains and variances per token [F, L] reaches 1 / alpha with
+    CHANCE; infinite where no bet gains.
+    """
+    z, goal = _quantile(CHANCE), bar(len(gain), alpha)
+    gaining = gain > 0
+    mean, spread = gain[gaining], z * np.sqrt(variance[gaining])
+    roots = (spread + np.sqrt(spread**2 + 4 * mean * goal)) / (2 * mean)  # n mean - spread sqrt(n) = goal
+    return float((roots**2).min(initial=math.inf))
 
 
 def _log_mean(gains: np.ndarray) -> np.ndarray:
@@ -168,8 +179,10 @@ def cells_differ(cells: Cells, alpha: float = ALPHA) -> bool:
 
 
 def smallest_cell_shift(law: Sequence[float], n: int, alpha: float = ALPHA) -> float:
-    """The smallest rise in the share of any one cell that n draws would have shown with CHANCE; inf if none."""
-    return max((_smallest_rise(share, n, alpha / len(law)) for share in law), default=math.inf) if n else math.inf
+    """The smallest shift in the share of any one cell, up or down, that n draws would have shown with CHANCE; infinite
+    if one of the cells could have moved either way unseen.
+    """
+    return max((_smallest_shift(share, n, alpha / len(law)) for share in law), default=math.inf) if n else math.inf
 
 
 def draws_needed(law: Sequence[float], wrong: Sequence[float], alpha: float = ALPHA) -> int | None:
@@ -200,13 +213,20 @@ def _power(p: float, wrong: float, n: int, level: float) -> float:
     return _at_most(low, n, wrong) + _at_least(high, n, wrong)
 
 
-def _smallest_rise(p: float, n: int, level: float) -> float:
+def _smallest_shift(p: float, n: int, level: float) -> float:
     from scipy.special import betaincinv
 
-    high = _limits(p, n, level)[1]
-    if high > n:
+    low, high = _limits(p, n, level)
+    rise = float(betaincinv(high, n - high + 1, CHANCE)) - p if high <= n else math.inf
+    fall = float(betaincinv(n - low, low + 1, CHANCE)) - (1 - p) if low >= 0 else math.inf
+    return _either_way(rise, fall, 1 - p, p)
+
+
+def _either_way(rise: float, fall: float, above: float, below: float) -> float:
+    """The shift from which on every one that a share has room for, `above` and `below` it, is seen."""
+    if rise > above and fall > below:
         return math.inf
-    return float(betaincinv(high, n - high + 1, CHANCE)) - p
+    return max(min(rise, above), min(fall, below))
 
 
 def _limits(p: float, n: int, level: float) -> tuple[int, int]:

@@ -21,6 +21,7 @@ class BlockVerification(ChainRule):
     summary = "Judges the draft as a whole: a token stays if it or a later one passes, so on average more are kept."
     source = "Sun et al., arXiv:2403.10444"
     lossless = True
+    judges_alone = False
 
     def thresholds(self, rows: Rows) -> Tensor:
         weights = self._weights(rows)

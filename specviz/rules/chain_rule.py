@@ -50,7 +50,12 @@ def is_plain_chain(draft: Draft) -> bool:
 
 
 class ChainRule(Rule):
-    """Judges every token of a chain at once; the kept ones end at the first that fails."""
+    """Judges every token of a chain at once; the kept ones end at the first that fails.
+
+    judges_alone: whether a token's chance to be kept depends on nothing behind or before it but its own rows.
+    """
+
+    judges_alone = True
 
     def supports(self, draft: Draft) -> bool:
         return is_plain_chain(draft)

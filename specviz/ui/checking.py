@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 from specviz.accept import Rule
 from specviz.checks.end_to_end import EndToEnd, FirstToken, end_to_end, first_token
+from specviz.checks.enumerated import enumerated
 from specviz.checks.greedy import Greedy, greedy
 from specviz.checks.one_step import Place, Redraws, identity, places, redraws, rule_here, worst_place
 from specviz.checks.pair import Pair
@@ -122,19 +123,25 @@ class Checking:
     def _redraw(self, look: Look, values: Mapping[str, str]) -> Work:
         name = one_of(values, "rule", [name for _, name in OPTIONS])
         n = whole_number(values, "n", check.REDRAWS[0], check.REDRAWS[2])
-        yield from self._at_worst(look, name, n, lambda place: redraws(place, rule_named(name), n))
+        seed = whole_number(values, "seed", 0, check.MOST_SEED)
+        yield from self._at_worst(look, name, n, lambda place: redraws(place, rule_named(name), n, seed), seed)
 
-    def _at_worst(self, look: Look, name: str, n: int, work: Callable[[Place], Iterable[Redraws]] | None) -> Work:
-        """The section at the place where this rule errs most, and what is redrawn there."""
+    def _at_worst(
+        self, look: Look, name: str, n: int, work: Callable[[Place], Iterable[Redraws]] | None, seed: int = 0
+    ) -> Work:
+        """The section at the place where this rule errs most: every outcome of its program, then what is redrawn."""
         rule = rule_named(name)
-        found = yield from self._places(look, check.one_step(OPTIONS, name, None, None, str, n=n))
+        found = yield from self._places(look, check.one_step(OPTIONS, name, None, None, str, n=n, seed=seed))
         if not any(place.is_judged for place in found):
             raise SpecvizError(NO_PLACE)
         place = worst_place(found, rule)
         every = [rule_here(place, each) for each in _every_rule()]
-        shown = {"n": n, "at": (place.step, place.node), "others": every}
+        shown = {"n": n, "seed": seed, "at": (place.step, place.node), "others": every}
         here, names = rule_here(place, rule), self._names(look)
-        yield check.one_step(OPTIONS, name, here, None, names, **shown)
+        settings = ([_prompt(look.trace)], _sampling(look.trace), _k(look.trace))
+        for whole in enumerated(self._pair(look.trace), rule, *settings):
+            shown["enumerated"] = whole
+            yield check.one_step(OPTIONS, name, here, None, names, **shown)
         for result in work(place) if work is not None else ():
             yield check.one_step(OPTIONS, name, here, result, names, **shown)
 
@@ -146,11 +153,13 @@ class Checking:
     def _write(self, look: Look, values: Mapping[str, str]) -> Work:
         name = one_of(values, "rule", [name for _, name in OPTIONS])
         tokens = whole_number(values, "tokens", check_texts.TOKENS[0], check_texts.TOKENS[2])
+        seed = whole_number(values, "seed", 0, check.MOST_SEED)
         pair, rule, sampling, k = self._pair(look.trace), rule_named(name), _sampling(look.trace), _k(look.trace)
         prompts, names = bundled_prompts(pair.target), self._names(look)
 
         def section(result: EndToEnd | None, first: FirstToken | None, same: Greedy | None) -> Props:
-            return check_texts.end_to_end(OPTIONS, name, result, names, first=first, greedy=same, tokens=tokens)
+            given = {"first": first, "greedy": same, "tokens": tokens, "seed": seed}
+            return check_texts.end_to_end(OPTIONS, name, result, names, **given)
 
         if sampling.temperature == 0:
             length = max(8, min(GREEDY_TOKENS, tokens // len(prompts)))
@@ -160,11 +169,11 @@ class Checking:
                     return
             return
         result = None
-        for result in end_to_end(pair, rule, prompts, sampling, k, tokens):
+        for result in end_to_end(pair, rule, prompts, sampling, k, tokens, seed):
             yield section(result, None, None)
             if result.outcome is not None and result.outcome.state == "differs":
                 return  # whatever comes, this stays
-        for first in first_token(pair, rule, prompts[0], sampling, k, max(1, round(FIRST_TOKENS * tokens))):
+        for first in first_token(pair, rule, prompts[0], sampling, k, max(1, round(FIRST_TOKENS * tokens)), seed):
             yield section(result, first, None)
 
     # ---- rules, and the pair ----------------------------------------------------------------------------------------
@@ -177,8 +186,7 @@ class Checking:
 
     def _self(self, look: Look, values: Mapping[str, str]) -> Work:
         pair, found = self._pair(look.trace), []
-        prompt = [token.id for token in look.trace.header.prompt.tokens]
-        for one in self_checks(pair, prompt, _sampling(look.trace), _k(look.trace)):
+        for one in self_checks(pair, _prompt(look.trace), _sampling(look.trace), _k(look.trace)):
             found: list[SelfCheck] = [*found, one]
             yield check.self_checks(found)
 
@@ -206,6 +214,10 @@ def _settings(look: Look) -> object:
 def _sampling(trace: Trace) -> Sampling:
     settings = trace.steps[-1].settings
     return Sampling(settings.temperature, settings.top_k, settings.top_p)
+
+
+def _prompt(trace: Trace) -> list[int]:
+    return [token.id for token in trace.header.prompt.tokens]
 
 
 def _k(trace: Trace) -> int:

@@ -6,6 +6,7 @@ A section without a result says what is missing and which button brings it. `nam
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from specviz.views.blocks import Props
 from specviz.views.sentences import label, percent
 
 if TYPE_CHECKING:
+    from specviz.checks.enumerated import Enumerated
     from specviz.checks.one_step import Identity, Redraws, RuleHere, Share
     from specviz.checks.self_checks import SelfCheck
     from specviz.checks.statistics import Cells, Outcome
@@ -22,6 +24,8 @@ Names = Callable[[int], str]
 Options = Sequence[tuple[str, str]]
 OTHERS = "all others"
 REDRAWS = (1_000, 5_000, 1_000_000)  # fewest, at first, most
+MOST_SEED = 999_999_999
+SAME = 1e-6  # laws from rows in float32 that lie no farther apart are equal
 SAMPLE = {"prompt_ids": [11, 42, 7], "ids": [5, 19, 23], "sampling": {"temperature": 1.0, "top_k": 0, "top_p": 1.0}}
 
 
@@ -44,10 +48,11 @@ def identity(result: Identity | None, names: Names, *, refusal: str = "") -> Pro
     scale = 100 / max(share.p for share in result.rows)
     bars = blocks.bars([_identity_bar(share, names, scale) for share in result.rows], heads=heads, key=key)
     sums = result.sums
-    words = (
-        f"exact (enumerated): agreed + owed = p for each of {result.num_tokens:,} tokens, "
-        f"largest difference {result.largest_error:.1e}"
-    )
+    tokens = f"each of {result.num_tokens:,} tokens, largest difference {result.largest_error:.1e}"
+    if result.largest_error <= SAME:
+        verdict = blocks.verdict("exact", f"exact (enumerated): agreed + owed = p for {tokens}")
+    else:
+        verdict = blocks.verdict("differs", f"differs: agreed + owed is not p for {tokens}")
     balance = [
         f"Step {result.step + 1}, drafted token {result.node + 1}: agreed ",
         percent(sums.agreed),
@@ -57,7 +62,7 @@ def identity(result: Identity | None, names: Names, *, refusal: str = "") -> Pro
         percent(min(1.0, sums.written)),
         f". The draft has {percent(sums.cut)} too much elsewhere: that is cut, and as much is owed.",
     ]
-    shown = [bars, blocks.words(balance), blocks.verdict("exact", words)]
+    shown = [bars, blocks.words(balance), verdict]
     return blocks.section(IDENTITY, "The identity", IDENTITY_LEAD, (), shown)
 
 
@@ -87,18 +92,21 @@ def one_step(
     at: tuple[int, int] | None = None,
     others: Sequence[RuleHere] = (),
     refusal: str = "",
+    seed: int = 0,
+    enumerated: Enumerated | None = None,
 ) -> Props:
     """One place of the run. options: the rules as (words, name); at: (step, drafted token), counted from 0; others:
-    the same place under every rule; refusal: why there is no place."""
+    the same place under every rule; refusal: why there is no place; enumerated: the rule's program over whole texts."""
     controls = [
         blocks.choice("rule", "Rule", options, rule),
         blocks.count("n", "Redraws", n, REDRAWS[0], REDRAWS[2]),
+        seed_control(seed),
         blocks.button("redraw", "Redraw", primary=True),
     ]
     if here is None or at is None:
         missing = refusal or "No place yet. Make a run with a draft model on Explore; then press Redraw."
         return blocks.section(ONE_STEP, "One step", ONE_STEP_LEAD, controls, [blocks.words(missing)])
-    shown = [blocks.words(_place_words(here, at)), _formula(here)]
+    shown = [*_enumerated(enumerated), blocks.words(_place_words(here, at)), _formula(here)]
     if redraws is not None:
         shown += _redrawn(redraws, names)
     if others:
@@ -106,18 +114,31 @@ def one_step(
     return blocks.section(ONE_STEP, "One step", ONE_STEP_LEAD, controls, shown)
 
 
+def seed_control(seed: int) -> Props:
+    """The same seed writes the same numbers again; another one is an independent try."""
+    return blocks.count("seed", "Seed", seed, 0, MOST_SEED)
+
+
+def _enumerated(result: Enumerated | None) -> list[Props]:
+    if result is None:
+        return []
+    if result.outcome is None:
+        return [blocks.progress(result.done, result.total, "Every outcome of the rule's program over small texts")]
+    return [verdict_of(result.outcome)]
+
+
 def _place_words(here: RuleHere, at: tuple[int, int]) -> blocks.Words:
     return [
         f"Step {at[0] + 1}, drafted token {at[1] + 1}. ",
         here.title,
-        f" keeps the drafted token {percent(here.kept)} of the time here. {here.words}",
+        f" keeps the drafted token {percent(here.kept)} of the time here, where it is judged alone. {here.words}",
     ]
 
 
 def _formula(here: RuleHere) -> Props:
     if not _errs(here):
         if here.lossless:
-            words = "exact (enumerated): by formula, what it writes here has the target's own odds"
+            words = "exact by formula, where one token is judged alone: what it writes here has the target's own odds"
             return blocks.verdict("exact", words)
         words = "cannot tell: at this place what is wrong with it does no harm; another place shows it"
         return blocks.verdict("unsure", words)
@@ -167,7 +188,7 @@ def _rules_table(rules: Sequence[RuleHere], chosen: str) -> Props:
 
 
 def _errs(here: RuleHere) -> bool:
-    return here.distance > 1e-6
+    return here.distance > SAME
 
 
 def needed(number: int | None, unit: str) -> str:
@@ -213,7 +234,7 @@ def someone_else(target: str) -> Props:
     line = json.dumps(SAMPLE)
     shown = [
         blocks.words(["One line per text: ", line]),
-        blocks.words(["Then: ", f"python -m specviz prove --target {label(target)} --samples samples.jsonl"]),
+        blocks.words(["Then: ", f"python -m specviz prove --target {_argument(target)} --samples samples.jsonl"]),
         blocks.words(
             "Token ids, never text: the same text can be cut into tokens in more than one way, and the law is that of "
             "the tokens that were drawn. Each line is an independent draw at the settings it names."
@@ -226,6 +247,11 @@ def someone_else(target: str) -> Props:
         blocks.download("An example line", "samples.jsonl", line + "\n"),
     ]
     return blocks.section(SOMEONE_ELSE, "Someone else's decoder", SOMEONE_ELSE_LEAD, (), shown)
+
+
+def _argument(name: str) -> str:
+    """A name as a shell takes it, whole; what cannot be seen is left out."""
+    return shlex.quote("".join(character for character in name if character.isprintable()))
 
 
 def verdict_of(outcome: Outcome) -> Props:

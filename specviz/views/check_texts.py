@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specviz.views import blocks
 from specviz.views.blocks import Props
-from specviz.views.check import Names, Options, cell_bars, needed, verdict_of
+from specviz.views.check import Names, Options, cell_bars, needed, seed_control, verdict_of
 from specviz.views.palette import colour
 from specviz.views.sentences import percent
 
@@ -22,8 +22,9 @@ CALLED_OUT = 6  # log10 of the E from which on a rule is called wrong
 END_TO_END = "end_to_end"
 END_TO_END_LEAD = (
     "The engine writes texts, and the target alone reads them: its odds for every token are known exactly, so each "
-    "token can be held against them. The evidence may be watched while it grows; a correct rule is called wrong in "
-    "fewer than one of a million runs."
+    "token can be held against them, and the evidence may be watched while it grows. Then the first token of one "
+    "prompt is written anew many times. Each of these two checks calls a correct rule wrong in fewer than one of a "
+    "million runs, so both together in fewer than two."
 )
 
 
@@ -37,11 +38,13 @@ def end_to_end(
     greedy: Greedy | None = None,
     tokens: int = TOKENS[1],
     theme: str = "light",
+    seed: int = 0,
 ) -> Props:
     """Whole texts. first: the first token of one prompt, drawn anew; greedy: instead of both at temperature 0."""
     controls = [
         blocks.choice("rule", "Rule", options, rule),
         blocks.count("tokens", "Tokens", tokens, TOKENS[0], TOKENS[2]),
+        seed_control(seed),
         blocks.button("write", "Write and judge", primary=True),
     ]
     shown = [*_greedy(greedy), *_evidence(result, theme), *_first(first, names)]
@@ -54,7 +57,7 @@ def end_to_end(
 def _evidence(result: EndToEnd | None, theme: str) -> list[Props]:
     if result is None:
         return []
-    shown = [_state(result, f"{result.done:,} of {result.total:,} tokens written and judged")]
+    shown = _state(result, f"{result.done:,} of {result.total:,} tokens written and judged")
     if result.done:
         shown += [_features_table(result.evidence), blocks.chart(evidence_chart(result.track, theme))]
     if result.power:
@@ -90,7 +93,7 @@ def _power_table(power: Sequence[Power], done: int) -> Props:
         [rule.title, needed(rule.tokens_needed, "tokens"), "yes" if (rule.tokens_needed or math.inf) <= done else "no"]
         for rule in sorted(power, key=lambda rule: rule.tokens_needed or math.inf)
     ]
-    caption = "By each rule's exact law where it judges one token, at these very places."
+    caption = "By each rule's exact law where it judges one token, at these very places; called out nine times in ten."
     return blocks.table(("rule that is not exact", "would take", f"shown by {done:,}"), rows, caption=caption)
 
 
@@ -133,14 +136,14 @@ def _first(first: FirstToken | None, names: Names) -> list[Props]:
     words = "The first token after one prompt, written anew with many seeds:"
     state = _state(first, f"{first.done:,} of {first.total:,} first tokens; only counts until then")
     bars = cell_bars(first.cells, first.tokens, names, is_done=first.outcome is not None)
-    return [blocks.words(words), state, bars]
+    return [blocks.words(words), *state, bars]
 
 
 def _greedy(greedy: Greedy | None) -> list[Props]:
     if greedy is None:
         return []
     words = "At temperature 0 the text must be the target's own greedy text, token for token:"
-    shown = [blocks.words(words), _state(greedy, f"{greedy.done} of {greedy.total} prompts compared")]
+    shown = [blocks.words(words), *_state(greedy, f"{greedy.done} of {greedy.total} prompts compared")]
     if greedy.partings:
         rows = [
             [f"{parting.prompt + 1}", f"{parting.place + 1}", f"{parting.ours} ({parting.our_logit:.6f})",
@@ -152,6 +155,7 @@ def _greedy(greedy: Greedy | None) -> list[Props]:
     return shown
 
 
-def _state(result: EndToEnd | FirstToken | Greedy, words: str) -> Props:
-    """The verdict, or how far the work has come."""
-    return blocks.progress(result.done, result.total, words) if result.outcome is None else verdict_of(result.outcome)
+def _state(result: EndToEnd | FirstToken | Greedy, words: str) -> list[Props]:
+    """The verdict, as soon as there is one, and how far the work has come while it goes on."""
+    said = [] if result.outcome is None else [verdict_of(result.outcome)]
+    return [*said, blocks.progress(result.done, result.total, words)] if result.done < result.total else said

@@ -1,0 +1,238 @@
+"""Every outcome of the real engine with a rule, over languages of three tokens that are made from the run's own rows.
+
+The two likeliest tokens after a text keep their odds, all others together are the third. The engine, the drafter and
+the rule then run as they are while every draw is enumerated: the law of whole texts, beside the target's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ..accept import Rule
+from ..draft import EMPTY, Draft
+from ..drafters import METHODS
+from ..drafters.draft_model import fit
+from ..draws import Draws, enumerate_outcomes
+from ..engine import Plan, speculate
+from ..models import LoadedModel
+from ..rules.broken import BrokenRule
+from ..sampling import Sampling
+from .pair import Pair
+from .scoring import law_of, plain_logits
+from .statistics import Outcome
+
+EXACT = 1e-9  # far above the rounding of float64, far below every mistake
+NUM_CELLS = 3
+MOST_K = 3  # the outcomes grow with NUM_CELLS to the power of it
+FEWEST_K = 2  # a rule that judges a draft as a whole shows it from here on
+PLACES = 2
+OPENING = (0, 1, 2, 0, 1)  # the text before: what prompt lookup finds its drafts in
+PAUSE_S = 0.2
+Text = tuple[int, ...]
+Law = dict[Text, float]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Enumerated:
+    """done, total: small languages, each made and then enumerated. distance: the largest total variation between the
+    engine's law of whole texts and the target's; None before the first language is finished."""
+
+    done: int
+    total: int
+    rule: str
+    lossless: bool
+    k: int
+    num_outcomes: int = 0
+    distance: float | None = None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """None while nothing can be said."""
+        if self.distance is None or (self.done < self.total and self.distance <= EXACT):
+            return None
+        what = (
+            f"{self.num_outcomes:,} outcomes of the real program, drafts of up to {self.k} tokens, over {NUM_CELLS} "
+            "tokens pooled from this pair's own odds"
+        )
+        if self.distance > EXACT:
+            return Outcome("differs", f"differs: {what}; {100 * self.distance:.3g} % of the odds lie on wrong texts")
+        if not self.lossless:
+            return Outcome("unsure", f"cannot tell: what is wrong with the rule does no harm here, {what}")
+        return Outcome("exact", f"exact (enumerated): {what}; farthest from the target's law {self.distance:.0e}")
+
+
+def enumerated(
+    pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int
+) -> Iterator[Enumerated]:
+    """The rule over small languages after the first of these prompts; a result every so often."""
+    k, prompts = min(MOST_K, max(FEWEST_K, k)), prompts[:PLACES]
+    so_far = Enumerated(0, 2 * len(prompts), rule.name, rule.lossless, k)
+    for prompt in prompts:
+        yield so_far
+        language = yield from _reported(language_after(pair, prompt, sampling, k), so_far)
+        so_far = replace(so_far, done=so_far.done + 1)
+        yield so_far
+        distance, num = yield from _reported(apart(pair, rule, language), so_far)
+        distance = max(distance, so_far.distance or 0.0)
+        so_far = replace(so_far, done=so_far.done + 1, distance=distance, num_outcomes=so_far.num_outcomes + num)
+    yield so_far
+
+
+def _reported(work: Generator[None, None, Result], so_far: Enumerated) -> Generator[Enumerated, None, Result]:
+    """What the work comes to; `so_far` is said again whenever it pauses."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as finished:
+            return finished.value
+        yield so_far
+
+
+# ---- a small language -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Language:
+    """What may follow each text of 0 to k pooled tokens, and which real tokens these stand for. q: None without a
+    draft model."""
+
+    k: int
+    spelled: dict[Text, Text]
+    p: dict[Text, Tensor]
+    q: dict[Text, Tensor] | None
+
+
+def language_after(pair: Pair, prompt: Sequence[int], sampling: Sampling, k: int) -> Generator[None, None, Language]:
+    """The language after `prompt`; pauses after every text that the models have read."""
+    language = Language(k, {(): tuple(prompt)}, {}, None if pair.draft is None else {})
+    for length in range(k + 1):
+        for text in itertools.product(range(NUM_CELLS), repeat=length):
+            _grow(language, text, pair, sampling)
+            yield
+    return language
+
+
+def _grow(language: Language, text: Text, pair: Pair, sampling: Sampling) -> None:
+    """The rows after one text, pooled; a pooled token goes on as the likeliest of those that it stands for."""
+    before = language.spelled[text]
+    p = _row(pair.target, before, sampling, None)
+    q = None if language.q is None else _row(pair.draft, before, sampling, len(p))
+    either = p if q is None else torch.maximum(p, q)
+    tokens = either.topk(min(NUM_CELLS, len(p))).indices.tolist()
+    language.p[text] = _pooled(p, tokens)
+    if q is not None:
+        language.q[text] = _pooled(q, tokens)
+    for cell, token in enumerate(tokens):
+        language.spelled[(*text, cell)] = (*before, token)
+
+
+def _row(loaded: LoadedModel, text: Text, sampling: Sampling, width: int | None) -> Tensor:
+    """The law [V] after a text, by a plain forward; uniform where the model cannot read it."""
+    if len(text) > loaded.info.context_limit or max(text) >= loaded.info.vocab_size:
+        return torch.full((width or loaded.info.vocab_size,), 1 / (width or loaded.info.vocab_size)).double()
+    logits = plain_logits(loaded, [*text, text[-1]], 1)[0]
+    return law_of(logits if width is None else fit(logits, width), sampling)
+
+
+def _pooled(row: Tensor, tokens: Sequence[int]) -> Tensor:
+    """The odds of all tokens but the last of these, and of everything else."""
+    shares = row[list(tokens[:-1])]
+    return torch.cat([shares, (row.sum() - shares.sum()).clamp_min(0)[None]])
+
+
+class TableLM:
+    """A small language with the face of a CachedLM."""
+
+    def __init__(self, rows: dict[Text, Tensor]) -> None:
+        self._logits = {text: row.log() for text, row in rows.items()}
+        self.vocab_size, self.context_limit = NUM_CELLS, 1 << 20
+        self.device = torch.device("cpu")
+        self.calls = self.fed = 0
+        self._spelled: list[int] = []
+
+    def _row(self, tokens: Sequence[int]) -> Tensor:
+        return self._logits[tuple(tokens[len(OPENING) :])]
+
+    def missing(self, tokens: Sequence[int]) -> Sequence[int]:
+        return tokens
+
+    def forward(self, tokens: Sequence[int], draft: Draft = EMPTY) -> Tensor:
+        self._spelled = list(tokens)
+        texts = [list(tokens)]
+        for token, parent in zip(draft.tokens, draft.parents, strict=True):
+            texts.append([*texts[parent + 1], token])
+        return torch.stack([self._row(text) for text in texts])
+
+    def extend(self, token: Tensor) -> Tensor:
+        self._spelled.append(int(token))
+        return self._row(self._spelled)
+
+    def settle(self, ids: Sequence[int]) -> None:
+        """Nothing is cached."""
+
+
+# ---- the law of whole texts -----------------------------------------------------------------------------------------
+
+
+def apart(pair: Pair, rule: Rule, language: Language) -> Generator[None, None, tuple[float, int]]:
+    """Total variation between the engine's law of whole texts and the target's, and how many outcomes it rests on."""
+    law, num = yield from law_of_texts(plan_of(pair, rule, language), language.k + 1)
+    return _total_variation(law, _target_law(language)), num
+
+
+def plan_of(pair: Pair, rule: Rule, language: Language) -> Plan:
+    """The pair's own method of drafting, over the language's tables."""
+    method = METHODS[pair.method]
+    roles = {} if language.q is None else {"draft": TableLM(language.q)}
+    drafter = method.build(roles, method.checked(pair.params))
+    return Plan(TableLM(language.p), drafter, rule, Sampling(), language.k)
+
+
+def law_of_texts(plan: Plan, length: int) -> Generator[None, None, tuple[Law, int]]:
+    """The exact law of the next `length` tokens, step by step through the engine; pauses now and then."""
+    laws: list[Law] = [{(): 1.0}, *({} for _ in range(length))]
+    num, told = 0, time.monotonic()
+    for known in range(length):
+        for text, weight in laws[known].items():
+            for chance, tokens in _outcomes(plan, text, length - known):
+                longer = (*text, *tokens)
+                laws[len(longer)][longer] = laws[len(longer)].get(longer, 0.0) + weight * chance
+                num += 1
+                if time.monotonic() - told > PAUSE_S:
+                    yield
+                    told = time.monotonic()
+    return laws[length], num
+
+
+def _outcomes(plan: Plan, text: Text, remaining: int) -> Iterator[tuple[float, Text]]:
+    """Every outcome of the engine's next step; a broken rule drafts as wrongly as it says."""
+
+    def experiment(draws: Draws) -> Text:
+        used = plan.rule.tamper(draws) if isinstance(plan.rule, BrokenRule) else draws
+        return next(speculate((*OPENING, *text), lambda: plan, used, max_new_tokens=remaining)).tokens
+
+    return enumerate_outcomes(experiment)
+
+
+def _target_law(language: Language) -> Law:
+    """Products of the target's rows: no draft, no rule, no engine."""
+    law: Law = {(): 1.0}
+    for _ in range(language.k + 1):
+        law = {
+            (*text, token): weight * chance
+            for text, weight in law.items()
+            for token, chance in enumerate(language.p[text].tolist())
+        }
+    return law
+
+
+def _total_variation(one: Law, other: Law) -> float:
+    return sum(abs(one.get(text, 0.0) - other.get(text, 0.0)) for text in {*one, *other}) / 2
