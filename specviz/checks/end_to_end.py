@@ -27,11 +27,10 @@ from .statistics import (
     Cells,
     Evidence,
     Outcome,
-    cells_differ,
     likeliest,
+    outcome_of_cells,
     pooled,
     price,
-    smallest_cell_shift,
     tokens_needed,
 )
 
@@ -65,11 +64,6 @@ class EndToEnd:
     distance: float | None = None
     track: tuple[tuple[int, float], ...] = ()
     power: tuple[Power, ...] = ()
-
-    @property
-    def would_see(self) -> float:
-        """The smallest mean shift of every feature that these tokens would have shown."""
-        return max(self.evidence.smallest_shifts())
 
     @property
     def outcome(self) -> Outcome | None:
@@ -229,20 +223,8 @@ class FirstToken:
     cells: Cells
 
     @property
-    def would_see(self) -> float:
-        return smallest_cell_shift(self.cells.law, self.total)
-
-    @property
     def outcome(self) -> Outcome | None:
-        if self.done < self.total:
-            return None
-        n = f"n = {self.total:,} first tokens"
-        if cells_differ(self.cells):
-            return Outcome("differs", f"differs, {n}: these counts do not come from the target's odds")
-        if self.would_see > COARSE:
-            return Outcome("unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points")
-        words = f"consistent, {n}, would have seen a shift of {100 * self.would_see:.1f} points in any one share"
-        return Outcome("consistent", words)
+        return None if self.done < self.total else outcome_of_cells(self.cells, " first tokens")
 
 
 def first_token(

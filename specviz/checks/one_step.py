@@ -19,14 +19,12 @@ from ..models import LoadedModel
 from ..rules.broken import BrokenRule
 from .rows import StepRows, step_rows
 from .statistics import (
-    COARSE,
     Cells,
     Outcome,
-    cells_differ,
     draws_needed,
     likeliest,
+    outcome_of_cells,
     pooled,
-    smallest_cell_shift,
 )
 
 MOST_PLACES = 512
@@ -186,27 +184,19 @@ class Redraws:
     formula: tuple[float, ...]  # the rule's own shares, by its formula
 
     @property
-    def would_see(self) -> float:
-        """The smallest shift of any one cell that n draws would have shown."""
-        return smallest_cell_shift(self.cells.law, self.total)
-
-    @property
     def outcome(self) -> Outcome | None:
         if self.done < self.total:
             return None
-        n = f"n = {self.total:,}"
-        if cells_differ(self.cells):
-            return Outcome("differs", f"differs, {n}: these counts do not come from the target's odds")
-        enough = f"about {self.here.draws_needed:,} draws" if self.here.draws_needed else "more draws than fit here"
+        found, n = outcome_of_cells(self.cells), f"n = {self.total:,}"
+        if found.state == "differs":
+            return found
         if self.here.distance > SAME:
+            enough = f"about {self.here.draws_needed:,} draws" if self.here.draws_needed else "more draws than fit here"
             words = f"cannot tell, {n}: by formula the rule is wrong here, and it takes {enough} to see it"
             return Outcome("unsure", words)
         if not self.here.lossless:
             return Outcome("unsure", f"cannot tell, {n}: at this place what is wrong with the rule does no harm")
-        if self.would_see > COARSE:
-            return Outcome("unsure", f"cannot tell, {n}: too few draws to see a shift of {100 * COARSE:.0f} points")
-        words = f"consistent, {n}, would have seen a shift of {100 * self.would_see:.1f} points in any one share"
-        return Outcome("consistent", words)
+        return found
 
 
 def redraws(place: Place, rule: Rule, n: int, seed: int = 0) -> Iterator[Redraws]:

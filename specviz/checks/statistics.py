@@ -178,6 +178,17 @@ def cells_differ(cells: Cells, alpha: float = ALPHA) -> bool:
     return min(p_values(cells)) <= alpha / len(cells.law)
 
 
+def outcome_of_cells(cells: Cells, what: str = "") -> Outcome:
+    """What counts whose n was fixed beforehand say of the target's law; what: the kind of draws that were counted."""
+    n, seen = f"n = {cells.n:,}{what}", smallest_cell_shift(cells.law, cells.n)
+    if cells_differ(cells):
+        return Outcome("differs", f"differs, {n}: these counts do not come from the target's odds")
+    if seen > COARSE:
+        return Outcome("unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points")
+    words = f"consistent, {n}, would have seen a shift of {100 * seen:.1f} points in any one share"
+    return Outcome("consistent", words)
+
+
 def smallest_cell_shift(law: Sequence[float], n: int, alpha: float = ALPHA) -> float:
     """The smallest shift in the share of any one cell, up or down, that n draws would have shown with CHANCE; infinite
     if one of the cells could have moved either way unseen.

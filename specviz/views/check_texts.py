@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from specviz.views import blocks
 from specviz.views.blocks import Props
+from specviz.views.charts import chart_of, line_of
 from specviz.views.check import Names, Options, cell_bars, needed, seed_control, verdict_of
-from specviz.views.palette import colour
 from specviz.views.sentences import percent
 
 if TYPE_CHECKING:
@@ -101,33 +101,17 @@ def evidence_chart(track: Sequence[tuple[int, float]], theme: str = "light") -> 
     """log10 E against tokens, with the line from which on a rule is called wrong."""
     x = [0, *(tokens for tokens, _ in track)]
     y = [0.0, *(round(level, 3) for _, level in track)]
-    run = _line("evidence against the rule", "p", "solid", theme) | {"x": x, "y": y}
-    limit = _line("called wrong from here on", "rejected", "dash", theme) | {"x": [0, x[-1]], "y": [CALLED_OUT] * 2}
-    run["hovertemplate"] = "after %{x} tokens: E = 10^%{y:.1f}<extra></extra>"
-    title = "Evidence against the rule, token by token"
-    layout = {
-        "template": {},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "margin": {"l": 48, "r": 48, "t": 28, "b": 40},
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        "hovermode": "closest",
+    hover = "after %{x} tokens: E = 10^%{y:.1f}"
+    run = line_of("evidence against the rule", "p", theme, hover) | {"x": x, "y": y}
+    run["line"] |= {"dash": "solid"}
+    limit = line_of("called wrong from here on", "rejected", theme, "called wrong from here on")
+    limit |= {"x": [0, x[-1]], "y": [CALLED_OUT] * 2, "line": limit["line"] | {"dash": "dash"}}
+    axes = {
         "xaxis": {"title": {"text": "tokens"}, "rangemode": "tozero", "showgrid": False},
         "yaxis": {"title": {"text": "log10 of E"}},
-        "meta": {"title": title, "table": [["tokens", 0, "x"], ["log10 of E", 0, "y"]]},
     }
-    return {"data": [run, limit], "layout": layout}
-
-
-def _line(name: str, status: str, dash: str, theme: str) -> Props:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "meta": {"status": status},
-        "line": {"color": colour(status, theme), "dash": dash, "width": 2},
-        "hovertemplate": f"{name}<extra></extra>",
-    }
+    table = [["tokens", 0, "x"], ["log10 of E", 0, "y"]]
+    return chart_of("Evidence against the rule, token by token", [run, limit], axes, table)
 
 
 def _first(first: FirstToken | None, names: Names) -> list[Props]:
