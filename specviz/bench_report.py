@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from .errors import SpecvizError
 from .lm import CachedLM
 from .machine import environment
 from .models import Library, LoadedModel, check_pair
-from .settings import assets_dir
+from .prompts import prompts_file
 
 MIN_PROMPTS = 8
 CONTEXTS = (100, 4000)
@@ -63,7 +62,7 @@ def _contenders(target: LoadedModel, draft: LoadedModel, k: Sequence[int]) -> li
 
 
 def _prompts(target: LoadedModel) -> list[Prompt]:
-    kinds = json.loads((assets_dir() / "prompts" / "prompts.json").read_text(encoding="utf-8"))["kinds"]
+    kinds = prompts_file()["kinds"]
     prompts = [
         Prompt(kind["name"], f"{kind['name']}: {prompt['name']}", tuple(target.text.encode(prompt["text"])))
         for kind in kinds

@@ -6,7 +6,6 @@ have seen.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,12 @@ from ..drafters import METHODS
 from ..errors import SpecvizError
 from ..machine import environment
 from ..models import Library, LoadedModel, check_pair
+from ..prompts import prompts_file
 from ..request import Request
 from ..rules import RULES
 from ..rules.broken import BROKEN
 from ..sampling import Sampling
 from ..session import workbench
-from ..settings import assets_dir
 from .end_to_end import EndToEnd, end_to_end, first_token
 from .enumerated import enumerated
 from .greedy import greedy
@@ -114,7 +113,7 @@ def prove(
 
 def bundled_prompts(target: LoadedModel) -> tuple[tuple[int, ...], ...]:
     """The prompts that come with specviz, as this model's ids."""
-    kinds = json.loads((assets_dir() / "prompts" / "prompts.json").read_text(encoding="utf-8"))["kinds"]
+    kinds = prompts_file()["kinds"]
     return tuple(tuple(target.text.encode(prompt["text"])) for kind in kinds for prompt in kind["prompts"])
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from specviz import catalog
 from specviz.dialogue import as_lines
+from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.settings import assets_dir
 
@@ -60,18 +60,14 @@ def _choices(names: tuple[str | None, ...]) -> tuple[Choice, ...]:
 
 def ready_prompts() -> dict[str, dict[str, str]]:
     """The ready prompts: kind -> title -> text."""
-    kinds = _prompts_file()["kinds"]
+    kinds = prompts_file()["kinds"]
     return {kind["title"]: {_title(prompt["name"]): prompt["text"] for prompt in kind["prompts"]} for kind in kinds}
 
 
 def ready_dialogues() -> dict[str, dict[str, str]]:
     """The ready conversations as text, likewise."""
-    kind = _prompts_file()["dialogues"]
+    kind = prompts_file()["dialogues"]
     return {kind["title"]: {_title(prompt["name"]): as_lines(prompt["messages"]) for prompt in kind["prompts"]}}
-
-
-def _prompts_file() -> dict:
-    return json.loads((assets_dir() / "prompts" / "prompts.json").read_text(encoding="utf-8"))
 
 
 def _title(name: str) -> str:

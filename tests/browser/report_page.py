@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from stage_page import CSP, HOST, PAGE, note_foreign, plotly_file
+from stage_page import CSP, PAGE, openings, watched_page
 
 from specviz.settings import assets_dir
 from specviz.ui.components import REPORT_HTML
@@ -42,20 +42,10 @@ def report_html(theme: str) -> str:
 @contextmanager
 def open_report(launched: Any, *, width: int = 1366, height: int = 768, theme: str = "light", **context: Any):
     """A mounted page; leaving it checks that nothing went wrong on it and nothing was asked of another host."""
-    opened = launched.new_context(viewport={"width": width, "height": height}, **context)
-    page = opened.new_page()
-    page.set_default_timeout(10_000)
-    problems: list[str] = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.on("request", lambda request: note_foreign(request.url, problems))
-    page.route(f"{HOST}/", lambda route: route.fulfill(body=report_html(theme), content_type="text/html"))
-    page.route(f"{HOST}/specviz/plotly.min.js", lambda route: route.fulfill(path=plotly_file()))
-    page.goto(f"{HOST}/")
-    page.evaluate(MOUNT)
-    yield page
-    opened.close()
-    assert not problems, problems
+    viewport = {"width": width, "height": height}
+    with watched_page(launched, report_html(theme), viewport=viewport, **context) as page:
+        page.evaluate(MOUNT)
+        yield page
 
 
 def push(page: Any, sections: list[dict], **message: Any) -> None:
@@ -65,13 +55,4 @@ def push(page: Any, sections: list[dict], **message: Any) -> None:
 
 def reports(chromium: Any) -> Iterator[Callable[..., Any]]:
     """Opens a page: report(width=..., theme=...). Leaving the test checks for page errors and foreign requests."""
-    opened = []
-
-    def open_one(**options: Any) -> Any:
-        context = open_report(chromium, **options)
-        opened.append(context)
-        return context.__enter__()
-
-    yield open_one
-    for context in opened:
-        context.__exit__(None, None, None)
+    yield from openings(chromium, open_report)

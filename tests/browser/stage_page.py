@@ -61,30 +61,36 @@ def open_stage(
     launched: Any, *, width: int = 1366, height: int = 768, theme: str = "light", value: str = "", **context: Any
 ) -> Iterator[Any]:
     """A mounted stage; leaving it checks that nothing went wrong on the page and nothing was asked of another host."""
-    opened = launched.new_context(viewport={"width": width, "height": height}, **context)
+    html = stage_html(theme, f"{height - 96}px")
+    with watched_page(launched, html, viewport={"width": width, "height": height}, **context) as page:
+        page.evaluate(MOUNT, value)
+        yield page
+
+
+@contextmanager
+def watched_page(launched: Any, html: str, **context: Any) -> Iterator[Any]:
+    """A page of this text at HOST; leaving it fails if it had an error or asked another host."""
+    opened = launched.new_context(**context)
     page = opened.new_page()
     page.set_default_timeout(10_000)
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.on("request", lambda request: note_foreign(request.url, problems))
-    page.route(
-        f"{HOST}/", lambda route: route.fulfill(body=stage_html(theme, f"{height - 96}px"), content_type="text/html")
-    )
-    page.route(f"{HOST}/specviz/plotly.min.js", lambda route: route.fulfill(path=plotly_file()))
+    page.on("request", lambda request: _note_foreign(request.url, problems))
+    page.route(f"{HOST}/", lambda route: route.fulfill(body=html, content_type="text/html"))
+    page.route(f"{HOST}/specviz/plotly.min.js", lambda route: route.fulfill(path=_plotly_file()))
     page.goto(f"{HOST}/")
-    page.evaluate(MOUNT, value)
     yield page
     opened.close()
     assert not problems, problems
 
 
-def plotly_file() -> Path:
+def _plotly_file() -> Path:
     location = find_spec("plotly").submodule_search_locations[0]
     return Path(location) / "package_data" / "plotly.min.js"
 
 
-def note_foreign(url: str, problems: list[str]) -> None:
+def _note_foreign(url: str, problems: list[str]) -> None:
     if not url.startswith(("data:", "blob:", f"{HOST}/")):
         problems.append(f"request to {url}")
 
@@ -95,10 +101,15 @@ def push(page: Any, message: str | dict[str, Any]) -> None:
 
 def stages(chromium: Any) -> Iterator[Callable[..., Any]]:
     """Opens a stage: stage(width=..., theme=...). Leaving the test checks for page errors and foreign requests."""
+    yield from openings(chromium, open_stage)
+
+
+def openings(chromium: Any, open_page: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """A function that opens such pages, all of which are left when the test ends."""
     opened = []
 
     def open_one(**options: Any) -> Any:
-        context = open_stage(chromium, **options)
+        context = open_page(chromium, **options)
         opened.append(context)
         return context.__enter__()
 

@@ -1,0 +1,13 @@
+"""The prompts that come with specviz, as data: assets/prompts/prompts.json. Standard library only."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .settings import assets_dir
+
+
+def prompts_file() -> dict[str, Any]:
+    """{"kinds": [{"name", "title", "prompts": [{"name", "text"}]}], "dialogues": {"title", "prompts": [...]}}."""
+    return json.loads((assets_dir() / "prompts" / "prompts.json").read_text(encoding="utf-8"))
