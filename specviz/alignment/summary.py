@@ -1,0 +1,186 @@
+"""What an alignment job found, as plain frozen values: the summary that is saved as JSON, shown and compared.
+
+Standard library only. Shares and probabilities are from 0 to 1, intervals are 95 % by a bootstrap over prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+VERSION = 1
+ENOUGH_PROMPTS = 30  # below, a difference is not called significant
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A part of the tokens. kind: all, tag, class, depth (tokens of text before) or context (tokens before, prompt
+    included). tokens_per_call: of steps that begin at these tokens, at the job's K. cliff: alpha falls here."""
+
+    draft: str
+    kind: str
+    value: str
+    num_tokens: int
+    num_prompts: int
+    alpha: float
+    alpha_interval: Interval | None  # None below two prompts
+    greedy_agreement: float
+    tokens_per_call: float
+    best_k: int | None  # None where no costs are known
+    speedup: float | None  # at best_k
+    cliff: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Draft tokens whose confidence q(x) lies from low to high: their share of all, mean confidence, share kept."""
+
+    low: float
+    high: float
+    share: float
+    confidence: float
+    kept: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """ece: the expected calibration error, sum over bins of share * |confidence - kept|. words: is a confidence stop
+    useful, and why."""
+
+    bins: tuple[Bin, ...]
+    ece: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why p and q part: how much of all lost overlap (1 - alpha) falls to it, and at how many places."""
+
+    name: str
+    share: float
+    num_tokens: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A token whose rejection costs target calls. price = -dE[calls]/da; saved = price * (1 - keep): the calls that
+    keeping it for sure would save."""
+
+    draft: str
+    prompt: int  # number of its row
+    id: str
+    place: int
+    before: str
+    token: str
+    after: str
+    p: float
+    q: float
+    keep: float
+    price: float
+    saved: float
+    target_favourite: str
+    draft_favourite: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong with a draft. kind: vocabulary, context, reach, layer, template, tokenizer."""
+
+    draft: str
+    kind: str
+    words: str
+    numbers: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSummary:
+    """One draft against the target. tokens_per_call, speedups: for K = 1, 2, ... 16. best_k: the range within 2 % of
+    the fastest. readable: the share of tokens that the draft's context reaches. ceiling: 1 - the mean target
+    probability outside the draft's vocabulary, which alpha cannot exceed."""
+
+    name: str
+    num_tokens: int
+    num_prompts: int
+    alpha: float
+    alpha_interval: Interval | None
+    greedy_agreement: float
+    mean_keep: float
+    tokens_per_call: tuple[float, ...]
+    speedups: tuple[float, ...] | None
+    best_k: tuple[int, int] | None
+    readable: float
+    ceiling: float
+    calibration: Calibration
+    reasons: tuple[Reason, ...]
+    costliest: tuple[Rejection, ...]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Alpha of a less alpha of b, mean of the prompts' paired differences. significant None: fewer than 30 prompts."""
+
+    kind: str
+    value: str
+    num_prompts: int
+    difference: float
+    interval: Interval | None
+    significant: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Win:
+    """A text on which one draft is better, by this difference of alpha."""
+
+    prompt: int
+    id: str
+    difference: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Draft a against draft b; `slices` begins with the whole, kind "all". wins: the texts where each is ahead most."""
+
+    a: str
+    b: str
+    slices: tuple[Difference, ...]
+    wins_a: tuple[Win, ...]
+    wins_b: tuple[Win, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A whole job. note: what the numbers rest on. exact: every text is the target's own at these settings.
+    by_prompt: alpha per prompt id and draft, to compare with a later job."""
+
+    specviz: str
+    created: str
+    target: str
+    sampling: Mapping[str, float]
+    seed: int
+    max_new_tokens: int
+    k: int
+    num_prompts: int
+    num_tokens: int
+    num_refused: int
+    refused: tuple[tuple[int, str], ...]  # the first lines that could not be used, and why
+    exact: bool
+    note: str
+    warnings: tuple[str, ...]
+    costs: Mapping[str, Mapping[str, Any]]  # per draft, as `costing.Costs.to_dict` gives them
+    drafts: tuple[DraftSummary, ...]
+    slices: tuple[Slice, ...]
+    comparisons: tuple[Comparison, ...]
+    by_prompt: Mapping[str, Mapping[str, float]]
+    version: int = VERSION
+
+    def draft(self, name: str) -> DraftSummary:
+        return next(draft for draft in self.drafts if draft.name == name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
