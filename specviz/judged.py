@@ -221,7 +221,7 @@ def _with_another(recorded: Trace, target, draft, deepest: int) -> Judged:
     target, draft = target_of(recorded, target), loaded(draft)
     prompt, text, sampling = ids_of(recorded)
     check_readable(target, draft, [*prompt, *text])
-    scored = score(target.cached_lm(), draft.cached_lm(), [*prompt, *text], len(text), sampling)
+    scored = score(target, draft, [*prompt, *text], len(text), sampling)
     return of_run(recorded, draft.name, scored.p, scored.q, deepest, None)
 
 

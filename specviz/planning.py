@@ -96,7 +96,7 @@ def judge_text(
     refuse_long(len(text))
     check_readable(target, draft, [*before, *text])
     sampling = Sampling(**asked)
-    scored = score(target.cached_lm(), draft.cached_lm(), [*before, *text], len(text), sampling)
+    scored = score(target, draft, [*before, *text], len(text), sampling)
     chances = whatif.along_text(whatif.keep_chances(scored.p, scored.q), deepest=deepest)
     note = _estimate_note(target.name, scored.p.count(0.0), is_text=isinstance(completion, str))
     return Judged(target.name, draft.name, chances, None, False, note)
@@ -151,7 +151,7 @@ def _draft_on_text(recorded, target: LoadedModel, wanted, ks: Sequence[int], cos
         check_readable(target, draft, [*prompt, *text])
     except SpecvizError as error:
         return DraftOnText(name, refusal=str(error))
-    scored = score(target.cached_lm(), draft.cached_lm(), [*prompt, *text], len(text), sampling)
+    scored = score(target, draft, [*prompt, *text], len(text), sampling)
     judged = of_run(recorded, draft.name, scored.p, scored.q, max(ks), None)
     alpha = float(np.mean(scored.overlap))
     return DraftOnText(draft.name, alpha, judged.every_k(ks, costs.get(draft.name)))

@@ -1,19 +1,137 @@
-"""The teacher-forced scorer: token ids in, each model's probability of every emitted token and their overlap out."""
+"""The teacher-forced scorer: token ids in, every model's logits for every token of a batch of texts out, once each.
+
+Texts of a batch are padded at their ends, which no earlier token sees, and read in pieces behind each model's own
+cache, so that memory does not grow with their length. Knows no session and no trace.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
-from .draft import chain
 from .drafters.draft_model import fit
-from .lm import CachedLM
+from .models import LoadedModel
 from .sampling import Sampling
 
-CHUNK = 256  # rows of the vocabulary held at once
+CHUNK = 256  # rows of the vocabulary held at once by those who take rows one text at a time
+LOGITS_BYTES = 64 << 20  # of one model's logits held at once
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Token ids: what stands before, at least one, and what is asked about."""
+
+    prompt: Sequence[int]
+    ids: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.ids)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftRows:
+    """A draft's logits [R, V] in the target's width; of no meaning where not readable [R]: behind a token that it has
+    no id for, or beyond its context."""
+
+    logits: Tensor
+    readable: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """R tokens of a batch: number of the text [R], place in its ids [R], the token itself [R], and each model's logits
+    for what stands there. On the target's device, in the models' own number format."""
+
+    text: Tensor
+    place: Tensor
+    token: Tensor
+    target: Tensor  # [R, V]
+    drafts: tuple[DraftRows, ...]
+
+
+def read(target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Text]) -> Iterator[Rows]:
+    """One pass of every model over the texts. Every place comes once; places of one text come in order.
+
+    Raises ValueError for a text without prompt or without ids, or one that the target cannot read.
+    """
+    _check(target, texts)
+    ids = _padded(texts)
+    starts = torch.tensor([len(text.prompt) for text in texts])
+    ends = torch.tensor([len(text) for text in texts])
+    readers = [_Reader(model, ids) for model in (target, *drafts)]
+    step = max(1, LOGITS_BYTES // (4 * readers[0].width * len(texts)))
+    for begin in range(int(starts.min()), ids.shape[1], step):
+        end = min(begin + step, ids.shape[1])
+        position = torch.arange(begin, end)
+        text, offset = torch.nonzero((position >= starts[:, None]) & (position < ends[:, None]), as_tuple=True)
+        if len(text):
+            yield _rows(readers, ids, begin, end, text, offset, starts)
+
+
+def _rows(readers, ids: Tensor, begin: int, end: int, text: Tensor, offset: Tensor, starts: Tensor) -> Rows:
+    """The rows of the positions from begin to end; (text, offset): which of them are asked about."""
+    position, device = offset + begin, readers[0].device
+    logits = [
+        reader.read(begin, end)[text.to(reader.device), offset.to(reader.device)].to(device) for reader in readers
+    ]
+    drafts = tuple(
+        DraftRows(fit(own, readers[0].width), (position <= reader.reach[text]).to(device))
+        for reader, own in zip(readers[1:], logits[1:], strict=True)
+    )
+    place, token = position - starts[text], ids[text, position]
+    return Rows(text.to(device), place.to(device), token.to(device), logits[0], drafts)
+
+
+class _Reader:
+    """One model over a padded batch, piece after piece. reach [B]: the last position that it says something about."""
+
+    def __init__(self, model: LoadedModel, ids: Tensor) -> None:
+        self._model, self.device = model.model, model.model.get_input_embeddings().weight.device
+        self.width, limit = model.info.vocab_size, model.info.context_limit
+        known = ids < self.width
+        self.reach = known.long().cumprod(1).sum(1).clamp_max(limit)
+        self._ids = (ids * known)[:, :limit].to(self.device)
+        self._cache, self._num_read = DynamicCache(config=model.model.config), 0
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.model.forward).parameters
+
+    @torch.inference_mode()
+    def read(self, begin: int, end: int) -> Tensor:
+        """Logits [B, end - begin, V] for the tokens at these positions; zeros beyond the context."""
+        new = self._ids[:, self._num_read : end - 1]
+        if not new.shape[1]:
+            return torch.zeros((), device=self.device).expand(len(self._ids), end - begin, self.width)
+        self._num_read += new.shape[1]
+        num_logits = self._num_read + 1 - begin
+        keep = {"logits_to_keep": num_logits} if self._keeps_logits else {}
+        logits = self._model(new, past_key_values=self._cache, use_cache=True, **keep).logits[:, -num_logits:]
+        return torch.nn.functional.pad(logits, (0, 0, 0, end - begin - num_logits))
+
+
+def _check(target: LoadedModel, texts: Sequence[Text]) -> None:
+    info = target.info
+    for text in texts:
+        if not len(text.prompt) or not len(text.ids):
+            raise ValueError(
+                f"a text needs a prompt and ids after it (got {len(text.prompt)} and {len(text.ids)} tokens)"
+            )
+        if len(text) > info.context_limit:
+            raise ValueError(f"{info.name} reads at most {info.context_limit:,} tokens (got {len(text):,})")
+        if not 0 <= min(*text.prompt, *text.ids) <= max(*text.prompt, *text.ids) < info.vocab_size:
+            raise ValueError(f"token ids must be from 0 to {info.vocab_size - 1:,}")
+
+
+def _padded(texts: Sequence[Text]) -> Tensor:
+    """Ids [B, longest], zeros behind each text."""
+    rows = [torch.tensor([*text.prompt, *text.ids]) for text in texts]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+# ---- one text -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,28 +144,29 @@ class TokenScores:
 
 
 def score(
-    target: CachedLM, draft: CachedLM | None, tokens: Sequence[int], num_emitted: int, sampling: Sampling
+    target: LoadedModel, draft: LoadedModel | None, tokens: Sequence[int], num_emitted: int, sampling: Sampling
 ) -> TokenScores:
     """Scores the last `num_emitted` of `tokens`; overlap = sum min(p, q) = 1 - TV (Leviathan et al. 2022, 3.1)."""
-    readable = draft is not None and len(tokens) <= draft.context_limit and max(tokens) < draft.vocab_size
+    split = len(tokens) - num_emitted
     p, q, overlap = [], [], []
-    for start in range(len(tokens) - num_emitted, len(tokens), CHUNK):
-        chunk = tokens[start : start + CHUNK]
-        p_rows = _rows(target, tokens[:start], chunk, sampling, target.vocab_size)
-        p += _of_tokens(p_rows, chunk)
-        if readable:
-            q_rows = _rows(draft, tokens[:start], chunk, sampling, target.vocab_size)
-            q += _of_tokens(q_rows, chunk)
-            overlap += torch.minimum(p_rows, q_rows).sum(-1).clamp_max(1.0).tolist()
+    for rows in read(target, [] if draft is None else [draft], [Text(tokens[:split], tokens[split:])]):
+        for part in range(0, len(rows.token), CHUNK):
+            piece = slice(part, part + CHUNK)
+            p_rows = sampling.probs(rows.target[piece])
+            p += of_tokens(p_rows, rows.token[piece]).tolist()
+            for own in rows.drafts:
+                q_rows = sampling.probs(own.logits[piece])
+                readable = own.readable[piece].tolist()
+                q += _known(of_tokens(q_rows, rows.token[piece]), readable)
+                overlap += _known(torch.minimum(p_rows, q_rows).sum(-1).clamp_max(1.0), readable)
     nothing = (None,) * num_emitted
     return TokenScores(tuple(p), tuple(q) or nothing, tuple(overlap) or nothing)
 
 
-def _rows(lm: CachedLM, before: Sequence[int], chunk: Sequence[int], sampling: Sampling, width: int) -> Tensor:
-    """Probabilities [len(chunk), V] of what stands at each place of `chunk`."""
-    logits = lm.forward(before, chain(chunk[:-1]))
-    return sampling.probs(fit(logits, width))
+def of_tokens(rows: Tensor, tokens: Tensor) -> Tensor:
+    """The entry of each row [R, V] for its own token [R]."""
+    return rows.gather(1, tokens[:, None])[:, 0]
 
 
-def _of_tokens(rows: Tensor, tokens: Sequence[int]) -> list[float]:
-    return rows.gather(1, torch.tensor(tokens, device=rows.device)[:, None])[:, 0].tolist()
+def _known(values: Tensor, readable: Sequence[bool]) -> list[float | None]:
+    return [value if known else None for value, known in zip(values.tolist(), readable, strict=True)]

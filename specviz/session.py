@@ -388,8 +388,7 @@ class Run:
         plan, draft = self._cast.plan, self._cast.draft
         emitted = [token.id for step in self.trace.steps for token in step.emitted]
         tokens = [token.id for token in self.trace.header.prompt.tokens] + emitted
-        draft_lm = None if draft is None else draft.cached_lm()
-        scored = score(self._cast.target.cached_lm(), draft_lm, tokens, len(emitted), plan.sampling)
+        scored = score(self._cast.target, draft, tokens, len(emitted), plan.sampling)
         columns = (tuple(map(trace.round9, column)) for column in (scored.p, scored.q, scored.overlap))
         return trace.Scores(None if draft is None else draft.name, asdict(plan.sampling), *columns)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specviz.checks import scoring
-from specviz.checks.end_to_end import TEXT_LENGTH, drawn_by, end_to_end, first_token, seed_of
+from specviz.checks.end_to_end import TEXT_LENGTH, drawn_by, end_to_end, first_token
 from specviz.checks.pair import Pair
 from specviz.checks.scoring import (
     ROUNDING,
@@ -19,6 +19,7 @@ from specviz.checks.scoring import (
     score_parts,
     score_text,
 )
+from specviz.draws import seed_of
 from specviz.engine import speculate
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN

@@ -133,10 +133,15 @@ def test_scores_are_those_of_plain_forwards(bench, temperature):
 
 
 def test_scores_are_null_where_no_draft_model_reads_the_text(bench):
-    for changes in ({"method": "prompt_lookup"}, {"draft": "brief", "max_new_tokens": 40}):
-        scores = made(bench, **changes).scores[0]
-        assert set(scores.q) == set(scores.overlap) == {None}
+    lookup, brief = made(bench, method="prompt_lookup"), made(bench, draft="brief", max_new_tokens=40)
+    reach = bench.library.load("brief").info.context_limit
+    before = len(brief.header.prompt.tokens)
+    for recorded, num_known in ((lookup, 0), (brief, reach + 1 - before)):
+        scores = recorded.scores[0]
         assert None not in scores.p
+        for column in (scores.q, scores.overlap):
+            assert [value is not None for value in column] == [place < num_known for place in range(len(column))]
+    assert 0 < reach + 1 - before < 40
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..accept import Rule
-from ..draws import Draws, Seeded
+from ..draws import Draws, Seeded, seed_of
 from ..engine import Step, speculate
 from ..rules import RULES
 from ..rules.broken import BROKEN, BrokenRule
@@ -113,11 +113,6 @@ def strongest(evidence: Evidence) -> str:
 def drawn_by(rule: Rule, seed: int) -> Draws:
     """The draws of a run with this rule: a broken one may draft from another law than it claims."""
     return rule.tamper(Seeded(seed)) if isinstance(rule, BrokenRule) else Seeded(seed)
-
-
-def seed_of(seed: int, number: int) -> int:
-    """A seed per text, so that two seeds below 2 to the power of 32 have none in common; text 0 has the seed itself."""
-    return (seed + (number << 32)) % (1 << 64)
 
 
 def end_to_end(
