@@ -14,6 +14,7 @@ _HOMES = {
     "Request": "request",
     "SpecvizError": "errors",
     "Trace": "trace",
+    "align": "alignment.aligning",
     "costs": "costing",
     "load_trace": "trace",
     "metrics": "measures",

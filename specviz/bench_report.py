@@ -37,7 +37,7 @@ def lines(*, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats
     library = Library()
     loaded, small = library.load(target), library.load(draft)
     check_pair(loaded, small)
-    prompts = _prompts(loaded)
+    prompts = prompts_for(loaded)
     _check_lengths(prompts, max(k), num_tokens, min(model.info.context_limit for model in (loaded, small)))
     contenders = _contenders(loaded, small, k)
     amounts = f"{len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
@@ -61,7 +61,8 @@ def _contenders(target: LoadedModel, draft: LoadedModel, k: Sequence[int]) -> li
     ]
 
 
-def _prompts(target: LoadedModel) -> list[Prompt]:
+def prompts_for(target: LoadedModel) -> list[Prompt]:
+    """The bundled prompts as this model reads them."""
     kinds = prompts_file()["kinds"]
     prompts = [
         Prompt(kind["name"], f"{kind['name']}: {prompt['name']}", tuple(target.text.encode(prompt["text"])))

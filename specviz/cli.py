@@ -1,4 +1,4 @@
-"""python -m specviz run | show | prove | bench | models. Heavy packages are imported by the commands that need them."""
+"""python -m specviz run | show | align | prove | bench | models. Commands import heavy packages when they need them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from .alignment import command as align_command
 from .catalog import default_pair
 from .checks import command
 from .errors import SpecvizError
@@ -34,16 +35,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specviz", description="Speculative decoding, step by step.")
-    commands = parser.add_subparsers(required=True, metavar="run | show | prove | bench | models")
+    commands = parser.add_subparsers(required=True, metavar="run | show | align | prove | bench | models")
     _add_run(commands.add_parser("run", help="generate and print every token with its fate"))
     show = commands.add_parser("show", help="replay a recorded trace")
     show.add_argument("file", type=Path)
     show.set_defaults(command=_show)
+    align = commands.add_parser("align", help="why the target rejects a draft: many prompts, tables, a report")
+    align_command.add_arguments(align)
     prove = commands.add_parser("prove", help="check a pair and a rule, or someone else's samples, against the target")
     command.add_arguments(prove)
     prove.set_defaults(command=command.run)
     _add_bench(commands.add_parser("bench", help="measure against no draft and against transformers' generate"))
     models = commands.add_parser("models", help="list bundled and cached models and what fits together")
+    words = "only: can this draft model draft for this target, and what differs?"
+    models.add_argument("--check", nargs=2, metavar=("TARGET", "DRAFT"), help=words)
     models.set_defaults(command=_models)
     return parser
 
@@ -84,6 +89,9 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=_positive, default=3, help="of every prompt (default: %(default)s)")
     parser.add_argument("--threads", type=_positive, help="of torch on the CPU")
     parser.add_argument("--overhead", action="store_true", help="only: a step's overhead at contexts of 100 and 4,000")
+    parser.add_argument(
+        "--align", action="store_true", help="only: tokens/s of the alignment lab's batches beside recorded runs"
+    )
     parser.add_argument("--costs", action="store_true", help="only: what one drafted token and each check cost here")
     parser.add_argument(
         "--context", type=_positive, default=128, help="tokens before what --costs measures (default: %(default)s)"
@@ -161,10 +169,21 @@ def _print_end(trace: Trace) -> None:
 
 
 def _models(options: argparse.Namespace) -> int:
+    if options.check:
+        return _check_pair(*options.check)
     from .overview import overview
 
     print(overview())
     return 0
+
+
+def _check_pair(target: str, draft: str) -> int:
+    from .doctor import examine
+    from .doctor_report import text
+
+    diagnosis = examine(target, draft)
+    print(text(diagnosis))
+    return 0 if diagnosis.is_direct else 1
 
 
 def _bench(options: argparse.Namespace) -> int:
@@ -179,6 +198,13 @@ def _bench(options: argparse.Namespace) -> int:
         return 0
     if options.costs:
         for line in costing_report.lines(target=options.target, draft=options.draft, context_length=options.context):
+            print(line, flush=True)
+        return 0
+    if options.align:
+        from .alignment import pace
+
+        names = ("target", "draft", "num_tokens", "repeats")
+        for line in pace.lines(**{name: getattr(options, name) for name in names}):
             print(line, flush=True)
         return 0
     settings = {name: getattr(options, name) for name in ("target", "draft", "k", "num_tokens", "repeats")}

@@ -27,6 +27,7 @@ Progress = Callable[[str, float | None], None]  # a message, and the fraction do
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _DATA_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.tiktoken", "*.txt"]
 _NOT_NEEDED = ["*/*", "consolidated*"]
+_WEIGHTS = ["*.safetensors"]
 _INDEX = "model.safetensors.index.json"
 _TOKENIZERS = (
     "tokenizer.json",
@@ -79,8 +80,13 @@ def _folder(name: str) -> Path | None:
         return None
 
 
-def fetch(source: Source, *, may_download: bool, on_progress: Progress) -> tuple[Path, str | None]:
-    """The local folder of a source and, for a hub model, its revision. Raises SpecvizError with what to do."""
+def fetch(
+    source: Source, *, may_download: bool, on_progress: Progress, weights: bool = True
+) -> tuple[Path, str | None]:
+    """The local folder of a source and, for a hub model, its revision. weights: are they needed there?
+
+    Raises SpecvizError with what to do.
+    """
     if source.folder is not None:
         return source.folder, None
     from huggingface_hub import snapshot_download
@@ -90,7 +96,7 @@ def fetch(source: Source, *, may_download: bool, on_progress: Progress) -> tuple
         folder = snapshot_download(
             source.key,
             allow_patterns=_DATA_FILES,
-            ignore_patterns=_NOT_NEEDED,
+            ignore_patterns=_NOT_NEEDED if weights else [*_NOT_NEEDED, *_WEIGHTS],
             local_files_only=not may_download,
             tqdm_class=progress_bar(f"downloading {source.name}", on_progress),
         )

@@ -336,12 +336,12 @@ def _info(name: str, model: PreTrainedModel, text: TokenText, revision: str | No
         dtype=str(model.dtype).removeprefix("torch."),
         device=str(model.device),
         vocab_size=model.get_output_embeddings().weight.shape[0],
-        context_limit=_context_limit(model.config, text.tokenizer),
+        context_limit=context_limit(model.config, text.tokenizer),
         tokenizer_sha=text.sha,
     )
 
 
-def _context_limit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+def context_limit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
     """The most tokens the model reads at once."""
     text_config = config.get_text_config(decoder=True)
     for name in _LIMIT_NAMES:

@@ -7,7 +7,7 @@ out; numpy alone. Knows no model and no trace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING
@@ -279,7 +279,8 @@ def every_k(
     begins = start_chances(chances, ks)
     outcomes = tuple(_outcome(chances, k, row, costs) for k, row in zip(ks, begins, strict=True))
     by_depth = tuple(float(share) for share in acceptance_by_depth(chances)[: len(chances)])
-    return WhatIf(len(chances), exact, note, outcomes, by_depth, _best(outcomes))
+    best = best_range({outcome.k: outcome.speedup for outcome in outcomes})
+    return WhatIf(len(chances), exact, note, outcomes, by_depth, best)
 
 
 def _outcome(chances: Chances, k: int, begins: Array, costs: Costs | None) -> Outcome:
@@ -300,15 +301,17 @@ def _speedup(begins: Array, depths: Array, costs: Costs) -> float:
     return float(len(begins) * times[0] / (begins @ times[depths]))
 
 
-def _best(outcomes: Sequence[Outcome]) -> tuple[int, int] | None:
-    known = [outcome for outcome in outcomes if outcome.speedup == outcome.speedup]
+def best_range(speedups: Mapping[int, float]) -> tuple[int, int] | None:
+    """From the speedup of each K, in order: the range around the fastest that is within 2 % of it. K of unknown
+    speedup (nan) do not count; None where none is known."""
+    known = [(k, speedup) for k, speedup in speedups.items() if speedup == speedup]
     if not known:
         return None
-    fastest = max(range(len(known)), key=lambda place: known[place].speedup)
-    enough = NEAR_BEST * known[fastest].speedup
+    fastest = max(range(len(known)), key=lambda place: known[place][1])
+    enough = NEAR_BEST * known[fastest][1]
     low = high = fastest
-    while low > 0 and known[low - 1].speedup >= enough:
+    while low > 0 and known[low - 1][1] >= enough:
         low -= 1
-    while high + 1 < len(known) and known[high + 1].speedup >= enough:
+    while high + 1 < len(known) and known[high + 1][1] >= enough:
         high += 1
-    return known[low].k, known[high].k
+    return known[low][0], known[high][0]

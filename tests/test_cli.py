@@ -121,7 +121,7 @@ def test_run_reads_the_prompt_from_standard_input(cli, pair, monkeypatch):
         (["bench", "--num-tokens", "0"], "argument --num-tokens: must be a whole number of at least 1"),
         (["bench", "--repeats", "-1"], "argument --repeats: must be a whole number of at least 1"),
         (["dance"], "invalid choice: 'dance'"),
-        ([], "the following arguments are required: run | show | prove | bench | models"),
+        ([], "the following arguments are required: run | show | align | prove | bench | models"),
     ],
 )
 def test_bad_arguments_end_with_2_and_words(cli, arguments, words):
@@ -348,3 +348,15 @@ def test_bench_refuses_a_pair_that_does_not_fit(cli, assets, tmp_path):
     status, _, err = cli("bench", "--draft", other)
     assert status == 2
     assert "other cannot draft for fable-target: their vocabularies differ" in err
+
+
+def test_models_checks_a_pair_and_says_so_by_its_status(cli, tmp_path):
+    names = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 2)):
+        tokenizer = tiny_tokenizer(seed=seed)
+        names.append(str(tiny_folder(tmp_path / name, tiny("llama", vocab_size=len(tokenizer)), tokenizer)))
+    status, out, err = cli("models", "--check", names[0], names[1])
+    assert (status, out.splitlines()[0], err) == (0, "b can draft for a directly", "")
+    status, out, err = cli("models", "--check", names[0], names[2])
+    assert (status, out.splitlines()[0], err) == (1, "c cannot draft for a directly", "")
+    assert cli("models", "--check", names[0], "no/such/model")[0] == 2

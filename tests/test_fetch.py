@@ -137,3 +137,13 @@ def test_the_budget_follows_the_settings_or_the_machine(monkeypatch):
     assert machine.model_budget(cpu) is None or machine.model_budget(cpu) > 0
     monkeypatch.setenv("SPECVIZ_MODEL_MEMORY_GB", "2")
     assert machine.model_budget(cpu) == 2 * 2**30
+
+
+def test_weights_stay_where_only_the_tokenizer_is_needed(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download", lambda *_, **options: asked.append(options) or str(tmp_path)
+    )
+    for weights in (True, False):
+        fetch.fetch(fetch.Source("a/b", "a/b"), may_download=True, on_progress=lambda *_: None, weights=weights)
+    assert ["*.safetensors" in options["ignore_patterns"] for options in asked] == [False, True]

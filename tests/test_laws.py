@@ -22,7 +22,7 @@ PACKAGE = ROOT / "specviz"
 SOURCES = [ROOT / "app.py", *sorted(PACKAGE.rglob("*.py"))]
 STANDARD = ["trace", "request", "settings", "catalog", "errors"]
 LIGHT = [*STANDARD, "measures", "theory", "whatif", "judged", "planning", "breakdown", "tool_names", "store", "views"]
-HEADLESS = ["engine", "session", "api", "align", "bench", "speed", "cli", "checks", "costing"]
+HEADLESS = ["engine", "session", "api", "alignment", "doctor", "bench", "speed", "cli", "checks", "costing"]
 MAY_IMPORT_TRANSFORMERS = ["lm", "models", "text", "drafters", "score", "zoo"]
 MEASURES_TRANSFORMERS = ["bench", "bench_report"]  # its own `generate` is the peer that they time
 # Directories of one machine; the pattern is written so that it does not find itself.

@@ -14,17 +14,47 @@
 
   const LONG = 44;                                    // characters of a cell that may be broken into lines
 
+  // a cell: a text, or {text, tone, sort}, where the text may be a list of which every second one is set off
   function cell(tag, value) {
-    if (value === null || typeof value !== 'object') {
-      const text = value === null ? '–' : String(value);
-      return element(tag, text.length > LONG ? 'sv-long' : '', text);
-    }
+    const { text: words, tone } = value !== null && typeof value === 'object' ? value : { text: value };
+    if (Array.isArray(words)) return worded(tag, 'sv-long', words);
+    const text = words === null ? '–' : String(words);
+    if (!tone) return element(tag, text.length > LONG ? 'sv-long' : '', text);
     const made = element(tag);
-    made.append(element('span', `sv-tone sv-tone-${value.tone}`, value.text));
+    made.append(element('span', `sv-tone sv-tone-${tone}`, text));
     return made;
   }
 
-  function table({ columns, rows, caption, marked }) {
+  const plain = (value) => (Array.isArray(value) ? value.join('') : value);
+  const keyOf = (value) => (value !== null && typeof value === 'object' ? value.sort : value);
+  const isEmpty = (key) => key === null || key === undefined;
+  const later = (one, other) => {                     // texts are ordered as people order them, numbers by size
+    const [a, b] = [plain(one), plain(other)];
+    if (typeof a === 'string' && typeof b === 'string') return a.localeCompare(b, 'en', { numeric: true });
+    return a > b ? 1 : a < b ? -1 : 0;
+  };
+
+  // heads that sort: numbers come largest first, texts from A; cells without a key stay at the end
+  function sortHead(heads, rows, lines, body) {
+    heads.forEach((head, column) => {
+      const press = Object.assign(element('button', 'sv-sort', head.textContent), { type: 'button' });
+      head.replaceChildren(press);
+      press.addEventListener('click', () => {
+        const keys = rows.map((cells) => keyOf(cells[column]));
+        const before = head.getAttribute('aria-sort'), isNumber = keys.some((key) => typeof key === 'number');
+        const isDown = before ? before === 'ascending' : isNumber;
+        const order = keys.map((key, place) => place).sort((a, b) => {
+          if (isEmpty(keys[a]) || isEmpty(keys[b])) return isEmpty(keys[a]) ? (isEmpty(keys[b]) ? 0 : 1) : -1;
+          return isDown ? later(keys[b], keys[a]) : later(keys[a], keys[b]);
+        });
+        heads.forEach((each) => each.removeAttribute('aria-sort'));
+        head.setAttribute('aria-sort', isDown ? 'descending' : 'ascending');
+        body.append(...order.map((place) => lines[place]));
+      });
+    });
+  }
+
+  function table({ columns, rows, caption, marked, sortable }) {
     const box = element('div', 'sv-block sv-table-scroll'), made = element('table'), head = element('tr');
     head.append(...columns.map((title) => Object.assign(element('th', '', title), { scope: 'col' })));
     const lines = rows.map((cells, place) => {
@@ -35,6 +65,7 @@
     const top = element('thead'), body = element('tbody');
     top.append(head);
     body.append(...lines);
+    if (sortable) sortHead([...head.children], rows, lines, body);
     made.append(...(caption ? [element('caption', '', caption)] : []), top, body);
     box.tabIndex = 0;
     box.append(made);
@@ -190,6 +221,7 @@
   const MAKERS = {
     words: ({ words, small }) => worded('p', `sv-block sv-words${small ? ' sv-small' : ''}`, words),
     verdict, progress, table, bars, chart, segments, download, details,
+    texts: (block, host) => window.specviz.tokenTexts(block, host),
   };
 
   // host: {root, halt}. What is made may have `release`, when it goes, and `repaint`, when the theme has changed.

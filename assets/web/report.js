@@ -19,6 +19,12 @@
       field.append(element('span', '', label), input);
       return field;
     },
+    lines({ name, label, value, hint, most }) {
+      const field = element('label', 'sv-control sv-control-lines'), box = element('textarea');
+      Object.assign(box, { name, value, placeholder: hint, maxLength: most, rows: 3 });
+      field.append(element('span', '', label), box);
+      return field;
+    },
     button({ do: does, label, primary }, send) {
       const made = Object.assign(element('button', `sv-button${primary ? ' sv-primary' : ''}`, label), { type: 'button' });
       made.dataset.act = does;
@@ -29,7 +35,7 @@
 
   // The values of a section's fields by name, as texts; null where a number is out of its bounds, which is then said.
   function valuesOf(controls) {
-    const fields = [...controls.querySelectorAll('input, select')];
+    const fields = [...controls.querySelectorAll('input, select, textarea')];
     if (!fields.every((field) => field.reportValidity())) return null;
     return Object.fromEntries(fields.map(({ name, value }) => [name, value]));
   }

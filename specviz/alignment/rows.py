@@ -71,7 +71,8 @@ class Refused:
 class DraftColumns:
     """What one draft model says along a text of N tokens; probabilities are those at the sampling of the request.
 
-    readable: False beyond the draft's context, where it drafts nothing: there q, overlap and keep are 0.
+    readable: False beyond the draft's context and behind an id that it lacks, where it drafts nothing: there q, overlap
+    and keep are 0.
     rank_in_draft: the place of the target's favourite in the draft's order (1: its favourite too); rank_in_target: the
     other way round. By logits, so that a filter or temperature 0 leaves an order.
     outside: the target's probability of all tokens that the draft has no id for.

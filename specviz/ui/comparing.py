@@ -17,6 +17,7 @@ from specviz.session import Workbench
 from specviz.speed import NUM_TOKENS, Speed, measuring
 from specviz.tool_names import SGLANG, VLLM, export, tool_numbers
 from specviz.trace import Trace
+from specviz.ui.aligning import Aligning
 from specviz.ui.models_of import NO_RUN, is_at_hand, models_of, names_of, request_of
 from specviz.ui.offer import Offer, draft_choices
 from specviz.ui.reports import Look, Props, Section, Work, whole_number
@@ -38,6 +39,7 @@ class Comparing:
         self._bench, self._offer = bench, offer
         self._costs: dict[tuple[str, str | None], Costs] = {}
         self._speeds: OrderedDict[Request, Speed] = OrderedDict()
+        self._many = Aligning(bench, offer, self._costs)
         self._newest: tuple[Key, tuple[Judged, WhatIf]] | None = None
 
     def sections(self) -> list[Section]:
@@ -46,6 +48,7 @@ class Comparing:
             Section("every-k", self._of_speed, self._every_k),
             Section("costs", self._of_pair, self._costs_section, costs, needs=self._pair),
             Section("other-drafts", _text, self._other_drafts, {"ask": self._ask_drafts}, needs=self._pair),
+            self._many.section(),
             Section("theory", self._of_speed, self._theory),
             Section("why-slow", self._of_speed, self._why_slow, {"speed": self._measure_speed}, needs=self._pair),
             Section("tool-names", _text, _tool_names),

@@ -14,7 +14,7 @@ from specviz import session
 from specviz.errors import SpecvizError
 from specviz.models import Library
 from specviz.request import Request
-from specviz.session import Workbench
+from specviz.session import Workbench, workbench
 from specviz.settings import settings
 from specviz.trace import Trace, load_trace
 from specviz.ui.offer import Offer, first_visit_file, make_offer, web_files
@@ -73,7 +73,7 @@ def first_visit() -> Trace | None:
 
 def start(host: str, port: int | None, target: str | None, draft: str | None, opened: Path | None) -> Page:
     """Serve the page in the background and print its address. Off this machine only models on offer can be run."""
-    library = Library()
+    library = workbench().library  # that of whatever works beside the page in this process
     target, draft = (name and library.load(name).name for name in (target, draft))
     library.allow_any = library.allow_any and is_loopback(host)
     page = make_page(make_offer(target, draft, any_model=library.allow_any), library, opened, first_visit())

@@ -6,12 +6,15 @@ outside are labelled by `sentences` first. A sentence may be a list of texts, of
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 Props = dict[str, Any]
 Words = str | Sequence[str]
-Cell = str | Mapping[str, str]
+Cell = str | Mapping[str, Any]
 VERDICTS = ("exact", "consistent", "differs", "unsure")
 TONES = ("both", "owed", "cut", "p", "q", "accepted", "rejected", "ignored", "resampled", "bonus", "plain")
 
@@ -38,6 +41,11 @@ def count(name: str, label: str, value: int, low: int, high: int) -> Props:
     return {"kind": "count", "name": name, "label": label, "value": value, "low": low, "high": high}
 
 
+def lines(name: str, label: str, value: str, hint: str, most: int) -> Props:
+    """A text of several lines, of at most so many characters."""
+    return {"kind": "lines", "name": name, "label": label, "value": value, "hint": hint, "most": most}
+
+
 # ---- blocks: what is shown ------------------------------------------------------------------------------------------
 
 
@@ -57,10 +65,26 @@ def progress(done: int, total: int, text: str) -> Props:
     return {"kind": "progress", "width": width, "words": text}
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, caption: str = "", marked: int = -1) -> Props:
-    """The first column names the row; `marked`: the row that stands out. A cell may be {"text", "tone"}."""
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    caption: str = "",
+    marked: int = -1,
+    sortable: bool = False,
+) -> Props:
+    """The first column names the row; `marked`: the row that stands out. A cell is a text or made by `cell`.
+
+    sortable: a click on a column's head sorts by the cells' own keys, by their texts where they have none.
+    """
     return {"kind": "table", "columns": list(columns), "rows": [list(row) for row in rows], "caption": caption,
-            "marked": marked}  # fmt: skip
+            "marked": marked, "sortable": sortable}  # fmt: skip
+
+
+def cell(text: Words, *, sort: float | str | None = None, tone: str = "") -> Cell:
+    """A cell with a tone, with every second of its texts set off, or with a key to sort by (None: at the end)."""
+    made: dict[str, Any] = {"text": text, "sort": sort}
+    return made | {"tone": tone} if tone else made
 
 
 def chart(figure: Mapping[str, Any]) -> Props:
@@ -85,6 +109,42 @@ def segments(tokens: Sequence[str], by_k: Mapping[int, Props], k: int) -> Props:
     `by_k`[K] = {"lengths": tokens per step, "kinds": the kind of the token that ended each step, "words"}.
     """
     return {"kind": "segments", "tokens": list(tokens), "by_k": {str(each): cut for each, cut in by_k.items()}, "k": k}
+
+
+def texts(
+    entries: Sequence[tuple[str, str]],
+    chunks: Sequence[str],
+    *,
+    per_chunk: int,
+    drafts: Sequence[str],
+    facts: Sequence[str],
+    draft_facts: Sequence[str],
+    key: Sequence[tuple[str, str]],
+    rest: str = "",
+) -> Props:
+    """Texts of tokens, of which one is chosen and shown, for one of several drafts.
+
+    entries: (name, words) per text. chunks: `packed` JSON with `per_chunk` texts each, unpacked when one is chosen:
+    {"words": [text, ...], "texts": [{"prompt", "tokens": [...], "facts": [[...], ...], "drafts": [{"words", "steps",
+    "facts"}]}]}, where every word is a place in "words" and `steps` has a sign of `key` per token.
+    """
+    return {
+        "kind": "texts",
+        "entries": [list(entry) for entry in entries],
+        "chunks": list(chunks),
+        "per_chunk": per_chunk,
+        "drafts": list(drafts),
+        "facts": list(facts),
+        "draft_facts": list(draft_facts),
+        "key": [list(pair) for pair in key],
+        "rest": rest,
+    }
+
+
+def packed(value: Any) -> str:
+    """JSON, compressed, in letters and digits that any page can hold."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 9, mtime=0)).decode("ascii")
 
 
 def download(label: str, file_name: str, text: str) -> Props:

@@ -1,0 +1,55 @@
+// standalone.js: a page of sections that lies in one file: what it shows is in the page, compressed, and so is plotly,
+// which is unpacked when the first chart comes into sight. No server, no network.
+'use strict';
+(() => {
+  const { element } = window.specviz;
+  const text = (id) => document.getElementById(id).textContent;
+  let library = null;
+
+  // in place of a request: the library as a script of this very page
+  function unpackPlotly() {
+    library = library || window.specviz.unpack(text('sv-plotly')).then((source) => {
+      const script = element('script', '', source);
+      document.head.append(script);
+      if (!window.Plotly) throw new Error('plotly did not run');
+    });
+    return library;
+  }
+
+  function theme(button) {
+    const dark = window.matchMedia('(prefers-color-scheme: dark)');
+    const set = (isDark) => {
+      document.body.classList.toggle('dark', isDark);
+      button.setAttribute('aria-pressed', String(isDark));
+    };
+    set(dark.matches);
+    dark.addEventListener('change', () => set(dark.matches));
+    button.addEventListener('click', () => set(!document.body.classList.contains('dark')));
+  }
+
+  function contents(list, holder) {
+    list.append(...[...holder.querySelectorAll('.sv-section')].map((section) => {
+      const link = element('a', '', section.querySelector('h2').textContent), entry = element('li');
+      section.id = `part-${section.dataset.section}`;
+      link.href = `#${section.id}`;
+      entry.append(link);
+      return entry;
+    }));
+  }
+
+  window.specviz.mountStandalone = async () => {
+    const holder = document.getElementById('sv-page');
+    window.specviz.palette = JSON.parse(text('sv-palette'));
+    if (document.getElementById('sv-plotly')) window.specviz.figure.load = unpackPlotly;
+    theme(document.getElementById('sv-theme'));
+    try {
+      const value = await window.specviz.unpack(text('sv-data'));
+      window.specviz.mountReport(holder, { props: { value }, watch: () => {}, trigger: () => {}, place: () => null });
+    } catch (error) {
+      holder.querySelector('.sv-report-body').append(element('p', '', 'This page could not be unpacked: it takes a browser of 2023 or later.'));
+      throw error;
+    }
+    contents(document.getElementById('sv-contents'), holder);
+    document.documentElement.dataset.done = 'yes';
+  };
+})();

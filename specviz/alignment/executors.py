@@ -1,0 +1,150 @@
+"""Where pieces of work are done: here, one after another, or on Ray's workers (an optional extra).
+
+An executor is a context: entering it gives a Map, which yields (place, result) for every item as results come. Items
+are drawn lazily, a few at a time. Functions must be importable by name, items and results must pickle.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from itertools import islice
+from types import ModuleType
+from typing import Any
+
+from specviz.errors import SpecvizError
+
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[tuple[int, Any]]]
+Executor = Callable[[], AbstractContextManager[Map]]
+
+RETRIES = 3  # of a piece of work whose worker died
+PLACE_S = 60.0  # after which workers without a place in the cluster are done without
+IN_FLIGHT = 2  # pieces per worker: one is worked on, one waits, so that no worker waits for us
+_OWN_CLUSTER = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # tells nobody about itself
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's own switch for a cluster that listens to 127.0.0.1 alone
+}
+
+
+@contextmanager
+def local() -> Iterator[Map]:
+    """This process, one piece after another, in order."""
+    yield _in_order
+
+
+@contextmanager
+def on_ray(address: str | None = None, num_workers: int | None = None) -> Iterator[Map]:
+    """Ray's workers, one GPU each where the cluster has GPUs, else one CPU each.
+
+    address None: a cluster of this machine alone, ended with the context; "auto" or "host:port": one that runs.
+    num_workers None: one per GPU, or per CPU where there is none. What dies with its worker is done again.
+    Raises SpecvizError where Ray is missing, cannot be reached or has no free place, and where a piece kills its
+    workers every time.
+    """
+    if num_workers is not None and num_workers < 1:
+        raise ValueError(f"num_workers must be >= 1 (got {num_workers})")
+    is_ours = _begin(address, num_workers)
+    import ray
+
+    try:
+        yield partial(_spread, ray, _workers(ray, num_workers))
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
+def _in_order(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    for place, item in enumerate(items):
+        yield place, function(item)
+
+
+def _begin(address: str | None, num_workers: int | None) -> bool:
+    """Starts or joins a cluster; False where this process has joined one already, which is then used."""
+    cores = {"num_cpus": num_workers, "include_dashboard": False} if address is None else {}
+    modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # workers find what this process finds
+    with _set_environment({**_OWN_CLUSTER, **modules} if address is None else {}):
+        try:
+            import ray
+        except ImportError as error:
+            message = 'the executor ray needs Ray, which is an extra: pip install "ray>=2.40"'
+            raise SpecvizError(message) from error
+        if ray.is_initialized():
+            return False
+        try:
+            ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **cores)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            where = "on this machine" if address is None else f"at {address}"
+            raise SpecvizError(f"there is no Ray cluster {where} ({str(error).splitlines()[0]})") from error
+    return True
+
+
+@contextmanager
+def _set_environment(values: dict[str, str]) -> Iterator[None]:
+    """For the processes that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+class _Worker:
+    """A process of its own, which keeps what it has loaded from one piece to the next."""
+
+    def is_placed(self) -> bool:
+        return True
+
+    def do(self, function: Callable[[Any], Any], item: Any) -> Any:
+        return function(item)
+
+
+def _workers(ray: ModuleType, num_workers: int | None) -> list[Any]:
+    here = ray.cluster_resources()
+    num_gpus = int(here.get("GPU", 0))
+    needs = {"num_gpus": 1} if num_gpus else {"num_cpus": 1}
+    made = ray.remote(**needs, max_restarts=-1, max_task_retries=RETRIES)(_Worker)
+    workers = [made.remote() for _ in range(num_workers or num_gpus or max(1, int(here.get("CPU", 1))))]
+    asked = {worker.is_placed.remote(): worker for worker in workers}
+    placed, _ = ray.wait([*asked], num_returns=len(asked), timeout=PLACE_S)
+    if not placed:
+        raise SpecvizError(f"no worker found a free place in the Ray cluster within {PLACE_S:g} seconds")
+    return [asked[ref] for ref in placed]
+
+
+def _spread(
+    ray: ModuleType, workers: list[Any], function: Callable[[Any], Any], items: Iterable[Any]
+) -> Iterator[tuple[int, Any]]:
+    """Each worker has IN_FLIGHT pieces at most; whoever is done gets the next one."""
+    numbered, given = enumerate(items), {}
+
+    def hand_out(worker: Any) -> None:
+        for place, item in islice(numbered, 1):
+            given[worker.do.remote(function, item)] = place, worker
+
+    for worker in workers * IN_FLIGHT:
+        hand_out(worker)
+    while given:
+        (done, *_), _ = ray.wait([*given])
+        place, worker = given.pop(done)
+        hand_out(worker)
+        yield place, _result(ray, done)
+
+
+def _result(ray: ModuleType, done: Any) -> Any:
+    try:
+        return ray.get(done)
+    except ray.exceptions.RayTaskError as error:  # what the function raised, as itself
+        raise error.cause from error
+    except ray.exceptions.RayError as error:
+        raise SpecvizError(
+            f"a piece of work was lost {RETRIES + 1} times with its worker ({type(error).__name__}), which may be out "
+            "of memory; use fewer workers or a smaller batch. What is done is kept: run the same again to go on"
+        ) from error

@@ -1,0 +1,256 @@
+"""Gathering: the tables of all shards, one at a time and in order -> the summary of the job.
+
+Of a prompt it keeps only two sums per slice and draft, of the rest totals, so that memory stays flat in tokens. Knows
+no model and no file; what the driver knows comes in `Facts`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz import theory, whatif
+from specviz.request import Request
+
+from . import comparing, findings
+from .findings import Cliff
+from .rows import KS, SAMPLED, Array, Columns, Refused, ShardTables
+from .slices import Part, Parts, PerPrompt, alpha_intervals, bucket_start
+from .summary import DraftSummary, Finding, Interval, Slice, Summary
+from .tables import CLASSES
+from .totals import DraftTotals, Totals
+
+if TYPE_CHECKING:
+    from specviz.costing import Costs
+
+MOST_TAGS = 1000  # told apart; of them the summary has the largest
+TAGS_SHOWN = 100
+MOST_REFUSED = 20  # lines listed; all are counted
+KINDS = ("all", "tag", "class", "depth", "context")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the driver of a job knows. costs: per draft, those that the shards' step_ms were made from. refused,
+    num_refused: lines of the prompt file. findings: of models (`faults`). num_ids: ids of a draft, where known."""
+
+    request: Request
+    specviz: str
+    created: str
+    costs: Mapping[str, Costs] = field(default_factory=dict)
+    refused: Sequence[Refused] = ()
+    num_refused: int = 0
+    warnings: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
+    num_ids: Mapping[str, int] = field(default_factory=dict)
+
+
+class Gathering:
+    """`add` every shard's tables once, in order; then `summary`."""
+
+    def __init__(self, k: int, drafts: Sequence[str]) -> None:
+        if k not in KS:
+            raise ValueError(f"k must be from {KS[0]} to {KS[-1]} (got {k})")
+        self.k, self.drafts = k, tuple(drafts)
+        self.num_tokens = 0
+        self.ids: dict[int, str] = {}
+        self._sources: Counter[tuple[str, bool]] = Counter()
+        self._drafts = {name: DraftTotals(name) for name in drafts}
+        self._totals: dict[Part, Totals] = {}
+        self._numbers: dict[Part, int] = {}  # of a part in `_rows`
+        self._rows: list[Array] = []  # records of prompt, part, readable tokens and their overlap
+        self._tags: set[str] = set()
+        self._too_many_tags = False
+        self._refused: list[Refused] = []
+        self._num_refused = 0
+        self._warnings: dict[str, None] = {}
+
+    # ---- adding -----------------------------------------------------------------------------------------------------
+
+    def add(self, tables: ShardTables) -> None:
+        self._add_prompts(tables.prompts)
+        self._add_sums(tables.sums)
+        for name, confidence in tables.confidence.items():
+            self._drafts[name].confidence += confidence
+        drafts = np.asarray(tables.tokens["draft"], dtype=object)
+        for name, own in self._drafts.items():
+            own.add(tables.tokens, np.flatnonzero(drafts == name), self.ids)
+        self._refused = [*self._refused, *tables.refused][:MOST_REFUSED]
+        self._num_refused += len(tables.refused)
+        self._warnings |= dict.fromkeys(tables.warnings)
+
+    def _add_prompts(self, prompts: Columns) -> None:
+        names = ("prompt", "id", "draft", "num_tokens", "source", "exact")
+        for prompt, name, draft, num_tokens, source, exact in zip(*(prompts[each] for each in names), strict=True):
+            if draft == self.drafts[0]:
+                self.ids[int(prompt)] = str(name)
+                self.num_tokens += int(num_tokens)
+                self._sources[str(source), bool(exact)] += 1
+
+    def _add_sums(self, sums: Columns) -> None:
+        numbers = np.stack([np.asarray(sums[name], dtype=np.float64) for name in Totals.NAMES], axis=1)
+        by_k = np.array([[np.asarray(row) for row in sums[name]] for name in Totals.BY_K], dtype=np.float64)
+        rows = np.zeros(len(numbers), dtype=_ROW)
+        rows["prompt"], rows["overlap"] = sums["prompt"], sums["overlap"]
+        rows["num_tokens"] = sums["num_readable"]
+        for place, part in enumerate(map(Part, sums["draft"], sums["kind"], sums["value"])):
+            if self._is_told_apart(part):
+                self._totals.setdefault(part, Totals()).add(numbers[place], by_k[:, place])
+                rows[place]["part"] = 1 + self._numbers.setdefault(part, len(self._numbers))
+        self._rows.append(rows[(rows["part"] > 0) & (rows["num_tokens"] > 0)])
+
+    def _is_told_apart(self, part: Part) -> bool:
+        if part.kind != "tag" or part.value in self._tags:
+            return True
+        if len(self._tags) == MOST_TAGS:
+            self._too_many_tags = True
+            return False
+        self._tags.add(part.value)
+        return True
+
+    # ---- the summary ------------------------------------------------------------------------------------------------
+
+    def parts(self) -> Parts:
+        """Every prompt's readable tokens and their overlap, by draft and slice; prompts in order."""
+        rows = np.concatenate(self._rows) if self._rows else np.zeros(0, dtype=_ROW)
+        rows = rows[np.lexsort((rows["prompt"], rows["part"]))]
+        bounds = np.searchsorted(rows["part"], np.arange(1, len(self._numbers) + 2))
+        pieces = {part: rows[bounds[number] : bounds[number + 1]] for part, number in self._numbers.items()}
+        return {
+            part: PerPrompt(*(np.ascontiguousarray(piece[name]) for name in ("prompt", "num_tokens", "overlap")))
+            for part, piece in pieces.items()
+            if len(piece)
+        }
+
+    def summary(self, facts: Facts) -> Summary:
+        parts = self._shown(self.parts())
+        intervals, cliffs = alpha_intervals(parts), findings.cliffs(parts)
+        exact = bool(self._sources) and all(is_exact for _, is_exact in self._sources)
+        request = facts.request
+        return Summary(
+            specviz=facts.specviz,
+            created=facts.created,
+            target=request.target,
+            sampling={"temperature": request.temperature, "top_k": request.top_k, "top_p": request.top_p},
+            seed=request.seed,
+            max_new_tokens=request.max_new_tokens,
+            k=self.k,
+            num_prompts=len(self.ids),
+            num_tokens=self.num_tokens,
+            num_refused=facts.num_refused + self._num_refused,
+            refused=self._all_refused(facts),
+            exact=exact,
+            note=self._note(request),
+            warnings=self._all_warnings(facts),
+            costs={name: costs.to_dict() for name, costs in facts.costs.items()},
+            drafts=tuple(self._draft(name, facts, intervals, cliffs) for name in self.drafts),
+            slices=tuple(self._slices(facts, parts, intervals, cliffs)),
+            comparisons=comparing.compare(parts, self.drafts, self.ids),
+            by_prompt=self._by_prompt(parts),
+        )
+
+    def _shown(self, parts: Parts) -> Parts:
+        """Without the tags that fewest prompts have, where there are too many; in the order of the report."""
+        sizes = Counter({part.value: len(own) for part, own in parts.items() if part.kind == "tag"})
+        tags = {value for value, _ in sizes.most_common(TAGS_SHOWN)}
+        shown = [part for part in parts if part.kind != "tag" or part.value in tags]
+        return {part: parts[part] for part in sorted(shown, key=self._order)}
+
+    def _order(self, part: Part) -> tuple[int, int, int, str]:
+        orders = {"class": lambda: CLASSES.index(part.value), "tag": lambda: 0, "all": lambda: 0}
+        within = orders.get(part.kind, lambda: bucket_start(part.value))()
+        return self.drafts.index(part.draft), KINDS.index(part.kind), within, part.value
+
+    def _draft(
+        self, name: str, facts: Facts, intervals: Mapping[Part, Interval | None], cliffs: Sequence[Cliff]
+    ) -> DraftSummary:
+        whole, own, costs = Part(name, "all", "all"), self._drafts[name], facts.costs.get(name)
+        total = self._totals.get(whole, Totals())
+        speedups = total.speedups(_plain_ms(costs))
+        made = DraftSummary(
+            name=name,
+            num_tokens=int(total["num_tokens"]),
+            num_prompts=total.num_prompts,
+            alpha=total.share("overlap"),
+            alpha_interval=intervals.get(whole),
+            greedy_agreement=total.share("agreement"),
+            mean_keep=total.share("keep"),
+            tokens_per_call=tuple(total.tokens_per_call.tolist()),
+            speedups=None if speedups is None else tuple(speedups.tolist()),
+            best_k=None if speedups is None else whatif.best_range(dict(zip(KS, speedups.tolist(), strict=True))),
+            readable=total["num_readable"] / max(total["num_tokens"], 1.0),
+            ceiling=1 - total.share("outside"),
+            calibration=findings.calibration(own.confidence, None if costs is None else theory.cost_ratio(costs)),
+            reasons=own.reasons(),
+            costliest=tuple(own.costliest),
+            findings=(),
+        )
+        of_models = tuple(finding for finding in facts.findings if finding.draft == name)
+        return replace(made, findings=of_models + findings.of_draft(made, cliffs, facts.num_ids.get(name)))
+
+    def _slices(
+        self, facts: Facts, parts: Parts, intervals: Mapping[Part, Interval | None], cliffs: Sequence[Cliff]
+    ) -> Iterator[Slice]:
+        falls = {cliff.part for cliff in cliffs if cliff.significant}
+        for part in parts:
+            total = self._totals[part]
+            speedups = total.speedups(_plain_ms(facts.costs.get(part.draft)))
+            best = None if speedups is None else int(np.argmax(speedups))
+            yield Slice(
+                *part,
+                num_tokens=int(total["num_readable"]),
+                num_prompts=total.num_prompts,
+                alpha=total.share("overlap"),
+                alpha_interval=intervals[part],
+                greedy_agreement=total.share("agreement"),
+                tokens_per_call=float(total.tokens_per_call[self.k - KS[0]]),
+                best_k=None if best is None else KS[best],
+                speedup=None if best is None else float(speedups[best]),
+                cliff=part in falls,
+            )
+
+    def _by_prompt(self, parts: Parts) -> dict[str, dict[str, float]]:
+        found: dict[str, dict[str, float]] = {}
+        for part in (part for part in parts if part.kind == "all"):
+            own = parts[part]
+            for prompt, alpha in zip(own.prompts.tolist(), own.alphas.tolist(), strict=True):
+                found.setdefault(self.ids[prompt], {})[part.draft] = alpha
+        return found
+
+    def _all_refused(self, facts: Facts) -> tuple[tuple[int, str], ...]:
+        lines = sorted({(each.line, each.reason) for each in (*facts.refused, *self._refused)})
+        return tuple(lines[:MOST_REFUSED])
+
+    def _all_warnings(self, facts: Facts) -> tuple[str, ...]:
+        warnings = dict.fromkeys([*facts.warnings, *self._warnings])
+        if self._too_many_tags or len(self._tags) > TAGS_SHOWN:
+            told = f"Only the {TAGS_SHOWN} tags with most prompts are listed" + self._beyond_tags()
+            warnings[told] = None
+        return tuple(warnings)
+
+    def _beyond_tags(self) -> str:
+        return f", of the first {MOST_TAGS:,}; later ones were not told apart." if self._too_many_tags else "."
+
+    def _note(self, request: Request) -> str:
+        """What the numbers rest on."""
+        law = f"{request.target} at temperature {request.temperature:g}, top-k {request.top_k}, top-p {request.top_p:g}"
+        told = [_told(source, is_exact, size, law) for (source, is_exact), size in sorted(self._sources.items())]
+        return " ".join(told) or "No text could be used."
+
+
+_ROW = np.dtype([("prompt", "i4"), ("part", "i4"), ("num_tokens", "f4"), ("overlap", "f4")])
+
+
+def _told(source: str, is_exact: bool, size: int, law: str) -> str:
+    texts = f"{size:,} text{'' if size == 1 else 's'}"
+    if not is_exact:
+        return f"{texts} given: an estimate, exact only if sampled from {law}."
+    return f"{texts} sampled from {law}{'' if source == SAMPLED else ', as their rows say'}."
+
+
+def _plain_ms(costs: Costs | None) -> float | None:
+    return None if costs is None else theory.step_ms(costs, 0)

@@ -1,0 +1,206 @@
+"""What a job leaves behind: tables as Parquet and CSV, summary.json, report.html, and the summary read back.
+
+Tables are written part by part. Parquet is the exact form; CSV holds the same cells as they are, also those that begin
+with =, +, - or @, which a spreadsheet may take for formulas: open it as text there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+
+from specviz.errors import SpecvizError
+
+from .columns import COLUMNS, SLICES, Table
+from .parts import schema_of, to_arrow, write_text
+from .rows import ShardTables
+from .summary import VERSION, Summary
+
+if TYPE_CHECKING:
+    import pyarrow
+
+MOST_SUMMARY_BYTES = 256 << 20
+CSV_NAMES = {"tokens": "tokens.csv.gz", "prompts": "prompts.csv", "slices": "slices.csv"}
+
+
+class TableFile:
+    """One table as two files, Parquet and CSV, which take their places when it is closed without an error."""
+
+    def __init__(self, folder: Path, name: str, table: Table) -> None:
+        import pyarrow.parquet as parquet
+
+        self._table, self._schema = table, schema_of(table)
+        self._places = {place: place.with_name(f".{place.name}") for place in _places(folder, name)}
+        plain, text = self._places.values()
+        with ExitStack() as files:
+            self._parquet = files.enter_context(parquet.ParquetWriter(plain, self._schema, compression="zstd"))
+            self._csv = files.enter_context(_csv_writer(text, _flat_schema(self._schema), name))
+            self._files = files.pop_all()
+
+    def add(self, columns: Mapping[str, object]) -> None:
+        rows = to_arrow(columns, self._table)
+        self._parquet.write_table(rows)
+        self._csv.write_table(_flat(rows))
+
+    def close(self) -> None:
+        """The files take their places."""
+        self._files.close()
+        for place, beside in self._places.items():
+            os.replace(beside, place)
+
+    def drop(self) -> None:
+        self._files.close()
+        for beside in self._places.values():
+            beside.unlink(missing_ok=True)
+
+
+def _places(folder: Path, name: str) -> tuple[Path, Path]:
+    return folder / f"{name}.parquet", folder / CSV_NAMES[name]
+
+
+@contextmanager
+def table_file(folder: Path, name: str) -> Iterator[TableFile]:
+    """A table to add rows to: whole when the block ends, not there when it fails."""
+    made = TableFile(folder, name, COLUMNS[name])
+    try:
+        yield made
+    except BaseException:
+        made.drop()
+        raise
+    made.close()
+
+
+@contextmanager
+def _csv_writer(path: Path, schema: pyarrow.Schema, name: str) -> Iterator[Any]:
+    import pyarrow
+    import pyarrow.csv as csv
+
+    packing = "gzip" if CSV_NAMES[name].endswith(".gz") else None
+    with pyarrow.output_stream(str(path), compression=packing) as stream, csv.CSVWriter(stream, schema) as writer:
+        yield writer
+
+
+def _flat_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
+    return _flat(schema.empty_table()).schema
+
+
+def _flat(rows: pyarrow.Table) -> pyarrow.Table:
+    """A list column, an interval, becomes two columns: CSV has no lists."""
+    import pyarrow.compute as compute
+    import pyarrow.types as types
+
+    for name in [item.name for item in rows.schema if types.is_list(item.type)]:
+        place, ends = rows.column_names.index(name), rows[name]
+        rows = rows.remove_column(place)
+        for index, end in enumerate(("low", "high")):
+            rows = rows.add_column(place + index, f"{name}_{end}", compute.list_element(ends, index))
+    return rows
+
+
+def write_tables(folder: Path, parts: Iterable[ShardTables]) -> Iterator[ShardTables]:
+    """Writes tokens and prompts while the parts pass by, so that whoever reads on sees each once."""
+    with table_file(folder, "tokens") as tokens, table_file(folder, "prompts") as prompts:
+        for part in parts:
+            tokens.add(part.tokens)
+            prompts.add(part.prompts)
+            yield part
+
+
+def write_summary(folder: Path, summary: Summary) -> None:
+    """summary.json and the slices as a table."""
+    values = _without_nan(summary.to_dict())
+    write_text(folder / "summary.json", json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    with table_file(folder, "slices") as slices:
+        slices.add({name: [getattr(row, name) for row in summary.slices] for name in SLICES})
+
+
+def write_report(folder: Path, summary: Summary, parts: Iterable[ShardTables]) -> None:
+    from specviz.views.alignment_texts import of_tables
+    from specviz.views.standalone import report_page
+
+    texts = (text for part in parts for text in of_tables(part))
+    with closing(texts):
+        write_text(folder / "report.html", report_page(summary, texts))
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no nan: what is not known is null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _without_nan(item) for name, item in value.items()}
+    return [_without_nan(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+# ---- a summary read back --------------------------------------------------------------------------------------------
+
+
+def read_values(path: Path) -> Any:
+    """JSON from an untrusted file. Raises SpecvizError."""
+    try:
+        if path.stat().st_size > MOST_SUMMARY_BYTES:
+            raise SpecvizError(f"{path.name} is too large: at most {MOST_SUMMARY_BYTES:,} bytes are read")
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise SpecvizError(f"{path.name} cannot be opened ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise SpecvizError(f"{path.name} is not JSON in UTF-8") from error
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """A JSON object from an untrusted file. Raises SpecvizError."""
+    values = read_values(path)
+    if not isinstance(values, Mapping):
+        raise SpecvizError(f"{path.name} must hold a JSON object")
+    return values
+
+
+def read_summary(path: Path) -> Summary:
+    """The summary that `write_summary` wrote. Raises SpecvizError for anything else."""
+    values = read_json(path)
+    if values.get("version") != VERSION:
+        raise SpecvizError(
+            f"{path.name} must be a summary of version {VERSION} (got {str(values.get('version'))[:20]})"
+        )
+    try:
+        return _typed(values, Summary)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise SpecvizError(f"{path.name} is not a whole summary ({str(error)[:200]})") from error
+
+
+def _typed(value: Any, kind: Any) -> Any:
+    """A JSON value as a value of this type: frozen values from objects, tuples from lists."""
+    if kind is Any:
+        return value
+    if dataclasses.is_dataclass(kind):
+        return kind(**{name: _typed(value[name], inner) for name, inner in _hints(kind).items()})
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return None if value is None else _typed(value, next(each for each in inner if each is not NoneType))
+    if origin is tuple:
+        kinds = inner[:1] * len(value) if inner[-1] is ... else inner
+        return tuple([_typed(item, each) for item, each in zip(value, kinds, strict=True)])
+    if isinstance(value, Mapping):
+        return {name: _typed(item, inner[-1]) for name, item in value.items()}
+    return _plain(value, kind)
+
+
+def _plain(value: Any, kind: Any) -> Any:
+    if kind is float:
+        return math.nan if value is None else float(value)
+    if type(value) is not kind:
+        raise TypeError(f"{value!r:.80} must be of the type {kind.__name__}")
+    return value
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)

@@ -1,0 +1,238 @@
+"""A shard, from prompts to tables: texts are drawn from the target or taken as given, then every model reads them once.
+
+The only part of the lab, with `along`, `sampled` and `faults`, that holds models. A function of its shard alone, so
+that it can run in any process; rows that cannot be used come back with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from .. import whatif
+from ..dialogue import as_lines
+from ..draws import seed_of
+from ..errors import SpecvizError
+from ..machine import is_out_of_memory
+from ..models import Library, LoadedModel, check_pair
+from ..request import Request
+from ..sampling import Sampling
+from ..score import Text
+from ..session import workbench
+from ..text import render_chat
+from . import tables
+from .along import Along, Numbers, along
+from .rows import GIVEN, SAMPLED, AnalysedText, DraftColumns, PromptRow, Refused, Shard, ShardTables
+from .sampled import sample
+
+MIN_TOKENS = 2
+READ_TOKENS = 2048  # of all texts that are read at once, unless one alone is longer
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A row as the target reads it. ids: the given completion's, None where a text is to be drawn. is_chat: the prompt
+    is in the target's chat form."""
+
+    row: PromptRow
+    prompt: str
+    is_chat: bool
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...] | None
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A row with its text."""
+
+    asked: Asked
+    ids: tuple[int, ...]
+    finish: str
+
+
+def analyse(shard: Shard, library: Library | None = None) -> ShardTables:
+    """Everything about the shard's rows. library: the models' home, by default this process's own.
+
+    Raises SpecvizError for a model that cannot be used, and where memory does not suffice for a single text.
+    """
+    library = library or workbench().library
+    target, drafts = load(shard, library)
+    written, refused, warnings = texts_of(shard, target)
+    return judged(shard, target, drafts, written, refused, warnings)
+
+
+def load(shard: Shard, library: Library) -> tuple[LoadedModel, tuple[LoadedModel, ...]]:
+    target = library.load(shard.request.target)
+    drafts = tuple(library.load(name) for name in shard.drafts)
+    for draft in drafts:
+        check_pair(target, draft)
+    return target, drafts
+
+
+def sampling_of(request: Request) -> Sampling:
+    return Sampling(request.temperature, request.top_k, request.top_p)
+
+
+# ---- texts ----------------------------------------------------------------------------------------------------------
+
+
+def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[Written], tuple[Refused, ...], tuple[str, ...]]:
+    """The rows with their texts, in order; those that cannot be used; what the reader should know."""
+    asked: list[Asked] = []
+    refused: list[Refused] = []
+    for row in shard.rows:
+        try:
+            asked.append(_asked(row, shard.request, target))
+        except SpecvizError as error:
+            refused.append(Refused(row.line, str(error)))
+    as_text = any(row.messages and not _has_template(target) for row in shard.rows)
+    lines = f"{target.name} has no chat template: messages were written as plain lines, “User: …”"
+    return _written(asked, shard, target), tuple(refused), (lines,) if as_text else ()
+
+
+def _asked(row: PromptRow, request: Request, target: LoadedModel) -> Asked:
+    """Raises SpecvizError with what is wrong; it goes on after "line 7"."""
+    prompt, is_chat = _prompt_of(row, request, target)
+    prompt_ids = tuple(target.text.encode(prompt, special=not is_chat))
+    ids = row.completion
+    if isinstance(ids, str):
+        ids = tuple(target.text.encode(ids, special=False))
+    _check_length(len(prompt_ids), ids, target)
+    return Asked(row, prompt, is_chat, prompt_ids, ids, ids is None or _is_told(row, request, target))
+
+
+def _prompt_of(row: PromptRow, request: Request, target: LoadedModel) -> tuple[str, bool]:
+    """The text that the target reads, and whether it is in its chat form."""
+    messages = None if row.messages is None else [asdict(message) for message in row.messages]
+    if messages is None and not request.chat:
+        return row.prompt, False
+    if messages is not None and not _has_template(target):
+        return as_lines(messages), False
+    return render_chat(target.tokenizer, messages or row.prompt), True
+
+
+def _has_template(model: LoadedModel) -> bool:
+    return bool(getattr(model.tokenizer, "chat_template", None))
+
+
+def _check_length(num_prompt: int, ids: Sequence[int] | None, target: LoadedModel) -> None:
+    limit = target.info.context_limit
+    if not num_prompt:
+        raise SpecvizError("the prompt has no tokens")
+    if num_prompt + (MIN_TOKENS if ids is None else len(ids)) > limit:
+        length = f"{num_prompt:,} tokens" + ("" if ids is None else f" and {len(ids):,} after it")
+        raise SpecvizError(f"the prompt has {length}, and {target.name} reads at most {limit:,}")
+    if ids is not None and len(ids) < MIN_TOKENS:
+        raise SpecvizError(f"the completion must have at least {MIN_TOKENS} tokens (got {len(ids)})")
+    if ids is not None and max(ids) >= target.info.vocab_size:
+        raise SpecvizError(f"the completion has ids that {target.name} does not know (got {max(ids)})")
+
+
+def _is_told(row: PromptRow, request: Request, target: LoadedModel) -> bool:
+    """Whether the row says that its ids were sampled from this target at these settings. A text was cut anew."""
+    if row.told is None or isinstance(row.completion, str):
+        return False
+    wanted = {"target": target.name} | asdict(sampling_of(request))
+    return {"top_k": 0, "top_p": 1.0} | dict(row.told) == wanted
+
+
+def _written(asked: Sequence[Asked], shard: Shard, target: LoadedModel) -> list[Written]:
+    missing = [each for each in asked if each.ids is None]
+
+    def draw(batch: Sequence[Asked]) -> list[Written]:
+        seeds = [seed_of(shard.request.seed, each.row.number) for each in batch]
+        prompts = [each.prompt_ids for each in batch]
+        drawn = sample(target, prompts, seeds, sampling_of(shard.request), shard.request.max_new_tokens)
+        return [Written(each, text.ids, text.finish) for each, text in zip(batch, drawn, strict=True)]
+
+    made = {each.asked.row.number: each for each in in_batches(draw, missing, shard.batch)}
+    return [made[each.row.number] if each.ids is None else Written(each, each.ids, GIVEN) for each in asked]
+
+
+def in_batches(work: Callable[[Sequence[Item]], list[Result]], items: Sequence[Item], batch: int) -> list[Result]:
+    """The results in order. Where memory runs out the batch is halved, down to one item at a time."""
+    done: list[Result] = []
+    while len(done) < len(items):
+        try:
+            done += work(items[len(done) : len(done) + batch])
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if batch == 1:
+                raise SpecvizError("there is not enough memory for a single text; choose shorter ones") from error
+            batch //= 2
+    return done
+
+
+def _read(
+    target: LoadedModel, drafts: Sequence[LoadedModel], written: Sequence[Written], sampling: Sampling, batch: int
+) -> list[Along]:
+    """One pass of every model; texts of like length are read together, so that little padding is."""
+    order = sorted(
+        range(len(written)), key=lambda place: len(written[place].asked.prompt_ids) + len(written[place].ids)
+    )
+    texts = [Text(written[place].asked.prompt_ids, written[place].ids) for place in order]
+    longest = max(map(len, texts), default=1)
+    at_once = max(1, min(batch, READ_TOKENS // longest))
+    parts = in_batches(lambda some: along(target, drafts, some, sampling), texts, at_once)
+    return [part for _, part in sorted(zip(order, parts, strict=True), key=lambda pair: pair[0])]
+
+
+def judged(
+    shard: Shard,
+    target: LoadedModel,
+    drafts: Sequence[LoadedModel],
+    written: Sequence[Written],
+    refused: tuple[Refused, ...] = (),
+    warnings: tuple[str, ...] = (),
+) -> ShardTables:
+    """The tables of texts that are written."""
+    parts = _read(target, drafts, written, sampling_of(shard.request), shard.batch)
+    texts = [_analysed(*pair, target, shard) for pair in zip(written, parts, strict=True)]
+    return tables.of_texts(texts, shard, refused, warnings)
+
+
+# ---- what was read --------------------------------------------------------------------------------------------------
+
+
+def _analysed(written: Written, part: Along, target: LoadedModel, shard: Shard) -> AnalysedText:
+    asked, numbers = written.asked, part.target
+    most = tables.allowed_tokens(len(written.ids), written.finish, shard.request.max_new_tokens)
+    columns = {name: _draft_columns(own, shard.k, most) for name, own in zip(shard.drafts, part.drafts, strict=True)}
+    return AnalysedText(
+        row=asked.row,
+        prompt=asked.prompt,
+        prompt_ids=np.asarray(asked.prompt_ids, dtype=np.int32),
+        ids=np.asarray(written.ids, dtype=np.int32),
+        labels=_labels(target, written.ids),
+        kinds=_kinds(target, asked, written.ids),
+        source=GIVEN if written.finish == GIVEN else SAMPLED,
+        exact=asked.exact,
+        finish=written.finish,
+        favourite_labels=_labels(target, numbers["favourite"]),
+        drafts=columns,
+        draft_favourite_labels={name: _labels(target, own.favourite) for name, own in columns.items()},
+        **numbers,
+    )
+
+
+def _draft_columns(numbers: Numbers, k: int, most_tokens: int) -> DraftColumns:
+    chances = tables.chances(numbers["keep"], numbers["readable"], most_tokens)
+    return DraftColumns(**numbers, price=-whatif.sensitivity_along_text(chances, k))
+
+
+def _labels(target: LoadedModel, ids: Sequence[int]) -> tuple[str, ...]:
+    return tuple(target.text.label(int(token)) for token in ids)
+
+
+def _kinds(target: LoadedModel, asked: Asked, ids: Sequence[int]) -> np.ndarray:
+    """Classes of the tokens; the last one of the prompt is there to tell whether a sentence begins."""
+    whole = [asked.prompt_ids[-1], *ids]
+    rare_from = tables.rare_from(target.text.num_ids)
+    return tables.classes(_labels(target, whole), whole, target.text.special_ids, rare_from)[1:]

@@ -1,0 +1,164 @@
+"""Parts of the tokens: tags, classes, buckets of depth and of context, and intervals by a bootstrap over prompts.
+
+Depth counts the text's own tokens before a place, context those of the prompt too. numpy alone; scipy where intervals
+are widened for few prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .rows import AnalysedText, Array
+from .summary import Interval
+
+DEPTH_STARTS = (0, *(2**power for power in range(4, 25)))
+CONTEXT_STARTS = (0, *(start for power in range(5, 25) for start in (2**power, 3 * 2 ** (power - 1))))
+RESAMPLES = 2000
+SEED = 20221130
+BLOCK_VALUES = 1_000_000  # draws held at once
+LEVEL = 0.95
+
+
+def bucket_name(starts: Sequence[int], bucket: int) -> str:
+    """ "128-191" """
+    return f"{starts[bucket]}-{starts[bucket + 1] - 1}" if bucket + 1 < len(starts) else f"{starts[bucket]}-"
+
+
+def bucket_start(name: str) -> int:
+    """The first number of a bucket, which also orders buckets."""
+    return int(name.partition("-")[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Membership:
+    """The slices that a text has tokens in: kinds and values by slice [S], inside [S, N] 1.0 for their tokens."""
+
+    kinds: Array
+    values: Array
+    inside: Array
+
+
+def membership(text: AnalysedText, class_names: Sequence[str]) -> Membership:
+    """One slice for all, one per tag, class, bucket of depth and bucket of context."""
+    size = len(text.ids)
+    found = [("all", "all", np.ones(size))]
+    found += [("tag", tag, np.ones(size)) for tag in dict.fromkeys(text.row.tags)]
+    found += _parted("class", class_names, np.asarray(text.kinds))
+    for kind, starts, numbers in (
+        ("depth", DEPTH_STARTS, np.arange(size)),
+        ("context", CONTEXT_STARTS, text.context_lengths),
+    ):
+        buckets = np.searchsorted(starts, numbers, side="right") - 1
+        found += _parted(kind, {int(b): bucket_name(starts, int(b)) for b in np.unique(buckets)}, buckets)
+    kinds, values, inside = zip(*found, strict=True)
+    return Membership(np.array(kinds, dtype=object), np.array(values, dtype=object), np.array(inside))
+
+
+def _parted(kind: str, names, codes: Array) -> list[tuple[str, str, Array]]:
+    return [(kind, names[int(code)], (codes == code).astype(float)) for code in np.unique(codes)]
+
+
+# ---- bootstrap over prompts -----------------------------------------------------------------------------------------
+
+
+def resamples(num_prompts: int, seed: int = SEED, num: int = RESAMPLES) -> Iterator[Array]:
+    """How often each prompt is drawn, in blocks [B, num_prompts] that together have `num` rows."""
+    generator = np.random.default_rng((seed, num_prompts))
+    block = max(1, min(num, BLOCK_VALUES // num_prompts))
+    for first in range(0, num, block):
+        size = min(block, num - first)
+        drawn = generator.integers(num_prompts, size=(size, num_prompts), dtype=np.int32)
+        drawn += np.arange(size, dtype=np.int32)[:, None] * num_prompts
+        counts = np.bincount(drawn.ravel(), minlength=size * num_prompts)
+        yield counts.reshape(size, num_prompts).astype(np.float32)
+
+
+def weighted_sums(tables: Sequence[Array]) -> list[Array]:
+    """For each table [n, C]: its column sums in every resample of its rows, [RESAMPLES, C]. Tables of equal n share
+    their draws."""
+    results: list[Array] = [np.zeros(0)] * len(tables)
+    for size in {len(table) for table in tables}:
+        which = [place for place, table in enumerate(tables) if len(table) == size]
+        joined = np.hstack([tables[place] for place in which]).astype(np.float32)
+        sums = np.concatenate([counts @ joined for counts in resamples(size)])
+        ends = np.cumsum([tables[place].shape[1] for place in which])
+        for place, piece in zip(which, np.split(sums, ends[:-1], axis=1), strict=True):
+            results[place] = piece
+    return results
+
+
+def interval(draws: Array, num_prompts: int) -> Interval | None:
+    """95 % of these bootstrap draws, widened for few prompts as Student's t is (the expanded percentile interval of
+    Hesterberg 2015, section 3.1); None below two prompts."""
+    if num_prompts < 2:
+        return None
+    from scipy.special import ndtr, stdtrit
+
+    tail = ndtr(stdtrit(num_prompts - 1, (1 - LEVEL) / 2) * np.sqrt(num_prompts / (num_prompts - 1)))
+    low, high = np.quantile(draws, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def excludes_zero(found: Interval, middle: float, num_prompts: int, num_asked: int) -> bool:
+    """Whether the interval leaves out 0 also when it is one of `num_asked` of which none may do so by chance: its arms
+    grow as Student's t does (Bonferroni)."""
+    from scipy.special import stdtrit
+
+    tail = (1 - LEVEL) / 2
+    growth = stdtrit(num_prompts - 1, tail / num_asked) / stdtrit(num_prompts - 1, tail)
+    low, high = (middle + growth * (end - middle) for end in found)
+    return bool(low > 0 or high < 0)
+
+
+# ---- what is kept of every prompt -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PerPrompt:
+    """One draft in one slice: the prompts that have readable tokens there, how many, and their sums of overlap [n]."""
+
+    prompts: Array
+    num_tokens: Array
+    overlap: Array
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @property
+    def table(self) -> Array:
+        """[n, 2], for a bootstrap of alpha, the quotient of its columns' sums."""
+        return np.stack([self.overlap, self.num_tokens], axis=1)
+
+    @property
+    def alphas(self) -> Array:
+        """Alpha of each prompt [n]."""
+        return self.overlap / self.num_tokens
+
+    def among(self, other: PerPrompt) -> tuple[PerPrompt, PerPrompt]:
+        """Both, cut to the prompts that they share."""
+        _, ours, theirs = np.intersect1d(self.prompts, other.prompts, assume_unique=True, return_indices=True)
+        return self._at(ours), other._at(theirs)
+
+    def _at(self, places: Array) -> PerPrompt:
+        return PerPrompt(self.prompts[places], self.num_tokens[places], self.overlap[places])
+
+
+class Part(NamedTuple):
+    """Which draft, and which slice."""
+
+    draft: str
+    kind: str
+    value: str
+
+
+Parts = Mapping[Part, PerPrompt]
+
+
+def alpha_intervals(parts: Parts) -> dict[Part, Interval | None]:
+    sums = weighted_sums([part.table for part in parts.values()])
+    pairs = zip(parts.items(), sums, strict=True)
+    return {key: interval(drawn[:, 0] / drawn[:, 1], len(part)) for (key, part), drawn in pairs}

@@ -1,0 +1,114 @@
+"""Sums that grow shard by shard: those of a slice, and of a draft its confidence, reasons and costliest rejections.
+
+Their size does not depend on the number of prompts. numpy alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from .reasons import NO_REASON, READ, REASONS, lost_by_reason, reasons
+from .rows import BINS, KS, Array, Columns
+from .summary import Reason, Rejection
+
+MOST_COSTLY = 50
+AROUND = 12  # tokens shown on either side of a rejection
+AROUND_CHARACTERS = 240
+
+
+class Totals:
+    """Sums over the tokens of one slice under one draft. by_k: calls, emitted and time_ms, each for every K [3, 16]."""
+
+    __slots__ = ("by_k", "num_prompts", "sums")
+    NAMES = ("num_tokens", "num_readable", "overlap", "keep", "agreement", "outside")
+    BY_K = ("calls", "emitted", "time_ms")
+
+    def __init__(self) -> None:
+        self.sums = np.zeros(len(self.NAMES))
+        self.by_k = np.zeros((len(self.BY_K), len(KS)))
+        self.num_prompts = 0  # with readable tokens
+
+    def add(self, sums: Array, by_k: Array) -> None:
+        """Those of one text."""
+        self.sums += sums
+        self.by_k += by_k
+        self.num_prompts += int(sums[self.NAMES.index("num_readable")] > 0)
+
+    def __getitem__(self, name: str) -> float:
+        return float(self.sums[self.NAMES.index(name)])
+
+    def share(self, name: str) -> float:
+        """A mean over readable tokens; 0 where there are none."""
+        return self[name] / max(self["num_readable"], 1.0)
+
+    @property
+    def tokens_per_call(self) -> Array:
+        """For every K, of steps that begin here; 0 where none does. [16]"""
+        calls, emitted, _ = self.by_k
+        return np.where(calls > 0, emitted / np.where(calls > 0, calls, 1.0), 0.0)
+
+    def speedups(self, plain_ms: float | None) -> Array | None:
+        """For every K [16]; None where costs, or those of some K, are not known. plain_ms: a step without a draft."""
+        _, emitted, time_ms = self.by_k
+        if plain_ms is None or not (time_ms > 0).all():
+            return None
+        return emitted * plain_ms / time_ms
+
+
+class DraftTotals:
+    """What is kept of one draft beside its slices. confidence: as `DraftColumns` has it, summed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.confidence = np.zeros((BINS, 3))
+        self.costliest: list[Rejection] = []
+        self._lost = np.zeros(len(REASONS))
+        self._places = np.zeros(len(REASONS), dtype=np.int64)
+
+    def add(self, tokens: Columns, rows: Array, ids: Mapping[int, str]) -> None:
+        """rows: those of this draft in a shard's tokens, a text's behind each other. ids: of prompts, by number."""
+        self._add_reasons(tokens, rows)
+        self._add_rejections(tokens, rows, ids)
+
+    def reasons(self) -> tuple[Reason, ...]:
+        """Those that take a part of the lost overlap, most first."""
+        whole = max(self._lost.sum(), 1e-300)
+        kinds = zip(REASONS, self._lost, self._places, strict=True)
+        found = [Reason(kind.name, float(lost / whole), int(num), kind.words) for kind, lost, num in kinds if lost > 0]
+        return tuple(sorted(found, key=lambda reason: -reason.share))
+
+    def _add_reasons(self, tokens: Columns, rows: Array) -> None:
+        own = {name: np.asarray(tokens[name])[rows] for name in READ}
+        self._lost += lost_by_reason(own)
+        self._places += np.bincount(reasons(own), minlength=NO_REASON + 1)[:NO_REASON]
+
+    def _add_rejections(self, tokens: Columns, rows: Array, ids: Mapping[int, str]) -> None:
+        price, keep = (np.asarray(tokens[name], dtype=np.float64)[rows] for name in ("price", "keep"))
+        saved = price * (1 - keep)
+        least = self.costliest[-1].saved if len(self.costliest) == MOST_COSTLY else 0.0
+        dearest = np.argsort(-saved, kind="stable")[:MOST_COSTLY]
+        made = [self._rejection(tokens, rows, at, float(saved[at]), ids) for at in dearest if saved[at] > least]
+        ranked = sorted([*self.costliest, *made], key=lambda each: (-each.saved, each.prompt, each.place))
+        self.costliest = ranked[:MOST_COSTLY]
+
+    def _rejection(self, tokens: Columns, rows: Array, at: int, saved: float, ids: Mapping[int, str]) -> Rejection:
+        row = int(rows[at])
+        prompt, place = int(tokens["prompt"][row]), int(tokens["place"][row])
+        near = [int(each) for each in rows[max(0, at - AROUND) : at + AROUND + 1] if tokens["prompt"][each] == prompt]
+        here = near.index(row)
+        return Rejection(
+            draft=self.name,
+            prompt=prompt,
+            id=ids[prompt],
+            place=place,
+            before="".join(str(tokens["text"][each]) for each in near[:here])[-AROUND_CHARACTERS:],
+            token=str(tokens["text"][row]),
+            after="".join(str(tokens["text"][each]) for each in near[here + 1 :])[:AROUND_CHARACTERS],
+            target_favourite=str(tokens["favourite_text"][row]),
+            draft_favourite=str(tokens["draft_favourite_text"][row]),
+            reason=str(tokens["reason"][row]),
+            saved=saved,
+            **{name: float(tokens[name][row]) for name in ("p", "q", "keep", "price")},
+        )

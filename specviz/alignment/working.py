@@ -1,0 +1,190 @@
+"""One job's three steps: what must be known before, every shard, and what is put together from them.
+
+Each step yields how far it is. What is done lies in the job's folder, so that a step goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from .. import theory
+from ..costing import CONTEXT, Costs, longest_context, measure_costs
+from ..errors import SpecvizError
+from ..session import workbench
+from . import outputs
+from .executors import Map
+from .faults import NUM_TEXTS, examine
+from .gathering import Facts, Gathering
+from .identity import Identity, OnModels
+from .parts import Job, JobFolder, Known, saving
+from .prompt_files import PromptSet
+from .rows import KS, PromptRow, Shard
+from .shard import analyse
+
+if TYPE_CHECKING:
+    from .aligning import Alignment
+
+READING = "writing and reading the texts"
+TOGETHER = "putting the tables together"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is. done, total: prompts; num_tokens, tokens_per_s: of texts that this call worked on; seconds_left
+    None where that cannot be told; result with the last one."""
+
+    words: str
+    done: int
+    total: int
+    num_tokens: int = 0
+    tokens_per_s: float | None = None
+    seconds_left: float | None = None
+    result: Alignment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs functions where the shards run, with the models known there."""
+
+    each: Map
+    wanted: tuple[Any, ...]
+
+    def __call__(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        return self.each(OnModels(self.wanted, function), items)
+
+    def one(self, function: Callable[[Any], Any], item: Any) -> Any:
+        ((_, result),) = self(function, [item])
+        return result
+
+
+def measure(names: tuple[str, str]) -> Costs:
+    """The costs of a target and a draft, behind the longest context up to `costing.CONTEXT` that they have room for."""
+    target, draft = (workbench().library.load(name) for name in names)
+    context = min(CONTEXT, longest_context(target, draft))
+    *_, last = measure_costs(target, draft, context_length=context)
+    return last.costs
+
+
+@dataclass(slots=True)
+class Work:
+    """One job, in three steps; each yields how far it is."""
+
+    folder: JobFolder
+    rows: PromptSet
+    models: Sequence[Identity]
+    batch: int
+    runner: Runner
+    num_tokens: int = 0
+
+    @property
+    def job(self) -> Job:
+        return self.folder.job
+
+    @property
+    def drafts(self) -> tuple[str, ...]:
+        return tuple(model.name for model in self.models[1:])
+
+    def prepare(self, given: Mapping[str, Costs] | None) -> Iterator[Progress]:
+        """Costs, and a look inside the drafts; kept for when the job is resumed."""
+        if self.folder.known is not None:
+            return
+        created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        costs = {} if given is None else given
+        for name in self.drafts if given is None else ():
+            yield self._words(f"measuring what {name} costs")
+            costs[name] = self.runner.one(measure, (self.job.request.target, name))
+        yield self._words("looking inside the drafts")
+        first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
+        findings, warnings = self.runner.one(examine, self._shard(first, {}))
+        plain = {name: own.to_dict() for name, own in costs.items()}
+        self.folder.learn(Known(created, plain, tuple(findings), tuple(warnings)))
+
+    def read(self) -> Iterator[Progress]:
+        """Every shard that is not done yet."""
+        numbers: list[int] = []
+        missing = self._missing(numbers)
+        done = sum(self._size(part) for part in range(self.job.num_parts) if self.folder.has(part))
+        clock = _Clock(done, self.job.num_rows)
+        yield self._words(READING, done)
+        for place, tables in self.runner(analyse, missing):
+            self.folder.write(numbers[place], tables)
+            self.num_tokens += len(tables.tokens["prompt"]) // len(self.drafts)
+            done += self._size(numbers[place])
+            yield clock.progress(done, self.num_tokens)
+
+    def put_together(self, keep_parts: bool) -> Iterator[Progress]:
+        """The job's tables, summary and report."""
+        gathering = Gathering(self.job.request.k, self.drafts)
+        with saving(self.folder.path):
+            for part in outputs.write_tables(self.folder.path, self.folder.parts()):
+                gathering.add(part)
+                yield self._words(TOGETHER, self.job.num_rows)
+            summary = gathering.summary(self._facts())
+            if not summary.num_prompts:
+                reasons = "; ".join(f"line {line} {reason}" for line, reason in summary.refused[:3])
+                raise SpecvizError(f"none of the prompts could be used: {reasons}")
+            outputs.write_summary(self.folder.path, summary)
+            yield self._words("writing the report", self.job.num_rows)
+            outputs.write_report(self.folder.path, summary, self.folder.parts())
+        self.folder.finish(keep_parts=keep_parts)
+
+    def _missing(self, numbers: list[int]) -> Iterator[Shard]:
+        """The shards still to be done, read from the prompts when they are due; `numbers` gets their parts' numbers."""
+        rows = islice(self.rows.rows(), self.job.num_rows)
+        step_ms = {name: _step_ms(costs) for name, costs in self._costs().items()}
+        for part in range(self.job.num_parts):
+            own = tuple(islice(rows, self.job.shard_size))
+            if not self.folder.has(part):
+                numbers.append(part)
+                yield self._shard(own, step_ms)
+
+    def _shard(self, rows: tuple[PromptRow, ...], step_ms: Mapping[str, tuple[float, ...]]) -> Shard:
+        return Shard(self.job.request, self.drafts, rows, self.job.request.k, step_ms, self.batch)
+
+    def _size(self, part: int) -> int:
+        return min(self.job.shard_size, self.job.num_rows - part * self.job.shard_size)
+
+    def _costs(self) -> dict[str, Costs]:
+        return {name: Costs.from_dict(values) for name, values in self.folder.known.costs.items()}
+
+    def _facts(self) -> Facts:
+        ignored = (
+            [f"fields that nothing reads were ignored: {', '.join(self.rows.ignored)}"] if self.rows.ignored else []
+        )
+        return Facts(
+            request=self.job.request,
+            specviz=self.job.specviz,
+            created=self.folder.known.created,
+            costs=self._costs(),
+            refused=self.rows.refused,
+            num_refused=self.rows.num_refused,
+            warnings=[*self.folder.known.warnings, *ignored],
+            findings=self.folder.known.findings,
+            num_ids={model.name: model.num_ids for model in self.models[1:]},
+        )
+
+    def _words(self, words: str, done: int = 0) -> Progress:
+        return Progress(words, done, self.job.num_rows, self.num_tokens)
+
+
+def _step_ms(costs: Costs) -> tuple[float, ...]:
+    """Of a step that drafts 0, 1, ... 16 tokens."""
+    return tuple(theory.step_ms(costs, k) for k in (0, *KS))
+
+
+class _Clock:
+    """Speed and time left, by what was done since it was made."""
+
+    def __init__(self, done: int, total: int) -> None:
+        self._begun, self._done, self._total = time.perf_counter(), done, total
+
+    def progress(self, done: int, num_tokens: int) -> Progress:
+        spent = time.perf_counter() - self._begun
+        left = spent / (done - self._done) * (self._total - done)
+        speed = num_tokens / spent if spent > 0 else None
+        return Progress(READING, done, self._total, num_tokens, speed, left)

@@ -1,0 +1,97 @@
+"""Many prompts on the Compare page: which prompts and models are asked, and the work in turns.
+
+The models are those of the process's own workbench, which is the page's too when it is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+from specviz.alignment.aligning import Alignment, aligning
+from specviz.alignment.rows import KS, ShardTables
+from specviz.costing import Costs
+from specviz.errors import SpecvizError
+from specviz.prompts import prompts_file
+from specviz.session import Workbench
+from specviz.ui.models_of import is_at_hand, names_of
+from specviz.ui.offer import Offer, draft_choices
+from specviz.ui.reports import Look, Props, Section, Work, one_of, whole_number
+from specviz.views import alignment_page as view
+from specviz.views.alignment_texts import of_tables, texts_block
+
+SHARD = 4  # prompts per turn: others wait for the engine no longer than that takes
+
+
+class Aligning:
+    """The section. Its result stays while other runs are looked at: it says its own settings."""
+
+    def __init__(self, bench: Workbench, offer: Offer, costs: Mapping[tuple[str, str | None], Costs]) -> None:
+        self._bench, self._offer, self._costs = bench, offer, costs
+        kinds = prompts_file()["kinds"]
+        self._kinds = tuple((kind["title"], kind["name"]) for kind in kinds)
+        self._ready = [
+            {"id": prompt["name"], "prompt": prompt["text"], "tags": [kind["name"]]}
+            for kind in kinds
+            for prompt in kind["prompts"]
+        ]
+
+    def section(self) -> Section:
+        return Section(view.NAME, lambda look: (), self._shown, {"analyse": self._analyse}, needs=self._names)
+
+    def _shown(self, look: Look, **state: object) -> Props:
+        return view.many_prompts(self._kinds, **state)
+
+    def _names(self, look: Look) -> list[str]:
+        """The target and those of its drafts that are at hand: a click here downloads nothing. Raises SpecvizError."""
+        first = self._offer.first
+        of_run = look.settings is not None
+        own = names_of(look.trace, self._bench, self._offer) if of_run else [first.target, first.draft]
+        target, *others = (name for name in own if name is not None)
+        here = [name for _, name in draft_choices(target, *others) if is_at_hand(name, self._bench)]
+        if not here:
+            raise SpecvizError(f"no draft model for {target} is at hand: run it with one on Explore first")
+        return [target, *here]
+
+    def _analyse(self, look: Look, values: Mapping[str, str]) -> Work:
+        target, *drafts = self._names(look)
+        known = {name: costs for (of, name), costs in self._costs.items() if of == target and name in drafts}
+        work = aligning(
+            self._prompts(values),
+            target=target,
+            draft=drafts,
+            max_new_tokens=whole_number(values, "tokens", view.TOKENS[0], view.TOKENS[2]),
+            costs=known,
+            shard_size=SHARD,
+            **self._settings(look),
+        )
+        with closing(work):
+            for progress in work:
+                words = f"{progress.words}: {progress.done} of {progress.total} prompts"
+                yield self._shown(look, progress=(progress.done, progress.total, words))
+        yield self._shown(look, summary=progress.result.summary, texts=_texts_of(progress.result))
+
+    def _prompts(self, values: Mapping[str, str]) -> Sequence[str | Mapping[str, object]]:
+        """What was chosen. Raises SpecvizError."""
+        chosen = one_of(values, "prompts", [view.EVERY, view.OWN, *(name for _, name in self._kinds)])
+        if chosen != view.OWN:
+            return [prompt for prompt in self._ready if chosen in (view.EVERY, *prompt["tags"])]
+        own = [line.strip() for line in values.get("own", "")[: view.MOST_CHARACTERS].splitlines() if line.strip()]
+        if not 1 <= len(own) <= view.MOST_PROMPTS:
+            raise SpecvizError(f"write from 1 to {view.MOST_PROMPTS} prompts, one per line (got {len(own)})")
+        return own
+
+    def _settings(self, look: Look) -> dict[str, float]:
+        """Those of the run that is looked at, else the usual ones."""
+        of = self._offer.first if look.settings is None else look.settings
+        k = min(max(1, of.k), KS[-1])
+        return {"k": k, "temperature": of.temperature, "top_k": of.top_k, "top_p": of.top_p}
+
+
+def _texts_of(alignment: Alignment) -> Props | None:
+    summary = alignment.summary
+    tokens, prompts = (
+        {name: frame[name].to_numpy() for name in frame} for frame in (alignment.tokens, alignment.prompts)
+    )
+    views = of_tables(ShardTables(tokens, prompts, {}, {}, (), ()))
+    return texts_block(views, [draft.name for draft in summary.drafts], summary.num_prompts)

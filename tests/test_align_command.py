@@ -1,0 +1,173 @@
+"""The command `align`: what it prints, how it ends, what it refuses before any work is done."""
+
+import argparse
+import json
+import re
+
+import pytest
+from test_aligning import made_costs
+
+import specviz.session as session
+from specviz.alignment import command, working
+from specviz.alignment.comparing import BETTER, SAME, UNSURE, WORSE, Change
+from specviz.alignment.outputs import read_summary
+from specviz.alignment.summary import Difference
+from specviz.alignment.working import Progress
+from specviz.errors import SpecvizError
+from specviz.session import Workbench
+
+ESCAPE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+ROWS = [{"prompt": f"Once upon a time {word}", "id": word} for word in ("ant", "bee", "cat")]
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*ROWS, {"nothing": 1}]))
+    return file
+
+
+@pytest.fixture
+def cli(named_models, monkeypatch, capsys, prompts, tmp_path):
+    """Runs the command on tiny models: (exit status, standard output, standard error)."""
+    monkeypatch.setattr(session, "_shared", [Workbench(named_models)])
+
+    def run(*arguments, draft=("near",), out="out", costs=("--no-costs",)):
+        names = [part for name in draft for part in ("--draft", name)]
+        own = ["--prompts", prompts, "--out", tmp_path / out, "--target", "big", *names, "--max-new-tokens", 8, *costs]
+        parser = argparse.ArgumentParser()
+        command.add_arguments(parser)
+        status = command.run(parser.parse_args([str(part) for part in [*own, *arguments]]))
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_it_prints_a_table_and_where_the_report_lies(cli, tmp_path):
+    status, out, err = cli(draft=("near", "far"))
+    assert status == 0
+    summary = read_summary(tmp_path / "out" / "summary.json")
+    for draft in summary.drafts:
+        low, high = draft.alpha_interval
+        assert re.search(
+            rf"^{draft.name} +{draft.alpha:.3f} \({low:.3f} to {high:.3f}\) .* not known +no costs$", out, re.MULTILINE
+        )
+    assert "near less far: agreement +" in out
+    assert "not called significant: fewer than 30 prompts" in out
+    assert "1 row could not be used:\n  line 4: " in out
+    assert out.endswith(f"report: {tmp_path / 'out' / 'report.html'}\n")
+    assert f"{working.READING}: 0 of 3 prompts" in err
+
+
+def test_costs_of_a_file_give_speedups_also_below_one(cli, tmp_path):
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps(made_costs("far", draft_ms=50.0).to_dict()))
+    out = cli(draft=("far",), costs=("--costs", file))[1]
+    summary = read_summary(tmp_path / "out" / "summary.json")
+    best = max(summary.drafts[0].speedups)
+    assert best < 1
+    assert f" {best:.2f}x\n" in out
+
+
+def test_a_list_of_costs_is_read(tmp_path):
+    file = tmp_path / "costs.json"
+    both = [made_costs("near"), made_costs("far")]
+    file.write_text(json.dumps([each.to_dict() for each in both]))
+    assert command.read_costs(file) == {each.draft: each for each in both}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "[3]", "{}"])
+def test_a_file_without_costs_is_refused(tmp_path, text):
+    file = tmp_path / "costs.json"
+    file.write_text(text)
+    with pytest.raises(SpecvizError):
+        command.read_costs(file)
+
+
+def test_costs_of_one_draft_twice_are_refused(tmp_path):
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps([made_costs("near").to_dict()] * 2))
+    with pytest.raises(SpecvizError, match="of each only once"):
+        command.read_costs(file)
+
+
+# exit codes
+
+
+def test_below_a_threshold_it_ends_with_1_and_says_why(cli):
+    assert cli("--fail-under", "alpha=0.0", "--fail-under", "tokens_per_call=1")[0] == 0
+    status, out, _ = cli("--fail-under", "alpha=1", "--overwrite")
+    assert status == 1
+    assert re.search(r"^near: alpha is 0\.\d+, below 1$", out, re.MULTILINE)
+
+
+def test_with_few_prompts_in_common_it_cannot_tell(cli, tmp_path):
+    cli()
+    status, out, _ = cli("--compare", tmp_path / "out" / "summary.json", out="new")
+    assert status == 3
+    assert "near against the older job: cannot tell; agreement +0.000" in out
+    assert "n = 3 prompts, not called significant: fewer than 30 prompts" in out
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [((), 0), ((SAME,), 0), ((BETTER, SAME), 0), ((UNSURE, BETTER), 3), ((WORSE, UNSURE), 1), ((WORSE,), 1)],
+)
+def test_the_exit_code_follows_the_worst_verdict(verdicts, code):
+    found = Difference("all", "all", 40, 0.1, (0.0, 0.2), True)
+    changes = [Change("near", "near", found, verdict) for verdict in verdicts]
+    assert command.exit_code((), changes) == code
+    assert command.exit_code(("below",), changes) == 1
+
+
+# refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--fail-under", "beauty=1"], "with a name of alpha, greedy_agreement, mean_keep, tokens_per_call, speedup"),
+        (["--fail-under", "alpha"], r"takes NAME=NUMBER .got 'alpha'."),
+        (["--fail-under", "alpha=nan"], "takes NAME=NUMBER"),
+        (["--fail-under", "alpha=x"], "takes NAME=NUMBER"),
+        (["--compare", "no-such-file.json"], "no-such-file.json cannot be opened"),
+        (["--workers", "2"], "--ray-address and --workers need --executor ray"),
+        (["--ray-address", "auto"], "need --executor ray"),
+        (["--executor", "ray", "--workers", "0"], "--workers must be at least 1"),
+        (["--k", "20"], "k must be a whole number from 1 to 16"),
+    ],
+)
+def test_bad_arguments_are_refused_before_any_work(cli, tmp_path, arguments, words):
+    with pytest.raises(SpecvizError, match=words):
+        cli(*arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_older_summary_of_another_sampling_is_refused(cli, tmp_path):
+    cli("--temperature", 0.5)
+    with pytest.raises(SpecvizError, match="another sampling"):
+        cli("--compare", tmp_path / "out" / "summary.json", out="new")
+
+
+# what reaches the terminal
+
+
+def test_nothing_from_outside_commands_the_terminal(cli, prompts):
+    with prompts.open("a") as stream:
+        stream.write(json.dumps({"\x1b[31mred\x07": "x", "prompt": "a \x1b[2J", "id": "\x1b]0;t\x07"}) + "\n")
+        stream.write('{"prompt": 3, "\\u001b[1m": 1}\n')
+    for printed in cli()[1:]:
+        assert ESCAPE.search(printed) is None
+
+
+@pytest.mark.parametrize(
+    ("progress", "line"),
+    [
+        (Progress("reading", 0, 1200), "reading: 0 of 1,200 prompts"),
+        (Progress("reading", 4, 9, 80, 1234.4, 0.0), "reading: 4 of 9 prompts, 1,234 tokens/s, 0 s left"),
+        (Progress("reading", 4, 9, 80, 3.0, 125.2), "reading: 4 of 9 prompts, 3 tokens/s, 2 min 5 s left"),
+        (Progress("reading", 4, 9, 80, 3.0, 7262.0), "reading: 4 of 9 prompts, 3 tokens/s, 2 h 1 min left"),
+    ],
+)
+def test_progress_in_one_line(progress, line):
+    assert command.progress_line(progress) == line

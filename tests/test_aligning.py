@@ -1,0 +1,388 @@
+"""align(): the same rows however the work is cut and wherever it is done, killed jobs go on, memory stays flat."""
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import tracemalloc
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import aligned
+import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
+import pytest
+from tiny_models import tiny, tiny_folder, tiny_tokenizer
+
+import specviz.session as session
+from specviz import __version__, theory
+from specviz.alignment import working
+from specviz.alignment.aligning import align, aligning
+from specviz.alignment.identity import introduce
+from specviz.alignment.rows import KS, PromptRow, Shard
+from specviz.alignment.shard import analyse
+from specviz.alignment.tables import of_texts
+from specviz.costing import BatchCost, Costs
+from specviz.errors import SpecvizError
+from specviz.request import Request
+from specviz.session import Workbench
+
+ROOT = Path(__file__).parent.parent
+WORDS = ("ant", "bee", "cat", "dog", "elk", "fox")
+PROMPTS = [{"prompt": f"Once upon a time {word}", "id": word, "tags": word[0]} for word in WORDS]
+SETTINGS = {"target": "big", "draft": ["near", "far"], "max_new_tokens": 12, "seed": 3, "costs": {}}
+TABLES = ("tokens.parquet", "prompts.parquet", "slices.parquet", "tokens.csv.gz", "prompts.csv", "slices.csv")
+
+
+@pytest.fixture
+def bench(named_models, monkeypatch):
+    """This process's workbench has the tiny models."""
+    made = Workbench(named_models)
+    monkeypatch.setattr(session, "_shared", [made])
+    return made
+
+
+@pytest.fixture
+def costs():
+    return {name: made_costs(name) for name in ("near", "far")}
+
+
+def made_costs(draft, target="big", draft_ms=1.0):
+    return Costs(
+        target=target,
+        draft=draft,
+        context_length=128,
+        device="cpu",
+        threads=1,
+        dtype="float32",
+        draft_ms=draft_ms,
+        verify_ms=tuple(10.0 + n for n in range(33)),
+        overhead_ms=0.5,
+        plain_overhead_ms=0.25,
+        batch=(BatchCost(1, 1, 10.0),),
+        weight_bytes=10,
+        bandwidth_gb_s=1.0,
+        bandwidth_bytes=10,
+        spread=0.0,
+    )
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in TABLES}
+
+
+def rows_of(done, name):
+    return parquet.read_table(done.folder / f"{name}.parquet").to_pylist()
+
+
+# the same rows
+
+
+def test_the_rows_are_those_of_the_shards(bench):
+    done = align(PROMPTS, **SETTINGS, k=3, shard_size=4)
+    request = Request(target="big", k=3, seed=3, max_new_tokens=12)
+    rows = [PromptRow(n, n + 1, each["id"], (each["tags"],), each["prompt"]) for n, each in enumerate(PROMPTS)]
+    wanted = analyse(Shard(request, ("near", "far"), tuple(rows), 3, {}))
+    got = done.tokens
+    assert got["token"].tolist() == wanted.tokens["token"].tolist()
+    np.testing.assert_allclose(got["overlap"], wanted.tokens["overlap"], atol=1e-5)
+    assert done.prompts["id"].tolist() == [each["id"] for each in PROMPTS for _ in range(2)]
+    assert done.slices["draft"].unique().tolist() == ["near", "far"]
+
+
+@pytest.mark.parametrize("shard_size", [1, 4, 50])
+def test_how_the_work_is_cut_changes_no_token(bench, shard_size):
+    whole, cut = (align(PROMPTS, **SETTINGS, shard_size=size) for size in (6, shard_size))
+    assert whole.tokens["token"].tolist() == cut.tokens["token"].tolist()
+    np.testing.assert_allclose(whole.tokens["keep"], cut.tokens["keep"], atol=1e-5)
+    for one, other in zip(whole.summary.drafts, cut.summary.drafts, strict=True):
+        assert one.alpha == pytest.approx(other.alpha, abs=1e-6)
+
+
+@contextmanager
+def backwards():
+    """An executor whose last piece is done first."""
+
+    def each(function, items):
+        yield from reversed(list(enumerate(map(function, items))))
+
+    yield each
+
+
+def test_results_may_come_in_any_order(bench, tmp_path):
+    settings = {**SETTINGS, "shard_size": 1}
+    one = align(PROMPTS, **settings, out=tmp_path / "one")
+    other = align(PROMPTS, **settings, out=tmp_path / "other", executor=backwards)
+    assert contents(one.folder) == contents(other.folder)
+
+
+def test_the_target_may_be_its_own_draft_and_agrees_with_itself(bench):
+    summary = align(PROMPTS, **{**SETTINGS, "draft": ["big", "near"]}).summary
+    assert [draft.name for draft in summary.drafts] == ["big", "near"]
+    assert summary.drafts[0].alpha == pytest.approx(1, abs=1e-6)
+    assert summary.drafts[0].tokens_per_call[0] == pytest.approx(2, abs=1e-4)
+
+
+def test_a_file_and_a_list_give_the_same(bench, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in PROMPTS))
+    one, other = align(file, **SETTINGS), align(PROMPTS, **SETTINGS)
+    assert contents(one.folder) == contents(other.folder)
+
+
+def test_only_the_first_prompts_are_used_with_a_limit(bench):
+    done = align(PROMPTS, **SETTINGS, limit=2, shard_size=4)
+    assert done.prompts["id"].unique().tolist() == ["ant", "bee"]
+    assert done.summary.num_prompts == 2
+
+
+# going on
+
+
+def test_a_job_that_was_stopped_goes_on_and_ends_the_same(bench, tmp_path):
+    whole = align(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path / "whole")
+    steps = aligning(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path / "cut")
+    while next(steps).done < 3:
+        pass
+    steps.close()
+    assert len(list((tmp_path / "cut" / "parts").iterdir())) == 3
+    seen = []
+    cut = align(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path / "cut", on_progress=seen.append)
+    assert [each.done for each in seen if each.words == working.READING] == [3, 4, 5, 6]
+    assert seen[-1].num_tokens == 3 * 12
+    assert contents(whole.folder) == contents(cut.folder)
+
+
+NAMES = ("large", "small")
+KILLED = """
+import json, os, signal, sys
+from specviz.alignment.aligning import align
+settings = json.loads(sys.argv[1])
+def look(progress):
+    if progress.done >= 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+align(settings.pop("prompts"), **settings, costs={}, on_progress=look)
+"""
+
+
+def test_a_killed_process_loses_no_part_and_the_job_ends_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_shared", [])
+    tokenizer = tiny_tokenizer()
+    models = [tiny("llama", vocab_size=len(tokenizer), layers=layers, seed=layers) for layers in (2, 1)]
+    names = [tiny_folder(tmp_path / name, model, tokenizer) for name, model in zip(NAMES, models, strict=True)]
+    settings = {"target": str(names[0]), "draft": str(names[1]), "max_new_tokens": 8, "shard_size": 2}
+    told = json.dumps({"prompts": PROMPTS, **settings, "out": str(tmp_path / "cut")})
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "-c", KILLED, told], env=environment, timeout=120, cwd=tmp_path)
+    assert ended.returncode == -signal.SIGKILL
+    kept = sorted((tmp_path / "cut" / "parts").iterdir())
+    assert [path.name for path in kept] == ["part-00000", "part-00001"]
+    whole = align(PROMPTS, **settings, costs={}, out=tmp_path / "whole")
+    cut = align(PROMPTS, **settings, costs={}, out=tmp_path / "cut")
+    assert contents(whole.folder) == contents(cut.folder)
+    assert whole.summary.target == "large"
+    assert str(tmp_path) not in "".join((cut.folder / name).read_text() for name in ("summary.json", "job.json"))
+
+
+def test_a_finished_job_returns_at_once(bench, tmp_path, monkeypatch):
+    first = align(PROMPTS, **SETTINGS, out=tmp_path / "job")
+    assert not (tmp_path / "job" / "parts").exists()
+    monkeypatch.setattr(working, "analyse", None)
+    monkeypatch.setattr(working, "examine", None)
+    again = align(PROMPTS, **SETTINGS, out=tmp_path / "job")
+    assert again.summary.to_dict() == first.summary.to_dict()
+
+
+def test_the_same_folder_refuses_other_prompts(bench, tmp_path):
+    align(PROMPTS, **SETTINGS, out=tmp_path / "job")
+    with pytest.raises(SpecvizError, match=r"holds another job \(prompts was"):
+        align([*PROMPTS[:5], {**PROMPTS[5], "prompt": "other"}], **SETTINGS, out=tmp_path / "job")
+    done = align(PROMPTS[:1], **SETTINGS, out=tmp_path / "job", overwrite=True)
+    assert done.summary.num_prompts == 1
+
+
+def test_other_weights_under_the_same_name_are_another_job(bench):
+    names = ("big", "near")
+    before = introduce(names)
+    weights = bench.library.load("near").model.get_input_embeddings().weight
+    kept = weights.data.clone()
+    weights.data += 0.01
+    after = introduce(names)
+    weights.data = kept
+    assert before[0] == after[0]
+    assert before[1].content != after[1].content
+    assert introduce(names) == before
+
+
+def test_parts_are_kept_when_asked_for(bench, tmp_path):
+    align(PROMPTS, **SETTINGS, out=tmp_path, shard_size=2, keep_parts=True)
+    assert len(list((tmp_path / "parts").iterdir())) == 3
+
+
+# costs
+
+
+def test_given_costs_make_the_speeds(bench, costs):
+    done = align(PROMPTS, **{**SETTINGS, "costs": costs})
+    for draft in done.summary.drafts:
+        own, plain = costs[draft.name], theory.step_ms(costs[draft.name], 0)
+        assert done.summary.costs[draft.name] == own.to_dict()
+        rows = [row for row in rows_of(done, "prompts") if row["draft"] == draft.name]
+        assert {row["best_k"] for row in rows} <= set(KS)
+        for row in rows:  # at best_k no slower than drafting nothing would be at K = 1 with no token kept
+            assert row["speedup"] >= plain / theory.step_ms(own, 1) - 1e-6
+
+
+def test_costs_are_measured_where_none_are_given(bench, monkeypatch):
+    asked = []
+    monkeypatch.setattr(working, "measure", lambda names: asked.append(names) or made_costs(names[1]))
+    done = align(PROMPTS, **{**SETTINGS, "costs": None})
+    assert asked == [("big", "near"), ("big", "far")]
+    assert set(done.summary.costs) == {"near", "far"}
+
+
+def test_costs_are_measured_for_a_draft_with_little_room(bench):
+    measured = working.measure(("big", "brief"))
+    assert (measured.target, measured.draft, measured.context_length) == ("big", "brief", 7)
+
+
+def test_a_resumed_job_keeps_the_costs_that_were_measured(bench, tmp_path, monkeypatch):
+    times = iter([1.0, 2.0])
+    monkeypatch.setattr(working, "measure", lambda names: made_costs(names[1], draft_ms=next(times)))
+    settings = {**SETTINGS, "draft": "near", "costs": None, "shard_size": 1, "out": tmp_path}
+    steps = aligning(PROMPTS, **settings)
+    while next(steps).done < 3:
+        pass
+    steps.close()
+    assert align(PROMPTS, **settings).summary.costs["near"]["draft_ms"] == 1.0
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"k": 17}, r"k must be a whole number from 1 to 16 .got 17."),
+        ({"k": 0}, r"k must be a whole number from 1 to 16 .got 0."),
+        ({"temperature": -1}, "temperature must be a number from 0 to 5"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be a whole number"),
+        ({"batch": 0}, r"batch must be a whole number from 1 to 4,096 .got 0."),
+        ({"shard_size": True}, "shard_size must be a whole number"),
+        ({"limit": 0}, r"limit must be a whole number from 1 to 6 .got 0."),
+        ({"draft": []}, r"from 1 to 8 drafts can be compared at once .got 0."),
+        ({"draft": None}, "name at least one draft model for a target of your own"),
+        ({"draft": ["near", "near"]}, "each draft must be named once .got near 2 times."),
+        ({"draft": "stranger"}, "stranger cannot draft for big: their vocabularies differ"),
+        (
+            {"costs": {"other": made_costs("other")}},
+            "costs are given for other, which is not among the drafts near, far",
+        ),
+        ({"costs": {"near": made_costs("near", "small")}}, "were measured with the target small, not big"),
+    ],
+)
+def test_bad_settings_are_refused_in_words(bench, tmp_path, changes, words):
+    with pytest.raises(SpecvizError, match=words):
+        align(PROMPTS, **{**SETTINGS, "out": tmp_path / "job", **changes})
+    assert not (tmp_path / "job").exists()
+
+
+def test_models_in_memory_stay_in_this_process(bench):
+    near = bench.library.load("near")
+    settings = {**SETTINGS, "draft": (near.model, near.tokenizer)}
+    assert align(PROMPTS[:1], **settings).summary.drafts[0].name == "near"
+    with pytest.raises(SpecvizError, match="models in memory cannot be sent to other processes"):
+        align(PROMPTS, **settings, executor=backwards)
+
+
+def test_rows_that_cannot_be_used_are_named_and_the_others_go_on(bench):
+    rows = [PROMPTS[0], {"prompt": ""}, {"prompt": "a", "completion": [0, 999_999]}, PROMPTS[1]]
+    summary = align(rows, **SETTINGS).summary
+    assert (summary.num_prompts, summary.num_refused) == (2, 2)
+    assert [line for line, _ in summary.refused] == [2, 3]
+
+
+def test_a_job_without_a_usable_text_is_an_error(bench):
+    with pytest.raises(SpecvizError, match="none of the prompts could be used: line 1 "):
+        align([{"prompt": "a", "completion": [0, 999_999]}], **SETTINGS)
+
+
+# what comes back
+
+
+def test_the_summary_says_what_was_asked(bench):
+    summary = align(PROMPTS, **SETTINGS, temperature=0.8, top_k=9, top_p=0.9, k=5).summary
+    assert (summary.specviz, summary.target, summary.seed, summary.k) == (__version__, "big", 3, 5)
+    assert summary.sampling == {"temperature": 0.8, "top_k": 9, "top_p": 0.9}
+    assert summary.exact
+
+
+def test_a_temporary_folder_lives_as_long_as_its_result(bench):
+    done = align(PROMPTS[:1], **SETTINGS)
+    folder = done.folder
+    assert done.report_path.read_text("utf-8").startswith("<!doctype html>")
+    assert len(done.tokens) == 2 * 12
+    del done
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_progress_counts_prompts_and_ends_with_the_result(bench):
+    seen = []
+    done = align(PROMPTS, **SETTINGS, shard_size=4, on_progress=seen.append)
+    assert [each.done for each in seen if each.tokens_per_s] == [4, 6]
+    assert {each.total for each in seen} == {6}
+    assert (seen[-1].result, seen[-1].num_tokens) == (done, 6 * 12)
+    assert [each.result for each in seen[:-1]] == [None] * (len(seen) - 1)
+    left = [each.seconds_left for each in seen if each.tokens_per_s]
+    assert left[0] > left[-1] == 0
+
+
+# memory
+
+
+STREAMING = (working.READING, working.TOGETHER)
+TEXT = aligned.text(0, drafts=("near",), size=32)
+
+
+def stand_in(shard):
+    """Tables of one random text for every row."""
+    return of_texts([replace(TEXT, row=row) for row in shard.rows], shard)
+
+
+class EnoughError(Exception):
+    pass
+
+
+def enough(*_):
+    raise EnoughError
+
+
+def peak_of(num_prompts, folder, monkeypatch):
+    """Bytes that Python and Arrow held at once, most, while shards are read and while their tables pass by.
+
+    What follows is bounded by itself: the bootstrap works in blocks, the report holds 20 MB of texts at most.
+    """
+    monkeypatch.setattr(working, "analyse", stand_in)
+    monkeypatch.setattr(working, "examine", lambda shard: ((), ()))
+    monkeypatch.setattr(working.Gathering, "summary", enough)
+    rows = [f"prompt {number}" for number in range(num_prompts)]
+    gc.collect()
+    before, highest = pyarrow.total_allocated_bytes(), 0
+    tracemalloc.start()
+    with suppress(EnoughError):
+        for progress in aligning(rows, **{**SETTINGS, "draft": "near"}, out=folder, shard_size=8):
+            if progress.words in STREAMING:
+                highest = max(highest, tracemalloc.get_traced_memory()[1] + pyarrow.total_allocated_bytes() - before)
+    tracemalloc.stop()
+    return highest
+
+
+def test_memory_is_flat_in_the_number_of_prompts(bench, tmp_path, monkeypatch):
+    peak_of(16, tmp_path / "first", monkeypatch)
+    small, large = (peak_of(count, tmp_path / str(count), monkeypatch) for count in (40, 160))
+    assert large < 1.3 * small

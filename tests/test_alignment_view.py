@@ -1,0 +1,384 @@
+"""The report of an alignment job as sections: what is said, what is not said, texts from outside, limits."""
+
+import base64
+import gzip
+import json
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from specviz.alignment.columns import COLUMNS
+from specviz.alignment.rows import ShardTables
+from specviz.alignment.summary import (
+    Bin,
+    Calibration,
+    Comparison,
+    Difference,
+    DraftSummary,
+    Finding,
+    Reason,
+    Rejection,
+    Slice,
+    Summary,
+    Win,
+)
+from specviz.views import alignment, alignment_charts, alignment_texts
+from specviz.views.alignment_texts import DraftView, TextView
+
+NAMES = ("fable-draft", "fable-draft-undistilled", "fable-draft-tiny")
+HOSTILE = '</script><img src=x onerror="alert(1)">\u202e\n'
+WORDS = ("Once", "␣upon", "␣a", "␣time", ",", "␣there", "␣was", "␣a", "␣little", "␣fox", ".", "⏎", "␣Rusty")
+DEPTHS = ("0-15", "16-31", "32-63", "64-127", "128-255")
+COSTS = {"draft_ms": 0.4, "verify_ms": [2.1, 2.3], "context_length": 128, "device": "cpu", "dtype": "float32"}
+REASONS = ("target certain of another token", "draft overconfident", "near-tie", "same favourite, other odds", "spread")
+
+
+def interval(value, reach):
+    return max(0.0, value - reach), min(1.0, value + reach)
+
+
+def rejection(name, place, **changes):
+    found = Rejection(
+        draft=name, prompt=place % 40, id=f"story-{place % 40}", place=place, before=" there was a little",
+        token="␣fox", after=" named Rusty who", p=0.41, q=0.03, keep=0.07 + place / 1000, price=0.9,
+        saved=0.84 - place / 100, target_favourite="␣fox", draft_favourite="␣dog", reason=REASONS[place % 5],
+    )  # fmt: skip
+    return replace(found, **changes)
+
+
+def slices_of(name, alpha):
+    found = [("all", "all", 0.0), *(("depth", value, -0.03 * at) for at, value in enumerate(DEPTHS))]
+    found += [("context", value, -0.02 * at) for at, value in enumerate(("16-23", "24-31", "32-47", "48-63", "64-95"))]
+    found += [("class", value, shift) for value, shift in (("word", 0.02), ("name", -0.2), ("whitespace", 0.25))]
+    found += [("tag", value, shift) for value, shift in (("story", 0.05), ("code", -0.1))]
+    return [
+        Slice(name, kind, value, 900 - 100 * (at % 7), 40 if kind == "all" else 35 - 3 * at % 40, alpha + shift,
+              interval(alpha + shift, 0.04), alpha - 0.05, 2.4, 4, 1.2 + shift, cliff=value == "128-255")
+        for at, (kind, value, shift) in enumerate(found)
+    ]  # fmt: skip
+
+
+def draft(name, alpha, fastest=1.4, **changes):
+    bins = tuple(
+        Bin(at / 10, (at + 1) / 10, 0.1, at / 10 + 0.05, min(1.0, alpha * (0.4 + at / 10))) for at in range(10)
+    )
+    reasons = tuple(Reason(reason, 0.2, 120 + at, f"in words: {reason}") for at, reason in enumerate(REASONS))
+    made = DraftSummary(
+        name=name, num_tokens=2560, num_prompts=40, alpha=alpha, alpha_interval=interval(alpha, 0.03),
+        greedy_agreement=alpha - 0.04, mean_keep=alpha + 0.01,
+        tokens_per_call=tuple((1 - alpha ** (k + 1)) / (1 - alpha) for k in range(1, 17)),
+        speedups=tuple(fastest - 0.02 * abs(k - 4) for k in range(1, 17)), best_k=(3, 5), readable=1.0, ceiling=1.0,
+        calibration=Calibration(bins, 0.11, "A confidence stop would help: 12 % is kept too seldom."),
+        reasons=reasons, costliest=tuple(rejection(name, place) for place in range(20)), findings=(),
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def comparison(a, b, significant=True):
+    whole = Difference("all", "all", 40, 0.052, (0.031, 0.074), significant)
+    tag = Difference("tag", "code", 11, -0.02, (-0.05, 0.01), None)
+    wins = tuple(Win(at, f"story-{at}", 0.2 - at / 100) for at in range(10))
+    return Comparison(a, b, (whole, tag), wins, wins[:3])
+
+
+def made_summary(**changes):
+    """A job that looks real: three drafts, forty prompts."""
+    drafts = (draft(NAMES[0], 0.71), draft(NAMES[1], 0.62), draft(NAMES[2], 0.48, fastest=0.83))
+    made = Summary(
+        specviz="0.1.0", created="2026-01-02T03:04:05Z", target="fable-target",
+        sampling={"temperature": 1.0, "top_k": 0, "top_p": 1.0}, seed=0, max_new_tokens=64, k=4, num_prompts=40,
+        num_tokens=2560, num_refused=2, refused=((7, "prompt must be a text (got 3)"), (9, "no prompt")), exact=True,
+        note="Texts sampled from the target at these settings.", warnings=(),
+        costs=dict.fromkeys(NAMES, COSTS),
+        drafts=drafts, slices=tuple(each for one in drafts for each in slices_of(one.name, one.alpha)),
+        comparisons=(comparison(NAMES[0], NAMES[1]), comparison(NAMES[0], NAMES[2])), by_prompt={},
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def made_text(number=0, size=64, names=NAMES, **changes):
+    """A text of made-up tokens, the same for the same number."""
+    dice = random.Random(number)
+    shares = lambda: [dice.random() for _ in range(size)]  # noqa: E731
+    words = [WORDS[place % len(WORDS)] for place in range(size)]
+    drafts = [
+        DraftView(
+            name, shares(), shares(), shares(), words[::-1], shares(), shares(), ["near-tie"] * size, [True] * size
+        )
+        for name in names
+    ]
+    made = TextView(f"story-{number}", "Tell me about Rusty.\n", words, shares(), words, shares(), drafts)
+    return replace(made, **changes)
+
+
+def unpacked(text):
+    return json.loads(gzip.decompress(base64.b64decode(text)))
+
+
+def said(shown):
+    return json.dumps(shown, ensure_ascii=False, allow_nan=False)
+
+
+def section_of(summary, name):
+    return next(section for section in alignment.sections(summary) if section["id"] == name)
+
+
+def tables(shown):
+    for block in shown:
+        if block["kind"] == "table":
+            yield block
+        yield from tables(block.get("blocks", ()))
+
+
+def texts_of(row):
+    return ["".join(text) if isinstance(text, list) else text for text in (_text(cell) for cell in row)]
+
+
+def _text(cell):
+    return cell["text"] if isinstance(cell, dict) else cell
+
+
+def test_a_report_has_every_part_and_numbers_that_can_be_sent():
+    names = [section["id"] for section in alignment.sections(made_summary(), {"kind": "texts"})]
+    expected = ["overview", "against", "every-k", "slices", "reasons", "calibration", "costliest", "texts", "how"]
+    assert names == expected
+    assert "proved" not in said(alignment.sections(made_summary()))
+
+
+def test_the_table_of_drafts_says_each_number():
+    (table, *_) = tables(section_of(made_summary(), "overview")["blocks"])
+    assert texts_of(table["rows"][0]) == [
+        "fable-draft", "71\u00a0%", "68\u00a0% to 74\u00a0%", "67\u00a0%", "72\u00a0%", "2.83", "3 to 5", "1.40x", "40",
+        "2,560",
+    ]  # fmt: skip
+    assert table["marked"] == 0
+    assert [cell["sort"] for cell in (row[1] for row in table["rows"])] == [0.71, 0.62, 0.48]
+
+
+def test_a_draft_that_does_not_pay_is_said_as_plainly_as_one_that_does():
+    (table, *_) = tables(section_of(made_summary(), "overview")["blocks"])
+    assert table["rows"][2][7] == {"text": "0.83x, slower", "sort": 0.83, "tone": "rejected"}
+    words = said(section_of(made_summary(), "every-k"))
+    assert words.count("slower than one by one") == 1
+
+
+def test_without_costs_no_speedup_is_given():
+    bare = replace(draft("only", 0.7), speedups=None, best_k=None)
+    summary = made_summary(drafts=(bare,), costs={}, comparisons=())
+    words = said(section_of(summary, "overview"))
+    assert "No speedup is given" in words
+    assert "not known" in words
+    charts = [block for block in section_of(summary, "every-k")["blocks"] if block["kind"] == "chart"]
+    assert [chart["figure"]["layout"]["meta"]["title"] for chart in charts] == ["Tokens per target call"]
+
+
+def test_one_draft_is_compared_with_none():
+    summary = made_summary(drafts=(draft("only", 0.7),), comparisons=())
+    assert "against" not in [section["id"] for section in alignment.sections(summary)]
+
+
+@pytest.mark.parametrize(
+    ("significant", "difference", "words"),
+    [
+        (None, 0.05, "not called significant: fewer than 30 prompts"),
+        (False, 0.05, "no significant difference"),
+        (True, 0.05, "a agrees more"),
+        (True, -0.05, "b agrees more"),
+    ],
+)
+def test_a_difference_is_called_what_it_is(significant, difference, words):
+    pair = comparison("a", "b")
+    pair = replace(pair, slices=(replace(pair.slices[0], significant=significant, difference=difference),))
+    (table, *_) = tables(section_of(made_summary(comparisons=(pair,)), "against")["blocks"])
+    assert texts_of(table["rows"][0])[-1] == words
+    assert texts_of(table["rows"][0])[3] == f"{100 * difference:+.1f} points"
+
+
+def test_findings_warnings_and_refused_lines_stand_in_the_overview():
+    finding = Finding("fable-draft", "layer", "layer 3 differs from its neighbours", {"layer": 3.0})
+    drafts = (draft("fable-draft", 0.7, findings=(finding,)),)
+    shown = section_of(made_summary(drafts=drafts, warnings=("templates differ",), exact=False), "overview")["blocks"]
+    states = [(block["state"], "".join(block["words"])) for block in shown if block["kind"] == "verdict"]
+    assert states[0][0] == "unsure"
+    assert states[1:] == [
+        ("differs", "fable-draft: layer 3 differs from its neighbours"),
+        ("unsure", "templates differ"),
+    ]
+    assert "None of the faults" not in said(shown)
+    assert "Lines that could not be used: 2" in said(shown)
+
+
+def test_what_is_not_a_number_is_a_dash_and_sorts_last():
+    unknown = {"alpha": math.nan, "alpha_interval": None, "mean_keep": math.nan, "greedy_agreement": math.nan}
+    lame = replace(draft("lame", 0.5), **unknown, tokens_per_call=(math.nan,) * 16)
+    shown = alignment.sections(made_summary(drafts=(lame, draft("other", 0.6)), slices=()))
+    (table, *_) = tables(shown[0]["blocks"])
+    assert table["rows"][0][1] == {"text": "–", "sort": None}
+    assert table["marked"] == 1
+    assert "nan" not in said(shown[:-1]).lower()
+
+
+def test_texts_from_outside_cannot_steer_the_page():
+    found = rejection(HOSTILE, 3, id=HOSTILE, token=HOSTILE, before=HOSTILE, after=HOSTILE, draft_favourite=HOSTILE,
+                      target_favourite=HOSTILE, reason=HOSTILE)  # fmt: skip
+    hostile = draft(HOSTILE, 0.6, costliest=(found,), findings=(Finding(HOSTILE, "layer", HOSTILE, {}),))
+    summary = made_summary(
+        target=HOSTILE, note=HOSTILE, warnings=(HOSTILE,), refused=((1, HOSTILE),), drafts=(hostile, draft("b", 0.5)),
+        slices=tuple(replace(each, value=HOSTILE, draft=HOSTILE) for each in slices_of(HOSTILE, 0.5)),
+        comparisons=(comparison(HOSTILE, "b"),), costs={HOSTILE: {"device": HOSTILE, "dtype": HOSTILE}},
+    )  # fmt: skip
+    text = made_text(2, 4, (HOSTILE, "b"), id=HOSTILE, prompt=HOSTILE, labels=[HOSTILE] * 4)
+    block = alignment_texts.texts_block([text], [HOSTILE, "b"], 1)
+    words = said(alignment.sections(summary, block)) + said([unpacked(chunk) for chunk in block["chunks"]])
+    assert "\u202e" not in words
+    assert "⟨202E⟩" in words
+
+
+def test_the_saved_columns_are_listed():
+    listed = said(section_of(made_summary(), "how"))
+    for name in ("tokens", "prompts", "slices"):
+        assert all(column in listed and each.meaning in listed for column, each in COLUMNS[name].items())
+
+
+def test_the_page_shows_the_same_blocks_as_the_report():
+    summary = made_summary()
+    whole = {section["title"]: section["blocks"] for section in alignment.sections(summary)}
+    shown = alignment.compact(summary)
+    folds = [block for block in shown if block["kind"] == "details" and block["title"] in whole]
+    assert [fold["title"] for fold in folds] == list(whole)[1:]
+    assert all(fold["blocks"][1:] == whole[fold["title"]] for fold in folds)
+    assert shown[: len(whole["Overview"])] == whole["Overview"]
+
+
+def test_reasons_keep_their_colour_and_order_from_draft_to_draft():
+    two = (draft("a", 0.6), draft("b", 0.5))
+    two = (two[0], replace(two[1], reasons=tuple(replace(each, share=0.1) for each in reversed(two[1].reasons[1:]))))
+    bars = next(b for b in section_of(made_summary(drafts=two), "reasons")["blocks"] if b["kind"] == "bars")
+    tones = [tone for tone, _ in bars["key"]]
+    assert [words for _, words in bars["key"]] == list(REASONS)
+    assert len(set(tones)) == len(REASONS)
+    assert [row["parts"] for row in bars["rows"]] == [
+        [[tone, 20.0] for tone in tones],
+        [[tone, 0.0 if place == 0 else 10.0] for place, tone in enumerate(tones)],
+    ]
+
+
+def test_a_difference_that_rounds_to_nothing_has_no_minus():
+    pair = comparison("a", "b")
+    pair = replace(pair, slices=(replace(pair.slices[0], difference=-0.0001, interval=(-0.0002, 0.0001)),))
+    (table, *_) = tables(section_of(made_summary(comparisons=(pair,)), "against")["blocks"])
+    assert texts_of(table["rows"][0])[3:5] == ["+0.0 points", "+0.0 to +0.0"]
+
+
+# ---- charts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_slice_that_a_draft_lacks_leaves_a_gap_and_few_prompts_are_hollow():
+    base = slices_of("a", 0.6)[1]
+    found = [replace(base, value="0-15"), replace(base, value="16-31", num_prompts=29, alpha_interval=None, cliff=True)]
+    other = [replace(base, draft="b", value="16-31", num_prompts=30)]
+    chart = alignment_charts.slices_chart("by depth", "before", [*found, *other], ["a", "b"])
+    a, b, marks = chart["data"]
+    assert a["x"] == b["x"] == marks["x"] == ["0-15", "16-31"]
+    assert b["y"] == [None, a["y"][0]]
+    assert [symbol.endswith("-open") for symbol in a["marker"]["symbol"]] == [False, True]
+    assert b["marker"]["symbol"][1].endswith("open") is False
+    assert marks["y"] == [None, a["y"][1]]
+    low, high = base.alpha_interval
+    assert a["error_y"]["array"] == [pytest.approx(high - base.alpha, abs=1e-4), 0.0]
+    assert a["error_y"]["arrayminus"] == [pytest.approx(base.alpha - low, abs=1e-4), 0.0]
+
+
+def test_a_bin_that_nothing_fell_into_is_not_drawn():
+    one = draft("a", 0.6)
+    bins = (replace(one.calibration.bins[0], share=0.0), *one.calibration.bins[1:3])
+    chart = alignment_charts.calibration_chart(replace(one, calibration=replace(one.calibration, bins=bins)))
+    assert [trace["x"] for trace in chart["data"]] == [["10–20", "20–30"]] * 3
+    assert chart["data"][1]["y"] == [round(each.kept, 4) for each in bins[1:]]
+
+
+@pytest.mark.parametrize("make", [alignment_charts.tokens_chart, alignment_charts.speed_chart])
+def test_drafts_are_never_told_apart_by_colour_alone(make):
+    lines = make(made_summary().drafts)["data"][:3]
+    assert len({line["line"]["dash"] for line in lines}) == 3
+    assert len({line["marker"]["symbol"] for line in lines}) == 3
+
+
+# ---- texts ----------------------------------------------------------------------------------------------------------
+
+
+def word_columns(block, place):
+    chunk = unpacked(block["chunks"][place // block["per_chunk"]])
+    return chunk["words"], chunk["texts"][place % block["per_chunk"]]
+
+
+def test_every_token_tells_what_both_models_said():
+    texts = [made_text(number, 5 + number) for number in range(20)]
+    block = alignment_texts.texts_block(texts, NAMES, 20)
+    assert (len(block["entries"]), len(block["chunks"]), block["rest"]) == (20, 2, "")
+    words, shown = word_columns(block, 18)
+    wanted = texts[18]
+    assert [words[each] for each in shown["facts"][0]] == list(wanted.labels)
+    for one, given in zip(shown["drafts"], wanted.drafts, strict=True):
+        assert len(one["steps"]) == len(wanted.labels) == 23
+        for sign, overlap in zip(one["steps"], given.overlap, strict=True):
+            assert sign == str(min(4, int(5 * overlap)))
+        costs = [words[each] for each in one["facts"][4]]
+        assert costs == [f"{price:.2f} target calls" for price in given.price]
+    assert block["entries"][18][0] == "story-18"
+    assert {len(column) for one in shown["drafts"] for column in one["facts"]} == {23}
+    assert len(block["draft_facts"]) == len(shown["drafts"][0]["facts"])
+    assert len(block["facts"]) == len(shown["facts"])
+
+
+def test_places_that_the_draft_cannot_read_are_marked_and_left_out_of_the_mean():
+    text = made_text(3, 4, ("a",))
+    one = replace(text.drafts[0], overlap=[0.9, 0.5, 0.0, 0.0], readable=[True, True, False, False])
+    block = alignment_texts.texts_block([replace(text, drafts=[one])], ["a"], 1)
+    words, shown = word_columns(block, 0)
+    assert shown["drafts"][0]["steps"] == "42xx"
+    assert words[shown["drafts"][0]["words"]] == "a: agreement 70\u00a0% on this text, over 2 tokens."
+
+
+def test_a_page_of_texts_stops_at_its_limit_and_says_so():
+    asked = []
+
+    def texts():
+        for number in range(10_000):
+            asked.append(number)
+            yield made_text(number, 30, ("a",))
+
+    block = alignment_texts.texts_block(texts(), ["a"], 10_000, most_bytes=50_000)
+    shown = len(block["entries"])
+    size = sum(len(json.dumps(unpacked(chunk))) for chunk in block["chunks"])
+    assert 50_000 < size < 100_000  # a chunk beyond it at most
+    assert len(asked) == shown < 200
+    assert block["rest"] == f"The first {shown} of 10,000 texts; the rest is in tokens.parquet."
+
+
+def test_no_texts_no_block():
+    assert alignment_texts.texts_block([], ["a"], 0) is None
+
+
+def test_views_are_read_from_the_rows_of_the_tables():
+    views = [made_text(number, 3 + number, NAMES[:2]) for number in range(3)]
+    tokens = {name: [] for name in COLUMNS["tokens"]}
+    for number, view in enumerate(views):
+        for one in view.drafts:
+            for place, text in enumerate(view.labels):
+                row = {
+                    "prompt": number, "place": place, "text": text, "p": view.p[place], "draft": one.name,
+                    "favourite_text": view.favourite[place], "favourite_p": view.favourite_p[place], "q": one.q[place],
+                    "keep": one.keep[place], "overlap": one.overlap[place], "reason": one.reason[place],
+                    "draft_favourite_text": one.favourite[place], "draft_favourite_q": one.favourite_q[place],
+                    "price": one.price[place], "readable": one.readable[place],
+                }  # fmt: skip
+                for name in tokens:
+                    tokens[name].append(row.get(name))
+    prompts = {"prompt": [0, 0, 1, 1, 2, 2], "id": [f"story-{at // 2}" for at in range(6)],
+               "prompt_text": [view.prompt for view in views for _ in range(2)]}  # fmt: skip
+    found = list(alignment_texts.of_tables(ShardTables(tokens, prompts, {}, {}, (), ())))
+    both = (alignment_texts.texts_block(each, NAMES[:2], 3) for each in (views, found))
+    assert next(both) == next(both)
