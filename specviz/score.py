@@ -63,9 +63,9 @@ def read(target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Tex
     ids = _padded(texts)
     starts = torch.tensor([len(text.prompt) for text in texts])
     ends = torch.tensor([len(text) for text in texts])
-    readers = [_Reader(model, ids) for model in (target, *drafts)]
-    step = max(1, LOGITS_BYTES // (4 * readers[0].width * len(texts)))
-    for begin in range(int(starts.min()), ids.shape[1], step):
+    first, step = int(starts.min()), max(1, LOGITS_BYTES // (4 * target.info.vocab_size * len(texts)))
+    readers = [_Reader(model, ids, in_pieces=first + step < ids.shape[1]) for model in (target, *drafts)]
+    for begin in range(first, ids.shape[1], step):
         end = min(begin + step, ids.shape[1])
         position = torch.arange(begin, end)
         text, offset = torch.nonzero((position >= starts[:, None]) & (position < ends[:, None]), as_tuple=True)
@@ -90,13 +90,14 @@ def _rows(readers, ids: Tensor, begin: int, end: int, text: Tensor, offset: Tens
 class _Reader:
     """One model over a padded batch, piece after piece. reach [B]: the last position that it says something about."""
 
-    def __init__(self, model: LoadedModel, ids: Tensor) -> None:
+    def __init__(self, model: LoadedModel, ids: Tensor, *, in_pieces: bool) -> None:
         self._model, self.device = model.model, model.model.get_input_embeddings().weight.device
         self.width, limit = model.info.vocab_size, model.info.context_limit
         known = ids < self.width
         self.reach = known.long().cumprod(1).sum(1).clamp_max(limit)
         self._ids = (ids * known)[:, :limit].to(self.device)
-        self._cache, self._num_read = DynamicCache(config=model.model.config), 0
+        self._cache = DynamicCache(config=model.model.config) if in_pieces else None
+        self._num_read = 0
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.model.forward).parameters
 
     @torch.inference_mode()
@@ -108,8 +109,10 @@ class _Reader:
         self._num_read += new.shape[1]
         num_logits = self._num_read + 1 - begin
         keep = {"logits_to_keep": num_logits} if self._keeps_logits else {}
-        logits = self._model(new, past_key_values=self._cache, use_cache=True, **keep).logits[:, -num_logits:]
-        return torch.nn.functional.pad(logits, (0, 0, 0, end - begin - num_logits))
+        cached = {"past_key_values": self._cache, "use_cache": self._cache is not None}
+        logits = self._model(new, **cached, **keep).logits[:, -num_logits:]
+        beyond = end - begin - num_logits
+        return torch.nn.functional.pad(logits, (0, 0, 0, beyond)) if beyond else logits
 
 
 def _check(target: LoadedModel, texts: Sequence[Text]) -> None:

@@ -39,6 +39,7 @@ class TokenText:
         self.special_ids = _special_ids(tokenizer)
         self._to_bytes = _piece_reader(tokenizer)
         self._known: dict[int, bytes] = {}
+        self._labels: dict[int, str] = {}
         self._encoding = threading.Lock()
 
     def bytes_of(self, token: int) -> bytes:
@@ -55,6 +56,12 @@ class TokenText:
 
     def label(self, token: int) -> str:
         """The text for a table row: bytes that are no character as <F0 9F>, an id without a token as <id 7>."""
+        known = self._labels.get(token)
+        if known is None:
+            known = self._labels[token] = self._label(token)
+        return known
+
+    def _label(self, token: int) -> str:
         raw = self.bytes_of(token)
         if not raw:
             return f"<id {token}>"

@@ -86,8 +86,16 @@ def room(num_tokens: int, most_tokens: int | None = None) -> Array:
 def step_laws(chances: Chances, k: int, starts: slice = slice(None)) -> Array:
     """The law of the length of a step, per start: [N, k+1], column j for j + 1 emitted tokens; none beyond the text."""
     kept = _going_on(chances, k, starts)
-    reached = np.cumprod(np.pad(kept, ((0, 0), (1, 0)), constant_values=1.0), axis=1)  # [N, k+1]
-    return reached * np.pad(1 - kept, ((0, 0), (0, 1)), constant_values=1.0)
+    laws = _reached(kept)
+    laws[:, :-1] *= 1 - kept
+    return laws
+
+
+def _reached(kept: Array) -> Array:
+    """The chance that the first 0, 1, ... k drafted tokens are all kept: [N, k+1]."""
+    reached = np.ones((len(kept), kept.shape[1] + 1))
+    np.cumprod(kept, axis=1, out=reached[:, 1:])
+    return reached
 
 
 def _going_on(chances: Chances, k: int, starts: slice = slice(None)) -> Array:
@@ -160,7 +168,7 @@ def sensitivity(chances: Chances, k: int) -> Array:
     """dE[calls] / da[s, j], exact: [N, k]. Negative where keeping the token saves calls."""
     size, kept = len(chances), _going_on(chances, k)
     depths = np.minimum(chances.depths(k), size - 1 - np.arange(size))
-    reached = np.cumprod(np.pad(kept, ((0, 0), (1, 0)), constant_values=1.0), axis=1)[:, :-1]
+    reached = _reached(kept)[:, :-1]
     differs = np.zeros((size, k))  # calls still to make when the token is kept, less those when it is not
     calls = np.zeros(size + 1)
     for s in range(size - 1, -1, -1):

@@ -72,12 +72,13 @@ def _summed(numbers: Numbers) -> Numbers:
 def _numbers(rows: Rows, sampling: Sampling, drafts: Sequence[LoadedModel]) -> list[dict[str, Tensor]]:
     """The target's columns [R], then each draft's."""
     p = sampling.probs(rows.target)
-    favourite = rows.target.argmax(-1)
+    best, favourite = rows.target.max(-1)
+    favourite_p = of_tokens(p, favourite)
     of_target = {
         "p": of_tokens(p, rows.token),
-        "entropy": torch.special.entr(p).sum(-1),
+        "entropy": _entropy(p, rows.target, best, favourite_p, sampling),
         "favourite": favourite,
-        "favourite_p": of_tokens(p, favourite),
+        "favourite_p": favourite_p,
     }
     refuse_nan(of_target["entropy"].tolist(), "target")
     return [of_target, *(_of_draft(own, rows, p, favourite, sampling) for own in rows.drafts)]
@@ -88,15 +89,16 @@ def _of_draft(own: DraftRows, rows: Rows, p: Tensor, favourite: Tensor, sampling
     known, logits = own.readable, own.logits
     q = sampling.probs(logits)
     both = torch.minimum(p, q)
-    mine, overlap, q_token = logits.argmax(-1), both.sum(-1).clamp_max(1.0), of_tokens(q, rows.token)
-    entropy = torch.special.entr(q).sum(-1)
+    (best, mine), overlap, q_token = logits.max(-1), both.sum(-1).clamp_max(1.0), of_tokens(q, rows.token)
+    favourite_q = of_tokens(q, mine)
+    entropy = _entropy(q, logits, best, favourite_q, sampling)
     refuse_nan(entropy[known].tolist(), "draft")
     p_token = of_tokens(p, rows.token)
     keep = torch.where(p_token > 0, (q_token / p_token).clamp_max(1.0), (q_token > 0).to(q_token.dtype))
     zero = torch.zeros((), dtype=q.dtype, device=q.device)
     columns = {
         "q": q_token, "overlap": overlap, "keep": keep, "entropy": entropy,
-        "favourite_q": of_tokens(q, mine), "target_favourite_q": of_tokens(q, favourite),
+        "favourite_q": favourite_q, "target_favourite_q": of_tokens(q, favourite),
     }  # fmt: skip
     return {name: torch.where(known, values, zero) for name, values in columns.items()} | {
         "favourite": mine,
@@ -109,14 +111,31 @@ def _of_draft(own: DraftRows, rows: Rows, p: Tensor, favourite: Tensor, sampling
     }
 
 
+def _entropy(p: Tensor, logits: Tensor, best: Tensor, best_p: Tensor, sampling: Sampling) -> Tensor:
+    """-sum p log p in nats, by log p(x) = log p(best) - (best - logit(x)) / T: one pass and no logarithm of a row."""
+    if sampling.temperature == 0:
+        return best_p - best_p  # not-a-number stays visible
+    below = p * (best[:, None] - logits)
+    if _is_closed(logits).any():
+        below = below.nan_to_num(0.0)  # 0 * inf
+    return (below.sum(-1) / sampling.temperature - best_p.log()).clamp_min(0)
+
+
 def _rank(logits: Tensor, token: Tensor) -> Tensor:
     """1 for the likeliest; tokens that are equally likely share the better place."""
-    return 1 + (logits > of_tokens(logits, token)[:, None]).sum(-1)
+    return 1 + (logits > of_tokens(logits, token)[:, None]).sum(-1, dtype=torch.int32)
+
+
+def _is_closed(logits: Tensor) -> Tensor:
+    """Which rows [R] hold a token that can never be written."""
+    return logits.amin(-1) == float("-inf")
 
 
 def _outside(p: Tensor, logits: Tensor) -> Tensor:
     """The target's probability of what the draft can never write: ids beyond its table, or closed in its head."""
-    return torch.where(logits == float("-inf"), p, torch.zeros((), dtype=p.dtype, device=p.device)).sum(-1)
+    if not _is_closed(logits).any():
+        return torch.zeros_like(p[:, 0])
+    return (p * (logits == float("-inf"))).sum(-1)
 
 
 def _confidence(q: Tensor, both: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from .rows import GIVEN, SAMPLED, AnalysedText, DraftColumns, PromptRow, Refused
 from .sampled import sample
 
 MIN_TOKENS = 2
-READ_TOKENS = 2048  # of all texts that are read at once, unless one alone is longer
+READ_TOKENS = 1024  # of all texts that are read at once, unless one alone is longer
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
