@@ -12,6 +12,7 @@ from tiny_models import tiny, tiny_tokenizer
 
 import specviz
 from specviz import bench_report
+from specviz.alignment import pace
 from specviz.bench import (
     Job,
     Prompt,
@@ -249,3 +250,24 @@ def test_the_overhead_report_compares_two_lengths(monkeypatch):
     words = bench_report.overhead(rounds=1)
     assert "ms at context 20," in words
     assert "ms at context 60; ratio" in words
+
+
+def test_the_labs_batches_are_measured_beside_recorded_runs_in_every_round():
+    *_, recorded, analysed, drawn = pace.lines(target="fable-target", draft="fable-draft", num_tokens=8, repeats=3)
+    (base, one), (rate, ratio), (whole, with_drawing) = (
+        [float(cell.strip(" x").replace(",", "")) for cell in line.split("|")[2:4]]
+        for line in (recorded, analysed, drawn)
+    )
+    assert one == 1.0
+    assert rate > whole > base > 0  # texts of 8 tokens: a long prompt for each, and still faster
+    assert ratio > with_drawing > 1
+
+
+def test_the_ratio_is_the_median_of_the_rounds_own():
+    rounds = [pace.Round(10, 300, 40), pace.Round(20, 300, 40), pace.Round(10, 100, 10)]
+    table = list(pace._table(rounds))
+    assert [line.split("|")[2:4] for line in table[2:]] == [
+        [" 10 ", " 1.0x "],
+        [" 300 ", " 15.0x "],
+        [" 40 ", " 2.0x "],
+    ]

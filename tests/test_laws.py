@@ -23,6 +23,10 @@ SOURCES = [ROOT / "app.py", *sorted(PACKAGE.rglob("*.py"))]
 STANDARD = ["trace", "request", "settings", "catalog", "errors"]
 LIGHT = [*STANDARD, "measures", "theory", "whatif", "judged", "planning", "breakdown", "tool_names", "store", "views"]
 HEADLESS = ["engine", "session", "api", "alignment", "doctor", "bench", "speed", "cli", "checks", "costing"]
+ALIGNMENT_WITHOUT_MODELS = [
+    *["rows", "columns", "summary", "prompt_files", "prompt_rows", "reasons", "tables", "slices", "totals", "findings"],
+    *["comparing", "gathering", "parts", "outputs", "executors", "command"],
+]
 MAY_IMPORT_TRANSFORMERS = ["lm", "models", "text", "drafters", "score", "zoo"]
 MEASURES_TRANSFORMERS = ["bench", "bench_report"]  # its own `generate` is the peer that they time
 # Directories of one machine; the pattern is written so that it does not find itself.
@@ -109,6 +113,12 @@ def test_the_bare_package_and_its_plain_records_need_the_standard_library_alone(
 
 def test_views_and_numbers_load_no_torch():
     assert loaded_by(f"import {', '.join(existing(LIGHT))}").isdisjoint({"torch", "transformers", "gradio"})
+
+
+def test_of_the_alignment_lab_only_what_reads_models_loads_torch():
+    names = [f"specviz.alignment.{name}" for name in ALIGNMENT_WITHOUT_MODELS]
+    loaded = loaded_by(f"import {', '.join(names)}")
+    assert loaded.isdisjoint({"torch", "transformers", "gradio", "plotly", "pandas", "pyarrow", "ray"})
 
 
 def test_what_runs_without_a_page_loads_no_gradio_and_no_plotly():

@@ -9,6 +9,7 @@ import pytest
 
 import specviz
 from specviz import catalog, cli, costing
+from specviz.alignment.columns import COLUMNS
 from specviz.session import workbench
 
 README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
@@ -30,7 +31,7 @@ def test_the_python_in_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     served = " there was a little fox who lived in a wood. It saw a dog."
     names = {"quick_costs": quick_costs, "served_text": served}
-    assert len(SNIPPETS) == 2
+    assert len(SNIPPETS) == 3
     code = "".join(SNIPPETS)
     for slow, quick in SHORTER.items():
         assert code.count(slow) == 1
@@ -45,3 +46,9 @@ def test_commands_in_readme_are_understood(command):
     """As far as reading their options goes; argparse leaves the program where it cannot."""
     options = cli._parser().parse_args(shlex.split(command, comments=True))
     assert callable(options.command)
+
+
+@pytest.mark.parametrize("table", ["tokens", "prompts", "slices"])
+def test_the_columns_in_readme_are_those_of_the_tables(table):
+    (listed,) = re.findall(rf"^\| `{table}`, [^|]+\| ([^|]+) \|$", README, re.MULTILINE)
+    assert listed.split(", ") == [f"`{name}`" for name in COLUMNS[table]]
