@@ -19,7 +19,7 @@ from .models import LoadedModel
 from .sampling import Sampling
 
 CHUNK = 256  # rows of the vocabulary held at once by those who take rows one text at a time
-LOGITS_BYTES = 64 << 20  # of one model's logits held at once
+LOGITS_BYTES, LOGITS_BYTES_CUDA = 256 << 20, 1 << 30  # of one model's logits held at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ def read(target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Tex
     ids = _padded(texts)
     starts = torch.tensor([len(text.prompt) for text in texts])
     ends = torch.tensor([len(text) for text in texts])
-    first, step = int(starts.min()), max(1, LOGITS_BYTES // (4 * target.info.vocab_size * len(texts)))
+    most = LOGITS_BYTES_CUDA if target.model.device.type == "cuda" else LOGITS_BYTES
+    first, step = int(starts.min()), max(1, most // (4 * target.info.vocab_size * len(texts)))
     readers = [_Reader(model, ids, in_pieces=first + step < ids.shape[1]) for model in (target, *drafts)]
     for begin in range(first, ids.shape[1], step):
         end = min(begin + step, ids.shape[1])
@@ -149,7 +150,7 @@ class TokenScores:
 def score(
     target: LoadedModel, draft: LoadedModel | None, tokens: Sequence[int], num_emitted: int, sampling: Sampling
 ) -> TokenScores:
-    """Scores the last `num_emitted` of `tokens`; overlap = sum min(p, q) = 1 - TV (Leviathan et al. 2022, 3.1)."""
+    """Scores the last `num_emitted` of `tokens`; overlap as in `overlap_of`."""
     split = len(tokens) - num_emitted
     p, q, overlap = [], [], []
     for rows in read(target, [] if draft is None else [draft], [Text(tokens[:split], tokens[split:])]):
@@ -161,9 +162,14 @@ def score(
                 q_rows = sampling.probs(own.logits[piece])
                 readable = own.readable[piece].tolist()
                 q += _known(of_tokens(q_rows, rows.token[piece]), readable)
-                overlap += _known(torch.minimum(p_rows, q_rows).sum(-1).clamp_max(1.0), readable)
+                overlap += _known(overlap_of(p_rows, q_rows), readable)
     nothing = (None,) * num_emitted
     return TokenScores(tuple(p), tuple(q) or nothing, tuple(overlap) or nothing)
+
+
+def overlap_of(p: Tensor, q: Tensor) -> Tensor:
+    """sum min(p, q) = 1 - TV over the last axis: the chance that a token drafted from q is kept (Leviathan et al. 3.1)."""
+    return torch.minimum(p, q).sum(-1).clamp_max(1.0)
 
 
 def of_tokens(rows: Tensor, tokens: Tensor) -> Tensor:

@@ -119,12 +119,16 @@ def differing_ids(target: TokenText, draft: TokenText, most: int = 3) -> tuple[i
     return tuple(islice((token for token, ours, theirs in pairs if ours and theirs and ours != theirs), most))
 
 
+def has_chat_form(tokenizer: PreTrainedTokenizerBase) -> bool:
+    return bool(getattr(tokenizer, "chat_template", None))
+
+
 def render_chat(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mapping[str, str]]) -> str:
     """The prompt, or a list of {"role", "content"} messages, in the model's chat form, ready for the answer.
 
     Encode the result with special=False: the form contains its start token. Raises SpecvizError without a template.
     """
-    if not getattr(tokenizer, "chat_template", None):
+    if not has_chat_form(tokenizer):
         raise SpecvizError("this model has no chat template (it was not trained to chat); turn the chat template off")
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(item) for item in prompt]
     try:

@@ -77,7 +77,6 @@ def test_every_number_is_that_of_plain_forwards_and_slow_sums(sampling):
             expected = {
                 "q": q[token],
                 "overlap": sum(map(min, p, q)),
-                "keep": min(1.0, q[token] / p[token]) if p[token] else float(q[token] > 0),
                 "entropy": entropy(q),
                 "favourite": q_order[0],
                 "favourite_q": q[q_order[0]],
@@ -107,7 +106,7 @@ def test_where_a_draft_cannot_read_it_says_nothing():
     target, draft = loaded(1), loaded(2, max_position_embeddings=5)
     found = along(target, [draft], TEXTS, Sampling())
     assert found[0].drafts[0]["readable"].tolist() == [True] * 3 + [False] * 3
-    for name in ("q", "overlap", "keep", "entropy"):
+    for name in ("q", "overlap", "entropy"):
         assert (found[0].drafts[0][name][3:] == 0).all()
         assert (found[0].drafts[0][name][:3] > 0).all()
     assert found[0].drafts[0]["confidence"].sum(0)[0] == pytest.approx(3.0, abs=1e-5)
@@ -237,8 +236,34 @@ def test_other_errors_are_not_taken_for_lack_of_memory():
         shards.in_batches(lambda items: 1 / 0, [1], 4)
 
 
+def test_one_long_text_leaves_the_others_together():
+    texts = [Text([1] * size, [1]) for size in (10, 400, 9, 11, 5)]
+    assert list(shards._together(texts, 8, 100)) == [[4, 2, 0, 3], [1]]
+    assert list(shards._together(texts, 2, 100)) == [[4, 2], [0, 3], [1]]
+    assert list(shards._together(texts, 8, 25)) == [[4, 2], [0, 3], [1]]
+
+
+def test_the_chance_to_be_kept_is_that_of_the_what_if(library):
+    found = shards.analyse(asking(row(0, "Once upon")), library).tokens
+    q, p = (np.asarray(found[name], dtype=float) for name in ("q", "p"))
+    np.testing.assert_allclose(found["keep"], [min(1.0, b / a) for a, b in zip(p, q, strict=True)], rtol=1e-5)
+
+
 def test_the_size_of_the_batch_changes_no_text(library):
     rows = [row(number, f"Once upon {number}") for number in range(5)]
     whole, small = (shards.analyse(replace(asking(*rows), batch=batch), library) for batch in (8, 2))
     assert list(whole.tokens["token"]) == list(small.tokens["token"])
     np.testing.assert_allclose(whole.tokens["overlap"], small.tokens["overlap"], atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_says_the_same():
+    pairs = [(loaded(seed), loaded(seed)) for seed in (1, 2)]
+    for _, on_gpu in pairs:
+        on_gpu.model.cuda()
+    here, there = (along(models[0], [models[1]], TEXTS, Sampling()) for models in zip(*pairs, strict=True))
+    for mine, theirs in zip(here, there, strict=True):
+        for columns, other in ((mine.target, theirs.target), (mine.drafts[0], theirs.drafts[0])):
+            for name, values in columns.items():
+                np.testing.assert_allclose(other[name], values, atol=1e-3, err_msg=name)

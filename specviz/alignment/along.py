@@ -19,8 +19,7 @@ from ..sampling import Sampling, refuse_nan
 from ..score import DraftRows, Rows, Text, of_tokens, read
 from .rows import BINS
 
-BLOCK = 128  # rows taken at once
-TARGET_COLUMNS = ("p", "entropy", "favourite", "favourite_p")
+BLOCK_BYTES, BLOCK_BYTES_CUDA = 2 << 20, 128 << 20  # of the rows of a model that are taken at once
 Numbers = dict[str, np.ndarray]
 
 
@@ -45,8 +44,10 @@ def along(target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Te
 
 
 def _blocks(rows: Rows) -> Iterator[Rows]:
-    for start in range(0, len(rows.token), BLOCK):
-        piece = slice(start, start + BLOCK)
+    most = BLOCK_BYTES_CUDA if rows.target.is_cuda else BLOCK_BYTES
+    size = max(1, most // (4 * rows.target.shape[1]))
+    for start in range(0, len(rows.token), size):
+        piece = slice(start, start + size)
         drafts = tuple(DraftRows(own.logits[piece], own.readable[piece]) for own in rows.drafts)
         yield Rows(rows.text[piece], rows.place[piece], rows.token[piece], rows.target[piece], drafts)
 
@@ -93,11 +94,9 @@ def _of_draft(own: DraftRows, rows: Rows, p: Tensor, favourite: Tensor, sampling
     favourite_q = of_tokens(q, mine)
     entropy = _entropy(q, logits, best, favourite_q, sampling)
     refuse_nan(entropy[known].tolist(), "draft")
-    p_token = of_tokens(p, rows.token)
-    keep = torch.where(p_token > 0, (q_token / p_token).clamp_max(1.0), (q_token > 0).to(q_token.dtype))
     zero = torch.zeros((), dtype=q.dtype, device=q.device)
     columns = {
-        "q": q_token, "overlap": overlap, "keep": keep, "entropy": entropy,
+        "q": q_token, "overlap": overlap, "entropy": entropy,
         "favourite_q": favourite_q, "target_favourite_q": of_tokens(q, favourite),
     }  # fmt: skip
     return {name: torch.where(known, values, zero) for name, values in columns.items()} | {

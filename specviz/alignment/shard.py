@@ -6,7 +6,7 @@ that it can run in any process; rows that cannot be used come back with the reas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
@@ -22,14 +22,14 @@ from ..request import Request
 from ..sampling import Sampling
 from ..score import Text
 from ..session import workbench
-from ..text import render_chat
+from ..text import has_chat_form, render_chat
 from . import tables
 from .along import Along, Numbers, along
 from .rows import GIVEN, SAMPLED, AnalysedText, DraftColumns, PromptRow, Refused, Shard, ShardTables
 from .sampled import sample
 
 MIN_TOKENS = 2
-READ_TOKENS = 1024  # of all texts that are read at once, unless one alone is longer
+READ_TOKENS, READ_TOKENS_CUDA = 1024, 16_384  # of all texts that are read at once, unless one alone is longer
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -91,7 +91,7 @@ def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[Written], tuple[Re
             asked.append(_asked(row, shard.request, target))
         except SpecvizError as error:
             refused.append(Refused(row.line, str(error)))
-    as_text = any(row.messages and not _has_template(target) for row in shard.rows)
+    as_text = any(row.messages and not has_chat_form(target.tokenizer) for row in shard.rows)
     lines = f"{target.name} has no chat template: messages were written as plain lines, “User: …”"
     return _written(asked, shard, target), tuple(refused), (lines,) if as_text else ()
 
@@ -112,13 +112,9 @@ def _prompt_of(row: PromptRow, request: Request, target: LoadedModel) -> tuple[s
     messages = None if row.messages is None else [asdict(message) for message in row.messages]
     if messages is None and not request.chat:
         return row.prompt, False
-    if messages is not None and not _has_template(target):
+    if messages is not None and not has_chat_form(target.tokenizer):
         return as_lines(messages), False
     return render_chat(target.tokenizer, messages or row.prompt), True
-
-
-def _has_template(model: LoadedModel) -> bool:
-    return bool(getattr(model.tokenizer, "chat_template", None))
 
 
 def _check_length(num_prompt: int, ids: Sequence[int] | None, target: LoadedModel) -> None:
@@ -174,14 +170,26 @@ def _read(
     target: LoadedModel, drafts: Sequence[LoadedModel], written: Sequence[Written], sampling: Sampling, batch: int
 ) -> list[Along]:
     """One pass of every model; texts of like length are read together, so that little padding is."""
-    order = sorted(
-        range(len(written)), key=lambda place: len(written[place].asked.prompt_ids) + len(written[place].ids)
-    )
-    texts = [Text(written[place].asked.prompt_ids, written[place].ids) for place in order]
-    longest = max(map(len, texts), default=1)
-    at_once = max(1, min(batch, READ_TOKENS // longest))
-    parts = in_batches(lambda some: along(target, drafts, some, sampling), texts, at_once)
-    return [part for _, part in sorted(zip(order, parts, strict=True), key=lambda pair: pair[0])]
+    texts = [Text(each.asked.prompt_ids, each.ids) for each in written]
+    most = READ_TOKENS_CUDA if target.model.device.type == "cuda" else READ_TOKENS
+    parts: dict[int, Along] = {}
+    for places in _together(texts, batch, most):
+        some = [texts[place] for place in places]
+        read = in_batches(lambda few: along(target, drafts, few, sampling), some, len(some))
+        parts |= dict(zip(places, read, strict=True))
+    return [parts[place] for place in range(len(texts))]
+
+
+def _together(texts: Sequence[Text], batch: int, most_tokens: int) -> Iterator[list[int]]:
+    """Places of texts of like length: at most `batch` at once, and `most_tokens` with padding, or one text alone."""
+    group: list[int] = []
+    for place in sorted(range(len(texts)), key=lambda place: len(texts[place])):
+        if group and (len(group) == batch or (len(group) + 1) * len(texts[place]) > most_tokens):
+            yield group
+            group = []
+        group.append(place)
+    if group:
+        yield group
 
 
 def judged(
@@ -204,7 +212,10 @@ def judged(
 def _analysed(written: Written, part: Along, target: LoadedModel, shard: Shard) -> AnalysedText:
     asked, numbers = written.asked, part.target
     most = tables.allowed_tokens(len(written.ids), written.finish, shard.request.max_new_tokens)
-    columns = {name: _draft_columns(own, shard.k, most) for name, own in zip(shard.drafts, part.drafts, strict=True)}
+    columns = {
+        name: _draft_columns(own, numbers["p"], shard.k, most)
+        for name, own in zip(shard.drafts, part.drafts, strict=True)
+    }
     return AnalysedText(
         row=asked.row,
         prompt=asked.prompt,
@@ -222,9 +233,10 @@ def _analysed(written: Written, part: Along, target: LoadedModel, shard: Shard) 
     )
 
 
-def _draft_columns(numbers: Numbers, k: int, most_tokens: int) -> DraftColumns:
-    chances = tables.chances(numbers["keep"], numbers["readable"], most_tokens)
-    return DraftColumns(**numbers, price=-whatif.sensitivity_along_text(chances, k))
+def _draft_columns(numbers: Numbers, p: np.ndarray, k: int, most_tokens: int) -> DraftColumns:
+    keep = np.where(numbers["readable"], whatif.keep_chances(p, numbers["q"]), 0.0)
+    chances = tables.chances(keep, numbers["readable"], most_tokens)
+    return DraftColumns(**numbers, keep=keep, price=-whatif.sensitivity_along_text(chances, k))
 
 
 def _labels(target: LoadedModel, ids: Sequence[int]) -> tuple[str, ...]:

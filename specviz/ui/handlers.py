@@ -26,7 +26,7 @@ from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.session import Workbench
 from specviz.speed import measure
-from specviz.text import render_chat
+from specviz.text import has_chat_form, render_chat
 from specviz.trace import MAX_UPLOAD_BYTES, Trace, read_trace
 from specviz.trace_records import event_dict
 from specviz.ui.offer import Offer, draft_choices
@@ -275,7 +275,7 @@ class Handlers:
         if target not in self._bench.library.loaded_names():
             return True
         loaded = self._bench.library.load(target)
-        if getattr(loaded.tokenizer, "chat_template", None):
+        if has_chat_form(loaded.tokenizer):
             return True
         warn(f"{loaded.name} has no chat template: it reads the conversation as these plain lines")
         return False
