@@ -96,6 +96,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--context", type=_positive, default=128, help="tokens before what --costs measures (default: %(default)s)"
     )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what --costs measures, for align's --costs")
     parser.set_defaults(command=_bench)
 
 
@@ -191,13 +192,16 @@ def _bench(options: argparse.Namespace) -> int:
 
     from . import bench_report, costing_report
 
+    if options.json is not None and not options.costs:
+        raise SpecvizError("--json writes measured costs: it needs --costs")
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.overhead:
         print(bench_report.overhead())
         return 0
     if options.costs:
-        for line in costing_report.lines(target=options.target, draft=options.draft, context_length=options.context):
+        names = {"target": "target", "draft": "draft", "context_length": "context", "save_as": "json"}
+        for line in costing_report.lines(**{name: getattr(options, own) for name, own in names.items()}):
             print(line, flush=True)
         return 0
     if options.align:

@@ -105,24 +105,36 @@ def text(
     )
 
 
-def parts(generator, num_prompts, *, drafts=("one",), agreement=lambda contexts: 0.0, size=160, shared=0.5):
+def parts(
+    generator,
+    num_prompts,
+    *,
+    drafts=("one",),
+    agreement=lambda contexts: 0.0,
+    size=160,
+    shared=0.5,
+    prompts=(5, 60),
+    early=0.0,
+):
     """What a job keeps of `num_prompts` texts of up to `size` tokens: overlaps that drift along a text, with prompts
-    that differ (`shared`: how much, for all drafts alike). agreement: added at these contexts [N], in spreads."""
+    that differ (`shared`: how much, for all drafts alike). agreement: added at these contexts [N], in spreads; early:
+    added to the first 16 tokens of each text. prompts: their lengths, from and below."""
     rows = {}
     for prompt in range(num_prompts):
         length = int(generator.integers(size // 4, size + 1)) if generator.random() < 0.4 else size
-        contexts = int(generator.integers(5, 60)) + np.arange(length)
+        contexts = int(generator.integers(*prompts)) + np.arange(length)
         own = shared * generator.standard_normal()
         for draft in drafts:
             drift = lfilter([1], [1, -0.5], generator.standard_normal(length))
-            overlap = ndtr(own + drift + agreement(contexts))
+            overlap = ndtr(own + drift + agreement(contexts) + early * (np.arange(length) < 16))
             for kind, starts, numbers in (
                 ("all", (0,), contexts),
                 ("depth", DEPTH_STARTS, np.arange(length)),
                 ("context", CONTEXT_STARTS, contexts),
+                ("settled", CONTEXT_STARTS, np.where(np.arange(length) < 16, -1, contexts)),
             ):
                 buckets = np.searchsorted(starts, numbers, side="right") - 1
-                for bucket in np.unique(buckets):
+                for bucket in np.unique(buckets[buckets >= 0]):
                     value = "all" if kind == "all" else bucket_name(starts, bucket)
                     here = overlap[buckets == bucket]
                     rows.setdefault(Part(draft, kind, value), []).append((prompt, len(here), here.sum()))

@@ -8,11 +8,14 @@ import pytest
 from test_aligning import made_costs
 
 import specviz.session as session
-from specviz.alignment import command, working
+from specviz import costing_report
+from specviz.alignment import command, comparing, working
 from specviz.alignment.comparing import BETTER, SAME, UNSURE, WORSE, Change
 from specviz.alignment.outputs import read_summary
 from specviz.alignment.summary import Difference
 from specviz.alignment.working import Progress
+from specviz.cli import main
+from specviz.costing import Measured
 from specviz.errors import SpecvizError
 from specviz.session import Workbench
 
@@ -69,18 +72,53 @@ def test_costs_of_a_file_give_speedups_also_below_one(cli, tmp_path):
     assert f" {best:.2f}x\n" in out
 
 
-def test_a_list_of_costs_is_read(tmp_path):
+NEAR, FAR = (made_costs(name).to_dict() for name in ("near", "far"))
+
+
+@pytest.mark.parametrize(
+    ("values", "drafts"),
+    [
+        (NEAR, ["near"]),
+        ([NEAR, FAR], ["near", "far"]),
+        ({"near": NEAR, "far": FAR}, ["near", "far"]),
+        ({"version": 1, "target": "big", "costs": {"far": FAR}, "drafts": []}, ["far"]),
+    ],
+)
+def test_costs_are_read_in_every_form_that_they_are_written_in(tmp_path, values, drafts):
     file = tmp_path / "costs.json"
-    both = [made_costs("near"), made_costs("far")]
-    file.write_text(json.dumps([each.to_dict() for each in both]))
-    assert command.read_costs(file) == {each.draft: each for each in both}
+    file.write_text(json.dumps(values))
+    assert command.read_costs(file) == {name: made_costs(name) for name in drafts}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "3", "[3]", "{}"])
-def test_a_file_without_costs_is_refused(tmp_path, text):
+def test_a_job_takes_the_costs_of_another_jobs_summary(cli, tmp_path):
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps(NEAR))
+    cli(costs=("--costs", file))
+    cli(costs=("--costs", tmp_path / "out" / "summary.json"), out="new")
+    assert read_summary(tmp_path / "new" / "summary.json").costs == {"near": NEAR}
+
+
+def test_what_bench_writes_is_read(tmp_path, monkeypatch, named_models):
+    monkeypatch.setattr(costing_report, "Library", lambda: named_models)
+    measured = [Measured(1, 1, "all", made_costs("near"))]
+    monkeypatch.setattr(costing_report, "measure_costs", lambda *_, **__: measured)
+    told = list(costing_report.lines(target="big", draft="near", save_as=tmp_path / "costs.json"))
+    assert told[-1].endswith("costs.json")
+    assert command.read_costs(tmp_path / "costs.json") == {"near": made_costs("near")}
+    with pytest.raises(SpecvizError, match=r"x\.json cannot be written"):
+        list(costing_report.lines(target="big", draft="near", save_as=tmp_path / "no" / "x.json"))
+
+
+def test_bench_writes_no_json_without_costs(capsys):
+    assert main(["bench", "--json", "x.json"]) == 2
+    assert "--json writes measured costs: it needs --costs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "[3]", "{}", '{"costs": {}}', '{"near": {}}', '{"near": 3}'])
+def test_a_file_without_costs_is_refused_by_its_name(tmp_path, text):
     file = tmp_path / "costs.json"
     file.write_text(text)
-    with pytest.raises(SpecvizError):
+    with pytest.raises(SpecvizError, match=r"^costs\.json "):
         command.read_costs(file)
 
 
@@ -120,6 +158,54 @@ def test_the_exit_code_follows_the_worst_verdict(verdicts, code):
     assert command.exit_code(("below",), changes) == 1
 
 
+def test_what_fails_is_said_first_and_drafts_in_common_are_compared(cli, tmp_path):
+    cli(draft=("near",))
+    old = tmp_path / "out" / "summary.json"
+    status, out, _ = cli("--compare", old, "--fail-under", "alpha=1", draft=("far", "near"), out="new")
+    assert status == 1
+    told = [line for line in out.splitlines() if re.match(r"(far|near)( |: )(alpha|against)|note: far", line)]
+    assert [line.split(" is ")[0].split(";")[0] for line in told] == [
+        "far: alpha",
+        "near: alpha",
+        "near against the older job: cannot tell",
+        "note: far",
+    ]
+    assert cli("--compare", old, draft=("far", "near"), out="newer")[0] == 3
+
+
+def test_what_fails_is_told_also_where_nothing_can_be_compared(cli, tmp_path, monkeypatch):
+    cli()
+
+    def refuse(*_):
+        raise SpecvizError("the two jobs share no prompt")
+
+    monkeypatch.setattr(comparing, "against", refuse)
+    old = tmp_path / "out" / "summary.json"
+    status, out, _ = cli("--compare", old, "--fail-under", "alpha=1", out="new")
+    assert status == 1
+    assert re.search(r"^near: alpha is 0\.\d+, below 1\nnote: the two jobs share no prompt$", out, re.MULTILINE)
+    with pytest.raises(SpecvizError, match="share no prompt"):
+        cli("--compare", old, out="newer")
+
+
+def stopped(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_a_job_that_is_stopped_says_that_it_can_go_on(cli, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(working, "analyse", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        cli()
+    assert capsys.readouterr().err.endswith("\nspecviz: stopped; what is done is kept: run the same again to go on\n")
+
+
+def test_a_command_that_is_stopped_before_it_began_keeps_nothing(cli, monkeypatch, capsys):
+    monkeypatch.setattr("specviz.alignment.aligning.introduce", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        cli()
+    assert capsys.readouterr().err.endswith("\nspecviz: stopped\n")
+
+
 # refused
 
 
@@ -135,6 +221,8 @@ def test_the_exit_code_follows_the_worst_verdict(verdicts, code):
         (["--ray-address", "auto"], "need --executor ray"),
         (["--executor", "ray", "--workers", "0"], "--workers must be at least 1"),
         (["--k", "20"], "k must be a whole number from 1 to 16"),
+        (["--fail-under", "speedup=1"], "a threshold for the speedup needs costs"),
+        (["--prompts", "~nobody-is-called-so/x.jsonl"], "x.jsonl cannot be read"),
     ],
 )
 def test_bad_arguments_are_refused_before_any_work(cli, tmp_path, arguments, words):
@@ -143,10 +231,43 @@ def test_bad_arguments_are_refused_before_any_work(cli, tmp_path, arguments, wor
     assert not (tmp_path / "out").exists()
 
 
-def test_an_older_summary_of_another_sampling_is_refused(cli, tmp_path):
-    cli("--temperature", 0.5)
-    with pytest.raises(SpecvizError, match="another sampling"):
+def test_a_threshold_for_the_speedup_needs_the_costs_of_every_draft(cli, tmp_path):
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps(NEAR))
+    with pytest.raises(SpecvizError, match="a threshold for the speedup needs costs"):
+        cli("--fail-under", "speedup=0", draft=("near", "far"), costs=("--costs", file))
+    assert not (tmp_path / "out").exists()
+    assert cli("--fail-under", "speedup=0", costs=("--costs", file))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        (["--temperature", 0.5], [], "another sampling"),
+        (["--max-new-tokens", 9], [], "another max_new_tokens"),
+        ([], ["--target", "near"], "another target"),
+    ],
+)
+def test_an_older_summary_of_something_else_is_refused_before_any_work(cli, tmp_path, before, now, words):
+    cli(*before)
+    with pytest.raises(SpecvizError, match=words):
+        cli("--compare", tmp_path / "out" / "summary.json", *now, out="new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_older_summary_of_other_prompts_is_refused_before_any_work(cli, prompts, tmp_path):
+    cli()
+    prompts.write_text(json.dumps(ROWS[0]) + "\n")
+    with pytest.raises(SpecvizError, match="another prompt set"):
         cli("--compare", tmp_path / "out" / "summary.json", out="new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_older_summary_without_any_of_the_drafts_is_refused_before_any_work(cli, tmp_path):
+    cli(draft=("near", "far"))
+    with pytest.raises(SpecvizError, match="has none of the drafts big"):
+        cli("--compare", tmp_path / "out" / "summary.json", draft=("big",), out="new")
+    assert not (tmp_path / "new").exists()
 
 
 # what reaches the terminal

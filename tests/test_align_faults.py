@@ -5,9 +5,12 @@ import copy
 import pytest
 import torch
 
+from specviz.alignment import faults
 from specviz.alignment.aligning import align
+from specviz.alignment.rows import Message, PromptRow, Shard
 from specviz.models import Library
 from specviz.prompts import prompts_file
+from specviz.request import Request
 from specviz.session import workbench
 
 CHATS = [[{"role": "user", "content": f"Tell me about the {thing}."}] for thing in ("fox", "sea", "king", "moon")]
@@ -58,20 +61,69 @@ def test_a_layer_of_noise_is_named(library, prompts):
     assert made.summary.drafts[0].alpha < 0.4
 
 
-def test_another_chat_form_is_named_and_weighed(library):
-    pair = []
-    for name, template in (("fable-target", TOLD), ("fable-draft", ASKED)):
-        sound = library.load(name)
-        tokenizer = copy.deepcopy(sound.tokenizer)
-        tokenizer.chat_template = template
-        pair.append(named(library, f"{name}-chat", copy.deepcopy(sound.model), tokenizer))
-    rows = [{"messages": chat, "id": number} for number, chat in enumerate(CHATS * 2)]
-    found, made = findings(rows, pair[1].name, target=pair[0].name)
-    assert set(found["template"].numbers) == {"alpha", "alpha_own_form"}
-    assert "<<USER>>" in found["template"].words
-    assert any("fable-draft-chat" in warning for warning in made.summary.warnings)
-    same, _ = findings(rows, pair[0].name, target=pair[0].name)
-    assert "template" not in same
+def chatting(library, name, template, called):
+    sound = library.load(name)
+    tokenizer = copy.deepcopy(sound.tokenizer)
+    tokenizer.chat_template = template
+    return named(library, called, copy.deepcopy(sound.model), tokenizer)
+
+
+def chats(num=8):
+    return [{"messages": CHATS[number % len(CHATS)], "id": number} for number in range(num)]
+
+
+def test_another_chat_form_that_does_no_harm_is_a_warning_said_once(library):
+    """A draft that was never trained on chats agrees no better in a form of its own."""
+    target = chatting(library, "fable-target", TOLD, "told-target")
+    draft = chatting(library, "fable-draft", ASKED, "asked-draft")
+    found, made = findings(chats(), draft.name, target=target.name)
+    assert found == {}
+    (warning,) = [each for each in made.summary.warnings if each.startswith("asked-draft: ")]
+    assert "<<USER>>" in warning
+    assert warning.endswith(".")
+    same, again = findings(chats(), target.name, target=target.name)
+    assert same == {}
+    assert not any("chat form" in each for each in again.summary.warnings)
+
+
+def test_another_chat_form_is_not_spoken_of_where_no_row_is_a_chat(library, prompts):
+    target = chatting(library, "fable-target", TOLD, "told-target")
+    draft = chatting(library, "fable-draft", ASKED, "asked-draft")
+    found, made = findings(prompts[:8], draft.name, target=target.name)
+    assert (found, made.summary.warnings) == ({}, ())
+
+
+def test_another_chat_form_is_a_finding_where_the_draft_agrees_better_in_its_own(library):
+    """A copy of the target that is put off by a word of the target's form."""
+    target = chatting(library, "fable-target", TOLD.replace("Tell: ", "## "), "marked-target")
+    draft = chatting(library, "fable-target", TOLD.replace("Tell: ", ""), "plain-draft")
+    (mark,) = target.text.encode("##", special=False)[:1]
+
+    def put_off(_, ids, embedded):
+        noise = torch.randn(embedded.shape, generator=torch.Generator().manual_seed(0))
+        return embedded + ((ids[0] == mark).cumsum(1) > 0)[..., None] * embedded.std() * noise
+
+    draft.model.get_input_embeddings().register_forward_hook(put_off)
+    found, made = findings(chats(), draft.name, target=target.name)
+    assert found["template"].numbers["alpha_own_form"] > found["template"].numbers["alpha"] + 0.02
+    assert "the draft's with" in found["template"].words
+    assert '". On 8 chats it agrees' in found["template"].words
+    assert not any("plain-draft: " in warning for warning in made.summary.warnings)
+
+
+def looked_for(library, rows, drafts=("fable-draft",), target="fable-target"):
+    request = Request(prompt="", target=target, max_new_tokens=8)
+    made = [PromptRow(n, n + 1, str(n), **row) for n, row in enumerate(rows)]
+    return faults.look(Shard(request, drafts, tuple(made), 4, {}), library).looked_for
+
+
+def test_a_damaged_layer_is_looked_for_where_texts_suffice_and_a_chat_form_where_chats_are_read(library):
+    target = chatting(library, "fable-target", TOLD, "told-target").name
+    prompts, chat = {"prompt": "Once upon a time"}, {"messages": (Message("user", "Tell me."),)}
+    assert looked_for(library, [prompts] * 3) == ()
+    assert looked_for(library, [prompts] * 4) == ("a damaged layer",)
+    assert looked_for(library, [prompts] * 3 + [chat], target=target) == ("a damaged layer", "another chat form")
+    assert looked_for(library, [chat], target=target) == ("another chat form",)
 
 
 def test_a_cut_vocabulary_is_named_with_its_ceiling(library, prompts):

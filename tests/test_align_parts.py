@@ -4,7 +4,11 @@ import csv
 import gzip
 import json
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import aligned
 import numpy as np
@@ -14,7 +18,8 @@ import pytest
 from specviz.alignment import outputs, parts
 from specviz.alignment.columns import COLUMNS, PROMPTS, SLICES, TOKENS
 from specviz.alignment.gathering import Facts, Gathering
-from specviz.alignment.parts import OWN_NAMES, Job, JobFolder, Known
+from specviz.alignment.holding import holding
+from specviz.alignment.parts import OUTPUTS, OWN_NAMES, Job, JobFolder, Known
 from specviz.alignment.rows import Refused, ShardTables
 from specviz.alignment.summary import Finding
 from specviz.alignment.tables import of_texts
@@ -96,7 +101,7 @@ def test_half_a_part_is_none(folder, monkeypatch):
     monkeypatch.undo()
     assert not folder.has(0)
     again = JobFolder(folder.path, job())
-    assert list((folder.path / "parts").iterdir()) == []
+    assert not (folder.path / "parts").exists()
     again.write(0, tables())
     assert again.has(0)
 
@@ -110,7 +115,9 @@ def test_a_damaged_part_is_named(folder):
 
 def test_the_same_job_goes_on(folder):
     folder.write(1, tables())
-    known = Known("2026-01-01", {"one": {"x": 1.5}}, (Finding("one", "layer", "bad", {"layer": 2.0}),), ("careful",))
+    known = Known(
+        "2026-01-01", {"one": {"x": 1.5}}, (Finding("one", "layer", "bad", {"layer": 2.0}),), ("careful",), ("a layer",)
+    )
     folder.learn(known)
     again = JobFolder(folder.path, job())
     assert (again.known, again.is_finished) == (known, False)
@@ -151,6 +158,40 @@ def test_overwriting_removes_what_a_job_wrote_and_nothing_else(folder):
     again = JobFolder(folder.path, job(num_rows=8), overwrite=True)
     assert not again.has(0)
     assert sorted(path.name for path in folder.path.iterdir()) == ["job.json", "notes.txt"]
+    assert JobFolder(folder.path, job(num_rows=8)).job.num_rows == 8
+
+
+def test_overwriting_keeps_what_else_lies_among_the_parts(folder):
+    folder.write(0, tables())
+    theirs = ("part-of-mine", ".hidden", "notes.txt", ".part-x")
+    for name in theirs:
+        (folder.path / "parts" / name).write_text("mine")
+    again = JobFolder(folder.path, job(num_rows=8), overwrite=True)
+    assert not again.has(0)
+    assert sorted(path.name for path in (folder.path / "parts").iterdir()) == sorted(theirs)
+    again.write(0, tables())
+    again.finish(keep_parts=False)
+    assert sorted(path.name for path in (folder.path / "parts").iterdir()) == sorted(theirs)
+
+
+@pytest.mark.parametrize("name", [name for name in OWN_NAMES if name != "job.json"])
+def test_overwriting_touches_no_file_where_there_is_no_job(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(SpecvizError, match=f"holds {name}, which is not of a job that can go on") as raised:
+        JobFolder(tmp_path, job(), overwrite=True)
+    assert "overwrite" not in str(raised.value)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "7", '{"name": "cron"}', '{"asks": {"a": 1}}', '{"asks": "format"}'])
+def test_overwriting_touches_no_file_beside_a_job_file_of_others(tmp_path, text):
+    (tmp_path / "job.json").write_text(text)
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(SpecvizError, match=r"job.json is damaged or not ours: choose another folder$"):
+        JobFolder(tmp_path, job(), overwrite=True)
+    assert (tmp_path / "report.html").read_text() == "mine"
+    assert (tmp_path / "job.json").read_text() == text
 
 
 @pytest.mark.parametrize("name", [name for name in OWN_NAMES if name != "job.json"])
@@ -168,13 +209,94 @@ def test_a_damaged_job_file_is_said(tmp_path, text):
         JobFolder(tmp_path, job())
 
 
+def finished(folder, *, keep_parts=False, without=()):
+    """The folder as a job leaves it, but for these outputs."""
+    for number in range(folder.job.num_parts):
+        folder.write(number, tables(3 * number))
+    for name in OUTPUTS:
+        (folder.path / name).write_text("whole")
+    folder.finish(keep_parts=keep_parts)
+    for name in without:
+        (folder.path / name).unlink()
+
+
 def test_a_finished_job_keeps_no_parts_unless_asked(folder):
-    folder.write(0, tables())
-    folder.finish(keep_parts=True)
+    finished(folder, keep_parts=True)
     assert JobFolder(folder.path, job()).is_finished
     assert folder.has(0)
     folder.finish(keep_parts=False)
     assert not (folder.path / "parts").exists()
+    assert JobFolder(folder.path, job()).is_finished
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_finished_job_that_lacks_something_is_put_together_again_from_its_parts(folder, name):
+    finished(folder, keep_parts=True, without=[name])
+    assert not JobFolder(folder.path, job()).is_finished
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_finished_job_that_lacks_something_without_parts_is_refused(folder, name):
+    finished(folder, without=[name])
+    with pytest.raises(SpecvizError, match=f"job lacks {name} of a finished job: .* overwrite it to start over"):
+        JobFolder(folder.path, job())
+    assert not JobFolder(folder.path, job(), overwrite=True).is_finished
+
+
+def test_what_is_done_is_said_to_be_kept_only_where_something_is(folder, tmp_path):
+    for place, words in ((folder.path, "(full); what is done is kept: run"), (tmp_path / "new", "(full)")):
+        with pytest.raises(SpecvizError) as raised, parts.saving(place):
+            raise OSError(28, "full")
+        assert words in str(raised.value)
+        assert str(raised.value).endswith(")") == (place != folder.path)
+
+
+def test_a_folder_that_is_called_by_a_dot_is_named(folder, monkeypatch):
+    monkeypatch.chdir(folder.path)
+    for place in (Path(), Path("..") / "job"):
+        with pytest.raises(SpecvizError, match=r"^job holds another job"):
+            JobFolder(place, job(num_rows=8))
+
+
+# one run at a time
+
+
+def test_a_second_run_in_the_same_folder_is_refused_until_the_first_ends(tmp_path):
+    with holding(tmp_path / "job"):
+        words = rf"another run works in job \(process {os.getpid()}\)"
+        with pytest.raises(SpecvizError, match=words), holding(tmp_path / "job"):
+            pass
+        with holding(tmp_path / "other"):
+            pass
+        assert (tmp_path / "job" / "job.lock").exists()
+    assert list((tmp_path / "job").iterdir()) == []
+    with holding(tmp_path / "job"):
+        pass
+
+
+WAITING = """
+import sys, time
+from pathlib import Path
+from specviz.alignment.holding import holding
+with holding(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_lock_of_a_process_that_was_killed_is_taken_over(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    started = [sys.executable, "-c", WAITING, str(tmp_path)]
+    with subprocess.Popen(started, env=environment, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout.readline() == "held\n"
+            with pytest.raises(SpecvizError, match=rf"another run .* \(process {other.pid}\)"), holding(tmp_path):
+                pass
+        finally:
+            other.kill()
+    assert (tmp_path / "job.lock").exists()
+    with holding(tmp_path):
+        assert (tmp_path / "job.lock").read_text() == f"{os.getpid()}\n"
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path):
@@ -251,7 +373,7 @@ def test_a_summary_comes_back_whole(tmp_path, summary):
 def test_what_is_not_known_is_null_in_the_summary(tmp_path, summary):
     outputs.write_summary(tmp_path, replace(summary, drafts=(replace(summary.drafts[0], mean_keep=math.nan),)))
     assert json.loads((tmp_path / "summary.json").read_text())["drafts"][0]["mean_keep"] is None
-    assert math.isnan(outputs.read_summary(tmp_path / "summary.json").drafts[0].mean_keep)
+    assert outputs.read_summary(tmp_path / "summary.json").drafts[0].mean_keep is None
 
 
 def test_slices_are_a_table_of_their_own(tmp_path, summary):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import aligned
 import numpy as np
+import pandas
 import pyarrow
 import pyarrow.parquet as parquet
 import pytest
@@ -22,7 +23,9 @@ import specviz.session as session
 from specviz import __version__, theory
 from specviz.alignment import working
 from specviz.alignment.aligning import align, aligning
+from specviz.alignment.faults import Examined
 from specviz.alignment.identity import introduce
+from specviz.alignment.prompt_files import of_values
 from specviz.alignment.rows import KS, PromptRow, Shard
 from specviz.alignment.shard import analyse
 from specviz.alignment.tables import of_texts
@@ -140,6 +143,27 @@ def test_only_the_first_prompts_are_used_with_a_limit(bench):
     assert done.summary.num_prompts == 2
 
 
+def test_a_limit_above_the_number_of_prompts_takes_all(bench, tmp_path):
+    done = align(PROMPTS, **SETTINGS, limit=100, out=tmp_path)
+    assert done.summary.num_prompts == len(PROMPTS)
+    assert align(PROMPTS, **SETTINGS, out=tmp_path).summary == done.summary  # the same job
+
+
+def test_a_data_frame_is_its_rows(bench):
+    frame = pandas.DataFrame([*PROMPTS, {"prompt": "The end"}])
+    done = align(frame, **SETTINGS)
+    assert done.prompts["id"].unique().tolist() == [*WORDS, str(len(WORDS))]
+
+
+def test_the_summary_knows_its_prompts_and_their_form(bench, tmp_path):
+    rows = of_values(PROMPTS)
+    done = align(rows, **SETTINGS, out=tmp_path / "one")
+    assert (done.summary.prompts, done.summary.chat) == (rows.fingerprint, False)
+    assert "a damaged layer" in done.summary.looked_for
+    other = align(PROMPTS[:5], **SETTINGS).summary
+    assert other.prompts not in ("", done.summary.prompts)
+
+
 # going on
 
 
@@ -192,9 +216,36 @@ def test_a_finished_job_returns_at_once(bench, tmp_path, monkeypatch):
     first = align(PROMPTS, **SETTINGS, out=tmp_path / "job")
     assert not (tmp_path / "job" / "parts").exists()
     monkeypatch.setattr(working, "analyse", None)
-    monkeypatch.setattr(working, "examine", None)
+    monkeypatch.setattr(working, "look", None)
     again = align(PROMPTS, **SETTINGS, out=tmp_path / "job")
     assert again.summary.to_dict() == first.summary.to_dict()
+
+
+@pytest.mark.parametrize("name", ["report.html", "tokens.parquet"])
+def test_a_finished_job_that_lacks_something_is_not_called_done(bench, tmp_path, monkeypatch, name):
+    align(PROMPTS, **SETTINGS, out=tmp_path / "one")
+    first = align(PROMPTS, **SETTINGS, out=tmp_path / "kept", keep_parts=True)
+    before = contents(first.folder)
+    for folder in ("one", "kept"):
+        (tmp_path / folder / name).unlink()
+    monkeypatch.setattr(working, "analyse", None)
+    with pytest.raises(SpecvizError, match=f"one lacks {name} of a finished job"):
+        align(PROMPTS, **SETTINGS, out=tmp_path / "one")
+    again = align(PROMPTS, **SETTINGS, out=tmp_path / "kept", keep_parts=True)
+    assert contents(again.folder) == before
+    assert again.report_path.exists()
+
+
+def test_a_second_run_in_the_folder_waits_outside(bench, tmp_path):
+    steps = aligning(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path)
+    while next(steps).done < 2:
+        pass
+    with pytest.raises(SpecvizError, match="another run works in"):
+        align(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path, overwrite=True)
+    assert [next(steps).done for _ in range(2)] == [3, 4]
+    steps.close()
+    assert align(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path).summary.num_prompts == len(PROMPTS)
+    assert not (tmp_path / "job.lock").exists()
 
 
 def test_the_same_folder_refuses_other_prompts(bench, tmp_path):
@@ -216,6 +267,23 @@ def test_other_weights_under_the_same_name_are_another_job(bench):
     assert before[0] == after[0]
     assert before[1].content != after[1].content
     assert introduce(names) == before
+
+
+@pytest.mark.parametrize("name", ["rope_theta", "context", "end"])
+def test_another_configuration_of_the_same_weights_is_another_job(bench, monkeypatch, name):
+    before = introduce(("big", "near"))
+    near = bench.library.load("near")
+    if name == "rope_theta":
+        monkeypatch.setitem(near.model.config.rope_parameters, "rope_theta", 123.0)
+    elif name == "context":
+        changed = replace(near, info=replace(near.info, context_limit=near.info.context_limit - 1))
+        load = bench.library.load
+        monkeypatch.setattr(bench.library, "load", lambda wanted: changed if wanted == "near" else load(wanted))
+    else:
+        monkeypatch.setattr(near.text, "eos_ids", near.text.eos_ids | {7})
+    after = introduce(("big", "near"))
+    assert before[0] == after[0]
+    assert before[1].content != after[1].content
 
 
 def test_parts_are_kept_when_asked_for(bench, tmp_path):
@@ -269,11 +337,25 @@ def test_a_resumed_job_keeps_the_costs_that_were_measured(bench, tmp_path, monke
     [
         ({"k": 17}, r"k must be a whole number from 1 to 16 .got 17."),
         ({"k": 0}, r"k must be a whole number from 1 to 16 .got 0."),
+        ({"k": 4.0}, r"k must be a whole number from 1 to 16 .got 4.0."),
+        ({"k": "4"}, r"k must be a whole number from 1 to 16 .got '4'."),
+        ({"k": True}, r"k must be a whole number from 1 to 16 .got True."),
         ({"temperature": -1}, "temperature must be a number from 0 to 5"),
         ({"max_new_tokens": 0}, "max_new_tokens must be a whole number"),
         ({"batch": 0}, r"batch must be a whole number from 1 to 4,096 .got 0."),
         ({"shard_size": True}, "shard_size must be a whole number"),
-        ({"limit": 0}, r"limit must be a whole number from 1 to 6 .got 0."),
+        ({"limit": 0}, r"limit must be a whole number from 1 to 1,000,000,000 .got 0."),
+        ({"limit": 2.0}, "limit must be a whole number"),
+        ({"draft": 5}, r"a model must be a bundled name, a folder, a hub id or .* pair .got int."),
+        ({"draft": [5]}, "a model must be a bundled name"),
+        ({"draft": [["near", "far"]]}, "a model must be a bundled name"),
+        ({"draft": [None, "far"]}, "a model must be a bundled name"),
+        ({"target": 5}, "a model must be a bundled name"),
+        ({"target": ["big", "near"]}, "a model must be a bundled name"),
+        ({"costs": {"near": 5}}, "costs must be None, or a mapping of drafts to Costs"),
+        ({"costs": 5}, "costs must be None, or a mapping of drafts to Costs"),
+        ({"costs": made_costs("near")}, "costs must be None, or a mapping of drafts to Costs"),
+        ({"out": 5}, r"out must be the name of a folder .got 5."),
         ({"draft": []}, r"from 1 to 8 drafts can be compared at once .got 0."),
         ({"draft": None}, "name at least one draft model for a target of your own"),
         ({"draft": ["near", "near"]}, "each draft must be named once .got near 2 times."),
@@ -289,6 +371,28 @@ def test_bad_settings_are_refused_in_words(bench, tmp_path, changes, words):
     with pytest.raises(SpecvizError, match=words):
         align(PROMPTS, **{**SETTINGS, "out": tmp_path / "job", **changes})
     assert not (tmp_path / "job").exists()
+
+
+def test_folders_may_be_given_as_paths(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_shared", [])
+    tokenizer = tiny_tokenizer()
+    models = [tiny("llama", vocab_size=len(tokenizer), layers=1, seed=seed) for seed in range(3)]
+    folders = [tiny_folder(tmp_path / f"model-{seed}", model, tokenizer) for seed, model in enumerate(models)]
+    target, *drafts = folders
+    assert all(isinstance(folder, Path) for folder in folders)
+    for draft in (drafts, drafts[0]):
+        summary = align(PROMPTS[:1], target=target, draft=draft, costs={}, max_new_tokens=4).summary
+        assert [each.name for each in summary.drafts] == ["model-1", "model-2"][: len(summary.drafts)]
+        assert len(summary.drafts) == (2 if draft is drafts else 1)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_pairs_in_memory_may_be_lists_or_tuples(bench, kind):
+    near, far = (bench.library.load(name) for name in ("near", "far"))
+    pairs = [kind((each.model, each.tokenizer)) for each in (near, far)]
+    for draft, names in ((pairs, ["near", "far"]), (tuple(pairs), ["near", "far"]), (pairs[0], ["near"])):
+        summary = align(PROMPTS[:1], **{**SETTINGS, "draft": draft, "max_new_tokens": 4}).summary
+        assert [each.name for each in summary.drafts] == names
 
 
 def test_models_in_memory_stay_in_this_process(bench):
@@ -368,7 +472,7 @@ def peak_of(num_prompts, folder, monkeypatch):
     What follows is bounded by itself: the bootstrap works in blocks, the report holds 20 MB of texts at most.
     """
     monkeypatch.setattr(working, "analyse", stand_in)
-    monkeypatch.setattr(working, "examine", lambda shard: ((), ()))
+    monkeypatch.setattr(working, "look", lambda shard: Examined((), (), ()))
     monkeypatch.setattr(working.Gathering, "summary", enough)
     rows = [f"prompt {number}" for number in range(num_prompts)]
     gc.collect()

@@ -24,12 +24,13 @@ def summary_of(num=35, drafts=DRAFTS, weights=(0.6, 0.7), first=0, **changes):
     gathering = Gathering(4, drafts)
     texts = [text_of(first + n, drafts, weights) for n in range(num)]
     gathering.add(tables.of_texts(texts, aligned.shard([text.row for text in texts], drafts)))
-    return gathering.summary(Facts(aligned.request(**changes), "0.1", "now"))
+    return gathering.summary(Facts(aligned.request(**changes), "0.1", "now", prompts="a3f"))
 
 
-def text_of(number, drafts, weights):
-    """The same text under drafts of different weights."""
-    made = [aligned.text(number, drafts=(name,), weight=weight) for name, weight in zip(drafts, weights, strict=True)]
+def text_of(number, drafts, weights, limits=(10**6,) * 3):
+    """The same text under drafts of different weights and contexts."""
+    settings = zip(drafts, weights, limits, strict=False)
+    made = [aligned.text(number, drafts=(name,), weight=weight, limit=limit) for name, weight, limit in settings]
     columns = {name: own.drafts[name] for name, own in zip(drafts, made, strict=True)}
     labels = {name: own.draft_favourite_labels[name] for name, own in zip(drafts, made, strict=True)}
     return replace(made[0], drafts=columns, draft_favourite_labels=labels)
@@ -108,6 +109,36 @@ def test_a_draft_that_reads_nothing_is_compared_on_nothing():
     assert (found.slices, found.wins_a, found.wins_b) == ((), (), ())
 
 
+@pytest.fixture(scope="module")
+def unequal():
+    """Drafts alike in all but their context: the first ten tokens of 40, and all."""
+    texts, gathering = [text_of(n, DRAFTS, (0.6, 0.6), (39, 10**6)) for n in range(35)], Gathering(4, DRAFTS)
+    gathering.add(tables.of_texts(texts, aligned.shard([text.row for text in texts], DRAFTS)))
+    return gathering.summary(Facts(aligned.request(), "0.1", "now", prompts="a3f"))
+
+
+def test_drafts_of_different_reach_are_compared_where_all_can_read(unequal):
+    """A draft that reads less is neither better nor worse than its own longer copy."""
+    (found,) = unequal.comparisons
+    assert found.words == "Only over the 350 of 1,400 tokens that all drafts can read: their reach differs."
+    assert {each.difference for each in found.slices} == {0.0}
+    assert not any(each.significant for each in found.slices)
+    assert (found.wins_a, found.wins_b) == ((), ())
+    assert {each.value for each in found.slices if each.kind == "depth"} == {"0-15"}
+
+
+def test_drafts_without_a_place_in_common_are_not_compared():
+    texts, gathering = [text_of(n, DRAFTS, (0.6, 0.6), (3, 10**6)) for n in range(3)], Gathering(4, DRAFTS)
+    gathering.add(tables.of_texts(texts, aligned.shard([text.row for text in texts], DRAFTS)))
+    (found,) = gathering.summary(Facts(aligned.request(), "0.1", "now")).comparisons
+    assert found.words == "There is no token that all drafts can read, so nothing is compared."
+    assert (found.slices, found.wins_a, found.wins_b) == ((), (), ())
+
+
+def test_drafts_of_equal_reach_are_compared_everywhere_without_a_word(summary):
+    assert summary.comparisons[0].words == ""
+
+
 # ---- thresholds -----------------------------------------------------------------------------------------------------
 
 
@@ -117,6 +148,31 @@ def test_every_draft_must_reach_every_threshold(summary):
     (failed,) = comparing.check_thresholds(summary, {"alpha": np.mean(alphas), "tokens_per_call": 1.0})
     assert failed == f"one: alpha is {alphas[0]:.4g}, below {np.mean(alphas):g}"
     assert len(comparing.check_thresholds(summary, {"greedy_agreement": 1.0, "mean_keep": 1.0})) == 4
+
+
+def test_tokens_that_a_draft_cannot_read_count_0_for_a_threshold_and_it_is_said(unequal):
+    alphas = {draft.name: draft.alpha for draft in unequal.drafts}
+    assert comparing.check_thresholds(unequal, {"alpha": alphas["one"] / 4}) == ()
+    (failed,) = comparing.check_thresholds(unequal, {"alpha": alphas["one"] / 4 + 0.01})
+    counted = "it can read 25\u00a0% of the tokens, the others count 0"
+    assert failed.startswith(f"one: alpha is {alphas['one'] / 4:.4g}, below")
+    assert failed.endswith(f"({counted})")
+    assert comparing.unreadable_words(unequal, {"alpha": 0.1}) == (f"one: {counted}",)
+    assert comparing.unreadable_words(unequal, {"tokens_per_call": 1.0}) == ()
+
+
+def test_a_draft_that_reads_nothing_reaches_no_threshold_of_agreement(summary):
+    nothing = replace(summary.drafts[0], alpha=None, readable=0.0)
+    (failed,) = comparing.check_thresholds(replace(summary, drafts=(nothing,)), {"alpha": 0.0})
+    assert failed == "one: alpha is not known, it can read none of the tokens (at least 0 was asked for)"
+
+
+def test_thresholds_are_refused_before_a_job_that_could_not_tell_them():
+    comparing.check_names({"alpha": 0.5, "speedup": 1.0})
+    with pytest.raises(SpecvizError, match="threshold for the speedup needs costs"):
+        comparing.check_names({"alpha": 0.5, "speedup": 1.0}, has_costs=False)
+    with pytest.raises(SpecvizError, match="no threshold 'beta'"):
+        comparing.check_names({"beta": 0.5}, has_costs=False)
 
 
 def test_tokens_per_call_is_held_to_its_threshold_at_the_jobs_k(summary):
@@ -172,8 +228,13 @@ def test_a_draft_of_another_name_is_compared_where_both_jobs_have_only_one():
 
 
 def test_a_draft_that_the_older_job_has_not_is_refused_by_name(summary):
-    with pytest.raises(SpecvizError, match="no draft 'new'; it has one, two"):
+    with pytest.raises(SpecvizError, match="none of the drafts new; it has one, two"):
         comparing.against(summary_of(3, ("new",), (0.5,)), old(summary))
+
+
+def test_drafts_that_both_jobs_have_are_compared_and_the_others_left_out(summary):
+    now = summary_of(35, ("one", "new"), (0.6, 0.5))
+    assert [change.draft for change in comparing.against(now, old(summary))] == ["one"]
 
 
 @pytest.mark.parametrize("change", [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.9}])
@@ -185,6 +246,32 @@ def test_another_sampling_is_refused_in_words(summary, change):
 def test_another_target_is_refused_in_words(summary):
     with pytest.raises(SpecvizError, match=r"had another target, .* it was elephant, and is now big"):
         comparing.against(summary, old(summary, target="elephant"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"prompts": "b4e"}, r"another prompt set \(fingerprint\), .* it was b4e, and is now a3f"),
+        ({"max_new_tokens": 9}, "another max_new_tokens, .* it was 9, and is now 40"),
+        ({"chat": True}, "another chat setting, .* it was True, and is now False"),
+    ],
+)
+def test_other_prompts_lengths_or_chat_forms_are_refused_in_words(summary, change, words):
+    """Rows of different files have the same numbers, so their ids alone pair nothing."""
+    with pytest.raises(SpecvizError, match=words):
+        comparing.against(summary, old(summary, **change))
+    with pytest.raises(SpecvizError, match=words):
+        comparing.check_old(old(summary, **change), aligned.request(), "a3f", DRAFTS)
+
+
+def test_an_old_file_is_checked_before_the_job(summary):
+    comparing.check_old(old(summary), aligned.request(), "a3f", ("new", "two"))
+    with pytest.raises(SpecvizError, match="none of the drafts new, newer; it has one, two"):
+        comparing.check_old(old(summary), aligned.request(), "a3f", ("new", "newer"))
+    with pytest.raises(SpecvizError, match="another sampling"):
+        comparing.check_old(old(summary), aligned.request(top_k=3), "a3f", DRAFTS)
+    with pytest.raises(SpecvizError, match="is not a summary"):
+        comparing.check_old({}, aligned.request(), "a3f", DRAFTS)
 
 
 @pytest.mark.parametrize(

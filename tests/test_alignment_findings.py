@@ -48,10 +48,19 @@ def test_a_draft_blind_from_some_context_on_is_found_there(start):
         assert steepest.interval[0] > 0
 
 
+@pytest.mark.parametrize("shift", [0, 30, 60])
+def test_easier_first_tokens_are_no_cliff_by_context_wherever_the_prompts_end(shift):
+    """The first bucket of context holds only first tokens of texts; only the fall by depth is one."""
+    generator = np.random.default_rng(shift)
+    for _ in range(20):
+        job = aligned.parts(generator, 40, early=0.8, prompts=(15 + shift, 30 + shift))
+        assert {(cliff.part.kind, cliff.part.value) for cliff in findings.cliffs(job)} == {("depth", "16-31")}
+
+
 def test_the_fall_is_that_of_the_prompts_with_tokens_on_both_sides():
     job = aligned.parts(np.random.default_rng(1), 40, agreement=beyond(128, 1.5), size=200)
     cliff = next(each for each in findings.cliffs(job) if each.part == Part("one", "context", "128-191"))
-    before, after = job[Part("one", "context", "96-127")], job[cliff.part]
+    before, after = (job[Part("one", "settled", value)] for value in ("96-127", "128-191"))
     shared = set(before.prompts) & set(after.prompts)
     means = [
         sum(part.overlap[part.prompts == n].sum() for n in shared)
@@ -157,13 +166,41 @@ def bins(*rows):
         ([(0.1, 0.1), (0.2, 0.2), (0.7, 0.9)], 0.05, "would help little: 0\u00a0% of draft tokens"),
         ([(0.04, 0.1), (0.96, 0.9)], 0.25, "would help little: 4.0\u00a0% of draft tokens"),
         ([(0.5, 0.9), (0.5, 0.1)], 0.25, "would help little: 0\u00a0%"),  # the unsure ones are kept
-        ([(1.0, 0.1)], 0.25, "could help: draft tokens with a confidence below 0.1 are 100\u00a0%"),
+        (
+            [(0.2, 0.1), (0.8, 0.2)],
+            0.25,
+            "No confidence tells the tokens worth drafting apart: at each of them they are",
+        ),
     ],
 )
 def test_a_confidence_stop_is_judged_by_what_unsure_tokens_are_worth(rows, ratio, words):
-    assert words in findings.calibration(bins(*rows), ratio).words
+    told = findings.calibration(bins(*rows), ratio).words
+    assert words in told
+    assert "kept, once reached, less often than" in told
+    assert told.endswith("This looks at a draft's next token only; how many to draft: see Every K.")
+    assert "1.0" not in told
+
+
+def test_at_temperature_0_confidence_tells_nothing():
+    """Every q is 1 for one token there."""
+    one_hot = np.zeros((BINS, 3))
+    one_hot[-1] = 300.0, 300.0, 170.0
+    told = findings.calibration(one_hot, 0.9).words
+    assert told == "Every confidence is 1, as always at temperature 0, so nothing can be told from it."
 
 
 def test_no_draft_token_at_all_has_a_calibration_of_nothing():
     found = findings.calibration(np.zeros((BINS, 3)), None)
     assert (found.ece, {each.share for each in found.bins}) == (0.0, {0.0})
+    assert found.words.startswith("No token was drafted")
+
+
+# ---- what was looked for --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_prompts", "size", "has_context"), [(4, 160, False), (8, 160, True), (8, 16, False)])
+def test_falls_are_said_to_be_looked_for_only_where_prompts_suffice(num_prompts, size, has_context):
+    """At least 5 prompts with tokens on both sides of some step, behind the first 16 of their texts."""
+    told = findings.looked_for(aligned.parts(np.random.default_rng(1), num_prompts, size=size))
+    context = ["a fall with longer context"] * has_context
+    assert list(told) == ["a vocabulary that ends early", *context, "places out of reach"]

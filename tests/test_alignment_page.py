@@ -10,7 +10,7 @@ from test_report_pages import Visit, made
 from specviz import session
 from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
-from specviz.views.alignment_page import MOST_PROMPTS, many_prompts
+from specviz.views.alignment_page import MOST_CHARACTERS, MOST_PROMPTS, many_prompts
 
 SECTION = "many-prompts"
 VALUES = {"prompts": "own", "own": "One day\n\n  a fox \nran", "tokens": "8"}
@@ -64,6 +64,7 @@ def test_own_prompts_are_analysed_with_the_settings_of_the_page(visit):
     assert widths[-1] == 100.0
     summary = summary_of(shown[-1])
     assert (summary["num_prompts"], summary["target"], summary["max_new_tokens"]) == (3, "tiny-target", 8)
+    assert shown[-1]["blocks"][0]["words"] == "3 own prompts."
     assert [draft["name"] for draft in summary["drafts"]] == ["tiny-draft"]
     folds = {block["title"]: block["blocks"] for block in shown[-1]["blocks"] if block["kind"] == "details"}
     (texts,) = [block for block in folds["Texts, token by token"] if block["kind"] == "texts"]
@@ -89,7 +90,9 @@ def test_costs_that_were_measured_above_give_a_speedup(visit, library):
 
 def test_a_kind_of_ready_prompts_is_asked_and_its_name_is_the_tag(visit):
     (kind,) = [kind for kind in prompts_file()["kinds"] if kind["name"] == "code"]
-    summary = summary_of(pressed(visit(), prompts="code")[-1])
+    last = pressed(visit(), prompts="code")[-1]
+    summary = summary_of(last)
+    assert last["blocks"][0]["words"] == f"{len(kind['prompts'])} ready prompts: {kind['title']}."
     assert summary["num_prompts"] == len(kind["prompts"])
     assert {each["value"] for each in summary["slices"] if each["kind"] == "tag"} == {"code"}
 
@@ -105,6 +108,8 @@ def test_the_result_stays_when_the_page_is_opened_again(visit):
     [
         ({"own": " \n "}, rf"from 1 to {MOST_PROMPTS} prompts"),
         ({"own": "x\n" * (MOST_PROMPTS + 1)}, rf"from 1 to {MOST_PROMPTS} prompts"),
+        ({"own": "x" * (MOST_CHARACTERS + 1)}, r"at most 50,000 characters in the box \(yours is longer\)"),
+        ({"own": "\U0001f600" * (MOST_CHARACTERS // 2 + 1)}, r"at most 50,000 characters in the box"),
         ({"prompts": "nothing"}, "prompts must be one of"),
         ({"tokens": "4"}, "tokens must be a whole number"),
     ],
@@ -122,6 +127,15 @@ def test_the_page_can_stop_the_work(visit):
     new.pages["compare"].halt("one")
     *_, last = work
     assert "table" not in [block["kind"] for each in json.loads(last)["sections"] for block in each["blocks"]]
+
+
+def test_a_result_stays_while_the_next_one_is_made(visit):
+    new = visit()
+    first = pressed(new)[-1]
+    again = pressed(new, own="another one")
+    assert kinds(again[0]) == ["progress", *kinds(first)]
+    assert again[0]["blocks"][1:] == first["blocks"]
+    assert again[-1]["blocks"][0]["words"] == "1 own prompt."
 
 
 def test_progress_and_nothing_yet():

@@ -31,6 +31,7 @@ def test_every_token_is_in_one_slice_of_each_kind_and_in_every_tag_once():
     found = slices.membership(text, [f"class {number}" for number in range(8)])
     for kind, times in {"all": 1, "tag": 2, "class": 1, "depth": 1, "context": 1}.items():
         np.testing.assert_array_equal(found.inside[found.kinds == kind].sum(0), times)
+    np.testing.assert_array_equal(found.inside[found.kinds == "settled"].sum(0), np.arange(100) >= 16)
     where = dict(zip(zip(found.kinds, found.values, strict=True), found.inside, strict=True))
     assert np.flatnonzero(where["depth", "16-31"]).tolist() == list(range(16, 32))
     assert np.flatnonzero(where["context", "96-127"]).tolist() == list(range(66, 98))

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import aligned
 import numpy as np
@@ -92,6 +93,18 @@ def test_the_whole_text_is_what_the_what_if_says():
     assert prompt["tokens_per_call"] == pytest.approx(outcomes[3].tokens_per_call, rel=1e-6)
     speedups = 150 * STEP_MS["one"][0] / np.asarray(row["time_ms"])
     assert (prompt["best_k"], prompt["speedup"]) == (1 + speedups.argmax(), pytest.approx(speedups.max()))
+
+
+def test_tokens_that_every_draft_can_read_are_summed_apart():
+    near, far = (aligned.text(2, drafts=(name,), limit=limit) for name, limit in (("one", 49), ("two", 59)))
+    text = replace(
+        near,
+        drafts=near.drafts | far.drafts,
+        draft_favourite_labels=near.draft_favourite_labels | far.draft_favourite_labels,
+    )
+    (row,) = rows_of(made([text]).sums, draft="two", kind="all")
+    assert (row["num_readable"], row["num_shared"]) == (30, 20)  # contexts 30 to 59, and to 49
+    assert row["shared_overlap"] == pytest.approx(far.drafts["two"].overlap[:20].sum())
 
 
 @pytest.mark.parametrize("limit", [10**6, 60])
@@ -226,6 +239,20 @@ def test_every_place_has_the_first_reason_that_fits():
     assert reasons.reasons(columns).tolist() == [BEYOND, NO_REASON, OUTSIDE, 2, 3, 4, 5, 6]
     lost = reasons.lost_by_reason(columns)
     np.testing.assert_allclose(lost, [1, 0.26 + 0.25, 0.24 + 0.25, 0.5, 0.5, 0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("favourite_p", "its_p", "is_tie"),
+    [(0.4, 0.31, True), (0.4, 0.29, False), (0.08, 0.04, True), (0.08, 0.03, False), (0.02, 0.001, False)],
+)
+def test_a_near_tie_is_close_in_points_and_by_half(favourite_p, its_p, is_tie):
+    """Among many small probabilities all are within 0.1 of each other."""
+    columns = {
+        "overlap": 0.5, "outside": 0.0, "readable": True, "favourite": 1, "favourite_p": favourite_p,
+        "draft_favourite": 2, "draft_favourite_q": its_p, "draft_favourite_p": its_p,
+    }  # fmt: skip
+    (found,) = reasons.reasons({name: np.array([value]) for name, value in columns.items()})
+    assert REASONS[found].name == ("near-tie" if is_tie else "spread")
 
 
 def test_all_that_is_lost_falls_to_some_reason_and_the_missing_vocabulary_to_its_own():

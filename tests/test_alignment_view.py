@@ -20,11 +20,12 @@ from specviz.alignment.summary import (
     Finding,
     Reason,
     Rejection,
+    Saving,
     Slice,
     Summary,
     Win,
 )
-from specviz.views import alignment, alignment_charts, alignment_texts
+from specviz.views import alignment, alignment_charts, alignment_overview, alignment_texts
 from specviz.views.alignment_texts import DraftView, TextView
 
 NAMES = ("fable-draft", "fable-draft-undistilled", "fable-draft-tiny")
@@ -32,7 +33,21 @@ HOSTILE = '</script><img src=x onerror="alert(1)">\u202e\n'
 WORDS = ("Once", "␣upon", "␣a", "␣time", ",", "␣there", "␣was", "␣a", "␣little", "␣fox", ".", "⏎", "␣Rusty")
 DEPTHS = ("0-15", "16-31", "32-63", "64-127", "128-255")
 COSTS = {"draft_ms": 0.4, "verify_ms": [2.1, 2.3], "context_length": 128, "device": "cpu", "dtype": "float32"}
-REASONS = ("target certain of another token", "draft overconfident", "near-tie", "same favourite, other odds", "spread")
+REASONS = (
+    "target certain, draft picks another",
+    "draft overconfident",
+    "near-tie",
+    "same favourite, other odds",
+    "spread",
+)
+
+
+SAVINGS = (
+    Saving("class", "word", 60.5, 0.6),
+    Saving("class", "name", 40.3, 0.4),
+    Saving("reason", "near-tie", 70.0, 1.0),
+)
+LOOKED_FOR = ("a damaged layer", "another chat form", "places out of reach")
 
 
 def interval(value, reach):
@@ -67,11 +82,11 @@ def draft(name, alpha, fastest=1.4, **changes):
     reasons = tuple(Reason(reason, 0.2, 120 + at, f"in words: {reason}") for at, reason in enumerate(REASONS))
     made = DraftSummary(
         name=name, num_tokens=2560, num_prompts=40, alpha=alpha, alpha_interval=interval(alpha, 0.03),
-        greedy_agreement=alpha - 0.04, mean_keep=alpha + 0.01,
+        greedy_agreement=alpha - 0.04, mean_keep=alpha + 0.01, calls=900.0,
         tokens_per_call=tuple((1 - alpha ** (k + 1)) / (1 - alpha) for k in range(1, 17)),
         speedups=tuple(fastest - 0.02 * abs(k - 4) for k in range(1, 17)), best_k=(3, 5), readable=1.0, ceiling=1.0,
         calibration=Calibration(bins, 0.11, "A confidence stop would help: 12 % is kept too seldom."),
-        reasons=reasons, costliest=tuple(rejection(name, place) for place in range(20)), findings=(),
+        reasons=reasons, savings=SAVINGS, costliest=tuple(rejection(name, place) for place in range(20)), findings=(),
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -80,7 +95,7 @@ def comparison(a, b, significant=True):
     whole = Difference("all", "all", 40, 0.052, (0.031, 0.074), significant)
     tag = Difference("tag", "code", 11, -0.02, (-0.05, 0.01), None)
     wins = tuple(Win(at, f"story-{at}", 0.2 - at / 100) for at in range(10))
-    return Comparison(a, b, (whole, tag), wins, wins[:3])
+    return Comparison(a, b, "", (whole, tag), wins, wins[:3])
 
 
 def made_summary(**changes):
@@ -88,8 +103,9 @@ def made_summary(**changes):
     drafts = (draft(NAMES[0], 0.71), draft(NAMES[1], 0.62), draft(NAMES[2], 0.48, fastest=0.83))
     made = Summary(
         specviz="0.1.0", created="2026-01-02T03:04:05Z", target="fable-target",
-        sampling={"temperature": 1.0, "top_k": 0, "top_p": 1.0}, seed=0, max_new_tokens=64, k=4, num_prompts=40,
-        num_tokens=2560, num_refused=2, refused=((7, "prompt must be a text (got 3)"), (9, "no prompt")), exact=True,
+        sampling={"temperature": 1.0, "top_k": 0, "top_p": 1.0}, seed=0, max_new_tokens=64, prompts="f" * 16,
+        chat=False, k=4, num_prompts=40, num_tokens=2560, num_cut=0, looked_for=LOOKED_FOR, num_refused=2,
+        refused=((7, "prompt must be a text (got 3)"), (9, "no prompt")), exact=True,
         note="Texts sampled from the target at these settings.", warnings=(),
         costs=dict.fromkeys(NAMES, COSTS),
         drafts=drafts, slices=tuple(each for one in drafts for each in slices_of(one.name, one.alpha)),
@@ -109,7 +125,8 @@ def made_text(number=0, size=64, names=NAMES, **changes):
         )
         for name in names
     ]
-    made = TextView(f"story-{number}", "Tell me about Rusty.\n", words, shares(), words, shares(), drafts)
+    prompt = "Tell me about Rusty the fox.\n"
+    made = TextView(number, f"story-{number}", ["story"], prompt, words, shares(), words, shares(), drafts)
     return replace(made, **changes)
 
 
@@ -141,7 +158,7 @@ def _text(cell):
 
 
 def test_a_report_has_every_part_and_numbers_that_can_be_sent():
-    names = [section["id"] for section in alignment.sections(made_summary(), {"kind": "texts"})]
+    names = [section["id"] for section in alignment.sections(made_summary(), {"kind": "texts", "numbers": []})]
     expected = ["overview", "against", "every-k", "slices", "reasons", "calibration", "costliest", "texts", "how"]
     assert names == expected
     assert "proved" not in said(alignment.sections(made_summary()))
@@ -149,12 +166,89 @@ def test_a_report_has_every_part_and_numbers_that_can_be_sent():
 
 def test_the_table_of_drafts_says_each_number():
     (table, *_) = tables(section_of(made_summary(), "overview")["blocks"])
+    assert table["caption"] == "Bold: agrees most."
     assert texts_of(table["rows"][0]) == [
         "fable-draft", "71\u00a0%", "68\u00a0% to 74\u00a0%", "67\u00a0%", "72\u00a0%", "2.83", "3 to 5", "1.40x", "40",
         "2,560",
     ]  # fmt: skip
     assert table["marked"] == 0
     assert [cell["sort"] for cell in (row[1] for row in table["rows"])] == [0.71, 0.62, 0.48]
+    assert [row[2]["sort"] for row in table["rows"]] == pytest.approx([0.68, 0.59, 0.45])
+
+
+def answers(summary):
+    """The sentences about each draft."""
+    shown = section_of(summary, "overview")["blocks"]
+    return [
+        "".join(block["words"]) for block in shown if block["kind"] == "words" and " agrees " in "".join(block["words"])
+    ]
+
+
+def test_the_overview_answers_its_title_for_each_draft():
+    first, second, third = answers(made_summary())
+    parts = "5.8 fall to target certain, draft picks another, 5.8 to draft overconfident, 5.8 to near-tie"
+    lost = f"Of the 29 points lost, {parts}."
+    classes = "Of the classes of tokens, name holds 57\u00a0% of the loss; name agrees least (51\u00a0%)."
+    best = "Best: K = 4, 1.40x the speed of one by one (predicted)."
+    assert first == f"fable-draft agrees 71\u00a0%. {lost} {classes} {best}"
+    assert third.endswith("Best: K = 4, 0.83x the speed of one by one (predicted), slower.")
+    assert "".join(section_of(made_summary(), "overview")["blocks"][2]["words"]) == first
+    assert second.startswith("fable-draft-undistilled agrees 62")
+
+
+def test_a_class_of_few_tokens_is_not_called_the_one_that_agrees_least():
+    few = tuple(replace(each, num_tokens=29) if each.value == "name" else each for each in made_summary().slices)
+    assert "; word agrees least (73\u00a0%)" in answers(made_summary(slices=few))[0]
+
+
+@pytest.mark.parametrize(
+    ("fastest", "words"),
+    [
+        (
+            (1.4, 1.27),
+            "The predicted speedups of a and b differ by less than 10\u00a0%: that is not worth naming one fastest.",
+        ),
+        ((1.4, 1.25), "a is predicted to be fastest of the 2, 1.40x."),
+        ((0.9, 0.8), "a is predicted to be fastest of the 2, 0.90x: still slower than one by one."),
+    ],
+)
+def test_who_is_fastest_is_said_only_where_it_can_be_told(fastest, words):
+    pair = tuple(draft(name, 0.6, fastest=speed) for name, speed in zip("ab", fastest, strict=True))
+    shown = section_of(made_summary(drafts=pair, comparisons=(), slices=()), "overview")["blocks"]
+    assert words in ["".join(block["words"]) for block in shown if block["kind"] == "words"]
+
+
+def test_what_was_read_looked_for_and_left_out_is_said_first():
+    words = "".join(section_of(made_summary(num_cut=12), "overview")["blocks"][0]["words"])
+    assert words == (
+        "40 of 42 prompts (2 could not be used, see below), 2,560 tokens of text by fable-target, temperature 1. "
+        "12 texts end where the target's context ends. "
+        "Looked for: a damaged layer, another chat form, places out of reach. None found."
+    )
+    whole = "".join(
+        section_of(made_summary(num_refused=0, num_prompts=1, num_tokens=1), "overview")["blocks"][0]["words"]
+    )
+    assert whole.startswith("1 prompt, 1 token of text by")
+
+
+def test_nothing_is_called_found_or_not_found_where_nothing_was_looked_for():
+    words = said(section_of(made_summary(looked_for=()), "overview"))
+    assert "Too few prompts to look for" in words
+    assert "None found" not in words
+
+
+def test_spare_fields_of_the_file_are_told_where_the_making_is_told():
+    spare = f"{alignment_overview.IGNORED}: colour"
+    summary = made_summary(warnings=(spare, "templates differ"))
+    assert spare in said(section_of(summary, "how"))
+    assert spare not in said(section_of(summary, "overview"))
+    assert "templates differ" in said(section_of(summary, "overview"))
+
+
+def test_a_machine_is_called_what_it_is():
+    costs = {"a": {**COSTS, "device": "x86_64"}, "b": {**COSTS, "device": "Some GPU"}}
+    table = list(tables(section_of(made_summary(costs=costs), "how")["blocks"]))[1]
+    assert [row[4] for row in table["rows"]] == ["CPU (x86_64)", "Some GPU"]
 
 
 def test_a_draft_that_does_not_pay_is_said_as_plainly_as_one_that_does():
@@ -168,7 +262,8 @@ def test_without_costs_no_speedup_is_given():
     bare = replace(draft("only", 0.7), speedups=None, best_k=None)
     summary = made_summary(drafts=(bare,), costs={}, comparisons=())
     words = said(section_of(summary, "overview"))
-    assert "No speedup is given" in words
+    assert "No speedup is given where costs are not known: made with --no-costs." in words
+    assert "press Measure costs above for each draft, then Analyse again" in said(alignment.compact(summary))
     assert "not known" in words
     charts = [block for block in section_of(summary, "every-k")["blocks"] if block["kind"] == "chart"]
     assert [chart["figure"]["layout"]["meta"]["title"] for chart in charts] == ["Tokens per target call"]
@@ -206,12 +301,15 @@ def test_findings_warnings_and_refused_lines_stand_in_the_overview():
         ("differs", "fable-draft: layer 3 differs from its neighbours"),
         ("unsure", "templates differ"),
     ]
-    assert "None of the faults" not in said(shown)
+    assert "None found" not in said(shown)
+    assert "Found: 1, see below." in said(shown)
     assert "Lines that could not be used: 2" in said(shown)
 
 
-def test_what_is_not_a_number_is_a_dash_and_sorts_last():
-    unknown = {"alpha": math.nan, "alpha_interval": None, "mean_keep": math.nan, "greedy_agreement": math.nan}
+@pytest.mark.parametrize("nothing", [math.nan, None])
+def test_what_is_not_a_number_is_a_dash_and_sorts_last(nothing):
+    unknown = dict.fromkeys(("alpha", "alpha_interval", "mean_keep", "greedy_agreement", "ceiling"), nothing)
+    unknown["alpha_interval"] = None
     lame = replace(draft("lame", 0.5), **unknown, tokens_per_call=(math.nan,) * 16)
     shown = alignment.sections(made_summary(drafts=(lame, draft("other", 0.6)), slices=()))
     (table, *_) = tables(shown[0]["blocks"])
@@ -255,6 +353,8 @@ def test_the_page_shows_the_same_blocks_as_the_report():
 def test_reasons_keep_their_colour_and_order_from_draft_to_draft():
     two = (draft("a", 0.6), draft("b", 0.5))
     two = (two[0], replace(two[1], reasons=tuple(replace(each, share=0.1) for each in reversed(two[1].reasons[1:]))))
+    table = next(tables(section_of(made_summary(drafts=two), "reasons")["blocks"]))
+    assert [texts_of(row)[2] for row in table["rows"]] == [*REASONS, *REASONS[1:]]
     bars = next(b for b in section_of(made_summary(drafts=two), "reasons")["blocks"] if b["kind"] == "bars")
     tones = [tone for tone, _ in bars["key"]]
     assert [words for _, words in bars["key"]] == list(REASONS)
@@ -270,6 +370,65 @@ def test_a_difference_that_rounds_to_nothing_has_no_minus():
     pair = replace(pair, slices=(replace(pair.slices[0], difference=-0.0001, interval=(-0.0002, 0.0001)),))
     (table, *_) = tables(section_of(made_summary(comparisons=(pair,)), "against")["blocks"])
     assert texts_of(table["rows"][0])[3:5] == ["+0.0 points", "+0.0 to +0.0"]
+    assert table["rows"][0][4]["sort"] == -0.0002
+
+
+def test_how_many_places_a_comparison_is_over_is_said():
+    pair = replace(comparison("a", "b"), words="Over the 120 places that all drafts can read.")
+    words = [block["words"] for block in section_of(made_summary(comparisons=(pair, pair)), "against")["blocks"]
+             if block["kind"] == "words"]  # fmt: skip
+    assert words == [pair.words]
+
+
+def test_a_slice_of_few_tokens_or_of_endings_has_no_k_and_no_speed():
+    base = slices_of("a", 0.6)[-3]
+    assert base.kind == "class"
+    few = [replace(base, num_tokens=30), replace(base, num_tokens=29), replace(base, value="special")]
+    shown = section_of(made_summary(drafts=(draft("a", 0.6),), slices=tuple(few), comparisons=()), "slices")
+    assert [texts_of(row)[6:8] for row in next(tables(shown["blocks"]))["rows"]] == [
+        ["4", "1.45x"],
+        ["–", "–"],
+        ["–", "–"],
+    ]
+
+
+def test_a_confidence_stop_is_judged_in_a_sentence_and_no_gap_is_called_an_error():
+    shown = section_of(made_summary(), "calibration")
+    verdicts = ["".join(block["words"]) for block in shown["blocks"] if block["kind"] == "verdict"]
+    assert verdicts[0] == "fable-draft: A confidence stop would help: 12 % is kept too seldom."
+    table = next(tables(shown["blocks"]))
+    assert table["columns"] == ["draft model", "mean gap between confidence and kept (ECE)"]
+    assert "kept above confidence is no fault" in shown["lead"]
+
+
+def test_the_costliest_say_what_they_come_to_and_what_there_is_to_save():
+    one = made_summary(drafts=(draft("a", 0.6),), comparisons=())
+    shown = section_of(one, "costliest")["blocks"]
+    saved = sum(each.saved for each in one.drafts[0].costliest)
+    assert "".join(shown[0]["words"]) == f"a: these 20 save {saved:.1f} of 900 target calls (1.7\u00a0%)."
+    savings, listed = tables(shown)
+    assert [texts_of(row) for row in savings["rows"]] == [
+        ["class: word", "60.5", "60\u00a0%"],
+        ["class: name", "40.3", "40\u00a0%"],
+        ["reason: near-tie", "70.0", "100\u00a0%"],
+    ]  # fmt: skip
+    assert [row[3]["text"] for row in listed["rows"]] == [str(place + 1) for place in range(20)]
+
+
+def opens(shown):
+    return [cell["opens"] for table in tables(shown) for row in table["rows"] for cell in row
+            if isinstance(cell, dict) and "opens" in cell]  # fmt: skip
+
+
+def test_a_text_that_the_page_shows_is_opened_at_its_token():
+    summary = made_summary()
+    assert all(opens(section["blocks"]) == [] for section in alignment.sections(summary))
+    block = {"kind": "texts", "numbers": [7, 3]}
+    shown = {section["id"]: section["blocks"] for section in alignment.sections(summary, block)[:-2]}
+    assert opens(shown["costliest"]) == [{"text": at, "draft": one, "token": at} for one in range(3) for at in (3, 7)]
+    assert opens(shown["against"]) == [{"text": at, "draft": 0, "token": 0} for at in (3, 7)] * 2
+    folds = [block["blocks"] for block in alignment.compact(summary, block) if block["kind"] == "details"]
+    assert sum(map(len, map(opens, folds))) == 10
 
 
 # ---- charts ---------------------------------------------------------------------------------------------------------
@@ -299,6 +458,17 @@ def test_a_bin_that_nothing_fell_into_is_not_drawn():
     assert chart["data"][1]["y"] == [round(each.kept, 4) for each in bins[1:]]
 
 
+def test_the_numbers_of_a_chart_are_words_too():
+    one, two = made_summary().drafts[:2]
+    bins = (replace(one.calibration.bins[0], share=0.12345, kept=0.6789, confidence=0.5),)
+    calibrated = replace(one, calibration=replace(one.calibration, bins=bins))
+    charts = [alignment_charts.tokens_chart((one, two)), alignment_charts.speed_chart((one, two))]
+    charts.append(alignment_charts.calibration_chart(calibrated))
+    told = [[chart["data"][trace][name][0][inner] for _, trace, name, inner in chart["layout"]["meta"]["table"][1:]]
+            for chart in charts]  # fmt: skip
+    assert told == [["1.71", "1.62"], ["1.34", "1.34", "1.00"], ["50\u00a0%", "68\u00a0%", "12\u00a0%"]]
+
+
 @pytest.mark.parametrize("make", [alignment_charts.tokens_chart, alignment_charts.speed_chart])
 def test_drafts_are_never_told_apart_by_colour_alone(make):
     lines = make(made_summary().drafts)["data"][:3]
@@ -320,7 +490,12 @@ def test_every_token_tells_what_both_models_said():
     assert (len(block["entries"]), len(block["chunks"]), block["rest"]) == (20, 2, "")
     words, shown = word_columns(block, 18)
     wanted = texts[18]
-    assert [words[each] for each in shown["facts"][0]] == list(wanted.labels)
+    assert [words[each] for each in shown["facts"][0]] == [str(place) for place in range(1, 24)]
+    assert [words[each] for each in shown["facts"][1]] == list(wanted.labels)
+    assert block["numbers"] == list(range(20))
+    assert block["entries"][18][1].startswith(
+        "story · Tell me about Rusty the fox. · 23 tokens, agreement: fable-draft "
+    )
     for one, given in zip(shown["drafts"], wanted.drafts, strict=True):
         assert len(one["steps"]) == len(wanted.labels) == 23
         for sign, overlap in zip(one["steps"], given.overlap, strict=True):
@@ -340,6 +515,14 @@ def test_places_that_the_draft_cannot_read_are_marked_and_left_out_of_the_mean()
     words, shown = word_columns(block, 0)
     assert shown["drafts"][0]["steps"] == "42xx"
     assert words[shown["drafts"][0]["words"]] == "a: agreement 70\u00a0% on this text, over 2 tokens."
+
+
+def test_the_list_of_texts_is_kept_short():
+    text = made_text(1, 1, ("a",), prompt="so \n" * 99, tags=["t"] * 9)
+    ((_, words),) = alignment_texts.texts_block([text], ["a"], 1)["entries"]
+    assert words.count("t · ") == 8
+    assert words.count("so") == 20
+    assert " · 1 token, agreement: a " in words
 
 
 def test_a_page_of_texts_stops_at_its_limit_and_says_so():
@@ -377,7 +560,7 @@ def test_views_are_read_from_the_rows_of_the_tables():
                 }  # fmt: skip
                 for name in tokens:
                     tokens[name].append(row.get(name))
-    prompts = {"prompt": [0, 0, 1, 1, 2, 2], "id": [f"story-{at // 2}" for at in range(6)],
+    prompts = {"prompt": [0, 0, 1, 1, 2, 2], "id": [f"story-{at // 2}" for at in range(6)], "tags": ["story"] * 6,
                "prompt_text": [view.prompt for view in views for _ in range(2)]}  # fmt: skip
     found = list(alignment_texts.of_tables(ShardTables(tokens, prompts, {}, {}, (), ())))
     both = (alignment_texts.texts_block(each, NAMES[:2], 3) for each in (views, found))

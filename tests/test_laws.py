@@ -25,7 +25,7 @@ LIGHT = [*STANDARD, "measures", "theory", "whatif", "judged", "planning", "break
 HEADLESS = ["engine", "session", "api", "alignment", "doctor", "bench", "speed", "cli", "checks", "costing"]
 ALIGNMENT_WITHOUT_MODELS = [
     *["rows", "columns", "summary", "prompt_files", "prompt_rows", "reasons", "tables", "slices", "totals", "findings"],
-    *["comparing", "gathering", "parts", "outputs", "executors", "command"],
+    *["comparing", "gathering", "parts", "outputs", "executors", "command", "arrow_tables", "holding", "summary_text"],
 ]
 MAY_IMPORT_TRANSFORMERS = ["lm", "models", "text", "drafters", "score", "zoo"]
 MEASURES_TRANSFORMERS = ["bench", "bench_report"]  # its own `generate` is the peer that they time

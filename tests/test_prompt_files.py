@@ -195,7 +195,7 @@ def test_sets_that_were_joined_are_read_row_by_row():
         ({**GSM8K, "question": 3}, "content of message 1 as a text .got 3"),
         (3, "must be a JSON object .got int"),
         (object(), "cannot be written as JSON"),
-        ({"prompt": "x", "id": float("nan")}, "holds NaN"),
+        ({"prompt": "x", "tags": {"a": float("nan")}}, "holds NaN"),
         ({"prompt": "\ud800"}, "half a surrogate pair"),
         ({"prompt": "x", "id": 10**5000}, "JSON|digits|number"),
     ],
@@ -341,3 +341,68 @@ def test_memory_does_not_grow_with_the_texts(written):
         return most
 
     assert peak(800) - peak(200) < 600 * 400  # bytes: the ids and no texts of 10,000 characters
+
+
+# ---- data frames ----------------------------------------------------------------------------------------------------
+
+
+def test_a_data_frame_is_its_rows_and_a_cell_without_a_value_is_none():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "prompt": ["a", "b", "c"],
+            "id": [7, None, 9],
+            "tags": pandas.Series([["x", "y"], None, ["z"]], dtype=object),
+            "completion": pandas.Series([None, [3, 1], None], dtype=object),
+            "size": pandas.array([1, None, 3], dtype="Int64"),
+        }
+    )
+    got = of_values(frame)
+    assert (got.num_rows, got.num_refused, got.ignored) == (3, 0, ("size",))
+    rows = list(got.rows())
+    assert [(row.prompt, row.id, row.tags) for row in rows] == [
+        ("a", "7", ("x", "y")),
+        ("b", "1", ()),
+        ("c", "9", ("z",)),
+    ]
+    assert [row.completion for row in rows] == [None, (3, 1), None]
+
+
+def test_times_of_a_data_frame_are_texts():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"prompt": ["a", "b"], "id": pandas.to_datetime(["2020-01-31", None])})
+    assert [row.id for row in of_values(frame).rows()] == ["2020-01-31T00:00:00", "1"]
+
+
+def test_records_of_a_frame_with_nan_and_numpy_values_are_rows():
+    pandas, numpy = pytest.importorskip("pandas"), pytest.importorskip("numpy")
+    frame = pandas.DataFrame({"prompt": ["a", "b"], "tags": ["x", None], "id": [1.0, float("nan")]})
+    assert [row.id for row in of_values(frame.to_dict("records")).rows()] == ["1", "1 (2)"]
+    row = only({"prompt": "a", "id": numpy.int64(4), "completion": numpy.array([1, 2])})
+    assert (row.id, row.completion) == ("4", (1, 2))
+
+
+def test_a_frame_that_gives_its_rows_by_itself_is_asked_for_them():
+    class Frame(list):
+        columns = ("prompt",)
+
+        def to_dicts(self):
+            return [{"prompt": "a"}, {"prompt": "b"}]
+
+    assert [row.prompt for row in of_values(Frame()).rows()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("value", [0.5, float("inf"), 1e300, True])
+def test_an_id_that_is_no_whole_number_is_refused(value):
+    assert refused({"prompt": "x", "id": value})
+
+
+@pytest.mark.parametrize("values", ["a", {"prompt": "a"}, 5, None])
+def test_what_is_no_list_is_refused(values):
+    with pytest.raises(ValueError, match="must be a list of texts or mappings"):
+        of_values(values)
+
+
+def test_the_home_of_nobody_is_refused_in_words():
+    with pytest.raises(SpecvizError, match=r"prompts\.jsonl cannot be read: there is no such home folder"):
+        open_prompts("~nobody-is-called-so/prompts.jsonl")

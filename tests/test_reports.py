@@ -143,6 +143,43 @@ def test_stopping_ends_the_work_after_its_turn_and_keeps_what_it_found(report, e
     assert lines(look(report)[0]["sections"][1]) == ["turn 1"]
 
 
+def keeping(bench):
+    """A section that finds "result 1", "result 2", ... with a word before of how far it is."""
+    results = iter(range(1, 9))
+
+    def work(look, values):
+        for done in (1, 2):
+            yield blocks.section("finds", "Finds", "", [], [blocks.progress(done, 2, f"{done} of 2")])
+        yield words("finds", f"result {next(results)}")
+
+    section = Section("finds", lambda look: None, lambda look: words("finds", "not yet"), {"go": work}, keeps=True)
+    return Report([section], Registry(), bench)
+
+
+def test_what_was_found_stays_below_new_work_until_there_is_more(bench):
+    report = keeping(bench)
+    look(report)
+    shown = [
+        lines(message["sections"][0]) for message in messages(act(report, "finds")) + messages(act(report, "finds"))
+    ]
+    first = [["1 of 2", "not yet"], ["2 of 2", "not yet"], ["result 1"], ["result 1"]]
+    again = [["1 of 2", "result 1"], ["2 of 2", "result 1"], ["result 2"], ["result 2"]]
+    assert shown == first + again
+
+
+def test_stopped_work_is_called_stopped_and_what_was_found_stays(bench):
+    report = keeping(bench)
+    look(report)
+    assert messages(act(report, "finds"))[-1]["say"] == "Finds: done"
+    working = act(report, "finds")
+    next(working)
+    report.halt("one")
+    last = messages(working)[-1]
+    assert last["say"] == "Finds: stopped"
+    assert lines(last["sections"][0]) == ["1 of 2", "result 1"]
+    assert last["sections"][0]["controls"] != []
+
+
 def test_a_browser_that_goes_away_ends_its_work(report, ended, bench):
     look(report)
     working = act(report, "counts")

@@ -14,11 +14,23 @@
 
   const LONG = 44;                                    // characters of a cell that may be broken into lines
 
-  // a cell: a text, or {text, tone, sort}, where the text may be a list of which every second one is set off
-  function cell(tag, value) {
-    const { text: words, tone } = value !== null && typeof value === 'object' ? value : { text: value };
+  // a button that opens a text of this page at a token; the block that has the text hears of it
+  function opener(text, opens, root) {
+    const press = Object.assign(element('button', 'sv-open', text), { type: 'button' });
+    press.addEventListener('click', () => root.dispatchEvent(new CustomEvent('sv-open', { detail: opens })));
+    return press;
+  }
+
+  // a cell: a text, or {text, tone, sort, opens}, where the text may be a list of which every second one is set off
+  function cell(tag, value, root) {
+    const { text: words, tone, opens } = value !== null && typeof value === 'object' ? value : { text: value };
     if (Array.isArray(words)) return worded(tag, 'sv-long', words);
     const text = words === null ? '–' : String(words);
+    if (opens) {
+      const holder = element(tag);
+      holder.append(opener(text, opens, root));
+      return holder;
+    }
     if (!tone) return element(tag, text.length > LONG ? 'sv-long' : '', text);
     const made = element(tag);
     made.append(element('span', `sv-tone sv-tone-${tone}`, text));
@@ -54,12 +66,20 @@
     });
   }
 
-  function table({ columns, rows, caption, marked, sortable }) {
+  // a part that scrolls by itself is reached by the keyboard, and has a name
+  function scrolling(box, name) {
+    box.tabIndex = 0;
+    box.setAttribute('role', 'region');
+    box.setAttribute('aria-label', name || 'table');
+    return box;
+  }
+
+  function table({ columns, rows, caption, marked, sortable }, { root, title: around }) {
     const box = element('div', 'sv-block sv-table-scroll'), made = element('table'), head = element('tr');
     head.append(...columns.map((title) => Object.assign(element('th', '', title), { scope: 'col' })));
     const lines = rows.map((cells, place) => {
       const line = element('tr', place === marked ? 'sv-marked' : '');
-      line.append(...cells.map((value, column) => cell(column ? 'td' : 'th', value)));
+      line.append(...cells.map((value, column) => cell(column ? 'td' : 'th', value, root)));
       return line;
     });
     const top = element('thead'), body = element('tbody');
@@ -67,9 +87,8 @@
     body.append(...lines);
     if (sortable) sortHead([...head.children], rows, lines, body);
     made.append(...(caption ? [element('caption', '', caption)] : []), top, body);
-    box.tabIndex = 0;
     box.append(made);
-    return box;
+    return scrolling(box, caption || around);
   }
 
   function bar({ label, parts, values, tick }) {
@@ -90,13 +109,13 @@
     return line;
   }
 
-  function bars({ rows, heads, key }) {
-    const box = element('div', 'sv-block sv-bars-table'), made = element('table');
+  function bars({ rows, heads, key, first: named }, { title: around }) {
+    const holder = element('div', 'sv-block sv-bars'), box = element('div', 'sv-bars-table'), made = element('table');
     if (heads.length) {
       const head = element('tr'), top = element('thead');
       const empty = () => { const corner = element('th'); corner.append(element('span', 'sv-hidden', 'bar')); return corner; };
       const first = element('th');
-      first.append(element('span', 'sv-hidden', 'token'));
+      first.append(element('span', 'sv-hidden', named));
       head.append(first, empty(), ...heads.map((title) => Object.assign(element('th', '', title), { scope: 'col' })));
       top.append(head);
       made.append(top);
@@ -104,8 +123,8 @@
     const body = element('tbody');
     body.append(...rows.map(bar));
     made.append(body);
-    box.tabIndex = 0;
     box.append(made);
+    holder.append(scrolling(box, around));
     if (key.length) {
       const list = element('ul', 'sv-bars-key');
       list.append(...key.map(([tone, words]) => {
@@ -113,9 +132,9 @@
         entry.append(element('span', tone === 'tick' ? 'sv-key-tick' : `sv-key-fill sv-fill-${tone}`), element('span', '', words));
         return entry;
       }));
-      box.append(list);
+      holder.append(list);
     }
-    return box;
+    return holder;
   }
 
   function verdict({ state, words }) {
@@ -211,7 +230,7 @@
 
   function details({ title, blocks }, host) {
     const made = element('details', 'sv-block sv-fold');
-    const inner = blocks.map((block) => make(block, host));
+    const inner = blocks.map((block) => make(block, { ...host, title }));
     made.append(element('summary', '', title), ...inner);
     made.release = () => inner.forEach((each) => each.release?.());
     made.repaint = () => inner.forEach((each) => each.repaint?.());
@@ -224,7 +243,8 @@
     texts: (block, host) => window.specviz.tokenTexts(block, host),
   };
 
-  // host: {root, halt}. What is made may have `release`, when it goes, and `repaint`, when the theme has changed.
+  // host: {root, halt, title}, title: of what stands around. What is made may have `release`, when it goes, and
+  // `repaint`, when the theme has changed.
   function make(block, host) {
     return MAKERS[block.kind](block, host);
   }

@@ -21,7 +21,7 @@
     },
     lines({ name, label, value, hint, most }) {
       const field = element('label', 'sv-control sv-control-lines'), box = element('textarea');
-      Object.assign(box, { name, value, placeholder: hint, maxLength: most, rows: 3 });
+      Object.assign(box, { name, value, placeholder: hint, maxLength: most + 1, rows: 3 });   // one too many is refused in words
       field.append(element('span', '', label), box);
       return field;
     },
@@ -40,35 +40,65 @@
     return Object.fromEntries(fields.map(({ name, value }) => [name, value]));
   }
 
+  // what a field holds, put into another one that can hold it
+  function keepValue(from, to) {
+    const one = from.querySelector('input, select, textarea'), other = to.querySelector('input, select, textarea');
+    if (other.options && ![...other.options].some(({ value }) => value === one.value)) return;
+    other.value = one.value;
+  }
+
+  // exactly these nodes, in this order; what stands in its place already is not touched
+  function arrange(holder, nodes) {
+    for (const child of [...holder.children]) if (!nodes.includes(child)) child.remove();
+    nodes.forEach((node, place) => { if (holder.children[place] !== node) holder.insertBefore(node, holder.children[place] || null); });
+  }
+
   function section(host) {
     const node = element('section', 'sv-card sv-section'), title = element('h2'), lead = element('p', 'sv-section-lead');
     const controls = element('div', 'sv-controls'), body = element('div', 'sv-blocks');
-    let shownControls = '', shown = [];                  // per block: its data as text, and what was made of it
+    const within = { ...host, title: '' };
+    let fields = [], shown = [];                         // per control, per block: its data as text, and what was made of it
     node.append(title, lead, controls, body);
 
+    const send = (does) => {
+      const values = valuesOf(controls);
+      if (values) host.act(node.dataset.section, does, values);
+    };
+
+    // a field keeps what a person has set, unless the value that it was given has changed
     function setControls(list) {
-      if (JSON.stringify(list) === shownControls) return;
-      shownControls = JSON.stringify(list);
-      const send = (does) => {
-        const values = valuesOf(controls);
-        if (values) host.act(node.dataset.section, does, values);
-      };
-      controls.replaceChildren(...list.map((each) => MAKERS[each.kind](each, send)));
+      fields = list.map((control) => {
+        const text = JSON.stringify(control);
+        const before = fields.find(({ control: { kind, name, do: does } }) => kind === control.kind && name === control.name && does === control.do);
+        if (before && before.text === text) return before;
+        const fresh = { control, text, node: MAKERS[control.kind](control, send) };
+        if (before && control.name && before.control.value === control.value) keepValue(before.node, fresh.node);
+        return fresh;
+      });
+      arrange(controls, fields.map((each) => each.node));
       controls.hidden = !list.length;
     }
 
     function setBlocks(list) {
-      const made = list.map((block, place) => {
-        const text = JSON.stringify(block), before = shown[place];
-        if (before && before.text === text) return before;
-        const fresh = { text, node: window.specviz.blocks.make(block, host) };
-        if (before && before.node.open) fresh.node.open = true;
-        return fresh;
+      const left = new Set(shown);
+      const taken = (fits) => {
+        const found = [...left].find(fits);
+        left.delete(found);
+        return found;
+      };
+      const made = list.map((block) => {
+        const text = JSON.stringify(block), same = taken((before) => before.text === text);
+        return same || { text, title: block.title, node: null, block };
       });
-      for (const before of shown) if (!made.includes(before)) before.node.release?.();
-      made.forEach(({ node: each }, place) => { if (body.children[place] !== each) body.insertBefore(each, body.children[place] || null); });
-      while (body.children.length > made.length) body.lastElementChild.remove();
-      shown = made;
+      for (const fresh of made.filter(({ node: each }) => !each)) {
+        const before = fresh.title && taken(({ title: name }) => name === fresh.title);
+        fresh.node = window.specviz.blocks.make(fresh.block, within);
+        if (before && before.node.open) fresh.node.open = true;
+        before?.node.release?.();
+      }
+      for (const before of left) before.node.release?.();
+      arrange(body, made.map(({ node: each }) => each));
+      shown = made.map(({ text, title: name, node: each }) => ({ text, title: name, node: each }));
     }
 
     return {
@@ -76,7 +106,7 @@
       repaint: () => shown.forEach(({ node: each }) => each.repaint?.()),
       set(props) {
         node.dataset.section = props.id;
-        title.textContent = props.title;
+        title.textContent = within.title = props.title;
         window.specviz.sentence(lead, Array.isArray(props.lead) ? props.lead : [props.lead]);
         lead.hidden = !props.lead.length;
         setControls(props.controls);

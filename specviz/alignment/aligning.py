@@ -20,6 +20,7 @@ from ..errors import SpecvizError
 from ..request import Request
 from . import outputs
 from .executors import Executor, Map, local
+from .holding import holding
 from .identity import Identity, introduce
 from .parts import Job, JobFolder
 from .prompt_files import PromptSet, of_values, open_prompts
@@ -30,8 +31,11 @@ from .working import Progress, Runner, Work
 if TYPE_CHECKING:
     import pandas
 
+    Prompts = str | Path | PromptSet | Sequence[str | Mapping[str, Any]] | pandas.DataFrame
+
 MOST_DRAFTS = 8
 MOST_BATCH = 4096
+MOST_LIMIT = 1_000_000_000
 SHARD_SIZE = 32
 
 
@@ -68,12 +72,7 @@ class Alignment:
         return pandas.read_parquet(self.folder / f"{name}.parquet")
 
 
-def align(
-    prompts: str | Path | Sequence[str | Mapping[str, Any]],
-    *,
-    on_progress: Callable[[Progress], None] | None = None,
-    **options: Any,
-) -> Alignment:
+def align(prompts: Prompts, *, on_progress: Callable[[Progress], None] | None = None, **options: Any) -> Alignment:
     """Does the whole job and returns its result. Takes the arguments of `aligning`. Raises SpecvizError."""
     for progress in aligning(prompts, **options):
         if on_progress is not None:
@@ -82,7 +81,7 @@ def align(
 
 
 def aligning(
-    prompts: str | Path | Sequence[str | Mapping[str, Any]],
+    prompts: Prompts,
     *,
     target=None,
     draft=None,
@@ -104,55 +103,72 @@ def aligning(
 ) -> Iterator[Progress]:
     """The job step by step, one shard of `shard_size` prompts at most between two results.
 
-    prompts: a file of JSON lines, or texts and mappings in memory; limit: only so many of them. target, draft: as for
-    `run`; draft may be a list of them. out: the folder of the job, None for a temporary one. costs: per draft; None
-    measures them where the shards run, and {} does without speeds. executor: `executors.local` or one that starts
-    `executors.on_ray`. overwrite: what an earlier job left in `out` is removed. Raises SpecvizError.
+    prompts: a file of JSON lines; texts, mappings or a data frame in memory; or a PromptSet. limit: only so many of
+    them. target, draft: as for `run`; draft may be a list of them. out: the folder of the job, None for a temporary
+    one. costs: per draft; None measures them where the shards run, and {} does without speeds. executor:
+    `executors.local` or one that starts `executors.on_ray`. overwrite: what an earlier job left in `out` is removed.
+    Raises SpecvizError.
     """
-    if k not in KS:
-        raise SpecvizError(f"k must be a whole number from {KS[0]} to {KS[-1]} (got {k!r})")
-    request = Request(prompt="of a file", target="a model", k=k, temperature=temperature, top_k=top_k, top_p=top_p,
-                      seed=seed, max_new_tokens=max_new_tokens, chat=chat).checked()  # fmt: skip
-    _check_size("batch", batch, MOST_BATCH)
-    _check_size("shard_size", shard_size, MOST_BATCH)
+    fields = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "chat": chat}
+    request = _request(k=k, max_new_tokens=max_new_tokens, **fields)
+    _check_work(batch, shard_size, limit, costs)
+    wanted = _wanted(target, draft, in_memory=executor is local)
     rows = _prompt_set(prompts)
-    wanted = _wanted(target, draft)
-    if executor is not local:
-        _check_names(wanted)
-    if limit is not None:
-        _check_size("limit", limit, len(rows))
-    home = TemporaryDirectory(prefix="specviz-align-") if out is None else None
-    folder = Path(out if home is None else home.name)
+    num_rows = min(limit or len(rows), len(rows))
+    folder, home = _folder(out)
     with executor() as each:
-        models = yield from _introduced(each, wanted, limit or len(rows))
-        request = replace(request, prompt="", target=models[0].name, time_limit_s=None)
-        contents = tuple((model.name, model.content) for model in models)
-        job = Job(request, contents, rows.fingerprint, limit or len(rows), shard_size, _told(costs), __version__)
+        models = yield from _introduced(each, wanted, num_rows)
         given = None if costs is None else _given_costs(costs, models)
-        work = Work(JobFolder(folder, job, overwrite=overwrite), rows, models, batch, Runner(each, wanted))
-        if not work.folder.is_finished:
-            yield from work.prepare(given)
-            yield from work.read()
-            yield from work.put_together(keep_parts)
-    summary = outputs.read_summary(folder / "summary.json")
-    result = Alignment(summary, folder, home)
-    yield Progress("done", job.num_rows, job.num_rows, work.num_tokens, result=result)
+        job = _job(request, models, rows, num_rows, shard_size, _told(costs))
+        with holding(folder):
+            work = Work(JobFolder(folder, job, overwrite=overwrite), rows, models, batch, Runner(each, wanted))
+            yield from work.steps(given, keep_parts)
+    result = Alignment(outputs.read_summary(folder / "summary.json"), folder, home)
+    yield Progress("done", num_rows, num_rows, work.num_tokens, result=result)
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
 
 
-def _check_size(name: str, value: object, most: int) -> None:
+def _request(*, k: object, **options: Any) -> Request:
+    """Without a prompt and a target. Raises SpecvizError."""
+    asked = Request(prompt="of a file", target="a model", k=_size("k", k, KS[-1]), **options).checked()
+    return replace(asked, prompt="", time_limit_s=None)
+
+
+def _check_work(batch: object, shard_size: object, limit: object, costs: object) -> None:
+    _size("batch", batch, MOST_BATCH)
+    _size("shard_size", shard_size, MOST_BATCH)
+    if limit is not None:
+        _size("limit", limit, MOST_LIMIT)
+    fits = isinstance(costs, Mapping) and all(isinstance(own, Costs) for own in costs.values())
+    if costs is not None and not fits:
+        raise SpecvizError("costs must be None, or a mapping of drafts to Costs, as specviz.costs measures them")
+
+
+def _size(name: str, value: object, most: int) -> int:
     if type(value) is not int or not 1 <= value <= most:
         raise SpecvizError(f"{name} must be a whole number from 1 to {most:,} (got {value!r:.40})")
+    return value
 
 
-def _prompt_set(prompts: str | Path | Sequence[str | Mapping[str, Any]]) -> PromptSet:
+def _folder(out: object) -> tuple[Path, TemporaryDirectory | None]:
+    if out is None:
+        home = TemporaryDirectory(prefix="specviz-align-")
+        return Path(home.name), home
+    if not isinstance(out, (str, Path)):
+        raise SpecvizError(f"out must be the name of a folder (got {out!r:.80})")
+    return Path(out), None
+
+
+def _prompt_set(prompts: Prompts) -> PromptSet:
+    if isinstance(prompts, PromptSet):
+        return prompts
     return open_prompts(prompts) if isinstance(prompts, (str, Path)) else of_values(prompts)
 
 
-def _wanted(target: Any, draft: Any) -> tuple[Any, ...]:
-    """The target and the drafts, as the caller named them."""
+def _wanted(target: Any, draft: Any, *, in_memory: bool) -> tuple[Any, ...]:
+    """The target and the drafts, as the caller named them. in_memory: whether they may be models in memory."""
     default_target, default_draft = catalog.default_pair()
     if draft is None and target not in (None, default_target):
         raise SpecvizError("name at least one draft model for a target of your own (got none)")
@@ -161,17 +177,26 @@ def _wanted(target: Any, draft: Any) -> tuple[Any, ...]:
         drafts = tuple(draft)
     if not 1 <= len(drafts) <= MOST_DRAFTS:
         raise SpecvizError(f"from 1 to {MOST_DRAFTS} drafts can be compared at once (got {len(drafts)})")
-    return (default_target if target is None else target, *drafts)
+    wanted = tuple(_model(each) for each in (default_target if target is None else target, *drafts))
+    if not (in_memory or all(isinstance(each, str) for each in wanted)):
+        raise SpecvizError("models in memory cannot be sent to other processes: save them and name their folders")
+    return wanted
+
+
+def _model(value: Any) -> str | tuple[Any, Any]:
+    """A name, a folder, or a (model, tokenizer) pair."""
+    if isinstance(value, (str, Path)):
+        return str(value)
+    if isinstance(value, (list, tuple)) and _is_pair(value):
+        return tuple(value)
+    raise SpecvizError(
+        f"a model must be a bundled name, a folder, a hub id or a (model, tokenizer) pair (got {type(value).__name__})"
+    )
 
 
 def _is_pair(value: Sequence[Any]) -> bool:
-    """Whether it is a (model, tokenizer) pair, not two names."""
-    return len(value) == 2 and not isinstance(value[0], (str, tuple))
-
-
-def _check_names(wanted: tuple[Any, ...]) -> None:
-    if not all(isinstance(each, str) for each in wanted):
-        raise SpecvizError("models in memory cannot be sent to other processes: save them and name their folders")
+    """Whether it is a (model, tokenizer) pair, not two models."""
+    return len(value) == 2 and hasattr(value[0], "name_or_path")
 
 
 def _introduced(each: Map, wanted: tuple[Any, ...], total: int) -> Iterator[Progress]:
@@ -183,6 +208,14 @@ def _introduced(each: Map, wanted: tuple[Any, ...], total: int) -> Iterator[Prog
     if twice:
         raise SpecvizError(f"each draft must be named once (got {twice[0]} {names.count(twice[0])} times)")
     return models
+
+
+def _job(
+    request: Request, models: Sequence[Identity], rows: PromptSet, num_rows: int, shard_size: int, costs: str
+) -> Job:
+    contents = tuple((model.name, model.content) for model in models)
+    asked = replace(request, target=models[0].name)
+    return Job(asked, contents, rows.fingerprint, num_rows, shard_size, costs, __version__)
 
 
 def _told(costs: Mapping[str, Costs] | None) -> str:

@@ -12,21 +12,23 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..catalog import default_pair
 from ..errors import SpecvizError
 from ..views.terminal import neutral
+from .summary_text import change_line, text
 
 if TYPE_CHECKING:
     from ..costing import Costs
+    from .aligning import Alignment
     from .comparing import Change
     from .executors import Executor
-    from .summary import Difference, DraftSummary, Interval, Summary
+    from .prompt_files import PromptSet
+    from .summary import Summary
     from .working import Progress
 
 PAUSE_S = 1.0  # between two lines of progress
-SHOWN_LINES = 5  # of what was refused
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,10 +59,13 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_work(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--batch", type=int, default=32, help="texts that are read at once (default: %(default)s)")
+    words = "texts written or read at once, fewer where they are long or memory is short (default: %(default)s)"
+    parser.add_argument("--batch", type=int, default=32, help=words)
     parser.add_argument("--shard-size", type=int, default=32, help="prompts per part (default: %(default)s)")
     costs = parser.add_mutually_exclusive_group()
-    costs.add_argument("--costs", type=Path, metavar="FILE", help="measured elsewhere: JSON, one for each draft")
+    costs.add_argument(
+        "--costs", type=Path, metavar="FILE", help="measured before: bench's --json, a list, or a summary.json"
+    )
     costs.add_argument("--no-costs", action="store_true", help="measure none, and tell no speedups")
     parser.add_argument("--executor", choices=("local", "ray"), default="local")
     parser.add_argument("--ray-address", metavar="ADDRESS", help='"auto" or host:port; else a cluster of this machine')
@@ -76,21 +81,79 @@ def _add_verdict(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """0: done, 1: below a threshold or significantly worse, 3: fewer than 30 prompts in common with the older job."""
-    least = thresholds(options.fail_under)
-    from . import comparing, outputs
-    from .aligning import align
+    least, executor, costs = thresholds(options.fail_under), _executor(options), _costs(options)
+    from . import outputs
+    from .prompt_files import open_prompts
 
     old = None if options.compare is None else outputs.read_json(options.compare)
+    prompts = open_prompts(options.prompts)
+    _check_verdict(options, prompts.fingerprint, least, costs, old)
+    done = _done(options, prompts, costs, executor)
+    _say(text(done.summary))
+    _say(f"\nreport: {done.report_path}")
+    return verdict(done.summary, least, old)
+
+
+def _check_verdict(
+    options: argparse.Namespace,
+    prompts: str,
+    least: Mapping[str, float],
+    costs: Mapping[str, Costs] | None,
+    old: Mapping[str, Any] | None,
+) -> None:
+    """SpecvizError, before any work, for a question that the job would not answer."""
+    from ..request import Request
+    from ..session import workbench
+    from . import comparing
+
+    default_target, default_draft = default_pair()
+    shown_name = workbench().library.shown_name
+    drafts = [shown_name(name) for name in options.draft or [default_draft]]
+    comparing.check_names(least, has_costs=costs is None or set(drafts) <= set(costs))
+    if old is not None:
+        names = ("temperature", "top_k", "top_p", "max_new_tokens", "chat")
+        settings = {name: getattr(options, name) for name in names}
+        asked = Request(prompt="", target=shown_name(options.target or default_target), **settings)
+        comparing.check_old(old, asked, prompts, drafts)
+
+
+def _done(
+    options: argparse.Namespace, prompts: PromptSet, costs: Mapping[str, Costs] | None, executor: Executor
+) -> Alignment:
+    from .aligning import align
+    from .parts import kept_words
+
     names = ("target", "draft", "out", "k", "temperature", "top_k", "top_p", "seed", "max_new_tokens", "chat")
     names += ("batch", "shard_size", "limit", "overwrite", "keep_parts")
     settings = {name: getattr(options, name) for name in names}
-    done = align(options.prompts, **settings, costs=_costs(options), executor=_executor(options), on_progress=_Told())
-    _say(text(done.summary))
-    _say(f"\nreport: {done.report_path}")
-    failed = comparing.check_thresholds(done.summary, least)
-    changes = () if old is None else comparing.against(done.summary, old)
-    _say("\n".join([*failed, *map(_change, changes)]))
+    try:
+        return align(prompts, **settings, costs=costs, executor=executor, on_progress=_Told())
+    except KeyboardInterrupt:
+        print(f"\nspecviz: stopped{kept_words(options.out)}", file=sys.stderr)
+        raise
+
+
+def verdict(summary: Summary, least: Mapping[str, float], old: Mapping[str, Any] | None) -> int:
+    """Says what is below a threshold, then how each draft stands against the older job; the exit code."""
+    from . import comparing
+
+    failed = comparing.check_thresholds(summary, least)
+    _say("\n".join([*failed, *(f"note: {words}" for words in comparing.unreadable_words(summary, least))]))
+    try:
+        changes = () if old is None else comparing.against(summary, old)
+    except SpecvizError as error:
+        if not failed:
+            raise
+        _say(f"note: {error}")
+        return 1
+    _say("\n".join([*map(change_line, changes), *_without_old(summary, old, changes)]))
     return exit_code(failed, changes)
+
+
+def _without_old(summary: Summary, old: Mapping[str, Any] | None, changes: Sequence[Change]) -> list[str]:
+    told = {change.draft for change in changes}
+    names = [draft.name for draft in summary.drafts if draft.name not in told] if old is not None else []
+    return [f"note: {name} is not in the older job, so nothing is said of it" for name in names]
 
 
 def exit_code(failed: Sequence[str], changes: Sequence[Change]) -> int:
@@ -134,16 +197,30 @@ def _costs(options: argparse.Namespace) -> Mapping[str, Costs] | None:
 
 
 def read_costs(path: Path) -> dict[str, Costs]:
-    """Costs by draft, from a JSON file of one or of a list. Raises SpecvizError."""
+    """Costs by draft, from a JSON file of one, of several in a list or by draft, or of a job's summary with its own.
+
+    Raises SpecvizError.
+    """
     from ..costing import Costs
     from .outputs import read_values
 
     values = read_values(path)
-    found = [Costs.from_dict(each) for each in (values if isinstance(values, list) else [values])]
+    try:
+        found = [Costs.from_dict(each) for each in _each_costs(values)]
+    except SpecvizError as error:
+        raise SpecvizError(f"{path.name} does not hold costs as bench --costs --json writes them: {error}") from error
     costs = {own.draft: own for own in found if own.draft is not None}
     if not found or len(costs) < len(found):
         raise SpecvizError(f"{path.name} must hold the costs of at least one draft, and of each only once")
     return costs
+
+
+def _each_costs(values: Any) -> Sequence[Any]:
+    if isinstance(values, Mapping) and isinstance(values.get("costs"), Mapping):
+        values = values["costs"]
+    if isinstance(values, Mapping) and all(isinstance(each, Mapping) for each in values.values()):
+        return list(values.values())
+    return values if isinstance(values, list) else [values]
 
 
 def _executor(options: argparse.Namespace) -> Executor:
@@ -187,85 +264,6 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-# ---- the summary in the terminal ------------------------------------------------------------------------------------
-
-
 def _say(words: str) -> None:
     if words:
         print(neutral(words, keep="\n"))
-
-
-def text(summary: Summary) -> str:
-    """The drafts' numbers, what is wrong with them, how they compare, what was left out."""
-    sampling = ", ".join(f"{name} {value:g}" for name, value in summary.sampling.items())
-    lines = [
-        f"{summary.target}: {_count(summary.num_prompts, 'prompt')}, {_count(summary.num_tokens, 'token')}; {sampling}",
-        summary.note,
-        "",
-        *_table(summary),
-        "agreement: sum min(p, q), p = the target's probability, q = the draft's; the paper calls its mean alpha",
-        *(f"! {draft.name}: {finding.words}" for draft in summary.drafts for finding in draft.findings),
-        *_comparisons(summary),
-        *(f"note: {warning}" for warning in summary.warnings),
-        *_refused(summary),
-    ]
-    return "\n".join(lines)
-
-
-def _table(summary: Summary) -> list[str]:
-    head = ("draft", "agreement, 95 %", "same favourite", f"tokens per target call, K={summary.k}", "best K", "speedup")
-    rows = [head, *(_row(draft, summary.k) for draft in summary.drafts)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _row(draft: DraftSummary, k: int) -> tuple[str, ...]:
-    best = "not known" if draft.best_k is None else "-".join(str(each) for each in dict.fromkeys(draft.best_k))
-    speedup = "no costs" if draft.speedups is None else f"{max(draft.speedups):.2f}x"
-    agreement = f"{draft.alpha:.3f}{_between(draft.alpha_interval)}"
-    return (
-        draft.name,
-        agreement,
-        f"{draft.greedy_agreement:.1%}",
-        f"{draft.tokens_per_call[k - 1]:.2f}",
-        best,
-        speedup,
-    )
-
-
-def _between(interval: Interval | None) -> str:
-    return "" if interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
-
-
-def _comparisons(summary: Summary) -> list[str]:
-    lines = []
-    for each in summary.comparisons:
-        whole = each.slices[0]
-        lines.append(f"{each.a} less {each.b}: {_difference(whole)}")
-    return lines
-
-
-def _difference(found: Difference) -> str:
-    told = {
-        None: "not called significant: fewer than 30 prompts",
-        False: "not significant",
-        True: "significant",
-    }[found.significant]
-    number = f"{found.difference:+.3f}".replace("-", "−")
-    return f"agreement {number}{_between(found.interval)}, n = {_count(found.num_prompts, 'prompt')}, {told}"
-
-
-def _change(change: Change) -> str:
-    old = "" if change.old_draft == change.draft else f" (there {change.old_draft})"
-    return f"{change.draft} against the older job{old}: {change.verdict}; {_difference(change.difference)}"
-
-
-def _refused(summary: Summary) -> list[str]:
-    if not summary.num_refused:
-        return []
-    shown = [f"  line {line}: {reason}" for line, reason in summary.refused[:SHOWN_LINES]]
-    return [f"{_count(summary.num_refused, 'row')} could not be used:", *shown]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from specviz.errors import SpecvizError
+from specviz.request import Request
+from specviz.views.sentences import percent
 
 from .rows import KS, Array
 from .slices import Part, Parts, excludes_zero, interval, weighted_sums
@@ -27,18 +29,19 @@ BETTER, WORSE, SAME, UNSURE = "better", "worse", "no significant change", "canno
 # ---- draft against draft --------------------------------------------------------------------------------------------
 
 
-def compare(parts: Parts, drafts: Sequence[str], ids: Mapping[int, str]) -> tuple[Comparison, ...]:
-    """Every two drafts, over all tokens and in every slice where both can be read. ids: of the prompts, by number."""
-    return tuple(_compare(parts, a, b, ids) for a, b in combinations(drafts, 2))
+def compare(parts: Parts, drafts: Sequence[str], ids: Mapping[int, str], words: str = "") -> tuple[Comparison, ...]:
+    """Every two drafts, over all tokens and in every slice. parts: sums over the same tokens for all drafts. ids: of
+    the prompts, by number. words: which tokens these are, where not all."""
+    return tuple(_compare(parts, a, b, ids, words) for a, b in combinations(drafts, 2))
 
 
-def _compare(parts: Parts, a: str, b: str, ids: Mapping[int, str]) -> Comparison:
+def _compare(parts: Parts, a: str, b: str, ids: Mapping[int, str], words: str) -> Comparison:
     shared = [part for part in parts if part.draft == a and part._replace(draft=b) in parts]
     pairs = {part: parts[part].among(parts[part._replace(draft=b)]) for part in shared}
     gaps = {part: ours.alphas - theirs.alphas for part, (ours, theirs) in pairs.items() if len(ours)}
     whole = Part(a, "all", "all")
     ahead, behind = _wins(pairs[whole][0].prompts, gaps[whole], ids) if whole in gaps else ((), ())
-    return Comparison(a, b, _differences(gaps), ahead, behind)
+    return Comparison(a, b, words, _differences(gaps), ahead, behind)
 
 
 def _differences(gaps: Mapping[Part, Array]) -> tuple[Difference, ...]:
@@ -75,30 +78,63 @@ def _wins(prompts: Array, gaps: Array, ids: Mapping[int, str]) -> tuple[tuple[Wi
 # ---- thresholds -----------------------------------------------------------------------------------------------------
 
 
-def check_thresholds(summary: Summary, least: Mapping[str, float]) -> tuple[str, ...]:
-    """What falls below its threshold, one sentence each; every draft must pass. Raises SpecvizError."""
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What a threshold may be set for. of: its value at a K, None where it is not known. over_tokens: it is a mean
+    over the tokens that can be read; for a threshold the others count 0."""
+
+    of: Callable[[DraftSummary, int], float | None]
+    over_tokens: bool = False
+
+
+MEASURES: Mapping[str, Measure] = {
+    "alpha": Measure(lambda draft, k: draft.alpha, over_tokens=True),
+    "greedy_agreement": Measure(lambda draft, k: draft.greedy_agreement, over_tokens=True),
+    "mean_keep": Measure(lambda draft, k: draft.mean_keep, over_tokens=True),
+    "tokens_per_call": Measure(lambda draft, k: draft.tokens_per_call[k - KS[0]]),
+    "speedup": Measure(lambda draft, k: None if draft.speedups is None else max(draft.speedups)),
+}
+"""Tokens per call at the job's K; the speedup at the best K."""
+
+
+def check_names(least: Mapping[str, float], *, has_costs: bool = True) -> None:
+    """Before a job: SpecvizError for a threshold that there is not, or of the speedup where no costs will be known."""
     unknown = [name for name in least if name not in MEASURES]
     if unknown:
         raise SpecvizError(f"there is no threshold {unknown[0][:80]!r}; thresholds are {', '.join(MEASURES)}")
+    if "speedup" in least and not has_costs:
+        raise SpecvizError("a threshold for the speedup needs costs, and none are measured or given")
+
+
+def check_thresholds(summary: Summary, least: Mapping[str, float]) -> tuple[str, ...]:
+    """What falls below its threshold, one sentence each; every draft must pass. Raises SpecvizError."""
+    check_names(least)
     failed = [_failure(draft, name, bound, summary.k) for draft in summary.drafts for name, bound in least.items()]
     return tuple(words for words in failed if words)
 
 
+def unreadable_words(summary: Summary, least: Mapping[str, float]) -> tuple[str, ...]:
+    """How the thresholds count what a draft cannot read, a sentence for each draft that they do so for."""
+    if not any(MEASURES[name].over_tokens for name in least):
+        return ()
+    return tuple(f"{draft.name}: {_counted(draft)}" for draft in summary.drafts if draft.readable < 1)
+
+
 def _failure(draft: DraftSummary, name: str, bound: float, k: int) -> str:
-    measured = MEASURES[name](draft, k)
-    if measured is None:
+    measure = MEASURES[name]
+    measured = measure.of(draft, k)
+    if measured is None and not measure.over_tokens:
         raise SpecvizError(f"{name} of {draft.name} is not known: no costs were measured or given for it")
-    return "" if measured >= bound else f"{draft.name}: {name} is {measured:.4g}, below {bound:g}"
+    if measured is None:
+        return f"{draft.name}: {name} is not known, it can read none of the tokens (at least {bound:g} was asked for)"
+    measured *= draft.readable if measure.over_tokens else 1.0
+    counted = f" ({_counted(draft)})" if measure.over_tokens and draft.readable < 1 else ""
+    return "" if measured >= bound else f"{draft.name}: {name} is {measured:.4g}, below {bound:g}{counted}"
 
 
-MEASURES: Mapping[str, Callable[[DraftSummary, int], float | None]] = {
-    "alpha": lambda draft, k: draft.alpha,
-    "greedy_agreement": lambda draft, k: draft.greedy_agreement,
-    "mean_keep": lambda draft, k: draft.mean_keep,
-    "tokens_per_call": lambda draft, k: draft.tokens_per_call[k - KS[0]],
-    "speedup": lambda draft, k: None if draft.speedups is None else max(draft.speedups),
-}
-"""Tokens per call at the job's K; the speedup at the best K."""
+def _counted(draft: DraftSummary) -> str:
+    return f"it can read {percent(draft.readable)} of the tokens, the others count 0"
+
 
 # ---- against an older job -------------------------------------------------------------------------------------------
 
@@ -114,16 +150,24 @@ class Change:
 
 
 def against(summary: Summary, old: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Each draft against the old job's draft of that name, or its only one; paired by the prompts' ids.
+    """Each draft that the old job has too, or the only draft of each; paired by the prompts' ids. A place that a draft
+    cannot read counts 0.
 
-    old: a summary as read from JSON, untrusted. Raises SpecvizError: no summary of this version, another target or
-    sampling, or no draft to compare with.
+    old: a summary as read from JSON, untrusted. Raises SpecvizError: no summary of this version, another target,
+    sampling, prompts, length or chat form, or no draft in common.
     """
     before = _old_alphas(old)
-    _check_same_job(summary, old)
-    return tuple(
-        _change(draft.name, _old_name(draft.name, summary, before), summary, before) for draft in summary.drafts
-    )
+    _check_same_job(_terms_of(summary), old)
+    names = _old_names([draft.name for draft in summary.drafts], before)
+    return tuple(_change(name, old_name, summary, before) for name, old_name in names.items())
+
+
+def check_old(old: Any, request: Request, prompts: str, drafts: Sequence[str]) -> None:
+    """Before a job of this request, these prompts (their fingerprint) and these drafts: SpecvizError where `against`
+    would raise it because of what was asked."""
+    before = _old_alphas(old)
+    _check_same_job(_asked(request) | {"prompts": prompts}, old)
+    _old_names(drafts, before)
 
 
 def _old_alphas(old: Any) -> dict[str, dict[str, float]]:
@@ -149,21 +193,48 @@ def _checked_alpha(alpha: Any) -> float:
     return float(alpha)
 
 
-def _check_same_job(summary: Summary, old: Mapping[str, Any]) -> None:
-    for name, now in (("target", summary.target), ("sampling", dict(summary.sampling))):
+def sampling_of(request: Request) -> dict[str, float]:
+    """As a summary has it."""
+    return {"temperature": request.temperature, "top_k": request.top_k, "top_p": request.top_p}
+
+
+_TERMS = {
+    "target": "target",
+    "sampling": "sampling",
+    "prompts": "prompt set (fingerprint)",
+    "max_new_tokens": "max_new_tokens",
+    "chat": "chat setting",
+}
+"""What two jobs must share to be compared: name in a summary, and in words."""
+
+
+def _terms_of(summary: Summary) -> dict[str, Any]:
+    return {name: getattr(summary, name) for name in _TERMS} | {"sampling": dict(summary.sampling)}
+
+
+def _asked(request: Request) -> dict[str, Any]:
+    same = {name: getattr(request, name) for name in ("target", "max_new_tokens", "chat")}
+    return same | {"sampling": sampling_of(request)}
+
+
+def _check_same_job(terms: Mapping[str, Any], old: Mapping[str, Any]) -> None:
+    for name, now in terms.items():
         if old.get(name) != now:
             raise SpecvizError(
-                f"the older job had another {name}, so its numbers cannot be compared: it was "
+                f"the older job had another {_TERMS[name]}, so its numbers cannot be compared: it was "
                 f"{str(old.get(name))[:200]}, and is now {now}"
             )
 
 
-def _old_name(name: str, summary: Summary, before: Mapping[str, Any]) -> str:
-    if name in before:
-        return name
-    if len(before) == len(summary.drafts) == 1:
-        return next(iter(before))
-    raise SpecvizError(f"the older summary has no draft {name!r}; it has {', '.join(before)[:200] or 'none'}")
+def _old_names(drafts: Sequence[str], before: Mapping[str, Any]) -> dict[str, str]:
+    """The draft of the older job for each of these that it has, or for the only one."""
+    shared = {name: name for name in drafts if name in before}
+    if not shared and len(before) == len(drafts) == 1:
+        return {drafts[0]: next(iter(before))}
+    if not shared:
+        told = f"{', '.join(drafts)[:200]}; it has {', '.join(before)[:200] or 'none'}"
+        raise SpecvizError(f"the older summary has none of the drafts {told}")
+    return shared
 
 
 def _change(name: str, old_name: str, summary: Summary, before: Mapping[str, Mapping[str, float]]) -> Change:

@@ -146,5 +146,6 @@ def _result(ray: ModuleType, done: Any) -> Any:
     except ray.exceptions.RayError as error:
         raise SpecvizError(
             f"a piece of work was lost {RETRIES + 1} times with its worker ({type(error).__name__}), which may be out "
-            "of memory; use fewer workers or a smaller batch. What is done is kept: run the same again to go on"
+            "of memory; use fewer workers or a smaller batch. What is done in a folder of your own is kept: run "
+            "the same again to go on"
         ) from error

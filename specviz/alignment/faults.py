@@ -30,7 +30,16 @@ FEWEST_TEXTS = 4
 CLEAR_GAIN = 0.02  # of overlap; and so many standard errors over the texts:
 CLEAR_ERRORS = 3.0
 
-Examined = tuple[tuple[Finding, ...], tuple[str, ...]]
+DAMAGED_LAYER, OTHER_FORM = "a damaged layer", "another chat form"
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """looked_for: what was looked for in every draft, in plain words; some need more texts, or chats."""
+
+    findings: tuple[Finding, ...]
+    warnings: tuple[str, ...]
+    looked_for: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +52,15 @@ class Agreement:
     own_form: float | None
 
 
-def examine(shard: Shard, library: Library | None = None) -> Examined:
+def look(shard: Shard, library: Library | None = None) -> Examined:
     """Findings of kind layer and template, and warnings, from the shard's first rows. Raises SpecvizError."""
     library = library or workbench().library
     target, drafts = load(shard, library)
     sampling = sampling_of(shard.request)
     short = replace(shard.request, max_new_tokens=min(NUM_TOKENS, shard.request.max_new_tokens))
     written, _, _ = texts_of(replace(shard, request=short, rows=shard.rows[:NUM_TEXTS]), target)
-    differences = [chat_difference(target.tokenizer, draft.tokenizer) for draft in drafts]
+    has_chats = any(each.asked.is_chat for each in written)
+    differences = [chat_difference(target.tokenizer, draft.tokenizer) if has_chats else None for draft in drafts]
     found: list[list[Agreement]] = [[] for _ in drafts]
     for each in written:
         text = Text(each.asked.prompt_ids, each.ids[:NUM_TOKENS])
@@ -59,13 +69,26 @@ def examine(shard: Shard, library: Library | None = None) -> Examined:
             if _can_read(draft, text):
                 chat = each.asked.row if difference and each.asked.is_chat else None
                 agreements.append(_agreement(draft, text, p, sampling, chat))
-    findings = [
-        finding
-        for draft, difference, agreements in zip(drafts, differences, found, strict=True)
-        for finding in (*_layer_findings(draft, agreements), *_form_findings(draft, agreements, difference))
-    ]
-    warnings = [f"{draft.name}: {words}" for draft, words in zip(drafts, differences, strict=True) if words]
-    return tuple(findings), tuple(warnings)
+    told = [_told(*own) for own in zip(drafts, found, differences, strict=True)]
+    return Examined(
+        findings=tuple(finding for findings, _ in told for finding in findings),
+        warnings=tuple(warning for _, warnings in told for warning in warnings),
+        looked_for=_looked_for(found, has_chats),
+    )
+
+
+def _told(
+    draft: LoadedModel, agreements: Sequence[Agreement], difference: str | None
+) -> tuple[list[Finding], list[str]]:
+    """Findings, and as a warning another chat form that does no clear harm."""
+    form = _form_findings(draft, agreements, difference)
+    warnings = [f"{draft.name}: {difference}."] if difference and not form else []
+    return [*_layer_findings(draft, agreements), *form], warnings
+
+
+def _looked_for(found: Sequence[Sequence[Agreement]], has_chats: bool) -> tuple[str, ...]:
+    layers = all(len(agreements) >= FEWEST_TEXTS and agreements[0].without for agreements in found)
+    return (DAMAGED_LAYER,) * layers + (OTHER_FORM,) * has_chats
 
 
 def _can_read(draft: LoadedModel, text: Text) -> bool:
@@ -145,13 +168,13 @@ def _passed_over(layer: torch.nn.Module) -> Iterator[None]:
 
 
 def _form_findings(draft: LoadedModel, agreements: Sequence[Agreement], difference: str | None) -> list[Finding]:
-    """How the draft would agree if it read the chats in its own form; nothing where no row is a chat."""
-    pairs = [(each.whole, each.own_form) for each in agreements if each.own_form is not None]
-    if not pairs:
+    """The other chat form, if the draft agrees clearly better where it reads the chats in its own."""
+    pairs = np.array([(each.whole, each.own_form) for each in agreements if each.own_form is not None])
+    if len(pairs) < FEWEST_TEXTS or not _is_clear(pairs[:, 1] - pairs[:, 0]):
         return []
-    alpha, own = (float(np.mean(values)) for values in zip(*pairs, strict=True))
+    alpha, own = pairs.mean(0).tolist()
     words = (
-        f"{difference} On {len(pairs)} chats it agrees {alpha:.2f} with the target as it is, and {own:.2f} when it "
+        f"{difference}. On {len(pairs)} chats it agrees {alpha:.2f} with the target as it is, and {own:.2f} when it "
         "reads them in its own form."
     )
     return [Finding(draft.name, "template", words, {"alpha": alpha, "alpha_own_form": own})]

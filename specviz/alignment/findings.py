@@ -22,6 +22,11 @@ LEAST_FALL = 0.1  # of alpha, from one bucket to the next
 LEAST_PROMPTS = 5  # to speak of a fall at all
 USUAL_RATIO = 0.3  # stands in for c where no costs are known
 WORTH_STOPPING = 0.05  # of what is drafted
+ONE_HOT = 1e-6  # a mean confidence nearer to 1 is that of a draft without a choice
+NEXT_ONLY = "This looks at a draft's next token only; how many to draft: see Every K."
+EARLY_END, LONGER_CONTEXT, OUT_OF_REACH = (
+    "a vocabulary that ends early", "a fall with longer context", "places out of reach"
+)  # fmt: skip
 NOT_CALLED = f"not called significant: fewer than {ENOUGH_PROMPTS} prompts"
 
 # ---- cliffs ---------------------------------------------------------------------------------------------------------
@@ -60,7 +65,8 @@ class _Step:
 
 def cliffs(parts: Parts) -> tuple[Cliff, ...]:
     """The cliffs by depth and by context of every draft: alpha falls by LEAST_FALL or more, and the bootstrap interval
-    over prompts leaves out 0 with all steps of all drafts taken together."""
+    over prompts leaves out 0 with all steps of all drafts taken together. Those by context are told from the "settled"
+    tokens: the first ones of a text would pass for short context."""
     steps = list(_steps(parts))
     steep = [step for step in steps if step.fall >= LEAST_FALL]
     sums = weighted_sums([np.hstack([step.high.table, step.low.table]) for step in steep])
@@ -68,13 +74,16 @@ def cliffs(parts: Parts) -> tuple[Cliff, ...]:
     return tuple(cliff for cliff in found if cliff is not None)
 
 
+_SERIES = {"depth": "depth", "settled": "context"}  # kind of the sums -> kind of the cliffs
+
+
 def _steps(parts: Parts) -> Iterator[_Step]:
-    buckets = sorted((part for part in parts if part.kind in ("depth", "context")), key=_order)
+    buckets = sorted((part for part in parts if part.kind in _SERIES), key=_order)
     for _, series in groupby(buckets, key=lambda part: (part.draft, part.kind)):
         for before, after in pairwise(series):
             high, low = parts[before].among(parts[after])
             if len(high) >= LEAST_PROMPTS:
-                yield _Step(after, before.value, high, low)
+                yield _Step(after._replace(kind=_SERIES[after.kind]), before.value, high, low)
 
 
 def _order(part: Part) -> tuple[str, str, int]:
@@ -97,6 +106,12 @@ def _cliff(step: _Step, drawn: Array, num_asked: int) -> Cliff | None:
 # ---- findings -------------------------------------------------------------------------------------------------------
 
 
+def looked_for(parts: Parts) -> tuple[str, ...]:
+    """What is looked for in these numbers, in plain words."""
+    context = (LONGER_CONTEXT,) if any(step.part.kind == "context" for step in _steps(parts)) else ()
+    return (EARLY_END, *context, OUT_OF_REACH)
+
+
 def of_draft(draft: DraftSummary, found: Iterable[Cliff], num_ids: int | None = None) -> tuple[Finding, ...]:
     """The findings on one draft. num_ids: how many ids it has, where that is known."""
     context = [cliff for cliff in found if cliff.part.draft == draft.name and cliff.part.kind == "context"]
@@ -106,9 +121,9 @@ def of_draft(draft: DraftSummary, found: Iterable[Cliff], num_ids: int | None = 
 
 
 def _vocabulary(draft: DraftSummary, num_ids: int | None) -> Finding | None:
-    outside = 1 - draft.ceiling
-    if outside <= MOST_OUTSIDE:
+    if draft.ceiling is None or 1 - draft.ceiling <= MOST_OUTSIDE:
         return None
+    outside = 1 - draft.ceiling
     ends = "" if num_ids is None else f" Its ids end at {num_ids - 1:,}."
     words = (
         f"On average {percent(outside)} of the target's probability lies on tokens that the draft has no id for, so "
@@ -160,20 +175,26 @@ def calibration(confidence: Array, cost_ratio: float | None) -> Calibration:
 
 def _stop_words(bins: tuple[Bin, ...], cost_ratio: float | None) -> str:
     """Is it worth to stop drafting where the draft is unsure: by the lowest bins that are kept too seldom."""
-    line = USUAL_RATIO if cost_ratio is None else cost_ratio
     drafted = [each for each in bins if each.share > 0]
+    if not drafted:
+        return "No token was drafted, so nothing can be told from the draft's confidence."
+    if len(drafted) == 1 and drafted[0].confidence > 1 - ONE_HOT:
+        return "Every confidence is 1, as always at temperature 0, so nothing can be told from it."
+    line = USUAL_RATIO if cost_ratio is None else cost_ratio
     poor = next((n for n, each in enumerate(drafted) if each.kept >= line), len(drafted))
+    seldom = f"kept, once reached, less often than {_line_words(cost_ratio)}"
+    if poor == len(drafted):
+        return f"No confidence tells the tokens worth drafting apart: at each of them they are {seldom}. {NEXT_ONLY}"
     share = sum(each.share for each in drafted[:poor])
-    costs = (
-        f"the cost ratio c = {line:.2f}, where a draft token stops paying"
-        if cost_ratio is not None
-        else f"{line:.2f}, taken as the line because no costs are known"
-    )
     if share < WORTH_STOPPING:
-        return (
-            f"A confidence stop would help little: {percent(share)} of draft tokens are kept less often than {costs}."
-        )
+        return f"A confidence stop would help little: {percent(share)} of draft tokens are {seldom}. {NEXT_ONLY}"
     return (
         f"A confidence stop could help: draft tokens with a confidence below {drafted[poor - 1].high:.1f} are "
-        f"{percent(share)} of what is drafted, and they are kept less often than {costs}."
+        f"{percent(share)} of what is drafted, and they are {seldom}. {NEXT_ONLY}"
     )
+
+
+def _line_words(cost_ratio: float | None) -> str:
+    if cost_ratio is None:
+        return f"{USUAL_RATIO:.2f}, taken as the line because no costs are known"
+    return f"c = {cost_ratio:.2f}, the cost of a draft token in target steps"

@@ -19,8 +19,8 @@ from specviz.request import Request
 from . import comparing, findings
 from .findings import Cliff
 from .rows import KS, SAMPLED, Array, Columns, Refused, ShardTables
-from .slices import Part, Parts, PerPrompt, alpha_intervals, bucket_start
-from .summary import DraftSummary, Finding, Interval, Slice, Summary
+from .slices import Part, Parts, alpha_intervals, bucket_start, by_part, records
+from .summary import Comparison, DraftSummary, Finding, Interval, Slice, Summary
 from .tables import CLASSES
 from .totals import DraftTotals, Totals
 
@@ -36,16 +36,19 @@ KINDS = ("all", "tag", "class", "depth", "context")
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What the driver of a job knows. costs: per draft, those that the shards' step_ms were made from. refused,
-    num_refused: lines of the prompt file. findings: of models (`faults`). num_ids: ids of a draft, where known."""
+    num_refused: lines of the prompt file. prompts: fingerprint of the prompt set. findings, looked_for: of models
+    (`faults`). num_ids: ids of a draft, where known."""
 
     request: Request
     specviz: str
     created: str
+    prompts: str = ""
     costs: Mapping[str, Costs] = field(default_factory=dict)
     refused: Sequence[Refused] = ()
     num_refused: int = 0
     warnings: Sequence[str] = ()
     findings: Sequence[Finding] = ()
+    looked_for: Sequence[str] = ()
     num_ids: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -56,13 +59,15 @@ class Gathering:
         if k not in KS:
             raise ValueError(f"k must be from {KS[0]} to {KS[-1]} (got {k})")
         self.k, self.drafts = k, tuple(drafts)
-        self.num_tokens = 0
+        self.num_cut = 0
         self.ids: dict[int, str] = {}
+        self._lengths: list[Array] = []  # of the prompts' texts, in the order of `ids`
         self._sources: Counter[tuple[str, bool]] = Counter()
         self._drafts = {name: DraftTotals(name) for name in drafts}
         self._totals: dict[Part, Totals] = {}
-        self._numbers: dict[Part, int] = {}  # of a part in `_rows`
-        self._rows: list[Array] = []  # records of prompt, part, readable tokens and their overlap
+        self._numbers: dict[Part, int] = {}  # from 1, of a part in the records
+        self._rows: list[Array] = []  # records of readable tokens
+        self._shared: list[Array] = []  # records of the tokens that every draft can read
         self._tags: set[str] = set()
         self._too_many_tags = False
         self._refused: list[Refused] = []
@@ -84,24 +89,26 @@ class Gathering:
         self._warnings |= dict.fromkeys(tables.warnings)
 
     def _add_prompts(self, prompts: Columns) -> None:
-        names = ("prompt", "id", "draft", "num_tokens", "source", "exact")
-        for prompt, name, draft, num_tokens, source, exact in zip(*(prompts[each] for each in names), strict=True):
-            if draft == self.drafts[0]:
-                self.ids[int(prompt)] = str(name)
-                self.num_tokens += int(num_tokens)
-                self._sources[str(source), bool(exact)] += 1
+        own = np.flatnonzero(np.asarray(prompts["draft"], dtype=object) == self.drafts[0])
+        self._lengths.append(np.asarray(prompts["num_tokens"], dtype=np.int32)[own])
+        names = ("prompt", "id", "finish", "source", "exact")
+        for prompt, name, finish, source, exact in ([prompts[each][place] for each in names] for place in own):
+            self.ids[int(prompt)] = str(name)
+            self.num_cut += finish == "context"
+            self._sources[str(source), bool(exact)] += 1
 
     def _add_sums(self, sums: Columns) -> None:
         numbers = np.stack([np.asarray(sums[name], dtype=np.float64) for name in Totals.NAMES], axis=1)
         by_k = np.array([[np.asarray(row) for row in sums[name]] for name in Totals.BY_K], dtype=np.float64)
-        rows = np.zeros(len(numbers), dtype=_ROW)
-        rows["prompt"], rows["overlap"] = sums["prompt"], sums["overlap"]
-        rows["num_tokens"] = sums["num_readable"]
+        part_numbers = np.zeros(len(numbers), dtype=np.int32)
         for place, part in enumerate(map(Part, sums["draft"], sums["kind"], sums["value"])):
             if self._is_told_apart(part):
                 self._totals.setdefault(part, Totals()).add(numbers[place], by_k[:, place])
-                rows[place]["part"] = 1 + self._numbers.setdefault(part, len(self._numbers))
-        self._rows.append(rows[(rows["part"] > 0) & (rows["num_tokens"] > 0)])
+                part_numbers[place] = self._numbers.setdefault(part, 1 + len(self._numbers))
+        own = records(sums["prompt"], part_numbers, sums["num_readable"], sums["overlap"])
+        shared = records(sums["prompt"], part_numbers, sums["num_shared"], sums["shared_overlap"])
+        self._rows.append(own)
+        self._shared.append(own if np.array_equal(own, shared) else shared)
 
     def _is_told_apart(self, part: Part) -> bool:
         if part.kind != "tag" or part.value in self._tags:
@@ -116,48 +123,53 @@ class Gathering:
 
     def parts(self) -> Parts:
         """Every prompt's readable tokens and their overlap, by draft and slice; prompts in order."""
-        rows = np.concatenate(self._rows) if self._rows else np.zeros(0, dtype=_ROW)
-        rows = rows[np.lexsort((rows["prompt"], rows["part"]))]
-        bounds = np.searchsorted(rows["part"], np.arange(1, len(self._numbers) + 2))
-        pieces = {part: rows[bounds[number] : bounds[number + 1]] for part, number in self._numbers.items()}
-        return {
-            part: PerPrompt(*(np.ascontiguousarray(piece[name]) for name in ("prompt", "num_tokens", "overlap")))
-            for part, piece in pieces.items()
-            if len(piece)
-        }
+        return by_part(self._rows, self._numbers)
+
+    def shared_parts(self) -> Parts:
+        """The same of the tokens that every draft can read."""
+        return by_part(self._shared, self._numbers)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(int(lengths.sum()) for lengths in self._lengths)
 
     def summary(self, facts: Facts) -> Summary:
-        parts = self._shown(self.parts())
-        intervals, cliffs = alpha_intervals(parts), findings.cliffs(parts)
+        every = self.parts()
+        parts, cliffs = self._shown(every), findings.cliffs(every)
+        intervals = alpha_intervals(parts)
         exact = bool(self._sources) and all(is_exact for _, is_exact in self._sources)
         request = facts.request
         return Summary(
             specviz=facts.specviz,
             created=facts.created,
             target=request.target,
-            sampling={"temperature": request.temperature, "top_k": request.top_k, "top_p": request.top_p},
+            sampling=comparing.sampling_of(request),
             seed=request.seed,
             max_new_tokens=request.max_new_tokens,
+            prompts=facts.prompts,
+            chat=request.chat,
             k=self.k,
             num_prompts=len(self.ids),
             num_tokens=self.num_tokens,
+            num_cut=self.num_cut,
             num_refused=facts.num_refused + self._num_refused,
             refused=self._all_refused(facts),
             exact=exact,
             note=self._note(request),
             warnings=self._all_warnings(facts),
+            looked_for=(*facts.looked_for, *findings.looked_for(every)) if self.ids else (),
             costs={name: costs.to_dict() for name, costs in facts.costs.items()},
             drafts=tuple(self._draft(name, facts, intervals, cliffs) for name in self.drafts),
             slices=tuple(self._slices(facts, parts, intervals, cliffs)),
-            comparisons=comparing.compare(parts, self.drafts, self.ids),
+            comparisons=self._comparisons(parts),
             by_prompt=self._by_prompt(parts),
         )
 
     def _shown(self, parts: Parts) -> Parts:
-        """Without the tags that fewest prompts have, where there are too many; in the order of the report."""
+        """Those of the report's kinds in its order; of too many tags those that most prompts have."""
         sizes = Counter({part.value: len(own) for part, own in parts.items() if part.kind == "tag"})
         tags = {value for value, _ in sizes.most_common(TAGS_SHOWN)}
-        shown = [part for part in parts if part.kind != "tag" or part.value in tags]
+        shown = [part for part in parts if part.kind in KINDS and (part.kind != "tag" or part.value in tags)]
         return {part: parts[part] for part in sorted(shown, key=self._order)}
 
     def _order(self, part: Part) -> tuple[int, int, int, str]:
@@ -179,13 +191,15 @@ class Gathering:
             alpha_interval=intervals.get(whole),
             greedy_agreement=total.share("agreement"),
             mean_keep=total.share("keep"),
-            tokens_per_call=tuple(total.tokens_per_call.tolist()),
+            calls=float(total.by_k[0][self.k - KS[0]]),
+            tokens_per_call=tuple(total.tokens_per_call.tolist()) if total["num_tokens"] else (),
             speedups=None if speedups is None else tuple(speedups.tolist()),
             best_k=None if speedups is None else whatif.best_range(dict(zip(KS, speedups.tolist(), strict=True))),
             readable=total["num_readable"] / max(total["num_tokens"], 1.0),
-            ceiling=1 - total.share("outside"),
+            ceiling=None if total.share("outside") is None else 1 - total.share("outside"),
             calibration=findings.calibration(own.confidence, None if costs is None else theory.cost_ratio(costs)),
             reasons=own.reasons(),
+            savings=own.savings(),
             costliest=tuple(own.costliest),
             findings=(),
         )
@@ -200,6 +214,7 @@ class Gathering:
             total = self._totals[part]
             speedups = total.speedups(_plain_ms(facts.costs.get(part.draft)))
             best = None if speedups is None else int(np.argmax(speedups))
+            rate = float(total.tokens_per_call[self.k - KS[0]])
             yield Slice(
                 *part,
                 num_tokens=int(total["num_readable"]),
@@ -207,19 +222,33 @@ class Gathering:
                 alpha=total.share("overlap"),
                 alpha_interval=intervals[part],
                 greedy_agreement=total.share("agreement"),
-                tokens_per_call=float(total.tokens_per_call[self.k - KS[0]]),
+                tokens_per_call=rate if np.isfinite(rate) else None,
                 best_k=None if best is None else KS[best],
                 speedup=None if best is None else float(speedups[best]),
                 cliff=part in falls,
             )
 
     def _by_prompt(self, parts: Parts) -> dict[str, dict[str, float]]:
-        found: dict[str, dict[str, float]] = {}
-        for part in (part for part in parts if part.kind == "all"):
-            own = parts[part]
-            for prompt, alpha in zip(own.prompts.tolist(), own.alphas.tolist(), strict=True):
-                found.setdefault(self.ids[prompt], {})[part.draft] = alpha
-        return found
+        """Overlap over all tokens of the text: what the draft cannot read counts 0."""
+        wholes = {part.draft: own for part, own in parts.items() if part.kind == "all"}
+        overlaps = {
+            draft: dict(zip(own.prompts.tolist(), own.overlap.tolist(), strict=True)) for draft, own in wholes.items()
+        }
+        lengths = np.concatenate(self._lengths).tolist() if self._lengths else []
+        return {
+            name: {draft: overlaps.get(draft, {}).get(prompt, 0.0) / length for draft in self.drafts}
+            for (prompt, name), length in zip(self.ids.items(), lengths, strict=True)
+        }
+
+    def _comparisons(self, parts: Parts) -> tuple[Comparison, ...]:
+        """Over the tokens that all drafts can read, or the nearer reach of one would look like a better draft."""
+        if all(own is shared for own, shared in zip(self._rows, self._shared, strict=True)):
+            return comparing.compare(parts, self.drafts, self.ids)
+        every = self.shared_parts()
+        shared = {part: every[part] for part in parts if part in every}
+        whole = shared.get(Part(self.drafts[0], "all", "all"))
+        num_shared = 0 if whole is None else int(whole.num_tokens.sum(dtype=np.float64))
+        return comparing.compare(shared, self.drafts, self.ids, _shared_words(num_shared, self.num_tokens))
 
     def _all_refused(self, facts: Facts) -> tuple[tuple[int, str], ...]:
         lines = sorted({(each.line, each.reason) for each in (*facts.refused, *self._refused)})
@@ -237,12 +266,18 @@ class Gathering:
 
     def _note(self, request: Request) -> str:
         """What the numbers rest on."""
-        law = f"{request.target} at temperature {request.temperature:g}, top-k {request.top_k}, top-p {request.top_p:g}"
+        filters = [f", top-k {request.top_k}"] * bool(request.top_k) + [f", top-p {request.top_p:g}"] * (
+            request.top_p < 1
+        )
+        law = f"{request.target} at temperature {request.temperature:g}{''.join(filters)}"
         told = [_told(source, is_exact, size, law) for (source, is_exact), size in sorted(self._sources.items())]
         return " ".join(told) or "No text could be used."
 
 
-_ROW = np.dtype([("prompt", "i4"), ("part", "i4"), ("num_tokens", "f4"), ("overlap", "f4")])
+def _shared_words(num_shared: int, num_tokens: int) -> str:
+    if not num_shared:
+        return "There is no token that all drafts can read, so nothing is compared."
+    return f"Only over the {num_shared:,} of {num_tokens:,} tokens that all drafts can read: their reach differs."
 
 
 def _told(source: str, is_exact: bool, size: int, law: str) -> str:

@@ -1,4 +1,4 @@
-"""Who the models of a job are: their shown names, and a hash that changes when weights, tokenizer or dtype do.
+"""Who the models of a job are: their shown names, and a hash of weights, dtype, tokenizer and configuration.
 
 Found out where the shards run, so that no other process needs the models; `OnModels` makes them known there.
 """
@@ -49,7 +49,8 @@ class OnModels:
 
 
 def _identity(loaded: LoadedModel) -> Identity:
-    digest = hashlib.sha256(f"{loaded.text.sha} {loaded.tokenizer.chat_template!r}".encode())
+    told = (loaded.text.sha, loaded.tokenizer.chat_template, sorted(loaded.text.eos_ids), loaded.info.context_limit)
+    digest = hashlib.sha256(f"{told!r} {loaded.model.config.to_json_string()}".encode())
     for name, table in loaded.model.named_parameters():
         flat = table.detach().flatten()
         some = flat[:: max(1, len(flat) // VALUES_PER_TABLE)][:VALUES_PER_TABLE].float().cpu()

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 
 from specviz.errors import SpecvizError
 
+from .arrow_tables import schema_of, to_arrow
 from .columns import COLUMNS, SLICES, Table
-from .parts import schema_of, to_arrow, write_text
+from .parts import write_text
 from .rows import ShardTables
 from .summary import VERSION, Summary
 

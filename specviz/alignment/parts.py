@@ -8,33 +8,35 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from specviz.errors import SpecvizError
 from specviz.request import Request
 
-from .columns import COLUMNS, Table
+from .arrow_tables import from_arrow, to_arrow
+from .columns import COLUMNS
 from .rows import Columns, Refused, ShardTables
 from .summary import Finding
-
-if TYPE_CHECKING:
-    import pyarrow
 
 FORMAT = 1
 MOST_JOB_BYTES = 64 << 20
 PART_TABLES = ("tokens", "prompts", "sums")
-OWN_NAMES = (
-    *("job.json", "parts", "summary.json", "report.html"),
+OUTPUTS = (
+    *("summary.json", "report.html"),
     *("tokens.parquet", "tokens.csv.gz", "prompts.parquet", "prompts.csv", "slices.parquet", "slices.csv"),
 )
-_LISTS = {"list<float>": "float32", "list<double>": "float64"}
+OWN_NAMES = ("job.json", "parts", *OUTPUTS)
+_OWN_PART = re.compile(r"\.?part-\d{5,}(-\d+)?")
+KEPT = "what is done is kept: run the same again to go on"
+_START_OVER = "choose another folder, or overwrite it to start over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +75,19 @@ _DECIDES = ("chat", "k", "temperature", "top_k", "top_p", "seed", "max_new_token
 @dataclass(frozen=True, slots=True)
 class Known:
     """What was found out before the first shard: costs per draft, as `Costs.to_dict` gives them, and what a look inside
-    the drafts told. created: when the job began."""
+    the drafts told (`faults.Examined`). created: when the job began."""
 
     created: str
     costs: Mapping[str, Mapping[str, Any]]
     findings: tuple[Finding, ...]
     warnings: tuple[str, ...]
+    looked_for: tuple[str, ...]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Known:
         found = tuple(Finding(**each) for each in values["findings"])
-        return cls(values["created"], values["costs"], found, tuple(values["warnings"]))
+        words = (tuple(values[name]) for name in ("warnings", "looked_for"))
+        return cls(values["created"], values["costs"], found, *words)
 
 
 class JobFolder:
@@ -96,8 +100,9 @@ class JobFolder:
         self._parts = path / "parts"
         with saving(path):
             path.mkdir(parents=True, exist_ok=True)
-            if overwrite:
+            if overwrite and (path / "job.json").exists():
                 self._clear()
+                self._save_job()
             self._begin()
 
     def _begin(self) -> None:
@@ -106,30 +111,41 @@ class JobFolder:
             self._save_job()
         else:
             self._resume(self._saved())
-        for beside in self._parts.glob(".*"):  # of a job that was killed
-            shutil.rmtree(beside)
+        self._remove_parts(".part-*")  # of a job that was killed
 
     def _clear(self) -> None:
-        """Removes what an earlier job wrote, and nothing else."""
-        for name in OWN_NAMES:
-            place = self.path / name
-            if place.is_dir() and not place.is_symlink():
-                shutil.rmtree(place)
-            else:
-                place.unlink(missing_ok=True)
+        """Removes what an earlier job of ours wrote, and nothing else."""
+        saved = self._saved()
+        try:
+            is_ours = "format" in saved["asks"] and {"known", "finished"} <= set(saved)
+        except (KeyError, TypeError):
+            is_ours = False
+        if not is_ours:
+            raise self._damaged("job.json")
+        self._remove_parts("*")
+        for name in OUTPUTS:
+            (self.path / name).unlink(missing_ok=True)
+
+    def _remove_parts(self, which: str) -> None:
+        if self._parts.is_symlink() or not self._parts.is_dir():
+            return
+        for each in self._parts.glob(which):
+            if _OWN_PART.fullmatch(each.name):
+                _remove(each)
+        if not any(self._parts.iterdir()):
+            self._parts.rmdir()
 
     def _check_free(self) -> None:
         for name in OWN_NAMES:
             if (self.path / name).exists():
                 raise SpecvizError(
-                    f"{self.path.name} holds {name}, which is not of a job that can go on: choose another folder, or "
-                    "overwrite it"
+                    f"{shown(self.path)} holds {name}, which is not of a job that can go on: choose another folder"
                 )
 
     def _saved(self) -> Mapping[str, Any]:
         place = self.path / "job.json"
         if place.stat().st_size > MOST_JOB_BYTES:
-            raise SpecvizError(f"{self.path.name}/job.json is too large to be one of ours")
+            raise SpecvizError(f"{shown(self.path)}/job.json is too large to be one of ours")
         try:
             return json.loads(place.read_text("utf-8"))
         except (ValueError, RecursionError) as error:
@@ -145,12 +161,21 @@ class JobFolder:
         if differing:
             told = "; ".join(f"{name} was {_short(before.get(name))}, is {_short(self.job.asks()[name])}"
                              for name in differing[:3])  # fmt: skip
-            raise SpecvizError(
-                f"{self.path.name} holds another job ({told}): choose another folder, or overwrite it to start over"
-            )
+            raise SpecvizError(f"{shown(self.path)} holds another job ({told}): {_START_OVER}")
+        if self.is_finished:
+            self._check_outputs()
+
+    def _check_outputs(self) -> None:
+        """A finished job that lacks something is put together again where its parts are still there."""
+        lacking = [name for name in OUTPUTS if not (self.path / name).exists()]
+        if not lacking:
+            return
+        if not all(self.has(number) for number in range(self.job.num_parts)):
+            raise SpecvizError(f"{shown(self.path)} lacks {' and '.join(lacking[:2])} of a finished job: {_START_OVER}")
+        self.is_finished = False
 
     def _damaged(self, name: str) -> SpecvizError:
-        return SpecvizError(f"{self.path.name}/{name} is damaged: choose another folder, or overwrite it to start over")
+        return SpecvizError(f"{shown(self.path)}/{name} is damaged or not ours: choose another folder")
 
     def _save_job(self) -> None:
         known = None if self.known is None else asdict(self.known)
@@ -170,7 +195,7 @@ class JobFolder:
             self.is_finished = True
             self._save_job()
             if not keep_parts:
-                shutil.rmtree(self._parts, ignore_errors=True)
+                self._remove_parts("*")
 
     def has(self, number: int) -> bool:
         return self._part(number).is_dir()
@@ -198,7 +223,7 @@ class JobFolder:
             return _with_extras(tables, json.loads((place / "extras.json").read_text("utf-8")))
         except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException) as error:
             raise SpecvizError(
-                f"{self.path.name}/parts/{place.name} is damaged: delete it and run the same again"
+                f"{shown(self.path)}/parts/{place.name} is damaged: delete it and run the same again"
             ) from error
 
     def parts(self) -> Iterator[ShardTables]:
@@ -210,6 +235,11 @@ class JobFolder:
         return self._parts / f"part-{number:05d}"
 
 
+def shown(folder: Path) -> str:
+    """A folder's own name, also where it was given as "."."""
+    return Path(os.path.abspath(folder)).name or "the folder"
+
+
 @contextmanager
 def saving(folder: Path) -> Iterator[None]:
     """Whatever the disk refuses, in words."""
@@ -217,9 +247,19 @@ def saving(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise SpecvizError(
-            f"{folder.name} cannot be written ({reason}); what is done is kept: run the same again to go on"
-        ) from error
+        raise SpecvizError(f"{shown(folder)} cannot be written ({reason}){kept_words(folder)}") from error
+
+
+def kept_words(folder: Path) -> str:
+    """That a job of this folder can go on, where there is one."""
+    return f"; {KEPT}" if os.path.isfile(folder / "job.json") else ""
+
+
+def _remove(place: Path) -> None:
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -235,50 +275,6 @@ def write_text(path: Path, text: str) -> None:
 def _short(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 200 else f"{text[:200]}…"
-
-
-# ---- tables and Arrow -----------------------------------------------------------------------------------------------
-
-
-def schema_of(table: Table) -> pyarrow.Schema:
-    import pyarrow
-
-    def kind(name: str) -> pyarrow.DataType:
-        inner = _LISTS.get(name)
-        return pyarrow.type_for_alias(name) if inner is None else pyarrow.list_(pyarrow.type_for_alias(inner))
-
-    return pyarrow.schema([(name, kind(column.type)) for name, column in table.items()])
-
-
-def to_arrow(columns: Columns, table: Table) -> pyarrow.Table:
-    """The columns of `table`, in its order and types. ValueError for a column that is missing or does not fit."""
-    import pyarrow
-
-    if list(columns) != list(table):
-        raise ValueError(f"columns must be {', '.join(table)} (got {', '.join(columns)})")
-    arrays = [pyarrow.array(_items(columns[item.name]), item.type) for item in schema_of(table)]
-    return pyarrow.table(arrays, schema=schema_of(table))
-
-
-def _items(values: object) -> object:
-    """Rows of a matrix one by one, everything else as it is."""
-    return list(values) if isinstance(values, np.ndarray) and values.ndim > 1 else values
-
-
-def from_arrow(table: pyarrow.Table) -> dict[str, object]:
-    """Arrays for numbers, a matrix for lists of them, a list for texts."""
-    return {name: _values(column) for name, column in zip(table.column_names, table.columns, strict=True)}
-
-
-def _values(column: pyarrow.ChunkedArray) -> object:
-    import pyarrow.types as types
-
-    if types.is_string(column.type):
-        return column.to_pylist()
-    if types.is_list(column.type):
-        flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        return flat.reshape(len(column), -1) if len(column) else flat.reshape(0, 0)
-    return column.to_numpy()
 
 
 def _extras(tables: ShardTables) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -59,16 +60,26 @@ class PromptSet:
 
 def open_prompts(path: str | Path) -> PromptSet:
     """The prompts of a file of JSON lines. SpecvizError where it cannot be read or holds no usable row."""
-    path = Path(path).expanduser()
+    try:
+        path = Path(path).expanduser()
+    except RuntimeError as error:
+        raise SpecvizError(f"{Path(path).name} cannot be read: there is no such home folder") from error
     return _checked(path.name, lambda: _file_lines(path))
 
 
-def of_values(values: Sequence[str | Mapping[str, Any]]) -> PromptSet:
-    """The same for texts and mappings in memory; their "line" is their place, from 1."""
-    if isinstance(values, (str, Mapping)):
+def of_values(values: Iterable[str | Mapping[str, Any]]) -> PromptSet:
+    """The same for texts and mappings in memory, or a data frame; their "line" is their place, from 1."""
+    if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
         raise ValueError(f"values must be a list of texts or mappings (got {type(values).__name__})")
-    kept = tuple(values)
+    kept = tuple(_records(values) if hasattr(values, "columns") else values)
     return _checked("the list of prompts", lambda: _value_lines(kept))
+
+
+def _records(frame: Any) -> Sequence[Mapping[str, Any]]:
+    """The rows of a data frame, of pandas or Polars; a cell without a value is None."""
+    if hasattr(frame, "to_dicts"):
+        return frame.to_dicts()
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")
 
 
 def _checked(name: str, lines: Callable[[], Iterator[Line]]) -> PromptSet:
@@ -152,12 +163,27 @@ def _value_lines(values: Sequence[object]) -> Iterator[Line]:
     """Values as the lines they would be in a file, so that there is one check for both."""
     for number, value in enumerate(values, start=1):
         try:
-            row = {"prompt": value} if isinstance(value, str) else dict(value) if isinstance(value, Mapping) else value
-            line = json.dumps(row).encode("utf-8")
+            line = json.dumps(_row_of(value), default=_plain).encode("utf-8")
         except (TypeError, ValueError, RecursionError) as error:
             yield Refused(number, f"cannot be written as JSON ({error})")
         else:
             yield _too_long(number) if len(line) > MOST_LINE_BYTES else (number, line)
+
+
+def _row_of(value: object) -> object:
+    if isinstance(value, str):
+        return {"prompt": value}
+    if not isinstance(value, Mapping):
+        return value
+    return {name: held for name, held in value.items() if not (isinstance(held, float) and math.isnan(held))}
+
+
+def _plain(value: object) -> object:
+    """NumPy's numbers and arrays, and times, as JSON has them."""
+    for name in ("tolist", "isoformat"):
+        if hasattr(value, name):
+            return getattr(value, name)()
+    raise TypeError(f"{type(value).__name__} is no kind of JSON value")
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------

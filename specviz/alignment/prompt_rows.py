@@ -87,6 +87,8 @@ def _message(place: int, value: object) -> Message:
 def _id(value: object) -> str:
     if type(value) is int and abs(value) <= MAX_SEED:
         return str(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) <= MAX_SEED:  # of a table that lacks other ids
+        return str(int(value))
     return _clean("id", _text("id", value, MOST_ID))
 
 

@@ -13,7 +13,8 @@ from .rows import Array, Columns
 
 CERTAIN = 0.5  # of the target's favourite
 OVERCONFIDENT = 0.25  # q - p of the draft's favourite
-NEAR = 0.1  # between the target's probabilities of the two favourites
+NEAR = 0.1  # at most, between the target's probabilities of the two favourites
+NEAR_RATIO = 0.5  # at least, of the smaller to the larger: among many small ones all lie within NEAR
 EQUAL = 1e-6  # lost overlap below this is rounding
 
 
@@ -29,15 +30,19 @@ REASONS = (
     ),
     ReasonKind("outside the draft's vocabulary", "the target's probability of tokens that the draft has no id for"),
     ReasonKind(
-        "target certain of another token",
+        "target certain, draft picks another",
         f"the target gives {CERTAIN:g} or more to a token that is not the draft's favourite",
     ),
     ReasonKind(
         "draft overconfident", f"the draft gives its favourite at least {OVERCONFIDENT:g} more than the target does"
     ),
-    ReasonKind("near-tie", f"two different favourites, but the target's odds of them are within {NEAR:g}"),
+    ReasonKind(
+        "near-tie",
+        "two different favourites, and the target finds the draft's at least half as likely as its own, "
+        f"within {NEAR:g}",
+    ),
     ReasonKind("same favourite, other odds", "both would pick the same token; only the odds around it differ"),
-    ReasonKind("spread", "two different favourites, and none of the above"),
+    ReasonKind("spread", "two different favourites, neither near-tied nor certain nor too sure"),
 )
 BEYOND, OUTSIDE, OTHER_TOKEN, TOO_SURE, TIE, SAME, SPREAD = range(len(REASONS))
 NO_REASON = len(REASONS)  # p and q are equal here
@@ -71,7 +76,7 @@ def _within(tokens: Columns) -> Array:
         NO_REASON: 1 - np.asarray(tokens["overlap"]) <= EQUAL,
         OTHER_TOKEN: differs & (favourite_p >= CERTAIN),
         TOO_SURE: its_q - its_p >= OVERCONFIDENT,
-        TIE: differs & (favourite_p - its_p <= NEAR),
+        TIE: differs & (favourite_p - its_p <= NEAR) & (its_p >= NEAR_RATIO * favourite_p),
         SAME: ~differs,
     }
     return np.select(list(tests.values()), list(tests), SPREAD)

@@ -16,6 +16,7 @@ from .rows import AnalysedText, Array
 from .summary import Interval
 
 DEPTH_STARTS = (0, *(2**power for power in range(4, 25)))
+SETTLED = DEPTH_STARTS[1]  # the first tokens of a text are easier or harder than the rest, whatever their context
 CONTEXT_STARTS = (0, *(start for power in range(5, 25) for start in (2**power, 3 * 2 ** (power - 1))))
 RESAMPLES = 2000
 SEED = 20221130
@@ -43,23 +44,26 @@ class Membership:
 
 
 def membership(text: AnalysedText, class_names: Sequence[str]) -> Membership:
-    """One slice for all, one per tag, class, bucket of depth and bucket of context."""
+    """One slice for all, one per tag, class, bucket of depth and bucket of context; and "settled", of context without
+    the text's first SETTLED tokens."""
     size = len(text.ids)
+    depths, contexts = np.arange(size), text.context_lengths
     found = [("all", "all", np.ones(size))]
     found += [("tag", tag, np.ones(size)) for tag in dict.fromkeys(text.row.tags)]
     found += _parted("class", class_names, np.asarray(text.kinds))
     for kind, starts, numbers in (
-        ("depth", DEPTH_STARTS, np.arange(size)),
-        ("context", CONTEXT_STARTS, text.context_lengths),
+        ("depth", DEPTH_STARTS, depths),
+        ("context", CONTEXT_STARTS, contexts),
+        ("settled", CONTEXT_STARTS, np.where(depths < SETTLED, -1, contexts)),
     ):
-        buckets = np.searchsorted(starts, numbers, side="right") - 1
+        buckets = np.searchsorted(starts, numbers, side="right") - 1  # -1 for places left out
         found += _parted(kind, {int(b): bucket_name(starts, int(b)) for b in np.unique(buckets)}, buckets)
     kinds, values, inside = zip(*found, strict=True)
     return Membership(np.array(kinds, dtype=object), np.array(values, dtype=object), np.array(inside))
 
 
 def _parted(kind: str, names, codes: Array) -> list[tuple[str, str, Array]]:
-    return [(kind, names[int(code)], (codes == code).astype(float)) for code in np.unique(codes)]
+    return [(kind, names[int(code)], (codes == code).astype(float)) for code in np.unique(codes[codes >= 0])]
 
 
 # ---- bootstrap over prompts -----------------------------------------------------------------------------------------
@@ -156,6 +160,30 @@ class Part(NamedTuple):
 
 
 Parts = Mapping[Part, PerPrompt]
+
+
+_RECORD = np.dtype([("prompt", "i4"), ("part", "i4"), ("num_tokens", "f4"), ("overlap", "f4")])
+
+
+def records(prompts: Array, part_numbers: Array, num_tokens: Array, overlap: Array) -> Array:
+    """Rows of sums, small enough to be kept for every prompt; without those of part 0 or of no token."""
+    found = np.zeros(len(part_numbers), dtype=_RECORD)
+    for name, values in zip(_RECORD.names, (prompts, part_numbers, num_tokens, overlap), strict=True):
+        found[name] = values
+    return found[(found["part"] > 0) & (found["num_tokens"] > 0)]
+
+
+def by_part(added: Sequence[Array], numbers: Mapping[Part, int]) -> Parts:
+    """Records, put together; prompts in order. numbers: of the parts, from 1."""
+    rows = np.concatenate([np.zeros(0, dtype=_RECORD), *added])
+    rows = rows[np.lexsort((rows["prompt"], rows["part"]))]
+    bounds = np.searchsorted(rows["part"], np.arange(1, len(numbers) + 2))
+    pieces = {part: rows[bounds[number - 1] : bounds[number]] for part, number in numbers.items()}
+    return {
+        part: PerPrompt(*(np.ascontiguousarray(piece[name]) for name in ("prompt", "num_tokens", "overlap")))
+        for part, piece in pieces.items()
+        if len(piece)
+    }
 
 
 def alpha_intervals(parts: Parts) -> dict[Part, Interval | None]:

@@ -1,6 +1,7 @@
 """What an alignment job found, as plain frozen values: the summary that is saved as JSON, shown and compared.
 
-Standard library only. Shares and probabilities are from 0 to 1, intervals are 95 % by a bootstrap over prompts.
+Standard library only. Shares and probabilities are from 0 to 1, intervals are 95 % by a bootstrap over prompts. None:
+nothing is known of it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ Interval = tuple[float, float]
 @dataclass(frozen=True, slots=True)
 class Slice:
     """A part of the tokens. kind: all, tag, class, depth (tokens of text before) or context (tokens before, prompt
-    included). tokens_per_call: of steps that begin at these tokens, at the job's K. cliff: alpha falls here."""
+    included). tokens_per_call: of steps that begin at these tokens, at the job's K; None where none begins. cliff:
+    alpha falls here."""
 
     draft: str
     kind: str
@@ -27,8 +29,8 @@ class Slice:
     alpha: float
     alpha_interval: Interval | None  # None below two prompts
     greedy_agreement: float
-    tokens_per_call: float
-    best_k: int | None  # None where no costs are known
+    tokens_per_call: float | None
+    best_k: int | None  # None where no costs are known, or no step begins
     speedup: float | None  # at best_k
     cliff: bool = False
 
@@ -46,7 +48,8 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """ece: the expected calibration error, sum over bins of share * |confidence - kept|. words: is a confidence stop
+    """ece: the mean gap between confidence and kept, sum over bins of share * |confidence - kept|. It is no error: a
+    draft equal to the target keeps every token, however unsure, and has a large gap. words: is a confidence stop
     useful, and why."""
 
     bins: tuple[Bin, ...]
@@ -87,8 +90,19 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
+class Saving:
+    """Expected target calls that keeping all rejected tokens of one class, or of one reason, for sure would save: the
+    sum of price * (1 - keep). kind: class or reason. share: of the sum over all classes, or over all reasons."""
+
+    kind: str
+    value: str
+    saved: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong with a draft. kind: vocabulary, context, reach, layer, template, tokenizer."""
+    """Something that is wrong with a draft. kind: vocabulary, context, reach, layer, template."""
 
     draft: str
     kind: str
@@ -99,23 +113,27 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class DraftSummary:
     """One draft against the target. tokens_per_call, speedups: for K = 1, 2, ... 16. best_k: the range within 2 % of
-    the fastest. readable: the share of tokens that the draft's context reaches. ceiling: 1 - the mean target
-    probability outside the draft's vocabulary, which alpha cannot exceed."""
+    the fastest. readable: the share of tokens that the draft's context reaches; alpha, greedy_agreement, mean_keep and
+    ceiling are means over these, None where there are none. ceiling: 1 - the mean target probability outside the
+    draft's vocabulary, which alpha cannot exceed. calls: expected target calls for all texts at the job's K. savings:
+    largest first, classes then reasons."""
 
     name: str
     num_tokens: int
     num_prompts: int
-    alpha: float
+    alpha: float | None
     alpha_interval: Interval | None
-    greedy_agreement: float
-    mean_keep: float
+    greedy_agreement: float | None
+    mean_keep: float | None
+    calls: float
     tokens_per_call: tuple[float, ...]
     speedups: tuple[float, ...] | None
     best_k: tuple[int, int] | None
     readable: float
-    ceiling: float
+    ceiling: float | None
     calibration: Calibration
     reasons: tuple[Reason, ...]
+    savings: tuple[Saving, ...]
     costliest: tuple[Rejection, ...]
     findings: tuple[Finding, ...]
 
@@ -143,10 +161,13 @@ class Win:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Draft a against draft b; `slices` begins with the whole, kind "all". wins: the texts where each is ahead most."""
+    """Draft a against draft b over the places that all drafts can read; `slices` begins with the whole, kind "all".
+    words: how many places that are, where some draft cannot read them all; else empty. wins: the texts where each is
+    ahead most."""
 
     a: str
     b: str
+    words: str
     slices: tuple[Difference, ...]
     wins_a: tuple[Win, ...]
     wins_b: tuple[Win, ...]
@@ -155,7 +176,10 @@ class Comparison:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """A whole job. note: what the numbers rest on. exact: every text is the target's own at these settings.
-    by_prompt: alpha per prompt id and draft, to compare with a later job."""
+    prompts: fingerprint of the prompt set. chat: whether they were read in the target's chat form. looked_for: the
+    fault checks that ran, in plain words. num_cut: texts that end where the target's context ends.
+    by_prompt: alpha per prompt id and draft, to compare with a later job; a place that the draft cannot read counts 0.
+    """
 
     specviz: str
     created: str
@@ -163,14 +187,18 @@ class Summary:
     sampling: Mapping[str, float]
     seed: int
     max_new_tokens: int
+    prompts: str
+    chat: bool
     k: int
     num_prompts: int
     num_tokens: int
+    num_cut: int
     num_refused: int
     refused: tuple[tuple[int, str], ...]  # the first lines that could not be used, and why
     exact: bool
     note: str
     warnings: tuple[str, ...]
+    looked_for: tuple[str, ...]
     costs: Mapping[str, Mapping[str, Any]]  # per draft, as `costing.Costs.to_dict` gives them
     drafts: tuple[DraftSummary, ...]
     slices: tuple[Slice, ...]

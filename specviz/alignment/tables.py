@@ -121,14 +121,17 @@ def allowed_tokens(text_length: int, finish: str, max_new_tokens: int) -> int:
 
 def _parts_of(text: AnalysedText, shard: Shard) -> list[_Part]:
     members = membership(text, CLASSES)
-    return [_Part(text, name, members, shard) for name in shard.drafts]
+    shared = np.logical_and.reduce([text.drafts[name].readable for name in shard.drafts])
+    return [_Part(text, name, members, shared, shard) for name in shard.drafts]
 
 
 class _Part:
-    """One text under one draft, with the expected steps for every K: begins, emitted, time_ms [16, N]."""
+    """One text under one draft, with the expected steps for every K: begins, emitted, time_ms [16, N]. shared: the
+    places that every draft can read [N]."""
 
-    def __init__(self, text: AnalysedText, name: str, members: Membership, shard: Shard) -> None:
+    def __init__(self, text: AnalysedText, name: str, members: Membership, shared: Array, shard: Shard) -> None:
         self.text, self.name, self.members, self.k, self.draft = text, name, members, shard.k, text.drafts[name]
+        self.shared = shared
         most = allowed_tokens(len(text.ids), text.finish, shard.request.max_new_tokens)
         laws = chances(self.draft.keep, self.draft.readable, most)
         step_ms = np.array(shard.step_ms.get(name, [np.nan] * (KS[-1] + 1)), dtype=np.float64)
@@ -226,7 +229,7 @@ def _mean(values: Array) -> float:
 def _sum_rows(part: _Part) -> dict[str, object]:
     text, draft, members = part.text, part.draft, part.members
     size, inside = len(members.kinds), members.inside  # [S, N]
-    over_readable = inside * draft.readable
+    over_readable, over_shared = inside * draft.readable, inside * part.shared
     return {
         "prompt": np.full(size, text.row.number),
         "draft": np.full(size, part.name, dtype=object),
@@ -238,6 +241,8 @@ def _sum_rows(part: _Part) -> dict[str, object]:
         "keep": over_readable @ draft.keep,
         "agreement": over_readable @ (text.favourite == draft.favourite),
         "outside": over_readable @ draft.outside,
+        "num_shared": over_shared.sum(1),
+        "shared_overlap": over_shared @ draft.overlap,
         "calls": inside @ part.begins.T,
         "emitted": inside @ part.emitted.T,
         "time_ms": inside @ part.time_ms.T,

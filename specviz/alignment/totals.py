@@ -5,15 +5,17 @@ Their size does not depend on the number of prompts. numpy alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 
 from .reasons import NO_REASON, READ, REASONS, lost_by_reason, reasons
 from .rows import BINS, KS, Array, Columns
-from .summary import Reason, Rejection
+from .summary import Reason, Rejection, Saving
 
 MOST_COSTLY = 50
+MOST_ALIKE = 2  # of one token in one text among these
 AROUND = 12  # tokens shown on either side of a rejection
 AROUND_CHARACTERS = 240
 
@@ -39,15 +41,15 @@ class Totals:
     def __getitem__(self, name: str) -> float:
         return float(self.sums[self.NAMES.index(name)])
 
-    def share(self, name: str) -> float:
-        """A mean over readable tokens; 0 where there are none."""
-        return self[name] / max(self["num_readable"], 1.0)
+    def share(self, name: str) -> float | None:
+        """A mean over readable tokens; None where there are none."""
+        return self[name] / self["num_readable"] if self["num_readable"] else None
 
     @property
     def tokens_per_call(self) -> Array:
-        """For every K, of steps that begin here; 0 where none does. [16]"""
+        """For every K, of steps that begin here; nan where none does. [16]"""
         calls, emitted, _ = self.by_k
-        return np.where(calls > 0, emitted / np.where(calls > 0, calls, 1.0), 0.0)
+        return np.where(calls > 0, emitted / np.where(calls > 0, calls, 1.0), np.nan)
 
     def speedups(self, plain_ms: float | None) -> Array | None:
         """For every K [16]; None where costs, or those of some K, are not known. plain_ms: a step without a draft."""
@@ -66,11 +68,15 @@ class DraftTotals:
         self.costliest: list[Rejection] = []
         self._lost = np.zeros(len(REASONS))
         self._places = np.zeros(len(REASONS), dtype=np.int64)
+        self._saved: dict[str, Counter[str]] = {"class": Counter(), "reason": Counter()}
 
     def add(self, tokens: Columns, rows: Array, ids: Mapping[int, str]) -> None:
         """rows: those of this draft in a shard's tokens, a text's behind each other. ids: of prompts, by number."""
+        price, keep = (np.asarray(tokens[name], dtype=np.float64)[rows] for name in ("price", "keep"))
+        saved = price * (1 - keep)
         self._add_reasons(tokens, rows)
-        self._add_rejections(tokens, rows, ids)
+        self._add_savings(tokens, rows, saved)
+        self._add_rejections(tokens, rows, saved, ids)
 
     def reasons(self) -> tuple[Reason, ...]:
         """Those that take a part of the lost overlap, most first."""
@@ -79,19 +85,45 @@ class DraftTotals:
         found = [Reason(kind.name, float(lost / whole), int(num), kind.words) for kind, lost, num in kinds if lost > 0]
         return tuple(sorted(found, key=lambda reason: -reason.share))
 
+    def savings(self) -> tuple[Saving, ...]:
+        """Those by class, largest first, then those by reason."""
+        return tuple(
+            Saving(kind, value, saved, saved / sums.total())
+            for kind, sums in self._saved.items()
+            for value, saved in sorted(sums.items(), key=lambda item: (-item[1], item[0]))
+        )
+
     def _add_reasons(self, tokens: Columns, rows: Array) -> None:
         own = {name: np.asarray(tokens[name])[rows] for name in READ}
         self._lost += lost_by_reason(own)
         self._places += np.bincount(reasons(own), minlength=NO_REASON + 1)[:NO_REASON]
 
-    def _add_rejections(self, tokens: Columns, rows: Array, ids: Mapping[int, str]) -> None:
-        price, keep = (np.asarray(tokens[name], dtype=np.float64)[rows] for name in ("price", "keep"))
-        saved = price * (1 - keep)
+    def _add_savings(self, tokens: Columns, rows: Array, saved: Array) -> None:
+        for kind, sums in self._saved.items():
+            values, places = np.unique(np.asarray(tokens[kind], dtype=object)[rows].astype(str), return_inverse=True)
+            found = zip(values.tolist(), np.bincount(places, saved, len(values)).tolist(), strict=True)
+            sums.update({value: total for value, total in found if value and total > 0})
+
+    def _add_rejections(self, tokens: Columns, rows: Array, saved: Array, ids: Mapping[int, str]) -> None:
         least = self.costliest[-1].saved if len(self.costliest) == MOST_COSTLY else 0.0
-        dearest = np.argsort(-saved, kind="stable")[:MOST_COSTLY]
-        made = [self._rejection(tokens, rows, at, float(saved[at]), ids) for at in dearest if saved[at] > least]
+        dearest = self._dearest(tokens, rows, saved, least)
+        made = [self._rejection(tokens, rows, at, float(saved[at]), ids) for at in dearest]
         ranked = sorted([*self.costliest, *made], key=lambda each: (-each.saved, each.prompt, each.place))
         self.costliest = ranked[:MOST_COSTLY]
+
+    @staticmethod
+    def _dearest(tokens: Columns, rows: Array, saved: Array, least: float) -> list[int]:
+        """The places that save most, and more than `least`; few of one token in one text."""
+        found: list[int] = []
+        alike: Counter[tuple[int, int]] = Counter()
+        for at in np.argsort(-saved, kind="stable").tolist():
+            if saved[at] <= least or len(found) == MOST_COSTLY:
+                break
+            same = int(tokens["prompt"][rows[at]]), int(tokens["token"][rows[at]])
+            alike[same] += 1
+            if alike[same] <= MOST_ALIKE:
+                found.append(at)
+        return found
 
     def _rejection(self, tokens: Columns, rows: Array, at: int, saved: float, ids: Mapping[int, str]) -> Rejection:
         row = int(rows[at])

@@ -18,7 +18,7 @@ from ..errors import SpecvizError
 from ..session import workbench
 from . import outputs
 from .executors import Map
-from .faults import NUM_TEXTS, examine
+from .faults import NUM_TEXTS, look
 from .gathering import Facts, Gathering
 from .identity import Identity, OnModels
 from .parts import Job, JobFolder, Known, saving
@@ -89,20 +89,27 @@ class Work:
     def drafts(self) -> tuple[str, ...]:
         return tuple(model.name for model in self.models[1:])
 
+    def steps(self, given: Mapping[str, Costs] | None, keep_parts: bool) -> Iterator[Progress]:
+        """All three, or none where the job is finished."""
+        if not self.folder.is_finished:
+            yield from self.prepare(given)
+            yield from self.read()
+            yield from self.put_together(keep_parts)
+
     def prepare(self, given: Mapping[str, Costs] | None) -> Iterator[Progress]:
         """Costs, and a look inside the drafts; kept for when the job is resumed."""
         if self.folder.known is not None:
             return
         created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        costs = {} if given is None else given
+        costs = dict(given or {})
         for name in self.drafts if given is None else ():
             yield self._words(f"measuring what {name} costs")
             costs[name] = self.runner.one(measure, (self.job.request.target, name))
         yield self._words("looking inside the drafts")
         first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
-        findings, warnings = self.runner.one(examine, self._shard(first, {}))
+        found = self.runner.one(look, self._shard(first, {}))
         plain = {name: own.to_dict() for name, own in costs.items()}
-        self.folder.learn(Known(created, plain, tuple(findings), tuple(warnings)))
+        self.folder.learn(Known(created, plain, found.findings, found.warnings, found.looked_for))
 
     def read(self) -> Iterator[Progress]:
         """Every shard that is not done yet."""
@@ -160,11 +167,13 @@ class Work:
             request=self.job.request,
             specviz=self.job.specviz,
             created=self.folder.known.created,
+            prompts=self.job.prompts,
             costs=self._costs(),
             refused=self.rows.refused,
             num_refused=self.rows.num_refused,
             warnings=[*self.folder.known.warnings, *ignored],
             findings=self.folder.known.findings,
+            looked_for=self.folder.known.looked_for,
             num_ids={model.name: model.num_ids for model in self.models[1:]},
         )
 

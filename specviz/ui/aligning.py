@@ -18,6 +18,7 @@ from specviz.ui.models_of import is_at_hand, names_of
 from specviz.ui.offer import Offer, draft_choices
 from specviz.ui.reports import Look, Props, Section, Work, one_of, whole_number
 from specviz.views import alignment_page as view
+from specviz.views.alignment_cells import counted
 from specviz.views.alignment_texts import of_tables, texts_block
 
 SHARD = 4  # prompts per turn: others wait for the engine no longer than that takes
@@ -37,7 +38,8 @@ class Aligning:
         ]
 
     def section(self) -> Section:
-        return Section(view.NAME, lambda look: (), self._shown, {"analyse": self._analyse}, needs=self._names)
+        analyse = {"analyse": self._analyse}
+        return Section(view.NAME, lambda look: (), self._shown, analyse, needs=self._names, keeps=True)
 
     def _shown(self, look: Look, **state: object) -> Props:
         return view.many_prompts(self._kinds, **state)
@@ -56,8 +58,9 @@ class Aligning:
     def _analyse(self, look: Look, values: Mapping[str, str]) -> Work:
         target, *drafts = self._names(look)
         known = {name: costs for (of, name), costs in self._costs.items() if of == target and name in drafts}
+        prompts, asked = self._prompts(values)
         work = aligning(
-            self._prompts(values),
+            prompts,
             target=target,
             draft=drafts,
             max_new_tokens=whole_number(values, "tokens", view.TOKENS[0], view.TOKENS[2]),
@@ -69,23 +72,36 @@ class Aligning:
             for progress in work:
                 words = f"{progress.words}: {progress.done} of {progress.total} prompts"
                 yield self._shown(look, progress=(progress.done, progress.total, words))
-        yield self._shown(look, summary=progress.result.summary, texts=_texts_of(progress.result))
+        yield self._shown(look, summary=progress.result.summary, asked=asked, texts=_texts_of(progress.result))
 
-    def _prompts(self, values: Mapping[str, str]) -> Sequence[str | Mapping[str, object]]:
-        """What was chosen. Raises SpecvizError."""
-        chosen = one_of(values, "prompts", [view.EVERY, view.OWN, *(name for _, name in self._kinds)])
-        if chosen != view.OWN:
-            return [prompt for prompt in self._ready if chosen in (view.EVERY, *prompt["tags"])]
-        own = [line.strip() for line in values.get("own", "")[: view.MOST_CHARACTERS].splitlines() if line.strip()]
-        if not 1 <= len(own) <= view.MOST_PROMPTS:
-            raise SpecvizError(f"write from 1 to {view.MOST_PROMPTS} prompts, one per line (got {len(own)})")
-        return own
+    def _prompts(self, values: Mapping[str, str]) -> tuple[Sequence[str | Mapping[str, object]], str]:
+        """What was chosen, and in words. Raises SpecvizError."""
+        titles = {view.EVERY: "all kinds", **{name: title for title, name in self._kinds}}
+        chosen = one_of(values, "prompts", [view.OWN, *titles])
+        if chosen == view.OWN:
+            own = _own(values.get("own", ""))
+            return own, counted(len(own), "own prompt")
+        ready = [prompt for prompt in self._ready if chosen in (view.EVERY, *prompt["tags"])]
+        return ready, f"{counted(len(ready), 'ready prompt')}: {titles[chosen]}"
 
     def _settings(self, look: Look) -> dict[str, float]:
         """Those of the run that is looked at, else the usual ones."""
         of = self._offer.first if look.settings is None else look.settings
         k = min(max(1, of.k), KS[-1])
         return {"k": k, "temperature": of.temperature, "top_k": of.top_k, "top_p": of.top_p}
+
+
+def _own(text: str) -> list[str]:
+    """The lines of the box. Raises SpecvizError."""
+    if len(text.encode("utf-16-le", "surrogatepass")) // 2 > view.MOST_CHARACTERS:  # as the browser counts them
+        raise SpecvizError(
+            f"at most {view.MOST_CHARACTERS:,} characters in the box (yours is longer): use python -m specviz align "
+            "for more"
+        )
+    own = [line.strip() for line in text.splitlines() if line.strip()]
+    if not 1 <= len(own) <= view.MOST_PROMPTS:
+        raise SpecvizError(f"write from 1 to {view.MOST_PROMPTS} prompts, one per line (got {len(own)})")
+    return own
 
 
 def _texts_of(alignment: Alignment) -> Props | None:

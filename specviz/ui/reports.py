@@ -79,7 +79,8 @@ def nothing(look: Look) -> Sequence[str]:
 class Section:
     """One section of a page. `key`: what its contents depend on; the same key, the same section. `begin`: the section
     before anything is pressed. `acts`: what its buttons do, by name, with the section's values; `needs`: the models
-    that they need. `opening`: work that begins by itself when the section is new, with what is loaded already."""
+    that they need. `opening`: work that begins by itself when the section is new, with what is loaded already. `keeps`:
+    while its work shows nothing but how far it is, what was found before stays below."""
 
     name: str
     key: Callable[[Look], object]
@@ -87,6 +88,7 @@ class Section:
     acts: Mapping[str, Act] = field(default_factory=dict)
     needs: Callable[[Look], Sequence[str]] = nothing
     opening: Callable[[Look], Work] | None = None
+    keeps: bool = False
 
 
 class _Turn:
@@ -259,14 +261,14 @@ class Report:
 
     def _driven(self, desk: _Desk, section: Section, work: Work, turn: _Turn) -> Iterator[str]:
         """Does the work in turns, until it is stopped or the section has come to depend on something else."""
-        desk.busy, key = section.name, desk.keys[section.name]
+        desk.busy, key, before = section.name, desk.keys[section.name], desk.shown[section.name]
         turn.touched[section.name] = None
         try:
             for props in self._bench.in_turns(work):
                 if desk.keys[section.name] != key:
                     return
-                desk.shown[section.name] = props
-                yield _message([props], busy=section.name)
+                desk.shown[section.name] = shown = _above(props, before) if section.keeps else props
+                yield _message([shown], busy=section.name)
                 if desk.stop.is_set():
                     return
         finally:
@@ -281,6 +283,18 @@ def _begun(section: Section, look: Look) -> Props:
         return blocks.section(section.name, section.name.replace("_", " "), "", (), [blocks.words(in_words(error))])
 
 
+def _above(props: Props, before: Props) -> Props:
+    """How far the work is, above what was found before it."""
+    if not all(map(_is_progress, props["blocks"])):
+        return props
+    found = [block for block in before["blocks"] if not _is_progress(block)]
+    return {**before, "blocks": [*props["blocks"], *found]}
+
+
+def _is_progress(block: Props) -> bool:
+    return block["kind"] == "progress"
+
+
 def in_words(error: Exception) -> str:
     if isinstance(error, SpecvizError):
         return str(error)
@@ -290,7 +304,9 @@ def in_words(error: Exception) -> str:
 
 
 def _said(props: Props) -> str:
-    """The verdicts of a section that is done, for those who listen."""
+    """The verdicts of a section that is done, for those who listen. One that still shows how far it is was stopped."""
+    if any(map(_is_progress, props["blocks"])):
+        return f"{props['title']}: stopped"
     found = [block["words"] for block in props["blocks"] if block["kind"] == "verdict"]
     words = [each if isinstance(each, str) else "".join(each) for each in found]
     return ". ".join([f"{props['title']}: done", *words])

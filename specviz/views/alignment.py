@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from specviz.alignment.columns import COLUMNS
@@ -15,21 +16,20 @@ from specviz.alignment.summary import ENOUGH_PROMPTS
 from specviz.views import alignment_cells as cells
 from specviz.views import alignment_parts as parts
 from specviz.views import blocks
-from specviz.views.alignment_charts import spread
-from specviz.views.blocks import Cell, Props, Words
+from specviz.views.alignment_overview import KEPT_WORDS, is_aside, overview, sampling_words
+from specviz.views.blocks import Cell, Props
 from specviz.views.sentences import label, visible
 
 if TYPE_CHECKING:
-    from specviz.alignment.summary import DraftSummary, Summary
+    from specviz.alignment.summary import Summary
 
 TITLE = "Why does the target reject this draft?"
-OFF = {"top_k": 0, "top_p": 1}
-COLUMN_WORDS = (
-    "p: the target's probabilities, q: the draft's. Agreement is averaged over all tokens that the draft can read; the "
-    "paper calls it alpha. Kept: the mean chance, min(1, q/p), of the token that stands there. Intervals: bootstrap "
-    "over prompts."
-)
 SAVED = ("tokens", "prompts", "slices")
+CPUS = ("x86_64", "AMD64", "aarch64", "arm64")  # what machines call themselves
+COSTS_NOTE = (
+    "Each pair is timed by itself, at this many tokens of context, so the target's time differs a little from row to "
+    "row. Speedups are predicted from these times: differences of a few percent mean nothing."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,95 +44,27 @@ class Part:
 
 def sections(summary: Summary, texts: Props | None = None) -> list[Props]:
     """The whole report. texts: the block of `alignment_texts`, if there is one."""
-    made = [(part, part.make(summary)) for part in PARTS]
-    shown = [blocks.section(part.name, part.title, part.lead, blocks=found) for part, found in made if found]
+    shown = [blocks.section(part.name, part.title, part.lead, blocks=found) for part, found in _made(summary, texts)]
     if texts is not None:
         shown.insert(len(shown) - 1, blocks.section(*TEXTS, blocks=[texts]))
     return shown
 
 
 def compact(summary: Summary, texts: Props | None = None) -> list[Props]:
-    """The same as blocks of one section: the overview, and the other parts to be opened."""
-    made = [(part.title, [blocks.words(part.lead, small=True), *found]) for part in PARTS[1:]
-            if (found := part.make(summary))]  # fmt: skip
+    """The same as blocks of one section of the Compare page: the overview, and the other parts to be opened."""
+    made = [(part.title, [blocks.words(part.lead, small=True), *found]) for part, found in _made(summary, texts)[1:]]
     if texts is not None:
         made.insert(len(made) - 1, (TEXTS[1], [blocks.words(TEXTS[2], small=True), texts]))
-    return [*overview(summary), *(blocks.details(title, found) for title, found in made)]
+    shown = overview(summary, no_costs="press Measure costs above for each draft, then Analyse again")
+    return [*shown, *(blocks.details(title, found) for title, found in made)]
 
 
-# ---- overview -------------------------------------------------------------------------------------------------------
-
-
-def overview(summary: Summary) -> list[Props]:
-    shown = [blocks.words(_found_words(summary))]
-    if not summary.exact:
-        words = "Not every text is known to be the target's own at these settings, so the numbers hold for these texts."
-        shown.append(blocks.verdict("unsure", words))
-    shown.append(blocks.words(visible(summary.note), small=True))
-    findings = [finding for draft in summary.drafts for finding in draft.findings]
-    shown += [
-        blocks.verdict("differs", ["", label(finding.draft), f": {visible(finding.words)}"]) for finding in findings
-    ]
-    shown += [blocks.verdict("unsure", visible(warning)) for warning in summary.warnings]
-    shown += [_drafts_table(summary), blocks.words(COLUMN_WORDS, small=True)]
-    if not any(draft.speedups for draft in summary.drafts):
-        shown.append(blocks.words("No speedup is given: the costs of these models are not known.", small=True))
-    if summary.num_refused:
-        shown.append(_refused(summary))
-    return shown
-
-
-def _found_words(summary: Summary) -> Words:
-    told = ["", f"{summary.num_prompts:,} prompts", ", ", f"{summary.num_tokens:,} tokens", " of text by ",
-            label(summary.target), f", {_sampling(summary)}."]  # fmt: skip
-    if not any(draft.findings for draft in summary.drafts):
-        told[-1] += " None of the faults that are looked for was found."
-    return told
-
-
-def _sampling(summary: Summary) -> str:
-    values = summary.sampling
-    filters = [f"{name.replace('_', '-')} {values[name]:g}" for name in OFF if _narrows(name, values)]
-    return ", ".join([f"temperature {values.get('temperature', 1):g}", *filters])
-
-
-def _narrows(name: str, values: Mapping[str, float]) -> bool:
-    return name in values and values[name] != OFF[name]
-
-
-def _drafts_table(summary: Summary) -> Props:
-    columns = [
-        "draft model", "agreement, sum min(p, q)", "95 % interval", "same favourite", "kept, on average",
-        f"tokens per target call at K = {summary.k}", "best K", "speedup there", "prompts", "tokens",
-    ]  # fmt: skip
-    known = [place for place, draft in enumerate(summary.drafts) if cells.is_known(draft.alpha)]
-    best = max(known, key=lambda place: summary.drafts[place].alpha, default=-1)
-    rows = [_draft_row(draft, summary.k) for draft in summary.drafts]
-    marked = best if len(rows) > 1 else -1
-    return blocks.table(columns, rows, marked=marked, sortable=len(rows) > 1)
-
-
-def _draft_row(draft: DraftSummary, k: int) -> list[Cell]:
-    per_call = draft.tokens_per_call[k - 1] if k <= len(draft.tokens_per_call) else None
-    return [
-        label(draft.name),
-        cells.share(draft.alpha),
-        spread(draft.alpha_interval),
-        cells.share(draft.greedy_agreement),
-        cells.share(draft.mean_keep),
-        cells.number(per_call, "{:.2f}"),
-        cells.best_k(draft.best_k),
-        cells.speedup(max(draft.speedups, default=None) if draft.speedups else None),
-        cells.number(draft.num_prompts),
-        cells.number(draft.num_tokens),
-    ]
-
-
-def _refused(summary: Summary) -> Props:
-    rows = [[blocks.cell(f"{line:,}", sort=line), visible(reason)] for line, reason in summary.refused]
-    caption = "" if len(rows) == summary.num_refused else f"The first {len(rows):,} of them."
-    title = f"Lines that could not be used: {summary.num_refused:,}"
-    return blocks.details(title, [blocks.table(["line", "why"], rows, caption=caption)])
+def _made(summary: Summary, texts: Props | None) -> list[tuple[Part, list[Props]]]:
+    """The parts that have something to say. Two of them lead to the texts that the page shows."""
+    numbers = frozenset() if texts is None else frozenset(texts["numbers"])
+    linked = {make: partial(make, texts=numbers) for make in (parts.against, parts.costliest)}
+    made = [(part, linked.get(part.make, part.make)(summary)) for part in PARTS]
+    return [(part, found) for part, found in made if found]
 
 
 # ---- how it was made ------------------------------------------------------------------------------------------------
@@ -142,27 +74,30 @@ def how(summary: Summary) -> list[Props]:
     settings = [
         ["target", label(summary.target)],
         ["draft models", ", ".join(label(draft.name) for draft in summary.drafts)],
-        ["sampling", _sampling(summary)],
+        ["sampling", sampling_words(summary)],
         ["seed", f"{summary.seed}"],
         ["most new tokens", f"{summary.max_new_tokens:,}"],
+        ["prompts read in the chat form", "yes" if summary.chat else "no"],
         ["K at which rejections are priced", f"{summary.k}"],
         ["made", f"{label(summary.created)} by specviz {label(summary.specviz)}"],
     ]
     shown = [blocks.table(["setting", "value"], settings)]
     if summary.costs:
-        shown.append(_costs_table(summary))
+        shown += [_costs_table(summary), blocks.words(COSTS_NOTE, small=True)]
+    shown += [blocks.words(visible(warning), small=True) for warning in summary.warnings if is_aside(warning)]
     return [*shown, *(_columns_table(name) for name in SAVED)]
 
 
 def _costs_table(summary: Summary) -> Props:
     columns = ["draft model", "one drafted token", "one target call", "tokens of context", "device", "numbers as"]
     rows = [_costs_row(name, costs) for name, costs in summary.costs.items()]
-    return blocks.table(columns, rows, caption="Measured or given costs that the speedups rest on.")
+    return blocks.table(columns, rows, caption="Measured or given costs that the predicted speedups rest on.")
 
 
 def _costs_row(name: str, costs: Mapping[str, Any]) -> list[Cell]:
     plain_ms = next(iter(costs.get("verify_ms") or ()), None)
-    told = [str(costs.get(field, cells.NONE)) for field in ("context_length", "device", "dtype")]
+    length, device, dtype = (str(costs.get(field, cells.NONE)) for field in ("context_length", "device", "dtype"))
+    told = [length, f"CPU ({device})" if device in CPUS else device, dtype]
     return [label(name), *map(cells.milliseconds, (costs.get("draft_ms"), plain_ms)), *map(label, told)]
 
 
@@ -202,15 +137,16 @@ PARTS = (
     Part(
         "calibration",
         "Is the draft's confidence worth anything?",
-        "Over all tokens that the draft might have drafted: how sure it was (q), and how often such a token is kept. "
-        "Where both lines lie together, the draft knows what it knows.",
+        "How sure the draft was (q), and how often such a token is kept. A draft equal to the target is kept always, "
+        "also where it is unsure: kept above confidence is no fault. Kept below confidence means too sure; a kept line "
+        "that climbs steeply is what a confidence stop can use.",
         parts.calibration,
     ),
     Part(
         "costliest",
         "The costliest rejections",
         "How many target calls it would save if the draft were sure to be kept at this one place: the what-if for the "
-        "K of this job, taken backwards. The list shows what to train on.",
+        "K of this job, taken backwards. The lists show what to train on; a text's name opens it at that token.",
         parts.costliest,
     ),
     Part("how", "How it was made", "Settings, costs, and what stands in the saved tables.", how),
@@ -219,5 +155,5 @@ TEXTS = (
     "texts",
     "Texts, token by token",
     "Choose a text. The stronger the shade and the underline, the less both models agree on what comes next at that "
-    "place. Point at a token, or go along the text with the arrow keys.",
+    "place. Point at a token, or go along the text with the arrow keys. " + KEPT_WORDS,
 )

@@ -20,11 +20,16 @@ def is_known(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
 
-def share_words(value: float) -> str:
+def counted(number: int, thing: str) -> str:
+    """ "1 token", "2,560 tokens" """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def share_words(value: float | None) -> str:
     return percent(value) if is_known(value) else NONE
 
 
-def share(value: float) -> Cell:
+def share(value: float | None) -> Cell:
     return blocks.cell(share_words(value), sort=value if is_known(value) else None)
 
 
@@ -55,8 +60,19 @@ def points(value: float) -> Cell:
     return blocks.cell(f"{_signed(value)} points", sort=value)
 
 
-def points_range(interval: Interval | None) -> str:
-    return NONE if interval is None else f"{_signed(interval[0])} to {_signed(interval[1])}"
+def points_range(interval: Interval | None) -> Cell:
+    if interval is None:
+        return blocks.cell(NONE)
+    return blocks.cell(f"{_signed(interval[0])} to {_signed(interval[1])}", sort=interval[0])
+
+
+def spread_words(interval: Interval | None) -> str:
+    """An interval of shares in words."""
+    return NONE if interval is None else f"{percent(max(0.0, interval[0]))} to {percent(min(1.0, interval[1]))}"
+
+
+def spread(interval: Interval | None) -> Cell:
+    return blocks.cell(spread_words(interval), sort=None if interval is None else interval[0])
 
 
 def _signed(share: float) -> str:

@@ -5,18 +5,18 @@ Whole figures as plain data in `charts.py`'s format. Drafts keep their colour, d
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from specviz.alignment.summary import ENOUGH_PROMPTS
+from specviz.views.alignment_cells import NONE, is_known, share_words, spread_words
 from specviz.views.charts import Chart, chart_of, line_of
 from specviz.views.palette import THEMES, colour
 from specviz.views.plan_charts import DRAFT_STYLES
-from specviz.views.sentences import label, percent
+from specviz.views.sentences import label
 
 if TYPE_CHECKING:
-    from specviz.alignment.summary import DraftSummary, Interval, Slice
+    from specviz.alignment.summary import DraftSummary, Slice
 
 NAMED = {"type": "category", "showgrid": False, "automargin": True}
 SHARE = {"range": [0, 1.02], "tickformat": ".0%"}
@@ -36,13 +36,15 @@ def speed_chart(drafts: Sequence[DraftSummary]) -> Chart:
     data = [_per_k(place, draft.name, draft.speedups, hover) for place, draft in known]
     most = max(len(draft.speedups) for _, draft in known)
     alone = line_of("one by one", "ignored", THEMES[0], "one by one: 1")
-    alone |= {"x": list(range(1, most + 1)), "y": [1.0] * most, "line": {**alone["line"], "dash": "longdash"}}
+    alone |= {"x": list(range(1, most + 1)), "y": [1.0] * most, "line": {**alone["line"], "dash": "longdash"},
+              "customdata": [["1.00"]] * most}  # fmt: skip
     return _k_figure("Speedup over one by one", [*data, alone], "times as fast")
 
 
 def _per_k(place: int, name: str, values: Sequence[float], hover: str) -> Chart:
     line = _line(place, name, hover)
-    return line | {"x": list(range(1, len(values) + 1)), "y": [_known(value) for value in values]}
+    told = [[f"{value:.2f}" if is_known(value) else NONE] for value in values]
+    return line | {"x": list(range(1, len(values) + 1)), "y": [_known(value) for value in values], "customdata": told}
 
 
 def _k_figure(title: str, data: list[Chart], y: str) -> Chart:
@@ -90,7 +92,7 @@ def _slice_line(place: int, name: str, slices: Sequence[Slice | None]) -> Chart:
     ]
     return line | {
         "y": [None if each is None else _known(each.alpha) for each in slices],
-        "customdata": [["–", "–"] if each is None else [percent(each.alpha), spread(each.alpha_interval)]
+        "customdata": [[NONE, NONE] if each is None else [share_words(each.alpha), spread_words(each.alpha_interval)]
                        for each in slices],
         "error_y": {"type": "data", "symmetric": False, "array": [high for _, high in reach],
                     "arrayminus": [low for low, _ in reach], "color": colour(line["meta"]["status"]), "thickness": 1},
@@ -126,7 +128,8 @@ def calibration_chart(draft: DraftSummary) -> Chart:
     columns = ([each.confidence for each in bins], [each.kept for each in bins], [each.share for each in bins])
     data = [promised, kept, drafted]
     for trace, values in zip(data, columns, strict=True):
-        trace |= {"x": names, "y": [_known(value) for value in values]}
+        told = [[share_words(value)] for value in values]
+        trace |= {"x": names, "y": [_known(value) for value in values], "customdata": told}
     axes = {
         "xaxis": {"title": {"text": "confidence, q of the drafted token, in percent"}, **NAMED},
         "yaxis": {"title": {"text": "share"}, **SHARE},
@@ -141,18 +144,13 @@ def calibration_chart(draft: DraftSummary) -> Chart:
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 
-def spread(interval: Interval | None) -> str:
-    """An interval of shares in words."""
-    return "–" if interval is None else f"{percent(max(0.0, interval[0]))} to {percent(min(1.0, interval[1]))}"
-
-
 def _columns(first: str, data: Sequence[Chart]) -> list[list[Any]]:
-    """The table of a chart: the axis, then every trace."""
-    return [[first, 0, "x"], *([trace["name"], place, "y"] for place, trace in enumerate(data))]
+    """The table of a chart: the axis, then every trace in words."""
+    return [[first, 0, "x"], *([trace["name"], place, "customdata", 0] for place, trace in enumerate(data))]
 
 
-def _known(value: float) -> float | None:
-    return round(value, 4) if math.isfinite(value) else None
+def _known(value: float | None) -> float | None:
+    return round(value, 4) if is_known(value) else None
 
 
 def _line(place: int, name: str, hover: str) -> Chart:

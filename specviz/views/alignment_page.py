@@ -28,8 +28,8 @@ MOST_PROMPTS = 100
 MOST_CHARACTERS = 50_000  # of own prompts
 TOKENS = (8, 32, 128)  # per prompt: least, usual, most
 NOT_YET = (
-    "Nothing asked yet. It takes seconds for the bundled models; the settings are those of the run on Explore, or the "
-    "usual ones before there is a run."
+    "It takes seconds for the bundled models; the settings are those of the run on Explore, or the usual ones before "
+    "there is a run."
 )
 
 
@@ -37,15 +37,18 @@ def many_prompts(
     kinds: Sequence[tuple[str, str]],
     *,
     summary: Summary | None = None,
+    asked: str = "",
     texts: Props | None = None,
     progress: tuple[int, int, str] | None = None,
 ) -> Props:
-    """kinds: (title, name) of the ready prompts. progress: how far the work has come, in prompts and in words."""
+    """kinds: (title, name) of the ready prompts. asked: which prompts the summary is of. progress: how far the work has
+    come, in prompts and in words."""
     shown = [blocks.progress(*progress)] if progress is not None else []
     if summary is None:
         return blocks.section(NAME, TITLE, LEAD, _controls(kinds, True), shown or [blocks.words(NOT_YET)])
     text = json.dumps(summary.to_dict(), ensure_ascii=False, indent=1)
     shown += [
+        *([blocks.words(f"{asked}.")] if asked else []),
         *compact(summary, texts),
         blocks.words(_command(summary), small=True),
         blocks.download("Save the summary as JSON", "summary.json", text),

@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from specviz.views import blocks
+from specviz.views.alignment_cells import counted, share_words
 from specviz.views.blocks import Props
 from specviz.views.sentences import GLYPHS, SPACE, flowing, label, percent, visible
 
@@ -33,7 +34,8 @@ KEY = (
     ("0", "below 20 %"),
     (BEYOND, "beyond what the draft can read"),
 )
-FACTS = ("token", "p: the target's probability", "the target's favourite")
+OPENING, MOST_TAGS = 60, 8  # characters of a prompt, and tags, in the list of texts
+FACTS = ("place, from 1", "token", "p: the target's probability", "the target's favourite")
 DRAFT_FACTS = (
     "q: the draft's probability", "chance to be kept, min(1, q/p)", "agreement here, sum min(p, q)",
     "the draft's favourite", "price of a rejection", "why p and q part here",
@@ -57,9 +59,11 @@ class DraftView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextView:
-    """One text. prompt: as the target read it, whole or its end. labels: the tokens' texts as table cells."""
+    """One text. number: of its row. prompt: as the target read it. labels: the tokens' texts as table cells."""
 
+    number: int
     id: str
+    tags: Sequence[str]
     prompt: str
     labels: Sequence[str]
     p: Sequence[float]
@@ -79,7 +83,9 @@ def of_tables(tables: ShardTables) -> Iterator[TextView]:
         drafts = [_Rows(tables.tokens, list(one)) for _, one in groupby(rows, key=tables.tokens["draft"].__getitem__)]
         first, place = drafts[0], known[number]
         yield TextView(
+            number=number,
             id=str(tables.prompts["id"][place]),
+            tags=[tag for tag in str(tables.prompts["tags"][place]).split("|") if tag],
             prompt=str(tables.prompts["prompt_text"][place]),
             labels=first.texts("text"),
             p=first.numbers("p"),
@@ -135,8 +141,8 @@ def texts_block(
     here = len(book.entries)
     rest = f"The first {here:,} of {total:,} texts; the rest is in tokens.parquet." if here < total else ""
     return blocks.texts(
-        book.entries, chunks, per_chunk=PER_CHUNK, drafts=[label(name) for name in drafts], facts=FACTS,
-        draft_facts=DRAFT_FACTS, key=KEY, rest=rest,
+        book.entries, chunks, numbers=book.numbers, per_chunk=PER_CHUNK, drafts=[label(name) for name in drafts],
+        facts=FACTS, draft_facts=DRAFT_FACTS, key=KEY, rest=rest,
     )  # fmt: skip
 
 
@@ -145,6 +151,7 @@ class _Book:
     """Chunks as they fill. num_bytes: of the full ones."""
 
     entries: list[tuple[str, str]] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     chunks: list[str] = field(default_factory=list)
     num_bytes: int = 0
     _words: _Words = field(default_factory=lambda: _Words())
@@ -152,6 +159,7 @@ class _Book:
 
     def add(self, text: TextView) -> None:
         self.entries.append((label(text.id), _entry_words(text)))
+        self.numbers.append(text.number)
         self._texts.append(_coded(text, self._words))
         if len(self._texts) == PER_CHUNK:
             self._close()
@@ -182,7 +190,12 @@ class _Words:
 
 
 def _coded(text: TextView, words: _Words) -> dict[str, Any]:
-    facts = [map(_visible, text.labels), map(percent, text.p), _favourites(text.favourite, text.favourite_p, "p")]
+    facts = [
+        (f"{place:,}" for place in range(1, len(text.labels) + 1)),
+        map(_visible, text.labels),
+        map(percent, text.p),
+        _favourites(text.favourite, text.favourite_p, "p"),
+    ]
     return {
         "prompt": words.place(flowing(text.prompt[-PROMPT_END:])),
         "tokens": words.column(map(_running, text.labels)),
@@ -237,10 +250,14 @@ def _draft_words(draft: DraftView) -> str:
     alpha = _alpha(draft)
     if alpha is None:
         return f"{label(draft.name)} can read nothing of this text: it lies beyond its context."
-    return f"{label(draft.name)}: agreement {percent(alpha)} on this text, over {sum(draft.readable):,} tokens."
+    return (
+        f"{label(draft.name)}: agreement {percent(alpha)} on this text, over {counted(sum(draft.readable), 'token')}."
+    )
 
 
 def _entry_words(text: TextView) -> str:
-    shares = [_alpha(draft) for draft in text.drafts]
-    agreement = " / ".join("–" if share is None else percent(share) for share in shares)
-    return f"{len(text.labels):,} tokens, agreement {agreement}"
+    """What the list of texts says of one, and what a search finds it by."""
+    opening = visible(" ".join(text.prompt.split())[:OPENING])
+    shares = [f"{label(draft.name)} {share_words(_alpha(draft))}" for draft in text.drafts]
+    agreement = f"{counted(len(text.labels), 'token')}, agreement: {', '.join(shares)}"
+    return " · ".join(filter(None, [*map(label, text.tags[:MOST_TAGS]), opening, agreement]))

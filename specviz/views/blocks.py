@@ -42,7 +42,7 @@ def count(name: str, label: str, value: int, low: int, high: int) -> Props:
 
 
 def lines(name: str, label: str, value: str, hint: str, most: int) -> Props:
-    """A text of several lines, of at most so many characters."""
+    """A text of several lines, of at most so many characters; one more can be sent, to be refused in words."""
     return {"kind": "lines", "name": name, "label": label, "value": value, "hint": hint, "most": most}
 
 
@@ -87,14 +87,23 @@ def cell(text: Words, *, sort: float | str | None = None, tone: str = "") -> Cel
     return made | {"tone": tone} if tone else made
 
 
+def opener(text: str, number: int, draft: int, token: int) -> Cell:
+    """A cell that opens, in the `texts` block of the same page, the text of this number under a draft at a token."""
+    return {"text": text, "sort": text, "opens": {"text": number, "draft": draft, "token": token}}
+
+
 def chart(figure: Mapping[str, Any]) -> Props:
     """A figure as `charts.py` makes them: {"data", "layout"} with layout.meta.title and layout.meta.table."""
     return {"kind": "chart", "figure": figure}
 
 
-def bars(rows: Sequence[Props], *, heads: Sequence[str] = (), key: Sequence[tuple[str, str]] = ()) -> Props:
-    """Rows of `bar`, all on one scale; `heads` name the columns of their values, `key` is (tone, what it means)."""
-    return {"kind": "bars", "rows": list(rows), "heads": list(heads), "key": [list(pair) for pair in key]}
+def bars(
+    rows: Sequence[Props], *, heads: Sequence[str] = (), key: Sequence[tuple[str, str]] = (), first: str = "token"
+) -> Props:
+    """Rows of `bar`, all on one scale; `heads` name the columns of their values, `first` says what a row is to those
+    who listen, `key` is (tone, what it means)."""
+    return {"kind": "bars", "rows": list(rows), "heads": list(heads), "key": [list(pair) for pair in key],
+            "first": first}  # fmt: skip
 
 
 def bar(label: str, parts: Sequence[tuple[str, float]], values: Sequence[str] = (), tick: float | None = None) -> Props:
@@ -115,6 +124,7 @@ def texts(
     entries: Sequence[tuple[str, str]],
     chunks: Sequence[str],
     *,
+    numbers: Sequence[int],
     per_chunk: int,
     drafts: Sequence[str],
     facts: Sequence[str],
@@ -124,14 +134,16 @@ def texts(
 ) -> Props:
     """Texts of tokens, of which one is chosen and shown, for one of several drafts.
 
-    entries: (name, words) per text. chunks: `packed` JSON with `per_chunk` texts each, unpacked when one is chosen:
-    {"words": [text, ...], "texts": [{"prompt", "tokens": [...], "facts": [[...], ...], "drafts": [{"words", "steps",
-    "facts"}]}]}, where every word is a place in "words" and `steps` has a sign of `key` per token.
+    entries: (name, words) per text, numbers: by which an `opener` finds it. chunks: `packed` JSON with `per_chunk`
+    texts each, unpacked when one is chosen: {"words": [text, ...], "texts": [{"prompt", "tokens": [...], "facts":
+    [[...], ...], "drafts": [{"words", "steps", "facts"}]}]}, where every word is a place in "words" and `steps` has a
+    sign of `key` per token.
     """
     return {
         "kind": "texts",
         "entries": [list(entry) for entry in entries],
         "chunks": list(chunks),
+        "numbers": list(numbers),
         "per_chunk": per_chunk,
         "drafts": list(drafts),
         "facts": list(facts),

@@ -5,16 +5,21 @@ from dataclasses import replace
 import pytest
 from conftest import DESKTOP
 from conftest import PHONE as PHONE_SIZE
+from report_page import push, reports
 from stage_page import settle, shown
 from test_alignment_view import HOSTILE, NAMES, made_summary, made_text, rejection
 from test_stage_access import serious
 
 from specviz.views import blocks
+from specviz.views.alignment_page import many_prompts
+from specviz.views.sentences import percent
 from specviz.views.standalone import page as page_of
 from specviz.views.standalone import report_page
 
 PHONE = {"viewport": PHONE_SIZE, "has_touch": True, "is_mobile": True}
 DESK = {"viewport": DESKTOP}
+page_of_reports = pytest.fixture(reports)
+OPTIONS = "document.querySelectorAll('.sv-texts-list option')"
 CELLS = "[...document.querySelectorAll('tbody tr')].map((line) => line.children[%d].textContent)"
 
 
@@ -133,19 +138,172 @@ def test_a_text_is_found_and_tells_what_both_models_said(opened, report):
     assert known["token"] == text.labels[5]
     assert known["price of a rejection"] == f"{text.drafts[0].price[5]:.2f} target calls"
     page.select_option(".sv-texts-bar .sv-control:last-child select", label=NAMES[2])
-    page.click(".sv-texts-line .sv-agree >> nth=5")
     assert facts(page)["price of a rejection"] == f"{text.drafts[2].price[5]:.2f} target calls"
+    assert facts(page)["place, from 1"] == "6"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("tales", [3]),
+        ("AND hawaii", [5]),
+        ("fable-draft 62 %", [1]),
+        ("fable-draft 62\u00a0%", [1]),
+        ("none of it", []),
+    ],
+)
+def test_a_search_finds_tags_prompts_and_shares_and_clears_what_it_does_not_find(opened, wanted, found):
+    texts = [made_text(number, 3, NAMES[:1]) for number in range(6)]
+    texts[1] = replace(texts[1], drafts=[replace(texts[1].drafts[0], overlap=[0.62] * 3)])
+    texts[3] = replace(texts[3], tags=["fables and tales"])
+    texts[5] = replace(texts[5], prompt="Fox and\n Hawaii")
+    page = opened(report_page(made_summary(num_prompts=6, drafts=made_summary().drafts[:1], comparisons=()), texts))
+    chosen(page, "agreement")
+    page.fill(".sv-texts-bar input", wanted)
+    page.wait_for_function(f"() => {OPTIONS}.length === {len(found)}")
+    assert [name.partition(" ")[0] for name in shown(page, ".sv-texts-list option")] == [f"story-{at}" for at in found]
+    if not found:
+        page.wait_for_function("() => !document.querySelector('.sv-texts-line').textContent")
+        assert shown(page, ".sv-texts-about, .sv-texts-panel") == ["", ""]
+
+
+AT = "[...document.querySelectorAll('.sv-texts-line .sv-agree')].findIndex((one) => one.matches('.sv-agree-at'))"
+
+
+def test_a_rejection_opens_its_text_at_its_token_for_its_draft(opened, report):
+    page = opened(report)
+    chosen(page, "agreement")
+    page.fill(".sv-texts-bar input", "story-37")
+    page.evaluate("document.querySelectorAll('details').forEach((node) => { node.open = true; })")
+    page.locator("[data-section=costliest] .sv-open", has_text="story-17").nth(1).click()
+    text = made_text(17)
+    page.wait_for_function(f"() => {AT} === 17")
+    assert page.evaluate("document.querySelector('.sv-texts-list').selectedOptions[0].textContent").startswith(
+        "story-17"
+    )
+    assert facts(page)["q: the draft's probability"] == percent(text.drafts[1].q[17])
+    assert facts(page)["place, from 1"] == "18"
+    assert page.evaluate("document.activeElement.className") == "sv-texts-line"
+
+
+def test_the_token_is_kept_per_text_when_another_draft_is_chosen(opened, report):
+    page = opened(report)
+    chosen(page, "agreement")
+    page.click(".sv-texts-line .sv-agree >> nth=7")
+    page.mouse.move(0, 0)  # off the tokens: one that comes to lie under it would be selected
+    page.select_option(".sv-texts-bar .sv-control:last-child select", label=NAMES[1])
+    assert page.evaluate(AT) == 7
+    page.select_option(".sv-texts-list", index=2)
+    page.wait_for_function(f"() => {AT} === 0")
+    page.select_option(".sv-texts-list", index=0)
+    page.wait_for_function(f"() => {AT} === 7")
+
+
+def test_on_a_phone_a_tap_shows_what_it_tells(opened):
+    page = opened(report_page(made_summary(), [made_text(number, 400) for number in range(3)]), **PHONE)
+    chosen(page, "agreement")
+    page.evaluate("document.querySelector('.sv-texts-line').scrollIntoView({block: 'end'})")
+    page.tap(".sv-texts-line .sv-agree >> nth=3")
+    assert facts(page)["place, from 1"] == "4"
+    box = page.locator(".sv-texts-panel").bounding_box()
+    assert box["y"] >= 0
+    assert box["y"] + box["height"] <= PHONE_SIZE["height"] + 1
+    for words, place in (("next token", 4), ("next token", 5), ("previous token", 4)):
+        button = page.get_by_role("button", name=words)
+        assert min(button.bounding_box()[side] for side in ("width", "height")) >= 44
+        button.tap()
+        assert page.evaluate(AT) == place
+
+
+def test_what_scrolls_by_itself_has_a_name_and_bars_say_what_their_rows_are(opened, report):
+    page = opened(report)
+    named = "(node) => [node.getAttribute('role'), node.getAttribute('aria-label'), node.tabIndex].join()"
+    assert shown(page, "[data-section=overview] .sv-table-scroll", named)[0] == "region,Bold: agrees most.,0"
+    assert shown(page, "[data-section=reasons] .sv-bars-table", named) == ["region,Why p and q part,0"]
+    inner = shown(page, "[data-section=slices] details > .sv-table-scroll", named)
+    assert inner[0] == "region,All numbers by depth,0"
+    assert shown(page, "[data-section=reasons] .sv-bars-table thead th:first-child") == ["draft model"]
+    assert page.locator(".sv-bars-table .sv-bars-key").count() == 0
+
+
+def test_no_table_of_a_report_is_wider_than_its_card_on_a_desk(opened, report):
+    page = opened(report)
+    page.evaluate("document.querySelectorAll('details').forEach((node) => { node.open = true; })")
+    wide = "(node) => (node.scrollWidth > node.clientWidth ? node.getAttribute('aria-label') : '')"
+    assert "".join(shown(page, ".sv-table-scroll", wide)) == ""
+
+
+# ---- the same on the Compare page -----------------------------------------------------------------------------------
+
+
+def test_own_prompts_and_what_is_set_stay_when_there_is_a_result(page_of_reports):
+    page = page_of_reports()
+    push(page, [many_prompts([("Code", "code")])])
+    page.select_option("[name=prompts]", "own")
+    page.fill("[name=own]", "one\ntwo")
+    page.fill("[name=tokens]", "64")
+    result = blocks.table(["a"], [["b"]])
+    primary = many_prompts([("Code", "code")])
+    push(
+        page,
+        [{**primary, "controls": [*primary["controls"][:3], blocks.button("analyse", "Analyse")], "blocks": [result]}],
+    )
+    assert page.locator(".sv-primary").count() == 0
+    page.click("[data-act=analyse]")
+    values = {"prompts": "own", "own": "one\ntwo", "tokens": "64"}
+    assert page.evaluate("triggers.at(-1)[1].values") == values
+
+
+def test_a_field_whose_own_value_or_choices_have_changed_shows_what_fits(page_of_reports):
+    page = page_of_reports()
+
+    def section(value, options, most):
+        controls = [
+            blocks.choice("kind", "Kind", [(each, each) for each in options], "a"),
+            blocks.count("length", "Length", value, 1, most),
+            blocks.button("go", "Go"),
+        ]
+        return blocks.section("one", "One", "", controls, [blocks.words("x")])
+
+    push(page, [section(5, "abc", 10)])
+    page.select_option("[name=kind]", "c")
+    page.fill("[name=length]", "7")
+    push(page, [section(5, "acd", 20)])
+    assert [page.input_value(f"[name={name}]") for name in ("kind", "length")] == ["c", "7"]
+    push(page, [section(6, "ad", 20)])
+    assert [page.input_value(f"[name={name}]") for name in ("kind", "length")] == ["a", "6"]
+
+
+def test_more_than_the_box_may_hold_is_sent_to_be_refused(page_of_reports):
+    page = page_of_reports()
+    push(page, [many_prompts([])])
+    assert page.get_attribute("[name=own]", "maxlength") == "50001"
+
+
+def test_what_stands_below_the_progress_is_not_made_again(page_of_reports):
+    page = page_of_reports()
+    found = [blocks.table(["a"], [["b"]]), blocks.details("More", [blocks.words("inside")])]
+    section = blocks.section("one", "One", "", [blocks.button("go", "Go")], found)
+    push(page, [section])
+    page.click("summary")
+    page.evaluate("window.before = [...document.querySelectorAll('.sv-blocks > *')]")
+    push(page, [{**section, "blocks": [blocks.progress(1, 2, "half"), *found]}], busy="one")
+    same = "before.every((node) => node.isConnected) && document.querySelector('details').open"
+    assert page.evaluate(same)
+    push(page, [section])
+    assert page.evaluate(same)
+    push(page, [{**section, "blocks": [blocks.details("More", [blocks.words("other")])]}])
+    assert page.evaluate("document.querySelector('details').open && !before[1].isConnected")
 
 
 def test_the_arrow_keys_go_along_a_text(opened, report):
     page = opened(report)
     chosen(page, "agreement")
     page.focus(".sv-texts-line")
-    at = "[...document.querySelectorAll('.sv-texts-line .sv-agree')].findIndex((one) => one.matches('.sv-agree-at'))"
     walked = {"ArrowRight": 1, "PageUp": 1, "End": 63, "ArrowLeft": 62, "Home": 0}
     for key, place in walked.items():
         page.keyboard.press(key)
-        assert page.evaluate(at) == place, key
+        assert page.evaluate(AT) == place, key
     assert facts(page)["token"] == made_text(0).labels[0]
 
 
@@ -162,6 +320,7 @@ def test_thousands_of_texts_can_be_searched(opened):
     page = opened(html)
     chosen(page, "agreement")
     assert page.locator(".sv-texts-list option").count() == 200
+    assert "Showing 200 of 3,000; search to find others." in shown(page, ".sv-texts > .sv-small")
     page.fill(".sv-texts-bar input", "story-2999 ")
     page.wait_for_function("document.querySelectorAll('.sv-texts-list option').length === 1")
     chosen(page, f"{100 * sum(made_text(2999, 3, NAMES[:1]).drafts[0].overlap) / 3:.0f}\u00a0%")
