@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 VERSION = 1
+IGNORED = "fields that nothing reads were ignored"  # how a warning begins that says nothing of the models
 ENOUGH_PROMPTS = 30  # below, a difference is not called significant
 Interval = tuple[float, float]
 

@@ -25,6 +25,7 @@ from .parts import Job, JobFolder, Known, saving
 from .prompt_files import PromptSet
 from .rows import KS, PromptRow, Shard
 from .shard import analyse
+from .summary import IGNORED
 
 if TYPE_CHECKING:
     from .aligning import Alignment
@@ -160,17 +161,16 @@ class Work:
         return {name: Costs.from_dict(values) for name, values in self.folder.known.costs.items()}
 
     def _facts(self) -> Facts:
-        ignored = (
-            [f"fields that nothing reads were ignored: {', '.join(self.rows.ignored)}"] if self.rows.ignored else []
-        )
+        ignored = [f"{IGNORED}: {', '.join(self.rows.ignored)}"] if self.rows.ignored else []
+        is_whole = self.job.num_rows == len(self.rows)  # else nobody knows which lines would have been refused
         return Facts(
             request=self.job.request,
             specviz=self.job.specviz,
             created=self.folder.known.created,
             prompts=self.job.prompts,
             costs=self._costs(),
-            refused=self.rows.refused,
-            num_refused=self.rows.num_refused,
+            refused=self.rows.refused if is_whole else (),
+            num_refused=self.rows.num_refused if is_whole else 0,
             warnings=[*self.folder.known.warnings, *ignored],
             findings=self.folder.known.findings,
             looked_for=self.folder.known.looked_for,

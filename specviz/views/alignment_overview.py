@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from specviz.alignment.summary import IGNORED
 from specviz.views import alignment_cells as cells
 from specviz.views import blocks
 from specviz.views.blocks import Cell, Props, Words
@@ -27,7 +28,6 @@ COLUMN_WORDS = (
     "prompts. Speedups are predicted from costs, not timed."
 )
 NOTHING_LOOKED_FOR = "Too few prompts to look for faults of the draft models."
-IGNORED = "fields that nothing reads were ignored"  # how a warning begins that says nothing of the models
 FEWEST_TOKENS = 30  # of a class that is named as the one that agrees least
 MOST_REASONS = 3
 TOO_CLOSE = 0.1  # speedups within this part of each other are not told apart: costs timed anew differ as much
