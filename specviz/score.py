@@ -168,7 +168,7 @@ def score(
 
 
 def overlap_of(p: Tensor, q: Tensor) -> Tensor:
-    """sum min(p, q) = 1 - TV over the last axis: the chance that a token from q is kept (Leviathan et al. 2022, 3.1)."""
+    """sum min(p, q) = 1 - TV over the last axis: the chance that a token from q is kept (Leviathan et al., 3.1)."""
     return torch.minimum(p, q).sum(-1).clamp_max(1.0)
 
 
