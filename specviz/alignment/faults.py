@@ -18,7 +18,7 @@ from ..chat_forms import chat_difference
 from ..errors import SpecvizError
 from ..models import Library, LoadedModel
 from ..sampling import Sampling
-from ..score import Text, read
+from ..score import Text, overlap_of, read
 from ..session import workbench
 from ..text import render_chat
 from .rows import PromptRow, Shard
@@ -114,7 +114,7 @@ def _agreement(draft: LoadedModel, text: Text, p: Tensor, sampling: Sampling, ch
 def _overlap(draft: LoadedModel, text: Text, p: Tensor, sampling: Sampling) -> float:
     q = _probs(draft, text, sampling).to(p.device)
     width = min(p.shape[1], q.shape[1])
-    return float(torch.minimum(p[:, :width], q[:, :width]).sum(-1).mean())
+    return float(overlap_of(p[:, :width], q[:, :width]).mean())
 
 
 # ---- layers ---------------------------------------------------------------------------------------------------------
