@@ -69,7 +69,7 @@ def _begin(address: str | None, num_workers: int | None) -> bool:
         try:
             import ray
         except ImportError as error:
-            message = 'the executor ray needs Ray, which is an extra: pip install "ray>=2.40"'
+            message = 'the executor ray needs Ray, which is an extra: pip install "ray>=2.60,<3"'
             raise SpecvizError(message) from error
         if ray.is_initialized():
             return False
