@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from .errors import SpecvizError
-from .text import render_chat
+from .text import has_chat_form, render_chat
 from .views.sentences import label
 
 SHOWN_CHARACTERS = 24  # on each side of a place where chat forms part
@@ -32,16 +32,12 @@ class Tokenizer(Protocol):
 
 def chat_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
     """Where the two chat forms part, in words; None where three dialogues render alike, or neither has a template."""
-    ours, theirs = _has_template(target), _has_template(draft)
+    ours, theirs = has_chat_form(target), has_chat_form(draft)
     if ours != theirs:
         has, lacks = ("target", "draft") if ours else ("draft", "target")
         return f"the {has} has a chat template and the {lacks} has none"
     differences = (_difference(name, messages, target, draft) for name, messages in DIALOGUES)
     return next(filter(None, differences), None)
-
-
-def _has_template(tokenizer: Tokenizer) -> bool:
-    return bool(getattr(tokenizer, "chat_template", None))
 
 
 def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer, draft: Tokenizer) -> str | None:

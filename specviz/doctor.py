@@ -15,7 +15,7 @@ from typing import Any
 from .chat_forms import Tokenizer, chat_difference
 from .drafters import METHODS
 from .errors import SpecvizError
-from .fetch import fetch, find
+from .fetch import fetch, find, unwatched
 from .models import Files, LoadedModel, context_limit
 from .settings import settings
 from .text import TokenText, differing_ids
@@ -185,16 +185,12 @@ def _loaded(model: LoadedModel) -> _Model:
 def _read(name: str) -> _Model:
     may_download = settings().allow_any_model
     source = find(name, allow_any=may_download)
-    folder, _ = fetch(source, may_download=may_download, on_progress=_unwatched, weights=False)
+    folder, _ = fetch(source, may_download=may_download, on_progress=unwatched, weights=False)
     files = Files(folder, source.name)
     config, tokenizer = files.config(), files.tokenizer()
     text_config = config.get_text_config(decoder=True)
     text = TokenText(tokenizer, _end_ids(folder, getattr(text_config, "eos_token_id", None)))
     return _Model(source.name, text, text_config.vocab_size, context_limit(config, tokenizer))
-
-
-def _unwatched(message: str, fraction: float | None) -> None:
-    """Progress that nobody watches."""
 
 
 def _end_ids(folder: Path, configured: object) -> frozenset[int]:

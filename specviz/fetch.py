@@ -80,6 +80,10 @@ def _folder(name: str) -> Path | None:
         return None
 
 
+def unwatched(message: str, fraction: float | None) -> None:
+    """Progress that nobody watches."""
+
+
 def fetch(
     source: Source, *, may_download: bool, on_progress: Progress, weights: bool = True
 ) -> tuple[Path, str | None]:

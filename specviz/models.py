@@ -34,7 +34,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from specviz import catalog, machine
 from specviz.errors import SpecvizError
-from specviz.fetch import Progress, Source, check_files, fetch, find, num_parameters, weight_files
+from specviz.fetch import Progress, Source, check_files, fetch, find, num_parameters, unwatched, weight_files
 from specviz.lm import CachedLM
 from specviz.settings import settings
 from specviz.text import TokenText, differing_ids
@@ -127,7 +127,7 @@ class Library:
         with self._tables:
             loading = self._loading[source.key]
         with loading:
-            return self._find(source.key) or self._load(source, on_progress or _unwatched)
+            return self._find(source.key) or self._load(source, on_progress or unwatched)
 
     def shown_name(self, wanted: str) -> str:
         """What may be shown and stored of a name: a folder's base name only. Loads nothing."""
@@ -358,7 +358,3 @@ def _eos_ids(model: PreTrainedModel) -> frozenset[int]:
         if ids is not None:
             return frozenset([ids] if isinstance(ids, int) else ids)
     return frozenset()
-
-
-def _unwatched(message: str, fraction: float | None) -> None:
-    """Progress that nobody watches."""

@@ -17,6 +17,7 @@ from ..accept import Rule
 from ..api import run
 from ..drafters import METHODS
 from ..errors import SpecvizError
+from ..fetch import unwatched
 from ..machine import environment
 from ..models import Library, LoadedModel, check_pair
 from ..prompts import prompts_file
@@ -83,7 +84,7 @@ def prove(
     file of someone else's token ids, which is then judged alone, each line at its own settings.
     on_progress(message, fraction or None) is told what takes long. Raises SpecvizError.
     """
-    watch = on_progress or _unwatched
+    watch = on_progress or unwatched
     if type(tokens) is not int or not 1 <= tokens <= MOST_TOKENS:
         raise SpecvizError(f"tokens must be a whole number from 1 to {MOST_TOKENS:,} (got {tokens!r})")
     if method not in METHODS:
@@ -281,7 +282,3 @@ def evidence_numbers(evidence: Evidence) -> dict[str, Any]:
 
 def _check(name: str, outcome: Outcome, numbers: dict[str, Any]) -> CheckResult:
     return CheckResult(name, outcome.state, outcome.words, numbers)
-
-
-def _unwatched(message: str, fraction: float | None) -> None:
-    """Progress that nobody watches."""
