@@ -12,14 +12,12 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
-from types import MappingProxyType
 
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from . import trace
-from .accept import Rule
-from .drafters import METHODS
+from .crew import Crew
 from .drafters.draft_model import ModelDrafter
 from .draws import Seeded
 from .engine import Plan, Step, speculate
@@ -77,27 +75,17 @@ class Job:
 Contender = Callable[[Job], Sample]
 
 
-def specviz_contender(
-    method_name: str,
-    target: LoadedModel,
-    draft: LoadedModel | None,
-    k: int,
-    params: Mapping[str, int] = MappingProxyType({}),
-    label: str | None = None,
-    rule: Rule | None = None,
-) -> Contender:
+def specviz_contender(crew: Crew, k: int, label: str | None = None, rule: str | None = None) -> Contender:
     """The engine with its recorder, as the page runs them. label: its name in the table, by default the method's;
     rule: by default the method's too."""
-    method = METHODS[method_name]
-    params, rule = method.checked(params), rule or RULES[method.default_rule]
+    target, method, judge = crew.target, crew.method, crew.rule(rule)
 
     def generate(job: Job) -> Sample:
         target_lm = target.cached_lm()
-        roles = {} if draft is None else {"draft": draft.cached_lm()}
-        plan = Plan(target_lm, method.build(roles, params), rule, job.sampling, k)
+        plan = Plan(target_lm, crew.drafter(target_lm), judge, job.sampling, crew.k(k))
         settings = trace.Settings(
-            k, "constant", *astuple(job.sampling), method_name, params, rule.name, rule.lossless,
-            None if draft is None else draft.name, target.name,
+            plan.k, "constant", *astuple(job.sampling), method.name, crew.params, judge.name, judge.lossless,
+            None if crew.draft is None else crew.draft.name, target.name,
         )  # fmt: skip
         recorder, records, started = Recorder(target.text), [], time.perf_counter()
         steps = speculate(job.prompt.ids, lambda: plan, Seeded(job.seed), max_new_tokens=job.num_tokens)
@@ -108,7 +96,7 @@ def specviz_contender(
             begun = time.perf_counter()
             first = begun if len(records) == 1 else first
         return _sample(
-            f"specviz, {label or method_name}",
+            f"specviz, {label or method.name}",
             job,
             [token.id for record in records for token in record.emitted],
             sum(record.calls["target"] for record in records),

@@ -19,6 +19,8 @@ from .bench import (
     summarise,
     transformers_contender,
 )
+from .crew import gather
+from .drafters import METHODS
 from .errors import SpecvizError
 from .lm import CachedLM
 from .machine import environment
@@ -50,12 +52,13 @@ def lines(*, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats
 
 
 def _contenders(target: LoadedModel, draft: LoadedModel, k: Sequence[int]) -> list[Contender]:
+    alone, drafted = gather(METHODS["none"], {}, target, None), gather(METHODS["draft_model"], {}, target, draft)
     if len(k) > 1:
-        ours = [specviz_contender("draft_model", target, draft, each, label=f"draft_model, K = {each}") for each in k]
-        return [specviz_contender("none", target, None, k[0]), *ours]
+        ours = [specviz_contender(drafted, each, label=f"draft_model, K = {each}") for each in k]
+        return [specviz_contender(alone, k[0]), *ours]
     return [
-        specviz_contender("none", target, None, k[0]),
-        specviz_contender("draft_model", target, draft, k[0]),
+        specviz_contender(alone, k[0]),
+        specviz_contender(drafted, k[0]),
         transformers_contender(target, None, k[0]),
         transformers_contender(target, draft, k[0]),
     ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from . import trace
 from .controls import LIVE, ControlValues
+from .crew import Crew, gather
 from .dialogue import as_messages
 from .drafters import METHODS
 from .drafters.base import Drafter, Method
@@ -13,9 +15,8 @@ from .engine import Plan
 from .errors import SpecvizError
 from .fetch import Progress
 from .lm import CachedLM
-from .models import Library, LoadedModel, check_pair
+from .models import Library, LoadedModel
 from .request import Request
-from .rules import RULES
 from .sampling import Sampling
 from .text import render_chat
 
@@ -32,6 +33,7 @@ class Cast:
         self.values: ControlValues | None = None
         self.target: LoadedModel | None = None
         self.draft: LoadedModel | None = None
+        self.crew: Crew | None = None
         self.plan: Plan | None = None
         self.settings: trace.Settings | None = None
 
@@ -56,22 +58,21 @@ class Cast:
                 f"{target.name} cuts text into other tokens than {self.target.name}, so it cannot go on with this "
                 "text; start a new run with it"
             )
-        draft = self._draft_for(method, values, target)
-        params = method.checked(self._request.params if method.name == self._request.method else {})
-        rule = RULES[self._request.rule or method.default_rule]
+        draft = self._draft_for(method, values)
+        crew = gather(method, self._params(method), target, draft, self._library)
+        rule = crew.rule(values.rule)
         sampling = Sampling(values.temperature, values.top_k, values.top_p)
-        drafter = self._drafter(method, draft, target, params)
-        self.plan = Plan(self._lm("target", target), drafter, rule, sampling, values.k)
-        self.values, self.target, self.draft = values, target, draft
+        self.plan = Plan(self._lm("target", target), self._drafter(crew), rule, sampling, crew.k(values.k))
+        self.values, self.target, self.draft, self.crew = values, target, draft, crew
         self._taken |= {("target", values.target), ("draft", None if draft is None else values.draft)}
         self.settings = trace.Settings(
-            k=values.k,
-            k_policy="constant",
+            k=self.plan.k,
+            k_policy=str(crew.params.get("k_policy", "constant")),
             temperature=values.temperature,
             top_k=values.top_k,
             top_p=values.top_p,
             method=method.name,
-            params=params,
+            params=crew.params,
             rule=rule.name,
             lossless=rule.lossless,
             draft_model=None if draft is None else draft.name,
@@ -112,7 +113,8 @@ class Cast:
             draft = self.draft.name
         elif draft is not None:
             draft = self._library.shown_name(draft)
-        return replace(self._request, target=self.target.name, draft=draft)
+        params = self.crew.params if self.crew.method.name == self._request.method else self._request.params
+        return replace(self._request, target=self.target.name, draft=draft, params=params)
 
     def models_event(self, index: int) -> trace.Models | None:
         """The event that must stand before the next step, if its models are not the ones last announced."""
@@ -126,7 +128,7 @@ class Cast:
         """Lets go of every model, so that others may take its room; values and settings stay."""
         self._lms.clear()
         self._drafters.clear()
-        self.plan = self.target = self.draft = None
+        self.plan = self.target = self.draft = self.crew = None
 
     def _load(self, name: str, report: Progress | None = None) -> LoadedModel:
         """Loads a model; if it is refused, once more without the models that this run no longer uses."""
@@ -147,20 +149,18 @@ class Cast:
             self._drafters = {key: kept for key, kept in self._drafters.items() if kept is self.plan.drafter}
         return bool(idle)
 
-    def _draft_for(self, method: Method, values: ControlValues, target: LoadedModel) -> LoadedModel | None:
-        if "draft" not in method.roles:
-            return None
-        if values.draft is None:
-            raise SpecvizError(f"the method {method.name} needs a draft model (got none); choose one or another method")
-        draft = self._load(values.draft)
-        check_pair(target, draft)
-        return draft
+    def _draft_for(self, method: Method, values: ControlValues) -> LoadedModel | None:
+        return self._load(values.draft) if "draft" in method.roles and values.draft is not None else None
 
-    def _drafter(self, method: Method, draft: LoadedModel | None, target: LoadedModel, params: dict) -> Drafter:
-        key = (method.name, None if draft is None else draft.name, target.name)
+    def _params(self, method: Method) -> Mapping[str, object]:
+        """The request's, for its own method; another one has its defaults."""
+        return self._request.params if method.name == self._request.method else {}
+
+    def _drafter(self, crew: Crew) -> Drafter:
+        key = (crew.method.name, None if crew.draft is None else crew.draft.name, crew.target.name)
         if key not in self._drafters:
-            models = {} if draft is None else {"draft": self._lm("draft", draft)}
-            self._drafters[key] = method.build(models, params)
+            small = None if crew.draft is None else self._lm("draft", crew.draft)
+            self._drafters[key] = crew.drafter(self._lm("target", crew.target), small)
         return self._drafters[key]
 
     def _lm(self, role: str, loaded: LoadedModel) -> CachedLM:

@@ -17,17 +17,30 @@ from specviz.settings import assets_dir
 class CatalogModel:
     """A model on offer. drafts: the names that suit it as draft model, the best first; none: it is only a draft.
 
-    A bundled model lies in assets/models/<name>; the name of any other is its Hugging Face hub id.
+    foreign: drafts of another vocabulary. A bundled model lies in assets/models/<name>; the name of any other is its
+    Hugging Face hub id.
     """
 
     name: str
     title: str
     drafts: tuple[str, ...] = ()
     is_bundled: bool = False
+    foreign: tuple[str, ...] = ()
 
     @property
     def roles(self) -> tuple[str, ...]:
         return ("target", "draft") if self.drafts else ("draft",)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogHeads:
+    """Draft heads on offer. kind: see heads.KINDS; target: the model that they were trained on. Names as for models."""
+
+    name: str
+    title: str
+    kind: str
+    target: str
+    is_bundled: bool = False
 
 
 _SMOLLM2 = "HuggingFaceTB/SmolLM2"
@@ -43,11 +56,13 @@ _ALL = (
         "Fable, the large one (bundled)",
         ("fable-draft", "fable-draft-tiny", "fable-draft-undistilled", "fable-draft-code"),
         is_bundled=True,
+        foreign=("fable-draft-othervocab",),
     ),
     CatalogModel("fable-draft", "Fable, the small one (bundled)", is_bundled=True),
     CatalogModel("fable-draft-tiny", "Fable, the tiny one (bundled)", is_bundled=True),
     CatalogModel("fable-draft-undistilled", "Fable, the small one before its distillation (bundled)", is_bundled=True),
     CatalogModel("fable-draft-code", "Fable, one that has read only Python (bundled)", is_bundled=True),
+    CatalogModel("fable-draft-othervocab", "Fable, one that cuts text into other tokens (bundled)", is_bundled=True),
     CatalogModel(
         f"{_SMOLLM2}-1.7B-Instruct",
         "SmolLM2 1.7B Instruct",
@@ -75,6 +90,14 @@ _ALL = (
 
 MODELS: Mapping[str, CatalogModel] = {model.name: model for model in _ALL}
 
+HEADS: Mapping[str, CatalogHeads] = {
+    heads.name: heads
+    for heads in (
+        CatalogHeads("fable-medusa", "Fable, Medusa heads (bundled)", "medusa", "fable-target", is_bundled=True),
+        CatalogHeads("fable-eagle", "Fable, an EAGLE head (bundled)", "eagle", "fable-target", is_bundled=True),
+    )
+}
+
 
 def default_pair() -> tuple[str, str]:
     """The names of the target and the draft that a first visit runs with."""
@@ -86,13 +109,26 @@ def targets() -> tuple[str, ...]:
     return tuple(model.name for model in _ALL if "target" in model.roles)
 
 
-def drafts_for(target: str) -> tuple[str, ...]:
-    """The names that suit `target` as draft model, the best first; none for a target that is not in the catalogue."""
-    return MODELS[target].drafts if target in MODELS else ()
+def drafts_for(target: str, *, foreign: bool = False) -> tuple[str, ...]:
+    """The names that suit `target` as draft model, the best first; none for a target that is not in the catalogue.
+
+    foreign: those of other vocabularies first, for a method that can use them.
+    """
+    if target not in MODELS:
+        return ()
+    return (*MODELS[target].foreign, *MODELS[target].drafts) if foreign else MODELS[target].drafts
+
+
+def suiting(target: str, kind: str) -> tuple[str, ...]:
+    """The names of what a parameter may stand for: drafts ("draft", the smallest first) or heads of a kind."""
+    if kind == "draft":
+        return drafts_for(target)[::-1]
+    return tuple(heads.name for heads in HEADS.values() if (heads.kind, heads.target) == (kind, target))
 
 
 def resolve(name: str) -> Path | str:
-    """The folder of a bundled model, the hub id of any other in the catalogue. SpecvizError for an unknown name."""
-    if name not in MODELS:
+    """The folder of a bundled model or head, the hub id of any other on offer. SpecvizError for another name."""
+    known = MODELS.get(name) or HEADS.get(name)
+    if known is None:
         raise SpecvizError(f"no model named {name!r} is on offer; choose one of {', '.join(MODELS)}")
-    return assets_dir() / "models" / name if MODELS[name].is_bundled else name
+    return assets_dir() / "models" / name if known.is_bundled else name

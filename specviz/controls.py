@@ -14,22 +14,24 @@ from dataclasses import dataclass, replace
 from .drafters import METHODS
 from .errors import SpecvizError
 from .request import Request
+from .rules import RULES
 
-LIVE = ("k", "temperature", "top_k", "top_p", "method", "draft", "target")
-REFUSABLE = ("method", "draft", "target")
-_INDEXED = ("method", "target", "draft", "pace")
+LIVE = ("k", "temperature", "top_k", "top_p", "method", "rule", "draft", "target")
+REFUSABLE = ("method", "rule", "draft", "target")
+_INDEXED = ("method", "rule", "target", "draft", "pace")
 PACES = {"slow": 1.0, "reading": 0.25, "full": 0.0}  # seconds from one step to the next
 
 
 @dataclass(frozen=True, slots=True)
 class ControlValues:
-    """One reading of the controls."""
+    """One reading of the controls. rule None: the method's own."""
 
     k: int
     temperature: float
     top_k: int
     top_p: float
     method: str
+    rule: str | None
     target: str
     draft: str | None
     pace: str
@@ -40,7 +42,7 @@ class ControlValues:
 class Controls:
     """Live settings of one run. `targets` and `drafts` are the names on offer; `buffer` holds `Controls.SIZE` bytes."""
 
-    _RECORD = struct.Struct("<qdqdqqqq??")
+    _RECORD = struct.Struct("<qdqdqqqqq??")
     SIZE = _RECORD.size
 
     def __init__(
@@ -54,6 +56,7 @@ class Controls:
         self._request = request
         self._names = {
             "method": list(METHODS),
+            "rule": [None, *RULES],
             "target": list(dict.fromkeys([request.target, *targets])),
             "draft": list(dict.fromkeys([request.draft, *drafts])),
             "pace": list(PACES),
@@ -67,6 +70,7 @@ class Controls:
                 request.top_k,
                 request.top_p,
                 request.method,
+                self._known("rule", request.rule),
                 request.target,
                 request.draft,
                 self._known("pace", pace),
@@ -91,16 +95,22 @@ class Controls:
 
     def set(self, name: str, value: object) -> None:
         """Changes one setting from the next step on. Raises SpecvizError and changes nothing if it may not."""
-        if name in ("k", "temperature", "top_k", "top_p"):
-            checked = getattr(replace(self._request, **{name: value}).checked(), name)
-        elif name in ("paused", "stopped"):
-            checked = bool(value)
-        elif name in self._names:
-            checked = self._known(name, value)
-        else:
-            raise ValueError(f"no such control: {name!r}")
+        self.change(**{name: value})
+
+    def change(self, **values: object) -> None:
+        """Changes several settings at once: no step sees some of them without the others. Raises like `set`."""
+        checked = {name: self._checked(name, value) for name, value in values.items()}
         with self._guard:
-            self._write(replace(self._read(), **{name: checked}))
+            self._write(replace(self._read(), **checked))
+
+    def _checked(self, name: str, value: object) -> object:
+        if name in ("k", "temperature", "top_k", "top_p"):
+            return getattr(replace(self._request, **{name: value}).checked(), name)
+        if name in ("paused", "stopped"):
+            return bool(value)
+        if name in self._names:
+            return self._known(name, value)
+        raise ValueError(f"no such control: {name!r}")
 
     def restore(self, values: ControlValues, refused: ControlValues) -> None:
         """Takes back the model names and the method of a refused change, unless they have changed again since."""
@@ -114,8 +124,8 @@ class Controls:
         if name not in self._names[kind]:
             self._names[kind].append(name)
 
-    def _known(self, kind: str, value: object) -> str:
+    def _known(self, kind: str, value: object) -> str | None:
         if value not in self._names[kind]:
-            allowed = ", ".join(str(name) for name in self._names[kind])
+            allowed = ", ".join(str(name) for name in self._names[kind] if name is not None)
             raise SpecvizError(f"{kind} must be one of {allowed} (got {value!r})")
         return value

@@ -96,9 +96,10 @@ def _check_room(num_tokens: int, context_limit: int) -> None:
 
 def _step(index: int, text: list[int], plan: Plan, draws: Draws, end: int, eos_ids: frozenset[int]) -> Step:
     position, limit = len(text), min(end, plan.target.context_limit)
-    before = _work(plan.target), plan.drafter.work
+    before = _work(plan), plan.drafter.work
     clock = PhaseClock(plan.target.device)
-    context = Context(text, plan.sampling, draws, plan.target.vocab_size)
+    plan.target.capture(plan.drafter.hidden_layers)
+    context = Context(text, plan.sampling, draws, plan.target.vocab_size, plan.target.hidden(text))
     draft = plan.drafter.draft(context, min(plan.k, limit - position - 1))  # the last token comes from the target
     if not plan.rule.supports(draft):
         raise SpecvizError(f"{plan.rule.title} cannot judge the drafts of this method; choose another rule")
@@ -122,14 +123,14 @@ def _step(index: int, text: list[int], plan: Plan, draws: Draws, end: int, eos_i
         tokens=kept,
         truncated=len(emitted) - len(kept),
         timing=Timing(*clock.phases_ms()),
-        target_work=_work(plan.target) - before[0],
+        target_work=_work(plan) - before[0],
         draft_work=plan.drafter.work - before[1],
         finish=finish,
     )
 
 
-def _work(lm: CachedLM) -> Work:
-    return Work(lm.calls, lm.fed)
+def _work(plan: Plan) -> Work:
+    return Work(plan.target.calls, plan.target.fed) + plan.drafter.target_work
 
 
 def _cut(

@@ -51,7 +51,7 @@ class Source:
 
 def find(name: str, *, allow_any: bool) -> Source:
     """The source that `name` means. allow_any False: catalogue names only. Reads no model file."""
-    if name in catalog.MODELS:
+    if name in catalog.MODELS or name in catalog.HEADS:
         place = catalog.resolve(name)
         if isinstance(place, str):
             return Source(name, place)

@@ -193,13 +193,13 @@ def rollouts(recorded: Trace, deepest: int = DEEPEST) -> Judged:
     mass on x was kept, for else x could not have been drawn.
     """
     from .drafters import METHODS
-    from .drafters.base import Context
+    from .drafters.base import Context, Parts
     from .draws import Seeded
     from .sampling import Sampling
 
     own, text = recorded.steps[-1].settings, [token.id for token in recorded.tokens]
     method = METHODS[own.method]
-    drafter, tokens = method.build({}, method.checked(own.params)), [t.id for t in recorded.header.prompt.tokens]
+    drafter, tokens = method.build(Parts(), method.checked(own.params)), [t.id for t in recorded.header.prompt.tokens]
     context = Context(tokens, Sampling(own.temperature, own.top_k, own.top_p), Seeded(0), 0)
     keep, proposed = np.zeros((len(text), deepest)), np.zeros(len(text), dtype=int)
     for start, token in enumerate(text):

@@ -30,6 +30,7 @@ class CachedLM:
         self.fed = 0
         self._windows = _windows(model.config)
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._captured: tuple[int, ...] = ()
         self._reset()
 
     def _reset(self) -> None:
@@ -39,6 +40,29 @@ class CachedLM:
         self._tail: tuple[int, ...] = ()
         self._tail_parents: tuple[int, ...] = ()
         self._num_pending = 0  # rows behind the tail whose ids are still on the device
+        self._hidden: Tensor | None = None  # [rows, C], what `capture` asked for behind every row
+
+    def capture(self, layers: tuple[int, ...]) -> None:
+        """From now on the hidden states of these layers are kept behind every row, for `hidden`.
+
+        layers: transformers' numbers, 0 the embeddings, -1 the last after the final norm. Rows that were read without
+        them are dropped, and so read once more.
+        """
+        if layers == self._captured:
+            return
+        if layers:
+            self._reset()
+        self._captured, self._hidden = layers, None
+
+    def hidden(self, tokens: Sequence[int]) -> Tensor | None:
+        """The captured states [n, C] of the first n of `tokens` that have been read; None if nothing is captured."""
+        if not self._captured:
+            return None
+        self._follow(tokens)
+        if self._hidden is None:
+            width = len(self._captured) * self.model.config.get_text_config(decoder=True).hidden_size
+            return torch.zeros(0, width, dtype=self.model.dtype, device=self.device)
+        return self._hidden
 
     def missing(self, tokens: Sequence[int]) -> Sequence[int]:
         """The tokens that `forward(tokens)` would feed, the last one always among them."""
@@ -87,9 +111,13 @@ class CachedLM:
 
     def _run(self, ids: Tensor, num_logits: int, **attention) -> Tensor:
         keep = {"logits_to_keep": num_logits} if self._keeps_logits else {}
+        states = {"output_hidden_states": True} if self._captured else {}
         self.calls += 1
         self.fed += ids.shape[0]
-        out = self.model(ids[None], past_key_values=self._cache, use_cache=True, **keep, **attention)
+        out = self.model(ids[None], past_key_values=self._cache, use_cache=True, **keep, **states, **attention)
+        if self._captured:
+            rows = torch.cat([out.hidden_states[layer][0] for layer in self._captured], dim=-1)
+            self._hidden = rows if self._hidden is None else torch.cat([self._hidden, rows])
         return out.logits[0, -num_logits:]
 
     def _follow(self, tokens: Sequence[int]) -> None:
@@ -118,6 +146,10 @@ class CachedLM:
                 if source is not None:
                     rows[..., common:end, :] = rows[..., source, :]
                 setattr(layer, name, rows[..., :end, :])
+        if self._hidden is not None:
+            if source is not None:
+                self._hidden[common:end] = self._hidden[source]
+            self._hidden = self._hidden[:end]
 
     def _attention(self, past: int, num_new: int, draft: Draft) -> dict[str, object]:
         """Nothing for a chain of a model that sees everything; else positions and an additive float mask.

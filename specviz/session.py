@@ -358,7 +358,7 @@ class Run:
         step = next(self._steps)
         settings_now = self._cast.settings
         before = self.trace.steps[-1].settings if self.trace.steps else settings_now
-        names = ("k", "temperature", "top_k", "top_p", "method", "draft_model", "target")
+        names = ("k", "temperature", "top_k", "top_p", "method", "rule", "draft_model", "target")
         situation = Situation(
             settings=settings_now,
             changed=tuple(name for name in names if getattr(before, name) != getattr(settings_now, name)),

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from .bench import Contender, Job, Prompt, specviz_contender
 from .cast import Cast
 from .controls import Controls
+from .crew import gather
+from .drafters import METHODS
 from .errors import SpecvizError
 from .machine import environment
 from .request import Request
@@ -71,8 +73,5 @@ def _job(cast: Cast, request: Request) -> Job:
 
 def _contenders(cast: Cast, request: Request) -> list[Contender]:
     """No draft, and what was asked for."""
-    own = {"params": cast.settings.params, "rule": cast.plan.rule}
-    return [
-        specviz_contender("none", cast.target, None, request.k),
-        specviz_contender(request.method, cast.target, cast.draft, request.k, **own),
-    ]
+    alone = gather(METHODS["none"], {}, cast.target, None)
+    return [specviz_contender(alone, request.k), specviz_contender(cast.crew, request.k, rule=cast.plan.rule.name)]

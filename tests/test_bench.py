@@ -23,6 +23,8 @@ from specviz.bench import (
     summarise,
     transformers_contender,
 )
+from specviz.crew import gather
+from specviz.drafters import METHODS
 from specviz.lm import CachedLM
 from specviz.models import Library
 from specviz.sampling import Sampling
@@ -54,9 +56,9 @@ def models():
 def contenders(models):
     target, draft = models
     return [
-        specviz_contender("none", target, None, 3),
-        specviz_contender("draft_model", target, draft, 3),
-        specviz_contender("prompt_lookup", target, None, 3, {"max_ngram": 2}),
+        specviz_contender(gather(METHODS["none"], {}, target, None), 3),
+        specviz_contender(gather(METHODS["draft_model"], {}, target, draft), 3),
+        specviz_contender(gather(METHODS["prompt_lookup"], {"max_ngram": 2}, target, None), 3),
         transformers_contender(target, None, 3),
         transformers_contender(target, draft, 3),
     ]
@@ -158,7 +160,8 @@ def test_without_a_draft_there_is_one_call_per_token(contenders):
 
 def test_a_draft_saves_calls(models):
     target = models[0]
-    for contender in (specviz_contender("draft_model", target, target, 3), transformers_contender(target, target, 3)):
+    ours = specviz_contender(gather(METHODS["draft_model"], {}, target, target), 3)
+    for contender in (ours, transformers_contender(target, target, 3)):
         assert contender(job(temperature=0.0)).target_calls == 3  # 4 tokens each: 3 drafted and a bonus
 
 

@@ -12,10 +12,11 @@ from specviz.controls import LIVE, PACES, Controls, ControlValues
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.request import MAX_K, MAX_TEMPERATURE, MAX_TOP_K, Request
+from specviz.rules import RULES
 
 REQUEST = Request(prompt="a", target="big", draft="near", k=4)
 TARGETS, DRAFTS = ("big", "padded"), ("near", "far")
-NAMES = {"method": tuple(METHODS), "target": TARGETS, "draft": DRAFTS, "pace": tuple(PACES)}
+NAMES = {"method": tuple(METHODS), "rule": (None, *RULES), "target": TARGETS, "draft": DRAFTS, "pace": tuple(PACES)}
 GOOD = {
     "k": st.integers(1, MAX_K),
     "temperature": st.floats(0, MAX_TEMPERATURE),
@@ -43,7 +44,7 @@ def any_change():
 
 def test_they_begin_with_the_requests_values():
     values = controls(pace="reading").values()
-    assert values == ControlValues(4, 1.0, 0, 1.0, "draft_model", "big", "near", "reading", False, False)
+    assert values == ControlValues(4, 1.0, 0, 1.0, "draft_model", None, "big", "near", "reading", False, False)
 
 
 def test_every_live_setting_is_a_field_of_the_request_too():

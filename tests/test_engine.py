@@ -9,7 +9,7 @@ from toys import RULE, TableLM, TreeDrafter, plan_of, top
 
 from specviz.draft import chain
 from specviz.drafters import METHODS
-from specviz.drafters.base import Drafter
+from specviz.drafters.base import Drafter, Part, Parts
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.draws import Seeded
@@ -46,7 +46,7 @@ def generated(model, prompt=PROMPT, num_tokens=64, **options):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_text_is_transformers_own(family, method):
     target, draft = cached(family), cached(family, layers=1, seed=1)
-    drafter = method.build({"draft": draft}, method.checked({}))
+    drafter = method.build(Parts(draft=Part("draft", draft, lambda: draft)), method.checked({}))
     assert text(run(Plan(target, drafter, RULE, GREEDY, 4))) == generated(target.model)
 
 

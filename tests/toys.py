@@ -36,6 +36,12 @@ class TableLM:
         before = tokens[-2] if len(tokens) > 1 else 0
         return self.table[before, tokens[-1]]
 
+    def capture(self, layers: tuple[int, ...]) -> None:
+        assert not layers, "tables have no hidden states"
+
+    def hidden(self, tokens: Sequence[int]) -> None:
+        """None: nothing is captured."""
+
     def missing(self, tokens: Sequence[int]) -> Sequence[int]:
         return tokens
 

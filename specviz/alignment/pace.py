@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from ..bench import Contender, Job, Prompt, specviz_contender
 from ..bench_report import prompts_for
+from ..crew import gather
+from ..drafters import METHODS
 from ..machine import environment
 from ..models import Library
 from ..request import Request
@@ -41,7 +43,7 @@ def lines(*, target: str, draft: str, num_tokens: int, repeats: int) -> Iterator
     amounts = f"{len(prompts)} prompts x {repeats} rounds x up to {num_tokens} tokens, K = {K}, T = 1"
     yield f"{loaded.name} + {small.name}, {amounts}"
     yield ", ".join(f"{name} {value}" for name, value in environment(loaded.model.device).items())
-    contender = specviz_contender("draft_model", loaded, small, K)
+    contender = specviz_contender(gather(METHODS["draft_model"], {}, loaded, small), K)
     request = Request(prompt="any", target=loaded.name, max_new_tokens=num_tokens).checked()
     rows = tuple(PromptRow(i, i + 1, prompt.name, prompt=_text(prompt, loaded)) for i, prompt in enumerate(prompts))
     shard = Shard(request, (small.name,), rows, K, {})

@@ -18,6 +18,7 @@ from torch import Tensor
 from ..accept import Rule
 from ..draft import EMPTY, Draft
 from ..drafters import METHODS
+from ..drafters.base import Part, Parts
 from ..drafters.draft_model import fit
 from ..draws import Draws, enumerate_outcomes
 from ..engine import Plan, speculate
@@ -161,6 +162,12 @@ class TableLM:
     def _row(self, tokens: Sequence[int]) -> Tensor:
         return self._logits[tuple(tokens[len(OPENING) :])]
 
+    def capture(self, layers: tuple[int, ...]) -> None:
+        assert not layers, "tables have no hidden states"
+
+    def hidden(self, tokens: Sequence[int]) -> None:
+        """None: nothing is captured."""
+
     def missing(self, tokens: Sequence[int]) -> Sequence[int]:
         return tokens
 
@@ -191,8 +198,9 @@ def apart(pair: Pair, rule: Rule, language: Language) -> Generator[None, None, t
 def plan_of(pair: Pair, rule: Rule, language: Language) -> Plan:
     """The pair's own method of drafting, over the language's tables."""
     method = METHODS[pair.method]
-    roles = {} if language.q is None else {"draft": TableLM(language.q)}
-    drafter = method.build(roles, method.checked(pair.params))
+    small = None if language.q is None else TableLM(language.q)
+    parts = Parts(draft=None if small is None else Part("draft", small, lambda: TableLM(language.q)))
+    drafter = method.build(parts, method.checked(pair.params))
     return Plan(TableLM(language.p), drafter, rule, Sampling(), language.k)
 
 

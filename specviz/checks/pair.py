@@ -6,24 +6,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..accept import Rule
+from ..crew import Crew, gather
 from ..drafters import METHODS
 from ..engine import Plan
-from ..models import LoadedModel
+from ..models import Library, LoadedModel
 from ..sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """Loaded models and a drafting method; `draft` is None where the method needs no model."""
+    """Loaded models and a drafting method; `draft` is None where the method needs no model.
+
+    library: where models come from that the parameters name.
+    """
 
     target: LoadedModel
     draft: LoadedModel | None
     method: str = "draft_model"
-    params: Mapping[str, int] = field(default_factory=dict)
+    params: Mapping[str, object] = field(default_factory=dict)
+    library: Library | None = None
 
     def plan(self, rule: Rule, sampling: Sampling, k: int) -> Plan:
         """A plan with readers and a drafter of its own: nothing that another plan has cached is used."""
-        method = METHODS[self.method]
-        roles = {} if self.draft is None else {"draft": self.draft.cached_lm()}
-        drafter = method.build(roles, method.checked(self.params))
-        return Plan(self.target.cached_lm(), drafter, rule, sampling, k)
+        crew, reader = self.crew(), self.target.cached_lm()
+        return Plan(reader, crew.drafter(reader), rule, sampling, crew.k(k))
+
+    def crew(self) -> Crew:
+        """The method with its models. Raises SpecvizError for parameters and pairs that do not fit it."""
+        return gather(METHODS[self.method], self.params, self.target, self.draft, self.library)

@@ -3,4 +3,11 @@
 from . import draft_model, none, prompt_lookup
 from .base import Method
 
-METHODS: dict[str, Method] = {method.name: method for method in (draft_model.METHOD, prompt_lookup.METHOD, none.METHOD)}
+METHODS: dict[str, Method] = {
+    module.METHOD.name: module.METHOD
+    for module in (
+        draft_model,
+        prompt_lookup,
+        none,
+    )
+}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..accept import Verdict
 from ..draft import Draft
 from ..draws import Draws
 from ..errors import SpecvizError
 from ..sampling import Sampling
+
+if TYPE_CHECKING:
+    from ..lm import CachedLM
+    from ..text import TokenText
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +26,45 @@ class Work:
     calls: int = 0
     fed: int = 0
 
+    def __add__(self, other: Work) -> Work:
+        return Work(self.calls + other.calls, self.fed + other.fed)
+
     def __sub__(self, other: Work) -> Work:
         return Work(self.calls - other.calls, self.fed - other.fed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """What a drafter may look at. tokens: the text so far, the same growing list at every step."""
+    """What a drafter may look at. tokens: the text so far, the same growing list at every step.
+
+    hidden: where the drafter names hidden_layers, the target's states behind the tokens that it has read [n, C], C the
+    named layers side by side. n is len(tokens) - 1 while a text goes on; less where the target has not read it yet.
+    """
 
     tokens: Sequence[int]
     sampling: Sampling
     draws: Draws
     vocab_size: int  # the target's; rows of q are this wide
+    hidden: Tensor | None = None
 
 
 class Drafter:
-    """Proposes drafts. Keeps whatever state it likes, but its draft may depend on the context and the draws alone."""
+    """Proposes drafts. Keeps whatever state it likes, but its draft may depend on the context and the draws alone.
+
+    hidden_layers: the target's states that it wants, by transformers' numbers: 0 the embeddings, i the output of layer
+    i, -1 the last after the final norm.
+    """
+
+    hidden_layers: tuple[int, ...] = ()
 
     @property
     def work(self) -> Work:
         """What drafting has cost so far."""
+        return Work()
+
+    @property
+    def target_work(self) -> Work:
+        """What it has asked of the target's weights beside the engine's own calls."""
         return Work()
 
     def draft(self, context: Context, k: int) -> Draft:
@@ -51,26 +75,121 @@ class Drafter:
         """Called after each step with the target's rows [1+N, V] and the verdict."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A model that a drafter works with. lm: the reader that it may use; another: makes more over the same weights;
+    text: its tokenizer's ids as text."""
+
+    name: str
+    lm: CachedLM
+    another: Callable[[], CachedLM]
+    text: TokenText | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """Everything a method drafts with. target.lm is the engine's own reader: look at its text, never drop its rows.
+
+    heads: trained draft heads; others: further models by the names that the method's parameters give them.
+    """
+
+    target: Part | None = None
+    draft: Part | None = None
+    heads: nn.Module | None = None
+    others: Mapping[str, Part] = field(default_factory=dict)
+
+
+Value = int | float | str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A whole-number parameter of a method; the page builds its control from this."""
+    """A parameter of a method; the page builds its control from this, by kind."""
 
     name: str
     title: str
-    default: int
+    default: Value
+    help: str
+
+    def checked(self, value: object) -> Value:
+        """The value, or SpecvizError: what is wrong, what was got, what is allowed."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Whole(Param):
+    """A whole number from low to high."""
+
     low: int
     high: int
-    help: str
 
     def checked(self, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
-            raise SpecvizError(f"{self.name} must be a whole number from {self.low} to {self.high} (got {value!r})")
+            raise SpecvizError(f"{self.name} must be a whole number from {self.low} to {self.high} (got {value!r:.80})")
         return value
 
 
 @dataclass(frozen=True, slots=True)
+class Decimal(Param):
+    """A number from low to high, both included."""
+
+    low: float
+    high: float
+
+    def checked(self, value: object) -> float:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not self.low <= value <= self.high:
+            raise SpecvizError(f"{self.name} must be a number from {self.low:g} to {self.high:g} (got {value!r:.80})")
+        return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Param):
+    """One of a few names. options: name -> the words that a list shows for it."""
+
+    options: Mapping[str, str] = field(hash=False)
+
+    def checked(self, value: object) -> str:
+        if not isinstance(value, str) or value not in self.options:
+            raise SpecvizError(f"{self.name} must be one of {', '.join(self.options)} (got {value!r:.80})")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Models(Param):
+    """Names of further models, separated by commas. None: the catalogue's for the target.
+
+    kind: what must lie there: "draft" (a model of the target's vocabulary) or a kind of heads, see heads.KINDS;
+    most: how many may be named; beside: names that stand for no model.
+    """
+
+    kind: str
+    most: int = 1
+    beside: tuple[str, ...] = ()
+
+    def checked(self, value: object) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(value, str) or not 1 <= len(names_in(value)) <= self.most:
+            allowed = "a model" if self.most == 1 else f"1 to {self.most} models, separated by commas"
+            raise SpecvizError(f"{self.name} must name {allowed} (got {value!r:.80})")
+        return ", ".join(names_in(value))
+
+
+def names_in(value: str) -> list[str]:
+    """The names that a text separates by commas."""
+    return [name.strip() for name in value.split(",") if name.strip()]
+
+
+@dataclass(frozen=True, slots=True)
 class Method:
-    """A way to draft. roles: the models it needs besides the target. build(models by role, parameters) -> Drafter."""
+    """A way to draft.
+
+    summary: what it does, one sentence; caution: when it pays and when not, one sentence. roles: the models it needs
+    beside the target ("draft", "heads"). rules: the names of the rules that can judge its drafts, its own first. depth:
+    the parameter that stands for K, where K is not what a person sets. foreign: its draft model may have another
+    vocabulary than the target.
+    """
 
     name: str
     title: str
@@ -78,13 +197,34 @@ class Method:
     source: str
     roles: tuple[str, ...]
     params: tuple[Param, ...]
-    default_rule: str
-    build: Callable[[Mapping[str, object], Mapping[str, int]], Drafter]
+    rules: tuple[str, ...]
+    build: Callable[[Parts, Mapping[str, Value]], Drafter]
+    caution: str = ""
+    depth: str | None = None
+    foreign: bool = False
 
-    def checked(self, values: Mapping[str, object]) -> dict[str, int]:
+    @property
+    def default_rule(self) -> str:
+        return self.rules[0]
+
+    def checked(self, values: Mapping[str, object]) -> dict[str, Value]:
         """All parameters, defaults filled in. Raises SpecvizError for unknown names and values out of range."""
         known = {param.name: param for param in self.params}
         if unknown := sorted(set(values) - set(known)):
             allowed = ", ".join(known) or "none"
-            raise SpecvizError(f"the method {self.name} has no parameter {unknown[0]!r} (it has: {allowed})")
-        return {name: param.checked(values.get(name, param.default)) for name, param in known.items()}
+            raise SpecvizError(f"the method {self.name} has no parameter {unknown[0]!r:.80} (it has: {allowed})")
+        given = {name: values.get(name, param.default) for name, param in known.items()}
+        return {name: known[name].checked(value) for name, value in given.items()}
+
+
+CHAIN_RULES = (
+    "speculative_sampling",
+    "block_verification",
+    "sample_and_match",
+    "typical",
+    "lenience",
+    "ensemble",
+)
+"""What can judge a draft without branches."""
+TREE_RULES = ("speculative_sampling", "sample_and_match", "typical")
+"""What can judge a token tree."""

@@ -10,7 +10,7 @@ from ..draft import EMPTY, Draft, chain
 from ..draws import DRAFT
 from ..lm import CachedLM
 from ..sampling import refuse_nan
-from .base import Context, Drafter, Method, Work
+from .base import CHAIN_RULES, Context, Drafter, Method, Work
 
 
 class ModelDrafter(Drafter):
@@ -59,6 +59,6 @@ METHOD = Method(
     source="Leviathan et al., arXiv:2211.17192; Chen et al., arXiv:2302.01318",
     roles=("draft",),
     params=(),
-    default_rule="speculative_sampling",
-    build=lambda models, params: ModelDrafter(models["draft"]),
+    rules=CHAIN_RULES,
+    build=lambda parts, params: ModelDrafter(parts.draft.lm),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..draft import EMPTY, Draft
-from .base import Context, Drafter, Method
+from .base import CHAIN_RULES, Context, Drafter, Method
 
 
 class NoDraft(Drafter):
@@ -18,6 +18,6 @@ METHOD = Method(
     source="",
     roles=(),
     params=(),
-    default_rule="speculative_sampling",
-    build=lambda models, params: NoDraft(),
+    rules=CHAIN_RULES,
+    build=lambda parts, params: NoDraft(),
 )

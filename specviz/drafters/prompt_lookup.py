@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..draft import EMPTY, Draft, chain
-from .base import Context, Drafter, Method, Param
+from .base import CHAIN_RULES, Context, Drafter, Method, Whole
 
 
 class PromptLookup(Drafter):
@@ -48,9 +48,9 @@ METHOD = Method(
     source="Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding",
     roles=(),
     params=(
-        Param("max_ngram", "longest match", 3, 1, 16, "How many of the last tokens are searched for first."),
-        Param("min_ngram", "shortest match", 1, 1, 16, "The shortest repetition that still counts as a match."),
+        Whole("max_ngram", "longest match", 3, "How many of the last tokens are searched for first.", 1, 16),
+        Whole("min_ngram", "shortest match", 1, "The shortest repetition that still counts as a match.", 1, 16),
     ),
-    default_rule="speculative_sampling",
-    build=lambda models, params: PromptLookup(params["max_ngram"], params["min_ngram"]),
+    rules=CHAIN_RULES,
+    build=lambda parts, params: PromptLookup(params["max_ngram"], params["min_ngram"]),
 )

@@ -84,7 +84,7 @@ class Checking:
     def _pair(self, trace: Trace | None) -> Pair:
         target, draft = models_of(trace, self._bench, self._offer)
         settings = trace.steps[-1].settings
-        return Pair(target, draft, settings.method, dict(settings.params))
+        return Pair(target, draft, settings.method, dict(settings.params), self._bench.library)
 
     def _places(self, look: Look, waiting: Props) -> Generator[Props, None, list[Place]]:
         """The places of the run; asked twice in a row they are made once. `waiting` is shown whenever the engine has

@@ -13,7 +13,7 @@ import gradio as gr
 from gradio.components import Component
 
 from specviz.controls import PACES
-from specviz.drafters.base import Method, Param
+from specviz.drafters.base import Method, Whole
 from specviz.request import Request
 from specviz.settings import settings
 from specviz.ui.offer import FIRST_SEED, Choice
@@ -156,7 +156,7 @@ def button(name: str, words: str) -> gr.Button:
     return gr.Button(words, elem_id=name, size="sm", variant="primary" if name == "run" else "secondary")
 
 
-def parameter(method: Method, param: Param) -> gr.Slider:
+def parameter(method: Method, param: Whole) -> gr.Slider:
     """The control of one parameter, as the method describes it."""
     return gr.Slider(
         param.low,
