@@ -108,8 +108,11 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
 def proposal(draft: Draft, node: int, probs: Tensor) -> Tensor:
     """The law [V] that a node's token was drawn from; one-hot where it was chosen without chance."""
     q = draft.probs[node]
-    if q is not None:
-        return q.to(probs.dtype)
+    return point_mass(draft, node, probs) if q is None else q.to(probs.dtype)
+
+
+def point_mass(draft: Draft, node: int, probs: Tensor) -> Tensor:
+    """All on a node's token [V], however it was drafted."""
     row = torch.zeros_like(probs[0])
     row[draft.tokens[node]] = 1.0
     return row

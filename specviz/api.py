@@ -45,12 +45,13 @@ def run(
     seed: int = 0,
     max_new_tokens: int = 64,
     chat: bool = False,
-    **params: int,
+    **params: int | float | str,
 ) -> trace.Trace:
     """Generates once and returns the finished trace.
 
     prompt: text or token ids. target, draft: a bundled name, a folder, a hub id or a loaded (model, tokenizer) pair;
-    by default the bundled pair. params: the method's own (`METHODS[method].params`). Raises SpecvizError.
+    by default the bundled pair. params: the method's own (`METHODS[method].params`); several models as one text,
+    separated by commas. Raises SpecvizError.
     """
     options = {"method": method, "rule": rule, "k": k, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     options |= {"seed": seed, "max_new_tokens": max_new_tokens, "chat": chat}

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
+from statistics import fmean
 
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
@@ -31,6 +32,22 @@ BASELINE, PEER = "none", "generate, assistant_model"
 
 
 @dataclass(frozen=True, slots=True)
+class StepMeans:
+    """Of one generation's steps after the first: how many, what they drafted and emitted, where their time went."""
+
+    number: int
+    drafted: float
+    emitted: float
+    draft_ms: float
+    verify_ms: float
+    rest_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        return self.draft_ms + self.verify_ms + self.rest_ms
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One generation of one contender. Seconds; the decode rate leaves out the first step, which reads the prompt."""
 
@@ -45,6 +62,7 @@ class Sample:
     target_calls: int
     record_share: float | None = None
     tokens: tuple[int, ...] = ()
+    steps: StepMeans | None = None
 
     @property
     def tokens_per_s(self) -> float:
@@ -52,6 +70,9 @@ class Sample:
 
     @property
     def decode_tokens_per_s(self) -> float:
+        """Where one step wrote everything, the rate of the whole, reading included."""
+        if self.num_tokens == self.num_first:
+            return self.tokens_per_s
         return (self.num_tokens - self.num_first) / (self.seconds - self.first_seconds)
 
 
@@ -84,8 +105,8 @@ def specviz_contender(crew: Crew, k: int, label: str | None = None, rule: str | 
         target_lm = target.cached_lm()
         plan = Plan(target_lm, crew.drafter(target_lm), judge, job.sampling, crew.k(k))
         settings = trace.Settings(
-            plan.k, "constant", *astuple(job.sampling), method.name, crew.params, judge.name, judge.lossless,
-            None if crew.draft is None else crew.draft.name, target.name,
+            plan.k, str(crew.params.get("k_policy", "constant")), *astuple(job.sampling), method.name, crew.params,
+            judge.name, judge.lossless, None if crew.draft is None else crew.draft.name, target.name,
         )  # fmt: skip
         recorder, records, started = Recorder(target.text), [], time.perf_counter()
         steps = speculate(job.prompt.ids, lambda: plan, Seeded(job.seed), max_new_tokens=job.num_tokens)
@@ -104,6 +125,7 @@ def specviz_contender(crew: Crew, k: int, label: str | None = None, rule: str | 
             num_first=len(records[0].emitted),
             first_seconds=first - started,
             record_share=_record_share(records),
+            steps=_step_means(records),
         )
 
     return generate
@@ -115,7 +137,24 @@ def _record_share(records: Sequence[trace.Step]) -> float:
     return sum(timing.record_ms for timing in later) / max(sum(timing.total_ms for timing in later), 1e-9)
 
 
-def _sample(contender: str, job: Job, tokens: Sequence[int], target_calls: int, **measured: float) -> Sample:
+def _step_means(records: Sequence[trace.Step]) -> StepMeans | None:
+    if not (later := records[1:]):
+        return None
+    timings = [record.timing for record in later]
+    draft_ms, verify_ms = fmean(t.draft_ms for t in timings), fmean(t.verify_ms for t in timings)
+    return StepMeans(
+        number=len(later),
+        drafted=fmean(len(record.draft) for record in later),
+        emitted=fmean(len(record.emitted) for record in later),
+        draft_ms=draft_ms,
+        verify_ms=verify_ms,
+        rest_ms=max(0.0, fmean(t.total_ms - t.wait_ms for t in timings) - draft_ms - verify_ms),
+    )
+
+
+def _sample(
+    contender: str, job: Job, tokens: Sequence[int], target_calls: int, **measured: float | StepMeans | None
+) -> Sample:
     return Sample(
         contender=contender,
         kind=job.prompt.kind,

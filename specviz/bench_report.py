@@ -37,10 +37,10 @@ def lines(*, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats
     One K is compared with transformers' own generate; several are compared with each other and with no draft.
     """
     library = Library()
-    loaded, small = library.load(target), library.load(draft)
+    loaded, small = library.load(target), library.load(draft, as_draft=True)
     check_pair(loaded, small)
     prompts = prompts_for(loaded)
-    _check_lengths(prompts, max(k), num_tokens, min(model.info.context_limit for model in (loaded, small)))
+    check_lengths(prompts, max(k), num_tokens, min(model.info.context_limit for model in (loaded, small)))
     contenders = _contenders(loaded, small, k)
     amounts = f"{len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
     yield f"{loaded.name} + {small.name}, K = {', '.join(map(str, k))}, {amounts}"
@@ -76,7 +76,7 @@ def prompts_for(target: LoadedModel) -> list[Prompt]:
     return prompts
 
 
-def _check_lengths(prompts: list[Prompt], k: int, num_tokens: int, limit: int) -> None:
+def check_lengths(prompts: list[Prompt], k: int, num_tokens: int, limit: int) -> None:
     room = limit - max(len(prompt.ids) for prompt in prompts)
     if not k + 1 < num_tokens <= room:
         raise SpecvizError(

@@ -19,6 +19,7 @@ from specviz.trace import Trace
 if TYPE_CHECKING:
     from specviz.costing import Costs
 
+MEASURED = ("draft_model", "prompt_lookup")  # what their drafts cost is known: the measured one, and next to nothing
 FAR = 2  # a context so many times longer or shorter has other costs
 
 
@@ -107,14 +108,25 @@ def _draft_lengths(counters: Counters) -> list[int]:
 def _refuse(recorded: Trace, counters: Counters, costs: Costs) -> None:
     if not counters.num_drafted or not counters.num_emitted:
         raise SpecvizError("nothing was drafted in this run, so there is nothing to take apart")
-    if counters.num_drafted != sum(counters.drafted_to):
-        raise SpecvizError("this run drafted trees; the costs are measured for chains only")
+    _refuse_method(recorded, counters)
     if len(counters.drafted_to) >= len(costs.verify_ms):
         raise SpecvizError(f"drafts were longer than measured: at most {len(costs.verify_ms) - 1} tokens")
     _refuse_changes(recorded, counters)
     target, draft = recorded.steps[-1].settings.target, recorded.steps[-1].settings.draft_model
     if costs.target != target or (draft is not None and costs.draft != draft):
         raise SpecvizError("the costs were measured for other models; measure them for this pair")
+
+
+def _refuse_method(recorded: Trace, counters: Counters) -> None:
+    """The costs are those of chains that a draft model writes, or that cost nothing to write."""
+    if counters.num_drafted != sum(counters.drafted_to):
+        raise SpecvizError("this run drafted trees; the costs are measured for chains only")
+    if counters.statuses["scratch"]:
+        raise SpecvizError("more tokens than the draft rode along in this run; the costs are measured for drafts alone")
+    method = recorded.steps[-1].settings.method
+    if method not in MEASURED:
+        words = method.replace("_", " ")
+        raise SpecvizError(f"what it costs to draft by {words} was not measured; only a draft model's cost was")
 
 
 def _refuse_changes(recorded: Trace, counters: Counters) -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from . import trace
 from .controls import LIVE, ControlValues
-from .crew import Crew, gather
+from .crew import Crew, gather, names_of
 from .dialogue import as_messages
 from .drafters import METHODS
-from .drafters.base import Drafter, Method
+from .drafters.base import Drafter, Method, Models
 from .engine import Plan
 from .errors import SpecvizError
 from .fetch import Progress
@@ -28,7 +28,7 @@ class Cast:
         self._request, self._library = request, library
         self._lms: dict[tuple[str, str], CachedLM] = {}
         self._drafters: dict[tuple[str, str | None, str], Drafter] = {}
-        self._taken: set[tuple[str, str | None]] = set()  # role and name, as it was asked for
+        self._taken: set[tuple[str, str]] = set()  # role and name, as it was asked for
         self._announced: tuple[str, str | None] | None = None
         self.values: ControlValues | None = None
         self.target: LoadedModel | None = None
@@ -41,30 +41,35 @@ class Cast:
         return self.values is not None and all(getattr(values, name) == getattr(self.values, name) for name in LIVE)
 
     def unloaded(self, values: ControlValues) -> str:
-        """The names, as they may be shown, of what `values` needs and this run has not used yet."""
-        missing = [name for role, name in _wanted(values) if (role, name) not in self._taken]
+        """The names, as they may be shown, of what `values` needs and this run has not used. Raises SpecvizError."""
+        wanted = [*_wanted(values), *self._named(values)]
+        missing = [name for role, name in wanted if (role, name) not in self._taken]
         return " and ".join(map(self._library.shown_name, missing))
 
     def load(self, values: ControlValues, report: Progress) -> list[LoadedModel]:
-        """The models that `values` needs, held by the caller from now on. Changes nothing. Raises SpecvizError."""
-        return [self._load(name, report) for _, name in _wanted(values)]
+        """The models that `values` needs, held by the caller from now on. Changes nothing. Raises SpecvizError.
+
+        Heads and models that the method's parameters name are loaded too; heads stay with their target.
+        """
+        method = METHODS[values.method]
+        loaded = [self._load(name, report, as_draft=role == "draft") for role, name in _wanted(values)]
+        target, *drafts = loaded
+        self._check_goes_on(target)
+        crew = gather(method, self._params(method), target, next(iter(drafts), None), self._library, report)
+        return [*loaded, *crew.others.values()]
 
     def take(self, values: ControlValues) -> None:
         """Loads what is missing and makes `values` the ones in force. Raises SpecvizError and changes nothing."""
         method = METHODS[values.method]
         target = self._load(values.target)
-        if self.target is not None and target.info.tokenizer_sha != self.target.info.tokenizer_sha:
-            raise SpecvizError(
-                f"{target.name} cuts text into other tokens than {self.target.name}, so it cannot go on with this "
-                "text; start a new run with it"
-            )
+        self._check_goes_on(target)
         draft = self._draft_for(method, values)
         crew = gather(method, self._params(method), target, draft, self._library)
         rule = crew.rule(values.rule)
         sampling = Sampling(values.temperature, values.top_k, values.top_p)
         self.plan = Plan(self._lm("target", target), self._drafter(crew), rule, sampling, crew.k(values.k))
         self.values, self.target, self.draft, self.crew = values, target, draft, crew
-        self._taken |= {("target", values.target), ("draft", None if draft is None else values.draft)}
+        self._taken |= {*_wanted(values), *self._named(values)}
         self.settings = trace.Settings(
             k=self.plan.k,
             k_policy=str(crew.params.get("k_policy", "constant")),
@@ -130,14 +135,14 @@ class Cast:
         self._drafters.clear()
         self.plan = self.target = self.draft = self.crew = None
 
-    def _load(self, name: str, report: Progress | None = None) -> LoadedModel:
+    def _load(self, name: str, report: Progress | None = None, *, as_draft: bool = False) -> LoadedModel:
         """Loads a model; if it is refused, once more without the models that this run no longer uses."""
         try:
-            return self._library.load(name, report)
+            return self._library.load(name, report, as_draft=as_draft)
         except SpecvizError:
             if not self._drop_idle():
                 raise
-            return self._library.load(name, report)
+            return self._library.load(name, report, as_draft=as_draft)
 
     def _drop_idle(self) -> bool:
         in_force = {("target", self.target), ("draft", self.draft)} if self.target is not None else set()
@@ -150,7 +155,23 @@ class Cast:
         return bool(idle)
 
     def _draft_for(self, method: Method, values: ControlValues) -> LoadedModel | None:
-        return self._load(values.draft) if "draft" in method.roles and values.draft is not None else None
+        return self._load(values.draft, as_draft=True) if "draft" in method.roles and values.draft is not None else None
+
+    def _check_goes_on(self, target: LoadedModel) -> None:
+        """Refuses a target that reads the run's text as other tokens."""
+        if self.target is not None and target.info.tokenizer_sha != self.target.info.tokenizer_sha:
+            raise SpecvizError(
+                f"{target.name} cuts text into other tokens than {self.target.name}, so it cannot go on with this "
+                "text; start a new run with it"
+            )
+
+    def _named(self, values: ControlValues) -> list[tuple[str, str]]:
+        """(kind, name) of the heads and further models that the method's parameters name. Raises SpecvizError."""
+        method = METHODS[values.method]
+        params = method.checked(self._params(method))
+        asked = [param for param in method.params if isinstance(param, Models)]
+        named = [(param, name) for param in asked for name in names_of(param, params[param.name], values.target)]
+        return [(param.kind, name) for param, name in named if name not in param.beside]
 
     def _params(self, method: Method) -> Mapping[str, object]:
         """The request's, for its own method; another one has its defaults."""

@@ -49,6 +49,8 @@ _QWEN3 = "Qwen/Qwen3"
 _PYTHIA = "EleutherAI/pythia"
 _GPT2 = "openai-community/gpt2"
 _DISTILGPT2 = "distilbert/distilgpt2"
+_MEDUSA = "FasterDecoding/medusa-vicuna"
+_VICUNA = "lmsys/vicuna"
 
 _ALL = (
     CatalogModel(
@@ -88,6 +90,9 @@ _ALL = (
     CatalogModel(_DISTILGPT2, "DistilGPT-2"),
 )
 
+FORMATS = ("int8", "int4")
+"""What a model's name may end in, behind a colon: the format that its weights are to be held in."""
+
 MODELS: Mapping[str, CatalogModel] = {model.name: model for model in _ALL}
 
 HEADS: Mapping[str, CatalogHeads] = {
@@ -95,6 +100,10 @@ HEADS: Mapping[str, CatalogHeads] = {
     for heads in (
         CatalogHeads("fable-medusa", "Fable, Medusa heads (bundled)", "medusa", "fable-target", is_bundled=True),
         CatalogHeads("fable-eagle", "Fable, an EAGLE head (bundled)", "eagle", "fable-target", is_bundled=True),
+        CatalogHeads(f"{_MEDUSA}-7b-v1.3", "Vicuna 7B v1.3, Medusa heads", "medusa", f"{_VICUNA}-7b-v1.3"),
+        CatalogHeads(f"{_MEDUSA}-13b-v1.3", "Vicuna 13B v1.3, Medusa heads", "medusa", f"{_VICUNA}-13b-v1.3"),
+        CatalogHeads("AngelSlim/Qwen3-8B_eagle3", "Qwen3 8B, an EAGLE-3 head", "eagle", f"{_QWEN3}-8B"),
+        CatalogHeads("AngelSlim/Qwen3-1.7B_eagle3", "Qwen3 1.7B, an EAGLE-3 head", "eagle", f"{_QWEN3}-1.7B"),
     )
 }
 
@@ -114,6 +123,7 @@ def drafts_for(target: str, *, foreign: bool = False) -> tuple[str, ...]:
 
     foreign: those of other vocabularies first, for a method that can use them.
     """
+    target = without_format(target)
     if target not in MODELS:
         return ()
     return (*MODELS[target].foreign, *MODELS[target].drafts) if foreign else MODELS[target].drafts
@@ -123,7 +133,14 @@ def suiting(target: str, kind: str) -> tuple[str, ...]:
     """The names of what a parameter may stand for: drafts ("draft", the smallest first) or heads of a kind."""
     if kind == "draft":
         return drafts_for(target)[::-1]
+    target = without_format(target)
     return tuple(heads.name for heads in HEADS.values() if (heads.kind, heads.target) == (kind, target))
+
+
+def without_format(name: str) -> str:
+    """A model's own name; see FORMATS."""
+    plain, _, ending = name.rpartition(":")
+    return plain if plain and ending in FORMATS else name
 
 
 def resolve(name: str) -> Path | str:

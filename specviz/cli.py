@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from .alignment import command as align_command
@@ -46,16 +46,20 @@ def _parser() -> argparse.ArgumentParser:
     command.add_arguments(prove)
     prove.set_defaults(command=command.run)
     _add_bench(commands.add_parser("bench", help="measure against no draft and against transformers' generate"))
-    models = commands.add_parser("models", help="list bundled and cached models and what fits together")
+    models = commands.add_parser("models", help="list models and draft heads that are here and what fits together")
     words = "only: can this draft model draft for this target, and what differs?"
     models.add_argument("--check", nargs=2, metavar=("TARGET", "DRAFT"), help=words)
+    words = "only: how these draft heads load for --target, with every tensor's name"
+    models.add_argument("--heads", metavar="NAME", help=words)
+    models.add_argument("--target", default=default_pair()[0], help="of --heads (default: %(default)s)")
     models.set_defaults(command=_models)
     return parser
 
 
 def _add_pair(parser: argparse.ArgumentParser) -> None:
     target, draft = default_pair()
-    parser.add_argument("--target", default=target, help="a bundled name, a folder or a hub id (default: %(default)s)")
+    words = "a bundled name, a folder or a hub id; :int8 or :int4 behind it for smaller weights (default: %(default)s)"
+    parser.add_argument("--target", default=target, help=words)
     parser.add_argument("--draft", default=draft, help="the draft model, likewise (default: %(default)s)")
 
 
@@ -63,15 +67,15 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", required=True, help="the text to go on with; - reads standard input")
     _add_pair(parser)
     parser.add_argument("--k", type=_positive, default=4, help="tokens drafted per step (default: %(default)s)")
-    parser.add_argument("--method", default="draft_model")
-    parser.add_argument("--rule", default=None)
+    parser.add_argument("--method", default="draft_model", help="how to draft (default: %(default)s)")
+    parser.add_argument("--rule", default=None, help="how drafts are judged (default: the method's own rule)")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--top-k", type=int, default=0)
     parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--chat", action="store_true", help="render the prompt with the target's chat template")
-    parser.add_argument("--param", action="append", default=[], metavar="NAME=NUMBER", help="a parameter of the method")
+    parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the method")
     parser.add_argument("--out", type=Path, help="save the trace, as .jsonl or .jsonl.gz")
     parser.set_defaults(command=_run)
 
@@ -92,11 +96,13 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--align", action="store_true", help="only: tokens/s of the alignment lab's batches beside recorded runs"
     )
+    words = "only: these methods, or all, against no draft, by kind of prompt"
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help=words)
     parser.add_argument("--costs", action="store_true", help="only: what one drafted token and each check cost here")
     parser.add_argument(
         "--context", type=_positive, default=128, help="tokens before what --costs measures (default: %(default)s)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what --costs measures, for align's --costs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what --costs or --methods measures")
     parser.set_defaults(command=_bench)
 
 
@@ -108,12 +114,14 @@ def _positive(text: str) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from . import session
+    from .drafters import method_named
     from .request import Request
 
     fields = ("target", "draft", "method", "rule", "k", "temperature", "top_k", "top_p")
     fields += ("seed", "max_new_tokens", "chat")
     prompt = _standard_input() if options.prompt == "-" else options.prompt
-    request = Request(prompt=prompt, params=_params(options.param), **{name: getattr(options, name) for name in fields})
+    params = method_named(options.method).read(options.param)
+    request = Request(prompt=prompt, params=params, **{name: getattr(options, name) for name in fields})
     run = session.open_run(request)
     try:
         _print_events(event for event in run.events() if not isinstance(event, session.Status))
@@ -139,16 +147,6 @@ def _save(trace: Trace, path: Path) -> None:
     print(f"saved {path}")
 
 
-def _params(pairs: Sequence[str]) -> dict[str, int]:
-    params = {}
-    for pair in pairs:
-        name, _, number = pair.partition("=")
-        if not name or not re.fullmatch(r"-?[0-9]{1,9}", number):
-            raise SpecvizError(f"--param takes NAME=NUMBER (got {pair!r})")
-        params[name] = int(number)
-    return params
-
-
 def _show(options: argparse.Namespace) -> int:
     trace = load_trace(options.file)
     _print_events(trace.events())
@@ -172,9 +170,9 @@ def _print_end(trace: Trace) -> None:
 def _models(options: argparse.Namespace) -> int:
     if options.check:
         return _check_pair(*options.check)
-    from .overview import overview
+    from .overview import heads_report, overview
 
-    print(overview())
+    print(neutral(heads_report(options.heads, options.target), keep="\n") if options.heads else overview())
     return 0
 
 
@@ -190,28 +188,29 @@ def _check_pair(target: str, draft: str) -> int:
 def _bench(options: argparse.Namespace) -> int:
     import torch
 
-    from . import bench_report, costing_report
-
-    if options.json is not None and not options.costs:
-        raise SpecvizError("--json writes measured costs: it needs --costs")
+    if options.json is not None and not (options.costs or options.methods):
+        raise SpecvizError("--json writes what --costs or --methods measures: it needs one of them")
     if options.threads:
         torch.set_num_threads(options.threads)
-    if options.overhead:
-        print(bench_report.overhead())
-        return 0
-    if options.costs:
-        names = {"target": "target", "draft": "draft", "context_length": "context", "save_as": "json"}
-        for line in costing_report.lines(**{name: getattr(options, own) for name, own in names.items()}):
-            print(line, flush=True)
-        return 0
-    if options.align:
-        from .alignment import pace
-
-        names = ("target", "draft", "num_tokens", "repeats")
-        for line in pace.lines(**{name: getattr(options, name) for name in names}):
-            print(line, flush=True)
-        return 0
-    settings = {name: getattr(options, name) for name in ("target", "draft", "k", "num_tokens", "repeats")}
-    for line in bench_report.lines(**settings):
+    for line in _bench_lines(options):
         print(line, flush=True)
     return 0
+
+
+def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
+    from . import bench_methods, bench_report, costing_report
+    from .alignment import pace
+
+    pair = {"target": options.target, "draft": options.draft}
+    runs = {**pair, "num_tokens": options.num_tokens, "repeats": options.repeats}
+    if options.overhead:
+        return [bench_report.overhead()]
+    if options.costs:
+        return costing_report.lines(**pair, context_length=options.context, save_as=options.json)
+    if options.align:
+        return pace.lines(**runs)
+    if options.methods:
+        if len(options.k) > 1:
+            raise SpecvizError(f"--methods takes one K (got {', '.join(map(str, options.k))})")
+        return bench_methods.lines(**runs, methods=options.methods, k=options.k[0], save_as=options.json)
+    return bench_report.lines(**runs, k=options.k)

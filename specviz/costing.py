@@ -27,6 +27,7 @@ from .engine import Plan, speculate
 from .errors import SpecvizError
 from .machine import environment
 from .models import LoadedModel, check_pair
+from .quantised import stored_bytes
 from .rules import RULES
 from .sampling import Sampling
 from .session import workbench
@@ -135,7 +136,7 @@ def costs(target=None, draft=None, context_length: int = CONTEXT) -> Costs:
     default_target, default_draft = catalog.default_pair()
     loaded = library.load(target or default_target)
     draft = draft or (default_draft if loaded.name == default_target else None)
-    small = None if draft is None else library.load(draft)
+    small = None if draft is None else library.load(draft, as_draft=True)
     *_, last = measure_costs(loaded, small, context_length=context_length)
     return last.costs
 
@@ -306,7 +307,7 @@ def _summary(timer: _Timer, samples: dict[_Series, list[float]], most_tokens: in
         context_length=len(timer.ids),
         device=str(about["device_name"]),
         threads=int(about["threads"]),
-        dtype=str(model.dtype).removeprefix("torch."),
+        dtype=timer.target.info.dtype,
         draft_ms=ms[DRAFT],
         verify_ms=tuple(ms[series] for series in verify),
         overhead_ms=ms[OVERHEAD],
@@ -330,5 +331,5 @@ def _spread(values: Sequence[float]) -> float:
 def weight_bytes(model: torch.nn.Module) -> int:
     """The bytes of weights that one forward reads: all of them, but of a separate input table only single rows."""
     table, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    total = sum(parameter.nbytes for parameter in model.parameters())  # a shared table is listed once
-    return total if table is head else total - table.nbytes
+    total = sum(stored_bytes(parameter) for parameter in model.parameters())  # a shared table is listed once
+    return total if table is head else total - stored_bytes(table)

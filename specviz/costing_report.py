@@ -18,7 +18,7 @@ def lines(
 ) -> Iterator[str]:
     """Says what is measured, then measures, then gives the tables; save_as: and writes a file. Raises SpecvizError."""
     library = Library()
-    loaded, small = library.load(target), None if draft is None else library.load(draft)
+    loaded, small = library.load(target), None if draft is None else library.load(draft, as_draft=True)
     pair = f"{loaded.name} + {small.name if small else 'no draft'}"
     yield f"{pair}, {context_length} tokens of context; nothing else should be running"
     *_, last = measure_costs(loaded, small, context_length=context_length)

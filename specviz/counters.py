@@ -47,7 +47,7 @@ class Counters:
     """What happened so far, in counts: `add` takes each event of a trace once and in order, in O(K)."""
 
     def __init__(self) -> None:
-        self.num_steps = self.num_drafting_steps = 0
+        self.num_steps = self.num_drafting_steps = self.num_trees = 0
         self.statuses = dict.fromkeys(("accepted", "rejected", "ignored", "scratch"), 0)
         self.kinds = dict.fromkeys(("accepted", "resampled", "bonus", "plain"), 0)
         self.num_truncated = 0
@@ -101,6 +101,7 @@ class Counters:
             if token.status == "accepted":
                 kept = max(kept, token.depth)
         self.num_drafting_steps += reached > 0
+        self.num_trees += step.is_tree
         _count(self.drafted_to, range(reached))
         _count(self.accepted_to, range(kept))
         _count(self.judged_at, (depth - 1 for depth in judged))

@@ -73,7 +73,7 @@ def gather(
             heads = load_heads(library, names[0], param.kind, target, report)
             checked[param.name] = heads.name
             continue
-        loaded = {name: library.load(name, report) for name in names if name not in param.beside}
+        loaded = {name: library.load(name, report, as_draft=True) for name in names if name not in param.beside}
         for other in loaded.values():
             check_pair(target, other)
         others |= {other.name: other for other in loaded.values()}

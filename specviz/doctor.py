@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .catalog import without_format
 from .chat_forms import Tokenizer, chat_difference
 from .drafters import METHODS
 from .errors import SpecvizError
@@ -184,7 +185,7 @@ def _loaded(model: LoadedModel) -> _Model:
 
 def _read(name: str) -> _Model:
     may_download = settings().allow_any_model
-    source = find(name, allow_any=may_download)
+    source = find(without_format(name), allow_any=may_download)
     folder, _ = fetch(source, may_download=may_download, on_progress=unwatched, weights=False)
     files = Files(folder, source.name)
     config, tokenizer = files.config(), files.tokenizer()

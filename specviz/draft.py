@@ -7,9 +7,10 @@ engine, the rules and the recorder know of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+import torch
 from torch import Tensor
 
 ROOT = -1
@@ -66,6 +67,17 @@ class Draft:
         for parent in self.parents:
             depths.append(1 if parent == ROOT else depths[parent] + 1)
         return tuple(depths)
+
+    def on(self, device: torch.device) -> Draft:
+        """The same draft with its rows on this device; what lies elsewhere comes over in one transfer."""
+        rows = [row for row in (*self.probs, *self.logits) if row is not None]
+        if all(row.device == device for row in rows):
+            return self
+        moved = iter(torch.stack(rows).to(device))  # [R, V], in the widest of their formats
+        probs, logits = (
+            tuple(None if row is None else next(moved) for row in column) for column in (self.probs, self.logits)
+        )
+        return replace(self, probs=probs, logits=logits)
 
 
 EMPTY = Draft()

@@ -100,7 +100,8 @@ def _step(index: int, text: list[int], plan: Plan, draws: Draws, end: int, eos_i
     clock = PhaseClock(plan.target.device)
     plan.target.capture(plan.drafter.hidden_layers)
     context = Context(text, plan.sampling, draws, plan.target.vocab_size, plan.target.hidden(text))
-    draft = plan.drafter.draft(context, min(plan.k, limit - position - 1))  # the last token comes from the target
+    most = min(plan.k, limit - position - 1)  # the last token comes from the target
+    draft = plan.drafter.draft(context, most).on(plan.target.device)
     if not plan.rule.supports(draft):
         raise SpecvizError(f"{plan.rule.title} cannot judge the drafts of this method; choose another rule")
     clock.mark()

@@ -28,6 +28,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.A
 _DATA_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.tiktoken", "*.txt"]
 _NOT_NEEDED = ["*/*", "consolidated*"]
 _WEIGHTS = ["*.safetensors"]
+_HEAD_WEIGHTS = ["*.safetensors", "medusa_lm_head.pt", "pytorch_model*.bin"]  # the first that is there is read
 _INDEX = "model.safetensors.index.json"
 _TOKENIZERS = (
     "tokenizer.json",
@@ -91,6 +92,18 @@ def fetch(
 
     Raises SpecvizError with what to do.
     """
+    ignored = _NOT_NEEDED if weights else [*_NOT_NEEDED, *_WEIGHTS]
+    return _fetch(source, _DATA_FILES, ignored, may_download, on_progress)
+
+
+def fetch_heads(source: Source, *, may_download: bool, on_progress: Progress) -> tuple[Path, str | None]:
+    """The same for draft heads, whose weights may also come in torch's own format."""
+    return _fetch(source, ["config.json", *_HEAD_WEIGHTS], _NOT_NEEDED, may_download, on_progress)
+
+
+def _fetch(
+    source: Source, wanted: list[str], ignored: list[str], may_download: bool, on_progress: Progress
+) -> tuple[Path, str | None]:
     if source.folder is not None:
         return source.folder, None
     from huggingface_hub import snapshot_download
@@ -99,8 +112,8 @@ def fetch(
     try:
         folder = snapshot_download(
             source.key,
-            allow_patterns=_DATA_FILES,
-            ignore_patterns=_NOT_NEEDED if weights else [*_NOT_NEEDED, *_WEIGHTS],
+            allow_patterns=wanted,
+            ignore_patterns=ignored,
             local_files_only=not may_download,
             tqdm_class=progress_bar(f"downloading {source.name}", on_progress),
         )
@@ -137,6 +150,16 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     if missing:
         raise SpecvizError(f"{name} is incomplete: {len(missing)} of {len(files)} weight files are missing")
     return files
+
+
+def head_files(folder: Path, name: str) -> list[Path]:
+    """The weight files of draft heads; safetensors where there are both kinds. SpecvizError if there are none."""
+    if (folder / _INDEX).is_file():
+        return weight_files(folder, name)
+    found = (sorted(folder.glob(pattern)) for pattern in _HEAD_WEIGHTS)
+    if files := next(filter(None, found), None):
+        return files
+    raise SpecvizError(f"its folder has no weights ({', '.join(_HEAD_WEIGHTS)})")
 
 
 def _shards(index: Path, name: str) -> list[str]:

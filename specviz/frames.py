@@ -31,6 +31,7 @@ TOKEN_COLUMNS: Mapping[str, str] = {
     "kl": "KL(p||q) in nats where the token was judged; missing if infinite",
     "p_entropy": "entropy of the target's distribution in nats where the token was judged",
     "q_entropy": "entropy of the draft model's distribution in nats where the token was judged",
+    "one_step_tv": "total variation between a lossy rule's law of one token and p; missing under a lossless rule",
     "k": "K in force",
     "temperature": "temperature in force",
     "method": "method in force",
@@ -67,7 +68,7 @@ STEP_COLUMNS: Mapping[str, str] = {
     "wait_ms": "waiting that the pace added",
     "total_ms": "whole time of the step, waiting included",
 }
-_JUDGED_AT = ("overlap", "kl", "p_entropy", "q_entropy")
+_JUDGED_AT = ("overlap", "kl", "p_entropy", "q_entropy", "one_step_tv")
 _WHOLE = ("node", "parent", "depth", "position")
 
 

@@ -1,27 +1,33 @@
 """Draft heads: what is trained on top of a target's states (Medusa, EAGLE), read from a checkpoint's folder.
 
-A load report names the keys that were used, the ones that nothing uses and the ones that are missing: a half-loaded
-head only looks like a bad one.
+Two runs with the same target share them. A load report names the keys that were used, the ones that nothing uses and
+the ones that are missing: a half-loaded head only looks like a bad one, so that one is refused.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
+from .drafters import eagle_heads, medusa_heads
 from .errors import SpecvizError
-from .fetch import Progress, unwatched
+from .fetch import Progress, fetch_heads, find, head_files, unwatched
+from .machine import is_out_of_memory
 from .models import Library, LoadedModel
+from .settings import settings
+from .weights import Attached, LoadReport, read_tensors
 
+Reader = Callable[[Mapping[str, object], Mapping[str, Tensor], LoadedModel], tuple[nn.Module, LoadReport]]
 
-@dataclass(frozen=True, slots=True)
-class LoadReport:
-    """Names of tensors: of the checkpoint and used, of the checkpoint and not used, lacking in it."""
-
-    used: tuple[str, ...]
-    unused: tuple[str, ...]
-    missing: tuple[str, ...]
+KINDS: Mapping[str, Reader] = {"medusa": medusa_heads.read, "eagle": eagle_heads.read}
+"""Kind -> what makes heads for a target from the settings and the tensors of their checkpoint."""
+_MOST_CONFIG_BYTES = 2**20
+_SHOWN_KEYS = 4
+_attached = Attached()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,5 +43,54 @@ class LoadedHeads:
 def load_heads(
     library: Library | None, name: str, kind: str, target: LoadedModel, report: Progress = unwatched
 ) -> LoadedHeads:
-    """Heads of that kind by catalogue name, folder or hub id. Raises SpecvizError, also for another target's heads."""
-    raise SpecvizError(f"{name} cannot be loaded: heads of the kind {kind} are not known")
+    """Heads of that kind by catalogue name, folder or hub id. Raises SpecvizError, also for another target's heads.
+
+    library: only asked whether names beyond the catalogue are allowed; None: the settings are.
+    """
+    if kind not in KINDS:
+        raise SpecvizError(f"heads must be of the kind {' or '.join(KINDS)} (got {kind!r:.40})")
+    allow_any = settings().allow_any_model if library is None else library.allow_any
+    source = find(name, allow_any=allow_any)
+    key = (kind, source.key)
+    if (known := _attached.find(target.model, key)) is not None:
+        return known
+    folder, _ = fetch_heads(source, may_download=allow_any, on_progress=report)
+    return _attached.get(target.model, key, lambda: _load(folder, source.name, kind, target, report))
+
+
+def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progress) -> LoadedHeads:
+    report(f"loading {name}", None)
+    try:
+        state = read_tensors(head_files(folder, name))
+        module, keys = KINDS[kind](_config(folder), state, target)
+    except SpecvizError as error:
+        raise SpecvizError(f"{name} cannot draft for {target.name}: {error}") from error
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise SpecvizError(f"there is not enough memory for {name} beside {target.name}") from error
+    if keys.missing:
+        raise SpecvizError(f"{name} is incomplete: it lacks {_named(keys.missing)}, so it was not loaded")
+    report(f"loaded {name}" + (f"; nothing uses {_named(keys.unused)} in its file" if keys.unused else ""), 1.0)
+    return LoadedHeads(name, kind, module, keys)
+
+
+def _config(folder: Path) -> Mapping[str, object]:
+    file = folder / "config.json"
+    try:
+        if file.stat().st_size > _MOST_CONFIG_BYTES:
+            raise SpecvizError(f"config.json must not exceed {_MOST_CONFIG_BYTES} bytes (got {file.stat().st_size})")
+        config = json.loads(file.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise SpecvizError("it has no config.json") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise SpecvizError("its config.json is damaged") from error
+    if not isinstance(config, dict):
+        raise SpecvizError(f"its config.json must hold an object (got {type(config).__name__})")
+    return config
+
+
+def _named(keys: Sequence[str]) -> str:
+    """The number of tensors and the first few of their names, which are a stranger's words."""
+    shown = ", ".join(f"{key!r:.60}" for key in keys[:_SHOWN_KEYS])
+    return f"{len(keys)} of the tensors ({shown}{', ...' if len(keys) > _SHOWN_KEYS else ''})"

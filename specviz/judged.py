@@ -95,7 +95,8 @@ def refuse_long(num_tokens: int) -> None:
 def is_own_plan(recorded: Trace) -> bool:
     """Whether all steps were cut as the what-if cuts the text, so that the run's own calls are one draw of its law."""
     ways = _ways(recorded)
-    return len(ways) == 1 and ways[0].rule == RULE and ways[0].method in ("draft_model", "prompt_lookup")
+    fixed = len(ways) == 1 and ways[0].k_policy in (None, "constant")
+    return fixed and ways[0].rule == RULE and ways[0].method in ("draft_model", "prompt_lookup")
 
 
 def _ways(recorded: Trace) -> list[Settings]:
@@ -113,6 +114,8 @@ def _way(own: Settings) -> tuple[object, ...]:
 
 def _way_words(own: Settings) -> str:
     how = own.draft_model if own.method == "draft_model" else own.method.replace("_", " ")
+    how += f" of {own.draft_model}" if own.draft_model and own.method != "draft_model" else ""
+    how += f", its K by the policy {own.k_policy}," if own.k_policy not in (None, "constant") else ""
     judges = own.rule is not None and own.method != "none"
     return f"{how} with {own.rule.replace('_', ' ')}" if judges else f"{how}"
 
@@ -127,13 +130,28 @@ def _scores(recorded: Trace) -> Scores | None:
 
 
 def _why_not(method: str, scores: Scores | None) -> str:
-    if method == "none":
-        return "the run had no draft; name a draft model to see what it would have done with this text"
-    if method == "lookahead":
-        return "lookahead's proposals depend on its earlier steps, so other K cannot be told from one text"
+    if method in _UNTOLD:
+        return f"{_UNTOLD[method]}; {_INSTEAD}"
     if scores is None:
         return "the run was not scored because it did not come to its end; let it finish, or name a draft model"
-    return f"what the method {method} would have proposed elsewhere in this text is not recorded; name a draft model"
+    return f"what the method {method} would have proposed elsewhere in this text is not recorded; {_INSTEAD}"
+
+
+_INSTEAD = "name a draft model to see what it would have done with this text"
+_UNTOLD = {  # what a method would have drafted from another place of the text cannot be told from the trace, and why
+    "none": "the run had no draft",
+    "lookahead": "lookahead's proposals depend on its earlier steps, so other K cannot be told from one text",
+    "medusa": "each Medusa head reads the target's state where a step begins, so what the heads would have proposed "
+    "between the recorded steps is not known",
+    "eagle": "an EAGLE draft reads the target's states up to where its step begins and its own guesses behind them, so "
+    "its odds belong to that step alone",
+    "mtp": "a multi-token-prediction module reads the target's state where a step begins and its own guesses behind "
+    "it, so its odds belong to that step alone",
+    "early_exit": "the first layers read the target's own context up to where a step begins, and their odds were not "
+    "recorded for the whole text",
+    "cross_vocabulary": "the draft model writes other tokens than the target: its odds along this text are unknown",
+    "reasoning": "whole reasoning steps were judged and not their tokens, so no K can be told",
+}
 
 
 def _scored_run(recorded: Trace, scores: Scores, deepest: int) -> Judged:

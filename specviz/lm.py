@@ -7,15 +7,19 @@ been appended to: then a step costs O(new tokens) in Python, however long the te
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
 from .device import to_device
 from .draft import EMPTY, ROOT, Draft
+from .errors import SpecvizError
+
+LONG = 256  # so many new tokens are read before a tree behind them: the mask of both together grows with the square
 
 
 class CachedLM:
@@ -24,7 +28,8 @@ class CachedLM:
     def __init__(self, model: PreTrainedModel, context_limit: int) -> None:
         self.model = model
         self.context_limit = context_limit
-        self.vocab_size = model.get_output_embeddings().weight.shape[0]
+        head = model.get_output_embeddings()
+        self.vocab_size = getattr(head, "out_features", head.weight.shape[0])  # packed weights have another shape
         self.device = model.get_input_embeddings().weight.device
         self.calls = 0
         self.fed = 0
@@ -64,6 +69,18 @@ class CachedLM:
             return torch.zeros(0, width, dtype=self.model.dtype, device=self.device)
         return self._hidden
 
+    @property
+    def num_layers(self) -> int:
+        return self.model.config.get_text_config(decoder=True).num_hidden_layers
+
+    def exit(self, layers: Sequence[int]) -> CachedLM:
+        """A reader that runs only these layers, by their numbers from 0, and then the model's own last norm and head.
+
+        It reads behind this reader's rows of the text and keeps none of its own from one text to the next. Raises
+        SpecvizError for a model whose layers cannot be told apart.
+        """
+        return _ExitLM(self, layers)
+
     def missing(self, tokens: Sequence[int]) -> Sequence[int]:
         """The tokens that `forward(tokens)` would feed, the last one always among them."""
         self._follow(tokens)
@@ -75,8 +92,12 @@ class CachedLM:
         if not tokens:
             raise ValueError("forward needs at least one token (got an empty text)")
         new = self.missing(tokens)
-        past = self._num_rows
         try:
+            if len(new) > LONG and not draft.is_chain:
+                before = self._attention(self._num_rows, len(new) - 1, EMPTY)
+                self._run(to_device(new[:-1], torch.long, self.device), 1, **before)
+                self._num_rows, new = len(tokens) - 1, new[-1:]
+            past = self._num_rows
             logits = self._run(
                 to_device([*new, *draft.tokens], torch.long, self.device),
                 len(draft) + 1,
@@ -116,10 +137,11 @@ class CachedLM:
         self.fed += ids.shape[0]
         out = self.model(ids[None], past_key_values=self._cache, use_cache=True, **keep, **states, **attention)
         if self._captured:
-            rows = torch.cat([out.hidden_states[layer][0] for layer in self._captured], dim=-1)
+            rows = torch.cat([out.hidden_states[layer][0].to(self.device) for layer in self._captured], dim=-1)
             self._hidden = rows if self._hidden is None else torch.cat([self._hidden, rows])
-        return out.logits[0, -num_logits:]
+        return out.logits[0, -num_logits:].to(self.device)
 
+    @torch.inference_mode()
     def _follow(self, tokens: Sequence[int]) -> None:
         """Keeps the rows that spell `tokens` without its last one, drops all others."""
         limit = len(tokens) - 1
@@ -144,7 +166,7 @@ class CachedLM:
             for name in ("keys", "values"):
                 rows = getattr(layer, name)
                 if source is not None:
-                    rows[..., common:end, :] = rows[..., source, :]
+                    rows[..., common:end, :] = rows[..., source.to(rows.device), :]  # layers may lie on several
                 setattr(layer, name, rows[..., :end, :])
         if self._hidden is not None:
             if source is not None:
@@ -180,6 +202,60 @@ class CachedLM:
         dtype = self.model.dtype
         blocked = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=self.device)
         return torch.where(see, torch.zeros((), dtype=dtype, device=self.device), blocked)[None, None]
+
+
+class _ExitLM(CachedLM):
+    """Some layers of another reader's model, over that reader's own rows: tensors are shared, new rows are not."""
+
+    def __init__(self, whole: CachedLM, layers: Sequence[int]) -> None:
+        super().__init__(_with_layers(whole.model, layers), whole.context_limit)
+        self._whole, self._windows = whole, whole._windows
+
+    @torch.inference_mode()
+    def _follow(self, tokens: Sequence[int]) -> None:
+        self._whole._follow(tokens)
+        self._reset()
+        self._cache.layers = [copy.copy(layer) for layer in self._whole._cache.layers]  # `update` makes new tensors
+        self._text, self._num_rows = tokens, self._whole._num_rows
+
+
+def _with_layers(model: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
+    """The same model, weights shared, with only these of its layers; they keep the numbers of their cached rows."""
+    count = model.config.num_hidden_layers if model.config.get_text_config(decoder=True) is model.config else 0
+    path = _path_to_layers(model, count)
+    if path is None:
+        raise SpecvizError(
+            f"the layers of a {type(model).__name__} cannot be run one by one here; choose another method or a plain "
+            "text model"
+        )
+    if not layers or list(layers) != sorted(set(layers)) or layers[0] != 0 or layers[-1] >= count:
+        raise ValueError(f"layers must rise from 0 to at most {count - 1} (got {list(layers)})")
+    config = copy.copy(model.config)
+    config.num_hidden_layers = len(layers)
+    if (kinds := getattr(config, "layer_types", None)) is not None:
+        config.layer_types = [kinds[layer] for layer in layers]
+    blocks = model.get_submodule(".".join(path))
+    return _shell(model, path, nn.ModuleList([blocks[layer] for layer in layers]), config)
+
+
+def _path_to_layers(model: PreTrainedModel, count: int) -> list[str] | None:
+    """Where the model's one list of `count` layers with attention lies; None unless there is exactly one."""
+    lists = [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    found = [name for name in lists if len(model.get_submodule(name)) == count > 0]
+    return found[0].split(".") if len(found) == 1 else None
+
+
+def _shell(module: nn.Module, path: Sequence[str], blocks: nn.ModuleList, config: PreTrainedConfig) -> nn.Module:
+    """A module like this one with the same children, but for `blocks` at the end of the path."""
+    shell = copy.copy(module)
+    for name in ("forward", "_hf_hook"):  # accelerate's hooks call the module that they were made for
+        vars(shell).pop(name, None)
+    name, *rest = path
+    shell._modules = dict(module._modules)
+    shell._modules[name] = _shell(module._modules[name], rest, blocks, config) if rest else blocks
+    if hasattr(module, "config"):
+        shell.config = config
+    return shell
 
 
 def _windows(config) -> dict[str, int | None]:

@@ -22,12 +22,29 @@ def device() -> torch.device:
     wanted = settings().device
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    return _there(wanted, "SPECVIZ_DEVICE")
+
+
+def draft_device() -> torch.device:
+    """The device that draft models are loaded to: SPECVIZ_DRAFT_DEVICE, or that of all others."""
+    wanted = settings().draft_device
+    return device() if wanted == "auto" else _there(wanted, "SPECVIZ_DRAFT_DEVICE")
+
+
+def _there(wanted: str, variable: str) -> torch.device:
     chosen = torch.device(wanted)
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise SpecvizError(f"SPECVIZ_DEVICE is {wanted}, but torch sees {torch.cuda.device_count()} CUDA devices")
+        raise SpecvizError(f"{variable} is {wanted}, but torch sees {torch.cuda.device_count()} CUDA devices")
     if chosen.type == "mps" and not torch.backends.mps.is_available():
-        raise SpecvizError("SPECVIZ_DEVICE is mps, but torch sees no MPS device here")
-    return chosen
+        raise SpecvizError(f"{variable} is mps, but torch sees no MPS device here")
+    return chosen if chosen.type == "cpu" else torch.device(chosen.type, chosen.index or 0)  # as tensors name theirs
+
+
+def all_gpus() -> tuple[torch.device, ...]:
+    """The GPUs that a model too large for one of them may be spread over; none where SPECVIZ_DEVICE names one."""
+    if settings().device != "auto" or torch.cuda.device_count() < 2:
+        return ()
+    return tuple(torch.device("cuda", index) for index in range(torch.cuda.device_count()))
 
 
 def dtype(on: torch.device) -> torch.dtype:
@@ -53,8 +70,11 @@ def environment(on: torch.device) -> dict[str, object]:
 def model_budget(on: torch.device) -> int | None:
     """The bytes that all models may take together: SPECVIZ_MODEL_MEMORY_GB, or a share of what the device has."""
     given = settings().model_memory_bytes
-    if given is not None:
-        return given
+    return device_share(on) if given is None else given
+
+
+def device_share(on: torch.device) -> int | None:
+    """The bytes of a device that models may take; None where the system does not say."""
     if on.type == "cuda":
         return int(_SHARE_OF_GPU * torch.cuda.get_device_properties(on).total_memory)
     if on.type == "mps":

@@ -29,6 +29,8 @@ __all__ = [
     "wilson",
 ]
 
+ONE_PATH = "of a tree one path at most can be kept, so this falls as it grows wider; see tokens per target call"
+SIBLINGS = "in a tree several tokens are tried for one place; see tokens per target call and acceptance by depth"
 NOTHING_DRAFTED = "no token was drafted"
 NO_STEPS = "no step was made"
 
@@ -39,19 +41,27 @@ class Undefined(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """How a number is called, computed and written; `unit` is one of the keys of _SPELL, `also` other tools' names."""
+    """How a number is called, computed and written; `unit` is one of the keys of _SPELL, `also` other tools' names.
+
+    on_trees: what a reader must know of it where drafts had branches.
+    """
 
     label: str
     formula: str
     function: Callable[[Counters], Any]
     unit: str = "number"
     also: str = ""
+    on_trees: str = ""
 
     def spell(self, value: Any) -> str:
         """The value as a person reads it; "n/a" for None."""
         if value is None:
             return "n/a"
         return _SPELL.get(self.unit, str)(value)
+
+    def note(self, counters: Counters) -> str:
+        """`on_trees` where it matters, else nothing."""
+        return self.on_trees if counters.num_trees else ""
 
 
 _SPELL: dict[str, Callable[[Any], str]] = {
@@ -131,6 +141,7 @@ METRICS: dict[str, Metric] = {
         "accepted / (accepted + rejected)",
         lambda c: _over(c.statuses["accepted"], c.num_judged, "no drafted token was judged"),
         "percent",
+        on_trees=SIBLINGS,
     ),
     "speedup": Metric(
         "speedup, measured here", "tokens/s / tokens/s without a draft, same session", _speedup, "factor"
@@ -142,6 +153,7 @@ METRICS: dict[str, Metric] = {
         lambda c: _over(c.statuses["accepted"], c.num_drafted, NOTHING_DRAFTED),
         "percent",
         "vLLM: draft_acceptance_rate; SGLang: spec_accept_rate",
+        ONE_PATH,
     ),
     "mean_acceptance_length": Metric(
         "mean acceptance length",
@@ -163,6 +175,7 @@ METRICS: dict[str, Metric] = {
         "100 * accepted / drafted, not judged ones included",
         lambda c: 100 * _over(c.statuses["accepted"], c.num_drafted, NOTHING_DRAFTED),
         also="LM Studio: accepted %",
+        on_trees=ONE_PATH,
     ),
     "alpha": Metric(
         "alpha",
@@ -191,7 +204,12 @@ METRICS: dict[str, Metric] = {
         "vLLM: num_accepted_draft_tokens; SGLang: spec_num_correct_drafts",
     ),
     "rejected": Metric("rejected", "drafted tokens that failed", lambda c: c.statuses["rejected"], "count"),
-    "ignored": Metric("not judged", "drafted tokens behind a rejected one", lambda c: c.statuses["ignored"], "count"),
+    "ignored": Metric(
+        "not judged",
+        "drafted behind a rejected token or on another branch",
+        lambda c: c.statuses["ignored"],
+        "count",
+    ),
     "emitted": Metric("emitted", "accepted + steps - truncated", lambda c: c.num_emitted, "count"),
     "resampled": Metric(
         "resampled", "replacements after a rejection", lambda c: c.kinds["resampled"], "count", "vLLM: recovered"

@@ -17,10 +17,11 @@ from torch import Tensor
 from . import trace
 from .device import exact_dtype, to_device, to_host
 from .engine import Step
+from .evidence import written
 from .text import TokenText
 
 NUM_TOP = 8
-NUM_SUMS = 5
+NUM_SUMS = 6
 TINY = 1e-37  # smaller probabilities are raised to it: arithmetic on denormal floats is many times slower
 
 
@@ -64,15 +65,17 @@ class Recorder:
             emitted=emitted,
             positions=positions,
             timing=timing,
-            evidence=dict(step.draft.evidence),
+            evidence=written(step.draft.evidence, self._pieces),
         )
 
     def _positions(self, step: Step, numbers: _Numbers) -> tuple[trace.Position, ...]:
         positions = []
-        for walk_node, child, has_q, sums, shown in numbers.rows():
+        is_lossy = not step.plan.rule.lossless
+        for walk_node, child, has_q, (*sums, shift), shown in numbers.rows():
             top, rest = _top(shown, sums[-1], has_q, child is None, self._labels)
             alone = has_q and len(step.draft.children(walk_node)) == 1
-            positions.append(trace.Position(walk_node, child, top, rest, *_statistics(sums, has_q, alone)))
+            moved = trace.round9(shift) if is_lossy and child is not None else None
+            positions.append(trace.Position(walk_node, child, top, rest, *_statistics(sums, has_q, alone), moved))
         return tuple(positions)
 
     def _drafted(self, step: Step, numbers: _Numbers) -> tuple[trace.DraftToken, ...]:
@@ -239,7 +242,19 @@ def _pack(step: Step) -> tuple[Tensor, Tensor | None]:
     residual = owed.gather(1, ids) / total.clamp_min(TINY)
     wide = ids.to(exact_dtype(p.device))  # the others widen when they are joined
     sums = _sums(both, exact[num_draws:])
-    return torch.cat([wide, p.gather(1, ids), q.gather(1, ids), residual, sums, total], dim=1), _raw(step, ids)
+    columns = [wide, p.gather(1, ids), q.gather(1, ids), residual, sums, total, _shift(step)]
+    return torch.cat(columns, dim=1), _raw(step, ids)
+
+
+def _shift(step: Step) -> Tensor:
+    """Per draw [M, 1] the total variation between the rule's law of one token and the target's; 0 where it is lossless
+    and for the last draw."""
+    rule, judged = step.plan.rule, step.verdict.laws.judged
+    moved = torch.zeros((len(judged) + 1, 1), dtype=exact_dtype(judged.device), device=judged.device)
+    if not rule.lossless and len(judged):
+        apart = rule.one_step_law(judged, step.verdict.laws.drawn_from) - judged
+        moved[:-1] = (apart.abs().sum(-1, keepdim=True) / 2).clamp_max(1)
+    return moved
 
 
 def _sums(both: Tensor, exact_q: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from . import __version__, catalog, trace
 from .cast import Cast
 from .controls import LIVE, PACES, Controls, ControlValues
-from .drafters import METHODS
+from .drafters import method_named
 from .draws import Seeded
 from .engine import Step, speculate
 from .errors import SpecvizError
@@ -104,7 +104,7 @@ class Run:
         """may_cut: of a prompt that is too long for the target the end is used, and said so, instead of an error."""
         self.id = uuid.uuid4().hex
         self.request = request.checked()
-        _named("method", METHODS, self.request.method).checked(self.request.params)
+        method_named(self.request.method).checked(self.request.params)
         if self.request.rule is not None:
             _named("rule", RULES, self.request.rule)
         self.bench = bench
@@ -176,7 +176,7 @@ class Run:
             self._end("stopped", "interrupted")
             raise
         except Exception as error:  # a stranger's model may fail in any way
-            message = _in_words(error, self._cast)
+            message = _in_words(error, self._cast, self._num_tokens)
             if (footer := self._end("error", message)) is not None:
                 yield footer
             raise SpecvizError(message) from error
@@ -377,7 +377,7 @@ class Run:
             if ticket.ready.is_set():
                 scores = self._scores()
         except Exception as error:  # as many kinds as a step
-            message = f"the text was not scored: {_in_words(error, self._cast)}"
+            message = f"the text was not scored: {_in_words(error, self._cast, self._num_tokens)}"
         finally:
             self.bench.engine.leave(ticket)
         if scores is not None:
@@ -385,12 +385,18 @@ class Run:
         yield self._end(reason, message)
 
     def _scores(self) -> trace.Scores:
-        plan, draft = self._cast.plan, self._cast.draft
+        plan, draft = self._cast.plan, None if self._cast.crew.method.foreign else self._cast.draft
         emitted = [token.id for step in self.trace.steps for token in step.emitted]
         tokens = [token.id for token in self.trace.header.prompt.tokens] + emitted
         scored = score(self._cast.target, draft, tokens, len(emitted), plan.sampling)
         columns = (tuple(map(trace.round9, column)) for column in (scored.p, scored.q, scored.overlap))
         return trace.Scores(None if draft is None else draft.name, asdict(plan.sampling), *columns)
+
+    @property
+    def _num_tokens(self) -> int:
+        """Of the text so far."""
+        prompt = 0 if self.trace.header is None else len(self.trace.header.prompt.tokens)
+        return prompt + sum(len(step.emitted) for step in self.trace.steps)
 
     def _end(self, reason: str, message: str | None) -> trace.Event | None:
         self.state = "finished"
@@ -424,13 +430,16 @@ def _named(kind: str, table: Mapping[str, Entry], name: str) -> Entry:
     return table[name]
 
 
-def _in_words(error: Exception, cast: Cast) -> str:
+def _in_words(error: Exception, cast: Cast, num_tokens: int) -> str:
     if isinstance(error, SpecvizError):
         return str(error)
     name = "the model" if cast.target is None else cast.target.name
     if is_out_of_memory(error):
+        others = () if cast.crew is None else (cast.crew.draft, *cast.crew.others.values())
+        held = [loaded for loaded in (cast.target, *others) if loaded is not None]
+        takes = ", ".join(loaded.memory_words(num_tokens) for loaded in held)
         advice = "shorten the text, lower K or choose a smaller model"
-        return f"not enough memory on the device to go on with {name}; {advice}"
+        return f"not enough memory on the device to go on with {name}; {advice}" + (f" ({takes})" if takes else "")
     return f"the run with {name} failed: {type(error).__name__}: {str(error)[:500]}"
 
 

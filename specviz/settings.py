@@ -25,6 +25,7 @@ class Settings:
     device: str = "auto"
     dtype: str = "auto"
     model_memory_bytes: int | None = None
+    draft_device: str = "auto"
     max_new_tokens: int = 4096
     max_seconds: float | None = None
     max_runs: int = 48
@@ -109,6 +110,7 @@ def _yes_or_no(text: str) -> bool:
 
 _VARIABLES: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "device": ("SPECVIZ_DEVICE", _device),
+    "draft_device": ("SPECVIZ_DRAFT_DEVICE", _device),
     "dtype": ("SPECVIZ_DTYPE", _dtype),
     "model_memory_bytes": ("SPECVIZ_MODEL_MEMORY_GB", _gibibytes),
     "max_new_tokens": ("SPECVIZ_MAX_NEW_TOKENS", _whole(1, 1_000_000)),

@@ -119,6 +119,53 @@ def differing_ids(target: TokenText, draft: TokenText, most: int = 3) -> tuple[i
     return tuple(islice((token for token, ours, theirs in pairs if ours and theirs and ours != theirs), most))
 
 
+@lru_cache(maxsize=64)
+def shared_ids(target: TokenText, draft: TokenText) -> tuple[tuple[int, int], ...]:
+    """(target's id, draft's id) of every token that both vocabularies have, byte for byte; a special one matches only a
+    special one. Each id stands in one pair at most: of several with the same bytes the last, as byte pieces come first.
+    """
+    ours, theirs = _by_bytes(target), _by_bytes(draft)
+    return tuple((token, theirs[key]) for key, token in ours.items() if key in theirs)
+
+
+def _by_bytes(text: TokenText) -> dict[tuple[bytes, bool], int]:
+    known = ((text.bytes_of(token), token) for token in range(text.num_ids))
+    return {(raw, token in text.special_ids): token for raw, token in known if raw}
+
+
+def continued(text: TokenText, before: bytes, added: bytes) -> list[int]:
+    """Ids that spell exactly `added`, whole characters, behind a text that ends with `before`.
+
+    As the tokenizer cuts both together, if it cuts between them; else as it cuts `added` alone; [] where neither gives
+    these very bytes.
+    """
+    more = added.decode("utf-8")
+    for start in (before.decode("utf-8", "ignore"), ""):
+        ids, missing = text.encode(start + more, special=False), added
+        place = len(ids)
+        while missing and place and missing.endswith(raw := text.bytes_of(ids[place - 1])) and raw:
+            missing, place = missing[: -len(raw)], place - 1
+        if not missing:
+            return ids[place:]
+    return []
+
+
+def ends_whole(raw: bytes) -> bool:
+    """Whether no character is still incomplete at the end."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(raw)
+    return not decoder.getstate()[0]
+
+
+def whole_start(raw: bytes) -> bytes:
+    """The bytes before the first that belong to no whole character."""
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return raw[: error.start]
+    return raw
+
+
 def has_chat_form(tokenizer: PreTrainedTokenizerBase) -> bool:
     return bool(getattr(tokenizer, "chat_template", None))
 

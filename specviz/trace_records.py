@@ -184,9 +184,10 @@ class Position(Record):
     """One draw of the acceptance walk: at `node`, judging `child`, or the final sample when `child` is None.
 
     `top` rows are (id, text, p, q, residual, p_raw, q_raw) over the union of both models' likeliest tokens; `rest` sums
-    all others.
+    all others. `one_step_tv`: under a lossy rule, how far its law of one token lies from p (total variation).
     """
 
+    OMITTED_WHEN_NONE: ClassVar[tuple[str, ...]] = ("one_step_tv",)
     node: Node
     child: MaybeNode
     top: Annotated[
@@ -198,6 +199,7 @@ class Position(Record):
     kl: MaybeNumber
     p_entropy: MaybeNumber
     q_entropy: MaybeNumber
+    one_step_tv: MaybeProbability = None
     extra: Extra = field(default_factory=dict)
 
 
@@ -231,6 +233,12 @@ class Step(Record):
     timing: Annotated[Timing, Timing.from_dict]
     evidence: Object
     extra: Extra = field(default_factory=dict)
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether drafted tokens stand beside each other, so that not all of them can be kept."""
+        parents = [token.parent for token in self.draft if token.status != "scratch"]
+        return len(set(parents)) < len(parents)
 
     def check(self) -> None:
         """Nodes stand after their parents; accepted ones form one path, which the emitted tokens follow."""

@@ -111,7 +111,7 @@ def test_what_bench_writes_is_read(tmp_path, monkeypatch, named_models):
 
 def test_bench_writes_no_json_without_costs(capsys):
     assert main(["bench", "--json", "x.json"]) == 2
-    assert "--json writes measured costs: it needs --costs" in capsys.readouterr().err
+    assert "--json writes what --costs or --methods measures" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "[3]", "{}", '{"costs": {}}', '{"near": {}}', '{"near": 3}'])

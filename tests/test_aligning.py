@@ -278,7 +278,11 @@ def test_another_configuration_of_the_same_weights_is_another_job(bench, monkeyp
     elif name == "context":
         changed = replace(near, info=replace(near.info, context_limit=near.info.context_limit - 1))
         load = bench.library.load
-        monkeypatch.setattr(bench.library, "load", lambda wanted: changed if wanted == "near" else load(wanted))
+
+        def others(wanted, **how):
+            return changed if wanted == "near" else load(wanted, **how)
+
+        monkeypatch.setattr(bench.library, "load", others)
     else:
         monkeypatch.setattr(near.text, "eos_ids", near.text.eos_ids | {7})
     after = introduce(("big", "near"))

@@ -1,6 +1,7 @@
 """Laws of the measurements: fair contenders, honest sums, and a step whose Python work does not grow with the text."""
 
 import itertools
+import json
 import statistics
 import sys
 from dataclasses import replace
@@ -11,12 +12,13 @@ from runs import begin, make_steps
 from tiny_models import tiny, tiny_tokenizer
 
 import specviz
-from specviz import bench_report
+from specviz import bench_methods, bench_report
 from specviz.alignment import pace
 from specviz.bench import (
     Job,
     Prompt,
     Sample,
+    StepMeans,
     run_bench,
     specviz_contender,
     step_overhead_ms,
@@ -25,6 +27,7 @@ from specviz.bench import (
 )
 from specviz.crew import gather
 from specviz.drafters import METHODS
+from specviz.errors import SpecvizError
 from specviz.lm import CachedLM
 from specviz.models import Library
 from specviz.sampling import Sampling
@@ -71,6 +74,7 @@ def job(prompt=PROMPTS[0], temperature=1.0, seed=0, num_tokens=12):
 def test_rates_count_tokens_and_leave_the_first_step_out_of_decoding():
     assert BASE.tokens_per_s == 11 / 1.5
     assert BASE.decode_tokens_per_s == 10.0
+    assert replace(BASE, num_first=11, first_seconds=1.5).decode_tokens_per_s == 11 / 1.5
 
 
 def test_ratios_are_medians_of_ratios_of_each_prompt():
@@ -274,3 +278,112 @@ def test_the_ratio_is_the_median_of_the_rounds_own():
         [" 300 ", " 15.0x "],
         [" 40 ", " 2.0x "],
     ]
+
+
+# Every method beside every other
+
+STEPS = StepMeans(number=9, drafted=3.0, emitted=1.9, draft_ms=6.0, verify_ms=12.0, rest_ms=2.0)
+PLAIN = StepMeans(number=9, drafted=0.0, emitted=1.0, draft_ms=0.0, verify_ms=9.0, rest_ms=1.0)
+
+
+def test_the_steps_means_are_those_of_the_steps_after_the_first(models):
+    target, draft = models
+    made = specviz_contender(gather(METHODS["draft_model"], {}, target, draft), 3)(job(num_tokens=20))
+    steps = made.steps
+    assert made.num_first + steps.emitted * steps.number == pytest.approx(made.num_tokens)
+    assert 0 < steps.drafted <= 3
+    decoding = (made.seconds - made.first_seconds) * 1e3
+    assert 0 < steps.draft_ms + steps.verify_ms < steps.total_ms * 1.0001
+    assert steps.total_ms * steps.number == pytest.approx(decoding, rel=0.2)
+    assert specviz_contender(gather(METHODS["none"], {}, target, None), 3)(job(num_tokens=1)).steps is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        (["all"], ["none", *(name for name in METHODS if name != "none")]),
+        (["prompt_lookup, draft_model"], ["none", "prompt_lookup", "draft_model"]),
+        (["draft_model", "none", "draft_model"], ["none", "draft_model"]),
+    ],
+)
+def test_no_draft_is_always_measured_and_first(asked, names):
+    assert bench_methods.names_in(asked) == names
+
+
+def test_an_unknown_method_is_refused_with_the_known_ones():
+    with pytest.raises(SpecvizError, match=r"a method must be all or one of draft_model, .* \(got 'magic'\)"):
+        bench_methods.names_in(["draft_model,magic"])
+
+
+def refusing(parts, params):
+    raise SpecvizError("this target has no such modules")
+
+
+def test_what_cannot_draft_for_the_target_is_left_out_with_the_reason(models, monkeypatch):
+    target = models[0]
+    unbuilt = replace(METHODS["prompt_lookup"], name="unbuilt", build=refusing)
+    lonely = replace(METHODS["draft_model"], name="lonely")
+    monkeypatch.setattr(bench_methods, "METHODS", {**METHODS, "unbuilt": unbuilt, "lonely": lonely})
+    library = Library(10**9, allow_any=False)
+    crews, left_out = bench_methods.crews_for(["none", "unbuilt", "lonely"], library, target, "nowhere")
+    able, failed = bench_methods._tried(crews, 3, PROMPTS[0])
+    assert [crew.method.name for crew in able] == ["none"]
+    assert [(each.method, each.reason[:30]) for each in (*left_out, *failed)] == [
+        ("lonely", "this server offers only its ow"),
+        ("unbuilt", "this target has no such module"),
+    ]
+
+
+def test_rows_hold_ratios_by_kind_and_over_all_prompts(models):
+    crews = [gather(METHODS[name], {}, *models) for name in ("none", "prompt_lookup")]
+    lookup = "specviz, prompt_lookup"
+    rates = {"one": ("story", 10, 40), "two": ("story", 20, 40), "three": ("code", 50, 25)}
+    samples = [
+        sample(contender, prompt, rate, kind=kind, steps=steps, target_calls=calls)
+        for prompt, (kind, *pair) in rates.items()
+        for contender, rate, steps, calls in zip((NONE, lookup), pair, (PLAIN, STEPS), (11, 5), strict=True)
+    ]
+    plain, row = bench_methods.rows_of(crews, samples)
+    assert [(kind.kind, pytest.approx(kind.to_baseline)) for kind in row.kinds] == [("story", 3.0), ("code", 0.5)]
+    assert [kind.tokens_per_call for kind in row.kinds] == [11 / 5, 11 / 5]
+    assert row.whole.to_baseline == pytest.approx(2.0)
+    assert (row.method, row.rule, row.lossless) == ("prompt_lookup", "speculative_sampling", True)
+    assert (plain.why, plain.whole.to_baseline) == ("", 1.0)
+    assert row.why == (
+        "gains: a step writes 1.90 tokens and takes 2.00 plain steps: drafting 6.0 ms = 0.60 (c = 0.22 a token), "
+        "checking 4.0 tokens 12.0 ms = 1.20, the rest 2.0 ms = 0.20"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "changes", "verdict", "cause"),
+    [
+        (1.5, {}, "gains", ""),
+        (0.99, {}, "breaks even", ""),
+        (0.7, {}, "loses", "drafting costs most"),
+        (0.7, {"verify_ms": 30.0}, "loses", "checking many tokens costs most"),
+        (0.7, {"draft_ms": 0.0, "verify_ms": 9.5, "rest_ms": 7.0}, "loses", "what comes beside both models costs most"),
+        (0.7, {"emitted": 1.1}, "loses", "few of its tokens are kept"),
+        (0.7, {"drafted": 0.0, "draft_ms": 0.0, "emitted": 1.0}, "loses", "few of its tokens are kept"),
+    ],
+)
+def test_the_words_say_whether_it_gains_and_what_it_loses_by(ratio, changes, verdict, cause):
+    why = bench_methods._why(ratio, replace(STEPS, **changes), PLAIN)
+    assert why.startswith(f"{verdict}: a step writes")
+    assert why.partition("; ")[2] == cause
+
+
+def test_the_table_and_the_file_hold_every_method(monkeypatch, tmp_path):
+    kinds = [Prompt(kind, kind, (5, 6, 7, 8)) for kind in ("story", "code")]
+    monkeypatch.setattr(bench_methods, "prompts_for", lambda target: kinds)
+    place = tmp_path / "methods.json"
+    settings = {"target": "fable-target", "draft": "fable-draft-tiny", "k": 2, "num_tokens": 8, "repeats": 1}
+    said = list(bench_methods.lines(methods=["prompt_lookup,draft_model"], save_as=place, **settings))
+    rows = [line.split(" | ") for line in said if line.startswith("| ") and "method" not in line]
+    assert [cells[0] for cells in rows] == ["| none", "| prompt_lookup", "| draft_model"] * 2
+    assert all(len(cells) == 7 for cells in rows)
+    saved = json.loads(place.read_text())
+    assert [row["method"] for row in saved["rows"]] == ["none", "prompt_lookup", "draft_model"] * 2
+    assert saved["methods"]["draft_model"]["draft"] == "fable-draft-tiny"
+    assert (saved["left_out"], saved["target"], saved["k"]) == ([], "fable-target", 2)
+    assert said[-1] == "\nsaved methods.json"

@@ -112,6 +112,8 @@ def test_proposals_without_a_model_cost_nothing_to_draft():
     [
         (traces.plain, Costs(), "nothing was drafted"),
         (traces.tree, Costs(), "trees"),
+        (lambda: Builder().step((-1, 0, -1), {0}, num_scratch=1).finish(), Costs(), "rode along"),
+        (lambda: Builder().chain(changed={"method": "early_exit"}).finish(), Costs(), "draft by early exit"),
         (traces.resampling_changed, Costs(), "sampling changed during the run"),
         (traces.changed_k, Costs(), "K changed during the run"),
         (changed(method="prompt_lookup"), Costs(), "the method changed during the run"),

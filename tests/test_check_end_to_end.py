@@ -21,11 +21,11 @@ from specviz.checks.scoring import (
 )
 from specviz.draws import seed_of
 from specviz.engine import speculate
-from specviz.rules import RULES
+from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.broken import BROKEN
 from specviz.sampling import Sampling
 
-EVERY = {**RULES, **BROKEN}
+EVERY = {**ANY_CHAIN, **BROKEN}
 LOSSLESS = [name for name, rule in EVERY.items() if rule.lossless]
 SHOWN = ["typical", "lenience", "ensemble", *(set(BROKEN) - {"dropped_draft", "clamped_q"})]  # by a draft this far off
 PROMPTS = [tuple(range(5 + i, 25 + i)) for i in range(6)]

@@ -11,12 +11,12 @@ from specviz.checks.pair import Pair
 from specviz.checks.side_by_side import side_by_side
 from specviz.draws import Seeded
 from specviz.engine import speculate
-from specviz.rules import RULES
+from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.block_verification import BlockVerification
 from specviz.rules.broken import BROKEN
 from specviz.sampling import Sampling
 
-EVERY = {**RULES, **BROKEN}
+EVERY = {**ANY_CHAIN, **BROKEN}
 LOSSLESS = [name for name, rule in EVERY.items() if rule.lossless]
 HARMLESS = {"untruncated_q", "clamped_q"}  # over three tokens of models that are nearly flat
 PROMPTS = [tuple(range(5 + i, 25 + i)) for i in range(3)]

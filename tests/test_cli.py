@@ -5,15 +5,21 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import traces
 from runs import PROMPT, Fails
+from safetensors.torch import save_file
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
-from specviz import session
+from specviz import catalog, session
+from specviz.catalog import CatalogHeads
 from specviz.cli import main
+from specviz.drafters import METHODS
+from specviz.drafters.base import Choice, Decimal, Models, Whole
 from specviz.measures import METRICS
 from specviz.overview import overview
 from specviz.trace import Footer, Trace, load_trace
@@ -90,6 +96,28 @@ def test_run_takes_every_setting(cli, pair, tmp_path):
     assert (request["method"], request["rule"], request["params"]["max_ngram"]) == (more[1], more[3], 2)
 
 
+@pytest.mark.parametrize(
+    ("texts", "values"),
+    [
+        (["width=3", "least=0.25", "way=up", "who=a"], {"width": 3, "least": 0.25, "way": "up", "who": "a"}),
+        (["least=1"], {"least": 1}),
+        (["least=2e-3", "width=-1"], {"least": 0.002, "width": -1}),
+        (["way=2", "who=1, b=c"], {"way": "2", "who": "1, b=c"}),
+        (["least=nan", "width=0x2"], {"least": "nan", "width": "0x2"}),
+        (["other=2"], {"other": "2"}),
+    ],
+)
+def test_a_parameter_is_read_as_the_method_takes_it(monkeypatch, texts, values):
+    params = (
+        Whole("width", "width", 2, "", 1, 8),
+        Decimal("least", "least", 0.5, "", 0.0, 1.0),
+        Choice("way", "way", "up", "", {"up": "up", "2": "two"}),
+        Models("who", "who", None, "", "draft"),
+    )
+    monkeypatch.setitem(METHODS, "made_up", replace(METHODS["none"], name="made_up", params=params))
+    assert METHODS["made_up"].read(texts) == values
+
+
 def test_run_and_show_print_the_same(cli, pair, tmp_path):
     printed = cli("run", "--prompt", PROMPT, *pair, "--max-new-tokens", 9, "--out", tmp_path / "run.jsonl")[1]
     assert printed.replace(f"saved {tmp_path / 'run.jsonl'}\n", "") == cli("show", tmp_path / "run.jsonl")[1]
@@ -98,6 +126,9 @@ def test_run_and_show_print_the_same(cli, pair, tmp_path):
 def test_run_reads_the_prompt_from_standard_input(cli, pair, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Zoë said".encode())))
     assert "prompt  Zoë·said" in cli("run", "--prompt", "-", *pair, "--max-new-tokens", 2)[1]
+
+
+LOOKUP = ["run", "--prompt", "a", "--method", "prompt_lookup", "--param"]
 
 
 @pytest.mark.parametrize(
@@ -109,11 +140,15 @@ def test_run_reads_the_prompt_from_standard_input(cli, pair, monkeypatch):
         (["run", "--prompt", "a", "--temperature", "x"], "argument --temperature: invalid float value"),
         (["run", "--prompt", "a", "--temperature", "nan"], "temperature must be a number from 0 to 5 .got nan."),
         (["run", "--prompt", ""], "the prompt is empty"),
-        (["run", "--prompt", "a", "--method", "guess"], "method must be one of draft_model, prompt_lookup, none"),
+        (["run", "--prompt", "a", "--method", "guess"], "method must be one of draft_model, prompt_lookup, "),
         (["run", "--prompt", "a", "--rule", "any"], "rule must be one of speculative_sampling, .* .got 'any'."),
-        (["run", "--prompt", "a", "--param", "x"], "--param takes NAME=NUMBER .got 'x'."),
-        (["run", "--prompt", "a", "--param", "x=--1"], "--param takes NAME=NUMBER"),
-        (["run", "--prompt", "a", "--param", "x=²"], "--param takes NAME=NUMBER"),
+        (["run", "--prompt", "a", "--param", "x"], "must be given as NAME=VALUE .got 'x'."),
+        (["run", "--prompt", "a", "--param", "x="], "must be given as NAME=VALUE"),
+        ([*LOOKUP, "max_ngram=--1"], "max_ngram must be a whole number from 1 to 16 .got '--1'."),
+        ([*LOOKUP, "max_ngram=²"], "max_ngram must be a whole number from 1 to 16 .got '²'."),
+        ([*LOOKUP, "max_ngram=2.5"], "max_ngram must be a whole number from 1 to 16 .got .2.5."),
+        ([*LOOKUP, "max_ngram=" + "9" * 400], "max_ngram must be a whole number from 1 to 16"),
+        ([*LOOKUP, "max_ngram=" + "9" * 5000], "max_ngram is too long: at most 500 characters"),
         (["run", "--prompt", "a", "--param", "x=1"], "the method draft_model has no parameter 'x'"),
         (["run", "--prompt", "a", "--target", "no/such/place"], "there is no folder 'place' there"),
         (["show", "no-such-file"], "no-such-file cannot be opened .No such file"),
@@ -267,10 +302,11 @@ def assets(tmp_path, monkeypatch):
 def test_models_lists_what_is_here_and_what_fits(assets, tmp_path):
     empty = tmp_path / "cache"
     empty.mkdir()
-    bundled, cached, fits = overview(empty).split("\n\n")
+    bundled, cached, fits, heads = overview(empty).split("\n\n")
     assert re.search(r"^  fable-target +0\.0 M parameters$", bundled, re.MULTILINE)
     assert re.search(r"^  fable-draft-tiny +not on this machine$", bundled, re.MULTILINE)
     assert cached == "In the Hugging Face cache\n  none"
+    assert re.search(r"^  fable-medusa +medusa, for fable-target \(not on this machine\)$", heads, re.MULTILINE)
     first, second = fits.splitlines()[1:3]
     assert re.fullmatch(r"  fable-target +fable-draft \(same vocabulary\)", first)
     assert re.fullmatch(r" +fable-draft-tiny \(not on this machine\)", second)
@@ -292,7 +328,7 @@ def test_models_checks_tokenizers_of_cached_models(assets, tmp_path):
     cached_model(cache, "openai-community/gpt2")
     cached_model(cache, "distilbert/distilgpt2", tokenizer=2)
     cached_model(cache, "someone/ssm", family="mamba")
-    _, cached, fits = overview(cache).split("\n\n")
+    _, cached, fits, _ = overview(cache).split("\n\n")
     assert re.search(r"^  someone/ssm +cannot be used: someone/ssm is a recurrent", cached, re.MULTILINE)
     assert re.search(r"^  openai-community/gpt2 +distilbert/distilgpt2 \(other vocabulary\)", fits, re.MULTILINE)
     assert "openai-community/gpt2 (its target is not on this machine)" in fits
@@ -302,9 +338,45 @@ def test_models_says_what_is_damaged(assets, tmp_path):
     cache = tmp_path / "cache"
     (cached_model(cache, "openai-community/gpt2") / "model.safetensors").write_bytes(b"damaged")
     (cached_model(cache, "distilbert/distilgpt2") / "tokenizer.json").write_text("{", "utf-8")
-    _, cached, fits = overview(cache).split("\n\n")
+    _, cached, fits, _ = overview(cache).split("\n\n")
     assert re.search(r"openai-community/gpt2 +cannot be used: .* damaged or incomplete", cached)
     assert "distilbert/distilgpt2 (cannot be used)" in fits
+
+
+def test_models_says_how_large_bundled_heads_are(assets, tmp_path):
+    folder = tmp_path / "models" / "fable-medusa"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(bytes(1_200_000))
+    (tmp_path / "models" / "fable-eagle").mkdir()
+    heads = overview(tmp_path / "cache").split("\n\n")[3]
+    assert re.search(r"^  fable-medusa +medusa, for fable-target, 1\.2 MB$", heads, re.MULTILINE)
+    assert re.search(r"^  fable-eagle +eagle, for fable-target \(cannot be used: .* no weights", heads, re.MULTILINE)
+
+
+def test_heads_in_the_cache_are_no_models(assets, tmp_path, monkeypatch):
+    heads = CatalogHeads("someone/heads", "Heads", "medusa", "fable-target")
+    monkeypatch.setitem(catalog.HEADS, heads.name, heads)
+    cached_model(tmp_path / "cache", heads.name)
+    _, cached, _, listed = overview(tmp_path / "cache").split("\n\n")
+    assert cached.endswith("none")
+    assert re.search(r"^  someone/heads +medusa, for fable-target, \d", listed, re.MULTILINE)
+
+
+def test_models_reports_how_heads_load(cli):
+    status, out, err = cli("models", "--heads", "fable-medusa")
+    assert (status, err) == (0, "")
+    assert out.splitlines()[0] == "fable-medusa are heads of the kind medusa and fit fable-target"
+    assert "\n  0.1.weight\n" in out
+    assert out.endswith("not used: none\n")
+
+
+def test_heads_of_an_unknown_kind_are_refused_for_every_kind(cli, pair, tmp_path):
+    (tmp_path / "config.json").write_text("{}", "utf-8")
+    save_file({"\x1b[31m": torch.zeros(2, 2)}, tmp_path / "model.safetensors")
+    status, out, err = cli("models", "--heads", tmp_path, *pair[:2])
+    assert (status, out) == (2, "")
+    assert "as medusa heads: " in err
+    assert ESCAPE.search(err) is None
 
 
 def test_models_prints_the_overview(cli, assets, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import torch
 from tiny_models import CONTEXT_LIMIT, FAMILIES, tiny
 
 from specviz.draft import Draft, chain
+from specviz.errors import SpecvizError
 from specviz.lm import CachedLM
 
 PROMPT = [5, 9, 12, 7, 3, 22, 41, 8, 30, 2, 17, 11]  # longer than the sliding windows
@@ -102,3 +103,92 @@ def test_a_failed_forward_leaves_a_usable_cache(monkeypatch):
 def test_an_empty_text_is_refused():
     with pytest.raises(ValueError, match="at least one token"):
         CachedLM(tiny("llama"), CONTEXT_LIMIT).forward([])
+
+
+# Exit after some layers
+
+
+def test_layers_that_do_not_rise_from_0_are_refused():
+    lm = CachedLM(tiny("llama", layers=3), CONTEXT_LIMIT)
+    for layers in ((), (1, 2), (0, 2, 1), (0, 0), (0, 3)):
+        with pytest.raises(ValueError, match="layers must rise from 0"):
+            lm.exit(layers)
+
+
+def test_a_model_whose_layers_cannot_be_told_apart_is_refused_in_words():
+    model = tiny("llama", layers=2)
+    model.extra = torch.nn.ModuleList([torch.nn.Identity(), torch.nn.Identity()])
+    with pytest.raises(SpecvizError, match="cannot be run one by one"):
+        CachedLM(model, CONTEXT_LIMIT).exit((0,))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_exit_leaves_the_whole_models_rows_exact(family):
+    lm = CachedLM(tiny(family, layers=4), CONTEXT_LIMIT)
+    lm.forward(PROMPT, TREE)
+    text = [*PROMPT, 6, 12, 13]
+    early = lm.exit((0, 1))
+    for token in (4, 6):
+        early.forward(text)
+        early.extend(torch.tensor(token))
+        early.settle([token])
+    before = lm.fed
+    assert_rows_are_exact(lm.model, lm.forward(text, TREE), text, TREE)
+    assert lm.fed - before == 1 + len(TREE)
+
+
+# Hidden states
+
+
+def full_hidden(model, tokens, layers):
+    with torch.inference_mode():
+        states = model(torch.tensor([tokens]), output_hidden_states=True, use_cache=False).hidden_states
+    return torch.cat([states[layer][0] for layer in layers], dim=-1)
+
+
+def assert_hidden_is_exact(lm, text, layers, count):
+    hidden = lm.hidden(text)
+    assert hidden.shape[0] == count
+    torch.testing.assert_close(hidden, full_hidden(lm.model, text, layers)[:count], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("layers", [(-1,), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("draft", "kept"),
+    [
+        pytest.param(chain([4, 6, 8]), [4, 6, 8, 13], id="full accept"),
+        pytest.param(chain([4, 6, 8]), [4, 13], id="mid reject"),
+        pytest.param(chain([4, 6, 8]), [13], id="first reject"),
+        pytest.param(TREE, [4, 10, 13], id="tree, a later branch"),
+        pytest.param(TREE, [6, 12, 13], id="tree, second child"),
+    ],
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hidden_states_after_a_step_equal_a_full_forward(family, draft, kept, layers):
+    lm = CachedLM(tiny(family), CONTEXT_LIMIT)
+    lm.capture(layers)
+    lm.forward(PROMPT, draft)
+    text = PROMPT + kept
+    assert_hidden_is_exact(lm, text, layers, len(text) - 1)
+    lm.forward(text, TREE)
+    assert_hidden_is_exact(lm, [*text, 9], layers, len(text))
+    assert_hidden_is_exact(lm, [*PROMPT[:5], 33, 1], layers, 5)
+
+
+def test_layers_named_later_are_read_again_and_none_costs_nothing():
+    lm = CachedLM(tiny("llama"), CONTEXT_LIMIT)
+    lm.forward(PROMPT)
+    assert lm.hidden(PROMPT) is None
+    lm.capture((-1,))
+    assert lm.hidden(PROMPT).shape == (0, 32)
+    lm.forward(PROMPT)
+    text = [*PROMPT, 4]
+    assert_hidden_is_exact(lm, text, (-1,), len(PROMPT))
+    before = lm.fed
+    lm.capture(())
+    lm.forward(text)
+    assert lm.fed - before == 1  # the rows stay
+    assert lm.hidden(text) is None
+    lm.capture((-1, 1))
+    lm.forward(text)
+    assert_hidden_is_exact(lm, [*text, 2], (-1, 1), len(text))

@@ -9,9 +9,11 @@ import threading
 import time
 
 import pytest
-from runs import begin, finish, is_free, make_steps, statuses
+import torch
+from runs import Fails, begin, finish, is_free, make_steps, statuses
 from test_fetch import hub_error
 
+from specviz import models
 from specviz.errors import SpecvizError
 from specviz.loading import Loading
 from specviz.session import Status, Workbench
@@ -191,3 +193,49 @@ def test_a_model_that_nobody_waits_for_is_not_held():
     go_on.set()
     assert loading.wait(10)
     assert loading.result() is None
+
+
+# Out of memory
+
+FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def test_a_change_to_a_model_without_room_is_taken_back_and_the_run_goes_on(open_bench, folder, monkeypatch):
+    def fail(*args, **options):
+        raise FULL
+
+    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", fail)
+    run = begin(open_bench)
+    make_steps(run, 2)
+    run.controls.offer("draft", str(folder))
+    run.controls.set("draft", str(folder))
+    said = [status.message for status in statuses(run.events()) if status.state == "running"]
+    assert any("my-model could not be loaded: there is not enough memory for it; its weights take" in it for it in said)
+    assert str(folder) not in "".join(said)
+    assert (drafts(run), run.trace.footer.reason) == (["near"], "length")
+
+
+def test_a_draft_that_runs_out_of_memory_ends_the_run_in_words_and_leaves_both_models_usable(bench):
+    near, target = bench.library.load("near"), bench.library.load("big")
+    run = begin(bench)
+    make_steps(run, 2)
+    handle = near.model.register_forward_pre_hook(Fails(2, FULL))
+    with pytest.raises(SpecvizError, match="not enough memory on the device to go on with big") as caught:
+        list(run.events())
+    handle.remove()
+    num_tokens = len(run.trace.header.prompt.tokens) + len(run.trace.tokens)
+    assert all(loaded.memory_words(num_tokens) in str(caught.value) for loaded in (target, near))
+    assert (len(run.trace.steps), run.trace.footer.reason) == (2, "error")
+    assert is_free(bench)
+    assert finish(begin(bench)).footer.reason == "length"
+
+
+def test_other_runs_go_on_while_one_runs_out_of_memory(bench):
+    other, run = begin(bench, method="none"), begin(bench)
+    make_steps(other, 2)
+    make_steps(run, 2)
+    handle = bench.library.load("near").model.register_forward_pre_hook(Fails(1, FULL))
+    with pytest.raises(SpecvizError, match="not enough memory"):
+        list(run.events())
+    handle.remove()
+    assert finish(other).footer.reason == "length"

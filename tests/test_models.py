@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 import threading
 
 import pytest
@@ -15,11 +16,11 @@ from tiny_models import (
     tiny_pair,
     tiny_tokenizer,
 )
-from transformers import BertConfig, BertForMaskedLM, T5Config, T5ForConditionalGeneration
+from transformers import BertConfig, BertForMaskedLM, DynamicCache, T5Config, T5ForConditionalGeneration
 
 from specviz.catalog import default_pair, resolve
 from specviz.errors import SpecvizError
-from specviz.models import Library, check_pair
+from specviz.models import Library, bytes_per_token, check_pair
 
 GB = 10**9
 
@@ -226,8 +227,22 @@ def test_out_of_memory_is_said(library, folder, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr("specviz.models.AutoModelForCausalLM.from_pretrained", fail)
-    with pytest.raises(SpecvizError, match="not enough memory for it; choose a smaller model"):
+    with pytest.raises(SpecvizError, match=r"my-model could .* its weights take \S+ GB; choose a smaller"):
         library.load(str(folder))
+
+
+@pytest.mark.parametrize(("family", "heads"), [*((family, 4) for family in FAMILIES), ("llama", 2), ("gemma2", 1)])
+def test_the_bytes_of_a_token_are_those_that_its_cache_takes(family, heads):
+    model = tiny(family, num_key_value_heads=heads)
+    cache = DynamicCache()
+    model(torch.arange(3, 10)[None], past_key_values=cache, use_cache=True)
+    held = sum(rows.nbytes for layer in cache.layers for rows in (layer.keys, layer.values))
+    assert bytes_per_token(model) == held / 7
+
+
+def test_what_a_model_takes_is_said_in_words(library):
+    loaded, _ = loaded_pair(library)
+    assert re.fullmatch(r"\S+ takes \S+ GB and \S+ GB more for 100 tokens", loaded.memory_words(100))
 
 
 def test_a_pair_of_one_vocabulary_passes(library):

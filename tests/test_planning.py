@@ -204,7 +204,11 @@ def changed(recorded, **settings):
         (lambda: without(traces.chain(), "scores", "footer"), "not scored"),
         (lambda: changed(without(traces.plain(), "scores"), method="none"), "had no draft"),
         (lambda: changed(traces.tree(), method="lookahead"), "earlier steps"),
-        (lambda: changed(traces.tree(), method="eagle"), "not scored"),
+        (lambda: changed(traces.tree(), method="tree"), "not scored"),
+        (lambda: changed(traces.tree(), method="eagle"), "belong to that step alone"),
+        (lambda: changed(traces.tree(), method="medusa"), "reads the target's state where a step begins"),
+        (lambda: changed(traces.tree(), method="mtp"), "belong to that step alone"),
+        (lambda: changed(traces.tree(), method="cross_vocabulary"), "writes other tokens than the target"),
     ],
 )
 def test_what_cannot_be_told_is_refused_in_words(recorded, says):
@@ -217,7 +221,7 @@ def test_a_method_whose_q_is_unknown_is_refused_even_when_scored():
     scores = next(event for event in events if event["event"] == "scores")
     scores |= {"draft_model": None, "q": [None] * len(scores["q"])}
     recorded = changed(traces.read_events(events), method="early_exit", draft_model=None)
-    with pytest.raises(SpecvizError, match="early_exit would have proposed"):
+    with pytest.raises(SpecvizError, match="first layers read"):
         planning.what_if(recorded)
 
 

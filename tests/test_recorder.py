@@ -4,7 +4,7 @@ import copy
 import itertools
 import json
 import math
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -19,21 +19,23 @@ from recorded import (
     generate,
     made,
     models,
+    owed,
     record_all,
     softmax,
     vocabulary,
 )
 from tiny_models import CONTEXT_LIMIT
-from toys import TableLM, plan_of
+from toys import RULE, TableLM, plan_of
 
 from specviz import trace
-from specviz.draft import ROOT, chain
+from specviz.draft import NO_EVIDENCE, ROOT, chain
 from specviz.drafters.base import Drafter
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.draws import ACCEPT, Seeded
 from specviz.engine import speculate
 from specviz.lm import CachedLM
 from specviz.recorder import Recorder, Situation
+from specviz.rules import RULES
 
 COLUMNS = ("p", "q", "residual", "p_raw", "q_raw")
 NUM_TOP = 8  # the least number of rows that a reader is promised
@@ -230,18 +232,20 @@ def test_work_and_times_are_the_steps_own(case):
         assert sum(parts) + record.timing.record_ms <= record.timing.total_ms
 
 
-def scripted(p, q, token):
-    """One recorded step of a target and a draft whose laws are given: `token` is drafted."""
+def scripted(p, q, token, rule=RULE, evidence=NO_EVIDENCE):
+    """One recorded step of a target and a draft whose laws are given: `token` is drafted; q None: a point mass."""
     p_row = torch.tensor(p, dtype=torch.float64)
-    q_row = torch.tensor(q, dtype=torch.float64).log().softmax(-1)  # equal laws are equal to the last bit
+    q_row = None if q is None else torch.tensor(q, dtype=torch.float64).log().softmax(-1)  # equal laws, equal bits
 
     class Fixed(Drafter):
         def draft(self, context, k):
-            return chain([token], [q_row], [q_row.log()])
+            if q_row is None:
+                return chain([token], evidence=evidence)
+            return chain([token], [q_row], [q_row.log()], evidence)
 
     target = TableLM(0, vocab_size=len(p))
     target.table[:] = p_row.log()
-    plan = plan_of(target, Fixed(), k=1)
+    plan = replace(plan_of(target, Fixed(), k=1), rule=rule)
     return record_all([next(speculate([0, 0], lambda: plan, Seeded(0), max_new_tokens=9))])[0]
 
 
@@ -269,3 +273,45 @@ def test_a_draft_in_another_number_format_is_recorded():
     records = record_all(speculate([1, 2, 3], lambda: plan, Seeded(0), max_new_tokens=12))
     for token in (token for record in records for token in record.draft if token.p_judged is not None):
         assert math.isclose(token.accept_prob, min(1.0, token.p_judged / token.q), rel_tol=1e-6)
+
+
+def one_token(p, q, rule):
+    """The law of one token under these rules, by their formulas."""
+    if rule == "lenience":
+        kept = q * np.minimum(1, 2 * p / q)
+        return kept + (1 - kept.sum()) * owed(p, q)
+    if rule == "ensemble":
+        return (p + q) / 2
+    entropy_of_p = entropy(p)
+    kept = q * (p > min(0.09, 0.3 * math.exp(-entropy_of_p)))
+    return kept + (1 - kept.sum()) * np.eye(len(p))[p.argmax()]
+
+
+@pytest.mark.parametrize("rule", ["lenience", "ensemble", "typical"])
+def test_a_lossy_rule_says_at_every_judged_token_how_far_it_moves_it(rule):
+    p, q = np.array([0.5, 0.25, 0.125, 0.125]), np.array([0.1, 0.6, 0.2, 0.1])
+    for token in range(4):
+        judged, final = scripted(p.tolist(), q.tolist(), token, RULES[rule]).positions
+        assert math.isclose(judged.one_step_tv, np.abs(one_token(p, q, rule) - p).sum() / 2, **CLOSE)
+        assert final.one_step_tv is None
+
+
+def test_a_point_mass_under_a_lossy_rule_is_judged_as_one():
+    p = np.array([0.5, 0.25, 0.125, 0.125])
+    judged, _ = scripted(p.tolist(), None, 1, RULES["lenience"]).positions
+    assert math.isclose(judged.one_step_tv, 0.25, **CLOSE)  # kept with 2 p(1) in place of p(1)
+
+
+def test_a_lossless_rule_moves_nothing_and_says_nothing(case):
+    for record in case.records:
+        assert all(position.one_step_tv is None for position in record.positions)
+        assert "one_step_tv" not in trace.dump_event(record)
+
+
+def test_evidence_is_recorded_with_the_texts_of_its_tokens():
+    told = {"found": [({"id": 3}, {"id": 5})], "score": 1 / 3}
+    record = scripted([0.5, 0.5], None, 1, evidence=told)
+    texts = [vocabulary().piece(token)[0] for token in (3, 5)]
+    found = [[{"id": 3, "text": texts[0]}, {"id": 5, "text": texts[1]}]]
+    assert record.evidence == {"found": found, "score": 0.333333333}
+    assert trace.parse_event(json.loads(trace.dump_event(record))) == record

@@ -222,7 +222,7 @@ def with_settings(trace, **changes):
         (lambda trace: forged(trace, draft={"name": "tiny-other"}), "one pair of models in its steps and another one"),
         (lambda trace: forged(trace, draft=None), "one pair of models in its steps and another one before them"),
         (lambda trace: with_settings(forged(trace, name="a/b"), target="a/b"), "a/b, which is not on offer here"),
-        (lambda trace: with_settings(trace, method="eagle"), "the method 'eagle' or its rule is not known here"),
+        (lambda trace: with_settings(trace, method="no-such"), "the method 'no-such' or its rule is not known here"),
         (lambda trace: with_settings(trace, rule="any"), "the method 'draft_model' or its rule is not known here"),
     ],
 )

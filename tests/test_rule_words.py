@@ -1,11 +1,13 @@
-"""The inspector's words for rules other than speculative sampling: what their chance means, where a token came from."""
+"""Rules and methods in words: what a rule's chance means, where a token came from, and what the help panel says."""
 
 from dataclasses import replace
 
 import pytest
 import traces
 
+from specviz.drafters import METHODS
 from specviz.rules import RULES
+from specviz.views.help import method_help, sources
 from specviz.views.inspector import OVERLAY_RULE, looks
 from specviz.views.titles import drawn_title, last_token, rule_title
 
@@ -73,3 +75,43 @@ def test_every_new_rule_has_words_of_its_own(rule):
     look = looks(step)["0"]
     assert look["view"] == "threshold"
     assert "The rule “" not in words(look["title"])
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
+def test_every_method_says_what_it_does_and_when_it_pays(method):
+    said = method_help(method, RULES[method.default_rule], has_k=method.depth is None)
+    assert said["summary"].endswith(".")
+    assert said["caution"].endswith(".") or method.name == "none"
+    assert all(address for words, address in said["sources"] if "arXiv" in words)
+    assert all(param.help.endswith(".") for param in method.params)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.name)
+def test_the_badge_is_that_of_the_rule_alone(rule):
+    said = method_help(METHODS["draft_model"], rule, has_k=True)["rule"]
+    assert (said["title"], said["badge"]) == (rule.title, "exact" if rule.lossless else "lossy")
+    assert ("does not follow" in said["meaning"]) != rule.lossless
+
+
+@pytest.mark.parametrize(
+    ("source", "pieces"),
+    [
+        ("", []),
+        (
+            "A, arXiv:2211.17192; B, arXiv:2302.01318",
+            ["https://arxiv.org/abs/2211.17192", "https://arxiv.org/abs/2302.01318"],
+        ),
+        ("A blog; B, arXiv:2401.10774, section 2", [None, "https://arxiv.org/abs/2401.10774"]),
+        ("arXiv:evil/../x", [None]),
+        ("javascript:alert(1)", [None]),
+    ],
+)
+def test_a_paper_leads_to_arxiv_and_everything_else_nowhere(source, pieces):
+    assert [address for _, address in sources(source)] == pieces
+
+
+def test_the_help_says_what_stands_for_k():
+    deep = replace(METHODS["prompt_lookup"], depth="max_ngram")
+    notes = method_help(deep, RULES["typical"], has_k=False)["notes"]
+    assert "longest match" in notes[0]
+    assert method_help(METHODS["none"], RULES["typical"], has_k=False)["notes"] == []

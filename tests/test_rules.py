@@ -12,6 +12,7 @@ from tiny_models import CONTEXT_LIMIT, tiny
 from specviz import trace
 from specviz.accept import residual
 from specviz.draft import EMPTY, Draft, chain
+from specviz.drafters.base import CHAIN_RULES, TREE_RULES
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.draws import ACCEPT, Draws, Recorded, Seeded, law
 from specviz.engine import Plan, speculate
@@ -26,6 +27,7 @@ EXACT = 1e-12
 TOKEN, BLOCK = RULES["speculative_sampling"], RULES["block_verification"]
 LOSSLESS = [rule for rule in RULES.values() if rule.lossless]
 ALL = [*(RULES | BROKEN).values(), UntruncatedQ(2), ClampedQ(0.2)]
+OF_CHAINS = [rule for rule in ALL if rule.name in (*CHAIN_RULES, *BROKEN)]
 each = pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.name)
 each_and_broken = pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.name)
 EXAMPLE = torch.tensor([[1, 2], [2, 1]], dtype=torch.float64) / 3  # p and q in every context
@@ -277,7 +279,7 @@ def test_a_draft_equal_to_the_target_is_kept_by_what_looks_at_both(rule):
     assert (float(lengths[-1]) > 1 - EXACT) == (rule.name not in ("sample_and_match", "typical"))
 
 
-@each_and_broken
+@pytest.mark.parametrize("rule", OF_CHAINS, ids=lambda rule: rule.name)
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=20, top_p=0.9)], ids=str)
 def test_a_run_of_any_rule_can_be_recorded(rule, sampling):
     settings = trace.Settings(4, "constant", 1.0, 0, 1.0, "any", {}, rule.name, rule.lossless, "draft", "target")
@@ -347,10 +349,10 @@ def test_a_target_that_is_not_a_number_is_refused(rule):
 
 
 @each
-def test_trees_and_scratch_nodes_are_for_speculative_sampling_alone(rule):
+def test_trees_and_scratch_nodes_are_for_the_rules_of_trees_alone(rule):
     tree, scratch = Draft((1, 2), (-1, -1), (None, None)), Draft((1, 2), (-1, 0), (None, None), num_scratch=1)
-    assert rule.supports(chain([1, 2]))
-    assert [rule.supports(draft) for draft in (tree, scratch)] == [rule is TOKEN] * 2
+    assert rule.supports(chain([1, 2])) == (rule.name in CHAIN_RULES)
+    assert [rule.supports(draft) for draft in (tree, scratch)] == [rule.name in TREE_RULES] * 2
     with pytest.raises(ValueError, match="chain"):
         rule.length_law(tree, random_rows(0, 3, 4))
 

@@ -129,7 +129,7 @@ def test_the_request_in_force_is_the_first_one_with_the_changes_taken_so_far(ben
 
 def test_another_methods_parameters_are_its_defaults(bench):
     recorded = changed_after(bench, 2, {"method": "none"}, method="prompt_lookup", params={"max_ngram": 5})
-    assert recorded.steps[1].settings.params == {"max_ngram": 5, "min_ngram": 1}
+    assert recorded.steps[1].settings.params == {"max_ngram": 5, "min_ngram": 1, "k_policy": "constant"}
     assert recorded.steps[2].settings.params == {}
 
 

@@ -15,14 +15,18 @@ import gradio as gr
 import pytest
 import served
 import traces
+from made_up import EVERY_KIND, MADE_UP, made_up
 
-from specviz import session
+from specviz import catalog, session
+from specviz.catalog import CatalogHeads, CatalogModel
+from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.session import Status, Workbench
-from specviz.trace import Step, Trace, dump_event, parse_event
-from specviz.ui import handlers, stream
+from specviz.speed import Speed
+from specviz.trace import Footer, Step, Trace, dump_event, parse_event
+from specviz.ui import components, form, handlers, models_of, stream
 from specviz.ui.handlers import Form, Handlers, since, spoken
-from specviz.ui.offer import make_offer
+from specviz.ui.offer import make_offer, method_choices
 from specviz.ui.registry import Registry, View
 from specviz.ui.startup import first_visit
 from specviz.views.feed import Feed
@@ -36,8 +40,8 @@ FIRST = {
     "temperature": 1.0,
     "pace": "full",
     "method": "draft_model",
-    "prompt_lookup.max_ngram": 3,
-    "prompt_lookup.min_ngram": 1,
+    "rule": "speculative_sampling",
+    **{f"{name}.{param.name}": param.default for name, method in METHODS.items() for param in method.params},
     "target": "tiny-target",
     "top_p": 1.0,
     "top_k": 0,
@@ -384,14 +388,298 @@ def test_what_the_form_may_not_say_is_refused_in_words(page, change):
 
 def test_the_form_gives_each_method_its_own_parameters_only():
     request, pace = FORM.request(values(method="prompt_lookup", pace="slow"))
-    assert (dict(request.params), pace) == ({"max_ngram": 3, "min_ngram": 1}, "slow")
-    assert FORM.request(values())[0].params == {}
+    own = {param.name: param.default for param in METHODS["prompt_lookup"].params}
+    assert (dict(request.params), pace) == (own, "slow")
+    assert FORM.request(values(method="none"))[0].params == {}
 
 
-def test_fields_that_do_nothing_under_a_method_are_hidden(page):
-    shown = {name: [update["visible"] for update in page.fit_method(name)] for name in ("draft_model", "none")}
-    assert shown == {"draft_model": [True, True, False], "none": [False, False, False]}
-    assert [update["visible"] for update in page.fit_method("prompt_lookup")] == [False, True, True]
+def fitted(page, method, rule="speculative_sampling", draft="tiny-draft", target="tiny-target"):
+    """The updates of draft, K and rule, and which methods' own fields are shown."""
+    draft, k, rule, *own = page.fit_method(method, rule, draft, target)
+    with_own = [name for name, each in METHODS.items() if each.params]
+    return draft, k, rule, {name for name, update in zip(with_own, own, strict=True) if update["visible"]}
+
+
+@pytest.mark.parametrize(
+    ("method", "has_draft", "has_k"),
+    [("draft_model", True, True), ("prompt_lookup", False, True), ("none", False, False)],
+)
+def test_fields_that_do_nothing_under_a_method_are_hidden(page, method, has_draft, has_k):
+    draft, k, rule, own = fitted(page, method)
+    assert (draft["visible"], k["visible"], rule["visible"]) == (has_draft, has_k, True)
+    assert own == ({method} if METHODS[method].params else set())
+
+
+# methods of every kind, as their data describes them
+
+
+@pytest.fixture
+def more_methods(monkeypatch):
+    """Three made-up methods beside the real ones."""
+    for method in MADE_UP:
+        monkeypatch.setitem(METHODS, method.name, method)
+
+
+@pytest.fixture
+def methods(more_methods, monkeypatch):
+    """The same with a catalogue in which the tiny target has all that they need; no model can be loaded any more."""
+    target = CatalogModel("tiny-target", "Tiny", ("tiny-draft", "tiny-other"), foreign=("stranger",))
+    monkeypatch.setitem(catalog.MODELS, "tiny-target", target)
+    heads = CatalogHeads("tiny-heads", "Tiny heads", "made-up", "tiny-target")
+    monkeypatch.setitem(catalog.HEADS, heads.name, heads)
+
+
+GIVEN = {"width": 5, "least": 0.5, "way": "down", "stages": ["tiny-other", "prompt_lookup"], "heads": "tiny-heads"}
+
+
+def whole_form(**changes):
+    """Names and values of a form with the fields of all methods that there are now."""
+    params = {f"{name}.{each.name}": each.default for name, method in METHODS.items() for each in method.params}
+    given = {**FIRST, **params, **changes}
+    return Form(tuple(given)), given
+
+
+def test_parameters_of_every_kind_reach_the_request(methods):
+    form, given = whole_form(method="everything", **{f"everything.{name}": value for name, value in GIVEN.items()})
+    request, _ = form.request(tuple(given.values()))
+    assert METHODS["everything"].checked(request.params) == {**GIVEN, "stages": "tiny-other, prompt_lookup"}
+
+
+# the models behind a trace that may come from anywhere
+
+
+@pytest.fixture
+def forge(page, registry, more_methods, request):
+    """A real run's trace with other settings in its last step."""
+    list(page.step(SESSION, *values(method="draft_model")))
+    trace = registry.current("one").trace
+    request.getfixturevalue("methods")
+
+    def forge(**settings):
+        *events, last = [event for event in trace.events() if not isinstance(event, Footer)]
+        return Trace([*events, replace(last, settings=replace(last.settings, **settings))])
+
+    return forge
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"method": "everything", "rule": "typical", "params": {"stages": "../elsewhere"}},
+            "elsewhere, which is not on",
+        ),
+        ({"method": "everything", "rule": "typical", "params": {"heads": "some/heads"}}, "some/heads, which is not on"),
+        ({"method": "everything", "rule": "typical", "params": {"heads": "a, b"}}, "heads must name a model"),
+        ({"method": "everything", "rule": "typical", "params": {"width": 10**9}}, "width must be a whole number"),
+        ({"method": "everything", "rule": "typical", "params": {"other": 1}}, "has no parameter 'other'"),
+        ({"method": "everything", "rule": "lenience"}, "Lenience cannot judge the drafts of Everything"),
+    ],
+)
+def test_what_a_trace_names_is_offered_or_refused(library, forge, settings, words):
+    trace, bench, offer = forge(**settings), Workbench(library), served.tiny_offer()
+    for ask in (models_of.names_of, models_of.models_of):
+        with pytest.raises(SpecvizError, match=words):
+            ask(trace, bench, offer)
+
+
+def test_the_models_that_parameters_name_belong_to_the_run(library, forge):
+    bench, offer = Workbench(library), served.tiny_offer()
+    trace = forge(method="everything", rule="typical", params={"stages": "tiny-other, prompt_lookup"})
+    assert models_of.names_of(trace, bench, offer) == ["tiny-target", "tiny-draft", "tiny-other"]
+    assert not models_of.are_at_hand(trace, bench), "the heads are not bundled, so nobody loads them unasked"
+    assert models_of.are_at_hand(forge(method="deep", params={}), bench)
+    assert not models_of.are_at_hand(forge(method="everything", params={"width": "x"}), bench)
+
+
+def test_a_run_is_asked_again_with_its_rule_and_its_parameters(forge):
+    request = models_of.request_of(forge(method="deep", rule="typical", params={"longest": 5}))
+    assert (request.method, request.rule, dict(request.params)) == ("deep", "typical", {"longest": 5})
+
+
+@pytest.mark.parametrize("empty", [None, "", []])
+def test_a_list_of_models_with_nothing_chosen_means_what_is_usual(methods, empty):
+    form, given = whole_form(method="everything", **{"everything.stages": empty})
+    assert form.request(tuple(given.values()))[0].params["stages"] is None
+
+
+def test_controls_build_themselves_from_the_parameters(methods):
+    offer = replace(served.tiny_offer(), first=replace(served.tiny_offer().first, target="tiny-target"))
+    made = {param.name: components.parameter(METHODS["everything"], param, offer) for param in EVERY_KIND}
+    assert [type(made[name]) for name in ("width", "least", "way")] == [gr.Slider, gr.Slider, gr.Dropdown]
+    assert (made["width"].minimum, made["width"].maximum, made["width"].value) == (1, 8, 2)
+    assert (made["least"].maximum, made["least"].step, made["least"].value) == (1.0, 0.05, 0.25)
+    assert made["way"].choices == [("Upwards", "up"), ("Downwards", "down")]
+    assert (made["stages"].multiselect, made["stages"].max_choices) == (True, 3)
+    assert [name for _, name in made["stages"].choices] == ["prompt_lookup", "tiny-other", "tiny-draft"]
+    assert (made["stages"].value, made["heads"].value) == (["tiny-other"], "tiny-heads")
+    assert all(part.info for part in made.values())
+
+
+@pytest.mark.parametrize("any_model", [True, False])
+def test_models_may_be_typed_where_any_may(methods, any_model):
+    offer = served.tiny_offer(any_model=any_model)
+    assert components.parameter(METHODS["everything"], EVERY_KIND[3], offer).allow_custom_value is any_model
+
+
+def test_the_methods_that_people_meet_first_stand_first(methods, monkeypatch):
+    monkeypatch.setitem(METHODS, "early_exit", made_up("early_exit"))
+    names = [name for _, name in method_choices()]
+    assert names[:3] == ["draft_model", "prompt_lookup", "early_exit"]
+    assert sorted(names) == sorted(METHODS)
+    assert "sv-first-3" in components.method_choice(method_choices(), "none").elem_classes
+
+
+def test_the_rules_are_those_of_the_method_each_with_its_badge(page, methods):
+    _, _, rule, _ = fitted(page, "deep")
+    assert rule["choices"] == [
+        ("Speculative sampling · exact", "speculative_sampling"),
+        ("Typical acceptance · lossy", "typical"),
+    ]
+    assert rule["value"] == "speculative_sampling"
+
+
+@pytest.mark.parametrize(
+    ("method", "rule", "expected"),
+    [
+        ("draft_model", "lenience", "lenience"),
+        ("deep", "typical", "typical"),
+        ("deep", "block_verification", "speculative_sampling"),
+        ("everything", "speculative_sampling", "typical"),
+        ("deep", None, "speculative_sampling"),
+        ("deep", ["typical"], "speculative_sampling"),
+    ],
+)
+def test_a_rule_stays_where_it_can_judge_the_methods_drafts(page, methods, method, rule, expected):
+    _, _, update, _ = fitted(page, method, rule)
+    assert update["value"] == expected
+    assert update["visible"] == (len(METHODS[method].rules) > 1)
+
+
+def test_k_is_hidden_where_a_parameter_stands_for_it(page, methods):
+    assert fitted(page, "deep")[1]["visible"] is False
+
+
+def test_a_method_brings_a_draft_model_that_it_can_use(page, methods):
+    update = fitted(page, "other_words")[0]
+    assert (update["value"], update["choices"][0][1]) == ("stranger", "stranger")
+    back = fitted(page, "draft_model", draft="stranger")[0]
+    assert (back["value"], "stranger" in [name for _, name in back["choices"][1:]]) == ("tiny-draft", False)
+    assert fitted(page, "other_words", draft="some/typed")[0]["value"] == "some/typed"
+    assert fitted(page, "prompt_lookup", draft="stranger")[0]["value"] == "stranger", "hidden, so nothing changes"
+
+
+def test_another_target_brings_what_suits_it(methods):
+    form, _ = whole_form()
+    page = Handlers(Registry(), Workbench(None), form, served.tiny_offer())
+    others = [None for name in form.models() if not name.startswith("everything.")]
+    stages, heads = page.fit_models("tiny-target", *others, ["tiny-draft"], "of-another-target")[-2:]
+    assert (stages["value"], heads["value"]) == (["tiny-draft"], "tiny-heads")
+    stages, heads = page.fit_models("unknown/model", *others, ["tiny-draft"], "tiny-heads")[-2:]
+    assert (stages["value"], heads["value"]) == (["prompt_lookup"], None)
+
+
+def test_the_help_says_what_the_method_does_and_what_the_rule_means(page, methods):
+    said = json.loads(page.explain("draft_model", "lenience"))
+    assert (said["summary"], said["caution"]) == (METHODS["draft_model"].summary, METHODS["draft_model"].caution)
+    assert (said["rule"]["title"], said["rule"]["badge"]) == ("Lenience", "lossy")
+    assert json.loads(page.explain("deep", "lenience"))["rule"]["badge"] == "exact", "the method's own rule"
+    assert "longest guess" in json.loads(page.explain("deep", None))["notes"][0]
+
+
+def test_an_unknown_method_is_refused_in_words(page):
+    for callback in (lambda: page.explain([], None), lambda: page.fit_method("<b>", None, None, None)):
+        with pytest.raises(gr.Error, match="method must be one of"):
+            callback()
+
+
+# live
+
+
+def test_a_live_rule_is_in_force_from_the_next_step(page, registry):
+    list(page.step(SESSION, *values()))
+    assert page.live_choice("rule")(SESSION, "typical") == "typical"
+    list(page.step(SESSION, *values()))
+    before, after = registry.current("one").trace.steps
+    assert ((before.settings.lossless, after.settings.lossless), after.changed) == ((True, False), ("rule",))
+
+
+def test_a_live_method_brings_its_rule_and_its_draft_at_once(page, registry, more_methods, request):
+    list(page.step(SESSION, *values(rule="block_verification")))
+    request.getfixturevalue("methods")
+    controls = registry.current("one").run.controls
+    assert page.live_choice("method")(SESSION, "other_words") == "other_words"
+    now = controls.values()
+    assert (now.method, now.rule, now.draft) == ("other_words", "speculative_sampling", "stranger")
+    page.live_choice("method")(SESSION, "draft_model")
+    assert (controls.values().method, controls.values().draft) == ("draft_model", "tiny-draft")
+
+
+def test_a_live_method_that_cannot_be_used_leaves_method_rule_and_draft(page, registry, monkeypatch):
+    warned = []
+    monkeypatch.setattr(gr, "Warning", warned.append)
+    list(page.step(SESSION, *values(rule="lenience")))
+    assert page.live_choice("method")(SESSION, "<b>") == "draft_model"
+    now = registry.current("one").run.controls.values()
+    assert (now.method, now.rule, now.draft) == ("draft_model", "lenience", "tiny-draft")
+    assert "&lt;b&gt;" in warned[0]
+
+
+def test_after_a_refusal_the_lists_show_what_is_in_force(page, registry):
+    list(page.step(SESSION, *values(rule="lenience")))
+    draft, method, rule, target = page.in_force(SESSION)
+    assert (draft["value"], method, rule["value"], target) == ("tiny-draft", "draft_model", "lenience", "tiny-target")
+    assert "lenience" in [name for _, name in rule["choices"]]
+
+
+def test_measuring_keeps_the_rule_and_the_parameters_of_the_run(page, registry, monkeypatch):
+    asked = []
+    monkeypatch.setattr(handlers, "measure", lambda request, bench: asked.append(request) or Speed(2, 2, 1.0, 2.0))
+    list(page.step(SESSION, *values(method="prompt_lookup", rule="typical", **{"prompt_lookup.max_ngram": 2})))
+    page.measure(SESSION)
+    assert (asked[0].method, asked[0].rule, asked[0].params["max_ngram"]) == ("prompt_lookup", "typical", 2)
+
+
+def test_remembered_lists_come_back_with_what_was_chosen_in_them(methods):
+    changes = {"method": "other_words", "rule": "typical", "draft": "stranger"}
+    form, given = whole_form(**changes, **{"everything.stages": ["tiny-other", "prompt_lookup"]})
+    page = Handlers(Registry(), Workbench(None), form, served.tiny_offer())
+    updates = dict(zip(form.names, page.restore(told(fields=given)), strict=True))
+    assert updates["method"] == "other_words"
+    assert [updates[name]["value"] for name in ("rule", "draft")] == ["typical", "stranger"]
+    assert [name for _, name in updates["rule"]["choices"]] == ["speculative_sampling", "typical"]
+    assert updates["everything.stages"]["value"] == ["tiny-other", "prompt_lookup"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"everything.width": 10**6},
+        {"everything.least": "0.5"},
+        {"everything.way": "sideways"},
+        {"everything.stages": ["a", "b", "c", "d"]},
+        {"everything.stages": ["../elsewhere"]},
+        {"everything.stages": [{}, {}]},
+        {"everything.heads": "somebody/elses"},
+        {"rule": "graded by me"},
+        {"rule": "block_verification", "method": "deep"},
+        {"rule": None},
+    ],
+)
+def test_remembered_parameters_that_cannot_be_used_change_nothing(methods, changes):
+    form, given = whole_form(**changes)
+    page = Handlers(Registry(), Workbench(None), form, served.tiny_offer())
+    assert page.restore(told(fields=given)) == [gr.skip() for _ in form.names]
+
+
+def test_the_public_endpoint_takes_a_rule_and_parameters(page):
+    answer = page.run_to_end(
+        "The fox", method="prompt_lookup", max_new_tokens=4, rule="typical", params={"max_ngram": 2}
+    )
+    request = answer["events"][0]["request"]
+    assert (request["rule"], request["params"]["max_ngram"]) == ("typical", 2)
+    with pytest.raises(gr.Error, match="has no parameter &#x27;depth"):
+        page.run_to_end("The fox", method="prompt_lookup", params={"depth": 1})
 
 
 def chosen(page, kind, target="tiny-target"):
@@ -581,8 +869,8 @@ def test_the_first_screen_shows_a_cut_inside_a_bonus_and_a_cut_at_once():
 
 
 def callbacks():
-    tree = ast.parse(inspect.getsource(handlers))
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    trees = [ast.parse(inspect.getsource(module)) for module in (handlers, form)]
+    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 
 @pytest.mark.parametrize("function", callbacks(), ids=lambda function: function.name)
@@ -592,3 +880,21 @@ def test_callbacks_are_short_and_do_no_arithmetic(function):
     assert not [
         node for node in ast.walk(function) if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.BitOr)
     ]
+
+
+def test_every_method_can_be_chosen_while_tokens_flow(registry, monkeypatch):
+    """On the bundled family, from the lists of the page alone: each takes over at once, or is refused in words."""
+    warned = []
+    monkeypatch.setattr(handlers, "warn", warned.append)
+    first = make_offer().first
+    form, given = whole_form(target=first.target, draft=first.draft, max_new_tokens=128, prompt=first.prompt)
+    page = Handlers(registry, session.workbench(), form, make_offer())
+    list(page.step(SESSION, *given.values()))
+    for name in [*METHODS, "draft_model"]:
+        told_before = len(warned)
+        chosen = page.live_choice("method")(SESSION, name)
+        list(page.step(SESSION, *given.values()))
+        settings = registry.current("one").trace.steps[-1].settings
+        assert (chosen, settings.method) == (name, name) or len(warned) > told_before
+        assert settings.rule in METHODS[settings.method].rules
+    assert settings.draft_model == first.draft, "the way back finds the draft model of the same vocabulary"

@@ -87,6 +87,7 @@ class Builder:
         truncated: int = 0,
         wait_ms: float = 0.0,
         changed: dict[str, object] | None = None,
+        evidence: dict[str, object] | None = None,
     ) -> Builder:
         """Any token tree; `accept` names the nodes that pass when judged. `changed`: settings in force from here on."""
         previous, self._settings = self._settings, replace(self._settings, **(changed or {}))
@@ -109,7 +110,7 @@ class Builder:
                 emitted=emitted,
                 positions=tuple(self._position(walk, *row) for row in walk.rows),
                 timing=timing,
-                evidence={},
+                evidence=evidence or {},
             )
         )
         self._scored += walk.scores[: len(emitted)]

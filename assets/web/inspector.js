@@ -11,7 +11,8 @@
     const parts = {};
     for (const node of host.querySelectorAll('[data-part]')) parts[node.dataset.part] = node;
     const options = { log: false, raw: false };
-    let shown = null;
+    const story = window.specviz.evidence(parts.made, (ref) => hub.pin(hub.selected().step, ref));
+    let shown = null, ofDraft = false;                // ofDraft: how the draft was made is shown, not the token's odds
 
     const bar = (className, from, width) => {
       const made = element('span', `sv-bar ${className}`);
@@ -156,9 +157,26 @@
         shown = null;
         return;
       }
+      how(place);
       if (look === shown) return;
       shown = look;
       render(place, look);
+    }
+
+    // How the step's draft was made, where there is something to tell of it.
+    function how(place) {
+      const told = hub.steps[place.step].made || null;
+      parts.views.hidden = !told;
+      parts['of-token'].setAttribute('aria-pressed', String(!ofDraft));
+      parts['of-draft'].setAttribute('aria-pressed', String(ofDraft));
+      host.dataset.shows = told && ofDraft ? 'draft' : 'token';
+      story.draw(ofDraft ? told : null);
+      if (told && ofDraft) story.mark(place.ref);
+    }
+
+    function turn(toDraft) {
+      ofDraft = toDraft;
+      if (hub.selected()) how(hub.selected());
     }
 
     function render(place, look) {
@@ -202,6 +220,8 @@
 
     parts.again.addEventListener('click', () => throwDarts(1));
     parts.many.addEventListener('click', () => throwDarts(MANY));
+    parts['of-token'].addEventListener('click', () => turn(false));
+    parts['of-draft'].addEventListener('click', () => turn(true));
     parts.log.addEventListener('click', () => option('log'));
     parts.raw.addEventListener('click', () => option('raw'));
     parts.before.addEventListener('click', () => hub.moveToken(-1));

@@ -68,7 +68,7 @@
       const lane = element('div', 'sv-lane');
       lane.append(element('span', 'sv-step-number', window.specviz.count(index + 1)));
       step.cells.forEach((props, place) => lane.append(cell(index, props, place)));
-      if (step.more) lane.append(element('span', 'sv-more', `+${step.more}`));
+      if (step.more) lane.append(element('span', 'sv-more', step.more_words));
       if (step.last) {
         const last = cell(index, step.last, step.cells.length);
         last.classList.add('sv-last');

@@ -22,6 +22,7 @@
       part('calls').textContent = step && step.totals.tokens_per_call ? step.totals.tokens_per_call : '–';
       part('kept').textContent = step && step.totals.kept ? step.totals.kept : '–';
       if (!step) return;
+      part('kept-words').textContent = step.totals.kept_words;
       if (step.sentence !== shownSentence) {
         shownSentence = step.sentence;
         sentence(lead, step.sentence);

@@ -29,7 +29,7 @@ def introduce(wanted: tuple[Any, ...]) -> tuple[Identity, ...]:
     target = library.load(wanted[0])
     found = [_identity(target)]
     for each in wanted[1:]:
-        draft = library.load(each)
+        draft = library.load(each, as_draft=True)
         check_pair(target, draft)
         found.append(_identity(draft))
     return tuple(found)

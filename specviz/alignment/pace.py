@@ -38,7 +38,7 @@ class Round:
 def lines(*, target: str, draft: str, num_tokens: int, repeats: int) -> Iterator[str]:
     """Says what is measured, then measures, then gives the table as Markdown. Raises SpecvizError."""
     library = Library()
-    loaded, small = library.load(target), library.load(draft)
+    loaded, small = library.load(target), library.load(draft, as_draft=True)
     prompts = prompts_for(loaded)
     amounts = f"{len(prompts)} prompts x {repeats} rounds x up to {num_tokens} tokens, K = {K}, T = 1"
     yield f"{loaded.name} + {small.name}, {amounts}"

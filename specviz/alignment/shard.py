@@ -69,7 +69,7 @@ def analyse(shard: Shard, library: Library | None = None) -> ShardTables:
 
 def load(shard: Shard, library: Library) -> tuple[LoadedModel, tuple[LoadedModel, ...]]:
     target = library.load(shard.request.target)
-    drafts = tuple(library.load(name) for name in shard.drafts)
+    drafts = tuple(library.load(name, as_draft=True) for name in shard.drafts)
     for draft in drafts:
         check_pair(target, draft)
     return target, drafts

@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", help=f"a bundled name, a folder or a hub id (default: {target})")
     parser.add_argument("--draft", help=f"the draft model, likewise (default: {draft} for the default target)")
     parser.add_argument("--method", default="draft_model")
+    parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the method")
     parser.add_argument("--rule", help="how drafts are judged; broken:NAME for one that is wrong on purpose")
     parser.add_argument("--k", type=int, default=4, help="tokens drafted per step (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=1.0, help="0 compares with the greedy text")
@@ -36,11 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """0: exact or consistent, 1: differs, 3: cannot tell; what cannot be used raises SpecvizError."""
+    from ..drafters import method_named
     from .proving import prove
 
     names = ("target", "draft", "method", "rule", "k", "temperature", "top_k", "top_p", "tokens", "seed", "samples")
     settings = {name: getattr(options, name) for name in names}
-    report = prove(options.prompt, **settings, on_progress=_Progress())
+    params = method_named(options.method).read(options.param)
+    report = prove(options.prompt, **settings, params=params, on_progress=_Progress())
     print(neutral(report.text(), keep="\n"))
     if options.json is not None:
         _save(options.json, json.dumps(report.to_dict(), indent=1, ensure_ascii=False, allow_nan=False))

@@ -15,7 +15,7 @@ import torch
 from ..accept import Rule
 from ..draws import Draws, Seeded, seed_of
 from ..engine import Step, speculate
-from ..rules import RULES
+from ..rules import ANY_CHAIN
 from ..rules.broken import BROKEN, BrokenRule
 from ..rules.chain_rule import ChainRule
 from ..sampling import Sampling
@@ -202,7 +202,7 @@ class Growth:
 
 
 def _not_exact() -> dict[str, Rule]:
-    return {rule.name: rule for rule in (*RULES.values(), *BROKEN.values()) if not rule.lossless}
+    return {rule.name: rule for rule in (*ANY_CHAIN.values(), *BROKEN.values()) if not rule.lossless}
 
 
 # ---- the first token of one prompt ----------------------------------------------------------------------------------

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from ..accept import Rule
-from ..draft import EMPTY, Draft
+from ..draft import EMPTY, Draft, chain
 from ..drafters import METHODS
-from ..drafters.base import Part, Parts
-from ..drafters.draft_model import fit
+from ..drafters.base import Drafter, Part, Parts
+from ..drafters.draft_model import ModelDrafter, fit
+from ..drafters.prompt_lookup import PromptLookup
 from ..draws import Draws, enumerate_outcomes
 from ..engine import Plan, speculate
 from ..models import LoadedModel
@@ -34,6 +35,7 @@ NUM_CELLS = 3
 MOST_K = 3  # the outcomes grow with NUM_CELLS to the power of it
 FEWEST_K = 2  # a rule that judges a draft as a whole shows it from here on
 PLACES = 2
+OVER_TABLES = frozenset({"draft_model", "prompt_lookup", "none"})  # the others need a real model's layers or words
 OPENING = (0, 1, 2, 0, 1)  # the text before: what prompt lookup finds its drafts in
 PAUSE_S = 0.2
 Text = tuple[int, ...]
@@ -44,7 +46,8 @@ Result = TypeVar("Result")
 @dataclass(frozen=True, slots=True)
 class Enumerated:
     """done, total: small languages, each made and then enumerated. distance: the largest total variation between the
-    engine's law of whole texts and the target's; None before the first language is finished."""
+    engine's law of whole texts and the target's; None before the first language is finished. rule_alone: the method
+    cannot draft there, so that the rule judged plain chains instead; needs_grades: nor can the rule judge those."""
 
     done: int
     total: int
@@ -53,16 +56,22 @@ class Enumerated:
     k: int
     num_outcomes: int = 0
     distance: float | None = None
+    rule_alone: bool = False
+    needs_grades: bool = False
 
     @property
     def outcome(self) -> Outcome | None:
         """None while nothing can be said."""
+        if self.needs_grades:
+            return Outcome("unsure", "cannot tell: this rule judges only what its own method has graded")
         if self.distance is None or (self.done < self.total and self.distance <= EXACT):
             return None
         what = (
             f"{self.num_outcomes:,} outcomes of the real program, drafts of up to {self.k} tokens, over {NUM_CELLS} "
             "tokens pooled from this pair's own odds"
         )
+        if self.rule_alone:
+            what += "; the rule alone, over plain chains, as the method itself needs a real model to draft"
         if self.distance > EXACT:
             return Outcome("differs", f"differs: {what}; {100 * self.distance:.3g} % of the odds lie on wrong texts")
         if not self.lossless:
@@ -75,7 +84,10 @@ def enumerated(
 ) -> Iterator[Enumerated]:
     """The rule over small languages after the first of these prompts; a result every so often."""
     k, prompts = min(MOST_K, max(FEWEST_K, k)), prompts[:PLACES]
-    so_far = Enumerated(0, 2 * len(prompts), rule.name, rule.lossless, k)
+    so_far = Enumerated(0, 2 * len(prompts), rule.name, rule.lossless, k, rule_alone=pair.method not in OVER_TABLES)
+    if not rule.supports(chain([0])):
+        yield replace(so_far, done=so_far.total, needs_grades=True)
+        return
     for prompt in prompts:
         yield so_far
         language = yield from _reported(language_after(pair, prompt, sampling, k), so_far)
@@ -113,7 +125,8 @@ class Language:
 
 def language_after(pair: Pair, prompt: Sequence[int], sampling: Sampling, k: int) -> Generator[None, None, Language]:
     """The language after `prompt`; pauses after every text that the models have read."""
-    language = Language(k, {(): tuple(prompt)}, {}, None if pair.draft is None else {})
+    has_q = pair.draft is not None and not METHODS[pair.method].foreign
+    language = Language(k, {(): tuple(prompt)}, {}, {} if has_q else None)
     for length in range(k + 1):
         for text in itertools.product(range(NUM_CELLS), repeat=length):
             _grow(language, text, pair, sampling)
@@ -196,12 +209,20 @@ def apart(pair: Pair, rule: Rule, language: Language) -> Generator[None, None, t
 
 
 def plan_of(pair: Pair, rule: Rule, language: Language) -> Plan:
-    """The pair's own method of drafting, over the language's tables."""
+    """The pair's own method of drafting over the language's tables; plain chains where it cannot draft there."""
+    drafter = _own_drafter(pair, language) if pair.method in OVER_TABLES else _plain_drafter(language)
+    return Plan(TableLM(language.p), drafter, rule, Sampling(), language.k)
+
+
+def _own_drafter(pair: Pair, language: Language) -> Drafter:
     method = METHODS[pair.method]
     small = None if language.q is None else TableLM(language.q)
     parts = Parts(draft=None if small is None else Part("draft", small, lambda: TableLM(language.q)))
-    drafter = method.build(parts, method.checked(pair.params))
-    return Plan(TableLM(language.p), drafter, rule, Sampling(), language.k)
+    return method.build(parts, method.checked(pair.params))
+
+
+def _plain_drafter(language: Language) -> Drafter:
+    return PromptLookup(3, 1) if language.q is None else ModelDrafter(TableLM(language.q))
 
 
 def law_of_texts(plan: Plan, length: int) -> Generator[None, None, tuple[Law, int]]:

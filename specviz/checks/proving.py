@@ -7,15 +7,16 @@ have seen.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from .. import __version__, catalog
 from ..accept import Rule
 from ..api import run
-from ..drafters import METHODS
+from ..drafters import METHODS, method_named
 from ..errors import SpecvizError
 from ..fetch import unwatched
 from ..machine import environment
@@ -67,6 +68,7 @@ def prove(
     target=None,
     draft=None,
     method: str = "draft_model",
+    params: Mapping[str, object] = MappingProxyType({}),
     rule: str | None = None,
     k: int = 4,
     temperature: float = 1.0,
@@ -79,16 +81,15 @@ def prove(
 ) -> Report:
     """Checks whether the text is the target's own, and returns what each check came to.
 
-    prompt: text, token ids, or None for the bundled prompts. target, draft: as for `run`. rule: a name of RULES, or
-    "broken:NAME" for one that is wrong on purpose. tokens: how many are written at temperatures above 0. samples: a
-    file of someone else's token ids, which is then judged alone, each line at its own settings.
+    prompt: text, token ids, or None for the bundled prompts. target, draft, params: as for `run`. rule: a name of
+    RULES, or "broken:NAME" for one that is wrong on purpose. tokens: how many are written at temperatures above 0.
+    samples: a file of someone else's token ids, which is then judged alone, each line at its own settings.
     on_progress(message, fraction or None) is told what takes long. Raises SpecvizError.
     """
     watch = on_progress or unwatched
     if type(tokens) is not int or not 1 <= tokens <= MOST_TOKENS:
         raise SpecvizError(f"tokens must be a whole number from 1 to {MOST_TOKENS:,} (got {tokens!r})")
-    if method not in METHODS:
-        raise SpecvizError(f"no method is named {method!r}; choose one of {', '.join(METHODS)}")
+    method_named(method)
     large, small = _models(workbench().library, target, draft, method if samples is None else None, watch)
     if samples is not None:
         return _of_samples(Pair(large, small), Path(samples), watch)
@@ -99,6 +100,7 @@ def prove(
         target=large.name,
         draft=None if small is None else small.name,
         method=method,
+        params=dict(params),
         rule=rule,
         k=k,
         temperature=temperature,
@@ -108,7 +110,9 @@ def prove(
     ).checked()
     sampling = Sampling(request.temperature, request.top_k, request.top_p)
     prompts = bundled_prompts(large) if prompt is None else (_prompt_ids(large, prompt),)
-    setup = Setup(Pair(large, small, method), chosen, prompts, sampling, request.k, tokens, request.seed, watch)
+    pair = Pair(large, small, method, request.params, workbench().library)
+    crew = pair.crew()
+    setup = Setup(pair, chosen, prompts, sampling, crew.k(request.k), tokens, request.seed, watch)
     return _of_pair(setup, _about(request, setup))
 
 
@@ -129,7 +133,11 @@ def rule_named(name: str) -> Rule:
 
 
 def _rule(name: str | None, method: str) -> Rule:
-    return RULES[METHODS[method].default_rule] if name is None else rule_named(name)
+    rules = METHODS[method].rules
+    rule = rule_named(name or rules[0])
+    if rule.name in RULES and rule.name not in rules:
+        raise SpecvizError(f"{rule.title} cannot judge the drafts of {method}; choose one of {', '.join(rules)}")
+    return rule
 
 
 def _models(
@@ -140,13 +148,17 @@ def _models(
     large = library.load(default_target if target is None else target, watch)
     if method is not None and "draft" not in METHODS[method].roles:
         return large, None
+    foreign = method is not None and METHODS[method].foreign
+    if foreign and draft is None:
+        draft = next(iter(catalog.drafts_for(large.name, foreign=True)), None)
     wanted = default_draft if draft is None and large.name == default_target else draft
     if wanted is None and method is not None:
         raise SpecvizError(f"the method {method} needs a draft model (got none); choose one or another method")
     if wanted is None:
         return large, None
-    small = library.load(wanted, watch)
-    check_pair(large, small)
+    small = library.load(wanted, watch, as_draft=True)
+    if not foreign:
+        check_pair(large, small)
     return large, small
 
 
@@ -236,9 +248,9 @@ def _self_checks(setup: Setup) -> Iterator[CheckResult]:
 
 
 def _rules(setup: Setup) -> tuple[RuleLine, ...]:
-    """All rules on the drafts of one run; empty where every draft is certain or greedy."""
+    """All rules on the drafts of one run; empty where drafts are certain, greedy or not the draft model's own."""
     pair, sampling = setup.pair, setup.sampling
-    if pair.draft is None or sampling.temperature == 0:
+    if pair.method != "draft_model" or sampling.temperature == 0:
         return ()
     recorded = run(
         list(setup.prompts[0]),

@@ -22,7 +22,7 @@ from ..drafters.draft_model import ModelDrafter
 from ..draws import Draws, Recorded, Seeded
 from ..errors import SpecvizError
 from ..models import LoadedModel
-from ..rules import RULES
+from ..rules import ANY_CHAIN
 from ..rules.broken import BROKEN, BrokenRule
 from ..rules.chain_rule import ChainRule
 from .enumerated import FEWEST_K, apart, language_after
@@ -96,7 +96,7 @@ def side_by_side(
     recorded: trace.Trace,
     target: LoadedModel,
     draft: LoadedModel | None,
-    rules: Sequence[Rule] = (*RULES.values(), *BROKEN.values()),
+    rules: Sequence[Rule] = (*ANY_CHAIN.values(), *BROKEN.values()),
 ) -> Iterator[SideBySide]:
     """Cumulative results over the steps that `target` and `draft` made; the first ones have done = 0.
 

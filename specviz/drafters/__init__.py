@@ -1,6 +1,20 @@
 """METHODS: name -> Method, one line per method."""
 
-from . import draft_model, none, prompt_lookup
+from ..errors import SpecvizError
+from . import (
+    cross_vocabulary,
+    draft_model,
+    eagle,
+    early_exit,
+    lookahead,
+    medusa,
+    mtp,
+    none,
+    prompt_lookup,
+    reasoning,
+    staged,
+    tree,
+)
 from .base import Method
 
 METHODS: dict[str, Method] = {
@@ -8,6 +22,22 @@ METHODS: dict[str, Method] = {
     for module in (
         draft_model,
         prompt_lookup,
+        early_exit,
+        tree,
+        medusa,
+        eagle,
+        mtp,
+        staged,
+        lookahead,
+        cross_vocabulary,
+        reasoning,
         none,
     )
 }
+
+
+def method_named(name: object) -> Method:
+    """The method of that name. SpecvizError lists the names where there is none."""
+    if not isinstance(name, str) or name not in METHODS:
+        raise SpecvizError(f"method must be one of {', '.join(METHODS)} (got {name!r:.100})")
+    return METHODS[name]

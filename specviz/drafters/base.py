@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -115,6 +116,10 @@ class Param:
         """The value, or SpecvizError: what is wrong, what was got, what is allowed."""
         raise NotImplementedError
 
+    def read(self, text: str) -> object:
+        """What was typed, for `checked`."""
+        return text
+
 
 @dataclass(frozen=True, slots=True)
 class Whole(Param):
@@ -122,6 +127,9 @@ class Whole(Param):
 
     low: int
     high: int
+
+    def read(self, text: str) -> object:
+        return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else text
 
     def checked(self, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
@@ -135,6 +143,10 @@ class Decimal(Param):
 
     low: float
     high: float
+
+    def read(self, text: str) -> object:
+        is_number = re.fullmatch(r"-?[0-9]{0,9}\.?[0-9]{1,17}(e-?[0-9]{1,2})?", text)
+        return float(text) if is_number else text
 
     def checked(self, value: object) -> float:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -206,6 +218,16 @@ class Method:
     @property
     def default_rule(self) -> str:
         return self.rules[0]
+
+    def read(self, pairs: Sequence[str]) -> dict[str, object]:
+        """Parameters that were typed as NAME=VALUE, for `checked`. SpecvizError for anything else."""
+        known, values = {param.name: param for param in self.params}, {}
+        for pair in pairs:
+            name, _, text = pair.partition("=")
+            if not name or not text:
+                raise SpecvizError(f"a parameter must be given as NAME=VALUE (got {pair!r:.100})")
+            values[name] = known[name].read(text) if name in known else text
+        return values
 
     def checked(self, values: Mapping[str, object]) -> dict[str, Value]:
         """All parameters, defaults filled in. Raises SpecvizError for unknown names and values out of range."""

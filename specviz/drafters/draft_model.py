@@ -5,26 +5,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..accept import Verdict
 from ..device import exact_dtype, to_host
 from ..draft import EMPTY, Draft, chain
 from ..draws import DRAFT
 from ..lm import CachedLM
 from ..sampling import refuse_nan
 from .base import CHAIN_RULES, Context, Drafter, Method, Work
+from .policy import K_PARAMS, Constant, Policy, policy_of
 
 
 class ModelDrafter(Drafter):
-    """Ids stay on the device while drafting; they come to the host in one transfer at the end."""
+    """Ids stay on the device while drafting and come to the host in one transfer at the end, unless the policy looks
+    at every token."""
 
-    def __init__(self, lm: CachedLM) -> None:
+    def __init__(self, lm: CachedLM, policy: Policy | None = None) -> None:
         self._lm = lm
+        self._policy = policy or Constant()
 
     @property
     def work(self) -> Work:
         return Work(self._lm.calls, self._lm.fed)
 
     def draft(self, context: Context, k: int) -> Draft:
-        k = min(k, self._lm.context_limit - len(context.tokens) + 1)
+        k = self._policy.most(min(k, self._lm.context_limit - len(context.tokens) + 1), context.tokens)
         if k < 1 or any(token >= self._lm.vocab_size for token in self._lm.missing(context.tokens)):
             return EMPTY
         position = len(context.tokens)
@@ -34,15 +38,19 @@ class ModelDrafter(Drafter):
             rows.append(fit(logits, context.vocab_size))
             probs.append(context.sampling.probs(rows[-1]))
             tokens.append(context.draws.sample(probs[-1], DRAFT, position + node, node))
-            if node < k - 1:
-                logits = self._lm.extend(tokens[-1])
+            if node == k - 1 or self._policy.stops(rows[-1], tokens[-1]):
+                break
+            logits = self._lm.extend(tokens[-1])
         wide = exact_dtype(probs[0].device)
         sums = [row.sum(dtype=wide) for row in probs]
         ids, sums = to_host(torch.stack([torch.stack(tokens).to(wide), torch.stack(sums)])).tolist()
         refuse_nan(sums, "draft")
         ids = [int(token) for token in ids]
         self._lm.settle(ids)
-        return chain(ids, probs, rows)
+        return chain(ids, probs, rows, self._policy.evidence(k))
+
+    def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
+        self._policy.observe(draft, verdict)
 
 
 def fit(logits: Tensor, vocab_size: int) -> Tensor:
@@ -56,9 +64,13 @@ METHOD = Method(
     name="draft_model",
     title="Draft model",
     summary="A small model writes K tokens ahead; the target checks them in one pass.",
+    caution=(
+        "Pays where the small model often agrees with the target and one call of it costs far less time than one of "
+        "the target; otherwise it is slower than no draft."
+    ),
     source="Leviathan et al., arXiv:2211.17192; Chen et al., arXiv:2302.01318",
     roles=("draft",),
-    params=(),
+    params=K_PARAMS,
     rules=CHAIN_RULES,
-    build=lambda parts, params: ModelDrafter(parts.draft.lm),
+    build=lambda parts, params: ModelDrafter(parts.draft.lm, policy_of(params)),
 )

@@ -15,6 +15,7 @@ METHOD = Method(
     name="none",
     title="No draft",
     summary="The target alone, one call per token.",
+    caution="Never faster and never slower: this is the measure for every other method.",
     source="",
     roles=(),
     params=(),

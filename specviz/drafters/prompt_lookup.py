@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
+from ..accept import Verdict
 from ..draft import EMPTY, Draft, chain
 from .base import CHAIN_RULES, Context, Drafter, Method, Whole
+from .policy import BLIND_K_PARAMS, Constant, Policy, policy_of
 
 
 class PromptLookup(Drafter):
     """Longest match first, the most recent one of equal length. The index grows with the text: O(new tokens) a step."""
 
-    def __init__(self, max_ngram: int, min_ngram: int) -> None:
+    def __init__(self, max_ngram: int, min_ngram: int, policy: Policy | None = None) -> None:
         self._sizes = range(max_ngram, min(min_ngram, max_ngram) - 1, -1)
+        self._policy = policy or Constant()
         self._forget(())
 
     def _forget(self, tokens: Sequence[int]) -> None:
@@ -25,12 +30,17 @@ class PromptLookup(Drafter):
         if tokens is not self._text:
             self._forget(tokens)
         self._learn(tokens)
+        k = self._policy.most(k, tokens)
         for size in self._sizes:
             end = self._ends.get(tuple(tokens[-size:])) if size < len(tokens) else None
             if end is not None and k > 0:
                 found = tokens[end : end + k]
-                return chain(found, evidence={"start": end - size, "matched": size, "proposed": len(found)})
+                span = {"start": end - size, "matched": size, "proposed": len(found)}
+                return chain(found, evidence={**span, **self._policy.evidence(k)})
         return EMPTY
+
+    def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
+        self._policy.observe(draft, verdict)
 
     def _learn(self, tokens: Sequence[int]) -> None:
         """Notes where each n-gram ended last, up to but without the one the text ends with."""
@@ -45,12 +55,17 @@ METHOD = Method(
     name="prompt_lookup",
     title="Prompt lookup",
     summary="No second model: what followed the same words earlier in the text is proposed again.",
+    caution=(
+        "Drafting costs next to nothing and pays where the text repeats itself (code, summaries, edits); elsewhere its "
+        "drafts are short or wrong and the checked tokens are wasted."
+    ),
     source="Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding",
     roles=(),
     params=(
         Whole("max_ngram", "longest match", 3, "How many of the last tokens are searched for first.", 1, 16),
         Whole("min_ngram", "shortest match", 1, "The shortest repetition that still counts as a match.", 1, 16),
+        *BLIND_K_PARAMS,
     ),
     rules=CHAIN_RULES,
-    build=lambda parts, params: PromptLookup(params["max_ngram"], params["min_ngram"]),
+    build=lambda parts, params: PromptLookup(params["max_ngram"], params["min_ngram"], policy_of(params)),
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ..accept import Rule
+from ..draft import chain
 from .block_verification import BlockVerification
 from .ensemble import Ensemble
+from .graded import Graded
 from .lenience import Lenience
 from .sample_and_match import SampleAndMatch
 from .speculative_sampling import SpeculativeSampling
@@ -12,5 +14,16 @@ from .typical import Typical
 
 RULES: dict[str, Rule] = {
     rule.name: rule
-    for rule in (SpeculativeSampling(), BlockVerification(), SampleAndMatch(), Typical(), Lenience(), Ensemble())
+    for rule in (
+        SpeculativeSampling(),
+        BlockVerification(),
+        SampleAndMatch(),
+        Typical(),
+        Lenience(),
+        Ensemble(),
+        Graded(),
+    )
 }
+
+ANY_CHAIN: dict[str, Rule] = {name: rule for name, rule in RULES.items() if rule.supports(chain([0]))}
+"""Those that judge any draft without branches, whoever made it."""

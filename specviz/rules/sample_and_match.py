@@ -7,14 +7,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .chain_rule import ChainRule, Rows, exact
+from ..accept import point_mass
+from .chain_rule import Rows, exact
+from .tree_walk import TreeRule
 
 
-class SampleAndMatch(ChainRule):
+class SampleAndMatch(TreeRule):
     """Draw y ~ p; x is kept if y = x, and y is written anyway. q is not used.
 
-    Asked in two parts, so that it can be given the same u as other rules: x is kept with probability p(x), else y is
-    drawn from p without x.
+    Asked in parts, so that it can be given the same u as other rules: x is kept with probability p(x), else y is drawn
+    from p without x. Over siblings each is asked in turn: a tree walk in which every node is a point mass.
     """
 
     name = "sample_and_match"
@@ -22,6 +24,7 @@ class SampleAndMatch(ChainRule):
     summary = "Keeps a drafted token if it is the one that the target itself draws; how it was drafted plays no part."
     source = "the “naive sampling” of SpecInfer: Miao et al., arXiv:2305.09781"
     lossless = True
+    judged_as = staticmethod(point_mass)
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return exact(p)

@@ -15,7 +15,7 @@ from specviz.checks.proving import BROKEN_PREFIX, FIRST_TOKENS, bundled_prompts,
 from specviz.checks.self_checks import SelfCheck, self_checks
 from specviz.checks.side_by_side import SideBySide, side_by_side
 from specviz.errors import SpecvizError
-from specviz.rules import RULES
+from specviz.rules import ANY_CHAIN
 from specviz.rules.broken import BROKEN
 from specviz.sampling import Sampling
 from specviz.session import Workbench
@@ -28,7 +28,7 @@ from specviz.views import side_by_side as side_view
 
 SLICE_S = 0.3  # how long the engine is held for gathering
 GREEDY_TOKENS = 64
-OPTIONS = [(rule.title, name) for name, rule in RULES.items()]
+OPTIONS = [(rule.title, name) for name, rule in ANY_CHAIN.items()]
 OPTIONS += [(f"{rule.title} (a mistake)", f"{BROKEN_PREFIX}{name}") for name, rule in BROKEN.items()]
 NOT_AT_HAND = "The models of this run are not loaded. Press Redraw: that loads them, and then the places are shown."
 NO_PLACE = "there is no drafted token with the draft model's odds in this run; make one with a draft model"
@@ -192,7 +192,7 @@ class Checking:
 
 
 def _every_rule() -> Sequence[Rule]:
-    return (*RULES.values(), *BROKEN.values())
+    return (*ANY_CHAIN.values(), *BROKEN.values())
 
 
 def _pinned(look: Look, found: Sequence[Place]) -> Place | None:
@@ -226,7 +226,7 @@ def _k(trace: Trace) -> int:
 
 def _rule_in_force(look: Look) -> str:
     rule = None if look.settings is None else look.settings.rule
-    return rule if rule in RULES else OPTIONS[0][1]
+    return rule if rule in ANY_CHAIN else OPTIONS[0][1]
 
 
 def _no_texts(look: Look) -> Props:

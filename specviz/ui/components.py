@@ -8,15 +8,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 from gradio.components import Component
 
 from specviz.controls import PACES
-from specviz.drafters.base import Method, Whole
+from specviz.drafters.base import Choice, Decimal, Method, Models, Param, Whole
 from specviz.request import Request
 from specviz.settings import settings
-from specviz.ui.offer import FIRST_SEED, Choice
+from specviz.ui.offer import FIRST_METHODS, FIRST_SEED, Listed, Offer, fitting_models, model_choices, usual_models
 
 ACTIONS = {
     "back": "Back",
@@ -33,6 +34,9 @@ SCRIPT_ORDER = ("hub.js", "stage.js")
 """The hub runs first and the stage last; the views between them only register themselves."""
 
 MOST_NEW_TOKENS = 2048
+DECIMAL_STEPS = (1.0, 0.5, 0.1, 0.05, 0.01, 0.005, 0.001)
+MANY_STEPS = 20
+"""A slider for a decimal number has the first of these steps that leaves it as many places."""
 SEED_INFO = (
     f"One seed, one text. {FIRST_SEED} was chosen so that the first example shows every mark in its first steps."
 )
@@ -45,6 +49,8 @@ REPORT_HTML = (
     '<div class="sv-report"><div class="sv-report-body"></div>'
     '<p class="sv-live sv-hidden" aria-live="polite"></p></div>'
 )
+_HELP_JS = "window.specviz.mountHelp(element, {props, watch});"
+_HELP_HTML = '<section class="sv-help"></section>'
 _PICKER_JS = """specvizPage.picker(element, {props, trigger});
 // events the page listens to: 'choose'"""
 _PICKER_HTML = '<label class="sv-field"><span>Examples</span><select aria-label="Ready prompts"></select></label>'
@@ -128,16 +134,36 @@ def prompt_box(value: str) -> gr.Textbox:
     return gr.Textbox(value, label="Prompt", lines=1, max_lines=8, elem_id="prompt", placeholder="Write a beginning")
 
 
-def model_choice(role: str, label: str, choices: Sequence[Choice], value: str | None, any_model: bool) -> gr.Dropdown:
+def model_choice(role: str, label: str, choices: Sequence[Listed], value: str | None, any_model: bool) -> gr.Dropdown:
     """A list of model names; with `any_model` a path or another name may be typed."""
     return gr.Dropdown(
         list(choices), value=value, label=label, elem_id=role, filterable=any_model, allow_custom_value=any_model
     )
 
 
-def method_choice(methods: Mapping[str, Method], value: str) -> gr.Dropdown:
-    choices = [(method.title, name) for name, method in methods.items()]
-    return gr.Dropdown(choices, value=value, label="Method", elem_id="method", filterable=False)
+def method_choice(choices: Sequence[Listed], value: str) -> gr.Dropdown:
+    """One list; the style sheet writes a heading above the first of those that are not met first."""
+    num_first = sum(name in FIRST_METHODS for _, name in choices)
+    label, heading = "Method", f"sv-first-{num_first}"
+    return gr.Dropdown(
+        list(choices), value=value, label=label, elem_id="method", elem_classes=heading, filterable=False
+    )
+
+
+def rule_choice(choices: Sequence[Listed], value: str) -> gr.Dropdown:
+    return gr.Dropdown(list(choices), value=value, label="Rule", elem_id="rule", filterable=False)
+
+
+def method_panel(files: Mapping[str, Path], props: Mapping[str, Any]) -> gr.HTML:
+    """What the chosen method does and what the rule in force means."""
+    return gr.HTML(
+        json.dumps(props),
+        html_template=_HELP_HTML,
+        js_on_load=_HELP_JS,
+        head=scripts(files),
+        apply_default_css=False,
+        elem_id="help",
+    )
 
 
 def k_slider(value: int) -> gr.Slider:
@@ -156,19 +182,55 @@ def button(name: str, words: str) -> gr.Button:
     return gr.Button(words, elem_id=name, size="sm", variant="primary" if name == "run" else "secondary")
 
 
-def parameter(method: Method, param: Whole) -> gr.Slider:
-    """The control of one parameter, as the method describes it."""
-    return gr.Slider(
-        param.low,
-        param.high,
-        param.default,
-        step=1,
-        precision=0,
-        label=param.title.capitalize(),
-        info=param.help,
-        elem_id=f"param-{method.name}-{param.name}",
-        buttons=[],
+def parameter(method: Method, param: Param, offer: Offer) -> Component:
+    """The control of one parameter, by its kind and as the method describes it."""
+    words = {"label": param.title[:1].upper() + param.title[1:], "info": param.help}
+    return _CONTROLS[type(param)](param, offer, **words, elem_id=f"param-{method.name}-{param.name}")
+
+
+def _whole(param: Whole, offer: Offer, **words: str) -> gr.Slider:
+    return gr.Slider(param.low, param.high, param.default, step=1, precision=0, buttons=[], **words)
+
+
+def _decimal(param: Decimal, offer: Offer, **words: str) -> gr.Slider:
+    step = next((step for step in DECIMAL_STEPS if step * MANY_STEPS <= param.high - param.low), DECIMAL_STEPS[-1])
+    return gr.Slider(param.low, param.high, param.default, step=step, buttons=[], **words)
+
+
+def _choice(param: Choice, offer: Offer, **words: str) -> gr.Dropdown:
+    choices = [(shown, name) for name, shown in param.options.items()]
+    return gr.Dropdown(choices, value=param.default, filterable=False, **words)
+
+
+def _models(param: Models, offer: Offer, **words: str) -> gr.Dropdown:
+    target = offer.first.target
+    return gr.Dropdown(
+        _with(model_choices(param, target), usual_models(param, target)),
+        value=fitting_models(param, target, None),
+        multiselect=param.most > 1,
+        max_choices=param.most if param.most > 1 else None,
+        filterable=offer.any_model,
+        allow_custom_value=offer.any_model,
+        **words,
     )
+
+
+_CONTROLS: Mapping[type[Param], Callable[..., Component]] = {
+    Whole: _whole,
+    Decimal: _decimal,
+    Choice: _choice,
+    Models: _models,
+}
+
+
+def choice_of(choices: Sequence[Listed], *chosen: str | None, **more: Any) -> Any:
+    """An update of a list with what is chosen in it, which Gradio refuses if the list lacks it."""
+    return gr.update(choices=_with(choices, chosen), **more)
+
+
+def _with(choices: Sequence[Listed], chosen: Sequence[str | None]) -> list[Listed]:
+    known = [name for _, name in choices]
+    return [*((Path(name).name, name) for name in chosen if name is not None and name not in known), *choices]
 
 
 def drawer_fields(first: Request) -> dict[str, Component]:

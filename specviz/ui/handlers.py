@@ -9,30 +9,30 @@ from __future__ import annotations
 import functools
 import html
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any
 
 import gradio as gr
 
 from specviz import session
-from specviz.controls import PACES
 from specviz.dialogue import as_messages
-from specviz.drafters import METHODS
-from specviz.drafters.base import Method
+from specviz.drafters import METHODS, method_named
 from specviz.errors import SpecvizError
-from specviz.request import Request
+from specviz.rules import RULES
 from specviz.session import Workbench
 from specviz.speed import measure
 from specviz.text import has_chat_form, render_chat
 from specviz.trace import MAX_UPLOAD_BYTES, Trace, read_trace
 from specviz.trace_records import event_dict
-from specviz.ui.offer import Offer, draft_choices
+from specviz.ui.form import Form, draft_list, model_list, rule_list, text_or_none
+from specviz.ui.offer import Offer, fitting_draft, fitting_models, fitting_rule, sets_k
 from specviz.ui.registry import Registry, View, view_of
 from specviz.ui.reports import Report
 from specviz.ui.stream import increments
+from specviz.views.help import method_help
 
 SUPERSEDE_S = 5.0
 """How long a new run waits for the end of the step that the old one is in."""
@@ -76,46 +76,6 @@ def told(event: gr.EventData) -> dict[str, Any]:
     return event._data if isinstance(event._data, dict) else {}
 
 
-def draft_list(offer: Offer, target: str, draft: str | None) -> Any:
-    """The list of draft models for a target with one of them chosen, which Gradio refuses if the list lacks it."""
-    choices = draft_choices(target) or offer.drafts
-    lacking = [] if draft is None or draft in [name for _, name in choices] else [(Path(draft).name, draft)]
-    return gr.update(choices=[*lacking, *choices], value=draft)
-
-
-def known_method(name: Any) -> Method:
-    if not isinstance(name, str) or name not in METHODS:
-        raise SpecvizError(f"method must be one of {', '.join(METHODS)} (got {name!r:.100})")
-    return METHODS[name]
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """The names of the fields in the order in which their values arrive; "method.param" for a method's own."""
-
-    names: tuple[str, ...]
-
-    def request(self, values: Sequence[Any]) -> tuple[Request, str]:
-        """The checked request and the pace. Raises SpecvizError."""
-        given = dict(zip(self.names, values, strict=True))
-        pace = given.pop("pace")
-        own = {name: value for name, value in given.items() if "." not in name}
-        method = known_method(own["method"])
-        params = {param.name: given[f"{method.name}.{param.name}"] for param in method.params}
-        return Request(**own, params=params).checked(), pace
-
-    def remembered(self, given: Any, offer: Offer) -> list[Any]:
-        """Updates that put back what a browser remembers of the fields. Raises SpecvizError if it cannot be used."""
-        if not isinstance(given, dict) or set(given) != set(self.names):
-            raise SpecvizError("the fields have changed since they were remembered")
-        request, pace = self.request([given[name] for name in self.names])
-        models = [name for name in (request.target, request.draft) if name is not None]
-        if pace not in PACES or not all(map(offer.allows, models)):
-            raise SpecvizError("what is remembered is not on offer any more")
-        draft = draft_list(offer, request.target, request.draft)
-        return [draft if name == "draft" else given[name] for name in self.names]
-
-
 class Handlers:
     """The callbacks of one page, over one registry and one workbench."""
 
@@ -126,7 +86,7 @@ class Handlers:
         self._registry = registry
         self._welcome = welcome and view_of(welcome)
         self._bench = bench
-        self._form = form
+        self.form = form
         self._offer = offer
 
     def _current(self, request: gr.Request) -> View | None:
@@ -134,7 +94,7 @@ class Handlers:
 
     def _start(self, request: gr.Request, values: Sequence[Any]) -> View:
         """A new current view. The previous run has left the stage when this returns, so that its words come first."""
-        wanted, pace = self._form.request(values)
+        wanted, pace = self.form.request(values)
         if previous := self._current(request):
             previous.stop()
             previous.idle.wait(SUPERSEDE_S)
@@ -200,9 +160,9 @@ class Handlers:
     def restore(self, event: gr.EventData) -> list[Any]:
         """The fields as this browser remembers them; as they are if that cannot be used any more."""
         try:
-            return self._form.remembered(told(event).get("fields"), self._offer)
+            return self.form.remembered(told(event).get("fields"), self._offer)
         except SpecvizError:
-            return [gr.skip() for _ in self._form.names]
+            return [gr.skip() for _ in self.form.names]
 
     def leave(self, request: gr.Request) -> None:
         self._registry.leave(request.session_hash)
@@ -226,24 +186,36 @@ class Handlers:
             if view is None or not view.is_live:
                 return value
             with spoken(mildly=True):
-                self._offer_typed(view, name, value)
-                view.run.controls.set(name, value)
+                changes = self._with_what_fits(view, name, value)
+                self._offer_typed(view, changes)
+                view.run.controls.change(**changes)
             return getattr(view.run.controls.values(), name)
 
         return change
 
-    def _offer_typed(self, view: View, kind: str, name: Any) -> None:
+    def _with_what_fits(self, view: View, name: str, value: Any) -> dict[str, Any]:
+        """What a choice changes: a method brings a rule that can judge its drafts and a draft model that it can use."""
+        if name != "method":
+            return {name: value}
+        method, now = method_named(value), view.run.controls.values()
+        draft = fitting_draft(method, now.target, now.draft)
+        return {"method": value, "rule": fitting_rule(method, now.rule), "draft": draft}
+
+    def _offer_typed(self, view: View, changes: Mapping[str, Any]) -> None:
         """A model that was typed may be chosen where any may; whether it can be used is found out when it is loaded."""
-        if kind in ("target", "draft") and isinstance(name, str) and self._offer.allows(name):
-            view.run.controls.offer(kind, name)
+        for kind, name in changes.items():
+            if kind in ("target", "draft") and isinstance(name, str) and self._offer.allows(name):
+                view.run.controls.offer(kind, name)
 
     def in_force(self, request: gr.Request) -> Any:
         """What the lists show after a run could not adopt a change."""
         view = self._current(request)
         if view is None or not view.is_live:
-            return gr.skip(), gr.skip(), gr.skip()
+            return gr.skip(), gr.skip(), gr.skip(), gr.skip()
         values = view.run.controls.values()
-        return draft_list(self._offer, values.target, values.draft), values.method, values.target
+        method = METHODS[values.method]
+        drafts = draft_list(self._offer, values.target, method, values.draft)
+        return drafts, method.name, rule_list(method, fitting_rule(method, values.rule)), values.target
 
     @speaks
     def open_trace(self, request: gr.Request, content: bytes) -> str:
@@ -288,18 +260,35 @@ class Handlers:
         tokenizer = self._bench.library.load(target).tokenizer
         return gr.update(value=render_chat(tokenizer, as_messages(prompt)), visible=True)
 
-    def fit_target(self, target: Any, draft: Any) -> Any:
+    @speaks
+    def fit_target(self, target: Any, draft: Any, method: Any) -> Any:
         """The draft models that suit this target; the chosen one stays if it does."""
-        choices = draft_choices(str(target)) or self._offer.drafts
-        names = [name for _, name in choices]
-        return draft_list(self._offer, str(target), draft if draft in names else names[0])
+        known = method_named(method)
+        names = [name for _, name in self._offer.drafts_for(str(target), known)]
+        chosen = draft if draft in names else next(iter(names), None)
+        return draft_list(self._offer, str(target), known, chosen)
+
+    def fit_models(self, target: Any, *values: Any) -> list[Any]:
+        """What the methods' own lists of models offer for this target; what is chosen stays if it suits."""
+        params = self.form.models().values()
+        pairs = zip(params, values, strict=True)
+        return [model_list(param, str(target), fitting_models(param, str(target), value)) for param, value in pairs]
 
     @speaks
-    def fit_method(self, name: str) -> list[Any]:
-        """Shows the fields that do something under this method: the draft model, K, and its own parameters."""
-        method = known_method(name)
-        shown = ["draft" in method.roles, name != "none", *(name == other for other, m in METHODS.items() if m.params)]
-        return [gr.update(visible=is_shown) for is_shown in shown]
+    def fit_method(self, name: Any, rule: Any, draft: Any, target: Any) -> list[Any]:
+        """Shows the fields that do something under this method: draft model, K, rule and its own parameters."""
+        method, target = method_named(name), str(target)
+        fit = fitting_draft(method, target, text_or_none(draft))
+        drafts = draft_list(self._offer, target, method, fit, visible="draft" in method.roles)
+        rules = rule_list(method, fitting_rule(method, rule))
+        own = [gr.update(visible=name == other) for other, each in METHODS.items() if each.params]
+        return [drafts, gr.update(visible=sets_k(method)), rules, *own]
+
+    @speaks
+    def explain(self, name: Any, rule: Any) -> str:
+        """What the help panel says of this method under this rule."""
+        method = method_named(name)
+        return json.dumps(method_help(method, RULES[fitting_rule(method, rule)], has_k=sets_k(method)))
 
     @speaks
     def run_to_end(
@@ -314,13 +303,15 @@ class Handlers:
         top_p: float = 1.0,
         seed: int = 0,
         max_new_tokens: int = 64,
+        rule: str | None = None,
+        params: dict[str, Any] | None = None,
     ) -> dict:
         """Run one prompt to its end at full pace; returns its trace: {"events": [header, models, step..., footer]}."""
-        given = {name: value for name, value in locals().items() if name not in ("self", "target", "draft")}
-        known_method(method)
+        given = {name: value for name, value in locals().items() if name not in ("self", "target", "draft", "params")}
+        method_named(method)
         models = {"target": target or self._offer.first.target, "draft": draft or self._offer.first.draft}
         request = replace(
-            self._offer.first, prompt_ids=None, params={}, time_limit_s=API_LIMIT_S, **given, **models
+            self._offer.first, prompt_ids=None, params=params or {}, time_limit_s=API_LIMIT_S, **given, **models
         ).checked()
         run = session.open_run(request, bench=self._bench)
         for _ in run.events():

@@ -3,8 +3,10 @@ and what the models cannot have written is refused before anything is asked."""
 
 from __future__ import annotations
 
-from specviz.catalog import MODELS
+from specviz.catalog import HEADS, MODELS
+from specviz.crew import names_of as names_in_force
 from specviz.drafters import METHODS
+from specviz.drafters.base import Models
 from specviz.errors import SpecvizError
 from specviz.models import LoadedModel
 from specviz.request import Request
@@ -17,11 +19,12 @@ NO_RUN = "there is no run to look at: make one on Explore, or open a recorded on
 
 
 def names_of(trace: Trace | None, bench: Workbench, offer: Offer) -> list[str]:
-    """The target's name and the draft model's, if there is one, of the last step. Loads nothing.
+    """The models of the last step: the target, the draft model and what the parameters name, as far as there are any.
 
-    Raises SpecvizError for models that are not on offer, and for what no run of them can be.
+    Loads nothing. Raises SpecvizError for models that are not on offer, and for what no run of them can be.
     """
-    return [info.name for info in _infos(trace, bench, offer)]
+    infos = _infos(trace, bench, offer)
+    return [*(info.name for info in infos), *(name for kind, name in _further(trace) if kind == "draft")]
 
 
 def models_of(trace: Trace | None, bench: Workbench, offer: Offer) -> tuple[LoadedModel, LoadedModel | None]:
@@ -38,11 +41,29 @@ def are_at_hand(trace: Trace | None, bench: Workbench) -> bool:
     if trace is None or not trace.models:
         return False
     named = trace.models[-1]
-    return all(is_at_hand(info.name, bench) for info in (named.target, named.draft_model) if info is not None)
+    own = [info.name for info in (named.target, named.draft_model) if info is not None]
+    try:
+        further = [name for _, name in _further(trace)]
+    except SpecvizError:
+        return False
+    return all(is_at_hand(name, bench) for name in own + further)
 
 
 def is_at_hand(name: str, bench: Workbench) -> bool:
-    return name in bench.library.loaded_names() or (name in MODELS and MODELS[name].is_bundled)
+    known = MODELS.get(name) or HEADS.get(name)
+    return name in bench.library.loaded_names() or (known is not None and known.is_bundled)
+
+
+def _further(trace: Trace) -> list[tuple[str, str]]:
+    """(kind, name) of what the parameters name in the last step. SpecvizError for values that the method refuses."""
+    if not trace.steps or trace.steps[-1].settings.method not in METHODS:
+        return []
+    settings = trace.steps[-1].settings
+    method = METHODS[settings.method]
+    values = method.checked(settings.params)
+    models = (param for param in method.params if isinstance(param, Models))
+    named = ((param, name) for param in models for name in names_in_force(param, values[param.name], settings.target))
+    return [(param.kind, name) for param, name in named if name not in param.beside]
 
 
 def _infos(trace: Trace | None, bench: Workbench, offer: Offer) -> list[ModelInfo]:
@@ -56,10 +77,12 @@ def _infos(trace: Trace | None, bench: Workbench, offer: Offer) -> list[ModelInf
         raise SpecvizError(f"the method {settings.method!r:.60} or its rule is not known here, so it cannot be asked")
     if "draft" in METHODS[settings.method].roles and draft is None:
         raise SpecvizError(f"this trace names no draft model, and {settings.method} needs one")
+    if settings.rule not in METHODS[settings.method].rules:
+        raise SpecvizError(f"{RULES[settings.rule].title} cannot judge the drafts of {METHODS[settings.method].title}")
     infos = [info for info in (named.target, named.draft_model) if info is not None]
-    for info in infos:
-        if info.name not in bench.library.loaded_names() and not offer.allows(info.name):
-            raise SpecvizError(f"the run was made with {info.name}, which is not on offer here, so it cannot be asked")
+    for name in [*(info.name for info in infos), *(name for _, name in _further(trace))]:
+        if name not in bench.library.loaded_names() and not offer.allows(name):
+            raise SpecvizError(f"the run was made with {name}, which is not on offer here, so it cannot be asked")
     return infos
 
 

@@ -191,8 +191,11 @@
     });
   }
 
+  // Escape first closes an open list, which says so itself only until its own listener has run
+  let closesList = false;
+  document.addEventListener('keydown', ({ target }) => { closesList = target.matches('[role=combobox][aria-expanded=true]'); }, true);
   document.addEventListener('keydown', (event) => {
-    if (event.key !== 'Escape') return;
+    if (event.key !== 'Escape' || closesList) return;
     if (isOpen('drawer')) setOpen('drawer', false);
     else if (isOpen('present')) present();
   });

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 from gradio.components import Component
 
 from specviz.drafters import METHODS
+from specviz.rules import RULES
 from specviz.session import Workbench
 from specviz.trace import Trace
 from specviz.ui import components
 from specviz.ui.handlers import Form, Handlers, ReportHandlers, since
-from specviz.ui.offer import Offer
+from specviz.ui.offer import Offer, fitting_rule, method_choices, rule_choices, sets_k
 from specviz.ui.registry import Registry
 from specviz.ui.report_pages import reports
+from specviz.views.help import method_help
 
 RUN_LIMIT = 128
 """Streams at once. Each waits for its turn at the engine, which is fair; this only bounds threads."""
@@ -34,7 +37,7 @@ _LIVE = {"trigger_mode": "always_last", **_QUIET}
 _RAW = {"preprocess": False}
 """While the list of drafts changes with the target, Gradio's own check would refuse good names; handlers check them."""
 _LIVE_NUMBERS = ("k", "temperature", "top_k", "top_p", "pace")
-_LIVE_CHOICES = ("draft", "method", "target")
+_LIVE_CHOICES = ("draft", "method", "rule", "target")
 _IN_BROWSER = ("theme", "save", "present", "more", "back", "forward")
 
 
@@ -53,7 +56,7 @@ def build(
         buttons = _bar(files)
         fields, actions = _setup(offer, files)
         stage = components.stage(files, since(registry), shown)
-        more, own = _drawer(offer)
+        more, own = _drawer(offer, files)
         fields |= more
         buttons |= actions
         handlers = Handlers(registry, bench, Form(tuple(fields)), offer, welcome)
@@ -61,7 +64,7 @@ def build(
         _wire_runs(handlers, fields, buttons, stage)
         _wire_live(handlers, fields, own, stage)
         _wire_rest(handlers, fields, buttons, own, stage)
-        _wire_memory(handlers, fields, buttons, stage)
+        _wire_memory(handlers, fields, buttons, own, stage)
         demo.unload(handlers.leave)
         for name, report in reports(registry, bench, offer).items():
             _add_report(name, ReportHandlers(report), files, demo)
@@ -109,15 +112,19 @@ def _setup(offer: Offer, files: Mapping[str, Path]) -> tuple[Parts, Parts]:
     return fields, actions | {"picker": picker}
 
 
-def _drawer(offer: Offer) -> tuple[Parts, Parts]:
+def _drawer(offer: Offer, files: Mapping[str, Path]) -> tuple[Parts, Parts]:
     """What is needed less often, and one group of fields per method that has parameters of its own."""
-    first, own = offer.first, {}
+    first = offer.first
+    method = METHODS[first.method]
+    rule = fitting_rule(method, first.rule)
     with gr.Column(elem_id="drawer"):
-        fields: Parts = {"method": components.method_choice(METHODS, first.method)}
-        for method in (method for method in METHODS.values() if method.params):
-            with gr.Column(visible=method.name == first.method, elem_classes="sv-own") as own[method.name]:
+        fields: Parts = {"method": components.method_choice(method_choices(), method.name)}
+        fields["rule"] = components.rule_choice(rule_choices(method), rule)
+        own = {"help": components.method_panel(files, method_help(method, RULES[rule], has_k=sets_k(method)))}
+        for each in (each for each in METHODS.values() if each.params):
+            with gr.Column(visible=each is method, elem_classes="sv-own") as own[each.name]:
                 fields |= {
-                    f"{method.name}.{param.name}": components.parameter(method, param) for param in method.params
+                    f"{each.name}.{param.name}": components.parameter(each, param, offer) for param in each.params
                 }
         fields["target"] = components.model_choice(
             "target", "Target model", offer.targets, first.target, offer.any_model
@@ -143,25 +150,43 @@ def _wire_live(handlers: Handlers, fields: Parts, own: Parts, stage: gr.HTML) ->
     """Changes that reach the run in progress; lists are queued because only a queued event can warn."""
     for name in _LIVE_NUMBERS:
         fields[name].input(handlers.live(name), fields[name], None, queue=False, **_LIVE)
+    fit, explain = _fitting(handlers, fields, own)
     for name in _LIVE_CHOICES:
         changed, listed = handlers.live_choice(name), fields[name]
-        listed.input(changed, listed, listed, concurrency_limit=None, **_RAW, **_LIVE)
+        done = listed.input(changed, listed, listed, concurrency_limit=None, **_RAW, **_LIVE)
+        if name == "method":
+            done.then(**fit).then(**explain)
+        if name == "rule":
+            done.then(**explain)
     choices = [fields[name] for name in _LIVE_CHOICES]
-    stage.refused(handlers.in_force, None, choices, **_NOW)
-    pair = [fields["target"], fields["draft"]]
-    fields["target"].change(handlers.fit_target, pair, fields["draft"], **_RAW, **_NOW)
-    fitted = [fields["draft"], fields["k"], *(own[name] for name in METHODS if name in own)]
-    fields["method"].change(handlers.fit_method, fields["method"], fitted, **_NOW)
+    stage.refused(handlers.in_force, None, choices, **_NOW).then(**fit).then(**explain)
+    target, draft, method = (fields[name] for name in ("target", "draft", "method"))
+    target.change(handlers.fit_target, [target, draft, method], draft, **_RAW, **_NOW)
+    if models := [fields[name] for name in handlers.form.models()]:
+        target.change(handlers.fit_models, [target, *models], models, **_RAW, **_NOW)
 
 
-def _wire_memory(handlers: Handlers, fields: Parts, buttons: Parts, stage: gr.HTML) -> None:
+def _fitting(handlers: Handlers, fields: Parts, own: Parts) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The two things that follow when method or rule have another value: which fields are there, and the help.
+
+    They follow in order, never by themselves: several fields that change at once would each be seen half changed.
+    """
+    method, rule = chosen = [fields[name] for name in ("method", "rule")]
+    fitted = [fields["draft"], fields["k"], rule, *(own[name] for name in METHODS if name in own)]
+    inputs = [method, rule, fields["draft"], fields["target"]]
+    fit = {"fn": handlers.fit_method, "inputs": inputs, "outputs": fitted, **_RAW, **_NOW}
+    return fit, {"fn": handlers.explain, "inputs": chosen, "outputs": own["help"], **_RAW, **_NOW}
+
+
+def _wire_memory(handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, stage: gr.HTML) -> None:
     """The browser keeps the fields and the id of its run; what comes back from it goes through the handlers' checks."""
     used = [buttons["run"].click, buttons["step"].click, fields["prompt"].submit, fields["prompt"].blur]
     used += [field.input for field in fields.values()]
     remember = f"(...values) => specvizPage.remember({json.dumps(list(fields))}, values)"
     gr.on(used, None, list(fields.values()), None, js=remember, trigger_mode="multiple")
     restored = stage.restore(handlers.restore, None, list(fields.values()), **_NOW)
-    restored.then(None, None, None, js="() => specvizPage.restored()")
+    fit, explain = _fitting(handlers, fields, own)
+    restored.then(**fit).then(**explain).then(None, None, None, js="() => specvizPage.restored()")
     stage.arrive(handlers.arrive, None, stage, **_STREAM)
 
 

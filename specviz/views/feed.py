@@ -13,6 +13,7 @@ from typing import Any
 from specviz.counters import Counters
 from specviz.measures import METRICS, metrics
 from specviz.trace import Event, Footer, Header, ModelInfo, Models, Prompt, Scores, Step, Trace
+from specviz.views.evidence import made_props
 from specviz.views.figures import Figures
 from specviz.views.inspector import LOG_TICKS, NUMBERS
 from specviz.views.palette import palette, short_label
@@ -42,6 +43,7 @@ class Feed:
         self._models: Models | None = None
         self._footer: Footer | None = None
         self._previous: Step | None = None
+        self._labels: list[str] = []  # of every token so far, for evidence that points back into the text
         self._measured: Mapping[str, Any] | None = None
         self._steps: list[str] = []  # each step's props as JSON, made once
 
@@ -59,6 +61,7 @@ class Feed:
         """Takes the next record of the trace."""
         if isinstance(record, Header):
             self._header = record
+            self._labels = [label(token.text, token.bytes) for token in record.prompt.tokens]
         elif isinstance(record, Models):
             self._models = record
         elif isinstance(record, Step):
@@ -73,6 +76,8 @@ class Feed:
         self._counters.add(step)
         props = step_props(step, self._counters)
         before = self._previous and self._previous.settings
+        if (made := made_props(step, self._labels)) is not None:
+            props["made"] = made
         props["changes"] = changes(before, step)
         if before is None or before != step.settings:
             props["sentence"] = headline(step.settings)
@@ -80,6 +85,7 @@ class Feed:
         props["points"] = _short(self._figures.extend(step))
         props["written"] = "".join(token.text for token in step.emitted)  # for the clipboard alone: exactly the text
         self._previous = step
+        self._labels += [label(token.text, token.bytes) for token in step.emitted]
         self._steps.append(_json(props))
 
     def measured(self, result: Mapping[str, Any]) -> None:
@@ -197,8 +203,13 @@ def _numbers(counters: Counters) -> list[str]:
     values = metrics(counters)
     reasons = values["reasons"]
     return [
-        f"n/a: {reasons[name]}" if name in reasons else metric.spell(values[name]) for name, metric in METRICS.items()
+        f"n/a: {reasons[name]}" if name in reasons else _noted(metric.spell(values[name]), metric.note(counters))
+        for name, metric in METRICS.items()
     ]
+
+
+def _noted(value: str, note: str) -> str:
+    return f"{value} ({note})" if note else value
 
 
 def _short(value: Any) -> Any:

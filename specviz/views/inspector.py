@@ -19,11 +19,12 @@ from specviz.views.titles import (
     ignored_words,
     joined,
     judged_title,
-    last_cut,
     last_token,
+    lossy_note,
     replacement_note,
     rule_title,
     sibling_note,
+    telling_cut,
 )
 
 MOST_ROWS = 8
@@ -46,6 +47,10 @@ NUMBERS = (
     ("entropy of the draft's odds", "- sum q ln q"),
     ("divergence KL(p || q)", "sum p ln(p / q)"),
     ("the target's own odds of it", "p before its siblings were cut; it is judged against what they left"),
+    (
+        "how far the rule moves this token",
+        "total variation between its law of one token and p; lossy rules only",
+    ),
 )
 Look = dict[str, Any]
 
@@ -95,14 +100,14 @@ def looks(step: Step) -> dict[str, Look]:
         if token.status == "ignored":
             title, note = ignored_words(step, token)
             shown[str(node)] = {"status": "ignored", "view": "words", "title": title, "note": note}
-            if len(siblings := _siblings(step, node)) > 1:
+            if _was_reached(step, token.parent) and len(siblings := _siblings(step, node)) > 1:
                 shown[str(node)]["siblings"] = siblings
     return shown
 
 
 def focus(step: Step) -> str:
-    """The token of a step that says most: the last one cut, else the last token."""
-    cut = last_cut(step)
+    """The token of a step that says most: the one that was cut at its end, else the last token."""
+    cut = telling_cut(step)
     if cut is not None:
         return str(step.draft.index(cut))
     return LAST if last_token(step) else str(max((token.node for token in step.emitted), default=0))
@@ -122,7 +127,8 @@ def _judged(step: Step, node: int, position: Position) -> Look:
     if len(siblings := _siblings(step, node)) > 1:
         look |= {"siblings": siblings, "heading": "judged" if cut_before(step, node) else "target"}
     if step.settings.rule not in (OVERLAY_RULE, None):
-        return look | {"view": "threshold", "title": rule_title(step, token), "dart": _dart(token, 1.0)}
+        words = {"title": rule_title(step, token), "note": lossy_note(step, position.one_step_tv)}
+        return look | {"view": "threshold", "dart": _dart(token, 1.0), **words}
     residual = next((row.residual for row in rows if row.role == "emitted"), None)
     bar = (1.0 if token.q is None else token.q) / axis
     if bar < SMALL_BAR:
@@ -243,8 +249,13 @@ def _drawn(step: Step, last: EmittedToken, position: Position) -> Look:
         "heading": "share" if last.kind == "resampled" else "target",
         "axis": ticks,
         "rows": _columns(shown, axis, LAW),
-        "numbers": ["", "", _nats(position.p_entropy), "", "", ""],
+        "numbers": ["", "", _nats(position.p_entropy), "", "", "", ""],
     }
+
+
+def _was_reached(step: Step, parent: int) -> bool:
+    """Whether any token below `parent` was judged; where none was, there is no order of judging to show."""
+    return any(token.parent == parent and token.is_judged for token in step.draft)
 
 
 def _siblings(step: Step, node: int) -> list[list[str]]:
@@ -270,7 +281,8 @@ def _numbers(step: Step, token: DraftToken, position: Position, owed: float, *, 
     if step.settings.rule in (OVERLAY_RULE, None):
         chances = f"min(1, {p:.4f} / {q:.4f}) = {chance:.4f}"
     own = f"{token.p or 0.0:.4f}" if later else ""
-    return [chances, f"{1 - owed:.4f}", _nats(position.p_entropy), _nats(position.q_entropy), kl, own]
+    moved = "" if position.one_step_tv is None else f"{position.one_step_tv:.4f}"
+    return [chances, f"{1 - owed:.4f}", _nats(position.p_entropy), _nats(position.q_entropy), kl, own, moved]
 
 
 def _nats(value: float | None) -> str:

@@ -28,11 +28,29 @@ CHANGE_NAMES = {
     "target": "target",
     "temperature": "temperature",
     "method": "method",
+    "rule": "rule",
 }
-PROPOSERS = {
-    "draft_model": "The small model writes ",
-    "prompt_lookup": "A look back through the text proposes up to ",
-    "early_exit": "The large model's own first layers write ",
+AHEAD = (
+    "{tokens} ahead; the large model checks all of them in one pass, keeps those that pass, replaces the first that "
+    "fails, and the text "
+)
+BRANCHES = (
+    "{tokens} deep; the large model checks all branches in one pass, keeps the path that passes, adds a token of its "
+    "own, and the text "
+)
+STEPS = "{tokens}; the large model grades each of them, keeps it whole or writes its own, and the text "
+PROPOSERS = {  # what stands before K, and after it
+    "draft_model": ("The small model writes ", AHEAD),
+    "prompt_lookup": ("A look back through the text proposes up to ", AHEAD),
+    "early_exit": ("The large model's own first layers write ", AHEAD),
+    "staged": ("The small model, itself helped by a smaller drafter, writes ", AHEAD),
+    "cross_vocabulary": ("A small model with other tokens than the large one's proposes up to ", AHEAD),
+    "mtp": ("The large model's own modules for later tokens write ", AHEAD),
+    "lookahead": ("The large model guesses later words on the side; what it remembers is proposed up to ", AHEAD),
+    "tree": ("The small model writes a tree of guesses, up to ", BRANCHES),
+    "medusa": ("Small heads on the large model guess later tokens as a tree, up to ", BRANCHES),
+    "eagle": ("A small head that reads the large model's states grows a tree of guesses, up to ", BRANCHES),
+    "reasoning": ("The small model writes whole reasoning steps of up to ", STEPS),
 }
 ENDINGS = {
     "length": "reached the chosen length",
@@ -136,16 +154,15 @@ def headline(settings: Settings) -> Sentence:
     """What this run does, with K in it."""
     if settings.k == 0 or settings.method == "none":
         return ["No draft: the large model writes every token itself, one per pass."]
-    proposer = PROPOSERS.get(settings.method, "The drafter proposes up to ")
-    tokens = f" token{'s' if settings.k != 1 else ''} ahead; the large model checks all of them in one pass, "
-    verdict = "keeps those that pass, replaces the first that fails, and the text "
+    before, after = PROPOSERS.get(settings.method, ("The drafter proposes up to ", AHEAD))
+    verdict = after.format(tokens=" token" if settings.k == 1 else " tokens")
     odds = "favourite tokens" if settings.temperature == 0 else "odds"
     faith = (
         f"follows exactly the large model's own {odds}."
         if settings.lossless
         else f"does not follow the large model's own {odds}: this rule is lossy."
     )
-    return [proposer, str(settings.k), tokens + verdict + faith]
+    return [before, str(settings.k), verdict + faith]
 
 
 def changes(before: Settings | None, step: Step) -> list[str]:
@@ -161,7 +178,8 @@ def changes(before: Settings | None, step: Step) -> list[str]:
 def _value(name: str, value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
-    return "none" if value is None else label(str(value).replace("_", " ") if name == "method" else str(value))
+    spaced = name in ("method", "rule")
+    return "none" if value is None else label(str(value).replace("_", " ") if spaced else str(value))
 
 
 def spoken(step: Step) -> str:
@@ -171,7 +189,7 @@ def spoken(step: Step) -> str:
     words = [f"Step {step.index + 1}: "]
     if drafted:
         kept = sum(token.status == "accepted" for token in judged)
-        words.append(f"{kept} of {drafted} kept")
+        words.append(f"a path of {kept} kept, {drafted} drafted" if step.is_tree else f"{kept} of {drafted} kept")
         cut = [named(token) for token in judged if token.status == "rejected"]
         words.append(f", {_listed(cut)} cut" if cut else "")
     else:

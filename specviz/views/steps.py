@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from specviz.counters import Counters
@@ -11,28 +10,30 @@ from specviz.trace import ROOT, DraftToken, EmittedToken, Step
 from specviz.views.inspector import LAST, focus, looks
 from specviz.views.palette import short_label
 from specviz.views.sentences import SPACE, flowing, label, percent, spoken, thrown
-from specviz.views.titles import last_token
+from specviz.views.titles import last_token, telling_cut
 
 MOST_CELLS = 32
+KEPT = "of judged draft tokens kept"
+KEPT_OF_TREES = "of judged tokens kept, siblings included"
 Props = dict[str, Any]
 
 
 def step_props(step: Step, counters: Counters) -> Props:
     """`counters` already hold this step."""
-    drafted = [node for node, token in enumerate(step.draft) if token.status != "scratch"]
-    shown = _most_telling(step, drafted)
+    shown, num_others = most_telling(step)
     last = last_token(step)
     return {
         "index": step.index,
         "k": step.settings.k,
         "cells": [_cell(step, node) for node in shown],
-        "more": len(drafted) - len(shown),
+        "more": num_others,
+        "more_words": others_words(step, num_others),
         "last": None if last is None else _last_cell(last),
         "cut_off": step.truncated,
         "pieces": _pieces(step),
         "looks": looks(step),
         "focus": focus(step),
-        "has_cut": any(token.status == "rejected" for token in step.draft),
+        "has_cut": telling_cut(step) is not None,
         "bar": {
             name: sum(token.status == name for token in step.draft) for name in ("accepted", "rejected", "ignored")
         },
@@ -41,11 +42,24 @@ def step_props(step: Step, counters: Counters) -> Props:
     }
 
 
-def _most_telling(step: Step, drafted: Sequence[int]) -> list[int]:
-    """A wide tree fills no lane: every judged node, and the first of the others."""
-    judged = [node for node in drafted if step.draft[node].is_judged]
-    others = [node for node in drafted if not step.draft[node].is_judged]
-    return sorted([*judged, *others[: max(0, MOST_CELLS - len(judged))]])
+def most_telling(step: Step) -> tuple[list[int], int]:
+    """The nodes that a lane shows, and how many more were drafted. Of a tree: the path taken and the token cut at its
+    end; of a chain: every judged node, and the first of the others."""
+    drafted = [node for node, token in enumerate(step.draft) if token.status != "scratch"]
+    if step.is_tree:
+        end = telling_cut(step)
+        shown = [node for node in drafted if step.draft[node].status == "accepted" or step.draft[node] is end]
+    else:
+        judged = [node for node in drafted if step.draft[node].is_judged]
+        others = [node for node in drafted if not step.draft[node].is_judged]
+        shown = sorted([*judged, *others[: max(0, MOST_CELLS - len(judged))]])
+    return shown, len(drafted) - len(shown)
+
+
+def others_words(step: Step, num_others: int) -> str:
+    if not num_others:
+        return ""
+    return f"+{num_others:,} off this path" if step.is_tree else f"+{num_others:,}"
 
 
 def _cell(step: Step, node: int) -> Props:
@@ -73,11 +87,14 @@ def _last_cell(last: EmittedToken) -> Props:
 
 
 def _pieces(step: Step) -> list[list[str]]:
-    """The step's text as [text, status, ref] in reading order: what was cut stands before what came instead."""
+    """The step's text as [text, status, ref] in reading order: what was cut stands before what came instead.
+
+    Of siblings that all failed the last one stands for them; where another one was kept, none.
+    """
     pieces = []
-    parent = ROOT
+    parent, end = ROOT, telling_cut(step)
     for token in step.emitted:
-        cut = [node for node, other in enumerate(step.draft) if other.parent == parent and other.status == "rejected"]
+        cut = [node for node, other in enumerate(step.draft) if other is end and other.parent == parent]
         pieces += [[_drafted_text(step.draft[node]), "rejected", str(node)] for node in cut]
         pieces.append([_emitted_text(token), token.kind, LAST if token.node is None else str(token.node)])
         parent = token.node
@@ -103,6 +120,7 @@ def _totals(counters: Counters) -> Props:
     return {
         "tokens_per_call": "" if per_call is None else f"{per_call:.1f}",
         "kept": "" if kept is None else METRICS["kept"].spell(kept),
+        "kept_words": KEPT_OF_TREES if counters.num_trees else KEPT,
         "kept_share": None if kept is None else round(100 * kept, 1),
         "counts": {
             **counters.kinds,

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from specviz.counters import Counters
-from specviz.measures import METRICS, metrics
+from specviz.measures import METRICS, count, metrics
 from specviz.trace import DraftToken, EmittedToken, Event, Footer, Header, ModelInfo, Models, Scores, Step, Trace
 from specviz.views.palette import colour, palette
+from specviz.views.steps import most_telling, others_words
 
 MARKS: Mapping[str, tuple[str, str, str]] = {  # mark -> before, after, ANSI attribute
     "underline": ("_", "_", "4"),
@@ -66,10 +67,12 @@ def generated_text(trace: Trace) -> str:
 
 def numbers_text(source: Trace | Counters) -> str:
     """All metrics as a table: label, value, formula; the reason where there is no value."""
-    values = metrics(source)
+    counters = source if isinstance(source, Counters) else count(source)
+    values = metrics(counters)
     rows = []
     for name, metric in METRICS.items():
         note = f"({values['reasons'][name]})" if name in values["reasons"] else metric.formula
+        note += f" ({metric.note(counters)})" if metric.note(counters) else ""
         rows.append((metric.label, metric.spell(values[name]), note))
     width = max(len(label) for label, _, _ in rows)
     return "\n".join(f"{label:<{width}}  {value:<8}  {note}" for label, value, note in rows)
@@ -104,7 +107,9 @@ def nearest_256(hex_colour: str) -> int:
 
 def _step(step: Step, pen: _Pen) -> str:
     changes = [f"{name} = {neutral(str(getattr(step.settings, name, '?')))}" for name in map(neutral, step.changed)]
-    drafted = [pen.token(token.status, _shown(token)) for token in step.draft if token.status != "scratch"]
+    nodes, num_others = most_telling(step)
+    drafted = [pen.token(step.draft[node].status, _shown(step.draft[node])) for node in nodes]
+    drafted += [others_words(step, num_others)] if num_others else []
     last = [pen.token(token.kind, _shown(token)) for token in step.emitted if token.node is None]
     cut = [f"   {step.truncated} behind the end"] if step.truncated else []
     lines = [f"        now {', '.join(changes)}"] if changes else []

@@ -9,6 +9,8 @@ from specviz.trace import DraftToken, EmittedToken, Step
 from specviz.views.sentences import TINY, Sentence, apart, named, percent, thrown
 
 FAVOURITE_RULE = "typical"
+GRADING_RULE = "graded"
+MOVES_NOTHING = 1e-6  # of the odds: rounding
 KEEPS = {  # what each rule says of the chance: the words before the token, and after it
     "block_verification": ("Judged as a whole, the draft stands up to ", " {chance} of the time."),
     "sample_and_match": ("The target draws ", " itself {chance} of the time."),
@@ -30,6 +32,13 @@ def last_token(step: Step) -> EmittedToken | None:
 def last_cut(step: Step) -> DraftToken | None:
     """The drafted token whose failure ended the walk, or the last sibling that failed on the way."""
     return next((token for token in reversed(step.draft) if token.status == "rejected"), None)
+
+
+def telling_cut(step: Step) -> DraftToken | None:
+    """The last token cut, but for one of a tree whose sibling was kept: there the draft was right."""
+    cut = last_cut(step)
+    kept = cut is not None and any(t.status == "accepted" and t.parent == cut.parent for t in step.draft)
+    return None if kept else cut
 
 
 def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentence:
@@ -63,6 +72,9 @@ def rule_title(step: Step, token: DraftToken) -> Sentence:
     """Any other rule: its chance and the dart; typical acceptance throws none."""
     rule = step.settings.rule or ""
     kept = token.status == "accepted"
+    if rule == GRADING_RULE:
+        how = "is kept with it." if kept else "was cut."
+        return ["The target graded the whole reasoning step, no single token; ", named(token), f" {how}"]
     if rule == FAVOURITE_RULE:
         enough = "likely enough: kept." if kept else "not likely enough: cut."
         return ["Typical acceptance asks the target alone, without a dart. It finds ", named(token), f" {enough}"]
@@ -83,7 +95,7 @@ def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
         node = step.draft[node].parent
     if node < 0:
         title = ["The draft wrote ", named(token), f"{wrote}, but the walk took another way: never judged.{target}"]
-        return title, ["Another branch became the text, so this one continues nothing."]
+        return title, []
     why = f", which was cut: never judged.{target}"
     title = ["The draft wrote ", named(token), f"{wrote}, but it stood behind ", named(step.draft[node]), why]
     return title, ["What follows a cut is thrown away: it continues a text that is not there any more."]
@@ -131,6 +143,16 @@ def sibling_note(step: Step, node: int) -> Sentence:
     left = " was cut" if len(cut) == 1 else f" and {len(cut) - 1} more were cut"
     judged = f"{left}, what is left over gives this one {percent(token.p_judged or 0.0)}."
     return ["The target's own odds for ", named(token), own, named(cut[-1]), judged]
+
+
+def lossy_note(step: Step, moved: float | None) -> Sentence:
+    """How far a lossy rule's law of this one token lies from the target's; empty where it is not recorded."""
+    if moved is None or step.settings.lossless:
+        return []
+    if moved < MOVES_NOTHING:
+        return ["This rule is lossy, but here it moves nothing: drafted so, the token follows the target's own odds."]
+    where = f"moves {percent(moved)} of this one token's odds away from the target's own (total variation)."
+    return [f"This rule is lossy: drafted and judged so, it {where}"]
 
 
 def joined(first: Sentence, second: Sentence) -> Sentence:

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 from specviz.errors import SpecvizError
 from specviz.zoo.config import Recipe
 from specviz.zoo.corpus import END_OF_TEXT
-from specviz.zoo.heads import EagleHead, MedusaHeads, build_head
+from specviz.zoo.heads import EagleHead, MedusaHeads, build_head, head_settings
 
 HEAD_FILES = {"medusa": "medusa_lm_head.safetensors", "eagle": "model.safetensors"}
 
@@ -62,7 +62,7 @@ def export_head(head: MedusaHeads | EagleHead, target_name: str, origin: Origin,
         partial.mkdir()
         weights = {name: value.to("cpu", torch.float16).contiguous() for name, value in head.state_dict().items()}
         save_file(weights, partial / HEAD_FILES[origin.recipe.heads.kind], metadata={"format": "pt"})
-        write_json(partial / "config.json", {"base_model_name_or_path": target_name, **head.settings()})
+        write_json(partial / "config.json", {"base_model_name_or_path": target_name, **head_settings(head)})
         origin.write(partial)
 
 

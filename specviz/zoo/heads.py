@@ -10,59 +10,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import silu, smooth_l1_loss
+from torch.nn.functional import smooth_l1_loss
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
+from specviz.drafters.medusa_heads import MedusaHeads
 from specviz.zoo.config import Recipe
 from specviz.zoo.model import causal_mask
 from specviz.zoo.objectives import Inputs, Objective, forward_kl
 
 MEDUSA_DECAY = 0.8  # weight of head j is 0.8^j (arXiv:2401.10774, section 2.2.1)
 EAGLE_TOKEN_WEIGHT = 0.1  # of the token loss beside the feature loss (arXiv:2401.15077, section 4.2)
-
-
-class ResidualBlock(nn.Module):
-    """x + silu(W x + b); starts as the identity."""
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(hidden_size, hidden_size)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden + silu(self.linear(hidden))
-
-
-class MedusaHeads(nn.Module):
-    """Keys `<j>.0.linear.weight`, `<j>.0.linear.bias` and, with an output matrix of its own, `<j>.1.weight`."""
-
-    def __init__(self, target: LlamaForCausalLM, num_heads: int, own_output: bool) -> None:
-        super().__init__()
-        self.own_output = own_output
-        hidden_size, vocab_size = target.config.hidden_size, target.config.vocab_size
-        for index in range(num_heads):
-            parts: list[nn.Module] = [ResidualBlock(hidden_size)]
-            if own_output:
-                output = nn.Linear(hidden_size, vocab_size, bias=False)
-                output.weight.data.copy_(target.lm_head.weight)
-                parts.append(output)
-            self.add_module(str(index), nn.Sequential(*parts))
-
-    def forward(self, hidden: torch.Tensor, output: nn.Module) -> list[torch.Tensor]:
-        """Last hidden states after the final norm [..., H] -> one [..., V] of logits per head."""
-        return [self.one(index, hidden, output) for index in range(len(self._modules))]
-
-    def one(self, index: int, hidden: torch.Tensor, output: nn.Module) -> torch.Tensor:
-        """The logits of one head alone, as `forward` gives them."""
-        row = self.get_submodule(str(index))(hidden)
-        return row if self.own_output else output(row)
-
-    def settings(self) -> dict[str, Any]:
-        """What config.json says of them: the public names, and `medusa_own_output`, which is ours."""
-        heads = list(self.children())
-        return {"medusa_num_heads": len(heads), "medusa_num_layers": 1, "medusa_own_output": self.own_output}
 
 
 class EagleHead(nn.Module):
@@ -83,17 +41,6 @@ class EagleHead(nn.Module):
         hidden = self.fc(torch.cat([embedded, features], dim=-1))
         return self.layers[0](hidden, attention_mask=causal_mask(hidden), position_embeddings=rotary)
 
-    def settings(self) -> dict[str, Any]:
-        """What config.json says of it: the Llama shape of its one layer."""
-        names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
-        return {
-            "architectures": ["LlamaForCausalLMEagle"],
-            "model_type": "llama",
-            "num_hidden_layers": 1,
-            "bias": True,
-            **{name: getattr(self.config, name) for name in names},
-        }
-
 
 def eagle_config(config: LlamaConfig) -> LlamaConfig:
     config = LlamaConfig.from_dict({**config.to_dict(), "num_hidden_layers": 1})
@@ -106,8 +53,34 @@ def build_head(recipe: Recipe, target: LlamaForCausalLM) -> MedusaHeads | EagleH
     assert recipe.heads is not None
     torch.manual_seed(recipe.seed)
     if recipe.heads.kind == "medusa":
-        return MedusaHeads(target, recipe.heads.num_heads, recipe.heads.own_output)
+        return medusa_heads(target, recipe.heads.num_heads, recipe.heads.own_output)
     return EagleHead(target)
+
+
+def medusa_heads(target: LlamaForCausalLM, num_heads: int, own_output: bool) -> MedusaHeads:
+    """Heads that start as the target's own: blocks that change nothing, and its output matrix."""
+    made = MedusaHeads(target.config.hidden_size, target.config.vocab_size, num_heads, own_output=own_output)
+    for head in made:
+        nn.init.zeros_(head[0].linear.weight)
+        nn.init.zeros_(head[0].linear.bias)
+        if own_output:
+            head[1].weight.data.copy_(target.lm_head.weight)
+    return made
+
+
+def head_settings(head: MedusaHeads | EagleHead) -> dict[str, Any]:
+    """What config.json says of heads: the public names (those of a Llama layer for EAGLE), and `medusa_own_output`,
+    which is ours."""
+    if isinstance(head, MedusaHeads):
+        return {"medusa_num_heads": len(head), "medusa_num_layers": 1, "medusa_own_output": head.own_output}
+    names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
+    return {
+        "architectures": ["LlamaForCausalLMEagle"],
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "bias": True,
+        **{name: getattr(head.config, name) for name in names},
+    }
 
 
 def head_objective(head: MedusaHeads | EagleHead, target: LlamaForCausalLM) -> Objective:

@@ -25,6 +25,7 @@ CSP = (
 )
 RUNNING = {"name": "running", "message": "", "ahead": 0}
 FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+SHEETS = ("base.css", "evidence.css", "stage.css")
 PHONE = {"width": 390, "height": 844, "has_touch": True, "is_mobile": True}
 PAGE = {"light": "#ffffff", "dark": "#14171c"}
 MOUNT = """(late) => {
@@ -44,7 +45,7 @@ def stage_html(theme: str = "light", height: str = "672px") -> str:
     web = assets_dir() / "web"
     names = sorted(path.name for path in web.glob("*.js") if path.name not in ("hub.js", "stage.js"))
     scripts = "".join(f"<script>{(web / name).read_text('utf-8')}</script>" for name in ("hub.js", *names, "stage.js"))
-    sheets = "".join(f"<style>{path.read_text('utf-8')}</style>" for path in (web / "base.css", web / "stage.css"))
+    sheets = "".join(f"<style>{path.read_text('utf-8')}</style>" for path in map(web.joinpath, SHEETS))
     frame = f"body {{ margin: 0; background: {PAGE[theme]}; }} #host {{ height: {height}; }}"
     stage = (web / "stage.html").read_text("utf-8")
     return (

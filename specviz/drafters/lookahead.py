@@ -1,0 +1,122 @@
+"""Lookahead decoding: no second model. The target itself guesses ahead at many places at once, in a window of scratch
+nodes that ride its ordinary calls; the n-grams that come out are proposed where their first token is written again.
+
+Everything is chosen without chance. State follows one text; another list of tokens starts anew. Fu et al. 2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from ..accept import Verdict
+from ..device import to_host
+from ..draft import EMPTY, ROOT, Draft, DraftBuilder
+from .base import TREE_RULES, Context, Drafter, Method, Whole
+
+MOST_SHOWN = 8
+
+
+class Lookahead(Drafter):
+    """window: places W that are guessed at; ahead: tokens of a guess, N - 1; guesses: how many are checked in a call.
+
+    The window has `ahead` levels of W tokens. Level 0 is a chain behind the text, oldest; a token of a later level
+    hangs from the one above it, so that a column and what the target says behind its end are an n-gram.
+    """
+
+    def __init__(self, window: int, ahead: int, guesses: int, context_limit: int) -> None:
+        self._size, self._ahead, self._most, self._context_limit = window, ahead, guesses, context_limit
+        self._forget(())
+
+    def _forget(self, tokens: Sequence[int]) -> None:
+        self._text = tokens
+        self._levels = [self._slice(tokens, level) for level in range(self._ahead)] if tokens else []
+        self._pool: dict[int, list[tuple[int, ...]]] = {}  # first token -> what followed it, the newest last
+        self._found: list[tuple[int, ...]] = []
+
+    def _slice(self, tokens: Sequence[int], level: int) -> list[int]:
+        """A level of the first window: the end of the text, so that it holds words of this text."""
+        start = len(tokens) - self._size - self._ahead + level
+        return [tokens[(start + place) % len(tokens)] for place in range(self._size)]
+
+    def draft(self, context: Context, k: int) -> Draft:
+        is_new = context.tokens is not self._text
+        if is_new:
+            self._forget(context.tokens)
+        if is_new or k < 1:  # nothing is known of a new text, and a mask over all of it would be its square in size
+            return EMPTY
+        builder = DraftBuilder()
+        guesses = [guess[:k] for guess in reversed(self._pool.get(context.tokens[-1], ()))]
+        _add_guesses(builder, guesses)
+        num_scratch = self._add_window(builder, len(context.tokens))
+        return builder.build(num_scratch=num_scratch, evidence=self._evidence(guesses))
+
+    def _add_window(self, builder: DraftBuilder, num_tokens: int) -> int:
+        """The window's nodes, level by level; none where the target has no positions left for them."""
+        if num_tokens + self._size + self._ahead - 1 > self._context_limit:
+            return 0
+        above = [ROOT]
+        for level, tokens in enumerate(self._levels):
+            nodes: list[int] = []
+            for place, token in enumerate(tokens):
+                nodes.append(builder.add(token, above[place] if level else (nodes or above)[-1]))
+            above = nodes
+        return self._size * self._ahead
+
+    def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
+        """What the target finds likeliest behind each column becomes the newest level; the oldest one goes."""
+        if not draft.num_scratch:
+            return
+        newest = to_host(probs[-self._size :].argmax(-1)).tolist()
+        self._found = list(zip(*self._levels, newest, strict=True))
+        for first, *rest in self._found:
+            known = self._pool.setdefault(first, [])
+            if tuple(rest) in known:
+                known.remove(tuple(rest))
+            known.append(tuple(rest))
+            del known[: -self._most]
+        self._levels = [*self._levels[1:], newest]
+
+    def _evidence(self, guesses: Sequence[Sequence[int]]) -> dict[str, object]:
+        return {
+            "window": [_shown(level) for level in self._levels],
+            "guesses": [_shown(guess) for guess in guesses],
+            "pool": {"keys": len(self._pool), "ngrams": sum(map(len, self._pool.values()))},
+            "found": [_shown(ngram) for ngram in self._found[:MOST_SHOWN]],
+        }
+
+
+def _add_guesses(builder: DraftBuilder, guesses: Iterable[Sequence[int]]) -> None:
+    """Hangs the guesses from the text, each beginning that several share only once."""
+    places: dict[tuple[int, ...], int] = {(): ROOT}
+    for guess in guesses:
+        for end in range(1, len(guess) + 1):
+            beginning = tuple(guess[:end])
+            if beginning not in places:
+                places[beginning] = builder.add(guess[end - 1], places[beginning[:-1]])
+
+
+def _shown(tokens: Iterable[int]) -> list[dict[str, int]]:
+    return [{"id": token} for token in tokens]
+
+
+METHOD = Method(
+    name="lookahead",
+    title="Lookahead",
+    summary="No second model: the target guesses at many later places while it reads, and proposes what came out.",
+    source="Fu et al., arXiv:2402.02057",
+    roles=(),
+    params=(
+        Whole("window", "window", 5, "At how many places ahead the target guesses in each call (W).", 1, 12),
+        Whole("ahead", "tokens of a guess", 3, "How many tokens a guess has (K here, N - 1 in the paper).", 1, 6),
+        Whole("guesses", "guesses", 5, "How many guesses are checked at most in one call (G).", 1, 12),
+    ),
+    rules=TREE_RULES,
+    depth="ahead",
+    build=lambda parts, params: Lookahead(**params, context_limit=parts.target.lm.context_limit),
+    caution=(
+        "Pays where the target has arithmetic to spare, as on a GPU, and the text repeats itself; every call reads the "
+        "whole window beside the draft, which on a processor costs about as much as it saves."
+    ),
+)

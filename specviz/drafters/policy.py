@@ -1,0 +1,152 @@
+"""K policies: how many tokens a chain drafter writes in a step. K, as it was asked for, is always the most.
+
+A policy goes by earlier steps, or stops after a token that stays in the draft; it never drops a drawn token, so no text
+law changes. In a drafter: `k = policy.most(k, context.tokens)` first, `if policy.stops(logits, token): break` behind
+each token that is not the last, `evidence=policy.evidence(k)`, and `policy.observe(draft, verdict)` in observe().
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from ..accept import Verdict
+from ..draft import Draft
+from .base import Choice, Decimal, Param, Value
+
+
+class Policy:
+    """K as it was asked for, at every step."""
+
+    name = "constant"
+
+    def __init__(self) -> None:
+        self._text: Sequence[int] | None = None
+
+    def most(self, k: int, text: Sequence[int]) -> int:
+        """K for the next step, from 1 to k; k itself below 2. Another list of tokens is another text: what was learnt
+        is forgotten."""
+        if text is not self._text:
+            self._text = text
+            self._forget()
+        return k if k < 2 else min(k, max(self._wanted(k), 1))
+
+    def stops(self, logits: Tensor, token: Tensor) -> bool:
+        """Whether drafting ends behind this token [], which stays. logits [V]: the draft's own at its place."""
+        return False
+
+    def observe(self, draft: Draft, verdict: Verdict) -> None:
+        """Learns from a step whose draft was a chain."""
+        if len(draft):
+            self._learn(len(draft), len(verdict.path))
+
+    def evidence(self, k: int) -> dict[str, object]:
+        """k: what `most` gave for this step."""
+        return {"k": k, "policy": self.name}
+
+    def _forget(self) -> None:
+        pass
+
+    def _wanted(self, k: int) -> int:
+        return k
+
+    def _learn(self, drafted: int, kept: int) -> None:
+        pass
+
+
+class Constant(Policy):
+    def evidence(self, k: int) -> dict[str, object]:
+        return {}
+
+
+class Heuristic(Policy):
+    """Two more after a step whose draft was kept whole, one less after any other, as in transformers' assisted mode."""
+
+    name = "heuristic"
+
+    def _forget(self) -> None:
+        self._k: int | None = None
+
+    def _wanted(self, k: int) -> int:
+        self._k = k if self._k is None else min(self._k, k)
+        return self._k
+
+    def _learn(self, drafted: int, kept: int) -> None:
+        if self._k is not None:
+            self._k = self._k + 2 if kept == drafted else max(1, self._k - 1)
+
+
+class MovingAverage(Policy):
+    """With a, the moving average of kept / judged, a run of kept tokens and the one that ends it are 1/(1-a) long."""
+
+    name = "moving_average"
+
+    def __init__(self, weight: float = 0.2) -> None:
+        super().__init__()
+        self._weight = weight
+
+    def _forget(self) -> None:
+        self._average: float | None = None
+
+    def _wanted(self, k: int) -> int:
+        if self._average is None or self._average >= 1 - 1 / k:
+            return k
+        return math.ceil(1 / (1 - self._average))
+
+    def _learn(self, drafted: int, kept: int) -> None:
+        rate = kept / min(kept + 1, drafted)
+        before = rate if self._average is None else self._average
+        self._average = before + self._weight * (rate - before)
+
+
+class Confidence(Policy):
+    """Stops behind the first token whose probability under the draft, before any filter and at temperature 1, is low.
+
+    That probability comes to the host for every token.
+    """
+
+    name = "confidence"
+
+    def __init__(self, least: float) -> None:
+        super().__init__()
+        self._least = least
+
+    def stops(self, logits: Tensor, token: Tensor) -> bool:
+        return float(logits.softmax(-1)[token]) < self._least
+
+
+_BLIND: Mapping[str, Callable[[], Policy]] = {
+    "constant": Constant,
+    "heuristic": Heuristic,
+    "moving_average": MovingAverage,
+}
+_OPTIONS = {
+    "constant": "always K",
+    "heuristic": "two more after a draft that was kept whole, else one less",
+    "moving_average": "by the share kept of late",
+}
+_HELP = "How long a draft is; K is the most. Whatever is chosen, a rule that is exact stays exact."
+
+BLIND_K_PARAMS: tuple[Param, ...] = (Choice("k_policy", "draft length", "constant", _HELP, _OPTIONS),)
+"""For chain drafters that have no probabilities of their own."""
+K_PARAMS: tuple[Param, ...] = (
+    Choice("k_policy", "draft length", "constant", _HELP, {**_OPTIONS, "confidence": "until the draft is unsure"}),
+    Decimal(
+        "least_confidence",
+        "unsure below",
+        0.4,
+        "Where the draft length goes by confidence: the draft ends behind a token that is less likely than this to the "
+        "draft itself. The token stays in the draft. One transfer from the device for every token.",
+        0.0,
+        1.0,
+    ),
+)
+"""For chain drafters that write token by token."""
+
+
+def policy_of(params: Mapping[str, Value]) -> Policy:
+    """A fresh policy, from the values of K_PARAMS or BLIND_K_PARAMS."""
+    name = params["k_policy"]
+    return _BLIND[name]() if name in _BLIND else Confidence(params["least_confidence"])

@@ -1,0 +1,188 @@
+"""Staged speculation: the draft model is drafted for itself, by prompt lookup or by a smaller model, to any depth.
+
+The one drafter that runs the engine: the same step over a smaller target. The inner rule is lossless, so every token is
+drawn from the draft model's own row, and that row is q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..accept import Verdict
+from ..draft import EMPTY, Draft, chain
+from ..draws import ACCEPT, DRAFT, FINAL, Draws
+from ..errors import SpecvizError
+from ..lm import CachedLM
+from ..rules.speculative_sampling import SpeculativeSampling
+from .base import CHAIN_RULES, Context, Drafter, Method, Models, Parts, Value, Whole, Work, names_in
+from .draft_model import ModelDrafter, fit
+from .policy import K_PARAMS, Constant, Policy, policy_of
+from .prompt_lookup import PromptLookup
+
+if TYPE_CHECKING:
+    from ..engine import Step
+
+LOOKUP = "prompt_lookup"
+MOST_ROUNDS = 64
+
+
+class StagedDrafter(Drafter):
+    """name, by: what the draft model and the one that drafts for it are called in the evidence."""
+
+    def __init__(
+        self, lm: CachedLM, name: str, inner: Drafter, by: str, inner_k: int, policy: Policy | None = None
+    ) -> None:
+        self._lm, self._name = lm, name
+        self._inner, self._by, self._inner_k = inner, by, inner_k
+        self._policy = policy or Constant()
+
+    @property
+    def work(self) -> Work:
+        return Work(self._lm.calls, self._lm.fed) + self._inner.work
+
+    def draft(self, context: Context, k: int) -> Draft:
+        k = self._policy.most(min(k, self._lm.context_limit - len(context.tokens)), context.tokens)
+        if k < 1 or any(token >= self._lm.vocab_size for token in self._lm.missing(context.tokens)):
+            return EMPTY
+        tokens, probs, logits, rounds, calls = [], [], [], [], {self._name: 0, self._by: 0}
+        for step in self._steps(context, k):
+            rows = [0, *(node + 1 for node in step.verdict.path)]  # where the emitted tokens were drawn
+            drawn = fit(step.logits[rows], context.vocab_size)
+            stop = self._stop(drawn, step.tokens)
+            tokens += step.tokens[:stop]
+            probs += _wide(step.probs[rows], context.vocab_size)[:stop]
+            logits += drawn[:stop]
+            rounds += [*step.draft.evidence.get("rounds", ()), self._round(step)]
+            inner = step.draft.evidence.get("calls", {self._by: step.draft_work.calls})
+            for name, count in (*inner.items(), (self._name, step.target_work.calls)):
+                calls[name] = calls.get(name, 0) + count
+            if stop is not None:
+                break
+        evidence = {"rounds": rounds[:MOST_ROUNDS], "calls": calls, **self._policy.evidence(k)}
+        return chain(tokens, probs, logits, evidence)
+
+    def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
+        self._policy.observe(draft, verdict)
+
+    def _steps(self, context: Context, k: int) -> Iterator[Step]:
+        """The draft model's own run for the next k tokens."""
+        from ..engine import Plan, speculate  # which reads the drafters' table first
+
+        lm = _Within(self._lm, context.vocab_size)
+        plan = Plan(lm, self._inner, SpeculativeSampling(), context.sampling, self._inner_k)
+        draws = InnerDraws(context.draws, len(context.tokens))
+        return speculate(context.tokens, lambda: plan, draws, max_new_tokens=k)
+
+    def _stop(self, logits: Tensor, tokens: Sequence[int]) -> int | None:
+        """How many of the drawn tokens the draft takes where the policy stops behind one of them; None where not."""
+        ids = torch.tensor(tokens)
+        stops = (place + 1 for place, row in enumerate(logits) if self._policy.stops(row, ids[place]))
+        return next(stops, None)
+
+    def _round(self, step: Step) -> dict[str, object]:
+        num_kept, num_judged = len(step.verdict.path), len(step.verdict.checks)
+        status = ["accepted"] * num_kept + ["rejected"] * (num_judged - num_kept)
+        status += ["ignored"] * (len(step.draft) - num_judged)
+        drafted = [{"id": token, "status": fate} for token, fate in zip(step.draft.tokens, status, strict=True)]
+        last, kind = {"id": step.verdict.token}, step.verdict.kind
+        return {"by": self._by, "for": self._name, "tokens": drafted, "last": last, "kind": kind}
+
+
+class InnerDraws(Draws):
+    """The draws of a run inside a draft: each has an address of its own among the DRAFT draws at the step's start.
+
+    So no two of them share one, whatever the depth, nor does a run that a later step starts at the same place.
+    """
+
+    def __init__(self, outer: Draws, start: int) -> None:
+        self._outer, self._start = outer, start
+
+    def uniform(self, role: str, position: int, node: int) -> float:
+        return self._outer.uniform(*self._address(role, position, node))
+
+    def below(self, threshold: Tensor, role: str, position: int, node: int) -> tuple[Tensor, Tensor]:
+        if threshold.ndim == 0:
+            return self._outer.below(threshold, *self._address(role, position, node))
+        pairs = [self.below(one, role, position + i, node + i) for i, one in enumerate(threshold)]
+        return torch.stack([u for u, _ in pairs]), torch.stack([passed for _, passed in pairs])
+
+    def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
+        if probs.ndim == 1:
+            return self._outer.sample(probs, *self._address(role, position, node))
+        return torch.stack([self.sample(row, role, position + i, node + i) for i, row in enumerate(probs)])
+
+    def _address(self, role: str, position: int, node: int) -> tuple[str, int, int]:
+        """(role, offset, node) as one number beyond the nodes of other drafts; three stages stay below 64 bits."""
+        offset = position - self._start
+        assert 0 <= offset < 1024, "a draft is far shorter"
+        return DRAFT, self._start, ((node + 2) * 1024 + offset) * 3 + (DRAFT, ACCEPT, FINAL).index(role)
+
+
+class _Within:
+    """The draft model as a target, without the ids that the outer one lacks."""
+
+    def __init__(self, lm: CachedLM, vocab_size: int) -> None:
+        self._lm = lm
+        self.vocab_size = min(lm.vocab_size, vocab_size)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._lm, name)
+
+    def forward(self, tokens: Sequence[int], draft: Draft = EMPTY) -> Tensor:
+        return fit(self._lm.forward(tokens, draft), self.vocab_size)
+
+
+def _wide(probs: Tensor, vocab_size: int) -> Tensor:
+    return torch.nn.functional.pad(probs, (0, vocab_size - probs.shape[-1]))
+
+
+def staged(parts: Parts, params: Mapping[str, Value]) -> Drafter:
+    """The draft model's drafter, and that one's, down to the last stage that is named."""
+    names = names_in(str(params["stages"]))
+    if LOOKUP in names[:-1]:
+        raise SpecvizError(f"stages must have {LOOKUP} at the end, as nothing drafts for it (got {', '.join(names)})")
+    inner_k = int(params["inner_k"])
+
+    def over(lm: CachedLM, name: str, below: Sequence[str], policy: Policy) -> Drafter:
+        if not below:
+            return ModelDrafter(lm)
+        if below[0] == LOOKUP:
+            inner: Drafter = PromptLookup(3, 1)
+        else:
+            inner = over(parts.others[below[0]].another(), below[0], below[1:], Constant())
+        return StagedDrafter(lm, name, inner, below[0], inner_k, policy)
+
+    return over(parts.draft.lm, parts.draft.name, names, policy_of(params))
+
+
+METHOD = Method(
+    name="staged",
+    title="Staged",
+    summary="The draft model is drafted for as well: something smaller proposes, the draft model checks, the target "
+    "checks what came out.",
+    caution=(
+        "Pays where one call of the draft model costs much and its text is easy to guess; with a draft model that is "
+        "small already, checking the guesses costs more than it saves."
+    ),
+    source="Spector and Ré, arXiv:2308.04623",
+    roles=("draft",),
+    params=(
+        Models(
+            "stages",
+            "who drafts for the draft model",
+            LOOKUP,
+            "prompt_lookup, or the name of a smaller model; more names, separated by commas, draft for the one before.",
+            kind="draft",
+            most=3,
+            beside=(LOOKUP,),
+        ),
+        Whole("inner_k", "inner K", 3, "How many tokens are proposed to the draft model at once.", 1, 16),
+        *K_PARAMS,
+    ),
+    rules=CHAIN_RULES,
+    build=staged,
+)

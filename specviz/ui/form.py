@@ -1,0 +1,91 @@
+"""The fields of the page: from their values to a request, from what a browser remembers back to them, and their lists.
+
+A value may come from anyone who reaches the server: nothing of it has been checked before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from specviz.controls import PACES
+from specviz.drafters import METHODS, method_named
+from specviz.drafters.base import Method, Models, Value, names_in
+from specviz.errors import SpecvizError
+from specviz.request import Request
+from specviz.ui.components import choice_of
+from specviz.ui.offer import Offer, as_value, model_choices, rule_choices
+
+
+def text_or_none(value: Any) -> str | None:
+    """A field's value, from a browser that nobody has checked, as a name."""
+    return value if isinstance(value, str) and value else None
+
+
+def draft_list(offer: Offer, target: str, method: Method, draft: str | None, **more: Any) -> Any:
+    """The list of draft models for a target and a method, with one of them chosen."""
+    return choice_of(offer.drafts_for(target, method), draft, value=draft, **more)
+
+
+def rule_list(method: Method, rule: str) -> Any:
+    """The list of rules that can judge the method's drafts; hidden where there is nothing to choose."""
+    return gr.update(choices=list(rule_choices(method)), value=rule, visible=len(method.rules) > 1)
+
+
+def model_list(param: Models, target: str, value: Any) -> Any:
+    """The list of a parameter that names models, with `value` chosen: a name, or a list of them."""
+    names = names_in(as_value(value) or "")
+    return choice_of(model_choices(param, target), *names, value=names if param.most > 1 else next(iter(names), None))
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The names of the fields in the order in which their values arrive; "method.param" for a method's own."""
+
+    names: tuple[str, ...]
+
+    def request(self, values: Sequence[Any]) -> tuple[Request, str]:
+        """The checked request and the pace. Raises SpecvizError."""
+        given = dict(zip(self.names, values, strict=True))
+        pace = given.pop("pace")
+        own = {name: value for name, value in given.items() if "." not in name}
+        method = method_named(own["method"])
+        return Request(**own, params=params_of(method, given)).checked(), pace
+
+    def models(self) -> dict[str, Models]:
+        """The fields whose values are names of further models, with what may stand there."""
+        params = {f"{name}.{param.name}": param for name, method in METHODS.items() for param in method.params}
+        return {name: params[name] for name in self.names if isinstance(params.get(name), Models)}
+
+    def remembered(self, given: Any, offer: Offer) -> list[Any]:
+        """Updates that put back what a browser remembers of the fields. Raises SpecvizError if it cannot be used."""
+        if not isinstance(given, dict) or set(given) != set(self.names):
+            raise SpecvizError("the fields have changed since they were remembered")
+        request, pace = self.request([given[name] for name in self.names])
+        if pace not in PACES or not is_offered(offer, request, given):
+            raise SpecvizError("what is remembered is not on offer any more")
+        lists = {name: model_list(param, request.target, given[name]) for name, param in self.models().items()}
+        lists |= fitting_lists(offer, request)
+        return [lists.get(name, given[name]) for name in self.names]
+
+
+def fitting_lists(offer: Offer, request: Request) -> dict[str, Any]:
+    """The lists that depend on target and method, with what the request has chosen in them."""
+    method = METHODS[request.method]
+    drafts = draft_list(offer, request.target, method, request.draft)
+    return {"draft": drafts, "rule": rule_list(method, request.rule)}
+
+
+def params_of(method: Method, given: Mapping[str, Any]) -> dict[str, Value]:
+    """The method's own parameters from all fields, as they were given."""
+    return {param.name: as_value(given[f"{method.name}.{param.name}"]) for param in method.params}
+
+
+def is_offered(offer: Offer, request: Request, given: Mapping[str, Any]) -> bool:
+    """Whether models, rule and the parameters of all methods can be chosen here. SpecvizError: a value out of range."""
+    models = [name for name in (request.target, request.draft) if name is not None]
+    fits = request.rule in METHODS[request.method].rules and all(map(offer.allows, models))
+    return fits and all(offer.allows_params(method, params_of(method, given)) for method in METHODS.values())

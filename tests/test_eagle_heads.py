@@ -1,0 +1,307 @@
+"""EAGLE heads: every layout says what the papers' formulas say, written out slowly here; what does not fit is refused.
+
+`eagle`, `eagle3` and `bundled_layout` make small random heads in exactly the layouts of the checkpoints.
+"""
+
+import json
+import math
+
+import pytest
+import torch
+from small_zoo import EAGLE
+from tiny_models import tiny
+
+from specviz.drafters.eagle_heads import Rows, read
+from specviz.errors import SpecvizError
+from specviz.models import LoadedModel
+from specviz.trace import ModelInfo
+from specviz.zoo.heads import build_head, head_settings, rotary_of
+
+HIDDEN = 16
+SIZES = {"hidden_size": HIDDEN, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
+ATTENTION = {"q": HIDDEN, "k": HIDDEN // 2, "v": HIDDEN // 2}
+
+
+def loaded(model, name="big"):
+    """A model as the library hands it out, but for its tokenizer."""
+    size = model.get_output_embeddings().weight.shape[0]
+    info = ModelInfo(name, None, 0, str(model.dtype).removeprefix("torch."), "cpu", size, 256, "")
+    return LoadedModel(name, model, None, info, None)
+
+
+def target_of(layers=2, vocab_size=12, dtype=torch.float64, **config):
+    return loaded(tiny("llama", vocab_size=vocab_size, layers=layers, hidden=HIDDEN, seed=3, **config).to(dtype))
+
+
+def eagle(target, *, bias=True, qkv_bias=False, table=None, seed=5):
+    """(config, state) as the public EAGLE-1 and -2 checkpoints have them; table: their copy of the embeddings."""
+    random = _random(seed)
+    state = {"fc.weight": random(HIDDEN, 2 * HIDDEN), **_layer("layers.0.", HIDDEN, random)}
+    state |= {"fc.bias": random(HIDDEN)} if bias else {}
+    state |= {} if table is None else {"embed_tokens.weight": table}
+    if qkv_bias:
+        state |= {f"layers.0.self_attn.{name}_proj.bias": random(size) for name, size in ATTENTION.items()}
+    config = {**SIZES, "num_hidden_layers": 1, "vocab_size": target.info.vocab_size, "bias": bias}
+    return {**config, "rms_norm_eps": 1e-5, "rope_theta": 500.0, "hidden_act": "silu", "qkv_bias": qkv_bias}, state
+
+
+def eagle3(target, ids, *, seed=6):
+    """(config, state) as the public EAGLE-3 checkpoints have them; ids: the target's that the head can propose."""
+    random = _random(seed)
+    norms = ("midlayer.hidden_norm.weight", "midlayer.input_layernorm.weight", "norm.weight")
+    state = {"fc.weight": random(HIDDEN, 3 * HIDDEN), **_layer("midlayer.", 2 * HIDDEN, random)}
+    state |= {name: 1 + random(HIDDEN) for name in norms} | {"lm_head.weight": random(len(ids), HIDDEN)}
+    state |= {"d2t": torch.tensor(ids) - torch.arange(len(ids))}
+    state |= {"t2d": torch.isin(torch.arange(target.info.vocab_size), torch.tensor(ids))}
+    config = {**SIZES, "num_hidden_layers": 1, "vocab_size": target.info.vocab_size, "draft_vocab_size": len(ids)}
+    return {**config, "rms_norm_eps": 1e-5, "rope_theta": 500.0, "hidden_act": "silu", "pad_token_id": 0}, state
+
+
+def bundled_layout(model, seed=0):
+    """(config, state, the zoo's own head), random."""
+    torch.manual_seed(seed)
+    head = build_head(EAGLE, model).to(model.dtype).eval()
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter.data, std=0.3)
+    return head_settings(head), head.state_dict(), head
+
+
+def _random(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return lambda *shape: 0.4 * torch.randn(*shape, generator=generator)
+
+
+def _layer(prefix, width, random):
+    state = {f"{prefix}self_attn.{name}_proj.weight": random(size, width) for name, size in ATTENTION.items()}
+    state[f"{prefix}self_attn.o_proj.weight"] = random(HIDDEN, HIDDEN)
+    state |= {f"{prefix}mlp.{name}_proj.weight": random(SIZES["intermediate_size"], HIDDEN) for name in ("gate", "up")}
+    state[f"{prefix}mlp.down_proj.weight"] = random(HIDDEN, SIZES["intermediate_size"])
+    return state | {f"{prefix}post_attention_layernorm.weight": 1 + random(HIDDEN)}
+
+
+class SlowHead:
+    """The papers' formulas, a row at a time, in float64. A chain of (feature, token) pairs -> the last next feature."""
+
+    def __init__(self, config, state, target):
+        self.config, self.is_third = config, "midlayer.hidden_norm.weight" in state
+        self.state = {name: tensor.double() for name, tensor in state.items()}
+        self.prefix = "midlayer." if self.is_third else "layers.0."
+        self.target = target
+        table = self.state.get("embed_tokens.weight")
+        self.table = target.model.get_input_embeddings().weight.double() if table is None else table
+
+    def fuse(self, states):
+        return states.double() @ self.state["fc.weight"].T if self.is_third else states.double()
+
+    def next_feature(self, features, tokens):
+        """features [n, H], tokens: n ids, of which the i-th follows the i-th feature and stands at position i+1."""
+        inputs = [self._input(*pair) for pair in zip(features, tokens, strict=True)]
+        keys, values = ([self._project(name, row) for row in inputs] for name in "kv")
+        keys = [[_rotated(part, i, self.config["rope_theta"]) for part in row] for i, row in enumerate(keys)]
+        query = [_rotated(part, len(inputs) - 1, self.config["rope_theta"]) for part in self._project("q", inputs[-1])]
+        mixed = []
+        for head, part in enumerate(query):
+            group = head // 2
+            weights = torch.stack([part @ row[group] / math.sqrt(len(part)) for row in keys]).softmax(0)
+            mixed.append(sum(weight * row[group] for weight, row in zip(weights, values, strict=True)))
+        residual = features[-1] if self.is_third else inputs[-1]
+        hidden = residual + self._matrix("self_attn.o_proj") @ torch.cat(mixed)
+        normed = self._normed(hidden, f"{self.prefix}post_attention_layernorm")
+        gate = self._matrix("mlp.gate_proj") @ normed
+        return hidden + self._matrix("mlp.down_proj") @ (gate * gate.sigmoid() * (self._matrix("mlp.up_proj") @ normed))
+
+    def logits(self, feature):
+        """Over the target's ids; -inf for what the head cannot propose."""
+        if not self.is_third:
+            return self.target.model.get_output_embeddings().weight.double() @ feature
+        rows = self.state["lm_head.weight"] @ self._normed(feature, "norm")
+        wide = torch.full((self.target.info.vocab_size,), -math.inf, dtype=torch.float64)
+        for own, row in enumerate(rows):
+            wide[own + int(self.state["d2t"][own])] = row
+        return wide
+
+    def _input(self, feature, token):
+        embedded = self.table[token]
+        if self.is_third:
+            normed = self._normed(embedded, "midlayer.input_layernorm")
+            return torch.cat([normed, self._normed(feature, "midlayer.hidden_norm")])
+        return self.state["fc.weight"] @ torch.cat([embedded, feature]) + self.state.get("fc.bias", 0)
+
+    def _project(self, name, row):
+        bias = self.state.get(f"{self.prefix}self_attn.{name}_proj.bias", 0)
+        return (self._matrix(f"self_attn.{name}_proj") @ row + bias).split(HIDDEN // SIZES["num_attention_heads"])
+
+    def _matrix(self, name):
+        return self.state[f"{self.prefix}{name}.weight"]
+
+    def _normed(self, row, name):
+        return row / (row.square().mean() + self.config["rms_norm_eps"]).sqrt() * self.state[f"{name}.weight"]
+
+
+def _rotated(part, position, theta):
+    half = len(part) // 2
+    angles = torch.tensor([position * theta ** (-i / half) for i in range(half)], dtype=torch.float64)
+    turned = torch.complex(part[:half], part[half:]) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat([turned.real, turned.imag])
+
+
+def texts(length, vocab_size, seed=1):
+    return torch.randint(vocab_size, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+LAYOUTS = {
+    "EAGLE": lambda target: eagle(target),
+    "EAGLE, no bias": lambda target: eagle(target, bias=False),
+    "EAGLE, biased attention": lambda target: eagle(target, qkv_bias=True),
+    "EAGLE, another table": lambda target: eagle(target, table=_random(8)(target.info.vocab_size, HIDDEN)),
+    "EAGLE-3": lambda target: eagle3(target, [1, 2, 5, 7, 11]),
+    "EAGLE-3, all tokens": lambda target: eagle3(target, list(range(12))),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_says_what_the_formulas_say(name):
+    target = target_of(layers=8)
+    config, state = LAYOUTS[name](target)
+    head, slow = read(config, state, target)[0], SlowHead(config, state, target)
+    tokens = texts(6, 12)
+    states = _random(9)(6, HIDDEN * (3 if slow.is_third else 1)).double()
+    features = head.fuse(states)
+    got = head(features, torch.tensor(tokens), torch.arange(1, 7), Rows(), None)
+    expected = [slow.next_feature(slow.fuse(states)[:n], tokens[:n]) for n in range(1, 7)]
+    torch.testing.assert_close(got, torch.stack(expected), rtol=1e-5, atol=1e-5)  # the norms count in float32
+    said = torch.stack([slow.logits(row) for row in expected])
+    torch.testing.assert_close(head.logits(got), said, rtol=1e-5, atol=1e-5)
+
+
+def test_the_bundled_layout_says_what_the_head_that_was_trained_says():
+    target = target_of(dtype=torch.float32)
+    config, state, trained = bundled_layout(target.model)
+    head = read(config, state, target)[0]
+    features, tokens = _random(2)(9, HIDDEN), torch.tensor(texts(9, 12))
+    wide = torch.cat([features, features[:1]])[None]  # rotary_of counts from the tokens read: 1, 2, ...
+    angles = tuple(part[:, :9] for part in rotary_of(target.model, wide))
+    expected = trained(features[None], target.model.model.embed_tokens(tokens)[None], angles)[0]
+    got = head(features, tokens, torch.arange(1, 10), Rows(), None)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["EAGLE", "EAGLE-3"])
+def test_reading_bit_by_bit_is_reading_at_once(name):
+    target = target_of(layers=8)
+    head = read(*LAYOUTS[name](target), target)[0]
+    features, tokens, rows = _random(2)(90, HIDDEN).double(), torch.tensor(texts(90, 12)), Rows()
+    whole = head(features, tokens, torch.arange(90), Rows(), None)
+    pieces, start = [], 0
+    for size in (1, 3, 60, 1, 25):  # more rows than there is room for at first
+        part = slice(start, start + size)
+        pieces.append(head(features[part], tokens[part], torch.arange(90)[part], rows, None))
+        start += size
+    torch.testing.assert_close(torch.cat(pieces), whole, rtol=0, atol=1e-12)
+
+
+def test_eagle_3_reads_what_goes_into_three_layers_of_the_target():
+    target = target_of(layers=9)
+    head = read(*eagle3(target, [1, 2, 3]), target)[0]
+    entering = {}
+    layers = target.model.model.layers
+    for number in (2, 9 // 2, 9 - 3):
+        layers[number].register_forward_pre_hook(lambda _, inputs, number=number: entering.update({number: inputs[0]}))
+    lm = target.cached_lm()
+    lm.capture(head.hidden_layers)
+    lm.forward([1, 2, 3, 4])
+    expected = torch.cat([entering[number][0] for number in (2, 4, 6)], dim=-1)
+    assert torch.equal(lm.hidden([1, 2, 3, 4, 5]), expected)
+
+
+def test_the_report_names_what_was_used_and_what_was_not():
+    target = target_of(layers=8)
+    config, state = eagle3(target, [1, 2, 3])
+    report = read(config, {**state, "layers.1.extra": torch.zeros(1)}, target)[1]
+    assert (set(report.used), report.unused, report.missing) == (set(state), ("layers.1.extra",), ())
+
+
+def test_the_report_names_what_is_missing():
+    target = target_of()
+    config, state = eagle(target)
+    state.pop("fc.bias")
+    assert read(config, state, target)[1].missing == ("fc.bias",)
+
+
+def test_a_copy_of_the_targets_table_is_not_kept_twice():
+    target = target_of()
+    own = target.model.get_input_embeddings().weight
+    same, other = (read(*eagle(target, table=table), target)[0] for table in (own.clone(), own + 1))
+    assert same.embed_tokens is None
+    assert other.embed_tokens is not None
+
+
+def test_the_angles_stay_exact_in_half_precision():
+    target = target_of(dtype=torch.bfloat16)
+    head = read(*eagle(target), target)[0]
+    assert {parameter.dtype for parameter in head.parameters()} == {torch.bfloat16}
+    assert head.rotary.inv_freq.dtype == torch.float32
+
+
+def test_the_head_holds_nothing_that_holds_the_target():
+    target = target_of()
+    head = read(*eagle(target), target)[0]
+    assert all(module is not target.model for module in head.modules())
+    assert set(head.state_dict()) == set(eagle(target)[1])
+
+
+def with_config(**values):
+    return lambda config, state: config.update(values)
+
+
+def with_tensor(name, tensor):
+    return lambda config, state: state.update({name: tensor})
+
+
+REFUSED = {
+    "another hidden size": (with_config(hidden_size=32), "hidden size must be 16"),
+    "another vocabulary": (with_config(vocab_size=13), "vocabulary must have 12"),
+    "two layers": (with_config(num_hidden_layers=2), "one layer"),
+    "another activation": (with_config(hidden_act="gelu"), "silu"),
+    "no number": (with_config(num_attention_heads="four"), "num_attention_heads .*four"),
+    "nothing": (with_config(intermediate_size=None), "intermediate_size"),
+    "far too large": (with_config(intermediate_size=10**12), "intermediate_size"),
+    "true": (with_config(num_key_value_heads=True), "num_key_value_heads"),
+    "odd groups": (with_config(num_key_value_heads=3), "multiple"),
+    "odd size of a head": (with_config(head_dim=5), "even"),
+    "a strange angle": (with_config(rope_theta="fast"), "config.json"),
+    "an unknown scaling": (with_config(rope_scaling={"type": "sideways"}), "config.json"),
+    "another shape": (with_tensor("fc.weight", torch.zeros(3, 3)), "fc.weight must be of the shape 16 x 48"),
+    "its own layers": (with_config(eagle_aux_hidden_state_layer_ids=[1, 2, 3]), "the layers .2, 4, 5. "),
+    "its own layers, inside": (with_config(eagle_config={"eagle_aux_hidden_state_layer_ids": [0]}), "names .0."),
+    "d2t too far": (with_tensor("d2t", torch.tensor([0, 0, 99])), "d2t must lead"),
+    "d2t twice the same": (with_tensor("d2t", torch.tensor([1, 0, 0])), "d2t must lead"),
+    "d2t of decimals": (with_tensor("d2t", torch.zeros(3)), "d2t must hold whole"),
+    "t2d marks others": (with_tensor("t2d", torch.arange(12) > 3), "disagree"),
+    "no d2t": (lambda config, state: state.pop("d2t"), "lacks d2t"),
+    "a small table": (with_tensor("embed_tokens.weight", torch.zeros(4, HIDDEN)), "embed_tokens.weight must hold"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused_in_words(name):
+    target = target_of(layers=8)
+    config, state = eagle3(target, [1, 2, 3])
+    change, words = REFUSED[name]
+    change(config, state)
+    with pytest.raises(SpecvizError, match=words):
+        read(json.loads(json.dumps(config)), state, target)
+
+
+@pytest.mark.parametrize("named", [[2, 4, 6], [1, 3, 5]], ids=["before", "behind"])
+def test_the_papers_layers_may_be_named_by_the_layer_before_or_behind(named):
+    target = target_of(layers=9)
+    config, state = eagle3(target, [1, 2, 3])
+    head = read({**config, "eagle_config": {"eagle_aux_hidden_state_layer_ids": named}}, state, target)[0]
+    assert head.hidden_layers == (2, 4, 6)
+
+
+def test_eagle_3_needs_three_different_layers():
+    target = target_of(layers=6)
+    with pytest.raises(SpecvizError, match="7 or more layers"):
+        read(*eagle3(target, [1, 2, 3]), target)
