@@ -13,7 +13,7 @@ from torch import Tensor
 from .device import exact_dtype, to_host
 from .draft import ROOT, Draft
 from .draws import FINAL, Draws
-from .sampling import refuse_nan
+from .sampling import TARGET, refuse_nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,5 +129,5 @@ def draw_last(row: Tensor, draws: Draws, position: int) -> int:
     token = draws.sample(row, FINAL, position, ROOT)
     wide = exact_dtype(row.device)
     token, total = to_host(torch.stack([token.to(wide), row.sum(dtype=wide)])).tolist()
-    refuse_nan([total], "target")
+    refuse_nan([total], TARGET)
     return int(token)

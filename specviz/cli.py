@@ -66,7 +66,7 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", required=True, help="the text to go on with; - reads standard input")
     _add_pair(parser)
-    parser.add_argument("--k", type=_positive, default=4, help="tokens drafted per step (default: %(default)s)")
+    parser.add_argument("--k", type=_positive, help=f"tokens drafted per step (default: {command.K})")
     parser.add_argument("--method", default="draft_model", help="how to draft (default: %(default)s)")
     parser.add_argument("--rule", default=None, help="how drafts are judged (default: the method's own rule)")
     parser.add_argument("--temperature", type=float, default=1.0)
@@ -117,11 +117,12 @@ def _run(options: argparse.Namespace) -> int:
     from .drafters import method_named
     from .request import Request
 
-    fields = ("target", "draft", "method", "rule", "k", "temperature", "top_k", "top_p")
+    fields = ("target", "draft", "method", "rule", "temperature", "top_k", "top_p")
     fields += ("seed", "max_new_tokens", "chat")
     prompt = _standard_input() if options.prompt == "-" else options.prompt
     params = method_named(options.method).read(options.param)
-    request = Request(prompt=prompt, params=params, **{name: getattr(options, name) for name in fields})
+    k = command.k_of(options)
+    request = Request(prompt=prompt, params=params, k=k, **{name: getattr(options, name) for name in fields})
     run = session.open_run(request)
     try:
         _print_events(event for event in run.events() if not isinstance(event, session.Status))

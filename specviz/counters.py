@@ -14,6 +14,7 @@ from specviz.trace import Event, Footer, Scores, Step
 
 PHASES = ("draft_ms", "verify_ms", "accept_ms", "record_ms", "wait_ms", "total_ms")
 Z_95 = 1.959963984540054
+KEPT, REFUSED = "kept", "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,9 @@ class Counters:
         self.statuses = dict.fromkeys(("accepted", "rejected", "ignored", "scratch"), 0)
         self.kinds = dict.fromkeys(("accepted", "resampled", "bonus", "plain"), 0)
         self.num_truncated = 0
+        self.num_graded = self.num_graded_kept = 0  # whole reasoning steps
+        self.num_lossy = 0
+        self.lossy_spans: list[list[int]] = []  # [first, last] of the steps under a lossy rule
         self.calls = {"target": 0, "draft": 0}
         self.times_ms = dict.fromkeys(PHASES, 0.0)
         self.drafted_to: list[int] = []  # steps whose draft reached this depth
@@ -85,10 +89,23 @@ class Counters:
             if position.child is not None and position.overlap is not None:
                 self.overlap_sum += position.overlap
                 self.num_overlaps += 1
+        self._add_promise(step)
         settings = step.settings
         law = (settings.target, settings.temperature, settings.top_k, settings.top_p)
         self.law_changed = self.law_changed or self._law not in (None, law)
         self._law = law
+
+    def _add_promise(self, step: Step) -> None:
+        verdict = grade_of(step)
+        self.num_graded += verdict in (KEPT, REFUSED)
+        self.num_graded_kept += verdict == KEPT
+        if step.settings.lossless:
+            return
+        self.num_lossy += 1
+        if self.lossy_spans and self.lossy_spans[-1][1] == self.num_steps - 2:
+            self.lossy_spans[-1][1] += 1
+        else:
+            self.lossy_spans.append([self.num_steps - 1] * 2)
 
     def _add_draft(self, step: Step) -> None:
         reached, kept, judged = 0, 0, set()
@@ -105,6 +122,10 @@ class Counters:
         _count(self.drafted_to, range(reached))
         _count(self.accepted_to, range(kept))
         _count(self.judged_at, (depth - 1 for depth in judged))
+
+    @property
+    def is_lossy_in_part(self) -> bool:
+        return 0 < self.num_lossy < self.num_steps
 
     @property
     def num_drafted(self) -> int:
@@ -127,6 +148,12 @@ class Counters:
         """The rates of depth 1, 2, ... down to the deepest draft, or to `deepest`."""
         columns = islice(zip_longest(self.accepted_to, self.drafted_to, self.judged_at, fillvalue=0), deepest)
         return [_depth_rates(depth, *counts) for depth, counts in enumerate(columns, start=1)]
+
+
+def grade_of(step: Step) -> str:
+    """What became of the whole reasoning step that was drafted: KEPT, REFUSED, or "" where none was graded."""
+    verdict = step.evidence.get("verdict")
+    return verdict if verdict in (KEPT, REFUSED) and "threshold" in step.evidence else ""
 
 
 def _count(counts: list[int], indices: Iterable[int]) -> None:

@@ -46,6 +46,7 @@ STEP_COLUMNS: Mapping[str, str] = {
     "top_p": "top-p in force",
     "method": "method in force",
     "rule": "rule in force",
+    "lossless": "whether that rule follows the target's own odds",
     "target": "target model in force",
     "draft_model": "draft model in force",
     "changed": "names of the settings changed before the step, joined by commas",
@@ -117,7 +118,7 @@ def _step_row(step: Step) -> dict[str, Any]:
     statuses = [token.status for token in step.draft]
     counts = {name: statuses.count(name) for name in ("accepted", "rejected", "ignored", "scratch")}
     models = ("target", "draft")
-    own = ("k", "temperature", "top_k", "top_p", "method", "rule", "target", "draft_model")
+    own = ("k", "temperature", "top_k", "top_p", "method", "rule", "lossless", "target", "draft_model")
     return {
         "step": step.index,
         "at_ms": step.at_ms,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from .catalog import without_format
 from .drafters import eagle_heads, medusa_heads
 from .errors import SpecvizError
 from .fetch import Progress, fetch_heads, find, head_files, unwatched
@@ -49,6 +50,8 @@ def load_heads(
     """
     if kind not in KINDS:
         raise SpecvizError(f"heads must be of the kind {' or '.join(KINDS)} (got {kind!r:.40})")
+    if without_format(name) != name:
+        raise SpecvizError(f"draft heads are held as their file holds them: leave out the ending (got {name!r:.100})")
     allow_any = settings().allow_any_model if library is None else library.allow_any
     source = find(name, allow_any=allow_any)
     key = (kind, source.key)

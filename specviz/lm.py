@@ -77,8 +77,14 @@ class CachedLM:
         """A reader that runs only these layers, by their numbers from 0, and then the model's own last norm and head.
 
         It reads behind this reader's rows of the text and keeps none of its own from one text to the next. Raises
-        SpecvizError for a model whose layers cannot be told apart.
+        SpecvizError for a model whose layers cannot be told apart or lie on several devices.
         """
+        places = set((getattr(self.model, "hf_device_map", None) or {}).values())
+        if len(places) > 1:
+            raise SpecvizError(
+                "some layers of the target cannot be run alone where it is spread over several devices "
+                f"({', '.join(sorted(map(str, places)))}); choose another method or a target that fits on one"
+            )
         return _ExitLM(self, layers)
 
     def missing(self, tokens: Sequence[int]) -> Sequence[int]:
@@ -148,7 +154,7 @@ class CachedLM:
         if tokens is self._text:
             common = min(self._num_rows, limit)
         else:
-            common = _common_prefix(self._text, tokens, min(self._num_rows, limit))
+            common = common_prefix(self._text, tokens, min(self._num_rows, limit))
         kept = _spelled(self._tail, self._tail_parents, tokens, common, limit) if common == self._num_rows else []
         self._keep(common, kept)
         self._text, self._num_rows = tokens, common + len(kept)
@@ -268,10 +274,19 @@ def _windows(config) -> dict[str, int | None]:
     return {kind: window if kind == "sliding_attention" else None for kind in dict.fromkeys(kinds)}
 
 
-def _common_prefix(known: Sequence[int], tokens: Sequence[int], limit: int) -> int:
-    if list(known[:limit]) == list(tokens[:limit]):
-        return limit
-    return next(i for i in range(limit) if known[i] != tokens[i])
+def common_prefix(known: Sequence[int], tokens: Sequence[int], limit: int) -> int:
+    """How many of the first `limit` tokens, which both have, are the same from the start on.
+
+    Slices are compared and halved: a few short operations in Python, however long the texts are.
+    """
+    same, end = 0, limit
+    while same < end:
+        middle = end if end == limit else (same + end + 1) // 2
+        if list(known[same:middle]) == list(tokens[same:middle]):
+            same = middle
+        else:
+            end = middle - 1
+    return same
 
 
 def _spelled(tail: Sequence[int], parents: Sequence[int], tokens: Sequence[int], start: int, limit: int) -> list[int]:

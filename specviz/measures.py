@@ -32,6 +32,8 @@ __all__ = [
 ONE_PATH = "of a tree one path at most can be kept, so this falls as it grows wider; see tokens per target call"
 SIBLINGS = "in a tree several tokens are tried for one place; see tokens per target call and acceptance by depth"
 NOTHING_DRAFTED = "no token was drafted"
+GRADED = "the target judged whole reasoning steps, no single token; see reasoning steps kept"
+MOST_SPANS = 3
 NO_STEPS = "no step was made"
 
 
@@ -43,7 +45,8 @@ class Undefined(Exception):
 class Metric:
     """How a number is called, computed and written; `unit` is one of the keys of _SPELL, `also` other tools' names.
 
-    on_trees: what a reader must know of it where drafts had branches.
+    on_trees, on_graded, on_lossy: what a reader must know of it where drafts had branches, where whole reasoning steps
+    were judged, where any step was made under a lossy rule.
     """
 
     label: str
@@ -52,6 +55,8 @@ class Metric:
     unit: str = "number"
     also: str = ""
     on_trees: str = ""
+    on_graded: str = ""
+    on_lossy: bool = False
 
     def spell(self, value: Any) -> str:
         """The value as a person reads it; "n/a" for None."""
@@ -60,8 +65,13 @@ class Metric:
         return _SPELL.get(self.unit, str)(value)
 
     def note(self, counters: Counters) -> str:
-        """`on_trees` where it matters, else nothing."""
-        return self.on_trees if counters.num_trees else ""
+        """What must be known of it here, or nothing."""
+        words = (
+            self.on_trees if counters.num_trees else "",
+            self.on_graded if counters.num_graded else "",
+            lossy_words(counters) if self.on_lossy else "",
+        )
+        return "; ".join(filter(None, words))
 
 
 _SPELL: dict[str, Callable[[Any], str]] = {
@@ -75,6 +85,17 @@ _SPELL: dict[str, Callable[[Any], str]] = {
     "depths": lambda rows: " ".join(f"{100 * row['joint']:.0f} %" for row in rows),
     "times": lambda times: ", ".join(f"{phase.removesuffix('_ms')} {value:.0f}" for phase, value in times.items()),
 }
+
+
+def lossy_words(counters: Counters) -> str:
+    """Whether a lossy rule wrote any of it: "lossy", "lossy in part (steps 1-12)", or nothing."""
+    if not counters.is_lossy_in_part:
+        return "lossy" if counters.num_lossy else ""
+    spans = [
+        f"{first + 1:,}" if first == last else f"{first + 1:,}–{last + 1:,}" for first, last in counters.lossy_spans
+    ]
+    shown = ", ".join(spans[:MOST_SPANS]) + (" …" if len(spans) > MOST_SPANS else "")
+    return f"lossy in part (step{'s' if counters.num_lossy > 1 else ''} {shown})"
 
 
 def _over(numerator: float, denominator: float, why_not: str) -> float:
@@ -123,6 +144,8 @@ def _speedup(c: Counters) -> float:
         raise Undefined("the target model or the sampling changed during the run")
     if c.footer and c.footer.extra.get("shared_engine"):
         raise Undefined("the run shared the engine with others")
+    if c.num_steps and not c.num_drafting_steps and not c.calls["draft"]:
+        raise Undefined("nothing was drafted: there is nothing to compare")
     baseline = c.footer.baseline if c.footer else None
     if baseline is None:
         raise Undefined("the speed without a draft was not measured in this session")
@@ -142,11 +165,12 @@ METRICS: dict[str, Metric] = {
         lambda c: _over(c.statuses["accepted"], c.num_judged, "no drafted token was judged"),
         "percent",
         on_trees=SIBLINGS,
+        on_graded=GRADED,
     ),
     "speedup": Metric(
-        "speedup, measured here", "tokens/s / tokens/s without a draft, same session", _speedup, "factor"
+        "speedup, measured here", "tokens/s / tokens/s without a draft, same session", _speedup, "factor", on_lossy=True
     ),
-    "tokens_per_s": Metric("tokens/s", "emitted / sum of (total - waiting) time", _speed, "speed"),
+    "tokens_per_s": Metric("tokens/s", "emitted / sum of (total - waiting) time", _speed, "speed", on_lossy=True),
     "draft_tokens_used": Metric(
         "draft tokens used",
         "accepted / drafted; falls as K rises, the draft being the same",
@@ -188,7 +212,20 @@ METRICS: dict[str, Metric] = {
         "mean of sum min(p, q) over judged positions; biased low when K is small",
         lambda c: _over(c.overlap_sum, c.num_overlaps, "no judged position has one drafted token with q"),
     ),
+    "reasoning_steps_kept": Metric(
+        "reasoning steps kept",
+        "kept whole / graded by the target",
+        lambda c: _over(c.num_graded_kept, c.num_graded, "no reasoning step was graded"),
+        "percent",
+    ),
     "steps": Metric("steps", "draft-verify rounds", lambda c: c.num_steps, "count"),
+    "lossy_steps": Metric(
+        "lossy steps",
+        "steps under a rule that does not follow the target's own odds",
+        lambda c: c.num_lossy,
+        "count",
+        on_lossy=True,
+    ),
     "drafted": Metric(
         "drafted",
         "accepted + rejected + not judged",

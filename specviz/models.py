@@ -442,7 +442,7 @@ def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
     shown = "; ".join(f"id {token}: {target.text.label(token)!r} and {draft.text.label(token)!r}" for token in examples)
     raise SpecvizError(
         f"{draft.name} cannot draft for {target.name}: their vocabularies differ ({shown}). Choose a draft model of "
-        "the target's own family, or a method that needs no draft model"
+        "the target's own family, a method that needs no draft model, or the method cross_vocabulary"
     )
 
 

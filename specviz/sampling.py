@@ -42,13 +42,24 @@ class Sampling:
         return wide.softmax(-1)
 
 
-def refuse_nan(values: Iterable[float], role: str) -> None:
-    """Raises SpecvizError if one of the probabilities (or sums of them) that came to the host is not a number."""
-    if any(math.isnan(value) for value in values):
-        raise SpecvizError(
-            f"the {role} model returned not-a-number instead of probabilities; "
-            "its weights are damaged or overflow in this number format (try float32)"
+TARGET, DRAFT_MODEL, HEADS = "the target model", "the draft model", "the draft heads"
+
+
+class NotANumber(SpecvizError):
+    """who: what gave not-a-number where a probability should stand, in words."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__(
+            f"{who} returned not-a-number instead of probabilities: weights or settings are damaged, or too large for "
+            "this number format (try float32)"
         )
+        self.who = who
+
+
+def refuse_nan(values: Iterable[float], who: str) -> None:
+    """Raises NotANumber if one of the probabilities (or sums of them) that came to the host is not a number."""
+    if any(math.isnan(value) for value in values):
+        raise NotANumber(who)
 
 
 def _keep_nucleus(logits: Tensor, top_p: float) -> Tensor:

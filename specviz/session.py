@@ -445,5 +445,6 @@ def _in_words(error: Exception, cast: Cast, num_tokens: int) -> str:
 
 def open_run(request: Request, *, bench: Workbench | None = None, pace: str = "full", may_cut: bool = False) -> Run:
     """A run that has not begun; iterate its `events()`."""
-    drafts, targets = tuple(catalog.drafts_for(request.target)), tuple(catalog.targets())
+    suiting = (*catalog.drafts_for(request.target), *catalog.drafts_for(request.target, foreign=True))
+    drafts, targets = tuple(dict.fromkeys(suiting)), catalog.targets()
     return Run(request, bench or workbench(), pace=pace, drafts=drafts, targets=targets, may_cut=may_cut)

@@ -16,18 +16,24 @@ from .machine import environment
 from .request import Request
 from .session import Workbench, baseline_key
 
-NUM_TOKENS, REPEATS = 64, 3
+NUM_TOKENS, REPEATS = 64, 5
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """done, total: runs made. The rest stands when they are equal: medians of tokens/s, and their ratio."""
+    """done, total: runs made. The rest stands when they are equal: medians of tokens/s, and their ratio.
+
+    instead: why that ratio says nothing, in words; empty where it does. ratios: the smallest and the largest one of a
+    run to the run without a draft before it.
+    """
 
     done: int
     total: int
     baseline_tokens_per_s: float = 0.0
     tokens_per_s: float = 0.0
     note: str = ""
+    instead: str = ""
+    ratios: tuple[float, float] = (0.0, 0.0)
 
     @property
     def speedup(self) -> float:
@@ -44,17 +50,32 @@ def measuring(request: Request, bench: Workbench) -> Generator[Speed, None, None
     job, contenders = _job(cast, request), _contenders(cast, request)
     total = (REPEATS + 1) * len(contenders)
     rates: list[list[float]] = [[] for _ in contenders]
+    is_shared = False
     for done in range(total):
         yield Speed(done, total)
         rates[done % len(contenders)].append(contenders[done % len(contenders)](job).tokens_per_s)
-    baseline, speed = (statistics.median(measured[1:]) for measured in rates)  # the first round warms up
+        is_shared |= len(bench.engine) > 1
+    alone, own = (measured[1:] for measured in rates)  # the first round warms up
+    baseline, speed = statistics.median(alone), statistics.median(own)
+    ratios = [mine / others for mine, others in zip(own, alone, strict=True)]
+    between = min(ratios), max(ratios)
     bench.baselines[baseline_key(cast.settings)] = {
         "tokens_per_s": round(baseline, 3),
         "num_tokens": job.num_tokens,
         "environment": environment(cast.plan.target.device),
     }
     note = f"median of {REPEATS} alternated runs of {job.num_tokens} tokens, warmed up, each alone on the engine"
-    yield Speed(total, total, baseline, speed, note)
+    yield Speed(total, total, baseline, speed, note, _instead(request, between, is_shared), between)
+
+
+def _instead(request: Request, between: tuple[float, float], is_shared: bool) -> str:
+    """What is said in place of a ratio that says nothing."""
+    low, high = between
+    if request.method == "none":
+        return "nothing to compare: without a draft this is the measure itself"
+    if is_shared:
+        return "under load: others used the engine meanwhile, so no speedup"
+    return "" if low > 1 or high < 1 else f"no clear difference: {low:.2g}× to {high:.2g}×"
 
 
 def measure(request: Request, bench: Workbench) -> Speed:

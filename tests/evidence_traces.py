@@ -86,7 +86,7 @@ def staged() -> trace.Trace:
     told = {
         "rounds": [
             {
-                "by": "prompt lookup",
+                "by": "prompt_lookup",
                 "for": "fable-draft-tiny",
                 "tokens": first,
                 "last": token(4),
@@ -138,6 +138,18 @@ def reasoning() -> trace.Trace:
     return one("reasoning", chain(4), {0, 1, 2, 3}, told, "fable-draft", changed=changed, point_mass=True)
 
 
+def refused() -> trace.Trace:
+    """A reasoning step that was refused, one step of the target's own, and a reasoning step that was kept."""
+    graded = {"threshold": -0.1, "judged_by": "mean_logprob"}
+    first = {**graded, "verdict": "refused", "grade": -1.078, "tokens": 13, "step": {"text": "Two foxes are three."}}
+    waiting = {**graded, "verdict": "waiting", "grade": None, "tokens": 0, "step": {"text": ""}}
+    last = {**first, "verdict": "kept", "grade": -5.436e-05, "tokens": 4}
+    made = traces.Builder(seed=3)
+    changed = {"method": "reasoning", "rule": "graded", "lossless": False, "k": 48}
+    made.chain(0, 0, changed=changed, evidence=first).chain(0, 0, evidence=waiting)
+    return made.chain(4, 4, evidence=last, point_mass=True).finish()
+
+
 def mtp() -> trace.Trace:
     return one("mtp", chain(2), {0}, {"modules": 2, "k": 2, "policy": "confidence"})
 
@@ -145,6 +157,7 @@ def mtp() -> trace.Trace:
 ALL = {
     make.__name__: make
     for make in (
-        tree, wide_tree, medusa, eagle, lookup, early_exit, staged, lookahead, cross_vocabulary, reasoning, mtp,
+        tree, wide_tree, medusa, eagle, lookup, early_exit, staged, lookahead, cross_vocabulary, reasoning, refused,
+        mtp,
     )
 }  # fmt: skip

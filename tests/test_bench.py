@@ -12,7 +12,7 @@ from runs import begin, make_steps
 from tiny_models import tiny, tiny_tokenizer
 
 import specviz
-from specviz import bench_methods, bench_report
+from specviz import bench_methods, bench_report, speed
 from specviz.alignment import pace
 from specviz.bench import (
     Job,
@@ -30,6 +30,7 @@ from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.lm import CachedLM
 from specviz.models import Library
+from specviz.request import Request
 from specviz.sampling import Sampling
 from specviz.session import Workbench
 
@@ -387,3 +388,43 @@ def test_the_table_and_the_file_hold_every_method(monkeypatch, tmp_path):
     assert saved["methods"]["draft_model"]["draft"] == "fable-draft-tiny"
     assert (saved["left_out"], saved["target"], saved["k"]) == ([], "fable-target", 2)
     assert said[-1] == "\nsaved methods.json"
+
+
+# ---- the speed that the page says ------------------------------------------------------------------------------------
+
+
+def measured_speed(monkeypatch, models, rates, *, others=0, method="prompt_lookup"):
+    """What measuring comes to where the runs without a draft make 100 tokens/s and the others these."""
+    rate = itertools.chain.from_iterable((100.0, each) for each in rates)
+    monkeypatch.setattr(speed, "REPEATS", len(rates) - 1)
+    monkeypatch.setattr(speed, "specviz_contender", lambda *given, **named: lambda job: sample(NONE, "one", next(rate)))
+    monkeypatch.setattr(Sample, "tokens_per_s", property(lambda self: 10 / (self.seconds - 0.5)))
+    library = Library(10**9)
+    name = library.load((models[0].model, models[0].tokenizer)).name
+    bench = Workbench(library)
+    tickets = [bench.engine.join() for _ in range(1 + others)]
+    *_, found = speed.measuring(Request(prompt="a b a b", target=name, draft=None, method=method), bench)
+    assert len(tickets) == len(bench.engine)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rates", "instead"),
+    [
+        ((1.0, 120.0, 130.0, 110.0), ""),
+        ((1.0, 80.0, 70.0, 90.0), ""),
+        ((1.0, 120.0, 130.0, 90.0), "no clear difference: 0.9× to 1.3×"),
+        ((1.0, 100.0, 100.0, 100.0), "no clear difference: 1× to 1×"),
+    ],
+)
+def test_a_ratio_is_given_only_where_all_alternated_runs_agree(monkeypatch, models, rates, instead):
+    found = measured_speed(monkeypatch, models, rates)
+    assert found.instead == instead
+    assert found.ratios == pytest.approx((min(rates[1:]) / 100, max(rates[1:]) / 100))
+    assert found.speedup == pytest.approx(statistics.median(rates[1:]) / 100)
+
+
+def test_no_ratio_is_given_of_the_baseline_itself_or_where_others_wait_for_the_engine(monkeypatch, models):
+    rates = (1.0, 120.0, 130.0, 110.0)
+    assert measured_speed(monkeypatch, models, rates, method="none").instead.startswith("nothing to compare")
+    assert measured_speed(monkeypatch, models, rates, others=1).instead.startswith("under load")

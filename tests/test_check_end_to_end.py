@@ -240,3 +240,16 @@ def test_results_are_plain_numbers(pair):
     result = last(end_to_end(pair, RULES["speculative_sampling"], PROMPTS, Sampling(), K, 40))
     json.dumps([result.track, [rule.tokens_needed for rule in result.power]], allow_nan=False)
     assert math.isfinite(result.evidence.peak)
+
+
+def test_a_draft_of_another_vocabulary_is_not_laid_beside_the_target(named_models, monkeypatch):
+    """Its rows are about other tokens: no odds and no feature come from them."""
+    pair = Pair(named_models.load("big"), named_models.load("stranger"), "cross_vocabulary")
+    asked = []
+    monkeypatch.setattr(scoring, "plain_logits", lambda model, *rest: asked.append(model) or plain_logits(model, *rest))
+    scored = score_text(pair, PROMPTS[0], (7, 8, 9), Sampling())
+    assert asked == [pair.target]
+    assert scored.q is None
+    assert scored.has.shape[1] == len(features(with_draft=False))
+    result = last(end_to_end(pair, RULES["speculative_sampling"], PROMPTS, Sampling(), K, 20))
+    assert result.evidence.features == features(with_draft=False)

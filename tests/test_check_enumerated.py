@@ -14,6 +14,7 @@ from specviz.engine import speculate
 from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.block_verification import BlockVerification
 from specviz.rules.broken import BROKEN
+from specviz.rules.speculative_sampling import SpeculativeSampling
 from specviz.sampling import Sampling
 
 EVERY = {**ANY_CHAIN, **BROKEN}
@@ -21,6 +22,14 @@ LOSSLESS = [name for name, rule in EVERY.items() if rule.lossless]
 HARMLESS = {"untruncated_q", "clamped_q"}  # over three tokens of models that are nearly flat
 PROMPTS = [tuple(range(5 + i, 25 + i)) for i in range(3)]
 SAMPLINGS = (Sampling(), Sampling(0.3, top_k=5), Sampling(1.2, top_p=0.8), Sampling(0.0))
+
+TREES = [
+    ("tree", {}),
+    ("tree", {"children": "independent", "shape": "fan"}),
+    ("medusa", {}),
+    ("eagle", {}),
+    ("lookahead", {}),
+]
 
 
 class WritesP(BlockVerification):
@@ -139,3 +148,30 @@ def test_results_come_often_and_say_nothing_early(pair):
     assert [each.outcome for each in results[:-1]] == [None] * (len(results) - 1)
     assert (results[0].done, results[-1].done, results[-1].total) == (0, 4, 4)
     assert not torch.is_inference_mode_enabled()
+
+
+class TreesMisjudged(SpeculativeSampling):
+    """WRONG over trees alone: every node counts as drawn from even odds."""
+
+    judged_as = staticmethod(lambda draft, node, rows: torch.full_like(rows[0], 1 / len(rows[0])))
+
+
+@pytest.mark.parametrize(("method", "params"), TREES)
+def test_methods_of_token_trees_are_enumerated_over_trees(named_models, method, params):
+    draft = named_models.load("far") if method == "tree" else None
+    pair = Pair(named_models.load("big"), draft, method, params)
+    results = {}
+    for name, rule in (("right", RULES["speculative_sampling"]), ("wrong", TreesMisjudged())):
+        results[name] = last(enumerated(pair, rule, PROMPTS[:1], Sampling(0.5), 4))
+        assert results[name].trees
+        assert "token trees" in results[name].outcome.words
+        assert ("the rule alone" in results[name].outcome.words) == (method != "tree")
+    assert results["right"].outcome.state == "exact"
+    assert results["wrong"].outcome.state == "differs"
+
+
+def test_a_rule_of_chains_alone_is_enumerated_over_chains(named_models):
+    pair = Pair(named_models.load("big"), named_models.load("far"), "tree")
+    result = last(enumerated(pair, BROKEN["resample_p"], PROMPTS[:1], Sampling(0.5), 2))
+    assert not result.trees
+    assert result.outcome.state == "differs"

@@ -189,3 +189,14 @@ def test_a_report_that_cannot_be_saved_is_an_error_in_words(models, tmp_path, ca
     names = ("--target", "report-target", "--draft", "report-draft", "--prompt", "The fox said", "--temperature", "0")
     with pytest.raises(SpecvizError, match="could not be saved"):
         command(*names, "--tokens", "8", "--json", str(tmp_path / "none" / "report.json"))
+
+
+def test_the_report_names_the_k_that_was_in_force(models):
+    report = prove(
+        PROMPT, target=models["target"], method="lookahead", params={"ahead": 2}, k=9, temperature=0, tokens=8
+    )
+    assert report.about["k"] == 2
+    assert report.checks[0].verdict == "exact"
+    assert "token trees" in report.checks[0].words
+    with_k = prove(PROMPT, target=models["target"], method="prompt_lookup", k=9, temperature=0, tokens=8)
+    assert with_k.about["k"] == 9

@@ -149,6 +149,13 @@ LOOKUP = ["run", "--prompt", "a", "--method", "prompt_lookup", "--param"]
         ([*LOOKUP, "max_ngram=2.5"], "max_ngram must be a whole number from 1 to 16 .got .2.5."),
         ([*LOOKUP, "max_ngram=" + "9" * 400], "max_ngram must be a whole number from 1 to 16"),
         ([*LOOKUP, "max_ngram=" + "9" * 5000], "max_ngram is too long: at most 500 characters"),
+        ([*LOOKUP, "max_ngram=2", "--param", "max_ngram=3"], "the parameter max_ngram was given twice"),
+        ([*LOOKUP, "max_ngram=2", "--param", "min_ngram=3"], "min_ngram must not exceed max_ngram"),
+        (
+            ["run", "--prompt", "a", "--method", "lookahead", "--k", "8"],
+            "has no K: how far it drafts is its parameter ahead .say --param ahead=8 instead of --k 8.",
+        ),
+        (["prove", "--method", "lookahead", "--k", "8"], "how far it drafts is its parameter ahead"),
         (["run", "--prompt", "a", "--param", "x=1"], "the method draft_model has no parameter 'x'"),
         (["run", "--prompt", "a", "--target", "no/such/place"], "there is no folder 'place' there"),
         (["show", "no-such-file"], "no-such-file cannot be opened .No such file"),

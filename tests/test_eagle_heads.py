@@ -11,6 +11,7 @@ import torch
 from small_zoo import EAGLE
 from tiny_models import tiny
 
+from specviz.drafters import eagle_heads
 from specviz.drafters.eagle_heads import Rows, read
 from specviz.errors import SpecvizError
 from specviz.models import LoadedModel
@@ -269,6 +270,20 @@ REFUSED = {
     "true": (with_config(num_key_value_heads=True), "num_key_value_heads"),
     "odd groups": (with_config(num_key_value_heads=3), "multiple"),
     "odd size of a head": (with_config(head_dim=5), "even"),
+    "a size that fills the memory": (with_config(head_dim=2**30), "head_dim"),
+    "a size beyond all heads": (
+        with_config(head_dim=2048),
+        "head_dim in its config.json must be a whole number from 1 to 1024 .got 2048.",
+    ),
+    "no numbers": (with_config(rms_norm_eps=float("nan")), "rms_norm_eps in its config.json must be a number above 0"),
+    "below 0": (with_config(rms_norm_eps=-5.0), "rms_norm_eps in its config.json must be a number above 0"),
+    "no angle": (with_config(rope_theta=0), "rope_theta in its config.json must be a number above 0"),
+    "an endless angle": (with_config(rope_theta=float("inf")), "rope_theta"),
+    "a scaling without end": (
+        with_config(rope_scaling={"rope_type": "linear", "factor": 1e308}),
+        "no usable angles",
+    ),
+    "a Medusa head": (lambda config, state: state.pop("fc.weight"), "hold no EAGLE head .no tensor is called fc.weigh"),
     "a strange angle": (with_config(rope_theta="fast"), "config.json"),
     "an unknown scaling": (with_config(rope_scaling={"type": "sideways"}), "config.json"),
     "another shape": (with_tensor("fc.weight", torch.zeros(3, 3)), "fc.weight must be of the shape 16 x 48"),
@@ -305,3 +320,15 @@ def test_eagle_3_needs_three_different_layers():
     target = target_of(layers=6)
     with pytest.raises(SpecvizError, match="7 or more layers"):
         read(*eagle3(target, [1, 2, 3]), target)
+
+
+def test_a_hostile_size_is_refused_before_anything_is_made_of_it(monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("transformers was asked first")
+
+    monkeypatch.setattr(eagle_heads, "LlamaConfig", never)
+    monkeypatch.setattr(eagle_heads, "LlamaRotaryEmbedding", never)
+    target = target_of(layers=8)
+    config, state = eagle3(target, [1, 2, 3])
+    with pytest.raises(SpecvizError, match="head_dim"):
+        read({**config, "head_dim": 2**19}, state, target)

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from collections.abc import Callable
 
 import evidence_traces
 import pytest
@@ -10,7 +11,7 @@ import traces
 
 from specviz.evidence import MOST_DEPTH, MOST_TEXT, MOST_VALUES, written
 from specviz.measures import METRICS, count, metrics
-from specviz.trace import ROOT, Step
+from specviz.trace import ROOT, Step, Trace
 from specviz.views.evidence import made_props
 from specviz.views.evidence_said import MOST_CHIPS, MOST_LINES
 from specviz.views.evidence_tree import MOST_NODES
@@ -159,8 +160,34 @@ def test_a_chain_has_no_tree():
 # ---- by head, by level, and the stories ---------------------------------------------------------------------------
 
 
+def on_a_chain(evidence: dict) -> Callable[[], Trace]:
+    return lambda: evidence_traces.one("of_tomorrow", evidence_traces.chain(4), {0, 1}, evidence, point_mass=True)
+
+
+def test_where_a_tree_is_shown_its_nodes_are_not_listed_again():
+    for make in (evidence_traces.medusa, evidence_traces.eagle):
+        assert first(make)["parts"][0]["kind"] == "tree"
+        assert not {part["title"] for part in first(make)["parts"]} & {"Likeliest by head", "Grown by level"}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (evidence_traces.medusa, "its own head found the token"),
+        (evidence_traces.eagle, "the whole path"),
+        (evidence_traces.tree, "the whole path"),
+        (evidence_traces.lookahead, ""),
+    ],
+)
+def test_the_percentages_of_a_tree_are_explained(make, words):
+    note = part(make, "tree", "The tree")["note"]
+    assert words in note
+    assert bool(note) == bool(words)
+
+
 def test_candidates_stand_by_head_and_rank_each_once():
-    step, found = evidence_traces.medusa().steps[0], part(evidence_traces.medusa, "lines", "Likeliest by head")
+    make = on_a_chain({"heads": 3, "ranks": [0, 1, 2, 0], "scores": evidence_traces.shares(4)})
+    step, found = make().steps[0], part(make, "lines", "Likeliest by head")
     assert [name for name, *_ in found["lines"]] == [f"head {j}" for j in range(1, 5)]
     ranks = step.evidence["ranks"]
     for depth, (_, chips, _) in enumerate(found["lines"], 1):
@@ -170,7 +197,8 @@ def test_candidates_stand_by_head_and_rank_each_once():
 
 
 def test_a_level_is_ordered_by_score():
-    found = part(evidence_traces.eagle, "lines", "Grown by level")
+    make = on_a_chain({"scores": evidence_traces.shares(4), "levels": 4})
+    found = part(make, "lines", "Grown by level")
     for _, chips, _ in found["lines"]:
         shares = [float(note.removesuffix("\u00a0%")) for *_, note in chips]
         assert shares == sorted(shares, reverse=True)
@@ -197,11 +225,31 @@ def test_early_exit_marks_the_layers_used():
 
 def test_rounds_say_who_drafted_for_whom_and_what_became_of_it():
     shown = rows(part(evidence_traces.staged, "lines", "Rounds inside the draft"))
-    assert shown[0][0] == "prompt lookup for fable-draft-tiny"
+    assert shown[0][0] == "Prompt lookup for fable-draft-tiny"
     assert [mark for _, mark in shown[0][1]] == ["accepted", "rejected", "ignored", "resampled"]
-    assert [mark for _, chips in shown[1:] for _, mark in chips] == ["accepted", "bonus", "plain"]
+    assert [mark for _, chips in shown[1:-1] for _, mark in chips] == ["accepted", "bonus", "plain"]
     calls = part(evidence_traces.staged, "facts", "What drafting cost")
-    assert calls["items"][1] == ["forwards of fable-draft-tiny", "5"]
+    assert calls["items"] == [["forwards of fable-draft", "2"], ["forwards of fable-draft-tiny", "5"]]
+
+
+def test_rounds_end_with_what_was_handed_to_the_target():
+    step = evidence_traces.staged().steps[0]
+    found = part(evidence_traces.staged, "lines", "Rounds inside the draft")
+    name, chips, _ = found["lines"][-1]
+    assert name == "handed to the target"
+    assert chips == [[label(token.text, token.bytes), "", ""] for token in step.draft]
+    assert found["lead"].startswith("The marks say")
+    assert found["note"] == ""
+
+
+def test_rounds_of_one_drafter_name_it_once():
+    told = evidence_traces.staged().steps[0].evidence
+    told = {**told, "rounds": [{**told["rounds"][0], "by": "prompt_lookup"}] * 3, "calls": {"prompt_lookup": 0}}
+    make = on_a_chain(told)
+    found = part(make, "lines", "Rounds inside the draft")
+    assert [name for name, *_ in found["lines"][:-1]] == ["round 1", "round 2", "round 3"]
+    assert found["lead"].startswith("Prompt lookup for fable-draft-tiny. ")
+    assert not any(part["title"] == "What drafting cost" for part in first(make)["parts"])
 
 
 def test_lookahead_shows_window_guesses_pool_and_what_was_added():
@@ -233,7 +281,22 @@ def test_a_reasoning_step_is_shown_with_its_grade_and_threshold(verdict, mark):
         return
     passage, facts = made["parts"]
     assert (passage["mark"], passage["text"]) == (mark, step["evidence"]["step"]["text"].replace("\n", "⏎\n"))
-    assert ["grade", "-0.4123; at least -1 is kept"] in facts["items"]
+    words = "on average the target finds a token 66\u00a0% likely; at least 37\u00a0% is asked"
+    assert ["grade", words] in facts["items"]
+
+
+@pytest.mark.parametrize(
+    ("judged_by", "given", "threshold", "words"),
+    [
+        ("mean_logprob", -5.436e-05, -0.1, "a token >99.9\u00a0% likely; at least 90\u00a0% is asked"),
+        ("mean_logprob", 1e9, -1e9, "a token 100\u00a0% likely; at least 0\u00a0% is asked"),
+        ("score", 6.4321, 7.0, "6.4 of 9; at least 7.0 is asked"),
+        ("of_tomorrow", -5.436e-05, 2.0, "-0.000; at least 2.000 is kept"),
+    ],
+)
+def test_a_grade_reads_as_plain_words(judged_by, given, threshold, words):
+    told = {"verdict": "kept", "grade": given, "threshold": threshold, "judged_by": judged_by, "tokens": 4}
+    assert dict(part(on_a_chain(told), "facts", "The grade")["items"])["grade"].endswith(words)
 
 
 # ---- from any file ------------------------------------------------------------------------------------------------

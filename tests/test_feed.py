@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import evidence_traces
 import pytest
 import traces
 
+from specviz.drafters import METHODS
 from specviz.measures import METRICS, count, metrics
+from specviz.rules import RULES
 from specviz.trace import DraftToken, EmittedToken, Footer, Prompt, Step, Token, Trace
 from specviz.views.feed import MOST_PROMPT, MOST_SENT, PROMPT_SHOWN, Feed
 from specviz.views.inspector import MOST_SIBLINGS, looks
+from specviz.views.names import METHOD_TITLES, RULE_TITLES
 from specviz.views.sentences import apart, flowing, label, named, percent, thrown
 from specviz.views.steps import step_props
 from specviz.views.titles import judged_title, replacement_note
@@ -325,12 +329,119 @@ def test_live_changes_are_said_before_their_step_and_change_the_sentence():
     assert "exactly the large model's own odds" in steps[0]["sentence"][2]
 
 
+# ---- exact, lossy, lossy in part ------------------------------------------------------------------------------------
+
+
+def mixed() -> Trace:
+    """Two lossy steps, two lossless ones."""
+    made = traces.Builder().chain(4, 4, changed={"rule": "typical", "lossless": False}).chain(4, 2)
+    return made.chain(4, 3, changed={"rule": "speculative_sampling", "lossless": True}).chain(4, 1).finish()
+
+
+def test_the_rule_and_what_it_promises_are_named():
+    (exact,) = [step["context"][0] for step in whole(traces.chain())["steps"] if "context" in step]
+    assert exact == ["exact", "exact · Speculative sampling"]
+    assert whole(mixed())["steps"][0]["context"][0] == ["lossy", "lossy · Typical acceptance"]
+
+
+def test_a_run_that_was_lossy_stays_marked():
+    message = whole(mixed())
+    told = [step for step in message["steps"] if "context" in step]
+    assert told[-1]["context"][0] == ["lossy", "lossy in part (steps 1–2) · Speculative sampling"]
+    assert told[-1]["sentence"][-1].endswith("own odds from here on; earlier steps were lossy.")
+    assert "(lossy in part)" in message["speed"]["words"]
+    numbers = dict(zip(METRICS, message["numbers"], strict=True))
+    for name in ("speedup", "tokens_per_s", "lossy_steps"):
+        assert "lossy in part (steps 1–2)" in numbers[name]
+    assert "lossy" not in "".join(whole(traces.chain())["numbers"])
+
+
+def test_no_draft_after_lossy_steps_says_so():
+    made = traces.Builder().chain(changed={"lossless": False, "rule": "typical"})
+    made.chain(0, 0, changed={"lossless": True, "rule": "speculative_sampling", "method": "none", "draft_model": None})
+    told = whole(made.finish())["steps"][1]
+    assert told["sentence"][0].endswith("Earlier steps were lossy.")
+    assert ["method", "No draft"] in told["context"]
+    assert told["context"][0] == ["lossy", "lossy in part (step 1)"]
+
+
+def test_what_was_measured_of_a_lossy_run_says_so():
+    made = traces.Builder().chain(changed={"lossless": False, "rule": "typical"}).trace
+    assert "faster (lossy), measured here" in speed_of(made.events(), measured=measurement(1.4))["words"]
+    instead = {**measurement(1.0), "instead": "no clear difference: 0.9× to 1.1×"}
+    shown = speed_of(made.events(), measured=instead)
+    assert (shown["value"], shown["words"]) == ("", "no clear difference: 0.9× to 1.1× (lossy)")
+
+
+def test_methods_and_rules_are_called_alike_everywhere():
+    assert {method.name: method.title for method in METHODS.values()} == METHOD_TITLES
+    assert {rule.name: rule.title for rule in RULES.values()} == RULE_TITLES
+
+
+# ---- other rules --------------------------------------------------------------------------------------------------
+
+
+def said_by(rule: str, drafted: int = 4, kept: int = 2) -> tuple[dict, dict]:
+    """The look at the token that was cut, and its cell."""
+    made = traces.Builder().chain(drafted, kept, changed={"rule": rule, "lossless": False}).finish()
+    (props,) = whole(made)["steps"]
+    return props["looks"][str(kept)], props["cells"][kept]
+
+
+@pytest.mark.parametrize("rule", [name for name in RULES if name not in ("speculative_sampling", "graded")])
+def test_every_rule_says_what_came_instead_and_where_from(rule):
+    look, _ = said_by(rule)
+    *_, lead, replacement, _ = look["title"]
+    assert lead.endswith("cut, replaced by ")
+    assert look["note"][1] == replacement
+    assert look["note"][2].startswith(" was ")
+    assert "{" not in look["note"][2]
+
+
+@pytest.mark.parametrize(("rule", "has_dart"), [("typical", False), ("lenience", True), ("ensemble", True)])
+def test_a_rule_that_throws_no_dart_shows_none(rule, has_dart):
+    look, cell = said_by(rule)
+    assert ("dart" in look) == ("tick" in cell) == ("dart" in cell["say"]) == has_dart
+    assert "dart fell" in "".join(look["title"]) or not has_dart
+
+
+def test_siblings_cut_before_are_said_in_order():
+    step = traces.Builder().step((-1, -1, -1), {2}).trace.steps[0]
+    lead = " cut first. Of what is left the target gives it "
+    assert lead not in "".join(judged_title(step, 0, None))
+    assert f"; 1 other guess for this place was{lead}" in "".join(judged_title(step, 1, None))
+    assert f"; 2 other guesses for this place were{lead}" in "".join(judged_title(step, 2, None))
+
+
+def test_a_refused_reasoning_step_is_seen_and_counted():
+    message = whole(evidence_traces.refused())
+    first, waiting, kept = message["steps"]
+    assert first["refused"] == {"text": ["13", " tokens"], "say": "a reasoning step of 13 tokens, refused"}
+    assert (first["has_cut"], waiting["has_cut"]) == (True, False)  # the page goes there by itself
+    assert (first["bar"]["refused"], waiting["bar"]["refused"], kept["refused"]) == (13, 0, None)
+    assert "a reasoning step of 13 tokens; the target refused it" in first["looks"]["last"]["title"][0]
+    assert "still writing its own" in waiting["looks"]["last"]["title"][0]
+    assert "kept the whole reasoning step of 4 tokens" in kept["looks"]["last"]["title"][0]
+    totals = [(step["totals"]["kept"], step["totals"]["kept_words"]) for step in message["steps"]]
+    assert totals == [(count, "reasoning steps kept") for count in ("0 of 1", "0 of 1", "1 of 2")]
+    assert "reasoning step of 13 tokens refused" in first["say"]
+
+
+def test_what_was_kept_behind_the_end_of_the_text_is_faded():
+    made = traces.Builder().chain(4, 4, truncated=3).finish("eos")
+    (props,) = whole(made)["steps"]
+    assert [cell.get("behind_end", False) for cell in props["cells"]] == [False, False, True, True]
+    assert "behind the end of the text" in props["cells"][3]["say"]
+    assert "ended before this token" in props["looks"]["3"]["note"][0]
+    assert "ended" not in "".join(props["looks"]["1"]["note"])
+
+
 def test_the_lane_of_a_tree_shows_the_path_and_its_end_and_counts_the_rest():
     words = [f" word{number}".encode() for number in range(100)]
     made = traces.Builder(words).step((-1,) * 60, {40}).finish()
     props = step_props(made.steps[0], count(made))
     assert [cell["ref"] for cell in props["cells"]] == ["40"]
-    assert (props["more"], props["more_words"]) == (59, "+59 off this path")
+    assert (props["more"], props["more_words"]) == (59, ["+59", " off this path"])
     assert props["focus"] == "last"
     none_kept = traces.Builder(words).step((-1,) * 60, set()).finish()
     props = step_props(none_kept.steps[0], count(none_kept))
@@ -342,7 +453,7 @@ def test_a_long_chain_shows_every_judged_token_and_counts_the_rest():
     made = traces.Builder(words).chain(60, 40).finish()
     props = step_props(made.steps[0], count(made))
     assert [cell["ref"] for cell in props["cells"]] == [str(node) for node in range(41)]
-    assert (props["more"], props["more_words"]) == (19, "+19")
+    assert (props["more"], props["more_words"]) == (19, ["+19"])
 
 
 # ---- the third number ---------------------------------------------------------------------------------------------

@@ -288,3 +288,14 @@ def test_heads_from_the_hub_are_fetched_once_with_their_weights_in_any_format(li
     assert len(asked) == 1
     assert set(asked[0]["allow_patterns"]) == {"config.json", *fetch._HEAD_WEIGHTS}
     shutil.rmtree(folder)
+
+
+def test_heads_take_no_ending_for_smaller_weights(library, target, tmp_path):
+    folder = folder_of(tmp_path / "h", medusa_state())
+    with pytest.raises(SpecvizError, match="draft heads are held as their file holds them: leave out the ending"):
+        load_heads(library, f"{folder}:int8", "medusa", target)
+
+
+def test_medusa_heads_are_no_eagle_head_and_say_so(library, target, tmp_path):
+    with pytest.raises(SpecvizError, match="its weights hold no EAGLE head"):
+        load_heads(library, folder_of(tmp_path / "h", medusa_state()), "eagle", target)

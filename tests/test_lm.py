@@ -6,7 +6,7 @@ from tiny_models import CONTEXT_LIMIT, FAMILIES, tiny
 
 from specviz.draft import Draft, chain
 from specviz.errors import SpecvizError
-from specviz.lm import CachedLM
+from specviz.lm import CachedLM, common_prefix
 
 PROMPT = [5, 9, 12, 7, 3, 22, 41, 8, 30, 2, 17, 11]  # longer than the sliding windows
 TREE = Draft((4, 6, 8, 10, 12, 14), (-1, -1, 0, 0, 1, 2), (None,) * 6)
@@ -120,6 +120,23 @@ def test_a_model_whose_layers_cannot_be_told_apart_is_refused_in_words():
     model.extra = torch.nn.ModuleList([torch.nn.Identity(), torch.nn.Identity()])
     with pytest.raises(SpecvizError, match="cannot be run one by one"):
         CachedLM(model, CONTEXT_LIMIT).exit((0,))
+
+
+def test_a_model_spread_over_devices_is_refused_in_words():
+    model = tiny("llama", layers=2)
+    model.hf_device_map = {"model.embed_tokens": 0, "model.layers.0": 0, "model.layers.1": 1}
+    with pytest.raises(SpecvizError, match=r"spread over several devices \(0, 1\)"):
+        CachedLM(model, CONTEXT_LIMIT).exit((0,))
+    model.hf_device_map = {"": "cpu"}
+    CachedLM(model, CONTEXT_LIMIT).exit((0,))
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 7, 40])
+def test_the_common_beginning_of_two_texts_is_found_wherever_it_ends(limit):
+    for place in range(limit + 1):
+        known = [5] * 45
+        other = tuple(known[:place]) + (6,) * (45 - place)
+        assert common_prefix(known, other, limit) == min(place, limit)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+import evidence_traces
 import pytest
 import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specviz.frames import STEP_COLUMNS, TOKEN_COLUMNS
-from specviz.measures import METRICS, Counters, metrics, steps, tokens, vllm_counters, wilson
+from specviz.measures import METRICS, Counters, count, lossy_words, metrics, steps, tokens, vllm_counters, wilson
 from specviz.trace import ROOT, Footer, Trace
 
 every_trace = pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL.keys())
@@ -289,6 +290,37 @@ def test_every_value_can_be_spelled(make: Callable[[], Trace]) -> None:
 def test_labels_are_unique() -> None:
     labels = [metric.label for metric in METRICS.values()]
     assert len(set(labels)) == len(labels)
+
+
+@pytest.mark.parametrize(
+    ("lossless", "words"),
+    [
+        ("111", ""),
+        ("000", "lossy"),
+        ("011", "lossy in part (step 1)"),
+        ("1001", "lossy in part (steps 2–3)"),
+        ("010100101", "lossy in part (steps 1, 3, 5–6 …)"),
+    ],
+)
+def test_lossy_steps_are_counted_and_named(lossless: str, words: str) -> None:
+    made = traces.Builder()
+    for sign in lossless:
+        made.chain(changed={"lossless": sign == "1"})
+    assert lossy_words(count(made.trace)) == words
+    assert metrics(made.trace)["lossy_steps"] == lossless.count("0")
+    assert list(steps(made.trace)["lossless"]) == [sign == "1" for sign in lossless]
+
+
+def test_whole_reasoning_steps_have_a_rate_of_their_own() -> None:
+    made = evidence_traces.refused()
+    assert metrics(made)["reasoning_steps_kept"] == 0.5
+    assert "whole reasoning steps" in METRICS["kept"].note(count(made))
+    assert metrics(traces.chain())["reasoning_steps_kept"] is None
+
+
+def test_without_a_draft_there_is_nothing_to_compare() -> None:
+    made = traces.Builder().chain(0, 0).chain(0, 0).finish()
+    assert "nothing to compare" in metrics(made)["reasons"]["speedup"]
 
 
 # ---------------------------------------------------------------- frames

@@ -283,8 +283,8 @@ def test_a_text_too_long_is_refused_in_words(bench, model, monkeypatch):
     [
         ({}, ""),
         ({"method": "prompt_lookup"}, ""),
-        ({"rule": "sample_and_match"}, "as near with speculative sampling would have cut it; this run used near with "
-         "sample and match, so its own calls are not"),
+        ({"rule": "sample_and_match"}, "as near with speculative sampling and a fixed K would have cut it; this run "
+         "used near with sample and match, so its own calls are not"),
         ({"rule": "block_verification"}, "this run used near with block verification, so"),
         ({"rule": "sample_and_match", "method": "prompt_lookup"}, "as prompt lookup with speculative sampling"),
     ],
@@ -326,10 +326,24 @@ def test_a_way_changed_live_is_no_own_plan(changed):
 
 def test_another_draft_says_whose_steps_these_would_be(bench, model):
     asked = planning.what_if(made(bench, seed=4), [4], target=model("big"), draft=model("far"))
-    assert "as far with speculative sampling would have cut it; this run used near with" in asked.attrs["note"]
+    words = "as far with speculative sampling and a fixed K would have cut it; this run used near with"
+    assert words in asked.attrs["note"]
 
 
 def test_live_changes_of_k_leave_the_text_exact():
     recorded = traces.Builder(seed=2).chain(4, 2).chain(2, 2, changed={"k": 2}).score().finish()
     assert planning.what_if(recorded).attrs["exact"]
     assert judged.judge_run(recorded).verdicts == (True, True, False, True, True, None)
+
+
+def test_a_policy_of_the_run_does_not_cap_what_another_k_proposes(bench):
+    """A fixed K is assumed, and said so: a policy that has seen no verdict allows every K."""
+    runs = [
+        made(bench, method="prompt_lookup", seed=3, temperature=0.0, max_new_tokens=60, params={"k_policy": policy})
+        for policy in ("constant", "heuristic")
+    ]
+    tables = [planning.what_if(recorded, [2, 12]) for recorded in runs]
+    assert [token.id for token in runs[0].tokens] == [token.id for token in runs[1].tokens]
+    assert tables[0].equals(tables[1])
+    assert "a fixed K would have cut it" in tables[1].attrs["note"]
+    assert "its K by the policy heuristic" in tables[1].attrs["note"]

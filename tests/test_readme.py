@@ -10,6 +10,8 @@ import pytest
 import specviz
 from specviz import catalog, cli, costing
 from specviz.alignment.columns import COLUMNS
+from specviz.drafters import METHODS
+from specviz.rules import RULES
 from specviz.session import workbench
 
 README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
@@ -52,3 +54,14 @@ def test_commands_in_readme_are_understood(command):
 def test_the_columns_in_readme_are_those_of_the_tables(table):
     (listed,) = re.findall(rf"^\| `{table}`, [^|]+\| ([^|]+) \|$", README, re.MULTILINE)
     assert listed.split(", ") == [f"`{name}`" for name in COLUMNS[table]]
+
+
+@pytest.mark.parametrize(("heading", "table"), [("| method |", METHODS), ("| rule | lossless |", RULES)])
+def test_readme_lists_every_method_and_rule(heading, table):
+    rows = README[README.index(heading) :].split("\n\n", 1)[0].splitlines()[2:]
+    assert sorted(row.split("`")[1] for row in rows) == sorted(table)
+
+
+def test_readme_says_which_rules_are_lossless():
+    for name, rule in RULES.items():
+        assert f"| `{name}` | {'yes' if rule.lossless else 'no'} |" in README

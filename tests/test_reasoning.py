@@ -19,6 +19,7 @@ from specviz.rules.graded import Graded
 from specviz.sampling import Sampling
 from specviz.session import workbench
 from specviz.text import TokenText
+from specviz.ui.offer import FIRST_SEED
 
 EXACT = 1e-12
 RULE: Rule = Graded()
@@ -56,7 +57,7 @@ def test_a_reasoning_step_ends_behind_its_delimiter_or_at_the_longest(prompt):
             is_end = b"\n\n" in text or draft.tokens[size - 1] == 4
             assert is_end == (size == len(draft)) or size == len(draft) == 6
         lengths.add(len(draft))
-    assert {1, 6} <= lengths
+    assert {0, 1, 6} <= lengths  # 0: it was nothing but the end of the text
 
 
 def test_it_is_written_from_the_drafts_own_law():
@@ -71,12 +72,14 @@ def test_it_is_written_from_the_drafts_own_law():
             grown |= {(*text, token): chance * float(q) for token, q in enumerate(row)}
         expected |= {text: chance for text, chance in grown.items() if ends(text) or size == 3}
         open_texts = {text: chance for text, chance in grown.items() if not ends(text)}
+    expected[()] = expected.pop((4,))  # the end of the text is no reasoning step
     assert total_variation(law(experiment), expected) < EXACT
 
 
 def test_the_mean_log_probability_is_the_targets_own():
     for seed in range(10):
-        draft = over_tables().draft(Context(list(PROMPT), Sampling(0.7), Seeded(seed), 5), 5)
+        if not len(draft := over_tables().draft(Context(list(PROMPT), Sampling(0.7), Seeded(seed), 5), 5)):
+            continue
         rows = [TableLM(1, 5).row([*PROMPT, *draft.tokens[:node]]) for node in range(len(draft))]
         logs = [float(row.log_softmax(-1)[token]) for row, token in zip(rows, draft.tokens, strict=True)]
         assert abs(draft.evidence["grade"] - sum(logs) / len(logs)) < 1e-6
@@ -86,7 +89,7 @@ def test_the_mean_log_probability_is_the_targets_own():
 
 
 def test_the_threshold_decides():
-    context = Context(list(PROMPT), Sampling(), Seeded(1), 5)
+    context = Context(list(PROMPT), Sampling(), Seeded(3), 5)
     grade = over_tables().draft(context, 5).evidence["grade"]
     kept = over_tables(grade - 1e-6).draft(context, 5)
     refused = over_tables(grade + 1e-6).draft(context, 5)
@@ -104,7 +107,7 @@ def test_after_a_refusal_it_waits_for_the_delimiter(delimiter):
     drafter, tokens = over_tables(0.0, delimiter), [0, 1]
     verdicts = []
     for token in (0, 2, 2, 1, 3, 4):
-        draft = drafter.draft(Context(tokens, Sampling(), Seeded(7), 5), 4)
+        draft = drafter.draft(Context(tokens, Sampling(), Seeded(3), 5), 4)
         verdicts.append(draft.evidence["verdict"])
         tokens.append(token)
     expected = {
@@ -116,12 +119,12 @@ def test_after_a_refusal_it_waits_for_the_delimiter(delimiter):
 
 def test_several_tokens_at_once_and_another_text_are_followed():
     drafter, tokens = over_tables(0.0), [0, 1]
-    assert drafter.draft(Context(tokens, Sampling(), Seeded(7), 5), 4).evidence["verdict"] == "refused"
-    assert drafter.draft(Context(tokens, Sampling(), Seeded(7), 5), 4).evidence["verdict"] == "waiting"
-    other = drafter.draft(Context([1, 1], Sampling(), Seeded(7), 5), 4)
+    assert drafter.draft(Context(tokens, Sampling(), Seeded(3), 5), 4).evidence["verdict"] == "refused"
+    assert drafter.draft(Context(tokens, Sampling(), Seeded(3), 5), 4).evidence["verdict"] == "waiting"
+    other = drafter.draft(Context([1, 1], Sampling(), Seeded(3), 5), 4)
     assert other.evidence["verdict"] == "refused"
     tokens += [0, 3, 0, 1]
-    assert drafter.draft(Context(tokens, Sampling(), Seeded(7), 5), 4).evidence["verdict"] == "refused"
+    assert drafter.draft(Context(tokens, Sampling(), Seeded(3), 5), 4).evidence["verdict"] == "refused"
 
 
 @pytest.mark.parametrize(
@@ -230,15 +233,41 @@ def test_a_text_that_leaves_no_room_for_the_question_gets_no_draft():
         assert (not draft.evidence) == is_silent
 
 
-def test_on_the_arithmetic_prompts_some_are_kept_and_some_refused():
+def graded_on(prompt, temperature, seed):
+    """(verdict, text) of every reasoning step of the bundled pair with the default settings, and the steps."""
     library = workbench().library
     target, draft = library.load("fable-target"), library.load("fable-draft")
-    crew = gather(METHOD, {}, target, draft, library)
-    verdicts = []
-    for prompt in next(kind for kind in prompts_file()["kinds"] if kind["name"] == "arithmetic")["prompts"]:
-        lm = target.cached_lm()
-        plan = plan_of(lm, crew.drafter(lm), crew.k(4), Sampling(0.0), RULE)
-        tokens = target.text.encode(prompt["text"])
-        steps = speculate(tokens, lambda plan=plan: plan, Seeded(1), max_new_tokens=60, eos_ids=target.text.eos_ids)
-        verdicts += [step.draft.evidence["verdict"] for step in steps if step.draft.evidence]
-    assert {"kept", "refused", "waiting"} <= set(verdicts)
+    crew, lm = gather(METHOD, {}, target, draft, library), target.cached_lm()
+    plan = plan_of(lm, crew.drafter(lm), crew.k(4), Sampling(temperature), RULE)
+    tokens = target.text.encode(prompt)
+    steps = list(speculate(tokens, lambda: plan, Seeded(seed), max_new_tokens=60, eos_ids=target.text.eos_ids))
+    evidence = [step.draft.evidence for step in steps if step.draft.evidence]
+    return [(each["verdict"], each["step"]["text"]) for each in evidence], steps
+
+
+def arithmetic():
+    kind = next(kind for kind in prompts_file()["kinds"] if kind["name"] == "arithmetic")
+    return [prompt["text"] for prompt in kind["prompts"]]
+
+
+def test_on_the_arithmetic_prompts_some_are_kept_and_some_refused():
+    verdicts = {verdict for prompt in arithmetic() for verdict, _ in graded_on(prompt, 0.0, 1)[0]}
+    assert {"kept", "refused", "waiting"} <= verdicts
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_first_ready_sum_shows_a_kept_and_a_refused_one_at_the_pages_first_seed(temperature):
+    """What a person sees who presses Run: nothing is set but the method and the example."""
+    graded, _ = graded_on(arithmetic()[0], temperature, FIRST_SEED)
+    judged = [each for each in graded if each[0] != "waiting"]
+    assert judged[0] == ("kept", "units 5 + 5 = 10, write 0 carry 1\n\n")
+    assert judged[1][0] == "refused"
+
+
+def test_the_end_of_the_text_alone_is_never_handed_over():
+    """Kept at every threshold before: it was all that the sums kept."""
+    for prompt in arithmetic():
+        graded, steps = graded_on(prompt, 1.0, FIRST_SEED)
+        assert "<|endoftext|>" not in {text for _, text in graded}
+        assert steps[-1].finish == "eos"
+        assert steps[-1].verdict.kind == "plain"

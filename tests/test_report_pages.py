@@ -181,6 +181,26 @@ def test_every_kind_of_run_gives_pages_whose_buttons_work_or_say_why_not(library
     assert len(visit.bench.engine) == 0
 
 
+def test_a_run_of_graded_reasoning_steps_has_nothing_to_check(library):
+    visit = Visit(library, made(library, method="reasoning", max_new_tokens=4))
+    seen = visit.look("check")
+    for section, does, values in BUTTONS["check"][:2]:
+        assert "judged by Graded reasoning steps, which is lossy by design" in said(seen[section])
+        with pytest.raises(SpecvizError, match="nothing to check"):
+            visit.press("check", section, does, values)
+    assert seen["end_to_end"]["controls"] == []
+
+
+def test_end_to_end_names_the_method_and_offers_the_rules_that_can_judge_it(library, trace):
+    seen = Visit(library, trace).look("check")["end_to_end"]
+    assert "tiny-target, Draft model by tiny-draft, K 4, temperature 1" in said(seen)
+    tree = Visit(library, made(library, method="tree", max_new_tokens=4)).look("check")["end_to_end"]
+    names = json.dumps(tree["controls"], ensure_ascii=False)
+    assert "Token tree by tiny-draft" in said(tree)
+    assert "typical" in names
+    assert "block_verification" not in names
+
+
 @pytest.mark.parametrize("name", sorted(traces.ALL))
 def test_any_trace_can_be_looked_at_and_models_that_did_not_make_it_are_refused(library, name):
     visit = Visit(library, traces.ALL[name]())

@@ -26,7 +26,10 @@ from tiny_models import tiny, tiny_folder, tiny_tokenizer
 from specviz import trace
 from specviz.errors import SpecvizError
 from specviz.models import Library
-from specviz.session import Run, Status, Workbench
+from specviz.request import Request
+from specviz.session import Run, Status, Workbench, open_run
+
+PAIR = {"target": "fable-target", "draft": "fable-draft"}
 
 
 def changed_after(bench, number, changes, **first):
@@ -391,3 +394,12 @@ def test_a_draft_model_that_gives_no_numbers_is_said_so(bench, temperature):
     with pytest.raises(SpecvizError, match="the draft model returned not-a-number"):
         finish(run)
     assert (run.trace.footer.reason, len(run.trace.steps)) == ("error", 2)
+
+
+def test_a_run_of_the_bundled_pair_can_turn_to_a_draft_of_another_vocabulary():
+    run = open_run(Request(prompt="Once upon a time", max_new_tokens=12, k=2, seed=1, **PAIR))
+    make_steps(run, 2)
+    run.controls.change(method="cross_vocabulary", draft="fable-draft-othervocab")
+    recorded = finish(run)
+    assert (recorded.steps[-1].settings.method, recorded.footer.reason) == ("cross_vocabulary", "length")
+    assert recorded.steps[-1].settings.draft_model == "fable-draft-othervocab"

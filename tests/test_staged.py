@@ -1,7 +1,10 @@
 """Staged: every drafted token follows the draft model's own law, its row is q, and no draw is used twice."""
 
+import json
+
 import pytest
 import torch
+from test_bench import lines_during
 from tiny_models import tiny
 from toys import TableLM, plan_of, target_law, text_law, total_variation
 
@@ -144,17 +147,17 @@ def test_rows_drawn_at_once_have_the_addresses_of_single_ones():
     assert passed.tolist() == [bool(passed) for _, passed in singles]
 
 
-def tiny_parts(names=("tiny",)):
-    draft = CachedLM(tiny("llama", vocab_size=40, layers=1, seed=2), 128)
+def tiny_parts(names=("tiny",), room=128):
+    draft = CachedLM(tiny("llama", vocab_size=40, layers=1, seed=2), room)
     others = {}
     for seed, name in enumerate(names, start=3):
         loaded = tiny("llama", vocab_size=44, layers=1, seed=seed)
-        others[name] = Part(name, CachedLM(loaded, 128), lambda loaded=loaded: CachedLM(loaded, 128))
+        others[name] = Part(name, CachedLM(loaded, room), lambda loaded=loaded: CachedLM(loaded, room))
     return Parts(draft=Part("small", draft, lambda: draft), others=others)
 
 
-def built(**params):
-    return METHOD.build(tiny_parts(), METHOD.checked(params))
+def built(room=128, **params):
+    return METHOD.build(tiny_parts(room=room), METHOD.checked(params))
 
 
 @pytest.mark.parametrize("stages", ["prompt_lookup", "tiny", "tiny, prompt_lookup"])
@@ -185,8 +188,8 @@ def test_the_evidence_tells_every_round():
 
 def test_a_draft_model_that_drafts_for_itself_is_always_kept():
     parts = tiny_parts()
-    same = Part("small", parts.draft.lm, lambda: CachedLM(parts.draft.lm.model, 128))
-    drafter = METHOD.build(Parts(draft=parts.draft, others={"small": same}), METHOD.checked({"stages": "small"}))
+    same = Part("same", parts.draft.lm, lambda: CachedLM(parts.draft.lm.model, 128))
+    drafter = METHOD.build(Parts(draft=parts.draft, others={"same": same}), METHOD.checked({"stages": "same"}))
     draft = drafter.draft(Context([1, 2, 3], Sampling(), Seeded(1), 40), 8)
     assert [one["kind"] for one in draft.evidence["rounds"]] == ["bonus", "bonus"]
     assert [token["status"] for one in draft.evidence["rounds"] for token in one["tokens"]] == ["accepted"] * 6
@@ -222,3 +225,49 @@ def test_asked_again_it_says_the_same():
 def test_stages_that_make_no_sense_are_refused(stages):
     with pytest.raises(SpecvizError, match="stages must"):
         built(stages=stages)
+
+
+@pytest.mark.parametrize("stages", ["small", "tiny, tiny", "tiny, small, prompt_lookup"])
+def test_a_stage_that_is_there_already_is_refused(stages):
+    with pytest.raises(SpecvizError, match="stages must name each model once, and not the draft"):
+        built(stages=stages)
+
+
+@pytest.mark.parametrize("stages", ["prompt_lookup", "same"])
+def test_python_work_does_not_grow_with_the_text(stages):
+    """The inner run has a list of its own at every draft: what both texts begin with is not gone through again.
+
+    A stage with the draft model's own weights, so that every length takes as many rounds.
+    """
+
+    def work(length):
+        draft = tiny_parts(room=2048).draft
+        same = Part("same", draft.another(), lambda: CachedLM(draft.lm.model, 2048))
+        drafter = METHOD.build(Parts(draft=draft, others={"same": same}), METHOD.checked({"stages": stages}))
+        tokens = [3 + (7 * i * i) % 31 for i in range(length)]
+        for token in (5, 6, 7):
+            drafter.draft(Context(tokens, Sampling(0.0), Seeded(1), 40), 4)
+            tokens.append(token)
+        return lines_during(lambda: drafter.draft(Context(tokens, Sampling(0.0), Seeded(1), 40), 4))
+
+    assert work(1500) < work(200) + 500  # of thousands of tokens that both begin with
+
+
+@pytest.mark.parametrize("k", [4, 16, 32])
+def test_the_evidence_stays_small(k):
+    drafter = built(stages="tiny, prompt_lookup", inner_k=16)
+    draft = drafter.draft(Context([5, 6, 7] * 12, Sampling(), Seeded(3), 40), k)
+    shown = [{**each, "text": " token"} for row in draft.evidence["rounds"] for each in [*row["tokens"], row["last"]]]
+    rest = [{**row, "tokens": [], "last": {}} for row in draft.evidence["rounds"]]
+    assert len(draft) == k
+    assert draft.evidence["rounds"]
+    assert len(json.dumps([shown, rest])) < 5_000
+
+
+@pytest.mark.parametrize(("broken", "words"), [(2, "the draft model small"), (3, "the draft model tiny")])
+def test_who_gave_no_numbers_is_named(broken, words):
+    small, tiny_one = TableLM(2), TableLM(3)
+    {2: small, 3: tiny_one}[broken].table[:] = float("nan")
+    drafter = StagedDrafter(small, "small", ModelDrafter(tiny_one), "tiny", 2)
+    with pytest.raises(SpecvizError, match=f"{words} returned not-a-number"):
+        drafter.draft(Context(list(PROMPT), Sampling(), Seeded(1), 3), 3)

@@ -5,6 +5,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 
+import evidence_traces
 import pytest
 import traces
 from hypothesis import given
@@ -63,6 +64,22 @@ def test_half_characters_are_shown_as_bytes() -> None:
 
 def test_live_changes_are_told_before_the_step() -> None:
     assert event_text(traces.changed_k().steps[2]).splitlines()[0].strip() == "now k = 2"
+
+
+def test_a_lossy_run_is_marked_where_it_begins_and_above_its_numbers() -> None:
+    made = traces.Builder().chain(changed={"rule": "typical", "lossless": False}).chain()
+    made = made.chain(changed={"rule": "lenience"}).chain(changed={"rule": None, "lossless": True}).trace
+    shown = [event_text(step).splitlines() for step in made.steps]
+    assert shown[0][-2].strip() == "lossy: Typical acceptance"
+    assert len(shown[1]) == 1
+    assert shown[2][-2].strip() == "lossy: Lenience"
+    assert numbers_text(made).startswith("lossy in part (steps 1–3): ")
+    assert "lossy in part (steps 1–3)" in next(line for line in numbers_text(made).splitlines() if "tokens/s " in line)
+
+
+def test_a_refused_reasoning_step_is_struck_out() -> None:
+    line = event_text(evidence_traces.refused().steps[0]).splitlines()[-1]
+    assert "~a·reasoning·step·of·13·tokens~" in line
 
 
 def test_scratch_nodes_are_not_shown() -> None:

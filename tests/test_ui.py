@@ -20,6 +20,7 @@ from made_up import EVERY_KIND, MADE_UP, made_up
 from specviz import catalog, session
 from specviz.catalog import CatalogHeads, CatalogModel
 from specviz.drafters import METHODS
+from specviz.drafters.base import Choice
 from specviz.errors import SpecvizError
 from specviz.session import Status, Workbench
 from specviz.speed import Speed
@@ -401,12 +402,12 @@ def fitted(page, method, rule="speculative_sampling", draft="tiny-draft", target
 
 
 @pytest.mark.parametrize(
-    ("method", "has_draft", "has_k"),
-    [("draft_model", True, True), ("prompt_lookup", False, True), ("none", False, False)],
+    ("method", "has_draft", "has_k", "has_rule"),
+    [("draft_model", True, True, True), ("prompt_lookup", False, True, True), ("none", False, False, False)],
 )
-def test_fields_that_do_nothing_under_a_method_are_hidden(page, method, has_draft, has_k):
+def test_fields_that_do_nothing_under_a_method_are_hidden(page, method, has_draft, has_k, has_rule):
     draft, k, rule, own = fitted(page, method)
-    assert (draft["visible"], k["visible"], rule["visible"]) == (has_draft, has_k, True)
+    assert (draft["visible"], k["visible"], rule["visible"]) == (has_draft, has_k, has_rule)
     assert own == ({method} if METHODS[method].params else set())
 
 
@@ -580,20 +581,81 @@ def test_another_target_brings_what_suits_it(methods):
 
 
 def test_the_help_says_what_the_method_does_and_what_the_rule_means(page, methods):
-    said = json.loads(page.explain("draft_model", "lenience"))
+    said = json.loads(page.explain("draft_model", "lenience", "tiny-target"))
     assert (said["summary"], said["caution"]) == (METHODS["draft_model"].summary, METHODS["draft_model"].caution)
     assert (said["rule"]["title"], said["rule"]["badge"]) == ("Lenience", "lossy")
-    assert json.loads(page.explain("deep", "lenience"))["rule"]["badge"] == "exact", "the method's own rule"
-    assert "longest guess" in json.loads(page.explain("deep", None))["notes"][0]
+    assert json.loads(page.explain("deep", "lenience", None))["rule"]["badge"] == "exact", "the method's own rule"
+    assert "longest guess" in json.loads(page.explain("deep", None, None))["notes"][0]
 
 
 def test_an_unknown_method_is_refused_in_words(page):
-    for callback in (lambda: page.explain([], None), lambda: page.fit_method("<b>", None, None, None)):
+    for callback in (lambda: page.explain([], None, None), lambda: page.fit_method("<b>", None, None, None)):
         with pytest.raises(gr.Error, match="method must be one of"):
             callback()
 
 
 # live
+
+
+def test_without_a_draft_the_help_names_no_rule_and_no_rule_is_in_force(page):
+    assert json.loads(page.explain("none", "typical", "tiny-target"))["rule"] is None
+    assert fitted(page, "none", "typical")[2]["value"] == "speculative_sampling"
+
+
+def test_parameters_that_count_under_some_values_of_another_are_hidden_under_the_rest():
+    governing, dependent = FORM.governing(), FORM.dependent()
+    assert "draft_model.k_policy" in governing
+    assert "reasoning.least_grade" in dependent
+    first = dict(zip(dependent, FORM.shown([FIRST[name] for name in governing]), strict=True))
+    assert not first["draft_model.least_confidence"]["visible"]
+    assert first["reasoning.threshold"]["visible"]
+    changed = {**FIRST, "draft_model.k_policy": "confidence", "reasoning.judged_by": "score"}
+    then = dict(zip(dependent, FORM.shown([changed[name] for name in governing]), strict=True))
+    assert then["draft_model.least_confidence"]["visible"]
+    assert (then["reasoning.threshold"]["visible"], then["reasoning.least_grade"]["visible"]) == (False, True)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
+def test_what_a_parameter_depends_on_is_a_choice_of_its_method(method):
+    choices = {param.name: param.options for param in method.params if isinstance(param, Choice)}
+    for name, options in (param.needs for param in method.params if param.needs):
+        assert set(options) < set(choices[name])
+
+
+def test_a_control_that_counts_for_nothing_at_first_is_not_shown():
+    shown = {
+        param.name: components.parameter(METHODS["reasoning"], param, served.tiny_offer()).visible
+        for param in METHODS["reasoning"].params
+    }
+    assert shown == {"judged_by": True, "threshold": True, "least_grade": False, "delimiter": True, "longest": True}
+
+
+def test_a_method_that_the_target_is_not_made_for_says_so_and_leaves_the_run_on_the_stage(page, registry):
+    list(page.run(SESSION, *values(max_new_tokens=2)))
+    before = registry.current("one")
+    with pytest.raises(gr.Error, match="tiny-target has no modules for multi-token prediction"):
+        list(page.run(SESSION, *values(method="mtp")))
+    assert registry.current("one") is before
+    assert "no modules" in json.loads(page.explain("mtp", None, "tiny-target"))["lacks"]
+    assert "no Medusa heads are known" in json.loads(page.explain("medusa", None, "tiny-target"))["lacks"]
+    assert json.loads(page.explain("draft_model", None, "tiny-target"))["lacks"] == ""
+
+
+def test_of_a_target_that_is_not_loaded_nothing_is_claimed(page):
+    assert json.loads(page.explain("mtp", None, "unheard-of"))["lacks"] == ""
+
+
+def test_the_rule_that_was_chosen_last_comes_back_after_a_method_that_cannot_use_it(page, registry):
+    list(page.step(SESSION, *values(method="prompt_lookup", rule="typical", prompt="a b a b a b")))
+    change = page.live_choice("method")
+    change(SESSION, "none", "typical")
+    assert registry.current("one").run.controls.values().rule == "speculative_sampling"
+    change(SESSION, "prompt_lookup", "typical")
+    assert registry.current("one").run.controls.values().rule == "typical"
+    assert (
+        page.fit_method("draft_model", page.chosen_rule("typical"), "tiny-draft", "tiny-target")[2]["value"]
+        == "typical"
+    )
 
 
 def test_a_live_rule_is_in_force_from_the_next_step(page, registry):
@@ -627,8 +689,9 @@ def test_a_live_method_that_cannot_be_used_leaves_method_rule_and_draft(page, re
 
 def test_after_a_refusal_the_lists_show_what_is_in_force(page, registry):
     list(page.step(SESSION, *values(rule="lenience")))
-    draft, method, rule, target = page.in_force(SESSION)
+    draft, method, rule, target, wanted = page.in_force(SESSION)
     assert (draft["value"], method, rule["value"], target) == ("tiny-draft", "draft_model", "lenience", "tiny-target")
+    assert wanted == "lenience"
     assert "lenience" in [name for _, name in rule["choices"]]
 
 
@@ -638,6 +701,21 @@ def test_measuring_keeps_the_rule_and_the_parameters_of_the_run(page, registry, 
     list(page.step(SESSION, *values(method="prompt_lookup", rule="typical", **{"prompt_lookup.max_ngram": 2})))
     page.measure(SESSION)
     assert (asked[0].method, asked[0].rule, asked[0].params["max_ngram"]) == ("prompt_lookup", "typical", 2)
+
+
+def test_a_measurement_that_says_nothing_is_shown_as_words_and_no_ratio(page, registry, monkeypatch):
+    found = Speed(2, 2, 100.0, 110.0, "a note", "no clear difference: 0.9× to 1.2×", (0.9, 1.2))
+    monkeypatch.setattr(handlers, "measure", lambda request, bench: found)
+    list(page.step(SESSION, *values()))
+    shown = json.loads(page.measure(SESSION))["speed"]
+    assert shown == {"value": "", "words": found.instead, "note": "a note", "can_measure": True}
+
+
+def test_a_run_whose_drafts_never_reached_the_target_is_called_neither_faster_nor_slower():
+    feed = Feed("run")
+    for event in traces.plain().events():
+        feed.add(event)
+    assert json.loads(feed.message(0, None))["speed"]["value"] == ""
 
 
 def test_remembered_lists_come_back_with_what_was_chosen_in_them(methods):

@@ -148,7 +148,9 @@
       lead.hidden = !made || !made.lead.length;
       host.replaceChildren(lead, ...parts.map((part) => {
         const box = element('section', 'sv-part');
-        box.append(element('h3', 'sv-part-title', part.title), ...KINDS[part.kind](part, press));
+        box.append(element('h2', 'sv-part-title', part.title));
+        if (part.lead) box.append(element('p', 'sv-part-lead', part.lead));
+        box.append(...KINDS[part.kind](part, press));
         if (part.note) box.append(element('p', 'sv-part-note', part.note));
         return box;
       }));

@@ -21,12 +21,15 @@
     return line;
   }
 
-  function lines({ summary, caution, sources, rule: inForce, notes }) {
+  function lines({ summary, caution, sources, lacks, rule: inForce, notes }) {
     const made = [summary, caution].filter(Boolean).map((words) => specviz.element('p', '', words));
     const from = specviz.element('p', 'sv-help-from');
     sources.forEach((source, place) => from.append(...(place ? [' · '] : []), paper(source)));
     const more = notes.map((words) => specviz.element('p', 'sv-help-note', words));
-    return [...made, ...(sources.length ? [from] : []), rule(inForce), ...more];
+    return [
+      ...(lacks ? [specviz.element('p', 'sv-help-lacks', lacks)] : []), ...made,
+      ...(sources.length ? [from] : []), ...(inForce ? [rule(inForce)] : []), ...more,
+    ];
   }
 
   // element: holds .sv-help; props.value: JSON of the help, anew whenever the method or the rule changes.

@@ -28,7 +28,7 @@
       let wanted = 1;
       for (const index of rows.keys()) {
         if (index < from || index > until) continue;
-        const { cells, more } = hub.steps[index], own = cells.length + 1 + (more ? 1 : 0);
+        const { cells, more, refused } = hub.steps[index], own = cells.length + 1 + (more ? 1 : 0) + (refused ? 1 : 0);
         if (own > wanted) wanted = own;
       }
       if (wanted === columns) return;
@@ -38,7 +38,7 @@
     }
 
     function cell(index, props, place) {
-      const made = element('button', `sv-cell sv-is-${props.status}`);
+      const made = element('button', `sv-cell sv-is-${props.status}${props.behind_end ? ' sv-behind-end' : ''}`);
       made.type = 'button';
       made.tabIndex = -1;
       made.dataset.step = index;
@@ -46,13 +46,35 @@
       made.setAttribute('aria-label', `step ${index + 1}: ${props.say}`);
       made.style.setProperty('--sv-place', String(place));
       if (props.fill !== undefined) {
-        const fill = element('span', 'sv-fill'), tick = element('span', 'sv-tick');
+        const fill = element('span', 'sv-fill');
         fill.style.width = `${props.fill}%`;
+        made.append(fill);
+      }
+      if (props.tick !== undefined) {                 // some rules throw no dart
+        const tick = element('span', 'sv-tick');
         tick.style.left = `${props.tick}%`;
-        made.append(fill, tick);
+        made.append(tick);
       }
       made.append(window.specviz.token('sv-cell-text', props.text));
       if (props.label) made.append(element('span', 'sv-chance', props.label));
+      return made;
+    }
+
+    // What was drafted and refused as a whole.
+    function refusal({ text: [count, words], say }) {
+      const made = element('span', 'sv-refused sv-is-rejected'), body = element('span', 'sv-body', count);
+      made.setAttribute('role', 'img');
+      made.setAttribute('aria-label', say);
+      made.title = say;
+      body.append(element('span', 'sv-more-words', words));
+      made.append(body);
+      return made;
+    }
+
+    // How many more there are; the words only where there is room.
+    function others([count, words]) {
+      const made = element('span', 'sv-more', count);
+      if (words) made.append(element('span', 'sv-more-words', words));
       return made;
     }
 
@@ -68,7 +90,8 @@
       const lane = element('div', 'sv-lane');
       lane.append(element('span', 'sv-step-number', window.specviz.count(index + 1)));
       step.cells.forEach((props, place) => lane.append(cell(index, props, place)));
-      if (step.more) lane.append(element('span', 'sv-more', step.more_words));
+      if (step.more) lane.append(others(step.more_words));
+      if (step.refused) lane.append(refusal(step.refused));
       if (step.last) {
         const last = cell(index, step.last, step.cells.length);
         last.classList.add('sv-last');
@@ -110,6 +133,8 @@
         sheet.append(made);
       }
       widen(first, last);
+      const now = hub.steps[hub.cursor - 1];
+      root.toggleAttribute('data-dartless', Boolean(now && now.dartless) && !sheet.querySelector('.sv-tick'));
       mark();
     }
 

@@ -29,8 +29,14 @@
       }
       if (step.context !== shownContext) {
         shownContext = step.context;
-        context.replaceChildren(...step.context.map(([role, words]) => element('span', `sv-chip sv-chip-${role}`, words)));
+        context.replaceChildren(...step.context.map(chip));
       }
+    }
+
+    function chip([role, words]) {
+      const made = element('span', `sv-chip sv-chip-${role}`, words);
+      made.title = words;
+      return made;
     }
 
     function speed() {
@@ -39,7 +45,7 @@
       part('speed-words').textContent = shown.words;
       part('speed-words').title = shown.note;
       measure.hidden = !shown.can_measure || hub.isLive();
-      if (shown.value || hub.isLive()) idle();
+      if (shown.value || shown.note || hub.isLive()) idle();
     }
 
     function idle() {

@@ -5,7 +5,7 @@
   const spelled = window.specviz.count;
   const SVG = 'http://www.w3.org/2000/svg';
   const WIDE = 14, NARROW = 5, HEIGHT = 46;           // pixels per bar; fewer when there are many steps
-  const PARTS = ['accepted', 'rejected', 'ignored'];
+  const PARTS = ['accepted', 'rejected', 'ignored', 'refused'];
 
   window.specviz.views.player = (root, hub) => {
     const strip = root.querySelector('.sv-bars');
@@ -19,7 +19,7 @@
     let groups = new Map(), deepest = 1, width = WIDE, first = 0, isStale = false;
     const redraw = window.specviz.framed(() => layout());
 
-    const draft = (step) => step.bar.accepted + step.bar.rejected + step.bar.ignored;
+    const draft = (step) => PARTS.reduce((sum, part) => sum + step.bar[part], 0);
 
     function shape(name, attributes) {
       const made = document.createElementNS(SVG, name);

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..models import LoadedModel
-from ..sampling import Sampling, refuse_nan
+from ..sampling import DRAFT_MODEL, TARGET, Sampling, refuse_nan
 from ..score import DraftRows, Rows, Text, of_tokens, read
 from .rows import BINS
 
@@ -81,7 +81,7 @@ def _numbers(rows: Rows, sampling: Sampling, drafts: Sequence[LoadedModel]) -> l
         "favourite": favourite,
         "favourite_p": favourite_p,
     }
-    refuse_nan(of_target["entropy"].tolist(), "target")
+    refuse_nan(of_target["entropy"].tolist(), TARGET)
     return [of_target, *(_of_draft(own, rows, p, favourite, sampling) for own in rows.drafts)]
 
 
@@ -93,7 +93,7 @@ def _of_draft(own: DraftRows, rows: Rows, p: Tensor, favourite: Tensor, sampling
     (best, mine), overlap, q_token = logits.max(-1), both.sum(-1).clamp_max(1.0), of_tokens(q, rows.token)
     favourite_q = of_tokens(q, mine)
     entropy = _entropy(q, logits, best, favourite_q, sampling)
-    refuse_nan(entropy[known].tolist(), "draft")
+    refuse_nan(entropy[known].tolist(), DRAFT_MODEL)
     zero = torch.zeros((), dtype=q.dtype, device=q.device)
     columns = {
         "q": q_token, "overlap": overlap, "entropy": entropy,

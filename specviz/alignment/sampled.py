@@ -17,7 +17,7 @@ from torch import Tensor
 from ..draft import ROOT
 from ..draws import FINAL, Draws, Seeded, SideBySide
 from ..models import LoadedModel
-from ..sampling import Sampling, refuse_nan
+from ..sampling import TARGET, Sampling, refuse_nan
 
 EOS, LENGTH, CONTEXT = "eos", "length", "context"
 
@@ -82,7 +82,7 @@ class _Drawing:
 
     def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
         probs = self._sampling.probs(logits)
-        refuse_nan(probs.sum(-1).tolist(), "target")
+        refuse_nan(probs.sum(-1).tolist(), TARGET)
         drawn = self._draws.sample(probs, FINAL, ids.shape[1] - self._width, ROOT)
         return torch.full_like(logits, float("-inf")).scatter_(1, drawn[:, None], 0.0)
 

@@ -13,6 +13,7 @@ from ..errors import SpecvizError
 from ..views.terminal import neutral
 
 PAUSE_S = 1.0  # between two lines of progress
+K = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="draft_model")
     parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the method")
     parser.add_argument("--rule", help="how drafts are judged; broken:NAME for one that is wrong on purpose")
-    parser.add_argument("--k", type=int, default=4, help="tokens drafted per step (default: %(default)s)")
+    parser.add_argument("--k", type=int, help=f"tokens drafted per step (default: {K})")
     parser.add_argument("--temperature", type=float, default=1.0, help="0 compares with the greedy text")
     parser.add_argument("--top-k", type=int, default=0)
     parser.add_argument("--top-p", type=float, default=1.0)
@@ -40,14 +41,27 @@ def run(options: argparse.Namespace) -> int:
     from ..drafters import method_named
     from .proving import prove
 
-    names = ("target", "draft", "method", "rule", "k", "temperature", "top_k", "top_p", "tokens", "seed", "samples")
+    names = ("target", "draft", "method", "rule", "temperature", "top_k", "top_p", "tokens", "seed", "samples")
     settings = {name: getattr(options, name) for name in names}
     params = method_named(options.method).read(options.param)
-    report = prove(options.prompt, **settings, params=params, on_progress=_Progress())
+    report = prove(options.prompt, **settings, k=k_of(options), params=params, on_progress=_Progress())
     print(neutral(report.text(), keep="\n"))
     if options.json is not None:
         _save(options.json, json.dumps(report.to_dict(), indent=1, ensure_ascii=False, allow_nan=False))
     return report.exit_code
+
+
+def k_of(options: argparse.Namespace) -> int:
+    """What --k says, K where it was not given. SpecvizError where another parameter stands for it."""
+    from ..drafters import method_named
+
+    depth = method_named(options.method).depth
+    if options.k is not None and depth is not None:
+        raise SpecvizError(
+            f"the method {options.method} has no K: how far it drafts is its parameter {depth} (say --param "
+            f"{depth}={options.k} instead of --k {options.k})"
+        )
+    return K if options.k is None else options.k
 
 
 def _save(path: Path, text: str) -> None:

@@ -120,7 +120,7 @@ def end_to_end(
 ) -> Iterator[EndToEnd]:
     """Writes texts after the prompts in turn until there are `tokens` of them; one text per result, the first result
     before any. Text i has seed_of(seed, i)."""
-    so_far = EndToEnd(0, tokens, rule.name, 0, Evidence.nothing(features(pair.draft is not None)))
+    so_far = EndToEnd(0, tokens, rule.name, 0, Evidence.nothing(features(pair.beside is not None)))
     yield so_far
     plan, growth = pair.plan(rule, sampling, k), Growth()
     while so_far.done < tokens:

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from ..accept import Rule
-from ..draft import EMPTY, Draft, chain
+from ..draft import EMPTY, ROOT, Draft, chain
 from ..drafters import METHODS
-from ..drafters.base import Drafter, Part, Parts
+from ..drafters.base import TREE_RULES, Drafter, Part, Parts
 from ..drafters.draft_model import ModelDrafter, fit
 from ..drafters.prompt_lookup import PromptLookup
+from ..drafters.tree import TreeDrafter
 from ..draws import Draws, enumerate_outcomes
 from ..engine import Plan, speculate
 from ..models import LoadedModel
@@ -35,9 +36,13 @@ NUM_CELLS = 3
 MOST_K = 3  # the outcomes grow with NUM_CELLS to the power of it
 FEWEST_K = 2  # a rule that judges a draft as a whole shows it from here on
 PLACES = 2
-OVER_TABLES = frozenset({"draft_model", "prompt_lookup", "none"})  # the others need a real model's layers or words
+MOST_TREE_K = 2
+SMALL_TREE = {"width": 2, "nodes": 4}  # the outcomes grow with every drafted token
+OVER_TABLES = frozenset({"draft_model", "prompt_lookup", "none", "tree"})  # others need a real model's layers or words
+FORKED = Draft((0, 1), (ROOT, ROOT), (None, None))
 OPENING = (0, 1, 2, 0, 1)  # the text before: what prompt lookup finds its drafts in
 PAUSE_S = 0.2
+_TREE_WORDS = f"at most {SMALL_TREE['width']} children and {SMALL_TREE['nodes']} tokens"
 Text = tuple[int, ...]
 Law = dict[Text, float]
 Result = TypeVar("Result")
@@ -46,8 +51,9 @@ Result = TypeVar("Result")
 @dataclass(frozen=True, slots=True)
 class Enumerated:
     """done, total: small languages, each made and then enumerated. distance: the largest total variation between the
-    engine's law of whole texts and the target's; None before the first language is finished. rule_alone: the method
-    cannot draft there, so that the rule judged plain chains instead; needs_grades: nor can the rule judge those."""
+    engine's law of whole texts and the target's; None before the first language is finished. trees: token trees were
+    judged, no chains; rule_alone: the method cannot draft there, so that the rule judged stand-ins instead;
+    needs_grades: nor can the rule judge those."""
 
     done: int
     total: int
@@ -56,6 +62,7 @@ class Enumerated:
     k: int
     num_outcomes: int = 0
     distance: float | None = None
+    trees: bool = False
     rule_alone: bool = False
     needs_grades: bool = False
 
@@ -71,7 +78,10 @@ class Enumerated:
             "tokens pooled from this pair's own odds"
         )
         if self.rule_alone:
-            what += "; the rule alone, over plain chains, as the method itself needs a real model to draft"
+            shape = f"small token trees of the likeliest tokens ({_TREE_WORDS})" if self.trees else "plain chains"
+            what += f"; the rule alone, over {shape}, as the method itself needs a real model to draft"
+        elif self.trees:
+            what += f"; the method's own token trees, kept small ({_TREE_WORDS})"
         if self.distance > EXACT:
             return Outcome("differs", f"differs: {what}; {100 * self.distance:.3g} % of the odds lie on wrong texts")
         if not self.lossless:
@@ -83,8 +93,9 @@ def enumerated(
     pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int
 ) -> Iterator[Enumerated]:
     """The rule over small languages after the first of these prompts; a result every so often."""
-    k, prompts = min(MOST_K, max(FEWEST_K, k)), prompts[:PLACES]
-    so_far = Enumerated(0, 2 * len(prompts), rule.name, rule.lossless, k, rule_alone=pair.method not in OVER_TABLES)
+    trees, alone = _are_trees(pair, rule), pair.method not in OVER_TABLES
+    k, prompts = min(MOST_TREE_K if trees else MOST_K, max(FEWEST_K, k)), prompts[:PLACES]
+    so_far = Enumerated(0, 2 * len(prompts), rule.name, rule.lossless, k, trees=trees, rule_alone=alone)
     if not rule.supports(chain([0])):
         yield replace(so_far, done=so_far.total, needs_grades=True)
         return
@@ -97,6 +108,11 @@ def enumerated(
         distance = max(distance, so_far.distance or 0.0)
         so_far = replace(so_far, done=so_far.done + 1, distance=distance, num_outcomes=so_far.num_outcomes + num)
     yield so_far
+
+
+def _are_trees(pair: Pair, rule: Rule) -> bool:
+    """Whether token trees are enumerated: those of the method, where the rule can judge any."""
+    return METHODS[pair.method].rules == TREE_RULES and rule.supports(FORKED)
 
 
 def _reported(work: Generator[None, None, Result], so_far: Enumerated) -> Generator[Enumerated, None, Result]:
@@ -125,8 +141,7 @@ class Language:
 
 def language_after(pair: Pair, prompt: Sequence[int], sampling: Sampling, k: int) -> Generator[None, None, Language]:
     """The language after `prompt`; pauses after every text that the models have read."""
-    has_q = pair.draft is not None and not METHODS[pair.method].foreign
-    language = Language(k, {(): tuple(prompt)}, {}, {} if has_q else None)
+    language = Language(k, {(): tuple(prompt)}, {}, None if pair.beside is None else {})
     for length in range(k + 1):
         for text in itertools.product(range(NUM_CELLS), repeat=length):
             _grow(language, text, pair, sampling)
@@ -209,16 +224,29 @@ def apart(pair: Pair, rule: Rule, language: Language) -> Generator[None, None, t
 
 
 def plan_of(pair: Pair, rule: Rule, language: Language) -> Plan:
-    """The pair's own method of drafting over the language's tables; plain chains where it cannot draft there."""
-    drafter = _own_drafter(pair, language) if pair.method in OVER_TABLES else _plain_drafter(language)
-    return Plan(TableLM(language.p), drafter, rule, Sampling(), language.k)
+    """The pair's own method of drafting over the language's tables; stand-ins where it cannot draft there."""
+    return Plan(TableLM(language.p), _drafter(pair, rule, language), rule, Sampling(), language.k)
+
+
+def _drafter(pair: Pair, rule: Rule, language: Language) -> Drafter:
+    trees = _are_trees(pair, rule)
+    if pair.method in OVER_TABLES and (trees or pair.method != "tree"):
+        return _own_drafter(pair, language)
+    return _stand_in_tree(language) if trees else _plain_drafter(language)
 
 
 def _own_drafter(pair: Pair, language: Language) -> Drafter:
     method = METHODS[pair.method]
     small = None if language.q is None else TableLM(language.q)
     parts = Parts(draft=None if small is None else Part("draft", small, lambda: TableLM(language.q)))
-    return method.build(parts, method.checked(pair.params))
+    params = method.checked(pair.params)
+    small = {name: min(params[name], most) for name, most in SMALL_TREE.items() if name in params}
+    return method.build(parts, params | small)
+
+
+def _stand_in_tree(language: Language) -> Drafter:
+    """Point masses, as heads and lookahead propose them; of the target's own odds where no draft model gives any."""
+    return TreeDrafter(TableLM(language.p if language.q is None else language.q), "top", "even", **SMALL_TREE)
 
 
 def _plain_drafter(language: Language) -> Drafter:

@@ -26,6 +26,11 @@ class Pair:
     params: Mapping[str, object] = field(default_factory=dict)
     library: Library | None = None
 
+    @property
+    def beside(self) -> LoadedModel | None:
+        """The draft model where its odds can be laid beside the target's, token by token."""
+        return None if METHODS[self.method].foreign else self.draft
+
     def plan(self, rule: Rule, sampling: Sampling, k: int) -> Plan:
         """A plan with readers and a drafter of its own: nothing that another plan has cached is used."""
         crew, reader = self.crew(), self.target.cached_lm()

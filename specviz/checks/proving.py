@@ -173,7 +173,7 @@ def _about(request: Request, setup: Setup) -> dict[str, Any]:
     names = ("target", "draft", "method", "k", "temperature", "top_k", "top_p", "seed")
     rule = request.rule or setup.rule.name
     asked = {name: getattr(request, name) for name in names}
-    return {**asked, "rule": rule, "tokens": setup.tokens, **_here(setup.pair)}
+    return {**asked, "k": setup.k, "rule": rule, "tokens": setup.tokens, **_here(setup.pair)}
 
 
 def _here(pair: Pair) -> dict[str, Any]:

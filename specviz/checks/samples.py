@@ -184,7 +184,7 @@ def _ties(found: Sequence[Finding]) -> str:
 
 def judge_samples(pair: Pair, samples: Sequence[Sample]) -> Iterator[Judged]:
     """One sample per result, the first result before any. The pair's draft model, if any, sharpens the evidence."""
-    so_far = Judged(0, len(samples), Evidence.nothing(features(pair.draft is not None)))
+    so_far = Judged(0, len(samples), Evidence.nothing(features(pair.beside is not None)))
     yield so_far
     for sample in samples:
         for scored in score_parts(pair, sample.prompt, sample.ids, sample.sampling):

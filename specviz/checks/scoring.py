@@ -77,10 +77,10 @@ def score_text(pair: Pair, prompt: Sequence[int], tokens: Sequence[int], samplin
     logits = plain_logits(pair.target, text, len(tokens))
     p = law_of(logits, sampling)
     q = None
-    if pair.draft is not None and readable(pair.draft, text):
-        q = law_of(fit(plain_logits(pair.draft, text, len(tokens)), p.shape[-1]), sampling)
+    if pair.beside is not None and readable(pair.beside, text):
+        q = law_of(fit(plain_logits(pair.beside, text, len(tokens)), p.shape[-1]), sampling)
     outside = outside_of(logits, sampling, tokens, ROUNDING[pair.target.model.dtype])
-    return Scored(tuple(tokens), p, q, _has(p, q, pair.draft is not None), outside)
+    return Scored(tuple(tokens), p, q, _has(p, q, pair.beside is not None), outside)
 
 
 def score_parts(pair: Pair, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling) -> Iterator[Scored]:

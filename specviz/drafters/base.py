@@ -105,12 +105,20 @@ Value = int | float | str | None
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter of a method; the page builds its control from this, by kind."""
+    """A parameter of a method; the page builds its control from this, by kind.
+
+    needs: a Choice of the same method, by name, and those of its options under which this parameter counts.
+    """
 
     name: str
     title: str
     default: Value
     help: str
+    needs: tuple[str, tuple[str, ...]] | None = field(default=None, kw_only=True)
+
+    def counts(self, values: Mapping[str, object]) -> bool:
+        """Whether it does anything among these values of its method's parameters."""
+        return self.needs is None or values.get(self.needs[0]) in self.needs[1]
 
     def checked(self, value: object) -> Value:
         """The value, or SpecvizError: what is wrong, what was got, what is allowed."""
@@ -200,7 +208,8 @@ class Method:
     summary: what it does, one sentence; caution: when it pays and when not, one sentence. roles: the models it needs
     beside the target ("draft", "heads"). rules: the names of the rules that can judge its drafts, its own first. depth:
     the parameter that stands for K, where K is not what a person sets. foreign: its draft model may have another
-    vocabulary than the target.
+    vocabulary than the target. target_has: what the target must bring along, as the name of a number in its
+    configuration that is not 0 there, and in words.
     """
 
     name: str
@@ -214,6 +223,7 @@ class Method:
     caution: str = ""
     depth: str | None = None
     foreign: bool = False
+    target_has: tuple[str, str] | None = None
 
     @property
     def default_rule(self) -> str:
@@ -226,6 +236,8 @@ class Method:
             name, _, text = pair.partition("=")
             if not name or not text:
                 raise SpecvizError(f"a parameter must be given as NAME=VALUE (got {pair!r:.100})")
+            if name in values:
+                raise SpecvizError(f"the parameter {name:.80} was given twice; give it once")
             values[name] = known[name].read(text) if name in known else text
         return values
 

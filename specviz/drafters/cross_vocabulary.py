@@ -17,7 +17,7 @@ from ..accept import Verdict
 from ..device import exact_dtype, to_host
 from ..draft import EMPTY, Draft, chain
 from ..lm import CachedLM
-from ..sampling import refuse_nan
+from ..sampling import DRAFT_MODEL, refuse_nan
 from ..text import TokenText, continued, whole_start
 from .base import CHAIN_RULES, Choice, Context, Drafter, Method, Parts, Value, Work
 from .policy import K_PARAMS, Policy, policy_of
@@ -67,7 +67,7 @@ class ReencodingDrafter(Drafter):
             logits = self._lm.extend(token)
         wide = exact_dtype(peaks[0].device)
         ids, peaks = to_host(torch.stack([torch.stack(tokens).to(wide), torch.stack(peaks).to(wide)])).tolist()
-        refuse_nan(peaks, "draft")
+        refuse_nan(peaks, DRAFT_MODEL)
         ids = [int(token) for token in ids]
         self._lm.settle(ids)
         return ids

@@ -10,7 +10,7 @@ from ..device import exact_dtype, to_host
 from ..draft import EMPTY, Draft, chain
 from ..draws import DRAFT
 from ..lm import CachedLM
-from ..sampling import refuse_nan
+from ..sampling import DRAFT_MODEL, refuse_nan
 from .base import CHAIN_RULES, Context, Drafter, Method, Work
 from .policy import K_PARAMS, Constant, Policy, policy_of
 
@@ -44,7 +44,7 @@ class ModelDrafter(Drafter):
         wide = exact_dtype(probs[0].device)
         sums = [row.sum(dtype=wide) for row in probs]
         ids, sums = to_host(torch.stack([torch.stack(tokens).to(wide), torch.stack(sums)])).tolist()
-        refuse_nan(sums, "draft")
+        refuse_nan(sums, DRAFT_MODEL)
         ids = [int(token) for token in ids]
         self._lm.settle(ids)
         return chain(ids, probs, rows, self._policy.evidence(k))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..device import exact_dtype, to_device, to_host
 from ..draft import EMPTY, ROOT, Draft, DraftBuilder
-from ..sampling import refuse_nan
+from ..sampling import HEADS, refuse_nan
 from .base import TREE_RULES, Context, Drafter, Method, Models, Whole, Work
 from .eagle_heads import EagleHead, Rows
 
@@ -114,7 +114,7 @@ class EagleDrafter(Drafter):
         best = scores.sort(descending=True, stable=True).indices[: self._nodes]
         wide = exact_dtype(scores.device)
         rows = to_host(torch.stack([row.to(wide) for row in (best, tokens[best], parents[best], scores[best].exp())]))
-        refuse_nan(rows[3].tolist(), "draft")
+        refuse_nan(rows[3].tolist(), HEADS)
         logits = [row for level in levels for row in level.logits]
         builder, places = DraftBuilder(), {ROOT: ROOT}
         for number, token, parent in rows[:3].long().T.tolist():

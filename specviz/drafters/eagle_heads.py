@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
 _OTHERWISE = ("head_dim", "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters")
 _LAYERS = "eagle_aux_hidden_state_layer_ids"
+_MOST_HEAD_SIZE = 1024
 _MOST = 1 << 20  # of any size in a configuration; the largest public heads stay far below
+_MOST_NUMBER = 1e12  # of a rotary base; the largest in use are far below
 _FEWEST_LAYERS = 7  # below, the three layers that EAGLE-3 reads are not three
 
 
@@ -193,6 +195,8 @@ def read(
 
     Tensors that are missing stay on the meta device.
     """
+    if "fc.weight" not in state:
+        raise SpecvizError("its weights hold no EAGLE head (no tensor is called fc.weight)")
     is_third = any(name.startswith("midlayer.") for name in state)
     shape = _shape(config, target, "draft_vocab_size" if is_third else "vocab_size")
     biases = config.get("bias", True) is not False, config.get("qkv_bias", config.get("attention_bias")) is True
@@ -220,22 +224,44 @@ def _shape(config: Mapping[str, object], target: LoadedModel, vocabulary: str) -
     ids = _size(config, "vocab_size", target.info.vocab_size)
     if ids != target.info.vocab_size:
         raise SpecvizError(f"its vocabulary must have {target.info.vocab_size} tokens, as the target's (got {ids})")
+    _check_attention(config, sizes)
     rest = {name: config[name] for name in _OTHERWISE if config.get(name) is not None}
     try:
         shape = LlamaConfig(**sizes, **rest, vocab_size=_size(config, vocabulary, ids))
-        LlamaRotaryEmbedding(shape)
+        angles = LlamaRotaryEmbedding(shape)
+        speeds = torch.cat([angles.inv_freq.flatten(), torch.tensor([float(angles.attention_scaling)])])
     except Exception as error:  # whatever a stranger's values make transformers raise
         reason = " ".join(str(error).split())[:200]
         raise SpecvizError(f"its config.json cannot be used ({reason})") from error
-    if shape.num_attention_heads % shape.num_key_value_heads or shape.head_dim % 2:
-        raise SpecvizError("its attention heads must be a multiple of its key-value heads, and of an even size")
+    if not bool(((speeds > 0) & speeds.isfinite()).all()):
+        raise SpecvizError("its config.json gives no usable angles to positions (rope_theta, or rope_scaling)")
     return shape
 
 
-def _size(config: Mapping[str, object], name: str, otherwise: int | None = None) -> int:
+def _check_attention(config: Mapping[str, object], sizes: Mapping[str, int]) -> None:
+    """What must hold before a stranger's numbers are computed with."""
+    heads, shared = sizes["num_attention_heads"], sizes["num_key_value_heads"]
+    size = (
+        sizes["hidden_size"] // heads
+        if config.get("head_dim") is None
+        else _size(config, "head_dim", most=_MOST_HEAD_SIZE)
+    )
+    if heads % shared or size % 2 or not 2 <= size <= _MOST_HEAD_SIZE:
+        raise SpecvizError(
+            "its attention heads must be a multiple of its key-value heads, and of an even size up to "
+            f"{_MOST_HEAD_SIZE} (got {heads}, {shared} and the size {size})"
+        )
+    for name in ("rms_norm_eps", "rope_theta"):
+        value = config.get(name)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if value is not None and not (is_number and 0 < value <= _MOST_NUMBER):
+            raise SpecvizError(f"{name} in its config.json must be a number above 0 (got {value!r:.40})")
+
+
+def _size(config: Mapping[str, object], name: str, otherwise: int | None = None, most: int = _MOST) -> int:
     value = config.get(name, otherwise)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MOST:
-        raise SpecvizError(f"{name} in its config.json must be a whole number from 1 to {_MOST} (got {value!r:.40})")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
+        raise SpecvizError(f"{name} in its config.json must be a whole number from 1 to {most} (got {value!r:.40})")
     return value
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..device import exact_dtype, to_host
 from ..draft import EMPTY, ROOT, Draft, DraftBuilder
-from ..sampling import refuse_nan
+from ..sampling import HEADS, refuse_nan
 from .base import TREE_RULES, Choice, Context, Drafter, Method, Models, Parts, Value, Whole, Work
 from .medusa_heads import MedusaHeads
 
@@ -105,7 +105,7 @@ class MedusaDrafter(Drafter):
         wide = exact_dtype(logits.device)
         chances, ids = logits.to(wide).softmax(-1).topk(min(_RANKS, logits.shape[-1]))
         ids, chances = to_host(torch.stack([ids.to(wide), chances])).tolist()
-        refuse_nan((chance for row in chances for chance in row), "draft")
+        refuse_nan((chance for row in chances for chance in row), HEADS)
         return [[int(token) for token in row] for row in ids], chances
 
 

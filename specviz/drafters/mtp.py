@@ -166,4 +166,5 @@ METHOD = Method(
     params=K_PARAMS,
     rules=CHAIN_RULES,
     build=_build,
+    target_has=("num_mtp_layers", "modules for multi-token prediction"),
 )

@@ -141,6 +141,7 @@ K_PARAMS: tuple[Param, ...] = (
         "draft itself. The token stays in the draft. One transfer from the device for every token.",
         0.0,
         1.0,
+        needs=("k_policy", ("confidence",)),
     ),
 )
 """For chain drafters that write token by token."""

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from ..accept import Verdict
 from ..draft import EMPTY, Draft, chain
-from .base import CHAIN_RULES, Context, Drafter, Method, Whole
+from ..errors import SpecvizError
+from ..lm import common_prefix
+from .base import CHAIN_RULES, Context, Drafter, Method, Parts, Value, Whole
 from .policy import BLIND_K_PARAMS, Constant, Policy, policy_of
+
+MOST_TAKEN_BACK = 512  # tokens; a draft that another model threw away is shorter
+Learnt = tuple[int, tuple[int, ...], int | None]  # where an n-gram ends, the n-gram, where it ended before
 
 
 class PromptLookup(Drafter):
-    """Longest match first, the most recent one of equal length. The index grows with the text: O(new tokens) a step."""
+    """Longest match first, the most recent one of equal length. The index grows with the text: O(new tokens) a step.
+
+    Of another text that begins as the last one did, up to its last MOST_TAKEN_BACK tokens, only what is new is learnt.
+    """
 
     def __init__(self, max_ngram: int, min_ngram: int, policy: Policy | None = None) -> None:
-        self._sizes = range(max_ngram, min(min_ngram, max_ngram) - 1, -1)
+        self._sizes = range(max_ngram, min_ngram - 1, -1)
         self._policy = policy or Constant()
         self._forget(())
 
@@ -24,11 +33,12 @@ class PromptLookup(Drafter):
         self._text = tokens
         self._indexed = 0  # n-grams that end before this position are known
         self._ends: dict[tuple[int, ...], int] = {}
+        self._learnt: deque[Learnt] = deque(maxlen=MOST_TAKEN_BACK * len(self._sizes))
 
     def draft(self, context: Context, k: int) -> Draft:
         tokens = context.tokens
         if tokens is not self._text:
-            self._forget(tokens)
+            self._turn_to(tokens)
         self._learn(tokens)
         k = self._policy.most(k, tokens)
         for size in self._sizes:
@@ -47,8 +57,31 @@ class PromptLookup(Drafter):
         for end in range(self._indexed + 1, len(tokens)):
             for size in self._sizes:
                 if size <= end:
-                    self._ends[tuple(tokens[end - size : end])] = end
+                    ngram = tuple(tokens[end - size : end])
+                    self._learnt.append((end, ngram, self._ends.get(ngram)))
+                    self._ends[ngram] = end
         self._indexed = max(self._indexed, len(tokens) - 1)
+
+    def _turn_to(self, tokens: Sequence[int]) -> None:
+        """Takes back the n-grams that end behind what both texts begin with; forgets all where not all are known."""
+        common = common_prefix(self._text, tokens, min(self._indexed, len(tokens) - 1))
+        if common < self._indexed and not (self._learnt and self._learnt[0][0] <= max(common, 1)):
+            self._forget(tokens)
+            return
+        while self._learnt and self._learnt[-1][0] > common:
+            _, ngram, before = self._learnt.pop()
+            if before is None:
+                del self._ends[ngram]
+            else:
+                self._ends[ngram] = before
+        self._text, self._indexed = tokens, common
+
+
+def _build(parts: Parts, params: Mapping[str, Value]) -> PromptLookup:
+    longest, shortest = int(params["max_ngram"]), int(params["min_ngram"])
+    if shortest > longest:
+        raise SpecvizError(f"min_ngram must not exceed max_ngram (got {shortest} and {longest})")
+    return PromptLookup(longest, shortest, policy_of(params))
 
 
 METHOD = Method(
@@ -67,5 +100,5 @@ METHOD = Method(
         *BLIND_K_PARAMS,
     ),
     rules=CHAIN_RULES,
-    build=lambda parts, params: PromptLookup(params["max_ngram"], params["min_ngram"], policy_of(params)),
+    build=_build,
 )

@@ -16,7 +16,7 @@ from ..device import to_device, to_host
 from ..draft import EMPTY, Draft
 from ..errors import SpecvizError
 from ..lm import CachedLM
-from ..sampling import refuse_nan
+from ..sampling import TARGET, refuse_nan
 from ..text import TokenText
 from .base import Choice, Context, Decimal, Drafter, Method, Parts, Value, Whole, Work
 from .draft_model import ModelDrafter
@@ -134,10 +134,10 @@ class ReasoningDrafter(Drafter):
         if self._waits():
             return Draft(evidence=self._evidence(EMPTY, None, "waiting"))
         written = self._writer.draft(context, min(k, self._judge.lm.context_limit - len(self._text) - self._judge.room))
-        if not len(written):
-            return EMPTY
+        if not len(written) or written.tokens[0] in self._pieces.eos_ids:
+            return EMPTY  # the end of the text is no reasoning step: the target says itself where it ends
         grade = self._judge.grade(self._text, written)
-        refuse_nan([grade], "target")
+        refuse_nan([grade], TARGET)
         if grade >= self._judge.threshold:
             return replace(written, evidence=self._evidence(written, grade, "kept"))
         self._is_waiting, self._num_seen = True, len(self._text)
@@ -195,8 +195,24 @@ METHOD = Method(
             "models that follow instructions can give.",
             {"mean_logprob": "its mean log-probability", "score": "a grade from 0 to 9"},
         ),
-        Decimal("threshold", "least log-probability", -0.1, "The mean per token, in nats, that is kept.", -20.0, 0.0),
-        Decimal("least_grade", "least grade", 7.0, "The grade that is kept, where the target is asked for one.", 0, 9),
+        Decimal(
+            "threshold",
+            "least log-probability",
+            -0.7,
+            "The mean per token, in nats, that is kept: -0.7 where the target finds a token 50 % likely on average.",
+            -20.0,
+            0.0,
+            needs=("judged_by", ("mean_logprob",)),
+        ),
+        Decimal(
+            "least_grade",
+            "least grade",
+            7.0,
+            "The grade that is kept, where the target is asked for one.",
+            0,
+            9,
+            needs=("judged_by", ("score",)),
+        ),
         Choice(
             "delimiter",
             "ends with",

@@ -7,6 +7,7 @@ drawn from the draft model's own row, and that row is q.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +19,7 @@ from ..draws import ACCEPT, DRAFT, FINAL, Draws
 from ..errors import SpecvizError
 from ..lm import CachedLM
 from ..rules.speculative_sampling import SpeculativeSampling
+from ..sampling import DRAFT_MODEL, TARGET, NotANumber
 from .base import CHAIN_RULES, Context, Drafter, Method, Models, Parts, Value, Whole, Work, names_in
 from .draft_model import ModelDrafter, fit
 from .policy import K_PARAMS, Constant, Policy, policy_of
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from ..engine import Step
 
 LOOKUP = "prompt_lookup"
-MOST_ROUNDS = 64
+MOST_SHOWN = 70  # tokens in the evidence; a round counts for as much as ROUND of them
+ROUND = 3
 
 
 class StagedDrafter(Drafter):
@@ -62,7 +65,7 @@ class StagedDrafter(Drafter):
                 calls[name] = calls.get(name, 0) + count
             if stop is not None:
                 break
-        evidence = {"rounds": rounds[:MOST_ROUNDS], "calls": calls, **self._policy.evidence(k)}
+        evidence = {"rounds": _shown(rounds), "calls": calls, **self._policy.evidence(k)}
         return chain(tokens, probs, logits, evidence)
 
     def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
@@ -75,7 +78,11 @@ class StagedDrafter(Drafter):
         lm = _Within(self._lm, context.vocab_size)
         plan = Plan(lm, self._inner, SpeculativeSampling(), context.sampling, self._inner_k)
         draws = InnerDraws(context.draws, len(context.tokens))
-        return speculate(context.tokens, lambda: plan, draws, max_new_tokens=k)
+        try:
+            yield from speculate(context.tokens, lambda: plan, draws, max_new_tokens=k)
+        except NotANumber as error:  # the inner target is this draft model
+            who = {TARGET: f"the draft model {self._name}", DRAFT_MODEL: f"the draft model {self._by}"}
+            raise NotANumber(who.get(error.who, error.who)) from error
 
     def _stop(self, logits: Tensor, tokens: Sequence[int]) -> int | None:
         """How many of the drawn tokens the draft takes where the policy stops behind one of them; None where not."""
@@ -136,6 +143,12 @@ class _Within:
         return fit(self._lm.forward(tokens, draft), self.vocab_size)
 
 
+def _shown(rounds: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    """The first rounds, as many as the evidence has room for."""
+    sizes = accumulate(ROUND + len(each["tokens"]) for each in rounds)
+    return [each for each, size in zip(rounds, sizes, strict=True) if size <= MOST_SHOWN]
+
+
 def _wide(probs: Tensor, vocab_size: int) -> Tensor:
     return torch.nn.functional.pad(probs, (0, vocab_size - probs.shape[-1]))
 
@@ -145,6 +158,9 @@ def staged(parts: Parts, params: Mapping[str, Value]) -> Drafter:
     names = names_in(str(params["stages"]))
     if LOOKUP in names[:-1]:
         raise SpecvizError(f"stages must have {LOOKUP} at the end, as nothing drafts for it (got {', '.join(names)})")
+    models = [parts.draft.name, *names]
+    if again := next((name for name in names if models.count(name) > 1), None):
+        raise SpecvizError(f"stages must name each model once, and not the draft model (got {again} again)")
     inner_k = int(params["inner_k"])
 
     def over(lm: CachedLM, name: str, below: Sequence[str], policy: Policy) -> Drafter:

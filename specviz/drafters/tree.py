@@ -16,7 +16,7 @@ from torch import Tensor
 from ..device import exact_dtype, to_host
 from ..draft import EMPTY, ROOT, Draft, DraftBuilder
 from ..lm import CachedLM
-from ..sampling import refuse_nan
+from ..sampling import DRAFT_MODEL, refuse_nan
 from .base import TREE_RULES, Choice, Context, Drafter, Method, Whole, Work
 from .draft_model import fit
 from .tree_children import GROW, Children
@@ -118,7 +118,7 @@ def _hang(nodes: list[Grown], frontier: Sequence[int], rows: Tensor, children: C
     """Adds what exists of `children` below the frontier, in one transfer; returns the new nodes."""
     first, wide = len(nodes), exact_dtype(rows.device)
     ids, chances = to_host(torch.stack([children.ids.to(wide), children.chances.to(wide)])).tolist()
-    refuse_nan([chance for row in chances for chance in row], "draft")
+    refuse_nan([chance for row in chances for chance in row], DRAFT_MODEL)
     for f, parent in enumerate(frontier):
         score, promise = (1.0, 1.0) if parent == ROOT else (nodes[parent].score, nodes[parent].promise)
         for i, (token, chance) in enumerate(zip(ids[f], chances[f], strict=True)):

@@ -15,7 +15,7 @@ from ..accept import Check, Laws, Rule, Verdict, draw_last, proposal, ratio, res
 from ..device import exact_dtype, to_device, to_host
 from ..draft import ROOT, Draft
 from ..draws import ACCEPT, FINAL, Draws
-from ..sampling import Sampling, refuse_nan
+from ..sampling import TARGET, Sampling, refuse_nan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +100,7 @@ class ChainRule(Rule):
         *numbers, num_kept, token, total = to_host(torch.cat([columns, singles])).tolist()
         num_kept, token = int(num_kept), int(token)
         p, q, thresholds, u = (numbers[size * i : size * (i + 1)] for i in range(4))
-        refuse_nan([*p, total], "target")
+        refuse_nan([*p, total], TARGET)
         judged = range(min(num_kept + 1, size))
         checks = tuple(Check(i, p[i], p[i], q[i], min(1.0, thresholds[i]), u[i], i < num_kept) for i in judged)
         laws = Laws(probs[: len(judged)], rows.q_rows[: len(judged)], final, tuple(p), tuple(q))

@@ -13,7 +13,7 @@ from ..accept import Check, Laws, Verdict, draw_last, proposal, ratio, residual
 from ..device import to_device, to_host
 from ..draft import ROOT, Draft
 from ..draws import ACCEPT, Draws
-from ..sampling import refuse_nan
+from ..sampling import TARGET, refuse_nan
 from .chain_rule import ChainRule, is_plain_chain
 
 JudgedAs = Callable[[Draft, int, Tensor], Tensor]
@@ -94,7 +94,7 @@ def _judge_siblings(
         checks.append(Check(child, p, p_judged, q, min(1.0, threshold), u, bool(kept)))
         if kept:
             break
-    refuse_nan([check.p for check in checks], "target")
+    refuse_nan([check.p for check in checks], TARGET)
     return checks, rows
 
 

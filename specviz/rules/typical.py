@@ -11,7 +11,7 @@ from ..accept import Check, Verdict, draw_last
 from ..device import exact_dtype, to_device, to_host
 from ..draft import ROOT, Draft
 from ..draws import ACCEPT, Draws
-from ..sampling import refuse_nan
+from ..sampling import TARGET, refuse_nan
 from .chain_rule import ChainRule, exact, favourite, is_plain_chain
 from .tree_walk import kind_of, laws_of, node_p, node_q
 
@@ -70,7 +70,7 @@ class Typical(ChainRule):
         ]
         u, passed = (torch.stack(column).to(wide) for column in zip(*thrown, strict=True))
         numbers = to_host(torch.stack([p, q, thresholds, u, passed])).T.tolist()
-        refuse_nan([p for p, *_ in numbers], "target")
+        refuse_nan([p for p, *_ in numbers], TARGET)
         return [Check(node, p, p, q, chance, u, bool(kept)) for node, (p, q, chance, u, kept) in enumerate(numbers)]
 
 

@@ -14,14 +14,15 @@ from specviz.checks.pair import Pair
 from specviz.checks.proving import BROKEN_PREFIX, FIRST_TOKENS, bundled_prompts, rule_named
 from specviz.checks.self_checks import SelfCheck, self_checks
 from specviz.checks.side_by_side import SideBySide, side_by_side
+from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
-from specviz.rules import ANY_CHAIN
+from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.broken import BROKEN
 from specviz.sampling import Sampling
 from specviz.session import Workbench
 from specviz.trace import Trace
 from specviz.ui.models_of import are_at_hand, models_of, names_of
-from specviz.ui.offer import Offer
+from specviz.ui.offer import Offer, sets_k
 from specviz.ui.reports import Look, Props, Section, Work, one_of, whole_number
 from specviz.views import check, check_texts
 from specviz.views import side_by_side as side_view
@@ -46,7 +47,7 @@ class Checking:
         return [
             Section("identity", self._of_place, self._no_place, opening=self._identity),
             Section("one_step", self._of_text, self._no_step, {"redraw": self._redraw}, needs, self._one_step),
-            Section("end_to_end", _settings, _no_texts, {"write": self._write}, needs),
+            Section("end_to_end", _settings, self._no_texts, {"write": self._write}, needs),
             Section("side_by_side", _text, lambda look: side_view.side_by_side(None), {"judge": self._judge}, needs),
             Section("self_checks", _settings, lambda look: check.self_checks(()), {"self": self._self}, needs),
             Section("someone_else", _settings, lambda look: check.someone_else(self._target_name(look))),
@@ -76,7 +77,12 @@ class Checking:
         return check.identity(None, str, refusal=self._why_none(look))
 
     def _no_step(self, look: Look) -> Props:
-        return check.one_step(OPTIONS, _rule_in_force(look), None, None, str, refusal=self._why_none(look))
+        refusal = _refusal(look) or self._why_none(look)
+        return check.one_step(OPTIONS, _rule_in_force(look), None, None, str, refusal=refusal)
+
+    def _no_texts(self, look: Look) -> Props:
+        rule, given = _rule_in_force(look), {"made_by": _made_by(look), "refusal": _refusal(look)}
+        return check_texts.end_to_end(_options(look), rule, None, str, **given)
 
     def _target_name(self, look: Look) -> str:
         return self._offer.first.target if look.settings is None else look.settings.target
@@ -130,6 +136,7 @@ class Checking:
         self, look: Look, name: str, n: int, work: Callable[[Place], Iterable[Redraws]] | None, seed: int = 0
     ) -> Work:
         """The section at the place where this rule errs most: every outcome of its program, then what is redrawn."""
+        _refuse_graded(look.trace)
         rule = rule_named(name)
         found = yield from self._places(look, check.one_step(OPTIONS, name, None, None, str, n=n, seed=seed))
         if not any(place.is_judged for place in found):
@@ -151,7 +158,9 @@ class Checking:
     # ---- whole texts ------------------------------------------------------------------------------------------------
 
     def _write(self, look: Look, values: Mapping[str, str]) -> Work:
-        name = one_of(values, "rule", [name for _, name in OPTIONS])
+        _refuse_graded(look.trace)
+        options = _options(look)
+        name = one_of(values, "rule", [name for _, name in options])
         tokens = whole_number(values, "tokens", check_texts.TOKENS[0], check_texts.TOKENS[2])
         seed = whole_number(values, "seed", 0, check.MOST_SEED)
         pair, rule, sampling, k = self._pair(look.trace), rule_named(name), _sampling(look.trace), _k(look.trace)
@@ -159,7 +168,7 @@ class Checking:
 
         def section(result: EndToEnd | None, first: FirstToken | None, same: Greedy | None) -> Props:
             given = {"first": first, "greedy": same, "tokens": tokens, "seed": seed}
-            return check_texts.end_to_end(OPTIONS, name, result, names, **given)
+            return check_texts.end_to_end(options, name, result, names, **given)
 
         if sampling.temperature == 0:
             length = max(8, min(GREEDY_TOKENS, tokens // len(prompts)))
@@ -229,5 +238,36 @@ def _rule_in_force(look: Look) -> str:
     return rule if rule in ANY_CHAIN else OPTIONS[0][1]
 
 
-def _no_texts(look: Look) -> Props:
-    return check_texts.end_to_end(OPTIONS, _rule_in_force(look), None, str)
+def _refuse_graded(trace: Trace) -> None:
+    """SpecvizError for a run of a rule that judges nothing but what its own method has graded."""
+    rule = RULES.get(trace.steps[-1].settings.rule)
+    if rule is not None and rule.name not in ANY_CHAIN:
+        raise SpecvizError(f"this run was judged by {rule.title}, which is lossy by design: there is nothing to check")
+
+
+def _refusal(look: Look) -> str:
+    try:
+        if look.settings is not None:
+            _refuse_graded(look.trace)
+    except SpecvizError as refusal:
+        return str(refusal)
+    return ""
+
+
+def _options(look: Look) -> list[tuple[str, str]]:
+    """The rules that can judge what the run's method drafts, and the wrong ones."""
+    method = None if look.settings is None else METHODS.get(look.settings.method)
+    return [(words, name) for words, name in OPTIONS if method is None or name not in RULES or name in method.rules]
+
+
+def _made_by(look: Look) -> str:
+    """The method and its settings, in words; the rule stands in the list beside."""
+    settings = look.settings
+    if settings is None or settings.method not in METHODS:
+        return ""
+    method = METHODS[settings.method]
+    draft = f" by {settings.draft_model}" if settings.draft_model and "draft" in method.roles else ""
+    k = f", K {settings.k}" if sets_k(method) else ""
+    return (
+        f"{settings.target}, {method.title}{draft}{k}, temperature {settings.temperature:g}, judged by the rule above"
+    )

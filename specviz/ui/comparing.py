@@ -152,7 +152,7 @@ class Comparing:
             return plan.why_slow(None, **known)
         rates = {"tokens_per_s": speed.tokens_per_s, "baseline_tokens_per_s": speed.baseline_tokens_per_s}
         try:
-            return plan.why_slow(why_slow(trace, costs, most_timed=NUM_TOKENS, **rates), **known)
+            return plan.why_slow(why_slow(trace, costs, most_timed=NUM_TOKENS, **rates), instead=speed.instead, **known)
         except SpecvizError as refusal:
             return plan.why_slow(None, refusal=str(refusal), **known)
 

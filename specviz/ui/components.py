@@ -150,8 +150,8 @@ def method_choice(choices: Sequence[Listed], value: str) -> gr.Dropdown:
     )
 
 
-def rule_choice(choices: Sequence[Listed], value: str) -> gr.Dropdown:
-    return gr.Dropdown(list(choices), value=value, label="Rule", elem_id="rule", filterable=False)
+def rule_choice(choices: Sequence[Listed], value: str, *, visible: bool) -> gr.Dropdown:
+    return gr.Dropdown(list(choices), value=value, label="Rule", elem_id="rule", filterable=False, visible=visible)
 
 
 def method_panel(files: Mapping[str, Path], props: Mapping[str, Any]) -> gr.HTML:
@@ -185,7 +185,9 @@ def button(name: str, words: str) -> gr.Button:
 def parameter(method: Method, param: Param, offer: Offer) -> Component:
     """The control of one parameter, by its kind and as the method describes it."""
     words = {"label": param.title[:1].upper() + param.title[1:], "info": param.help}
-    return _CONTROLS[type(param)](param, offer, **words, elem_id=f"param-{method.name}-{param.name}")
+    control = _CONTROLS[type(param)](param, offer, **words, elem_id=f"param-{method.name}-{param.name}")
+    control.visible = param.counts({each.name: each.default for each in method.params})
+    return control
 
 
 def _whole(param: Whole, offer: Offer, **words: str) -> gr.Slider:

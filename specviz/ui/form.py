@@ -17,7 +17,7 @@ from specviz.drafters.base import Method, Models, Value, names_in
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.ui.components import choice_of
-from specviz.ui.offer import Offer, as_value, model_choices, rule_choices
+from specviz.ui.offer import Offer, as_value, drafts, model_choices, rule_choices
 
 
 def text_or_none(value: Any) -> str | None:
@@ -32,7 +32,8 @@ def draft_list(offer: Offer, target: str, method: Method, draft: str | None, **m
 
 def rule_list(method: Method, rule: str) -> Any:
     """The list of rules that can judge the method's drafts; hidden where there is nothing to choose."""
-    return gr.update(choices=list(rule_choices(method)), value=rule, visible=len(method.rules) > 1)
+    has_choice = len(method.rules) > 1 and drafts(method)
+    return gr.update(choices=list(rule_choices(method)), value=rule, visible=has_choice)
 
 
 def model_list(param: Models, target: str, value: Any) -> Any:
@@ -59,6 +60,28 @@ class Form:
         """The fields whose values are names of further models, with what may stand there."""
         params = {f"{name}.{param.name}": param for name, method in METHODS.items() for param in method.params}
         return {name: params[name] for name in self.names if isinstance(params.get(name), Models)}
+
+    def governing(self) -> list[str]:
+        """The fields that other fields count by, each once."""
+        return list(dict.fromkeys(governor for governor, _ in self._dependent().values()))
+
+    def dependent(self) -> list[str]:
+        """The fields that count under some values of others only."""
+        return list(self._dependent())
+
+    def shown(self, values: Sequence[Any]) -> list[Any]:
+        """Updates of the dependent fields from the values of the governing ones: only those that count are shown."""
+        given = dict(zip(self.governing(), values, strict=True))
+        return [gr.update(visible=given[name] in allowed) for name, allowed in self._dependent().values()]
+
+    def _dependent(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Field -> the field that it counts by, and the values of that one under which it does."""
+        return {
+            f"{method.name}.{param.name}": (f"{method.name}.{param.needs[0]}", param.needs[1])
+            for method in METHODS.values()
+            for param in method.params
+            if param.needs is not None and f"{method.name}.{param.name}" in self.names
+        }
 
     def remembered(self, given: Any, offer: Offer) -> list[Any]:
         """Updates that put back what a browser remembers of the fields. Raises SpecvizError if it cannot be used."""

@@ -21,14 +21,14 @@ from specviz import session
 from specviz.dialogue import as_messages
 from specviz.drafters import METHODS, method_named
 from specviz.errors import SpecvizError
-from specviz.rules import RULES
 from specviz.session import Workbench
 from specviz.speed import measure
 from specviz.text import has_chat_form, render_chat
 from specviz.trace import MAX_UPLOAD_BYTES, Trace, read_trace
 from specviz.trace_records import event_dict
 from specviz.ui.form import Form, draft_list, model_list, rule_list, text_or_none
-from specviz.ui.offer import Offer, fitting_draft, fitting_models, fitting_rule, sets_k
+from specviz.ui.models_of import lacks
+from specviz.ui.offer import Offer, fitting_draft, fitting_models, fitting_rule, rule_to_explain, sets_k
 from specviz.ui.registry import Registry, View, view_of
 from specviz.ui.reports import Report
 from specviz.ui.stream import increments
@@ -95,6 +95,9 @@ class Handlers:
     def _start(self, request: gr.Request, values: Sequence[Any]) -> View:
         """A new current view. The previous run has left the stage when this returns, so that its words come first."""
         wanted, pace = self.form.request(values)
+        method = METHODS[wanted.method]
+        if method.target_has and (missing := lacks(method, wanted.target, self._bench.library)):
+            raise SpecvizError(missing)  # before the previous run leaves the stage
         if previous := self._current(request):
             previous.stop()
             previous.idle.wait(SUPERSEDE_S)
@@ -181,25 +184,26 @@ class Handlers:
     def live_choice(self, name: str) -> Callable[..., Any]:
         """As `live` for a list that may name what cannot be used now: it warns and shows what is in force."""
 
-        def change(request: gr.Request, value: Any) -> Any:
+        def change(request: gr.Request, value: Any, wanted: Any = None) -> Any:
             view = self._current(request)
             if view is None or not view.is_live:
                 return value
             with spoken(mildly=True):
-                changes = self._with_what_fits(view, name, value)
+                changes = self._with_what_fits(view, name, value, wanted)
                 self._offer_typed(view, changes)
                 view.run.controls.change(**changes)
             return getattr(view.run.controls.values(), name)
 
         return change
 
-    def _with_what_fits(self, view: View, name: str, value: Any) -> dict[str, Any]:
-        """What a choice changes: a method brings a rule that can judge its drafts and a draft model that it can use."""
+    def _with_what_fits(self, view: View, name: str, value: Any, wanted: Any) -> dict[str, Any]:
+        """What a choice changes: a method brings a rule that can judge its drafts and a draft model that it can use.
+        wanted: the rule that was chosen last, under whatever method."""
         if name != "method":
             return {name: value}
         method, now = method_named(value), view.run.controls.values()
         draft = fitting_draft(method, now.target, now.draft)
-        return {"method": value, "rule": fitting_rule(method, now.rule), "draft": draft}
+        return {"method": value, "rule": fitting_rule(method, text_or_none(wanted) or now.rule), "draft": draft}
 
     def _offer_typed(self, view: View, changes: Mapping[str, Any]) -> None:
         """A model that was typed may be chosen where any may; whether it can be used is found out when it is loaded."""
@@ -208,14 +212,14 @@ class Handlers:
                 view.run.controls.offer(kind, name)
 
     def in_force(self, request: gr.Request) -> Any:
-        """What the lists show after a run could not adopt a change."""
+        """What the lists show after a run could not adopt a change, and the rule that counts as chosen last."""
         view = self._current(request)
         if view is None or not view.is_live:
-            return gr.skip(), gr.skip(), gr.skip(), gr.skip()
+            return tuple(gr.skip() for _ in range(5))
         values = view.run.controls.values()
         method = METHODS[values.method]
         drafts = draft_list(self._offer, values.target, method, values.draft)
-        return drafts, method.name, rule_list(method, fitting_rule(method, values.rule)), values.target
+        return drafts, method.name, rule_list(method, fitting_rule(method, values.rule)), values.target, values.rule
 
     @speaks
     def open_trace(self, request: gr.Request, content: bytes) -> str:
@@ -284,11 +288,20 @@ class Handlers:
         own = [gr.update(visible=name == other) for other, each in METHODS.items() if each.params]
         return [drafts, gr.update(visible=sets_k(method)), rules, *own]
 
+    def fit_params(self, *values: Any) -> list[Any]:
+        """Shows the parameters that count under these values of those that others depend on."""
+        return self.form.shown(values)
+
+    def chosen_rule(self, rule: Any) -> str | None:
+        """The rule to come back to when a method is left that cannot use it."""
+        return text_or_none(rule)
+
     @speaks
-    def explain(self, name: Any, rule: Any) -> str:
-        """What the help panel says of this method under this rule."""
+    def explain(self, name: Any, rule: Any, target: Any) -> str:
+        """What the help panel says of this method under this rule for this target."""
         method = method_named(name)
-        return json.dumps(method_help(method, RULES[fitting_rule(method, rule)], has_k=sets_k(method)))
+        missing = lacks(method, str(target), self._bench.library)
+        return json.dumps(method_help(method, rule_to_explain(method, rule), has_k=sets_k(method), lacks=missing))
 
     @speaks
     def run_to_end(

@@ -3,12 +3,14 @@ and what the models cannot have written is refused before anything is asked."""
 
 from __future__ import annotations
 
-from specviz.catalog import HEADS, MODELS
+from pathlib import Path
+
+from specviz.catalog import HEADS, MODELS, suiting
 from specviz.crew import names_of as names_in_force
 from specviz.drafters import METHODS
-from specviz.drafters.base import Models
+from specviz.drafters.base import Method, Models
 from specviz.errors import SpecvizError
-from specviz.models import LoadedModel
+from specviz.models import Library, LoadedModel
 from specviz.request import Request
 from specviz.rules import RULES
 from specviz.session import Workbench
@@ -47,6 +49,20 @@ def are_at_hand(trace: Trace | None, bench: Workbench) -> bool:
     except SpecvizError:
         return False
     return all(is_at_hand(name, bench) for name in own + further)
+
+
+def lacks(method: Method, target: str, library: Library) -> str:
+    """Why the method cannot run on this target, in words; empty where it can, and while that is not known without
+    loading anything."""
+    heads = [param for param in method.params if isinstance(param, Models) and "heads" in method.roles]
+    if missing := next((param for param in heads if param.default is None and not suiting(target, param.kind)), None):
+        return f"For {Path(target).name} no {missing.title} are known: name some below, or choose another method."
+    if method.target_has is None or target not in library.loaded_names():
+        return ""
+    loaded, (number, words) = library.load(target), method.target_has
+    if getattr(loaded.model.config.get_text_config(decoder=True), number, None):
+        return ""
+    return f"{loaded.name} has no {words}: choose another method."
 
 
 def is_at_hand(name: str, bench: Workbench) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specviz import catalog
+from specviz.accept import Rule
 from specviz.dialogue import as_lines
 from specviz.drafters import METHODS
 from specviz.drafters.base import Method, Models, Value, names_in
@@ -115,7 +116,12 @@ def fitting_draft(method: Method, target: str, draft: str | None) -> str | None:
 
 def fitting_rule(method: Method, rule: str | None) -> str:
     """The rule where it can judge the method's drafts, else the method's own."""
-    return rule if rule in method.rules else method.default_rule
+    return rule if rule in method.rules and drafts(method) else method.default_rule
+
+
+def rule_to_explain(method: Method, rule: str | None) -> Rule | None:
+    """The rule that judges the method's drafts; None where there are none."""
+    return RULES[fitting_rule(method, rule)] if drafts(method) else None
 
 
 def fitting_models(param: Models, target: str, chosen: Any) -> str | list[str] | None:
@@ -128,7 +134,12 @@ def fitting_models(param: Models, target: str, chosen: Any) -> str | list[str] |
 
 def sets_k(method: Method) -> bool:
     """Whether K is what a person sets for this method."""
-    return method.depth is None and method.name != "none"
+    return method.depth is None and drafts(method)
+
+
+def drafts(method: Method) -> bool:
+    """Whether the method drafts at all."""
+    return method.name != "none"
 
 
 def as_value(value: Any) -> Value:

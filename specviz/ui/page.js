@@ -36,18 +36,28 @@
   function fold(element) {
     const line = element.querySelector('button');
     line.addEventListener('click', () => setOpen('setup', !isOpen('setup')));
-    const fields = () => ['#draft input', '#k input', '#temperature input', '#pace input:checked']
+    // a field that does nothing under the method is not in the document
+    const fields = () => ['#method input', '#draft input', '#k input', '#temperature input', '#pace input:checked']
       .map((selector) => document.querySelector(selector)?.value);
     const summarise = () => {
-      const [draft, k, temperature, pace] = fields();
-      line.firstElementChild.textContent = [draft, k && `K ${k}`, temperature && `temperature ${temperature}`, pace]
-        .filter(Boolean).join(' · ') || 'Setup';
+      const [method, draft, k, temperature, pace] = fields();
+      const mark = document.querySelector('#help .sv-help-lossy') && 'lossy';
+      line.firstElementChild.textContent = [
+        method, mark, draft, k && `K ${k}`, temperature && `temperature ${temperature}`, pace,
+      ].filter(Boolean).join(' · ') || 'Setup';
     };
     const later = () => requestAnimationFrame(summarise);
+    const changes = new MutationObserver(later);
+    const isThere = () => {
+      const parts = ['#setup', '#help'].map((selector) => document.querySelector(selector));
+      if (!parts.every(Boolean) || !fields().at(-1)) return false;
+      for (const part of parts) changes.observe(part, { childList: true, subtree: true });
+      return true;
+    };
     document.addEventListener('input', later);
     document.addEventListener('change', later);
     document.addEventListener(FIELDS, later);
-    const waiting = setInterval(() => { summarise(); if (fields().every(Boolean)) clearInterval(waiting); }, 150);
+    const waiting = setInterval(() => { summarise(); if (isThere()) clearInterval(waiting); }, 150);
   }
 
   function save() {
@@ -199,6 +209,11 @@
     if (isOpen('drawer')) setOpen('drawer', false);
     else if (isOpen('present')) present();
   });
+
+  // a list opens when it is entered: one that was closed by Escape is left, so that the click enters it again
+  document.addEventListener('mousedown', ({ target }) => {
+    if (target === document.activeElement && target.matches('[role=combobox][aria-expanded=false]')) target.blur();
+  }, true);
 
   document.addEventListener('click', (event) => {
     if (event.target.closest('#run, #step')) setOpen('setup', false);

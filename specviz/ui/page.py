@@ -11,12 +11,11 @@ import gradio as gr
 from gradio.components import Component
 
 from specviz.drafters import METHODS
-from specviz.rules import RULES
 from specviz.session import Workbench
 from specviz.trace import Trace
 from specviz.ui import components
 from specviz.ui.handlers import Form, Handlers, ReportHandlers, since
-from specviz.ui.offer import Offer, fitting_rule, method_choices, rule_choices, sets_k
+from specviz.ui.offer import Offer, drafts, fitting_rule, method_choices, rule_choices, rule_to_explain, sets_k
 from specviz.ui.registry import Registry
 from specviz.ui.report_pages import reports
 from specviz.views.help import method_help
@@ -119,8 +118,9 @@ def _drawer(offer: Offer, files: Mapping[str, Path]) -> tuple[Parts, Parts]:
     rule = fitting_rule(method, first.rule)
     with gr.Column(elem_id="drawer"):
         fields: Parts = {"method": components.method_choice(method_choices(), method.name)}
-        fields["rule"] = components.rule_choice(rule_choices(method), rule)
-        own = {"help": components.method_panel(files, method_help(method, RULES[rule], has_k=sets_k(method)))}
+        fields["rule"] = components.rule_choice(rule_choices(method), rule, visible=drafts(method))
+        words = method_help(method, rule_to_explain(method, rule), has_k=sets_k(method))
+        own = {"help": components.method_panel(files, words), "wanted": gr.State(rule)}
         for each in (each for each in METHODS.values() if each.params):
             with gr.Column(visible=each is method, elem_classes="sv-own") as own[each.name]:
                 fields |= {
@@ -153,15 +153,18 @@ def _wire_live(handlers: Handlers, fields: Parts, own: Parts, stage: gr.HTML) ->
     fit, explain = _fitting(handlers, fields, own)
     for name in _LIVE_CHOICES:
         changed, listed = handlers.live_choice(name), fields[name]
-        done = listed.input(changed, listed, listed, concurrency_limit=None, **_RAW, **_LIVE)
+        given = [listed, own["wanted"]] if name == "method" else listed
+        done = listed.input(changed, given, listed, concurrency_limit=None, **_RAW, **_LIVE)
         if name == "method":
             done.then(**fit).then(**explain)
         if name == "rule":
-            done.then(**explain)
-    choices = [fields[name] for name in _LIVE_CHOICES]
+            done.then(**_choosing(handlers, fields, own)).then(**explain)
+    choices = [*(fields[name] for name in _LIVE_CHOICES), own["wanted"]]
     stage.refused(handlers.in_force, None, choices, **_NOW).then(**fit).then(**explain)
+    for name in handlers.form.governing():
+        fields[name].input(**_counting(handlers, fields))
     target, draft, method = (fields[name] for name in ("target", "draft", "method"))
-    target.change(handlers.fit_target, [target, draft, method], draft, **_RAW, **_NOW)
+    target.change(handlers.fit_target, [target, draft, method], draft, **_RAW, **_NOW).then(**explain)
     if models := [fields[name] for name in handlers.form.models()]:
         target.change(handlers.fit_models, [target, *models], models, **_RAW, **_NOW)
 
@@ -171,11 +174,23 @@ def _fitting(handlers: Handlers, fields: Parts, own: Parts) -> tuple[dict[str, A
 
     They follow in order, never by themselves: several fields that change at once would each be seen half changed.
     """
-    method, rule = chosen = [fields[name] for name in ("method", "rule")]
+    method, rule, target = chosen = [fields[name] for name in ("method", "rule", "target")]
     fitted = [fields["draft"], fields["k"], rule, *(own[name] for name in METHODS if name in own)]
-    inputs = [method, rule, fields["draft"], fields["target"]]
+    inputs = [method, own["wanted"], fields["draft"], target]
     fit = {"fn": handlers.fit_method, "inputs": inputs, "outputs": fitted, **_RAW, **_NOW}
     return fit, {"fn": handlers.explain, "inputs": chosen, "outputs": own["help"], **_RAW, **_NOW}
+
+
+def _choosing(handlers: Handlers, fields: Parts, own: Parts) -> dict[str, Any]:
+    """What keeps the rule that was chosen last: a method that cannot use it hides it for as long as it is chosen."""
+    return {"fn": handlers.chosen_rule, "inputs": fields["rule"], "outputs": own["wanted"], **_RAW, **_NOW}
+
+
+def _counting(handlers: Handlers, fields: Parts) -> dict[str, Any]:
+    """What shows the parameters that count under the values of others."""
+    names = handlers.form.governing(), handlers.form.dependent()
+    inputs, outputs = ([fields[name] for name in each] for each in names)
+    return {"fn": handlers.fit_params, "inputs": inputs, "outputs": outputs, **_RAW, **_NOW}
 
 
 def _wire_memory(handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, stage: gr.HTML) -> None:
@@ -186,7 +201,8 @@ def _wire_memory(handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, 
     gr.on(used, None, list(fields.values()), None, js=remember, trigger_mode="multiple")
     restored = stage.restore(handlers.restore, None, list(fields.values()), **_NOW)
     fit, explain = _fitting(handlers, fields, own)
-    restored.then(**fit).then(**explain).then(None, None, None, js="() => specvizPage.restored()")
+    restored = restored.then(**_choosing(handlers, fields, own)).then(**fit).then(**explain)
+    restored.then(**_counting(handlers, fields)).then(None, None, None, js="() => specvizPage.restored()")
     stage.arrive(handlers.arrive, None, stage, **_STREAM)
 
 

@@ -39,8 +39,13 @@ def end_to_end(
     tokens: int = TOKENS[1],
     theme: str = "light",
     seed: int = 0,
+    made_by: str = "",
+    refusal: str = "",
 ) -> Props:
-    """Whole texts. first: the first token of one prompt, drawn anew; greedy: instead of both at temperature 0."""
+    """Whole texts. first: the first token of one prompt, drawn anew; greedy: instead of both at temperature 0; made_by:
+    what writes them, in words; refusal: why there is nothing to check."""
+    if refusal:
+        return blocks.section(END_TO_END, "End to end", END_TO_END_LEAD, [], [blocks.words(refusal)])
     controls = [
         blocks.choice("rule", "Rule", options, rule),
         blocks.count("tokens", "Tokens", tokens, TOKENS[0], TOKENS[2]),
@@ -49,8 +54,8 @@ def end_to_end(
     ]
     shown = [*_greedy(greedy), *_evidence(result, theme), *_first(first, names)]
     if not shown:
-        missing = "No text yet. Press Write and judge: texts are written with the pair and the settings of Explore."
-        shown = [blocks.words(missing)]
+        writer = made_by or "the pair and the settings of Explore"
+        shown = [blocks.words(f"No text yet. Press Write and judge: texts are written with {writer}.")]
     return blocks.section(END_TO_END, "End to end", END_TO_END_LEAD, controls, shown)
 
 

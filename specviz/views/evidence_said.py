@@ -101,11 +101,14 @@ def line(name: str, chips: Sequence[Chip]) -> list[Any]:
     return [name, list(chips[:MOST_CHIPS]), f"+{more:,} more" if more > 0 else ""]
 
 
-def lines(title: str, rows: Sequence[list[Any]], note: str = "", *, aligned: bool = False) -> Part:
-    """aligned: chips are as wide as their texts, so that rows that spell one text stand above each other."""
+def lines(title: str, rows: Sequence[list[Any]], note: str = "", *, lead: str = "", aligned: bool = False) -> Part:
+    """lead stands above the lines, note below them.
+
+    aligned: chips are as wide as their texts, so that rows that spell one text stand above each other."""
     more = len(rows) - MOST_LINES
     note = " ".join(filter(None, (note, f"{more:,} more lines are not shown." if more > 0 else "")))
-    return {"kind": "lines", "title": title, "note": note, "lines": list(rows[:MOST_LINES]), "aligned": aligned}
+    shown = list(rows[:MOST_LINES])
+    return {"kind": "lines", "title": title, "lead": lead, "note": note, "lines": shown, "aligned": aligned}
 
 
 def facts(title: str, items: Sequence[Sequence[str]]) -> Part:

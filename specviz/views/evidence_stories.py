@@ -5,13 +5,16 @@ Each function gives the parts that follow from its keys of the evidence, or none
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from specviz.trace import Step
-from specviz.views.evidence_said import Chip, Part, Said, facts, line, lines, passage, tokens_in
+from specviz.views.evidence_said import MOST_LINES, Chip, Part, Said, drafted, facts, line, lines, passage, tokens_in
+from specviz.views.names import METHOD_TITLES
 from specviz.views.sentences import flowing, label, percent
 
+OF_ROUNDS = "The marks say what the model that was drafted for did with each token; the target comes after it."
 FATES = ("accepted", "rejected", "ignored")
 KINDS = ("resampled", "bonus", "plain")
 WAYS = {
@@ -25,24 +28,34 @@ VERDICT_WORDS = {
     "waiting": "nothing was drafted: the target writes on to the end of a refused reasoning step",
 }
 JUDGES = {
-    "mean_logprob": "the target's mean log-probability of the tokens",
+    "mean_logprob": "how likely the target finds its tokens (geometric mean)",
     "score": "the grade from 0 to 9 that the target writes",
 }
 
 
-def rounds(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
-    """The draft model's own draft-verify rounds."""
+def rounds(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
+    """The draft model's own draft-verify rounds, and what came out of them."""
     told = [Said(item) for item in said.items("rounds")]
     if not told:
         return []
-    note = "Marks say what the model that was drafted for did with each token."
-    calls = [[f"forwards of {label(name)}", f"{number:,}"] for name, number in said.inside("calls").counts()]
-    made = [lines("Rounds inside the draft", [line(_who(one), _of_round(one)) for one in told], note)]
+    who = [_who(one) for one in told]
+    is_one = len(set(who)) == 1
+    names = [f"round {number}" for number in range(1, len(told) + 1)] if is_one else who
+    lead = f"{who[0]}. {OF_ROUNDS}" if is_one else OF_ROUNDS
+    rows = [line(name, _of_round(one)) for name, one in zip(names, told, strict=True)]
+    calls = [[f"forwards of {_name(name)}", f"{number:,}"] for name, number in said.inside("calls").counts() if number]
+    handed = line("handed to the target", [[text, "", ""] for text, *_ in drafted(step)])
+    made = [lines("Rounds inside the draft", [*rows[: MOST_LINES - 1], handed], lead=lead)]
     return [*made, facts("What drafting cost", calls)] if calls else made
 
 
 def _who(told: Said) -> str:
-    return f"{label(told.words('by')) or 'nobody'} for {label(told.words('for')) or '?'}"
+    return f"{_name(told.words('by')) or 'Nobody'} for {_name(told.words('for')) or '?'}"
+
+
+def _name(name: str) -> str:
+    """A drafter that needs no model goes by its method; a model by its own name."""
+    return METHOD_TITLES.get(name) or label(name)
 
 
 def _of_round(told: Said) -> list[Chip]:
@@ -115,7 +128,7 @@ def grade(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     known = [["verdict", VERDICT_WORDS[verdict]]]
     given = said.number("grade")
     if given is not None:
-        known.append(["grade", f"{given:.4g}; at least {threshold:.4g} is kept"])
+        known.append(["grade", GRADES.get(said.words("judged_by"), _bare)(given, threshold)])
     if judged_by := JUDGES.get(said.words("judged_by")):
         known.append(["judged by", judged_by])
     if (tokens := said.whole("tokens")) is not None:
@@ -123,6 +136,22 @@ def grade(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     made = [facts("The grade", known)]
     text = said.inside("step").passage("text")
     return [passage("The reasoning step", flowing(text), VERDICTS.get(verdict, ""), ""), *made] if text else made
+
+
+def _bare(given: float, threshold: float) -> str:
+    return f"{given:.3f}; at least {threshold:.3f} is kept"
+
+
+def _likely(given: float, threshold: float) -> str:
+    found, asked = (percent(math.exp(min(0.0, share))) for share in (given, threshold))
+    return f"on average the target finds a token {found} likely; at least {asked} is asked"
+
+
+def _of_nine(given: float, threshold: float) -> str:
+    return f"{given:.1f} of 9; at least {threshold:.1f} is asked"
+
+
+GRADES = {"mean_logprob": _likely, "score": _of_nine}
 
 
 def _one_of(word: str, allowed: Sequence[str]) -> str:

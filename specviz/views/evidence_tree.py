@@ -14,6 +14,8 @@ from specviz.views.evidence_said import Chip, Part, Said, line, lines
 from specviz.views.sentences import Sentence, label, percent
 
 MOST_NODES = 160
+OF_HEAD = "Percent: how likely its own head found the token, whatever stands before it."
+OF_PATH = "Percent: how likely the draft found the whole path down to the token."
 
 
 def tree_words(step: Step) -> Sentence:
@@ -37,10 +39,13 @@ def tree(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     scores = said.numbers("scores", len(step.draft)) or said.numbers("scores", _num_drafted(step))
     nodes = [_node(step, node, rows, children, scores) for node in order]
     depth = max(step.draft[node].depth for node in shown)
-    note = f"{num_hidden:,} more nodes are not shown." if num_hidden else ""
+    hidden = f"{num_hidden:,} more nodes are not shown." if num_hidden else ""
     heads = [_column(said, number) for number in range(1, depth + 1)]
     num_rows = 1 + max(rows.values())
-    whose = "its head gave it" if "ranks" in said else "the draft gave its path"
+    by_head = "ranks" in said
+    whose = "its head gave it" if by_head else "the draft gave its path"
+    meaning = (OF_HEAD if by_head else OF_PATH) if any(score for *_, score, _, _, _ in nodes) else ""
+    note = " ".join(filter(None, (meaning, hidden)))
     whole = {"rows": num_rows, "heads": heads, "whose": whose, "nodes": nodes}
     return [{"kind": "tree", "title": "The tree", "note": note, **whole}]
 
@@ -101,10 +106,10 @@ def _node(
 
 
 def candidates(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
-    """What each head of Medusa, or each level of EAGLE, found likeliest."""
+    """What each head of Medusa, or each level of EAGLE, found likeliest; a tree says it already."""
     size = len(step.draft)
     scores = said.numbers("scores", size)
-    if scores is None or not size:
+    if scores is None or not size or step.is_tree:
         return []
     if "heads" in said and len(ranks := said.wholes("ranks")) == size:
         return [_by_depth(step, "Likeliest by head", "head", ranks, scores)]

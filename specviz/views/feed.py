@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from specviz.counters import Counters
-from specviz.measures import METRICS, metrics
-from specviz.trace import Event, Footer, Header, ModelInfo, Models, Prompt, Scores, Step, Trace
+from specviz.measures import METRICS, lossy_words, metrics
+from specviz.trace import Event, Footer, Header, ModelInfo, Models, Prompt, Scores, Settings, Step, Trace
 from specviz.views.evidence import made_props
 from specviz.views.figures import Figures
 from specviz.views.inspector import LOG_TICKS, NUMBERS
+from specviz.views.names import METHOD_TITLES, RULE_TITLES
 from specviz.views.palette import palette, short_label
-from specviz.views.sentences import ENDINGS, changes, flowing, headline, label, state_words, visible
+from specviz.views.sentences import ENDINGS, changes, flowing, headline, label, state_words, titled, visible
 from specviz.views.speed import speed_words
 from specviz.views.steps import step_props
 
@@ -80,8 +81,9 @@ class Feed:
             props["made"] = made
         props["changes"] = changes(before, step)
         if before is None or before != step.settings:
-            props["sentence"] = headline(step.settings)
-            props["context"] = _context(step, self._models)
+            lossy = lossy_words(self._counters)
+            props["sentence"] = headline(step.settings, was_lossy=bool(lossy))
+            props["context"] = _context(step, self._models, lossy)
         props["points"] = _short(self._figures.extend(step))
         props["written"] = "".join(token.text for token in step.emitted)  # for the clipboard alone: exactly the text
         self._previous = step
@@ -89,7 +91,8 @@ class Feed:
         self._steps.append(_json(props))
 
     def measured(self, result: Mapping[str, Any]) -> None:
-        """Takes the result of a measurement: baseline_tokens_per_s, tokens_per_s, speedup, note."""
+        """Takes the result of a measurement: baseline_tokens_per_s, tokens_per_s, speedup, note, and `instead`: words
+        in place of a ratio that says nothing."""
         self._measured = dict(result)
 
     def message(self, since: int, status: Mapping[str, Any] | None, *, play: bool = False) -> str:
@@ -176,19 +179,27 @@ def _progress(fraction: float | None) -> Props | None:
     return {"width": round(100 * share, 1), "words": f"{100 * share:.0f}\u00a0%"}
 
 
-def _context(step: Step, models: Models | None) -> list[list[str]]:
-    """What is at work, as [role, words]: the models with their sizes, the rule's promise, the sampling."""
+def _context(step: Step, models: Models | None, lossy: str) -> list[list[str]]:
+    """What is at work, as [role, words]: the promise and the rule's name, the models with their sizes, the method, the
+    sampling. lossy: what must be said of the steps so far."""
     settings = step.settings
-    words = [["exact", "exact"] if settings.lossless else ["lossy", "lossy"]]
+    words = [["lossy" if lossy else "exact", _promise(settings, lossy)]]
     words.append(["target", _model(settings.target, models and models.target)])
     if settings.draft_model:
         words.append(["draft", _model(settings.draft_model, models and models.draft_model)])
-    if settings.method not in ("draft_model", "none"):
-        words.append(["method", label(settings.method.replace("_", " "))])
+    if settings.method != "draft_model":
+        words.append(["method", titled(settings.method, METHOD_TITLES)])
     sampling = [f"temperature {settings.temperature:g}"]
     sampling += [f"top-k {settings.top_k}"] if settings.top_k else []
     sampling += [f"top-p {settings.top_p:g}"] if settings.top_p < 1 else []
     return [*words, ["sampling", ", ".join(sampling)]]
+
+
+def _promise(settings: Settings, lossy: str) -> str:
+    """ "exact" or "lossy", and by which rule the tokens are judged from here on."""
+    promise = (lossy or "exact") if settings.lossless else "lossy"
+    judged = settings.rule is not None and settings.method != "none"
+    return f"{promise} · {titled(settings.rule, RULE_TITLES)}" if judged else promise
 
 
 def _model(name: str, info: ModelInfo | None) -> str:

@@ -24,17 +24,23 @@ K_WORDS = "K: the most tokens that are drafted before the target checks them."
 LATER = "The settings below count from the next Run."
 
 
-def method_help(method: Method, rule: Rule, *, has_k: bool) -> dict[str, Any]:
-    """Props of the help panel. has_k: whether K is what a person sets for the method."""
-    badge, meaning = BADGES[rule.lossless]
+def method_help(method: Method, rule: Rule | None, *, has_k: bool, lacks: str = "") -> dict[str, Any]:
+    """Props of the help panel. rule: None where there is nothing to judge; has_k: whether K is what a person sets for
+    the method; lacks: why it cannot run on the chosen target."""
     return {
         "title": method.title,
         "summary": method.summary,
         "caution": method.caution,
         "sources": [list(piece) for piece in sources(method.source)],
-        "rule": {"title": rule.title, "badge": badge, "meaning": meaning, "summary": rule.summary},
+        "lacks": visible(lacks),
+        "rule": None if rule is None else _in_force(rule),
         "notes": [*_depth(method, has_k), *([LATER] if method.params else [])],
     }
+
+
+def _in_force(rule: Rule) -> dict[str, str]:
+    badge, meaning = BADGES[rule.lossless]
+    return {"title": rule.title, "badge": badge, "meaning": meaning, "summary": rule.summary}
 
 
 def sources(text: str) -> Iterator[tuple[str, str | None]]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from specviz.trace import DraftToken, EmittedToken, Position, Step
 from specviz.views.sentences import label, named, percent, thrown
 from specviz.views.titles import (
+    DARTLESS,
+    behind_the_end,
     cut_before,
     drawn_title,
     ignored_words,
@@ -21,6 +24,7 @@ from specviz.views.titles import (
     judged_title,
     last_token,
     lossy_note,
+    replaced_by,
     replacement_note,
     rule_title,
     sibling_note,
@@ -127,16 +131,19 @@ def _judged(step: Step, node: int, position: Position) -> Look:
     if len(siblings := _siblings(step, node)) > 1:
         look |= {"siblings": siblings, "heading": "judged" if cut_before(step, node) else "target"}
     if step.settings.rule not in (OVERLAY_RULE, None):
-        words = {"title": rule_title(step, token), "note": lossy_note(step, position.one_step_tv)}
-        return look | {"view": "threshold", "dart": _dart(token, 1.0), **words}
+        notes = (behind_the_end(step, node), replaced_by(step, token), lossy_note(step, position.one_step_tv))
+        words = {"title": rule_title(step, token, emitted), "note": reduce(joined, notes)}
+        dart = {} if step.settings.rule in DARTLESS else {"dart": _dart(token, 1.0)}
+        return look | {"view": "threshold", **dart, **words}
     residual = next((row.residual for row in rows if row.role == "emitted"), None)
+    notes = (behind_the_end(step, node), sibling_note(step, node), replacement_note(step, token, residual))
     bar = (1.0 if token.q is None else token.q) / axis
     if bar < SMALL_BAR:
         look["zoom"] = _dart(token, 1.0) | {"words": f"the bar of {named(token)}, enlarged"}
     return look | {
         "view": "overlay",
         "title": judged_title(step, node, emitted),
-        "note": joined(sibling_note(step, node), replacement_note(step, token, residual)),
+        "note": reduce(joined, notes),
         "dart": _dart(token, bar),
         "foot": [round(100 * (1 - owed), 2), percent(1 - owed), percent(owed)],
     }

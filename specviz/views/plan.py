@@ -179,8 +179,10 @@ def why_slow(
     has_speed: bool = False,
     running: Speed | None = None,
     refusal: str = "",
+    instead: str = "",
 ) -> Props:
-    """running: how far measuring the speed has come. refusal: why this run cannot be taken apart, in words."""
+    """running: how far measuring the speed has come. refusal: why this run cannot be taken apart, in words; instead:
+    why the measured speedup says nothing."""
     controls = [blocks.button("speed", "Measure the speed", primary=not has_speed)] if has_run else []
     going_on = [] if running is None else [blocks.progress(running.done, running.total, _runs_made(running))]
     if breakdown is None:
@@ -192,7 +194,7 @@ def why_slow(
     product.append(["measured speedup", f"{breakdown.speedup:.2f}x", formula, "The product of all lines above."])
     columns = ["factor", "value", "formula", "in words"]
     shown = [
-        blocks.words(_verdict_words(breakdown)),
+        blocks.words([f"Measured: {instead}."] if instead else _verdict_words(breakdown)),
         blocks.chart(factors_chart(breakdown)),
         blocks.table(columns, product, marked=len(product) - 1),
         *(blocks.words(note, small=True) for note in breakdown.notes),

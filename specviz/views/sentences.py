@@ -7,10 +7,13 @@ texts; every second one is a token or a number to set off.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from specviz.counters import REFUSED, grade_of
 from specviz.trace import DraftToken, EmittedToken, Settings, Step
+from specviz.views.names import METHOD_TITLES, RULE_TITLES
 
+MOST_REFUSED = 10**6
 MOST_LABEL = 48  # characters of a token in a cell, a row or a sentence
 GLYPHS = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 STEERING = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
@@ -60,6 +63,7 @@ ENDINGS = {
     "stopped": "stopped",
     "error": "ended by an error",
 }
+TITLES = {"method": METHOD_TITLES, "rule": RULE_TITLES}
 STATES = {
     "queued": "waiting",
     "loading": "loading",
@@ -150,19 +154,23 @@ def named(token: DraftToken | EmittedToken) -> str:
     return word if any(char.isalnum() for char in word) else f"“{word}”"
 
 
-def headline(settings: Settings) -> Sentence:
-    """What this run does, with K in it."""
+def headline(settings: Settings, *, was_lossy: bool = False) -> Sentence:
+    """What this run does, with K in it. was_lossy: earlier steps were made under a lossy rule."""
     if settings.k == 0 or settings.method == "none":
-        return ["No draft: the large model writes every token itself, one per pass."]
+        earlier = " Earlier steps were lossy." if was_lossy and settings.lossless else ""
+        return [f"No draft: the large model writes every token itself, one per pass.{earlier}"]
     before, after = PROPOSERS.get(settings.method, ("The drafter proposes up to ", AHEAD))
     verdict = after.format(tokens=" token" if settings.k == 1 else " tokens")
     odds = "favourite tokens" if settings.temperature == 0 else "odds"
-    faith = (
-        f"follows exactly the large model's own {odds}."
-        if settings.lossless
-        else f"does not follow the large model's own {odds}: this rule is lossy."
-    )
-    return [before, str(settings.k), verdict + faith]
+    return [before, str(settings.k), verdict + _promise(settings, was_lossy).format(odds=odds)]
+
+
+def _promise(settings: Settings, was_lossy: bool) -> str:
+    if not settings.lossless:
+        return "does not follow the large model's own {odds}: this rule is lossy."
+    if was_lossy:
+        return "follows the large model's own {odds} from here on; earlier steps were lossy."
+    return "follows exactly the large model's own {odds}."
 
 
 def changes(before: Settings | None, step: Step) -> list[str]:
@@ -178,8 +186,14 @@ def changes(before: Settings | None, step: Step) -> list[str]:
 def _value(name: str, value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
-    spaced = name in ("method", "rule")
-    return "none" if value is None else label(str(value).replace("_", " ") if spaced else str(value))
+    if value is None:
+        return "none"
+    return titled(str(value), TITLES[name]) if name in TITLES else label(str(value))
+
+
+def titled(name: str, titles: Mapping[str, str]) -> str:
+    """What a method or a rule is called; a name from elsewhere is made harmless."""
+    return titles.get(name) or label(name.replace("_", " "))
 
 
 def spoken(step: Step) -> str:
@@ -193,12 +207,20 @@ def spoken(step: Step) -> str:
         cut = [named(token) for token in judged if token.status == "rejected"]
         words.append(f", {_listed(cut)} cut" if cut else "")
     else:
-        words.append("nothing drafted")
+        refused = num_refused(step)
+        words.append(f"a reasoning step of {refused} tokens refused" if refused else "nothing drafted")
     last = [token for token in step.emitted if token.node is None]
     if last:
         how = {"resampled": "replaced by", "bonus": "bonus", "plain": "target wrote"}[last[0].kind]
         words.append(f", {how} {named(last[0])}")
     return "".join(words) + "."
+
+
+def num_refused(step: Step) -> int:
+    """Tokens of the drafted reasoning step that the target refused as a whole; 0 where it refused none."""
+    size = step.evidence.get("tokens")
+    is_size = type(size) is int and 0 < size <= MOST_REFUSED
+    return size if grade_of(step) == REFUSED and is_size else 0
 
 
 def _listed(words: Iterable[str]) -> str:

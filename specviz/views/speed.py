@@ -9,6 +9,7 @@ from specviz.counters import Counters
 from specviz.measures import METRICS, metrics
 from specviz.views.sentences import visible
 
+ONE_RUN = 0.15  # how far a single run's ratio must be from 1 to say anything
 SAME = "1.0"  # a ratio that reads so is called the same speed
 
 
@@ -17,14 +18,23 @@ def speed_words(counters: Counters, measured: Mapping[str, Any] | None, *, recor
     reason = _cannot_be_told(counters)
     if reason:
         return _unknown(reason)
+    if measured is not None and measured.get("instead"):
+        note = visible(str(measured.get("note") or ""))
+        return _unknown(f"{measured['instead']}{_mark(counters)}") | {"note": note, "can_measure": True}
     if measured is not None:
         speeds = measured["baseline_tokens_per_s"], measured["tokens_per_s"]
-        return _known(measured["speedup"], *speeds, "measured here", str(measured.get("note") or ""))
+        return _known(counters, measured["speedup"], *speeds, "measured here", str(measured.get("note") or ""))
     values = metrics(counters)
     if values["speedup"] is not None and not _was_paced(counters):
         baseline = counters.footer.baseline["tokens_per_s"]
         where = "measured where it was recorded" if recorded else "measured here"
-        return _known(values["speedup"], baseline, values["tokens_per_s"], where, METRICS["speedup"].formula)
+        if not counters.num_drafted:
+            return _unknown("no draft reached the target: nothing to compare")
+        if abs(values["speedup"] - 1) < ONE_RUN:
+            words = f"no clear difference in one run{_mark(counters)}: {values['speedup']:.2g}×"
+            return _unknown(words) | {"can_measure": not recorded}
+        speeds = baseline, values["tokens_per_s"]
+        return _known(counters, values["speedup"], *speeds, where, METRICS["speedup"].formula)
     if recorded:
         return _unknown("not measured in this recording")
     return _unknown("not measured yet") | {"can_measure": counters.num_steps > 0}
@@ -43,11 +53,16 @@ def _was_paced(counters: Counters) -> bool:
     return counters.times_ms["wait_ms"] > 0.05 * counters.times_ms["total_ms"]
 
 
-def _known(speedup: float, baseline: float, speed: float, where: str, note: str) -> dict[str, Any]:
+def _known(counters: Counters, speedup: float, baseline: float, speed: float, where: str, note: str) -> dict[str, Any]:
     shown = f"{speedup:.1f}"
     how = "the same speed" if shown == SAME else "faster" if speedup > 1 else "slower"
-    words = f"{how}, {where}: {_rate(baseline)}\u00a0→\u00a0{_rate(speed)} tokens/s"
+    words = f"{how}{_mark(counters)}, {where}: {_rate(baseline)}\u00a0→\u00a0{_rate(speed)} tokens/s"
     return {"value": f"{shown}×", "words": words, "note": visible(note), "can_measure": False}
+
+
+def _mark(counters: Counters) -> str:
+    """A speed of a text that does not follow the target's own odds says so."""
+    return " (lossy in part)" if counters.is_lossy_in_part else " (lossy)" if counters.num_lossy else ""
 
 
 def _rate(tokens_per_s: float) -> str:

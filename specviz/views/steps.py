@@ -9,12 +9,13 @@ from specviz.measures import METRICS, Undefined
 from specviz.trace import ROOT, DraftToken, EmittedToken, Step
 from specviz.views.inspector import LAST, focus, looks
 from specviz.views.palette import short_label
-from specviz.views.sentences import SPACE, flowing, label, percent, spoken, thrown
-from specviz.views.titles import last_token, telling_cut
+from specviz.views.sentences import SPACE, flowing, label, num_refused, percent, spoken, thrown
+from specviz.views.titles import DARTLESS, GRADING_RULE, behind_the_end, last_token, telling_cut
 
 MOST_CELLS = 32
 KEPT = "of judged draft tokens kept"
 KEPT_OF_TREES = "of judged tokens kept, siblings included"
+KEPT_WHOLE = "reasoning steps kept"
 Props = dict[str, Any]
 
 
@@ -28,16 +29,19 @@ def step_props(step: Step, counters: Counters) -> Props:
         "cells": [_cell(step, node) for node in shown],
         "more": num_others,
         "more_words": others_words(step, num_others),
+        "refused": _refused(step),
         "last": None if last is None else _last_cell(last),
         "cut_off": step.truncated,
         "pieces": _pieces(step),
         "looks": looks(step),
         "focus": focus(step),
-        "has_cut": telling_cut(step) is not None,
+        "has_cut": telling_cut(step) is not None or num_refused(step) > 0,
+        "dartless": step.settings.rule in DARTLESS,
         "bar": {
-            name: sum(token.status == name for token in step.draft) for name in ("accepted", "rejected", "ignored")
+            **{name: sum(token.status == name for token in step.draft) for name in ("accepted", "rejected", "ignored")},
+            "refused": num_refused(step),
         },
-        "totals": _totals(counters),
+        "totals": _totals(step, counters),
         "say": spoken(step),
     }
 
@@ -56,10 +60,18 @@ def most_telling(step: Step) -> tuple[list[int], int]:
     return shown, len(drafted) - len(shown)
 
 
-def others_words(step: Step, num_others: int) -> str:
+def others_words(step: Step, num_others: int) -> list[str]:
+    """The number, and words for it where there is room."""
     if not num_others:
-        return ""
-    return f"+{num_others:,} off this path" if step.is_tree else f"+{num_others:,}"
+        return []
+    return [f"+{num_others:,}", " off this path"] if step.is_tree else [f"+{num_others:,}"]
+
+
+def _refused(step: Step) -> Props | None:
+    """The mark in a lane for a whole reasoning step that the target refused: none of its tokens is in the draft."""
+    size = num_refused(step)
+    words = [f"{size:,}", f" token{'' if size == 1 else 's'}"]
+    return {"text": words, "say": f"a reasoning step of {''.join(words)}, refused"} if size else None
 
 
 def _cell(step: Step, node: int) -> Props:
@@ -69,15 +81,21 @@ def _cell(step: Step, node: int) -> Props:
         "status": token.status,
         "text": label(token.text, token.bytes),
     }
+    say = f"{cell['text']}, {short_label(token.status)}"
+    if behind_the_end(step, node):
+        cell["behind_end"] = True
+        say += ", behind the end of the text"
     if not token.is_judged:
-        return cell | {"say": f"{cell['text']}, {short_label(token.status)}"}
+        return cell | {"say": say}
+    if step.settings.rule in DARTLESS:
+        return cell | {"fill": round(100 * (token.accept_prob or 0.0), 1), "say": say}
     chance, u = token.accept_prob or 0.0, token.u or 0.0
     odds, fell = thrown(chance, u)
     return cell | {
         "fill": round(100 * chance, 1),
         "tick": round(100 * u, 1),
         "label": percent(chance),
-        "say": f"{cell['text']}, {short_label(token.status)}: chance {odds}, dart at {fell}",
+        "say": f"{say}: chance {odds}, dart at {fell}",
     }
 
 
@@ -113,14 +131,14 @@ def _emitted_text(token: EmittedToken) -> str:
     return flowing(token.text) if token.text or not token.bytes else label("", token.bytes)
 
 
-def _totals(counters: Counters) -> Props:
+def _totals(step: Step, counters: Counters) -> Props:
     """The numbers after this step, so that the player can show any moment."""
-    kept = _known("kept", counters)
+    whole = step.settings.rule == GRADING_RULE
+    kept = _known("reasoning_steps_kept" if whole else "kept", counters)
     per_call = _known("tokens_per_target_call", counters)
     return {
         "tokens_per_call": "" if per_call is None else f"{per_call:.1f}",
-        "kept": "" if kept is None else METRICS["kept"].spell(kept),
-        "kept_words": KEPT_OF_TREES if counters.num_trees else KEPT,
+        **_kept_words(counters, kept, whole=whole),
         "kept_share": None if kept is None else round(100 * kept, 1),
         "counts": {
             **counters.kinds,
@@ -128,6 +146,15 @@ def _totals(counters: Counters) -> Props:
             "ignored": counters.statuses["ignored"],
         },
     }
+
+
+def _kept_words(counters: Counters, kept: float | None, *, whole: bool) -> Props:
+    """How much was kept, of what; a run that judges whole reasoning steps counts those."""
+    if whole:
+        count = f"{counters.num_graded_kept:,} of {counters.num_graded:,}"
+        return {"kept": "" if kept is None else count, "kept_words": KEPT_WHOLE}
+    words = KEPT_OF_TREES if counters.num_trees else KEPT
+    return {"kept": "" if kept is None else METRICS["kept"].spell(kept), "kept_words": words}
 
 
 def _known(name: str, counters: Counters) -> float | None:

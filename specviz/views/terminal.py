@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from specviz.counters import Counters
-from specviz.measures import METRICS, count, metrics
+from specviz.measures import METRICS, count, lossy_words, metrics
 from specviz.trace import DraftToken, EmittedToken, Event, Footer, Header, ModelInfo, Models, Scores, Step, Trace
+from specviz.views.names import RULE_TITLES
 from specviz.views.palette import colour, palette
+from specviz.views.sentences import num_refused, titled
 from specviz.views.steps import most_telling, others_words
 
 MARKS: Mapping[str, tuple[str, str, str]] = {  # mark -> before, after, ANSI attribute
@@ -70,12 +72,14 @@ def numbers_text(source: Trace | Counters) -> str:
     counters = source if isinstance(source, Counters) else count(source)
     values = metrics(counters)
     rows = []
+    lossy = lossy_words(counters)
     for name, metric in METRICS.items():
         note = f"({values['reasons'][name]})" if name in values["reasons"] else metric.formula
         note += f" ({metric.note(counters)})" if metric.note(counters) else ""
         rows.append((metric.label, metric.spell(values[name]), note))
     width = max(len(label) for label, _, _ in rows)
-    return "\n".join(f"{label:<{width}}  {value:<8}  {note}" for label, value, note in rows)
+    table = [f"{label:<{width}}  {value:<8}  {note}" for label, value, note in rows]
+    return "\n".join([f"{lossy}: the text does not follow the target's own odds"] * bool(lossy) + table)
 
 
 class _Pen:
@@ -109,10 +113,15 @@ def _step(step: Step, pen: _Pen) -> str:
     changes = [f"{name} = {neutral(str(getattr(step.settings, name, '?')))}" for name in map(neutral, step.changed)]
     nodes, num_others = most_telling(step)
     drafted = [pen.token(step.draft[node].status, _shown(step.draft[node])) for node in nodes]
-    drafted += [others_words(step, num_others)] if num_others else []
+    drafted += (
+        [pen.token("rejected", f"a·reasoning·step·of·{refused}·tokens")] if (refused := num_refused(step)) else []
+    )
+    drafted += ["".join(others_words(step, num_others))] if num_others else []
     last = [pen.token(token.kind, _shown(token)) for token in step.emitted if token.node is None]
     cut = [f"   {step.truncated} behind the end"] if step.truncated else []
     lines = [f"        now {', '.join(changes)}"] if changes else []
+    if not step.settings.lossless and (step.index == 0 or changes):
+        lines.append(f"        lossy: {neutral(titled(step.settings.rule or '', RULE_TITLES))}")
     return "\n".join([*lines, f"{step.index + 1:>6}  {' '.join([*drafted, *last, *cut])}"])
 
 

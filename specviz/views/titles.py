@@ -5,11 +5,14 @@ A sentence is a list of texts; every second one is a token to set off.
 
 from __future__ import annotations
 
+from specviz.counters import KEPT, grade_of
 from specviz.trace import DraftToken, EmittedToken, Step
-from specviz.views.sentences import TINY, Sentence, apart, named, percent, thrown
+from specviz.views.sentences import TINY, Sentence, apart, named, num_refused, percent, thrown
 
 FAVOURITE_RULE = "typical"
 GRADING_RULE = "graded"
+DARTLESS = (FAVOURITE_RULE, GRADING_RULE)  # what the target gave a token decides alone, or what it gave the whole draft
+WAITING = "waiting"  # for the end of the reasoning step that the target writes in place of a refused one
 MOVES_NOTHING = 1e-6  # of the odds: rounding
 KEEPS = {  # what each rule says of the chance: the words before the token, and after it
     "block_verification": ("Judged as a whole, the draft stands up to ", " {chance} of the time."),
@@ -53,10 +56,11 @@ def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentenc
     chance, u = thrown(token.accept_prob or 0.0, token.u or 0.0)
     fell = f" The dart fell at {u}: "
     if token.q is None:
-        gave = f", which counts as 100\u00a0%; the target gave it {_after(step, node)}{chance}: keep it that often."
+        before = _after(step, node) or ", which counts as 100\u00a0%; the target gave it "
+        gave = f"{before}{chance}: keep it that often."
         return ["The draft proposed ", named(token), gave + fell + verdict, *replacement]
     target, drafted = apart(p, token.q)
-    gave = f" {drafted}\u00a0%, the target {_after(step, node)}"
+    gave = f" {drafted}\u00a0%{_after(step, node) or ', the target '}"
     if p >= token.q:
         gave += f"{target}\u00a0%: no less, so it is always kept."
     elif p == 0:
@@ -68,22 +72,23 @@ def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentenc
     return ["The draft gave ", named(token), gave + fell + verdict, *replacement]
 
 
-def rule_title(step: Step, token: DraftToken) -> Sentence:
-    """Any other rule: its chance and the dart; typical acceptance throws none."""
+def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = None) -> Sentence:
+    """Any other rule: its chance and the dart, where one is thrown, and what came instead."""
     rule = step.settings.rule or ""
     kept = token.status == "accepted"
+    verdict, *replacement = _verdict(token, emitted) if emitted or step.truncated else ["kept." if kept else "cut."]
     if rule == GRADING_RULE:
         how = "is kept with it." if kept else "was cut."
         return ["The target graded the whole reasoning step, no single token; ", named(token), f" {how}"]
     if rule == FAVOURITE_RULE:
-        enough = "likely enough: kept." if kept else "not likely enough: cut."
-        return ["Typical acceptance asks the target alone, without a dart. It finds ", named(token), f" {enough}"]
+        enough = f" {'' if kept else 'not '}likely enough: {verdict}"
+        lead = "Typical acceptance asks the target alone, without a dart. It finds "
+        return [lead, named(token), enough, *replacement]
     chance, u = thrown(token.accept_prob or 0.0, token.u or 0.0)
     before, after = KEEPS.get(rule, (f"The rule “{rule.replace('_', ' ')}” keeps ", " {chance} of the time."))
-    verdict = "kept." if kept else "cut."
     if kept and (token.u or 0.0) >= (token.accept_prob or 0.0):  # block verification looks at later tokens too
         verdict = "not here, but the draft stands up to a later token, so this one is kept."
-    return [before, named(token), f"{after.format(chance=chance)} The dart fell at {u}: {verdict}"]
+    return [before, named(token), f"{after.format(chance=chance)} The dart fell at {u}: {verdict}", *replacement]
 
 
 def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
@@ -106,22 +111,37 @@ def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
     rule = step.settings.rule or ""
     if last.kind == "resampled":
         cut = last_cut(step)
-        words = REPLACES.get(rule, " was drawn from what the draft left owed. It makes up {share} of that.")
-        return [
-            "After ",
-            named(cut) if cut else "the draft",
-            " was cut, ",
-            named(last),
-            words.format(share=percent(share)),
-        ]
+        return ["After ", named(cut) if cut else "the draft", " was cut, ", named(last), _drawn_from(rule, share)]
     odds = f", drawn from the target's own odds, where it has {percent(share)}."
     if rule == FAVOURITE_RULE:
         odds = ", its favourite token."
     if last.kind == "bonus":
         kept = sum(token.status == "accepted" for token in step.draft)
+        if grade_of(step) == KEPT:
+            return [f"The target kept the whole reasoning step of {kept} tokens and adds ", named(last), odds]
         how_many = f"All {kept} drafted tokens were kept" if kept > 1 else "The drafted token was kept"
         return [f"{how_many}, so the same pass gives one more for free: ", named(last), odds]
+    if refused := num_refused(step):
+        lead = f"The draft wrote a reasoning step of {refused} tokens; the target refused it and writes its own, from "
+        return [lead, named(last), f" on{odds}"]
+    if rule == GRADING_RULE and step.evidence.get("verdict") == WAITING:
+        return ["The target refused a reasoning step and is still writing its own: ", named(last), odds]
     return ["Nothing was drafted here: the target wrote ", named(last), f" itself{odds}"]
+
+
+def _drawn_from(rule: str, share: float) -> str:
+    """Where a replacement came from, in which it has `share`."""
+    words = REPLACES.get(rule, " was drawn from what the draft left owed. It makes up {share} of that.")
+    return words.format(share=percent(share))
+
+
+def replaced_by(step: Step, token: DraftToken) -> Sentence:
+    """Any other rule: the law that the replacement of `token` was drawn from. Empty if there is no replacement."""
+    last = last_token(step)
+    if last is None or last.kind != "resampled" or token is not last_cut(step) or not step.positions:
+        return []
+    share = next((p for id_, _, p, *_ in step.positions[-1].top if id_ == last.id), 0.0)
+    return ["", named(last), _drawn_from(step.settings.rule or "", share)]
 
 
 def replacement_note(step: Step, token: DraftToken, residual: float | None) -> Sentence:
@@ -155,6 +175,13 @@ def lossy_note(step: Step, moved: float | None) -> Sentence:
     return [f"This rule is lossy: drafted and judged so, it {where}"]
 
 
+def behind_the_end(step: Step, node: int) -> Sentence:
+    """A token that was kept, but behind the one that ended the text; empty where it is in the text."""
+    if step.draft[node].status != "accepted" or any(token.node == node for token in step.emitted):
+        return []
+    return ["The text had ended before this token, so it is not part of it."]
+
+
 def joined(first: Sentence, second: Sentence) -> Sentence:
     """Both, one after the other."""
     return [*first[:-1], f"{first[-1]} {second[0]}", *second[1:]] if first and second else first or second
@@ -167,9 +194,10 @@ def cut_before(step: Step, node: int) -> list[DraftToken]:
 
 
 def _after(step: Step, node: int) -> str:
-    """Words for a target that has already cut siblings of this node."""
+    """What leads to the target's share where it has already cut siblings of this node; nothing where it has not."""
     cut = len(cut_before(step, node))
-    return f"(after {cut} cut before it) " if cut else ""
+    guesses = "1 other guess for this place was" if cut == 1 else f"{cut} other guesses for this place were"
+    return f"; {guesses} cut first. Of what is left the target gives it " if cut else ""
 
 
 def _verdict(token: DraftToken, emitted: EmittedToken | None) -> Sentence:

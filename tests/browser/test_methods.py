@@ -66,6 +66,67 @@ def test_escape_closes_the_open_list_and_only_then_the_drawer(page):
     page.wait_for_selector("#drawer", state="hidden")
 
 
+def test_a_list_that_escape_has_closed_opens_again_at_a_click(page):
+    open_drawer(page)
+    page.click("#method input")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#method [role=option]", state="detached")
+    page.click("#method input")
+    page.wait_for_selector("#method [role=option]")
+
+
+def test_a_parameter_is_there_only_where_it_counts(page):
+    open_drawer(page)
+    assert page.query_selector("#param-draft_model-least_confidence") is None
+    choose(page, "param-draft_model-k_policy", "until the draft is unsure")
+    page.wait_for_selector("#param-draft_model-least_confidence")
+    reload(page)
+    page.wait_for_selector("#param-draft_model-least_confidence", state="attached")
+    open_drawer(page)
+    choose(page, "param-draft_model-k_policy", "always K")
+    page.wait_for_selector("#param-draft_model-least_confidence", state="detached")
+
+
+def test_the_rule_that_was_chosen_comes_back_with_a_method_that_can_use_it(page):
+    open_drawer(page)
+    choose(page, "rule", "Typical acceptance · lossy")
+    page.wait_for_selector(".sv-help-badge:text-is('lossy')")
+    choose(page, "method", "No draft")
+    page.wait_for_selector("#rule", state="detached")
+    page.wait_for_selector(".sv-help-rule", state="detached")
+    choose(page, "method", "Draft model")
+    page.wait_for_selector("#rule")
+    page.wait_for_selector(".sv-help-badge:text-is('lossy')")
+    assert page.input_value("#rule input") == "Typical acceptance · lossy"
+
+
+def test_on_a_phone_the_folded_line_names_the_method_and_says_lossy(open_page):
+    page = open_page(viewport=PHONE, has_touch=True)
+    line = "document.querySelector('.sv-setup-line').innerText"
+    page.wait_for_function(f"{line}.startsWith('Draft model · tiny-draft · K ')")
+    open_drawer(page)
+    choose(page, "rule", "Typical acceptance · lossy")
+    page.wait_for_function(f"{line}.startsWith('Draft model · lossy · tiny-draft · K ')")
+    choose(page, "method", "Deep")
+    page.wait_for_function(f"{line}.startsWith('Deep · lossy · temperature ')")
+
+
+def test_on_a_phone_what_a_finger_must_hit_is_high_enough(open_page):
+    page = open_page(viewport=PHONE, has_touch=True)
+    open_drawer(page)
+    hit = "#help a, #drawer input[type=range], #setup input[type=range], #drawer input[type=checkbox]"
+    heights = page.eval_on_selector_all(hit, "(all) => all.map((one) => one.getBoundingClientRect().height)")
+    assert min(heights) >= 24
+
+
+def test_the_value_of_a_list_ends_before_its_arrow(page):
+    open_drawer(page)
+    choose(page, "method", "Token tree")
+    page.wait_for_selector("#param-tree-children")
+    value, arrow = (page.locator(f"#param-tree-children {part}").bounding_box() for part in ("input", ".icon-wrap"))
+    assert value["x"] + value["width"] <= arrow["x"]
+
+
 def test_the_help_says_what_the_method_and_the_rule_do(page):
     open_drawer(page)
     help_ = page.inner_text("#help")

@@ -7,6 +7,7 @@ import pytest
 import traces
 from stage_page import PHONE, RUNNING, part, push, settle, shown, stages, whole
 
+from specviz.trace import Trace
 from specviz.views.feed import Feed
 
 stage = pytest.fixture(stages)
@@ -529,3 +530,65 @@ def luminance(colour: str) -> float:
     shares = [int(number) / 255 for number in re.findall(r"\d+", colour)[:3]]
     linear = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in shares]
     return sum(weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+# ---- exact or lossy -----------------------------------------------------------------------------------------------
+
+
+def lossy(rule: str = "typical") -> Trace:
+    made = traces.Builder().chain(4, 4, changed={"rule": rule, "lossless": False}).chain(4, 2)
+    return made.chain(4, 2, changed={"rule": "speculative_sampling", "lossless": True}).finish()
+
+
+@pytest.mark.parametrize("options", [{}, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("presenting", [False, True])
+def test_whether_the_text_is_exact_is_seen_at_every_width(stage, options, presenting):
+    page = stage(**options)
+    push(page, whole(lossy()))
+    if presenting:
+        page.evaluate("document.documentElement.dataset.svPresent = ''")
+    settle(page)
+    seen = shown(page, ".sv-context .sv-chip", "(node) => node.checkVisibility() && node.textContent")
+    assert seen[0] == "lossy in part (steps 1–2) · Speculative sampling"
+    assert all(seen) == (not options and not presenting)
+
+
+@pytest.mark.parametrize("method", ["cross_vocabulary", "tree", "staged", "reasoning"])
+def test_no_chip_is_cut_off(stage, method):
+    page = stage()
+    made = traces.Builder().chain(changed={"method": method, "top_p": 0.95, "top_k": 50, "temperature": 0.7})
+    push(page, whole(made.finish(), recorded=False))
+    settle(page)
+    clipped = """(node) => {
+        const box = node.getBoundingClientRect(), line = document.querySelector('.sv-line').getBoundingClientRect();
+        return box.bottom > line.bottom + 1 || box.right > line.right + 1 || node.scrollWidth > node.clientWidth;
+    }"""
+    assert shown(page, ".sv-context .sv-chip", clipped) == [False] * 5
+
+
+def test_the_key_speaks_of_darts_only_where_one_is_thrown(stage):
+    page = stage()
+    only = traces.Builder().chain(4, 2, changed={"rule": "typical", "lossless": False}).finish()
+    push(page, whole(only))
+    settle(page)
+    assert "no dart is thrown" in page.inner_text(".sv-lanes-key")
+    assert not shown(page, ".sv-lanes-sheet .sv-tick")
+    assert not page.is_visible(".sv-enlarged")
+    push(page, whole(lossy("lenience"), run="other"))
+    settle(page)
+    assert "no dart" not in page.inner_text(".sv-lanes-key")
+    assert "line: the dart" in page.inner_text(".sv-lanes-key")
+
+
+def test_what_was_kept_behind_the_end_is_faded(stage):
+    page = stage(reduced_motion="reduce")
+    push(page, whole(traces.Builder().chain(4, 4, truncated=3).finish("eos")))
+    settle(page)
+    faded = shown(page, ".sv-lanes-sheet .sv-cell", "(node) => Number(getComputedStyle(node).opacity) < 1")
+    assert faded == [False, False, True, True]
+
+
+def test_the_first_example_keeps_its_cut_word_whatever_text_is_chosen(stage):
+    page = stage()
+    page.evaluate("document.querySelector('[data-mode=final]').click()")
+    assert page.is_visible(".sv-example .sv-is-rejected")

@@ -132,7 +132,34 @@ def test_a_phone_shows_it_all_within_its_width(stage):
 def test_the_lane_of_a_tree_counts_what_is_off_the_path(stage):
     page, _ = opened(stage, evidence_traces.wide_tree)
     assert shown(page, ".sv-row .sv-more") == ["+56 off this path"]
+    assert page.is_visible(".sv-more-words")
     assert page.inner_text('[data-number="kept-words"]') == "of judged tokens kept, siblings included"
+
+
+def test_a_phone_has_room_for_the_number_alone(stage):
+    page, _ = opened(stage, evidence_traces.wide_tree, **PHONE)
+    assert not page.is_visible(".sv-row .sv-more-words")
+    boxes = "(node) => { const b = node.getBoundingClientRect(); return [b.left, b.right]; }"
+    (more,), (last,) = shown(page, ".sv-row .sv-more", boxes), shown(page, ".sv-row:first-child .sv-last", boxes)
+    assert more[1] <= last[0]
+
+
+@pytest.mark.parametrize("options", [{}, PHONE], ids=["desktop", "phone"])
+def test_a_refused_reasoning_step_has_its_mark_in_the_lane(stage, options):
+    page, _ = opened(stage, evidence_traces.refused, **options)
+    (mark,) = shown(
+        page, ".sv-refused", "(node) => [node.ariaLabel, getComputedStyle(node.firstChild).textDecorationLine]"
+    )
+    assert mark == ["a reasoning step of 13 tokens, refused", "line-through"]
+    assert shown(page, ".sv-refused", "(node) => node.scrollWidth > node.clientWidth") == [False]
+    assert len(shown(page, ".sv-bar-refused")) == 1
+    assert page.inner_text('[data-number="kept"]') == "1 of 2"
+    assert page.inner_text('[data-number="kept-words"]') == "reasoning steps kept"
+
+
+def test_what_was_made_comes_under_headings_of_the_second_order(stage):
+    page, _ = opened(stage, evidence_traces.staged)
+    assert set(shown(page, ".sv-made :is(h1, h2, h3, h4)", "(node) => node.tagName")) == {"H2"}
 
 
 Axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe
