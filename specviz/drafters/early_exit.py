@@ -52,7 +52,7 @@ def build(parts: Parts, params: Mapping[str, Value]) -> EarlyExit:
     of, count = parts.target.lm.num_layers, params["layers"]
     if count > of:
         raise SpecvizError(f"layers must be at most {of}, as many as {parts.target.name} has (got {count})")
-    return EarlyExit(parts, _WAYS[params["which"]](count or max(1, of // 4), of), policy_of(params))
+    return EarlyExit(parts, _WAYS[params["which"]](count or max(1, of // 3), of), policy_of(params))
 
 
 METHOD = Method(
@@ -66,7 +66,7 @@ METHOD = Method(
     source="LayerSkip: Elhoushi et al., arXiv:2404.16710; Draft & Verify: Zhang et al., arXiv:2309.08168",
     roles=(),
     params=(
-        Whole("layers", "layers that draft", 0, "How many of the target's layers draft; 0: a quarter of them.", 0, 512),
+        Whole("layers", "layers that draft", 0, "How many of the target's layers draft; 0: a third of them.", 0, 512),
         Choice(
             "which",
             "which layers",
