@@ -134,8 +134,8 @@ def test_the_targets_own_model_is_left_as_it_is():
 @pytest.mark.parametrize(
     ("params", "of", "layers"),
     [
-        ({}, 16, (0, 1, 2, 3)),
-        ({}, 3, (0,)),
+        ({}, 12, (0, 1, 2, 3)),
+        ({}, 2, (0,)),
         ({"layers": 2}, 3, (0, 1)),
         ({"layers": 5, "which": "outer"}, 8, (0, 1, 2, 6, 7)),
         ({"layers": 1, "which": "outer"}, 8, (0,)),
