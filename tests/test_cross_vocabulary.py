@@ -131,8 +131,8 @@ def test_vocabularies_without_a_common_token_are_refused():
 
 def test_shared_ids_pair_equal_bytes_and_special_with_special():
     one = BytesText(b"a", b"b", b"", b"</s>", b"a", special=[3])
-    other = BytesText(b"</s>", b"b", b"a", b"x", b"</s>", special=[4])
-    assert set(shared_ids(one, other)) == {(4, 2), (1, 1), (3, 4)}
+    other = BytesText(b"</s>", b"b", b"a", b"x", b"</s>", special=[0])
+    assert set(shared_ids(one, other)) == {(4, 2), (1, 1), (3, 0)}
 
 
 def test_whole_characters():
@@ -198,6 +198,12 @@ def test_what_continues_a_text_spells_it_to_the_byte(name):
         assert not ids or joined(text, ids) == added
         num_found += bool(ids)
     assert num_found > 190
+
+
+def test_ids_that_do_not_spell_what_was_added_continue_nothing(monkeypatch):
+    text = BytesText(b"x", b"")
+    monkeypatch.setattr(text, "encode", lambda words, special: [0, 1], raising=False)
+    assert continued(text, b"", b"ax") == []
 
 
 def test_a_word_that_goes_on_is_cut_as_the_tokenizer_cuts_it_there():

@@ -101,6 +101,13 @@ def test_the_bundled_heads_load_from_the_catalogue_and_are_shared(library):
     assert not any(parameter.requires_grad for parameter in one.module.parameters())
 
 
+def test_heads_that_are_shared_are_of_the_kind_that_is_asked_for(library):
+    target = library.load("fable-target")
+    assert load_heads(library, "fable-medusa", "medusa", target).kind == "medusa"
+    with pytest.raises(SpecvizError, match="hold no EAGLE head"):
+        load_heads(library, "fable-medusa", "eagle", target)
+
+
 def test_heads_take_the_number_format_of_their_target(library, tmp_path):
     wide = library.load((tiny("llama", vocab_size=VOCAB, hidden=HIDDEN).double(), tiny_tokenizer(VOCAB)))
     state = {name: tensor.half() for name, tensor in medusa_state().items()}

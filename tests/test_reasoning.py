@@ -117,6 +117,13 @@ def test_after_a_refusal_it_waits_for_the_delimiter(delimiter):
     assert verdicts == expected[delimiter]
 
 
+def test_a_delimiter_may_have_begun_before_the_refusal():
+    drafter, tokens = over_tables(0.0), [0, 2]  # the text ends with one line break already
+    assert drafter.draft(Context(tokens, Sampling(), Seeded(4), 5), 4).evidence["verdict"] == "refused"
+    tokens.append(2)
+    assert drafter.draft(Context(tokens, Sampling(), Seeded(4), 5), 4).evidence["verdict"] == "refused"
+
+
 def test_several_tokens_at_once_and_another_text_are_followed():
     drafter, tokens = over_tables(0.0), [0, 1]
     assert drafter.draft(Context(tokens, Sampling(), Seeded(3), 5), 4).evidence["verdict"] == "refused"
