@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from specviz.crew import Crew
-from specviz.drafters import METHODS, eagle_heads, mtp
+from specviz.drafters import METHODS, eagle_heads, mtp_modules
 from specviz.drafters.medusa_heads import MedusaHeads
 from specviz.engine import Plan
 from specviz.heads import LoadedHeads
@@ -84,7 +84,7 @@ def _mtp(method, vocab_size, dtype, limit) -> Crew:
     from test_mtp import tiny_modules, tiny_target  # skips where this transformers cannot run them
 
     model = tiny_target(vocab_size=vocab_size, dtype=dtype)
-    mtp._attached.get(model, "mtp", lambda: tiny_modules(model))
+    mtp_modules._attached.get(model, "mtp", lambda: tiny_modules(model))
     target = _loaded("target", model, CHARACTERS[:vocab_size], min(limit, 128))
     return _plain(method, vocab_size, dtype, limit, target=target)
 

@@ -16,9 +16,10 @@ from toys import text_law, total_variation
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specviz.crew import gather
-from specviz.drafters import mtp
+from specviz.drafters import mtp_modules
 from specviz.drafters.base import Context, Part
-from specviz.drafters.mtp import METHOD, Modules, MtpDrafter
+from specviz.drafters.mtp import METHOD, MtpDrafter
+from specviz.drafters.mtp_modules import Modules
 from specviz.drafters.none import NoDraft
 from specviz.drafters.policy import Confidence, Heuristic
 from specviz.draws import Seeded
@@ -280,7 +281,7 @@ def test_modules_come_from_the_models_own_checkpoint(tmp_path):
     mine = crew.drafter(lm)
     steps = steps_of(lambda: Plan(lm, mine, RULE, Sampling(), 3), 24)
     assert assert_rows_are_direct(loaded.model, modules, steps)
-    assert mtp.modules_of(Part("x", lm, loaded.cached_lm)) is mine._modules._model
+    assert mtp_modules.modules_of(Part("x", lm, loaded.cached_lm)) is mine._modules._model
 
 
 def test_a_checkpoint_without_them_is_refused_in_words(tmp_path):
@@ -297,11 +298,11 @@ def test_a_checkpoint_without_them_is_refused_in_words(tmp_path):
 def test_a_model_without_modules_is_refused():
     plain = tiny_target(modules=0)
     with pytest.raises(SpecvizError, match="plain has no modules for multi-token prediction"):
-        mtp.modules_of(Part("plain", CachedLM(plain, 128), lambda: CachedLM(plain, 128)))
+        mtp_modules.modules_of(Part("plain", CachedLM(plain, 128), lambda: CachedLM(plain, 128)))
 
 
 def test_a_transformers_that_cannot_run_single_modules_is_refused(monkeypatch):
     monkeypatch.delattr(MtpModel, "forward_layer")
     target = tiny_target()
     with pytest.raises(SpecvizError, match="install a later one"):
-        mtp.modules_of(Part("x", CachedLM(target, 128), lambda: CachedLM(target, 128)))
+        mtp_modules.modules_of(Part("x", CachedLM(target, 128), lambda: CachedLM(target, 128)))

@@ -9,7 +9,9 @@ from specviz.accept import Rule
 from specviz.crew import gather
 from specviz.draft import EMPTY, chain
 from specviz.drafters.base import CHAIN_RULES, TREE_RULES, Context, Part, Parts
-from specviz.drafters.reasoning import METHOD, QUESTION, MeanLogProbability, ReasoningDrafter, Watch
+from specviz.drafters.delimiters import Watch
+from specviz.drafters.grading import QUESTION, MeanLogProbability
+from specviz.drafters.reasoning import METHOD, ReasoningDrafter
 from specviz.draws import Seeded, law
 from specviz.engine import speculate
 from specviz.errors import SpecvizError

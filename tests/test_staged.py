@@ -10,9 +10,10 @@ from toys import TableLM, plan_of, target_law, text_law, total_variation
 
 from specviz.drafters.base import Context, Part, Parts
 from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.inner_run import InnerDraws
 from specviz.drafters.policy import Confidence
 from specviz.drafters.prompt_lookup import PromptLookup
-from specviz.drafters.staged import METHOD, InnerDraws, StagedDrafter
+from specviz.drafters.staged import METHOD, StagedDrafter
 from specviz.draws import ACCEPT, DRAFT, FINAL, Seeded, law
 from specviz.engine import speculate
 from specviz.errors import SpecvizError

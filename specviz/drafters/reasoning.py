@@ -9,101 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
-from ..device import to_device, to_host
 from ..draft import EMPTY, Draft
-from ..errors import SpecvizError
 from ..lm import CachedLM
 from ..sampling import TARGET, refuse_nan
 from ..text import TokenText
 from .base import Choice, Context, Decimal, Drafter, Method, Parts, Value, Whole, Work
+from .delimiters import DELIMITERS, UntilDelimiter, Watch
 from .draft_model import ModelDrafter
-from .policy import Policy
+from .grading import MeanLogProbability, Score
 
 MOST_TEXT = 2_000  # characters of a reasoning step in the evidence
-QUESTION = "\n\nIs the last step above right and useful? Grade from 0 (wrong) to 9 (surely right):"
-DELIMITERS = {"blank_line": b"\n\n", "line": b"\n"}
-
-
-class Watch:
-    """Whether the delimiter has come since the place where the watch began."""
-
-    def __init__(self, text: TokenText, delimiter: bytes) -> None:
-        self._text, self._delimiter = text, delimiter
-        self._tail = b""
-
-    def begin(self, tokens: Sequence[int]) -> None:
-        """Behind these tokens; a delimiter may have begun in them."""
-        tail = b"".join(map(self._text.bytes_of, tokens[-len(self._delimiter) :]))
-        self._tail = b"" if tail.endswith(self._delimiter) else self._short(tail)
-
-    def ends_with(self, token: int) -> bool:
-        written = self._tail + self._text.bytes_of(token)
-        self._tail = self._short(written)
-        return self._delimiter in written
-
-    def _short(self, raw: bytes) -> bytes:
-        return raw[max(0, len(raw) - len(self._delimiter) + 1) :]
-
-
-class UntilDelimiter(Policy):
-    """Stops behind the token that completes the delimiter or ends the text; every id comes to the host for it."""
-
-    def __init__(self, watch: Watch, eos_ids: frozenset[int]) -> None:
-        super().__init__()
-        self._watch, self._eos_ids = watch, eos_ids
-
-    def most(self, k: int, text: Sequence[int]) -> int:
-        self._watch.begin(text)
-        return super().most(k, text)
-
-    def stops(self, logits: Tensor, token: Tensor) -> bool:
-        written = int(token)
-        return self._watch.ends_with(written) or written in self._eos_ids
-
-    def evidence(self, k: int) -> dict[str, object]:
-        return {}
-
-
-class MeanLogProbability:
-    """The target's mean log-probability of a reasoning step's tokens, in nats, at temperature 1."""
-
-    name = "mean_logprob"
-    room = 0  # tokens that it reads besides
-
-    def __init__(self, lm: CachedLM, text: TokenText, least: float) -> None:
-        self.lm, self.threshold = lm, least
-
-    def grade(self, tokens: Sequence[int], draft: Draft) -> float:
-        rows = self.lm.forward(tokens, draft)[:-1]
-        ids = to_device(draft.tokens, torch.long, rows.device)[:, None]
-        return float(to_host(rows.float().log_softmax(-1).gather(1, ids).mean()))
-
-
-class Score:
-    """The grade from 0 to 9 that the target gives when it is asked for one, on average over its odds (SpecReason)."""
-
-    name = "score"
-
-    def __init__(self, lm: CachedLM, text: TokenText, least: float) -> None:
-        self.lm, self.threshold = lm, least
-        self._question = text.encode(QUESTION, special=False)
-        self.room = len(self._question)
-        spelled = [(int(text.bytes_of(token)), token) for token in range(text.num_ids) if _is_digit(text, token)]
-        if len({value for value, _ in spelled}) < 10:
-            raise SpecvizError("judged_by must be mean_logprob for this target: it has no token for every digit")
-        self._values, self._ids = (to_device(column, torch.long, lm.device) for column in zip(*spelled, strict=True))
-
-    def grade(self, tokens: Sequence[int], draft: Draft) -> float:
-        row = self.lm.forward([*tokens, *draft.tokens, *self._question])[0]
-        return float(to_host((row[self._ids].float().softmax(-1) * self._values).sum()))
-
-
-def _is_digit(text: TokenText, token: int) -> bool:
-    raw = text.bytes_of(token)
-    return raw.removeprefix(b" ") in [b"%d" % value for value in range(10)]
 
 
 class ReasoningDrafter(Drafter):

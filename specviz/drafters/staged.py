@@ -15,13 +15,13 @@ from torch import Tensor
 
 from ..accept import Verdict
 from ..draft import EMPTY, Draft, chain
-from ..draws import ACCEPT, DRAFT, FINAL, Draws
 from ..errors import SpecvizError
 from ..lm import CachedLM
 from ..rules.speculative_sampling import SpeculativeSampling
 from ..sampling import DRAFT_MODEL, TARGET, NotANumber
 from .base import CHAIN_RULES, Context, Drafter, Method, Models, Parts, Value, Whole, Work, names_in
 from .draft_model import ModelDrafter, fit
+from .inner_run import InnerDraws, Within, wide
 from .policy import K_PARAMS, Constant, Policy, policy_of
 from .prompt_lookup import PromptLookup
 
@@ -57,7 +57,7 @@ class StagedDrafter(Drafter):
             drawn = fit(step.logits[rows], context.vocab_size)
             stop = self._stop(drawn, step.tokens)
             tokens += step.tokens[:stop]
-            probs += _wide(step.probs[rows], context.vocab_size)[:stop]
+            probs += wide(step.probs[rows], context.vocab_size)[:stop]
             logits += drawn[:stop]
             rounds += [*step.draft.evidence.get("rounds", ()), self._round(step)]
             inner = step.draft.evidence.get("calls", {self._by: step.draft_work.calls})
@@ -75,7 +75,7 @@ class StagedDrafter(Drafter):
         """The draft model's own run for the next k tokens."""
         from ..engine import Plan, speculate  # which reads the drafters' table first
 
-        lm = _Within(self._lm, context.vocab_size)
+        lm = Within(self._lm, context.vocab_size)
         plan = Plan(lm, self._inner, SpeculativeSampling(), context.sampling, self._inner_k)
         draws = InnerDraws(context.draws, len(context.tokens))
         try:
@@ -99,58 +99,10 @@ class StagedDrafter(Drafter):
         return {"by": self._by, "for": self._name, "tokens": drafted, "last": last, "kind": kind}
 
 
-class InnerDraws(Draws):
-    """The draws of a run inside a draft: each has an address of its own among the DRAFT draws at the step's start.
-
-    So no two of them share one, whatever the depth, nor does a run that a later step starts at the same place.
-    """
-
-    def __init__(self, outer: Draws, start: int) -> None:
-        self._outer, self._start = outer, start
-
-    def uniform(self, role: str, position: int, node: int) -> float:
-        return self._outer.uniform(*self._address(role, position, node))
-
-    def below(self, threshold: Tensor, role: str, position: int, node: int) -> tuple[Tensor, Tensor]:
-        if threshold.ndim == 0:
-            return self._outer.below(threshold, *self._address(role, position, node))
-        pairs = [self.below(one, role, position + i, node + i) for i, one in enumerate(threshold)]
-        return torch.stack([u for u, _ in pairs]), torch.stack([passed for _, passed in pairs])
-
-    def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
-        if probs.ndim == 1:
-            return self._outer.sample(probs, *self._address(role, position, node))
-        return torch.stack([self.sample(row, role, position + i, node + i) for i, row in enumerate(probs)])
-
-    def _address(self, role: str, position: int, node: int) -> tuple[str, int, int]:
-        """(role, offset, node) as one number beyond the nodes of other drafts; three stages stay below 64 bits."""
-        offset = position - self._start
-        assert 0 <= offset < 1024, "a draft is far shorter"
-        return DRAFT, self._start, ((node + 2) * 1024 + offset) * 3 + (DRAFT, ACCEPT, FINAL).index(role)
-
-
-class _Within:
-    """The draft model as a target, without the ids that the outer one lacks."""
-
-    def __init__(self, lm: CachedLM, vocab_size: int) -> None:
-        self._lm = lm
-        self.vocab_size = min(lm.vocab_size, vocab_size)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._lm, name)
-
-    def forward(self, tokens: Sequence[int], draft: Draft = EMPTY) -> Tensor:
-        return fit(self._lm.forward(tokens, draft), self.vocab_size)
-
-
 def _shown(rounds: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
     """The first rounds, as many as the evidence has room for."""
     sizes = accumulate(ROUND + len(each["tokens"]) for each in rounds)
     return [each for each, size in zip(rounds, sizes, strict=True) if size <= MOST_SHOWN]
-
-
-def _wide(probs: Tensor, vocab_size: int) -> Tensor:
-    return torch.nn.functional.pad(probs, (0, vocab_size - probs.shape[-1]))
 
 
 def staged(parts: Parts, params: Mapping[str, Value]) -> Drafter:
