@@ -11,8 +11,7 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
-from statistics import fmean
+from dataclasses import asdict, dataclass
 
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
@@ -99,15 +98,12 @@ Contender = Callable[[Job], Sample]
 def specviz_contender(crew: Crew, k: int, label: str | None = None, rule: str | None = None) -> Contender:
     """The engine with its recorder, as the page runs them. label: its name in the table, by default the method's;
     rule: by default the method's too."""
-    target, method, judge = crew.target, crew.method, crew.rule(rule)
+    target, judge = crew.target, crew.rule(rule)
 
     def generate(job: Job) -> Sample:
         target_lm = target.cached_lm()
         plan = Plan(target_lm, crew.drafter(target_lm), judge, job.sampling, crew.k(k))
-        settings = trace.Settings(
-            plan.k, str(crew.params.get("k_policy", "constant")), *astuple(job.sampling), method.name, crew.params,
-            judge.name, judge.lossless, None if crew.draft is None else crew.draft.name, target.name,
-        )  # fmt: skip
+        settings = crew.settings(plan)
         recorder, records, started = Recorder(target.text), [], time.perf_counter()
         steps = speculate(job.prompt.ids, lambda: plan, Seeded(job.seed), max_new_tokens=job.num_tokens)
         first = begun = started
@@ -117,7 +113,7 @@ def specviz_contender(crew: Crew, k: int, label: str | None = None, rule: str | 
             begun = time.perf_counter()
             first = begun if len(records) == 1 else first
         return _sample(
-            f"specviz, {label or method.name}",
+            f"specviz, {label or crew.method.name}",
             job,
             [token.id for record in records for token in record.emitted],
             sum(record.calls["target"] for record in records),
@@ -141,14 +137,14 @@ def _step_means(records: Sequence[trace.Step]) -> StepMeans | None:
     if not (later := records[1:]):
         return None
     timings = [record.timing for record in later]
-    draft_ms, verify_ms = fmean(t.draft_ms for t in timings), fmean(t.verify_ms for t in timings)
+    draft_ms, verify_ms = statistics.fmean(t.draft_ms for t in timings), statistics.fmean(t.verify_ms for t in timings)
     return StepMeans(
         number=len(later),
-        drafted=fmean(len(record.draft) for record in later),
-        emitted=fmean(len(record.emitted) for record in later),
+        drafted=statistics.fmean(len(record.draft) for record in later),
+        emitted=statistics.fmean(len(record.emitted) for record in later),
         draft_ms=draft_ms,
         verify_ms=verify_ms,
-        rest_ms=max(0.0, fmean(t.total_ms - t.wait_ms for t in timings) - draft_ms - verify_ms),
+        rest_ms=max(0.0, statistics.fmean(t.total_ms - t.wait_ms for t in timings) - draft_ms - verify_ms),
     )
 
 

@@ -18,7 +18,7 @@ from .bench import BASELINE, Job, Prompt, Row, Sample, StepMeans, run_bench, spe
 from .bench_report import check_lengths, prompts_for
 from .crew import Crew, gather
 from .drafters import METHODS
-from .drafters.base import Method
+from .drafters.base import Method, names_in
 from .errors import SpecvizError
 from .machine import environment
 from .models import Library, LoadedModel
@@ -73,7 +73,7 @@ def lines(
     loaded = library.load(target)
     prompts = prompts_for(loaded)
     check_lengths(prompts, k, num_tokens, loaded.info.context_limit)
-    crews, left_out = crews_for(names_in(methods), library, loaded, draft)
+    crews, left_out = crews_for(chosen_methods(methods), library, loaded, draft)
     crews, failed = _tried(crews, k, prompts[0])
     amounts = f"{len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
     yield f"{loaded.name}, K = {k} where a method has no depth of its own, {amounts}"
@@ -92,9 +92,9 @@ def lines(
         yield f"\nsaved {save_as.name}"
 
 
-def names_in(methods: Sequence[str]) -> list[str]:
+def chosen_methods(methods: Sequence[str]) -> list[str]:
     """The methods' names, no draft always the first of them. SpecvizError for an unknown one."""
-    asked = [name.strip() for each in methods for name in each.split(",") if name.strip()]
+    asked = [name for each in methods for name in names_in(each)]
     if unknown := [name for name in asked if name != ALL and name not in METHODS]:
         raise SpecvizError(f"a method must be {ALL} or one of {', '.join(METHODS)} (got {unknown[0]!r:.80})")
     chosen = list(METHODS) if ALL in asked else asked

@@ -70,19 +70,7 @@ class Cast:
         self.plan = Plan(self._lm("target", target), self._drafter(crew), rule, sampling, crew.k(values.k))
         self.values, self.target, self.draft, self.crew = values, target, draft, crew
         self._taken |= {*_wanted(values), *self._named(values)}
-        self.settings = trace.Settings(
-            k=self.plan.k,
-            k_policy=str(crew.params.get("k_policy", "constant")),
-            temperature=values.temperature,
-            top_k=values.top_k,
-            top_p=values.top_p,
-            method=method.name,
-            params=crew.params,
-            rule=rule.name,
-            lossless=rule.lossless,
-            draft_model=None if draft is None else draft.name,
-            target=target.name,
-        )
+        self.settings = crew.settings(self.plan)
 
     def prompt(self) -> tuple[str, list[int]]:
         """The prompt as the target sees it, and its ids. Raises SpecvizError for ids that it does not have."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from . import catalog
 from .accept import Rule
 from .drafters.base import Drafter, Method, Models, Part, Parts, Value, names_in
+from .engine import Plan
 from .errors import SpecvizError
 from .fetch import Progress, unwatched
 from .heads import LoadedHeads, load_heads
 from .lm import CachedLM
 from .models import Library, LoadedModel, check_pair
 from .rules import RULES
+from .trace import Settings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +48,20 @@ class Crew:
     def k(self, asked: int) -> int:
         """The largest depth of a draft, where a person asks for `asked`."""
         return asked if self.method.depth is None else int(self.params[self.method.depth])
+
+    def settings(self, plan: Plan) -> Settings:
+        """What a trace says of the steps that are made by this plan."""
+        return Settings(
+            k=plan.k,
+            k_policy=str(self.params.get("k_policy", "constant")),
+            **asdict(plan.sampling),
+            method=self.method.name,
+            params=self.params,
+            rule=plan.rule.name,
+            lossless=plan.rule.lossless,
+            draft_model=None if self.draft is None else self.draft.name,
+            target=self.target.name,
+        )
 
 
 def gather(

@@ -308,12 +308,12 @@ def test_the_steps_means_are_those_of_the_steps_after_the_first(models):
     ],
 )
 def test_no_draft_is_always_measured_and_first(asked, names):
-    assert bench_methods.names_in(asked) == names
+    assert bench_methods.chosen_methods(asked) == names
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones():
     with pytest.raises(SpecvizError, match=r"a method must be all or one of draft_model, .* \(got 'magic'\)"):
-        bench_methods.names_in(["draft_model,magic"])
+        bench_methods.chosen_methods(["draft_model,magic"])
 
 
 def refusing(parts, params):

@@ -36,7 +36,7 @@ def lm(request):
     return CachedLM(tiny(request.param), CONTEXT_LIMIT)
 
 
-@pytest.mark.parametrize(
+ENDS_OF_A_STEP = pytest.mark.parametrize(
     ("draft", "kept"),
     [
         pytest.param(chain([4, 6, 8]), [4, 6, 8, 13], id="full accept"),
@@ -47,6 +47,9 @@ def lm(request):
         pytest.param(TREE, [13], id="tree, first reject"),
     ],
 )
+
+
+@ENDS_OF_A_STEP
 def test_logits_after_a_step_equal_a_full_forward(lm, draft, kept):
     assert_rows_are_exact(lm.model, lm.forward(PROMPT, draft), PROMPT, draft)
     text = PROMPT + kept
@@ -170,16 +173,7 @@ def assert_hidden_is_exact(lm, text, layers, count):
 
 
 @pytest.mark.parametrize("layers", [(-1,), (0, 1, 2)], ids=str)
-@pytest.mark.parametrize(
-    ("draft", "kept"),
-    [
-        pytest.param(chain([4, 6, 8]), [4, 6, 8, 13], id="full accept"),
-        pytest.param(chain([4, 6, 8]), [4, 13], id="mid reject"),
-        pytest.param(chain([4, 6, 8]), [13], id="first reject"),
-        pytest.param(TREE, [4, 10, 13], id="tree, a later branch"),
-        pytest.param(TREE, [6, 12, 13], id="tree, second child"),
-    ],
-)
+@ENDS_OF_A_STEP
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hidden_states_after_a_step_equal_a_full_forward(family, draft, kept, layers):
     lm = CachedLM(tiny(family), CONTEXT_LIMIT)

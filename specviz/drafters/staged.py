@@ -121,7 +121,7 @@ def staged(parts: Parts, params: Mapping[str, Value]) -> Drafter:
         if below[0] == LOOKUP:
             inner: Drafter = PromptLookup(3, 1)
         else:
-            inner = over(parts.others[below[0]].another(), below[0], below[1:], Constant())
+            inner = over(parts.others[below[0]].lm, below[0], below[1:], Constant())
         return StagedDrafter(lm, name, inner, below[0], inner_k, policy)
 
     return over(parts.draft.lm, parts.draft.name, names, policy_of(params))
