@@ -25,7 +25,7 @@ class Cast:
     """`take` puts new values into force or changes nothing; models and drafters are kept while there is room."""
 
     def __init__(self, request: Request, library: Library) -> None:
-        self._request, self._library = request, library
+        self.request, self._library = request, library
         self._lms: dict[tuple[str, str], CachedLM] = {}
         self._drafters: dict[tuple[str, str | None, str], Drafter] = {}
         self._taken: set[tuple[str, str]] = set()  # role and name, as it was asked for
@@ -74,7 +74,7 @@ class Cast:
 
     def prompt(self) -> tuple[str, list[int]]:
         """The prompt as the target sees it, and its ids. Raises SpecvizError for ids that it does not have."""
-        request, target = self._request, self.target
+        request, target = self.request, self.target
         if request.prompt_ids is not None:
             too_large = [token for token in request.prompt_ids if token >= target.info.vocab_size]
             if too_large:
@@ -93,7 +93,7 @@ class Cast:
     def cut(self, tokens: list[int]) -> list[int]:
         """The end of a text that is too long for the target, with room for what is to be written."""
         limit = self.target.info.context_limit
-        kept = limit - min(self._request.max_new_tokens, limit // 2)
+        kept = limit - min(self.request.max_new_tokens, limit // 2)
         if len(tokens) <= kept:
             return tokens
         start = [token for token in tokens[:1] if token in self.target.text.special_ids]
@@ -101,13 +101,13 @@ class Cast:
 
     def shown_request(self) -> Request:
         """The run's request with its models by the names they are shown by, never by a folder's path."""
-        draft = self._request.draft
+        draft = self.request.draft
         if self.draft is not None:
             draft = self.draft.name
         elif draft is not None:
             draft = self._library.shown_name(draft)
-        params = self.crew.params if self.crew.method.name == self._request.method else self._request.params
-        return replace(self._request, target=self.target.name, draft=draft, params=params)
+        params = self.crew.params if self.crew.method.name == self.request.method else self.request.params
+        return replace(self.request, target=self.target.name, draft=draft, params=params)
 
     def models_event(self, index: int) -> trace.Models | None:
         """The event that must stand before the next step, if its models are not the ones last announced."""
@@ -163,7 +163,7 @@ class Cast:
 
     def _params(self, method: Method) -> Mapping[str, object]:
         """The request's, for its own method; another one has its defaults."""
-        return self._request.params if method.name == self._request.method else {}
+        return self.request.params if method.name == self.request.method else {}
 
     def _drafter(self, crew: Crew) -> Drafter:
         key = (crew.method.name, None if crew.draft is None else crew.draft.name, crew.target.name)

@@ -10,12 +10,11 @@ import threading
 import time
 import uuid
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from . import __version__, catalog, trace
+from . import catalog, trace
 from .cast import Cast
 from .controls import LIVE, PACES, Controls, ControlValues
 from .drafters import method_named
@@ -24,12 +23,12 @@ from .engine import Step, speculate
 from .errors import SpecvizError
 from .fairness import FairLock, Ticket
 from .loading import NO_NEWS, Loading
-from .machine import environment, is_out_of_memory
+from .machine import is_out_of_memory
 from .models import Library
 from .recorder import Recorder, Situation
+from .recording import header, scores
 from .request import Request
 from .rules import RULES
-from .score import score
 from .settings import settings
 
 Entry = TypeVar("Entry")
@@ -223,17 +222,7 @@ class Run:
             max_new_tokens=self.request.max_new_tokens,
             eos_ids=frozenset(target.text.eos_ids),
         )
-        pieces = tuple(trace.Token(token, *target.text.piece(token)) for token in tokens)
-        yield self._add(
-            trace.Header(
-                version=trace.VERSION,
-                specviz=__version__,
-                created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                request=self._cast.shown_request().to_dict(),
-                environment=environment(self._cast.plan.target.device),
-                prompt=trace.Prompt(rendered, pieces),
-            )
-        )
+        yield self._add(header(self._cast, rendered, tokens))
         return True
 
     def _prompt(self) -> tuple[str, list[int]]:
@@ -371,26 +360,18 @@ class Run:
     def _close(self, reason: str) -> Iterator[Status | trace.Event]:
         """Scores the finished text; one that cannot be scored is finished all the same."""
         ticket = self.bench.engine.join()
-        scores = message = None
+        scored = message = None
         try:
             yield from self._wait(ticket, self.bench.engine, "waiting for the engine")
             if ticket.ready.is_set():
-                scores = self._scores()
+                scored = scores(self._cast, self.trace)
         except Exception as error:  # as many kinds as a step
             message = f"the text was not scored: {_in_words(error, self._cast, self._num_tokens)}"
         finally:
             self.bench.engine.leave(ticket)
-        if scores is not None:
-            yield self._add(scores)
+        if scored is not None:
+            yield self._add(scored)
         yield self._end(reason, message)
-
-    def _scores(self) -> trace.Scores:
-        plan, draft = self._cast.plan, None if self._cast.crew.method.foreign else self._cast.draft
-        emitted = [token.id for step in self.trace.steps for token in step.emitted]
-        tokens = [token.id for token in self.trace.header.prompt.tokens] + emitted
-        scored = score(self._cast.target, draft, tokens, len(emitted), plan.sampling)
-        columns = (tuple(map(trace.round9, column)) for column in (scored.p, scored.q, scored.overlap))
-        return trace.Scores(None if draft is None else draft.name, asdict(plan.sampling), *columns)
 
     @property
     def _num_tokens(self) -> int:

@@ -170,7 +170,7 @@ def test_a_text_that_cannot_be_scored_is_finished_all_the_same(bench, monkeypatc
     def refuse(*args):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("specviz.session.score", refuse)
+    monkeypatch.setattr("specviz.session.scores", refuse)
     recorded = made(bench)
     assert (recorded.footer.reason, recorded.scores) == ("length", [])
     assert "was not scored: not enough memory" in recorded.footer.message

@@ -246,7 +246,7 @@
   // host: {root, halt, title}, title: of what stands around. What is made may have `release`, when it goes, and
   // `repaint`, when the theme has changed.
   function make(block, host) {
-    return MAKERS[block.kind](block, host);
+    return (MAKERS[block.kind] || window.specviz.blockKinds[block.kind])(block, host);
   }
 
   window.specviz.blocks = { make, worded };

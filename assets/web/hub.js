@@ -3,7 +3,9 @@
 'use strict';
 (() => {
   const specviz = window.specviz = window.specviz || {};
-  specviz.views = specviz.views || {};
+  specviz.views = specviz.views || {};                       // the parts of a stage
+  specviz.panels = specviz.panels || {};                     // what stands beside the stage on the page
+  specviz.blockKinds = specviz.blockKinds || {};             // further kinds of blocks of a report page
   specviz.palette = specviz.palette || { statuses: {}, series: {} };
 
   const PACES = { slow: 1000, reading: 250, fast: 80 };      // milliseconds per step of the player

@@ -164,6 +164,5 @@
     hub.on('info', position);
     hub.on('select', choose);
     new ResizeObserver(redraw).observe(strip);
-    window.specviz.player = { back: hub.back, forward: hub.forward, toggle: hub.toggle, first: hub.first, last: hub.last };
   };
 })();

@@ -153,6 +153,6 @@
     read();
     new MutationObserver(() => sections.forEach(({ repaint }) => repaint()))
       .observe(document.body, { attributes: true, attributeFilter: ['class'] });
-    return { look: () => trigger('look', { place: place() }) };
+    return { look: () => trigger('look', { place: place() }), act: host.act };
   };
 })();

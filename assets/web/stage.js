@@ -59,15 +59,19 @@
     for (const node of root.querySelectorAll('[data-name-of]')) node.textContent = specviz.label(node.dataset.nameOf);
   }
 
+  // A fresh stage, for one more of them.
+  specviz.stageMarkup = () => document.getElementById('sv-stage-html').content.firstElementChild.cloneNode(true);
+
   // element: holds stage.html. props.value, watch, trigger and server are Gradio's, or `source` any other supplier.
-  specviz.mountStage = (element, { props, watch, trigger, server, source }) => {
+  // quiet: another stage speaks.
+  specviz.mountStage = (element, { props, watch, trigger, server, source, quiet }) => {
     const root = element.querySelector('.sv-stage');
     const hub = specviz.createHub(source || specviz.streamSource({ props, watch, server }));
     names(root);
     hub.on('reset', () => root.setAttribute('data-empty', ''));
     hub.on('grow', () => root.removeAttribute('data-empty'));
     for (const name of ORDER) specviz.views[name](root, hub, { trigger });
-    speak(root, hub);
+    if (!quiet) speak(root, hub);
     keys(root, hub);
     hub.start();
     if (trigger) trigger('ready', {});

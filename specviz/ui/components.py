@@ -29,7 +29,7 @@ ACTIONS = {
     "stop": "Stop",
     "more": "More",
 }
-PAGES = {"explore": "Explore", "compare": "Compare", "check": "Check"}
+PAGES = {"explore": "Explore", "compare": "Compare", "check": "Check", "learn": "Learn"}
 SCRIPT_ORDER = ("hub.js", "stage.js")
 """The hub runs first and the stage last; the views between them only register themselves."""
 
@@ -45,6 +45,8 @@ _STAGE_JS = """specvizPage.stage(element, {props, watch, trigger, server});
 // events the page listens to: 'measure' 'refused' 'cancel' 'arrive' 'restore'"""
 _REPORT_JS = """specvizPage.report('{name}', element, {{props, watch, trigger}});
 // events the page listens to: 'act' 'halt' 'look'"""
+_PANEL_JS = """specvizPage.panel('{name}', element, {{props, watch, trigger, server}});
+// events the page listens to: {events}"""
 REPORT_HTML = (
     '<div class="sv-report"><div class="sv-report-body"></div>'
     '<p class="sv-live sv-hidden" aria-live="polite"></p></div>'
@@ -102,6 +104,30 @@ def report(name: str, files: Mapping[str, Path]) -> gr.HTML:
         html_template=REPORT_HTML,
         js_on_load=_REPORT_JS.format(name=name),
         head=scripts(files),
+        apply_default_css=False,
+        elem_id=name,
+    )
+
+
+def panel(
+    name: str,
+    files: Mapping[str, Path],
+    *,
+    events: Sequence[str],
+    value: str = "",
+    calls: Sequence[Callable[..., object]] = (),
+) -> gr.HTML:
+    """A panel beside the stage, made by the browser's file that registers under `name`.
+
+    events: what it tells the page; calls: what it asks the server, by the functions' own names.
+    """
+    listened = " ".join(f"'{event}'" for event in events)
+    return gr.HTML(
+        value,
+        html_template=f'<div class="sv-panel" data-panel="{name}"></div>',
+        js_on_load=_PANEL_JS.format(name=name, events=listened),
+        head=scripts(files),
+        server_functions=list(calls),
         apply_default_css=False,
         elem_id=name,
     )

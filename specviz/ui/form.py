@@ -6,7 +6,7 @@ A value may come from anyone who reaches the server: nothing of it has been chec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
@@ -83,6 +83,22 @@ class Form:
             if param.needs is not None and f"{method.name}.{param.name}" in self.names
         }
 
+    def showing(self, request: Request, offer: Offer) -> list[Any]:
+        """Updates that put a request into the fields; the pace and other methods' parameters stay as they are.
+
+        Raises SpecvizError if it cannot be run here.
+        """
+        method = method_named(request.method)
+        request = replace(request, rule=request.rule or method.default_rule, params=method.checked(request.params))
+        refuse_unoffered(offer, request)
+        own = {f"{method.name}.{name}": value for name, value in request.params.items()}
+        lists = {
+            name: model_list(param, request.target, own[name]) for name, param in self.models().items() if name in own
+        }
+        given = {**own, **{name: getattr(request, name) for name in self.names if hasattr(request, name)}}
+        lists |= fitting_lists(offer, request)
+        return [lists.get(name, given.get(name, gr.skip())) for name in self.names]
+
     def remembered(self, given: Any, offer: Offer) -> list[Any]:
         """Updates that put back what a browser remembers of the fields. Raises SpecvizError if it cannot be used."""
         if not isinstance(given, dict) or set(given) != set(self.names):
@@ -100,6 +116,19 @@ def fitting_lists(offer: Offer, request: Request) -> dict[str, Any]:
     method = METHODS[request.method]
     drafts = draft_list(offer, request.target, method, request.draft)
     return {"draft": drafts, "rule": rule_list(method, request.rule)}
+
+
+def refuse_unoffered(offer: Offer, request: Request) -> None:
+    """Raises SpecvizError if models or rule of a request cannot be chosen on this page."""
+    method = METHODS[request.method]
+    models = [name for name in (request.target, request.draft) if name is not None]
+    if absent := [name for name in models if not offer.allows(name)]:
+        raise SpecvizError(f"the model {absent[0]!r:.100} is not on offer here")
+    if request.rule not in method.rules:
+        known = ", ".join(method.rules)
+        raise SpecvizError(f"rule must be one of {known} for {method.title} (got {request.rule!r:.100})")
+    if not offer.allows_params(method, request.params):
+        raise SpecvizError(f"a model that {method.title} needs is not on offer here")
 
 
 def params_of(method: Method, given: Mapping[str, Any]) -> dict[str, Value]:

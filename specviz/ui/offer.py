@@ -165,11 +165,6 @@ def _title(name: str) -> str:
     return name.replace("-", " ").capitalize()
 
 
-def first_visit_file() -> Path:
-    """Where the recorded run lies that a first visit sees."""
-    return assets_dir() / "traces" / "first-visit.jsonl.gz"
-
-
 def web_files() -> dict[str, Path]:
     """The browser's half by file name: the views' files and the page's own."""
     folders = (assets_dir() / "web", Path(__file__).parent)

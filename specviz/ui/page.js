@@ -20,17 +20,22 @@
   }
 
   // name -> the panel that opens, if it is one, and the button that opens it
-  const OPENS = { drawer: ['#drawer', '#more'], setup: [null, '#fold button'] };
+  const OPENS = {
+    drawer: ['#drawer', '#more'], setup: [null, '#fold button'], library: ['#library', '#library-open'], share: ['#share', '#share-open'],
+  };
+  const DRAWERS = ['drawer', 'library', 'share'];          // of these one is open at a time
 
   function setOpen(name, isOpen) {
     const [panel, button] = OPENS[name];
+    if (isOpen && DRAWERS.includes(name)) for (const other of DRAWERS) if (other !== name) setOpen(other, false);
     root.toggleAttribute(`data-sv-${name}`, isOpen);
     const hidden = panel && document.querySelector(panel);
     if (hidden) hidden.inert = !isOpen;
     document.querySelector(button)?.setAttribute('aria-expanded', String(isOpen));
   }
   const isOpen = (name) => root.hasAttribute(`data-sv-${name}`);
-  const more = () => setOpen('drawer', !isOpen('drawer'));
+  const toggle = (name) => setOpen(name, !isOpen(name));
+  const close = () => DRAWERS.forEach((name) => setOpen(name, false));
 
   // on a phone: the one line that stands for the folded setup, and opens it
   function fold(element) {
@@ -60,24 +65,16 @@
     const waiting = setInterval(() => { summarise(); if (isThere()) clearInterval(waiting); }, 150);
   }
 
-  function save() {
-    if (!current) return;
-    const link = document.createElement('a');
-    link.href = `/specviz/trace/${encodeURIComponent(current)}`;
-    link.download = '';
-    link.click();
-  }
-
   // larger type and no setup, for a room; the stage and the style sheets do the rest
   function present() {
-    setOpen('drawer', false);
+    close();
     setOpen('setup', false);
     const isOn = root.toggleAttribute('data-sv-present');
     document.querySelector('#present')?.setAttribute('aria-pressed', String(isOn));
     window.dispatchEvent(new Event('resize'));
   }
 
-  const player = (name) => () => window.specviz.player?.[name]?.();
+  const player = (name) => () => hub?.[name]();
 
   // what the stage sees: the same value, without what belongs to a run that it has left
   function screened(host) {
@@ -97,7 +94,11 @@
     if (isNew) hold(current);
     const { name, message: words } = message.state || { name: 'opened' };
     root.dataset.svState = name;
-    if (isNew || (wasLive && !LIVE.includes(name))) reports[root.dataset.svPage]?.look();
+    const isOver = !LIVE.includes(name);
+    if (isNew || (wasLive && isOver)) {
+      reports[root.dataset.svPage]?.look();
+      onRun.forEach((tell) => tell({ run: current, isNew, isOver }));
+    }
     // a running run that has something to say could not adopt a change: the lists go back to what is in force
     if (name === 'running' && words) refused();
     return true;
@@ -124,8 +125,10 @@
   }
 
   // ---- the pages: one is shown; a report page is told what is looked at on the stage whenever it is opened ----
-  const PAGES = ['explore', 'compare', 'check'];
+  const PAGES = ['explore', 'compare', 'check', 'learn'];
   const reports = {};
+  const routes = {};              // name -> who takes what stands behind "#name=" in the address
+  const onRun = [];               // who is told that another run is on the stage, or that one is over
   let hub = null;
 
   function place() {
@@ -139,7 +142,7 @@
       if (button.dataset.page === name) button.setAttribute('aria-current', 'page');
       else button.removeAttribute('aria-current');
     }
-    setOpen('drawer', false);
+    close();
     setOpen('setup', false);
     window.scrollTo(0, 0);
     reports[name]?.look();
@@ -148,11 +151,32 @@
 
   const named = () => (PAGES.includes(location.hash.slice(1)) ? location.hash.slice(1) : PAGES[0]);
 
+  function follow(name) {
+    const [, asked, rest] = /^#([a-z]+)=(.*)$/.exec(location.hash) || [];
+    if (asked && (!name || name === asked)) routes[asked]?.(rest);
+  }
+
+  // What a panel beside the stage may use of the page.
+  const shared = {
+    hub: () => hub,
+    run: () => current,
+    go: (name) => { location.hash = name; },
+    act: (page, section, does, values) => reports[page].act(section, does, values),
+    toggle, close,
+    route: (name, take) => { routes[name] = take; follow(name); },      // also for the address as it is now
+    onRun: (tell) => onRun.push(tell),
+  };
+
+  // a panel is made by the file of its name
+  function panel(name, element, host) {
+    window.specviz.panels[name](element, { ...host, page: shared });
+  }
+
   function pages(element) {
     for (const button of element.querySelectorAll('[data-page]')) {
       button.addEventListener('click', () => { location.hash = button.dataset.page; });
     }
-    window.addEventListener('hashchange', () => open(named()));
+    window.addEventListener('hashchange', () => { open(named()); follow(); });
     open(named());
   }
 
@@ -166,7 +190,7 @@
     refused = () => host.trigger('refused', {});
     const chosen = stored(THEME, false);
     if (chosen) document.body.classList.toggle('dark', chosen === 'dark');
-    setOpen('drawer', false);
+    close();
     admits(host.props.value);
     hub = window.specviz.mountStage(element, screened(host));
     ask(host, before);
@@ -206,7 +230,7 @@
   document.addEventListener('keydown', ({ target }) => { closesList = target.matches('[role=combobox][aria-expanded=true]'); }, true);
   document.addEventListener('keydown', (event) => {
     if (event.key !== 'Escape' || closesList) return;
-    if (isOpen('drawer')) setOpen('drawer', false);
+    if (DRAWERS.some(isOpen)) close();
     else if (isOpen('present')) present();
   });
 
@@ -220,6 +244,8 @@
   });
 
   window.specvizPage = {
-    theme, more, fold, save, present, stage, pages, report, picker, remember, restored, back: player('back'), forward: player('forward'),
+    theme, fold, present, stage, pages, report, panel, picker, remember, restored, hub: shared.hub,
+    more: () => toggle('drawer'), library: () => toggle('library'), share: () => toggle('share'),
+    back: player('back'), forward: player('forward'),
   };
 })();

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from gradio.components import Component
 from specviz.drafters import METHODS
 from specviz.session import Workbench
 from specviz.trace import Trace
-from specviz.ui import components
+from specviz.ui import components, lessons, sharing, shelf
+from specviz.ui.frame import NOW, QUIET, Frame
 from specviz.ui.handlers import Form, Handlers, ReportHandlers, since
 from specviz.ui.offer import Offer, drafts, fitting_rule, method_choices, rule_choices, rule_to_explain, sets_k
 from specviz.ui.registry import Registry
@@ -29,15 +30,13 @@ KEEP_UPLOADS = (600, 3600)
 
 Parts = dict[str, Component]
 
-_QUIET = {"show_progress": "hidden", "api_visibility": "private"}
-_NOW = {"queue": False, **_QUIET}
-_STREAM = {"concurrency_limit": RUN_LIMIT, "concurrency_id": "run", "trigger_mode": "multiple", **_QUIET}
-_LIVE = {"trigger_mode": "always_last", **_QUIET}
+_STREAM = {"concurrency_limit": RUN_LIMIT, "concurrency_id": "run", "trigger_mode": "multiple", **QUIET}
+_LIVE = {"trigger_mode": "always_last", **QUIET}
 _RAW = {"preprocess": False}
 """While the list of drafts changes with the target, Gradio's own check would refuse good names; handlers check them."""
 _LIVE_NUMBERS = ("k", "temperature", "top_k", "top_p", "pace")
 _LIVE_CHOICES = ("draft", "method", "rule", "target")
-_IN_BROWSER = ("theme", "save", "present", "more", "back", "forward")
+_IN_BROWSER = ("theme", "library", "share", "present", "more", "back", "forward")
 
 
 def build(
@@ -65,6 +64,10 @@ def build(
         _wire_rest(handlers, fields, buttons, own, stage)
         _wire_memory(handlers, fields, buttons, own, stage)
         demo.unload(handlers.leave)
+        frame = Frame(files, registry, bench, offer, handlers.form, stage, _filling(handlers, fields, own))
+        shelf.add(frame, handlers)
+        sharing.add(frame)
+        lessons.add(frame)
         for name, report in reports(registry, bench, offer).items():
             _add_report(name, ReportHandlers(report), files, demo)
     return demo.queue(max_size=QUEUE_LIMIT)
@@ -74,7 +77,7 @@ def _add_report(name: str, handlers: ReportHandlers, files: Mapping[str, Path], 
     part = components.report(name, files)
     part.look(handlers.look, None, part, **_STREAM)
     part.act(handlers.act, None, part, **_STREAM)
-    part.halt(handlers.halt, None, None, **_NOW)
+    part.halt(handlers.halt, None, None, **NOW)
     demo.unload(handlers.leave)
 
 
@@ -83,10 +86,9 @@ def _bar(files: Mapping[str, Path]) -> Parts:
     with gr.Row(elem_id="bar"):
         gr.HTML('<h1 class="sv-name">specviz</h1>', apply_default_css=False, elem_id="name")
         components.pages_list(files)
-        upload = gr.UploadButton("Open", file_types=[".jsonl", ".gz"], type="binary", elem_id="open", size="sm")
         parts = {
-            "open": upload,
-            "save": components.button("save", "Save"),
+            "library": components.button("library-open", "Library"),
+            "share": components.button("share-open", "Share"),
             "present": components.button("present", "Present"),
             "theme": components.button("theme", "Theme"),
         }
@@ -140,10 +142,10 @@ def _wire_runs(handlers: Handlers, fields: Parts, buttons: Parts, stage: gr.HTML
     fields["prompt"].submit(handlers.run, everything, stage, **_STREAM)
     buttons["step"].click(handlers.step, everything, stage, **_STREAM)
     buttons["resume"].click(handlers.resume, None, stage, **_STREAM)
-    buttons["pause"].click(handlers.pause, None, None, **_NOW)
-    stage.cancel(handlers.cancel, None, None, **_NOW)
-    buttons["stop"].click(handlers.stop, None, stage, **_NOW)
-    stage.measure(handlers.measure, None, stage, concurrency_limit=API_LIMIT, **_QUIET)
+    buttons["pause"].click(handlers.pause, None, None, **NOW)
+    stage.cancel(handlers.cancel, None, None, **NOW)
+    buttons["stop"].click(handlers.stop, None, stage, **NOW)
+    stage.measure(handlers.measure, None, stage, concurrency_limit=API_LIMIT, **QUIET)
 
 
 def _wire_live(handlers: Handlers, fields: Parts, own: Parts, stage: gr.HTML) -> None:
@@ -160,13 +162,13 @@ def _wire_live(handlers: Handlers, fields: Parts, own: Parts, stage: gr.HTML) ->
         if name == "rule":
             done.then(**_choosing(handlers, fields, own)).then(**explain)
     choices = [*(fields[name] for name in _LIVE_CHOICES), own["wanted"]]
-    stage.refused(handlers.in_force, None, choices, **_NOW).then(**fit).then(**explain)
+    stage.refused(handlers.in_force, None, choices, **NOW).then(**fit).then(**explain)
     for name in handlers.form.governing():
         fields[name].input(**_counting(handlers, fields))
     target, draft, method = (fields[name] for name in ("target", "draft", "method"))
-    target.change(handlers.fit_target, [target, draft, method], draft, **_RAW, **_NOW).then(**explain)
+    target.change(handlers.fit_target, [target, draft, method], draft, **_RAW, **NOW).then(**explain)
     if models := [fields[name] for name in handlers.form.models()]:
-        target.change(handlers.fit_models, [target, *models], models, **_RAW, **_NOW)
+        target.change(handlers.fit_models, [target, *models], models, **_RAW, **NOW)
 
 
 def _fitting(handlers: Handlers, fields: Parts, own: Parts) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -177,20 +179,32 @@ def _fitting(handlers: Handlers, fields: Parts, own: Parts) -> tuple[dict[str, A
     method, rule, target = chosen = [fields[name] for name in ("method", "rule", "target")]
     fitted = [fields["draft"], fields["k"], rule, *(own[name] for name in METHODS if name in own)]
     inputs = [method, own["wanted"], fields["draft"], target]
-    fit = {"fn": handlers.fit_method, "inputs": inputs, "outputs": fitted, **_RAW, **_NOW}
-    return fit, {"fn": handlers.explain, "inputs": chosen, "outputs": own["help"], **_RAW, **_NOW}
+    fit = {"fn": handlers.fit_method, "inputs": inputs, "outputs": fitted, **_RAW, **NOW}
+    return fit, {"fn": handlers.explain, "inputs": chosen, "outputs": own["help"], **_RAW, **NOW}
 
 
 def _choosing(handlers: Handlers, fields: Parts, own: Parts) -> dict[str, Any]:
     """What keeps the rule that was chosen last: a method that cannot use it hides it for as long as it is chosen."""
-    return {"fn": handlers.chosen_rule, "inputs": fields["rule"], "outputs": own["wanted"], **_RAW, **_NOW}
+    return {"fn": handlers.chosen_rule, "inputs": fields["rule"], "outputs": own["wanted"], **_RAW, **NOW}
 
 
 def _counting(handlers: Handlers, fields: Parts) -> dict[str, Any]:
     """What shows the parameters that count under the values of others."""
     names = handlers.form.governing(), handlers.form.dependent()
     inputs, outputs = ([fields[name] for name in each] for each in names)
-    return {"fn": handlers.fit_params, "inputs": inputs, "outputs": outputs, **_RAW, **_NOW}
+    return {"fn": handlers.fit_params, "inputs": inputs, "outputs": outputs, **_RAW, **NOW}
+
+
+def _filling(handlers: Handlers, fields: Parts, own: Parts) -> Callable[[Any, Callable[..., Any]], None]:
+    """What wires an event that gives all fields their values, and then, in order, all that follows from these."""
+
+    def fill(event: Any, asked: Callable[..., Any]) -> None:
+        fit, explain = _fitting(handlers, fields, own)
+        filled = event(asked, None, list(fields.values()), **NOW).then(**_choosing(handlers, fields, own))
+        filled = filled.then(**fit).then(**explain).then(**_counting(handlers, fields))
+        filled.then(None, None, None, js="() => specvizPage.restored()")
+
+    return fill
 
 
 def _wire_memory(handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, stage: gr.HTML) -> None:
@@ -199,17 +213,13 @@ def _wire_memory(handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, 
     used += [field.input for field in fields.values()]
     remember = f"(...values) => specvizPage.remember({json.dumps(list(fields))}, values)"
     gr.on(used, None, list(fields.values()), None, js=remember, trigger_mode="multiple")
-    restored = stage.restore(handlers.restore, None, list(fields.values()), **_NOW)
-    fit, explain = _fitting(handlers, fields, own)
-    restored = restored.then(**_choosing(handlers, fields, own)).then(**fit).then(**explain)
-    restored.then(**_counting(handlers, fields)).then(None, None, None, js="() => specvizPage.restored()")
+    _filling(handlers, fields, own)(stage.restore, handlers.restore)
     stage.arrive(handlers.arrive, None, stage, **_STREAM)
 
 
 def _wire_rest(handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, stage: gr.HTML) -> None:
     chosen = [fields["prompt"], fields["chat"]]
-    buttons["picker"].choose(handlers.choose_prompt, fields["target"], chosen, concurrency_limit=None, **_QUIET)
-    buttons["open"].upload(handlers.open_trace, buttons["open"], stage, **_QUIET)
+    buttons["picker"].choose(handlers.choose_prompt, fields["target"], chosen, concurrency_limit=None, **QUIET)
     read = [fields["prompt"], fields["target"], fields["chat"]]
     changes = [fields["prompt"].blur, fields["target"].change, fields["chat"].change]
     gr.on(changes, handlers.render_prompt, read, own["rendered"], **_LIVE)

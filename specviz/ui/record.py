@@ -1,22 +1,35 @@
-"""python -m specviz.ui.record makes the recorded run anew that a first visit sees: the page's own first request.
+"""python -m specviz.ui.record [NAME ...] makes the recorded runs anew that come with specviz, or those named.
 
-To be run whenever the bundled models or the first request change.
+To be run whenever the bundled models, the first request or their list in assets/traces/traces.json change.
 """
 
 from __future__ import annotations
 
-from specviz import session
+import sys
+from dataclasses import replace
+
+from specviz.models import Library
+from specviz.recording import cast_for, record
+from specviz.rules.broken import BROKEN
+from specviz.shipped import Shipped, shipped, shipped_file
 from specviz.trace import Trace
-from specviz.ui.offer import first_visit_file, make_offer
+from specviz.ui.offer import make_offer
 
 
-def record() -> Trace:
-    """The finished run of the first request."""
-    run = session.open_run(make_offer().first)
-    return Trace(event for event in run.events() if not isinstance(event, session.Status))
+def recorded(wanted: Shipped, library: Library) -> Trace:
+    """The finished run with its scores, warmed up: the page's first request with the changes of the list."""
+    cast = cast_for(replace(make_offer().first, **wanted.request).checked(), library)
+    record(cast)
+    return record(cast, rule=BROKEN.get(wanted.broken), scored=True)
+
+
+def main(names: list[str]) -> None:
+    library = Library()
+    for name in names or shipped():
+        made = recorded(shipped()[name], library)
+        made.save(shipped_file(name))
+        print(f"saved {shipped_file(name).name}: {len(made.steps)} steps, {len(made.tokens)} tokens")
 
 
 if __name__ == "__main__":
-    recorded = record()
-    recorded.save(first_visit_file())
-    print(f"saved {first_visit_file().name}: {len(recorded.steps)} steps, {len(recorded.tokens)} tokens")
+    main(sys.argv[1:])

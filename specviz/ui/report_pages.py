@@ -5,11 +5,15 @@ from __future__ import annotations
 from specviz.session import Workbench
 from specviz.ui.checking import Checking
 from specviz.ui.comparing import Comparing
+from specviz.ui.learning import Learning
 from specviz.ui.offer import Offer
+from specviz.ui.racing import Racing
 from specviz.ui.registry import Registry
 from specviz.ui.reports import Report
 
 
 def reports(registry: Registry, bench: Workbench, offer: Offer) -> dict[str, Report]:
-    pages = {"compare": Comparing(bench, offer), "check": Checking(bench, offer)}
-    return {name: Report(page.sections(), registry, bench) for name, page in pages.items()}
+    compare = [*Racing(bench, offer, registry).sections(), *Comparing(bench, offer).sections()]
+    learn = Learning(bench, offer, registry).sections()
+    pages = {"compare": compare, "check": Checking(bench, offer).sections(), "learn": learn}
+    return {name: Report(sections, registry, bench) for name, sections in pages.items()}

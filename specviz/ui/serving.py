@@ -26,7 +26,7 @@ from specviz.trace import dump_event
 from specviz.ui.components import styles
 from specviz.ui.registry import Registry, View
 from specviz.ui.theme import theme
-from specviz.views.web import palette_head
+from specviz.views.web import palette_head, stage_template
 
 MAX_UPLOAD = "8mb"
 MAX_SESSIONS = 500
@@ -91,7 +91,7 @@ def launch_options(registry: Registry, web_files: Mapping[str, Path], *, ready: 
         },
         "theme": theme(),
         "favicon_path": str(Path(__file__).with_name("favicon.svg")),
-        "head": palette_head() + styles(web_files),
+        "head": palette_head() + styles(web_files) + stage_template(),
         "ssr_mode": False,
         "run_history": False,
         "footer_links": [],

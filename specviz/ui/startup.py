@@ -16,8 +16,9 @@ from specviz.models import Library
 from specviz.request import Request
 from specviz.session import Workbench, workbench
 from specviz.settings import settings
+from specviz.shipped import FIRST_VISIT, shipped_trace
 from specviz.trace import Trace, load_trace
-from specviz.ui.offer import Offer, first_visit_file, make_offer, web_files
+from specviz.ui.offer import Offer, make_offer, web_files
 from specviz.ui.page import build
 from specviz.ui.registry import Registry
 from specviz.ui.serving import is_loopback, launch_options, typed_address, web_address
@@ -65,7 +66,7 @@ def make_page(offer: Offer, library: Library, opened: Path | None = None, welcom
 def first_visit() -> Trace | None:
     """The recorded run that comes with specviz; None, with a word to whoever started it, if it cannot be read."""
     try:
-        return load_trace(first_visit_file())
+        return shipped_trace(FIRST_VISIT)
     except SpecvizError as error:
         print(f"specviz: no recorded run for first visits: {error}", flush=True)
         return None

@@ -47,23 +47,48 @@ def page(title: str, sections: Sequence[Props]) -> str:
     """A whole HTML page of these sections. Their controls are left out: nobody is there to answer them."""
     shown = [{**section, "controls": []} for section in sections]
     message = {"sections": shown, "order": [section["id"] for section in shown], "busy": None, "say": ""}
-    has_charts = any(_has_chart(section["blocks"]) for section in shown)
-    scripts = [*(_web(name) for name in SCRIPTS), START]
+    return document(
+        title,
+        BODY.format(title=html.escape(title)),
+        scripts=SCRIPTS,
+        sheets=SHEETS,
+        start=START,
+        data={"sv-data": packed(message)},
+        has_charts=any(_has_chart(section["blocks"]) for section in shown),
+    )
+
+
+def document(
+    title: str,
+    body: str,
+    *,
+    scripts: Sequence[str],
+    sheets: Sequence[str],
+    start: str,
+    data: Mapping[str, str],
+    has_charts: bool,
+) -> str:
+    """A whole HTML page: these files of assets/web, then `start`, a script.
+
+    body: our own markup, with every text from outside escaped; data: id -> text without "<", which lies in the page;
+    the palette and, with has_charts, plotly lie beside it as "sv-palette" and "sv-plotly".
+    """
     plotly, plotly_hash = _plotly() if has_charts else ("", "")
-    data = {"sv-data": packed(message), "sv-palette": _quiet_json(palette())}
-    if has_charts:
-        data["sv-plotly"] = plotly
-    return "".join(_parts(title, scripts, data, plotly_hash))
+    lying = {**data, "sv-palette": _quiet_json(palette()), **({"sv-plotly": plotly} if has_charts else {})}
+    running = [*map(_web, scripts), start]
+    allowed = " ".join(filter(None, [*map(_hash, running), plotly_hash]))
+    return "".join(_parts(title, body, [_web(name) for name in sheets], running, lying, allowed))
 
 
-def _parts(title: str, scripts: Sequence[str], data: Mapping[str, str], plotly_hash: str) -> Iterator[str]:
-    allowed = " ".join(filter(None, [*map(_hash, scripts), plotly_hash]))
+def _parts(
+    title: str, body: str, sheets: Sequence[str], scripts: Sequence[str], data: Mapping[str, str], allowed: str
+) -> Iterator[str]:
     yield '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
     yield f'<meta http-equiv="Content-Security-Policy" content="{NOTHING_ELSE}; script-src {allowed}">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f"<title>{html.escape(title)}</title><style>{palette_css()}</style>"
-    yield from (f"<style>{_web(name)}</style>" for name in SHEETS)
-    yield f"</head>\n<body>{BODY.format(title=html.escape(title))}\n"
+    yield from (f"<style>{sheet}</style>" for sheet in sheets)
+    yield f"</head>\n<body>{body}\n"
     yield from (f'<script type="text/plain" id="{name}">{text}</script>\n' for name, text in data.items())
     yield from (f"<script>{script}</script>\n" for script in scripts)
     yield "</body></html>\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from specviz.settings import assets_dir
 from specviz.views.palette import THEMES, palette
 
 SELECTORS = {"light": ":root", "dark": ".dark"}
@@ -14,6 +15,12 @@ def palette_head() -> str:
     text = json.dumps(palette(), ensure_ascii=True).replace("<", "\\u003c")
     script = f"window.specviz = window.specviz || {{}}; window.specviz.palette = {text};"
     return f"<style>{palette_css()}</style><script>{script}</script>"
+
+
+def stage_template() -> str:
+    """The stage's markup, from which the browser makes further stages."""
+    markup = (assets_dir() / "web" / "stage.html").read_text("utf-8")
+    return f'<template id="sv-stage-html">{markup}</template>'
 
 
 def palette_css() -> str:

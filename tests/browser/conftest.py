@@ -57,7 +57,7 @@ def open_page(chromium, app) -> Iterator[Callable[..., object]]:
         page.on("request", lambda request: wrong.append(request.url) if _is_foreign(request.url, app) else None)
         page.goto(app.address)
         page.wait_for_selector(".sv-stage")
-        page.wait_for_function("window.specviz?.player && document.querySelector('#k input')")
+        page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
         return page
 
     yield open_page

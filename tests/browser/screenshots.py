@@ -186,7 +186,7 @@ def shoot(browser: Browser, address: str, state: str, size: dict[str, int], sche
         context.add_init_script(HELD)
     page = context.new_page()
     page.goto(address)
-    page.wait_for_function("window.specviz?.player && document.querySelector('#k input')")
+    page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
     STATES[state](page)
     page.wait_for_timeout(250)
     page.screenshot(path=file, full_page=state in WHOLE)

@@ -329,4 +329,4 @@ def test_the_theme_follows_the_person_and_is_remembered(open_page):
     assert page.evaluate("document.body.classList.contains('dark')")
     page.click("#theme")
     page.reload()
-    page.wait_for_function("window.specviz?.player && !document.body.classList.contains('dark')")
+    page.wait_for_function("window.specvizPage?.hub() && !document.body.classList.contains('dark')")

@@ -76,7 +76,7 @@ def test_the_page_is_quick_and_light_and_asks_no_other_host(chromium, app):
     session.on("Network.loadingFinished", lambda e: sizes.setdefault(e["requestId"], e["encodedDataLength"]))
     began = time.monotonic()
     page.goto(app.address)
-    page.wait_for_function("window.specviz?.player && document.querySelector('#run')?.offsetWidth")
+    page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#run')?.offsetWidth")
     seconds = time.monotonic() - began
     page.wait_for_timeout(300)
     context.close()

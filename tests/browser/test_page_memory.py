@@ -18,7 +18,7 @@ def shown_steps(page):
 
 def reload(page):
     page.reload()
-    page.wait_for_function("window.specviz?.player && document.querySelector('#k input')")
+    page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
 
 
 def test_a_reload_during_a_run_goes_on_with_it_and_loses_no_step(page):
@@ -89,7 +89,7 @@ def test_two_tabs_do_not_disturb_each_other(page, open_page):
     run = page.evaluate(RUN)
     other = page.context.new_page()
     other.goto(page.url)
-    other.wait_for_function("window.specviz?.player && document.querySelector('#k input')")
+    other.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
     time.sleep(1)
     run_to_end(other)
     assert page.evaluate(STATE) == "running"

@@ -170,7 +170,7 @@ def test_presenting_works_on_these_pages_too(page):
 def test_a_button_that_is_refused_can_be_pressed_again(page):
     page.evaluate("sessionStorage.setItem('specviz-run', ''); localStorage.setItem('specviz-run', '-')")
     page.reload()
-    page.wait_for_function("window.specviz?.player && document.querySelector('#k input')")
+    page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
     turn_to(page, "check")
     for _ in range(3):
         press(page, "check", "self_checks", "self")

@@ -1,0 +1,19 @@
+"""The Learn page: the plan with its lessons, and the two games."""
+
+from __future__ import annotations
+
+from specviz.session import Workbench
+from specviz.ui.offer import Offer
+from specviz.ui.playing import Playing
+from specviz.ui.registry import Registry
+from specviz.ui.reports import Section
+
+
+class Learning:
+    """The sections of the page."""
+
+    def __init__(self, bench: Workbench, offer: Offer, registry: Registry) -> None:
+        self._games = Playing(bench, offer, registry)
+
+    def sections(self) -> list[Section]:
+        return [*self._games.sections()]
