@@ -117,6 +117,12 @@ class Cast:
         self._announced = names
         return trace.Models(index, self.target.info, None if self.draft is None else self.draft.info)
 
+    def renew(self) -> None:
+        """The same values over empty caches: the next run reads its prompt."""
+        self._lms.clear()
+        self._drafters.clear()
+        self.take(self.values)
+
     def release(self) -> None:
         """Lets go of every model, so that others may take its room; values and settings stay."""
         self._lms.clear()

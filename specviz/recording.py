@@ -51,10 +51,11 @@ def cast_for(request: Request, library: Library) -> Cast:
 
 
 def record(cast: Cast, *, rule: Rule | None = None, scored: bool = False) -> trace.Trace:
-    """The finished run of the cast's request. The caller has the engine.
+    """The finished run of the cast's request, its prompt read anew. The caller has the engine.
 
     rule: in place of the request's own, for one that no list offers; scored: with a `scores` event.
     """
+    cast.renew()
     plan = cast.plan if rule is None else replace(cast.plan, rule=rule)
     recorded = trace.Trace([_headed(cast, plan)])
     recorded.append(trace.Models(0, cast.target.info, None if cast.draft is None else cast.draft.info))
