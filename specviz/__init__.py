@@ -20,6 +20,7 @@ _HOMES = {
     "metrics": "measures",
     "prove": "checks.proving",
     "run": "api",
+    "show": "notebook",
     "stream": "api",
     "what_if": "planning",
 }

@@ -1,4 +1,4 @@
-"""python -m specviz run | show | align | prove | bench | models. Commands import heavy packages when they need them."""
+"""python -m specviz run | show | export | align | prove | bench | models. Heavy packages are imported when needed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from . import export_command
 from .alignment import command as align_command
 from .catalog import default_pair
 from .checks import command
@@ -35,11 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specviz", description="Speculative decoding, step by step.")
-    commands = parser.add_subparsers(required=True, metavar="run | show | align | prove | bench | models")
+    commands = parser.add_subparsers(required=True, metavar="run | show | export | align | prove | bench | models")
     _add_run(commands.add_parser("run", help="generate and print every token with its fate"))
     show = commands.add_parser("show", help="replay a recorded trace")
     show.add_argument("file", type=Path)
     show.set_defaults(command=_show)
+    export = commands.add_parser("export", help="a recorded run as one HTML page, as tables or as JSON lines")
+    export_command.add_arguments(export)
+    export.set_defaults(command=export_command.run)
     align = commands.add_parser("align", help="why the target rejects a draft: many prompts, tables, a report")
     align_command.add_arguments(align)
     prove = commands.add_parser("prove", help="check a pair and a rule, or someone else's samples, against the target")

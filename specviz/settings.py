@@ -32,6 +32,8 @@ class Settings:
     allow_any_model: bool = True
     server_name: str = "127.0.0.1"
     server_port: int = 7860
+    space: str | None = None
+    """The Hugging Face Space that this is, as owner/name."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -98,6 +100,12 @@ def _positive(text: str) -> float:
     return value
 
 
+def _space(text: str) -> str:
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", text, re.ASCII):
+        raise ValueError("owner/name")
+    return text
+
+
 def _gibibytes(text: str) -> int:
     return int(_positive(text) * _GIB)
 
@@ -119,4 +127,5 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "allow_any_model": ("SPECVIZ_ALLOW_ANY_MODEL", _yes_or_no),
     "server_name": ("GRADIO_SERVER_NAME", str),
     "server_port": ("GRADIO_SERVER_PORT", _whole(0, 65_535)),
+    "space": ("SPACE_ID", _space),
 }

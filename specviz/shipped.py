@@ -52,9 +52,9 @@ def _folder() -> Path:
 def _listed(folder: Path) -> Mapping[str, Shipped]:
     try:
         entries = json.loads((folder / "traces.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        return {entry["name"]: Shipped(**entry) for entry in entries}
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise SpecvizError(f"the list of recorded runs in {folder.name} cannot be read ({error})") from None
-    return {entry["name"]: Shipped(**entry) for entry in entries}
 
 
 @cache

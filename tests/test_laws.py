@@ -20,8 +20,12 @@ from specviz.drafters import METHODS
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "specviz"
 SOURCES = [ROOT / "app.py", *sorted(PACKAGE.rglob("*.py"))]
-STANDARD = ["trace", "request", "settings", "catalog", "errors"]
-LIGHT = [*STANDARD, "measures", "theory", "whatif", "judged", "planning", "breakdown", "tool_names", "store", "views"]
+STANDARD = ["trace", "request", "settings", "catalog", "errors", "link"]
+LIGHT = [
+    *STANDARD,
+    *["measures", "theory", "whatif", "judged", "planning", "breakdown", "tool_names", "parting"],
+    *["views", "exports", "notebook", "lessons", "lesson_parts", "shipped"],
+]
 HEADLESS = ["engine", "session", "api", "alignment", "doctor", "bench", "speed", "cli", "checks", "costing"]
 ALIGNMENT_WITHOUT_MODELS = [
     *["rows", "columns", "summary", "prompt_files", "prompt_rows", "reasons", "tables", "slices", "totals", "findings"],
@@ -74,7 +78,7 @@ def test_nobody_below_the_top_imports_the_page():
 
 def test_views_and_numbers_import_no_session():
     for module in ("session", "engine", "models", "recorder"):
-        assert importers(f"specviz.{module}").isdisjoint({"views", "measures", "store", "trace", "request"})
+        assert importers(f"specviz.{module}").isdisjoint({"views", "measures", "trace", "request"})
 
 
 def test_the_engine_knows_no_drafter_by_type_or_name():

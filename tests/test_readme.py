@@ -33,7 +33,7 @@ def test_the_python_in_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     served = " there was a little fox who lived in a wood. It saw a dog."
     names = {"quick_costs": quick_costs, "served_text": served}
-    assert len(SNIPPETS) == 3
+    assert len(SNIPPETS) == 4
     code = "".join(SNIPPETS)
     for slow, quick in SHORTER.items():
         assert code.count(slow) == 1

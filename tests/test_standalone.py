@@ -10,7 +10,7 @@ import pytest
 from test_alignment_view import HOSTILE, made_summary, made_text
 
 from specviz.views import blocks
-from specviz.views.standalone import page, report_page
+from specviz.views.standalone import page, quiet_json, report_page
 
 TAG = re.compile(r"<script([^>]*)>(.*?)</script>", re.DOTALL)
 
@@ -77,3 +77,9 @@ def test_a_page_is_small_and_without_charts_smaller(report):
 
 def test_the_same_findings_give_the_same_bytes():
     assert report_page(made_summary(), [made_text()]) == report_page(made_summary(), [made_text()])
+
+
+def test_json_in_a_page_closes_no_tag_and_comes_back():
+    value = {"</script>": ["<!--<script>", "\u2028", HOSTILE]}
+    assert "<" not in quiet_json(value)
+    assert json.loads(quiet_json(value)) == value

@@ -217,13 +217,7 @@
   function download({ label, file, text }) {
     const made = element('p', 'sv-block sv-download');
     const save = Object.assign(element('button', 'sv-button', label), { type: 'button' });
-    save.addEventListener('click', () => {
-      const link = element('a');
-      link.href = URL.createObjectURL(new Blob([text], { type: 'application/json' }));
-      link.download = file;
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href));
-    });
+    save.addEventListener('click', () => window.specviz.saveText(file, text));
     made.append(save);
     return made;
   }

@@ -189,14 +189,14 @@
     });
     hub.on('select', (detail) => {
       const place = hub.selected();
-      const how = detail && detail.how;
+      const how = detail && detail.how, wasHere = root.contains(document.activeElement);
       if (place && (how === 'key' || how === 'pointer')) {
         toNewest = stays = false;
         reveal(place.step);
         draw();
       }
       const on = mark();
-      if (on && how === 'key' && root.contains(document.activeElement)) on.focus({ preventScroll: true });
+      if (on && how === 'key' && wasHere) on.focus({ preventScroll: true });
     });
     host.addEventListener('scroll', () => {
       stays = host.scrollTop + host.clientHeight >= tops[hub.cursor] - 1;

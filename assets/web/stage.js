@@ -59,13 +59,15 @@
     for (const node of root.querySelectorAll('[data-name-of]')) node.textContent = specviz.label(node.dataset.nameOf);
   }
 
-  // A fresh stage, for one more of them.
-  specviz.stageMarkup = () => document.getElementById('sv-stage-html').content.firstElementChild.cloneNode(true);
+  // A fresh stage, for one more of them: as the page's first one came, or from the template of a page that is one file.
+  let pristine = null;
+  specviz.stageMarkup = () => (pristine || document.getElementById('sv-stage-html').content.firstElementChild).cloneNode(true);
 
   // element: holds stage.html. props.value, watch, trigger and server are Gradio's, or `source` any other supplier.
   // quiet: another stage speaks.
   specviz.mountStage = (element, { props, watch, trigger, server, source, quiet }) => {
     const root = element.querySelector('.sv-stage');
+    pristine = pristine || root.cloneNode(true);
     const hub = specviz.createHub(source || specviz.streamSource({ props, watch, server }));
     names(root);
     hub.on('reset', () => root.setAttribute('data-empty', ''));

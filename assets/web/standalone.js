@@ -1,9 +1,9 @@
-// standalone.js: a page of sections that lies in one file: what it shows is in the page, compressed, and so is plotly,
-// which is unpacked when the first chart comes into sight. No server, no network.
+// standalone.js: what every page that lies in one file needs (its texts, its theme, plotly unpacked when the first chart
+// comes into sight), and the page of sections, compressed in its file. No server, no network.
 'use strict';
 (() => {
   const { element } = window.specviz;
-  const text = (id) => document.getElementById(id).textContent;
+  const text = (id) => document.getElementById(id)?.textContent;
   let library = null;
 
   // in place of a request: the library as a script of this very page
@@ -27,6 +27,19 @@
     button.addEventListener('click', () => set(!document.body.classList.contains('dark')));
   }
 
+  // Before anything is shown: the palette, where plotly lies, the theme. Then `show`, which may take a while.
+  // unreadable: where it is said that the browser is too old.
+  async function open(unreadable, show) {
+    window.specviz.palette = JSON.parse(text('sv-palette'));
+    if (text('sv-plotly')) window.specviz.figure.load = unpackPlotly;
+    theme(document.getElementById('sv-theme'));
+    try { await show(); } catch (error) {
+      unreadable.append(element('p', '', 'This page could not be unpacked: it takes a browser of 2023 or later.'));
+      throw error;
+    }
+    document.documentElement.dataset.done = 'yes';
+  }
+
   function contents(list, holder) {
     list.append(...[...holder.querySelectorAll('.sv-section')].map((section) => {
       const link = element('a', '', section.querySelector('h2').textContent), entry = element('li');
@@ -37,19 +50,13 @@
     }));
   }
 
-  window.specviz.mountStandalone = async () => {
+  window.specviz.inFile = { text, open };
+  window.specviz.mountStandalone = () => {
     const holder = document.getElementById('sv-page');
-    window.specviz.palette = JSON.parse(text('sv-palette'));
-    if (document.getElementById('sv-plotly')) window.specviz.figure.load = unpackPlotly;
-    theme(document.getElementById('sv-theme'));
-    try {
+    return open(holder.querySelector('.sv-report-body'), async () => {
       const value = await window.specviz.unpack(text('sv-data'));
       window.specviz.mountReport(holder, { props: { value }, watch: () => {}, trigger: () => {}, place: () => null });
-    } catch (error) {
-      holder.querySelector('.sv-report-body').append(element('p', '', 'This page could not be unpacked: it takes a browser of 2023 or later.'));
-      throw error;
-    }
-    contents(document.getElementById('sv-contents'), holder);
-    document.documentElement.dataset.done = 'yes';
+      contents(document.getElementById('sv-contents'), holder);
+    });
   };
 })();

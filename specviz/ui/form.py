@@ -6,10 +6,11 @@ A value may come from anyone who reaches the server: nothing of it has been chec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gradio as gr
+from gradio.components import Component
 
 from specviz.controls import PACES
 from specviz.drafters import METHODS, method_named
@@ -44,9 +45,19 @@ def model_list(param: Models, target: str, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The names of the fields in the order in which their values arrive; "method.param" for a method's own."""
+    """The names of the fields in the order in which their values arrive; "method.param" for a method's own.
+
+    ranges: from where to where the sliders among them go at first.
+    """
 
     names: tuple[str, ...]
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Component]) -> Form:
+        """That of these fields."""
+        sliders = {name: part for name, part in fields.items() if isinstance(part, gr.Slider)}
+        return cls(tuple(fields), {name: (part.minimum, part.maximum) for name, part in sliders.items()})
 
     def request(self, values: Sequence[Any]) -> tuple[Request, str]:
         """The checked request and the pace. Raises SpecvizError."""
@@ -91,13 +102,9 @@ class Form:
         method = method_named(request.method)
         request = replace(request, rule=request.rule or method.default_rule, params=method.checked(request.params))
         refuse_unoffered(offer, request)
-        own = {f"{method.name}.{name}": value for name, value in request.params.items()}
-        lists = {
-            name: model_list(param, request.target, own[name]) for name, param in self.models().items() if name in own
-        }
-        given = {**own, **{name: getattr(request, name) for name in self.names if hasattr(request, name)}}
-        lists |= fitting_lists(offer, request)
-        return [lists.get(name, given.get(name, gr.skip())) for name in self.names]
+        given = {f"{method.name}.{name}": value for name, value in request.params.items()}
+        given |= {name: getattr(request, name) for name in self.names if hasattr(request, name)}
+        return self._updates(request, given, offer)
 
     def remembered(self, given: Any, offer: Offer) -> list[Any]:
         """Updates that put back what a browser remembers of the fields. Raises SpecvizError if it cannot be used."""
@@ -106,16 +113,28 @@ class Form:
         request, pace = self.request([given[name] for name in self.names])
         if pace not in PACES or not is_offered(offer, request, given):
             raise SpecvizError("what is remembered is not on offer any more")
-        lists = {name: model_list(param, request.target, given[name]) for name, param in self.models().items()}
-        lists |= fitting_lists(offer, request)
-        return [lists.get(name, given[name]) for name in self.names]
+        return self._updates(request, given, offer)
+
+    def _updates(self, request: Request, given: Mapping[str, Any], offer: Offer) -> list[Any]:
+        """One per field, to the value given; a list has what is chosen in it, and a slider goes as far as it must."""
+        own = {name: param for name, param in self.models().items() if name in given}
+        made = {name: model_list(param, request.target, given[name]) for name, param in own.items()}
+        made |= fitting_lists(offer, request)
+        made |= {name: self._reaching(name, given[name]) for name in self.ranges if name in given}
+        return [made.get(name, given.get(name, gr.skip())) for name in self.names]
+
+    def _reaching(self, name: str, value: float) -> Any:
+        """An update of a slider to exactly this value: it goes as far as it must, and else as at first."""
+        low, high = self.ranges[name]
+        return gr.update(value=value, minimum=min(low, value), maximum=max(high, value))
 
 
 def fitting_lists(offer: Offer, request: Request) -> dict[str, Any]:
-    """The lists that depend on target and method, with what the request has chosen in them."""
+    """The lists of models and rules, with what the request has chosen in them."""
     method = METHODS[request.method]
     drafts = draft_list(offer, request.target, method, request.draft)
-    return {"draft": drafts, "rule": rule_list(method, request.rule)}
+    targets = choice_of(offer.targets, request.target, value=request.target)
+    return {"target": targets, "draft": drafts, "rule": rule_list(method, request.rule)}
 
 
 def refuse_unoffered(offer: Offer, request: Request) -> None:

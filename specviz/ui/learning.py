@@ -6,7 +6,8 @@ from specviz.session import Workbench
 from specviz.ui.offer import Offer
 from specviz.ui.playing import Playing
 from specviz.ui.registry import Registry
-from specviz.ui.reports import Section
+from specviz.ui.reports import Look, Props, Section
+from specviz.views.lessons import NAME, plan
 
 
 class Learning:
@@ -16,4 +17,12 @@ class Learning:
         self._games = Playing(bench, offer, registry)
 
     def sections(self) -> list[Section]:
-        return [*self._games.sections()]
+        return [Section(NAME, _always, _plan), *self._games.sections()]
+
+
+def _always(look: Look) -> str:
+    return NAME
+
+
+def _plan(look: Look) -> Props:
+    return plan()

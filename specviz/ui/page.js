@@ -87,7 +87,7 @@
   function admits(text) {
     const message = parse(text);
     if (!message || !message.run) return true;
-    if (left.has(message.run)) return false;
+    if (left.has(message.run) && message.state) return false;     // a recorded run has no state, and may come back
     if (current && current !== message.run) left.add(current);
     const isNew = current !== message.run, wasLive = LIVE.includes(root.dataset.svState);
     current = message.run;
@@ -120,14 +120,20 @@
   const recalled = () => ({ fields: parse(stored(FIELDS, false)), own: stored(RUN, true), latest: stored(RUN, false) });
 
   function ask(host, { fields, own, latest }) {
+    if (fields) document.addEventListener(FIELDS, settle, { once: true });
+    else settle();
     if (fields) host.trigger('restore', { fields });
-    if (own || !host.props.value) host.trigger('arrive', { run: own || latest, isFirst: !fields && !latest });
+    // whoever follows a link to a run waits for that one, not for another
+    const isInvited = location.hash.startsWith('#run=');
+    if (own || !(host.props.value || isInvited)) host.trigger('arrive', { run: own || latest, isFirst: !fields && !latest });
   }
 
   // ---- the pages: one is shown; a report page is told what is looked at on the stage whenever it is opened ----
   const PAGES = ['explore', 'compare', 'check', 'learn'];
   const reports = {};
   const routes = {};              // name -> who takes what stands behind "#name=" in the address
+  let settle = () => {};
+  const settled = new Promise((done) => { settle = done; });          // the fields are as this browser remembers them
   const onRun = [];               // who is told that another run is on the stage, or that one is over
   let hub = null;
 
@@ -165,6 +171,8 @@
     toggle, close,
     route: (name, take) => { routes[name] = take; follow(name); },      // also for the address as it is now
     onRun: (tell) => onRun.push(tell),
+    settled,
+    filled: () => new Promise((done) => document.addEventListener(FIELDS, done, { once: true })),
   };
 
   // a panel is made by the file of its name

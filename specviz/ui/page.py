@@ -57,7 +57,7 @@ def build(
         more, own = _drawer(offer, files)
         fields |= more
         buttons |= actions
-        handlers = Handlers(registry, bench, Form(tuple(fields)), offer, welcome)
+        handlers = Handlers(registry, bench, Form.of(fields), offer, welcome)
         gr.api(handlers.run_to_end, api_name="run", concurrency_limit=API_LIMIT)
         _wire_runs(handlers, fields, buttons, stage)
         _wire_live(handlers, fields, own, stage)

@@ -24,6 +24,8 @@ def recorded(wanted: Shipped, library: Library) -> Trace:
 
 
 def main(names: list[str]) -> None:
+    if unknown := [name for name in names if name not in shipped()]:
+        sys.exit(f"a recorded run must be one of {', '.join(shipped())} (got {', '.join(unknown)})")
     library = Library()
     for name in names or shipped():
         made = recorded(shipped()[name], library)

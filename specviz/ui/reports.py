@@ -109,6 +109,7 @@ class _Desk:
         self.due: list[str] = []  # sections whose opening work is still to be done
         self.stop = threading.Event()
         self.busy: str | None = None  # the section that is being worked at
+        self.renewing = threading.Lock()  # two looks at once: the second finds what the first has begun
         self._turn: _Turn | None = None
         self._guard = threading.Lock()
 
@@ -198,19 +199,21 @@ class Report:
     def _renew(self, desk: _Desk, kept: str | None = None) -> list[str]:
         """Begins the sections anew whose contents depend on something else than before, and gives their names; what
         `kept` has found stays."""
-        changed = []
-        for name, section in self._sections.items():
-            key = section.key(desk.look)
-            if desk.keys.get(name, NEVER) == key:
-                continue
-            desk.keys[name] = key
-            if name == kept:
-                continue
-            desk.shown[name] = _begun(section, desk.look)
-            changed.append(name)
-            if section.opening is not None and name not in desk.due:
-                desk.due.append(name)
-        return changed
+        with desk.renewing:
+            return [name for name, section in self._sections.items() if self._renewed(desk, section, name == kept)]
+
+    def _renewed(self, desk: _Desk, section: Section, stays: bool) -> bool:
+        """Whether the section was begun anew."""
+        name, key = section.name, section.key(desk.look)
+        if desk.keys.get(name, NEVER) == key:
+            return False
+        desk.keys[name] = key
+        if stays:
+            return False
+        desk.shown[name] = _begun(section, desk.look)
+        if section.opening is not None and name not in desk.due:
+            desk.due.append(name)
+        return True
 
     def _openings(self, desk: _Desk, turn: _Turn) -> Iterator[str]:
         """Does what is due, then says that the page is idle."""

@@ -1,14 +1,13 @@
 """How the page is served: security headers, the few own routes, Gradio's launch options, the address people type.
 
-Own routes hand out nothing but the files of the browser's half, plotly.js, a health report and traces of the registry
-by their unguessable id. No request ever goes to another host.
+Own routes hand out nothing but the files of the browser's half, plotly.js, a health report, and traces of the registry
+by their unguessable id, also as a page or as tables. No request ever goes to another host.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import re
 import socket
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -22,11 +21,16 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specviz.trace import dump_event
+from specviz import exports
+from specviz.errors import SpecvizError
+from specviz.trace import Trace
 from specviz.ui.components import styles
-from specviz.ui.registry import Registry, View
+from specviz.ui.registry import Registry
 from specviz.ui.theme import theme
-from specviz.views.web import palette_head, stage_template
+from specviz.views.lesson_file import lesson_page
+from specviz.views.lessons import FILE_NAME, FILE_ROUTE
+from specviz.views.stage_file import stage_page
+from specviz.views.web import palette_head
 
 MAX_UPLOAD = "8mb"
 MAX_SESSIONS = 500
@@ -79,7 +83,11 @@ def launch_options(registry: Registry, web_files: Mapping[str, Path], *, ready: 
         Route("/healthz", _healthz(registry, ready)),
         Route("/specviz/web/{file}", _web(web_files)),
         Route("/specviz/plotly.min.js", _plotly),
-        Route("/specviz/trace/{view}", _trace(registry)),
+        Route("/specviz/trace/{view}", _file(registry, ".jsonl.gz", "application/gzip", _packed_lines)),
+        Route("/specviz/page/{view}.html", _file(registry, ".html", "text/html", _page)),
+        Route("/specviz/tokens/{view}.csv", _file(registry, "-tokens.csv", "text/csv", _tokens)),
+        Route("/specviz/steps/{view}.csv", _file(registry, "-steps.csv", "text/csv", _steps)),
+        Route(FILE_ROUTE, _lessons),
     ]
     return {
         "app_kwargs": {
@@ -91,7 +99,7 @@ def launch_options(registry: Registry, web_files: Mapping[str, Path], *, ready: 
         },
         "theme": theme(),
         "favicon_path": str(Path(__file__).with_name("favicon.svg")),
-        "head": palette_head() + styles(web_files) + stage_template(),
+        "head": palette_head() + styles(web_files),
         "ssr_mode": False,
         "run_history": False,
         "footer_links": [],
@@ -155,24 +163,47 @@ def _plotly(request: Request) -> Response:
     return Response(content, media_type="text/javascript", headers=headers)
 
 
-def _trace(registry: Registry) -> Callable[[Request], Any]:
-    def trace(request: Request) -> Response:
-        """The trace of one view as `.jsonl.gz`; the id is the permission (32 random hex digits)."""
+def _file(
+    registry: Registry, suffix: str, media_type: str, make: Callable[[Trace, Request], bytes]
+) -> Callable[[Request], Any]:
+    def file(request: Request) -> Response:
+        """What one view has so far, as a file; the id is the permission (32 random hex digits). Made in a thread."""
         view = registry.get(request.path_params["view"])
-        if view is None:
-            return PlainTextResponse("this run is no longer kept", status_code=404)
-        lines = "".join(f"{dump_event(event)}\n" for event in view.trace.events())
-        headers = {"content-disposition": f'attachment; filename="{file_name(view)}"', "cache-control": "no-store"}
-        return Response(gzip.compress(lines.encode()), media_type="application/gzip", headers=headers)
+        if view is None or view.trace.header is None:
+            words = "this run is no longer kept" if view is None else "this run has not begun yet"
+            return PlainTextResponse(words, status_code=404)
+        trace = Trace(view.trace.events())  # a run that goes on would grow under the reader
+        name = exports.file_name(trace, suffix)
+        headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
+        return Response(make(trace, request), media_type=media_type, headers=headers)
 
-    return trace
+    return file
 
 
-def file_name(view: View) -> str:
-    """What a saved trace is called: when it was made and by which method."""
-    header = view.trace.header
-    words = ("specviz", header.created if header else "", str(header.request.get("method", "")) if header else "")
-    return "-".join(filter(None, (re.sub(r"[^A-Za-z0-9_]+", "", word) for word in words))) + ".jsonl.gz"
+def _packed_lines(trace: Trace, request: Request) -> bytes:
+    return gzip.compress(exports.json_lines(trace).encode())
+
+
+def _page(trace: Trace, request: Request) -> bytes:
+    return stage_page(trace, charts=request.query_params.get("charts") != "0").encode()
+
+
+def _tokens(trace: Trace, request: Request) -> bytes:
+    return exports.tokens_csv(trace).encode()
+
+
+def _steps(trace: Trace, request: Request) -> bytes:
+    return exports.steps_csv(trace).encode()
+
+
+def _lessons(request: Request) -> Response:
+    """All lessons as one file. A plain function: it is made in a thread."""
+    try:
+        content = lesson_page().encode()
+    except SpecvizError as error:
+        return PlainTextResponse(str(error), status_code=404)
+    headers = {"content-disposition": f'attachment; filename="{FILE_NAME}"', "cache-control": "no-store"}
+    return Response(content, media_type="text/html", headers=headers)
 
 
 def is_loopback(host: str) -> bool:

@@ -43,6 +43,7 @@ BRANCHES = (
 )
 STEPS = "{tokens}; the large model grades each of them, keeps it whole or writes its own, and the text "
 PROPOSERS = {  # what stands before K, and after it
+    "typed words": ("You type up to ", AHEAD),
     "draft_model": ("The small model writes ", AHEAD),
     "prompt_lookup": ("A look back through the text proposes up to ", AHEAD),
     "early_exit": ("The large model's own first layers write ", AHEAD),

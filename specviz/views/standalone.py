@@ -25,7 +25,7 @@ from specviz.views.web import palette_css
 if TYPE_CHECKING:
     from specviz.alignment.summary import Summary
 
-SCRIPTS = ("hub.js", "unpack.js", "blocks.js", "token_texts.js", "figure.js", "report.js", "standalone.js")
+SCRIPTS = ("hub.js", "unpack.js", "save.js", "blocks.js", "token_texts.js", "figure.js", "report.js", "standalone.js")
 SHEETS = ("base.css", "report.css", "standalone.css")
 START = "specviz.mountStandalone();"
 NOTHING_ELSE = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -74,7 +74,7 @@ def document(
     the palette and, with has_charts, plotly lie beside it as "sv-palette" and "sv-plotly".
     """
     plotly, plotly_hash = _plotly() if has_charts else ("", "")
-    lying = {**data, "sv-palette": _quiet_json(palette()), **({"sv-plotly": plotly} if has_charts else {})}
+    lying = {**data, "sv-palette": quiet_json(palette()), **({"sv-plotly": plotly} if has_charts else {})}
     running = [*map(_web, scripts), start]
     allowed = " ".join(filter(None, [*map(_hash, running), plotly_hash]))
     return "".join(_parts(title, body, [_web(name) for name in sheets], running, lying, allowed))
@@ -117,6 +117,6 @@ def _has_chart(shown: Sequence[Props]) -> bool:
     return any(block["kind"] == "chart" or _has_chart(block.get("blocks", ())) for block in shown)
 
 
-def _quiet_json(value: Any) -> str:
+def quiet_json(value: Any) -> str:
     """JSON that cannot close the script tag around it."""
     return json.dumps(value, ensure_ascii=True).replace("<", "\\u003c")

@@ -19,11 +19,13 @@ KEEPS = {  # what each rule says of the chance: the words before the token, and 
     "sample_and_match": ("The target draws ", " itself {chance} of the time."),
     "lenience": ("Counting only part of what the draft gave it, this rule keeps ", " {chance} of the time."),
     "ensemble": ("Against the average of both models' odds, the rule keeps ", " {chance} of the time."),
+    "resample_p": ("Like the exact rule, this broken one keeps ", " {chance} of the time."),
 }
 REPLACES = {  # where the token in the place of a cut one came from
     "sample_and_match": " was drawn from the target's odds for all other tokens, where it has {share}.",
     "ensemble": " was drawn from what the draft left owed of both models' average. It makes up {share} of that.",
     FAVOURITE_RULE: " was written, the target's favourite here.",
+    "resample_p": " was drawn from all of the target's odds, where it has {share}: that is what this rule does wrong.",
 }
 
 

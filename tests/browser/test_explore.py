@@ -53,8 +53,10 @@ def run_to_end(page, pace="full"):
 
 
 def saved(page) -> Trace:
+    page.click("#share-open")
     with page.expect_download() as download:
-        page.click("#save")
+        page.click("#share a[data-file=trace]")
+    page.click("#share-open")
     assert re.fullmatch(r"specviz-[\dTZ]+-draft_model\.jsonl\.gz", download.value.suggested_filename)
     with open(download.value.path(), "rb") as file:
         return read_trace(file.read())

@@ -9,8 +9,19 @@ from test_stage_access import serious
 
 IDLE = "(name) => !document.querySelector(`#${name} .sv-report`).hasAttribute('data-busy')"
 SECTIONS = {
-    "compare": ["every-k", "costs", "other-drafts", "many-prompts", "theory", "why-slow", "tool-names"],
+    "compare": [
+        "race",
+        "two-runs",
+        "every-k",
+        "costs",
+        "other-drafts",
+        "many-prompts",
+        "theory",
+        "why-slow",
+        "tool-names",
+    ],
     "check": ["identity", "one_step", "end_to_end", "side_by_side", "self_checks", "someone_else"],
+    "learn": ["plan", "predict", "be-the-draft"],
 }
 
 

@@ -1,0 +1,100 @@
+// keeping.js: the runs that this browser keeps: what is said of each, and apart from it the packed trace. Where the
+// browser may not keep anything, or has no room, they stay for as long as the page is open. Draws nothing.
+'use strict';
+(() => {
+  const NAME = 'specviz-library', STORES = ['entries', 'packed'];
+
+  const result = (request) => new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+
+  const ended = (transaction) => new Promise((resolve, reject) => {
+    transaction.oncomplete = resolve;
+    transaction.onabort = () => reject(transaction.error);
+  });
+
+  function opened() {
+    const request = indexedDB.open(NAME, 1);
+    request.onupgradeneeded = () => STORES.forEach((name) => request.result.createObjectStore(name));
+    return result(request);
+  }
+
+  // what was stored is anybody's: texts that are texts, numbers that are numbers
+  const text = (value) => (typeof value === 'string' ? value.slice(0, 500) : '');
+  const number = (value) => (Number.isFinite(value) ? value : 0);
+  const read = (key, value) => {
+    const { title, words, facts, run, size, at } = value && typeof value === 'object' ? value : {};
+    return { key, title: text(title) || 'A run', words: text(words), facts: text(facts), run: text(run), size: number(size), at: number(at) };
+  };
+
+  // resolves to the keeper; `isLasting`: whether what it keeps outlives the page
+  window.specviz.keepRuns = async () => {
+    let base = null;
+    try { base = await opened(); } catch (error) { /* private mode */ }
+    if (base) base.onclose = () => { base = null; };    // the person has cleared what sites have kept
+    const held = new Map();                             // key -> {entry, packed}: what the browser does not keep
+
+    async function within(mode, work) {
+      const transaction = base.transaction(STORES, mode);
+      const [answer] = await Promise.all([work(...STORES.map((name) => transaction.objectStore(name))), ended(transaction)]);
+      return answer;
+    }
+
+    async function stored() {
+      if (!base) return [];
+      const [keys, values] = await within('readonly', (entries) => Promise.all([result(entries.getAllKeys()), result(entries.getAll())]));
+      return keys.map((key, place) => read(text(key), values[place]));
+    }
+
+    const keeper = {
+      get isLasting() { return Boolean(base); },
+
+      // newest first
+      async list() {
+        const here = [...held.values()].map(({ entry }) => entry);
+        return [...here, ...await stored()].sort((one, other) => other.at - one.at);
+      },
+
+      async has(key) {
+        return held.has(key) || Boolean(base && await within('readonly', (entries) => result(entries.getKey(key))));
+      },
+
+      // resolves to whether it outlives the page
+      async put(entry, packed) {
+        const { key, ...rest } = entry;
+        try {
+          await within('readwrite', (entries, files) => Promise.all([result(entries.put(rest, key)), result(files.put(packed, key))]));
+          return true;
+        } catch (error) {
+          held.set(key, { entry, packed });
+          return false;
+        }
+      },
+
+      async packed(key) {
+        if (held.has(key)) return held.get(key).packed;
+        const found = base && await within('readonly', (entries, files) => result(files.get(key)));
+        return typeof found === 'string' ? found : null;
+      },
+
+      async remove(key) {
+        if (held.delete(key) || !base) return;
+        await within('readwrite', (entries, files) => Promise.all([result(entries.delete(key)), result(files.delete(key))]));
+      },
+
+      // lets the oldest go until the rest fits; resolves to whether any had to
+      async trim({ most_runs: mostRuns, most_bytes: mostBytes }) {
+        let bytes = 0, hasLetGo = false;
+        for (const [place, { key, size }] of (await keeper.list()).entries()) {
+          bytes += size;
+          if (place === 0 || (place < mostRuns && bytes <= mostBytes)) continue;
+          await keeper.remove(key);
+          hasLetGo = true;
+        }
+        return hasLetGo;
+      },
+    };
+    return keeper;
+  };
+})();

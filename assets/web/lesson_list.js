@@ -1,0 +1,64 @@
+// lesson_list.js: the plan as a list: lessons, games and breaks by the clock, with what this browser has done already.
+'use strict';
+window.specviz.blockKinds.lessons = ({ entries, file }) => {
+  const { element, sentence, lessonDone } = window.specviz;
+  const done = new Map();
+
+  function teacher(paragraphs) {
+    const fold = element('details', 'sv-fold sv-plan-teacher');
+    fold.append(element('summary', '', 'For the teacher'), ...paragraphs.map((words) => {
+      const made = element('p');
+      sentence(made, words);
+      return made;
+    }));
+    return fold;
+  }
+
+  function lesson(entry) {
+    const head = element('h3', 'sv-plan-title', `${entry.number}. ${entry.title}`), mark = element('span', 'sv-plan-done');
+    const start = Object.assign(element('a', 'sv-button sv-primary', 'Start'), { href: `#lesson=${entry.name}` });
+    const wrong = element('p', 'sv-plan-wrong');
+    sentence(wrong, ['Breaks: ', entry.misconception]);
+    start.setAttribute('aria-label', `Start lesson ${entry.number}: ${entry.title}`);
+    done.set(entry.name, { mark, start });
+    head.append(mark);
+    return [head, element('p', 'sv-plan-question', entry.question), wrong, start, teacher(entry.teacher)];
+  }
+
+  function pause(entry) {
+    const made = [element('h3', 'sv-plan-title', entry.title), element('p', 'sv-plan-question', entry.words)];
+    if (!entry.section) return made;
+    const open = Object.assign(element('button', 'sv-button', 'Go there'), { type: 'button' });
+    open.setAttribute('aria-label', `Go to: ${entry.title}`);
+    open.addEventListener('click', () => document.querySelector(`[data-section="${entry.section}"]`)?.scrollIntoView({ block: 'start' }));
+    return [...made, open];
+  }
+
+  const rows = entries.map((entry) => {
+    const made = element('li', `sv-plan-entry${entry.name ? '' : ' sv-plan-pause'}`), time = element('p', 'sv-plan-time');
+    time.append(element('span', '', entry.clock), element('span', '', entry.minutes));
+    made.append(time, ...(entry.name ? lesson(entry) : pause(entry)));
+    return made;
+  });
+
+  function tick() {
+    done.forEach(({ mark, start }, name) => {
+      mark.textContent = lessonDone(name) ? ' ✓ done' : '';
+      start.textContent = lessonDone(name) ? 'Again' : 'Start';
+    });
+  }
+
+  const node = element('div', 'sv-block sv-plan'), list = element('ol', 'sv-plan-list');
+  list.append(...rows);
+  if (file) {
+    const line = element('p', 'sv-plan-file');
+    line.append(Object.assign(element('a', 'sv-button', file.words), { href: file.href, download: file.name }), element('span', '', file.note));
+    node.append(line);
+  }
+  node.append(list);
+  tick();
+  document.addEventListener('sv-lesson-done', tick);
+  node.release = () => document.removeEventListener('sv-lesson-done', tick);
+  node.repaint = tick;
+  return node;
+};

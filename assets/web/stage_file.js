@@ -1,0 +1,63 @@
+// stage_file.js: one run's stage in a file of its own. The run lies in the page in compressed parts, which the hub pulls
+// one after another as it would from the server; what only a server can do is not there.
+'use strict';
+(() => {
+  const { specviz } = window;
+  const SETTLED = 120;                                // milliseconds until the text has come to rest at its end
+
+  // a stage without the charts, where the file came without them
+  function withoutCharts(stage) {
+    stage.querySelector('.sv-charts').remove();
+    specviz.views.charts = () => {};
+  }
+
+  function whenThere(hub, step, then) {
+    let isDone = false;
+    const look = () => {
+      if (isDone || hub.steps.length <= step || hub.steps.length < hub.total) return;
+      isDone = true;
+      setTimeout(then, SETTLED);
+    };
+    hub.on('info', look);
+    look();
+  }
+
+  // The chosen token is shown in the text and in the lanes; no sheet opens before anybody has touched the page.
+  function pin(stage, hub, { step, ref }) {
+    whenThere(hub, step, () => {
+      if (!hub.steps[step].looks[ref]) return;
+      hub.pin(step, ref, 'key');
+      stage.removeAttribute('data-sheet');
+      if (!stage.querySelector('.sv-text .sv-on')) stage.querySelector('.sv-text .sv-now')?.scrollIntoView({ block: 'nearest' });
+    });
+  }
+
+  function present(button) {
+    const { documentElement: root } = document;
+    const toggle = () => {
+      button.setAttribute('aria-pressed', String(root.toggleAttribute('data-sv-present')));
+      window.dispatchEvent(new Event('resize'));
+    };
+    window.specvizPage = { present: toggle };          // the stage's own key asks for it
+    button.addEventListener('click', toggle);
+    document.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape' && root.hasAttribute('data-sv-present')) toggle();
+    });
+  }
+
+  specviz.mountStageFile = () => {
+    const { text, open } = specviz.inFile, holder = document.getElementById('sv-file');
+    const { starts, selection, file } = JSON.parse(text('sv-about')), parts = text('sv-run').split('\n');
+    const part = async (place) => JSON.parse(await specviz.unpack(parts[place]));
+    const pull = async ({ from }) => (starts.includes(from) ? part(starts.indexOf(from)) : null);
+    document.getElementById('sv-save').addEventListener('click', async () => specviz.saveText(file, await specviz.unpack(text('sv-trace'))));
+    present(document.getElementById('sv-present'));
+    return open(holder, async () => {
+      const first = await part(0), stage = specviz.stageMarkup();
+      if (!text('sv-plotly')) withoutCharts(stage);
+      holder.append(stage);
+      const hub = specviz.mountStage(holder, { source: { start: (take) => take(first), pull } });
+      if (selection) pin(stage, hub, selection);
+    });
+  };
+})();

@@ -1,0 +1,49 @@
+"""A trace in other shapes: CSV of its tokens and of its steps, JSON lines, and what a file of it is called.
+
+Numbers come from `measures.tokens` and `measures.steps`. Texts that a spreadsheet would run as formulas get an
+apostrophe in front; their ids, and all of the JSON lines, are exact. pandas is loaded when a CSV is made.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from specviz import measures
+from specviz.trace import Trace, dump_event
+
+if TYPE_CHECKING:
+    import pandas
+
+FORMULA = re.compile(r"[=+\-@\t\r]..*", re.DOTALL)  # one such sign alone is no formula
+
+
+def tokens_csv(trace: Trace) -> str:
+    """One line per drafted or emitted token (columns: specviz.frames.TOKEN_COLUMNS)."""
+    return _csv(measures.tokens(trace))
+
+
+def steps_csv(trace: Trace) -> str:
+    """One line per step (columns: specviz.frames.STEP_COLUMNS)."""
+    return _csv(measures.steps(trace))
+
+
+def json_lines(trace: Trace) -> str:
+    """The content of the trace's own file."""
+    return "".join(f"{dump_event(event)}\n" for event in trace.events())
+
+
+def file_name(trace: Trace, suffix: str) -> str:
+    """A harmless name: when the trace was made and by which method. suffix: what follows, ".jsonl" and the like."""
+    header = trace.header
+    words = ("specviz", header.created if header else "", str(header.request.get("method", "")) if header else "")
+    return "-".join(filter(None, (re.sub(r"[^A-Za-z0-9_]+", "", word)[:60] for word in words))) + suffix
+
+
+def _csv(frame: pandas.DataFrame) -> str:
+    # RFC 4180; with both signs in the line end, texts that hold either are quoted
+    return frame.map(_plain).to_csv(index=False, lineterminator="\r\n")
+
+
+def _plain(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value

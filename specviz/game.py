@@ -1,0 +1,174 @@
+"""You are the draft model: typed words go to the target as a draft without odds, one step of a real trace a turn.
+
+A turn asks the target once about the typed tokens, and the draft model once about the same place with as many tokens.
+Between two turns a game holds no model. The caller has the engine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from specviz import trace
+from specviz.cast import Cast
+from specviz.draft import Draft, chain
+from specviz.drafters.base import Context, Drafter
+from specviz.draws import Seeded
+from specviz.engine import Plan, Step, speculate
+from specviz.errors import SpecvizError
+from specviz.models import Library
+from specviz.recorder import Recorder, Situation
+from specviz.recording import cast_for, header
+from specviz.request import Request
+from specviz.rules import RULES
+from specviz.text import TokenText, continued
+
+METHOD = "typed words"
+RULE = "speculative_sampling"
+MOST_TYPED = 8  # tokens a turn
+MOST_CHARACTERS = 200
+MOST_TOKENS = 48  # of a game's text; the turn that reaches it is the last
+NO_SPACE_BEFORE = ".,;:!?)]}\u2026"
+
+
+class Typed(Drafter):
+    """Hands over the tokens that a person typed, without odds; no method, because it needs that person."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self._tokens = tuple(tokens)
+
+    def draft(self, context: Context, k: int) -> Draft:
+        return chain(self._tokens[:k])
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """What the draft model did at the same place: the texts that it drafted, how many of them were kept, and how many
+    tokens its step gave."""
+
+    drafted: tuple[str, ...]
+    num_kept: int
+    num_emitted: int
+
+
+class Game:
+    """One text, written in turns. `trace` grows by a step a turn; `rivals` has an entry per step where the request
+    names a draft model, else none."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = replace(request, chat=False, max_new_tokens=MOST_TOKENS, k=MOST_TYPED).checked()
+        self.trace = trace.Trace()
+        self.rivals: list[Rival] = []
+        self._recorder: Recorder | None = None
+        self._playing = threading.Lock()
+
+    @property
+    def is_over(self) -> bool:
+        return self.trace.footer is not None
+
+    def turn(self, words: str, library: Library, *, joined: bool = False) -> trace.Step:
+        """Judges the typed words and adds what came of it. joined: they go on in the middle of a word.
+
+        Raises SpecvizError, and then nothing has changed.
+        """
+        with self._playing:
+            if self.is_over:
+                raise SpecvizError("this text is at its end: begin a new game")
+            cast = cast_for(self._asked(), library)
+            begun, ids = self._begun(cast)
+            typed = typed_ids(cast.target.text, ids, words, joined=joined)
+            step = _one_step(_typed_plan(cast, typed), ids, cast, self.request.seed, len(typed))
+            rival = None if cast.draft is None else self._rival(cast, ids, len(typed))
+            return self._added(cast, begun, step, rival)
+
+    def _asked(self) -> Request:
+        """A request that brings both models, or the target alone where no draft model is named."""
+        return self.request if self.request.draft is not None else replace(self.request, method="none")
+
+    def _begun(self, cast: Cast) -> tuple[trace.Header | None, list[int]]:
+        """The header if it is still to come, and all ids so far."""
+        if self.trace.header is not None:
+            return None, [token.id for token in (*self.trace.header.prompt.tokens, *self.trace.tokens)]
+        rendered, tokens = cast.prompt()
+        begun = header(cast, rendered, tokens)
+        said = {"method": METHOD, "rule": RULE, "draft": None, "params": {}}
+        return replace(begun, request={**begun.request, **said}), tokens
+
+    def _rival(self, cast: Cast, ids: list[int], k: int) -> Rival:
+        step = _one_step(replace(cast.plan, k=k), ids, cast, self.request.seed, k)
+        texts = tuple(cast.target.text.piece(token)[0] for token in step.draft.tokens)
+        return Rival(texts, len(step.verdict.path), len(step.tokens))
+
+    def _added(self, cast: Cast, begun: trace.Header | None, step: Step, rival: Rival | None) -> trace.Step:
+        if begun is not None:
+            self._recorder = Recorder(cast.target.text)
+            self.trace.append(begun)
+            self.trace.append(trace.Models(0, cast.target.info, None))
+        before = self.trace.steps
+        settings = replace(cast.crew.settings(step.plan), method=METHOD, params={}, draft_model=None)
+        at_ms = sum(each.timing.total_ms for each in before)
+        started = time.perf_counter() - _spent_ms(step) / 1e3
+        situation = Situation(settings, (), at_ms=at_ms, wait_ms=0.0, started=started)
+        made = self._recorder.record(replace(step, index=len(before)), situation)
+        self.trace.append(made)
+        if rival is not None:
+            self.rivals.append(rival)
+        if reason := self._reason_to_end(step):
+            self.trace.append(trace.Footer(reason, None, None, {}))
+        return made
+
+    def _reason_to_end(self, step: Step) -> str | None:
+        """Each step reaches the length that it was given: only what is more than that ends the text."""
+        if step.finish in ("eos", "context"):
+            return step.finish
+        return "length" if len(self.trace.tokens) >= MOST_TOKENS else None
+
+
+def typed_ids(text: TokenText, before: Sequence[int], words: str, *, joined: bool = False) -> list[int]:
+    """The ids of typed words behind a text of these ids. A space is put before them where one belongs, unless `joined`.
+
+    Raises SpecvizError for words that no person would be asked for.
+    """
+    _check_words(words)
+    raw = b"".join(map(text.bytes_of, before[-64:]))
+    words = words.strip()
+    has_space = joined or raw[-1:].isspace() or words[0] in NO_SPACE_BEFORE
+    ids = continued(text, raw, (words if has_space else f" {words}").encode())
+    if not ids:
+        raise SpecvizError("the large model has no tokens for these words")
+    if special := [token for token in ids if token in text.special_ids | text.eos_ids]:
+        name = text.label(special[0])
+        raise SpecvizError(f"your words must be ordinary text (got {name!r:.60}, a sign of the model's own)")
+    if len(ids) > MOST_TYPED:
+        cut = " | ".join(text.label(token).strip() for token in ids[:40])
+        raise SpecvizError(f"your words must be at most {MOST_TYPED} tokens (got {len(ids)}: {cut})")
+    return ids
+
+
+def _check_words(words: str) -> None:
+    if len(words) > MOST_CHARACTERS:
+        raise SpecvizError(f"your words must be at most {MOST_CHARACTERS} characters (got {len(words):,})")
+    if not words.strip():
+        raise SpecvizError("type at least one word")
+    if not words.isprintable():
+        raise SpecvizError("your words must be on one line, without control characters")
+
+
+def _typed_plan(cast: Cast, typed: Sequence[int]) -> Plan:
+    return replace(cast.plan, drafter=Typed(typed), rule=RULES[RULE], k=MOST_TYPED)
+
+
+def _one_step(plan: Plan, ids: list[int], cast: Cast, seed: int, num_drafted: int) -> Step:
+    """The next step of a text of these ids, with room for all that may be drafted and one token more."""
+    eos = frozenset(cast.target.text.eos_ids)
+    steps = speculate(ids, lambda: plan, Seeded(seed), max_new_tokens=num_drafted + 1, eos_ids=eos)
+    try:
+        return next(steps)
+    finally:
+        steps.close()
+
+
+def _spent_ms(step: Step) -> float:
+    return step.timing.draft_ms + step.timing.verify_ms + step.timing.accept_ms

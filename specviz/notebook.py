@@ -1,0 +1,42 @@
+"""`specviz.show(trace)`: a run's stage in a notebook (Jupyter, Colab, VS Code), without network and without server.
+
+The last expression of a cell displays what `show` returns; anywhere else in a cell, IPython's `display(...)` does.
+The stage lies in a sandboxed frame: it cannot reach the notebook, and nothing in a trace is ever markup.
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specviz.trace import Trace, load_trace
+from specviz.views.stage_file import stage_page
+
+LEAST_HEIGHT, MOST_HEIGHT = 200, 5_000
+FRAME = (
+    '<iframe title="specviz: one run, step by step" srcdoc="{page}" sandbox="allow-scripts allow-downloads" '
+    'width="100%" height="{height}" style="width: 100%; border: 0; color-scheme: normal"></iframe>'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a notebook displays. `page`: the whole HTML page, as `stage_page` makes it."""
+
+    page: str = field(repr=False)
+    height: int
+
+    def _repr_html_(self) -> str:
+        return FRAME.format(page=html.escape(self.page), height=self.height)
+
+
+def show(trace: Trace | str | Path, *, height: int = 720, charts: bool = False) -> Shown:
+    """The stage of a trace, or of the trace in a file. height: of the frame in pixels; charts: about 2 MB more.
+
+    Raises TraceError for a file that is no trace, ValueError for a height out of range.
+    """
+    if not LEAST_HEIGHT <= height <= MOST_HEIGHT:
+        raise ValueError(f"height must be {LEAST_HEIGHT} to {MOST_HEIGHT} pixels (got {height})")
+    held = trace if isinstance(trace, Trace) else load_trace(trace)
+    return Shown(stage_page(held, charts=charts), int(height))

@@ -1,0 +1,187 @@
+"""A race: two requests on the same prompts, each really run, in turn, alone on the engine, warmed up, prefill counted.
+
+The caller holds the engine while it asks for the next result; one run is made per result. A run is what
+`recording.record` makes of it, so every number of a race is a number of a trace. Where greedy texts differ, the models
+are asked once more what they give both tokens there.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from .cast import Cast
+from .errors import SpecvizError
+from .machine import is_out_of_memory
+from .measures import metrics
+from .models import LoadedModel
+from .parting import parting
+from .recording import cast_for, record
+from .request import Request
+from .score import Text, read
+from .session import Workbench
+from .trace import EmittedToken, Trace
+
+TIE = {"float32": 1e-3, "float64": 1e-6}
+"""Two logits that are no further apart may change places when tokens are read together instead of one by one."""
+TIE_OF_HALVES = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """title: how a person tells it from the other one."""
+
+    title: str
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A prompt of a race. ids: what is fed, where the text alone does not say it."""
+
+    title: str
+    prompt: str
+    ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heat:
+    """Both runs of one prompt."""
+
+    title: str
+    left: Trace
+    right: Trace
+
+    @property
+    def ratio(self) -> float | None:
+        """The right side's tokens/s over the left one's; None where one of them is undefined."""
+        slow, fast = (metrics(each)["tokens_per_s"] for each in (self.left, self.right))
+        return fast / slow if slow and fast else None
+
+    @property
+    def parted(self) -> int | None:
+        return parting(self.left, self.right)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one model gives both tokens at the place where the texts part: logits, and odds at temperature 1."""
+
+    role: str  # "target" | "draft"
+    name: str
+    logits: tuple[float, float]
+    odds: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where the texts of a heat part. place: tokens before it. is_tie: both tokens are the target's favourite there, as
+    far as its number format can tell."""
+
+    title: str
+    place: int
+    left: EmittedToken
+    right: EmittedToken
+    readings: tuple[Reading, ...]
+    is_tie: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Race:
+    """done, total: runs made, two unrecorded ones to warm up among them. note: which one comes next.
+
+    is_shared: whether others wanted the engine meanwhile, so that no ratio may be told.
+    """
+
+    done: int
+    total: int
+    note: str = ""
+    heats: tuple[Heat, ...] = ()
+    is_shared: bool = False
+    difference: Difference | None = None
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        known = (heat.ratio for heat in self.heats)
+        return tuple(ratio for ratio in known if ratio is not None)
+
+    @property
+    def ratio(self) -> float | None:
+        """The median over the prompts."""
+        return statistics.median(self.ratios) if self.ratios else None
+
+
+def racing(left: Side, right: Side, starts: Sequence[Start], bench: Workbench) -> Generator[Race, None, None]:
+    """One run per result: each side once to warm up, then both on every prompt, who begins in turn. Raises SpecvizError
+    that names the side."""
+    sides, total = (left, right), 2 * (len(starts) + 1)
+    warm, heats, is_shared = [], [], False
+    for side in sides:
+        yield Race(len(warm), total, f"warming up {side.title}")
+        warm.append(_run(side, starts[0], bench)[0])
+    for number, start in enumerate(starts):
+        runs: dict[Side, Trace] = {}
+        for side in sides if number % 2 == 0 else sides[::-1]:
+            done = 2 + 2 * number + len(runs)
+            yield Race(done, total, f"{start.title}: {side.title}", tuple(heats), is_shared)
+            runs[side] = _run(side, start, bench)[1]
+            is_shared |= len(bench.engine) > 1
+        heats.append(Heat(start.title, runs[left], runs[right]))
+    difference = _first_difference(heats, warm) if left.request.temperature == 0 else None
+    yield Race(total, total, "", tuple(heats), is_shared, difference)
+
+
+def _run(side: Side, start: Start, bench: Workbench) -> tuple[Cast, Trace]:
+    """A run from nothing: with models that have read no text yet."""
+    with _named(side):
+        request = replace(side.request, prompt=start.prompt, prompt_ids=start.ids)
+        cast = cast_for(request.checked(), bench.library)
+        return cast, record(cast)
+
+
+@contextmanager
+def _named(side: Side) -> Iterator[None]:
+    """Says whose error it is."""
+    try:
+        yield
+    except SpecvizError as error:
+        raise SpecvizError(f"{side.title}: {error}") from error
+    except Exception as error:  # a stranger's model may fail in any way
+        words = "there is not enough memory on the device" if is_out_of_memory(error) else str(error)[:300]
+        raise SpecvizError(f"{side.title} could not be run: {type(error).__name__}: {words}") from error
+
+
+def _first_difference(heats: Sequence[Heat], casts: Sequence[Cast]) -> Difference | None:
+    """The first heat whose texts part, with what the models say there."""
+    heat = next((heat for heat in heats if heat.parted is not None), None)
+    if heat is None:
+        return None
+    place = heat.parted
+    one, other = heat.left.tokens[place], heat.right.tokens[place]
+    before = [token.id for token in heat.left.tokens[:place]]
+    text = Text([token.id for token in heat.left.header.prompt.tokens], [*before, one.id])
+    readings = tuple(_readings(text, (one.id, other.id), casts))
+    gap = abs(readings[0].logits[0] - readings[0].logits[1])
+    tie = TIE.get(casts[0].target.info.dtype or "", TIE_OF_HALVES)
+    return Difference(heat.title, place, one, other, readings, gap <= tie)
+
+
+def _readings(text: Text, tokens: tuple[int, int], casts: Sequence[Cast]) -> Iterator[Reading]:
+    """Of the target, and of each draft model that shares its vocabulary and can read the text."""
+    target = casts[0].target
+    drafts = {cast.draft.name: cast.draft for cast in casts if cast.draft and not cast.crew.method.foreign}
+    *_, rows = read(target, list(drafts.values()), [text])
+    yield _reading("target", target, rows.target[-1], tokens)
+    for draft, own in zip(drafts.values(), rows.drafts, strict=True):
+        if bool(own.readable[-1]):
+            yield _reading("draft", draft, own.logits[-1], tokens)
+
+
+def _reading(role: str, model: LoadedModel, logits: Tensor, tokens: tuple[int, int]) -> Reading:
+    row = logits.cpu().double()  # [V]
+    odds = row.softmax(-1)
+    return Reading(role, model.name, *(tuple(float(each[token]) for token in tokens) for each in (row, odds)))

@@ -1,0 +1,92 @@
+"""What the library says of a run, in words: how it was made, how its prompt begins, its numbers and its date.
+
+Everything in a trace is untrusted: names and texts are cut short and made harmless. Loads no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from specviz.errors import SpecvizError
+from specviz.measures import METRICS, count, lossy_words, metrics
+from specviz.shipped import Shipped, shipped_trace
+from specviz.trace import Header, Settings, Trace
+from specviz.views.names import METHOD_TITLES
+from specviz.views.sentences import label, titled, visible
+
+MOST_WORDS = 12  # of a prompt
+MOST_CHARACTERS = 64  # of these
+MOST_CHANGES = 3  # values of one setting that a title names
+PER_CALL = "tokens_per_target_call"
+Props = dict[str, Any]
+
+
+def entry(trace: Trace) -> Props:
+    """The `title`, the `words` below it and the `facts` of one run."""
+    facts = [_numbers(trace), *([] if trace.header is None else [_date(trace.header.created)])]
+    return {"title": _title(trace), "words": _beginning(trace.header), "facts": " · ".join(facts)}
+
+
+def shipped_entry(run: Shipped) -> Props:
+    """The same of a run that comes with specviz, with its `name`, without a date; one that cannot be read says so."""
+    try:
+        facts = _numbers(shipped_trace(run.name))
+    except SpecvizError as error:
+        facts = f"cannot be read: {visible(str(error))}"
+    return {"name": run.name, "title": run.title, "words": run.about, "facts": facts}
+
+
+def size_words(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 20):.1f} MB"
+
+
+def _title(trace: Trace) -> str:
+    """Method, draft, K and temperature; of what was changed on the way, what came after what."""
+    parts = (
+        _along(trace, lambda now: titled(now.method, METHOD_TITLES)),
+        _along(trace, lambda now: now.draft_model and label(now.draft_model)),
+        _along(trace, lambda now: now.k and str(now.k), "K "),
+        _along(trace, lambda now: f"{now.temperature:g}", "temperature "),
+    )
+    return " · ".join(filter(None, parts)) or "No step was made"
+
+
+def _along(trace: Trace, value: Callable[[Settings], Any], before: str = "") -> str:
+    """The values of one setting in the order in which they were in force: "K 4 → 8"; empty where there is none."""
+    values = [str(now) for now, _ in groupby(value(step.settings) for step in trace.steps) if now]
+    more = ["…"] if len(values) > MOST_CHANGES else []
+    return before + " → ".join([*values[:MOST_CHANGES], *more]) if values else ""
+
+
+def _beginning(header: Header | None) -> str:
+    """The first words of the prompt as it was typed, in quotation marks."""
+    if header is None:
+        return ""
+    typed = header.request.get("prompt")
+    text = typed if isinstance(typed, str) and typed.strip() else header.prompt.text
+    words = text[: 16 * MOST_CHARACTERS].split()
+    shown = visible(" ".join(words[:MOST_WORDS]))[:MOST_CHARACTERS].rstrip()
+    is_whole = len(words) <= MOST_WORDS and shown == visible(" ".join(words)) and len(text) <= 16 * MOST_CHARACTERS
+    return f"“{shown}{'' if is_whole else ' …'}”"
+
+
+def _numbers(trace: Trace) -> str:
+    counters = count(trace)
+    per_call = metrics(counters)[PER_CALL]
+    words = (
+        f"{counters.num_emitted:,} token{'' if counters.num_emitted == 1 else 's'}",
+        per_call is not None and f"{METRICS[PER_CALL].spell(per_call)} {METRICS[PER_CALL].label}",
+        lossy_words(counters),
+    )
+    return " · ".join(filter(None, words))
+
+
+def _date(created: str) -> str:
+    try:
+        made = datetime.strptime(created, "%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        return label(created)
+    return f"{made.day} {made:%b %Y, %H:%M} UTC"

@@ -1,0 +1,199 @@
+"""The two games of the Learn page: guessed and typed by hand and by keys, on the real page and in a file by itself."""
+
+import json
+
+import traces
+from conftest import PHONE
+from stage_page import CSP, settle, watched_page
+from test_stage_access import serious
+
+from specviz.settings import assets_dir
+from specviz.shipped import shipped_trace
+from specviz.trace import read_trace
+from specviz.ui.components import REPORT_HTML
+from specviz.ui.playing import FIRST_RUN
+from specviz.views.predict import predict_block, predict_props
+from specviz.views.web import palette_head, stage_template
+
+BOARD = ".sv-predict-board"
+LINE = ".sv-turns-form input[name=words]"
+IDLE = "!document.querySelector('#learn .sv-report').hasAttribute('data-busy')"
+COUNT_EVENTS = "window.told = []; document.addEventListener('sv-predicted', ({detail}) => window.told.push(detail));"
+WIDTHS = "[document.documentElement.scrollWidth, window.innerWidth]"
+PRESSED = ".sv-predict-buttons button, .sv-turns-form :is(button, input[type=text])"
+SMALL = """([pressed, least]) => [...document.querySelectorAll(pressed)]
+  .filter((node) => node.offsetHeight && node.offsetHeight < least).map((node) => node.textContent)"""
+
+
+def at_learn(page):
+    page.click("#pages [data-page=learn]")
+    page.wait_for_selector(f"{BOARD}[data-state=asked] .sv-title:not(:empty)")
+    page.wait_for_selector(LINE)
+    page.wait_for_function(IDLE)
+    return page
+
+
+def title(page):
+    return page.inner_text(f"{BOARD} .sv-title")
+
+
+def guessed(page, word, by_key=False):
+    if by_key:
+        page.keyboard.press(word[0])
+    else:
+        page.click(f".sv-predict-{word}")
+    page.wait_for_selector(f"{BOARD}[data-state=told]")
+
+
+def test_a_whole_round_is_played_and_counted(open_page):
+    page = at_learn(open_page(reduced_motion="reduce"))
+    places = predict_props(shipped_trace(FIRST_RUN))["places"]
+    page.evaluate(COUNT_EVENTS)
+    right = 0
+    for number, place in enumerate(places, 1):
+        assert title(page) == "".join(place["ask"]["title"])
+        assert page.locator(f"{BOARD} :is(.sv-dart, .sv-throw, .sv-role-emitted)").count() == 0
+        assert page.inner_text(f"{BOARD} .sv-pill") == "undecided"
+        assert page.inner_text(".sv-predict-outcome") == ""
+        said = "cut" if number % 3 == 0 else "kept"
+        guessed(page, said, by_key=number > 1)  # the first click takes the keys to the game
+        right += (said == "kept") == place["kept"]
+        assert title(page) == "".join(place["look"]["title"])
+        assert page.inner_text(".sv-predict-outcome").endswith(f"it was {'kept' if place['kept'] else 'cut'}.")
+        assert f"right {right} of {number} ·" in page.inner_text(".sv-predict-score")
+        assert place["bet"] in page.inner_text(".sv-predict-score")
+        assert page.locator(f"{BOARD} .sv-dart").count() >= 1
+        page.keyboard.press("Enter")
+    page.wait_for_selector(f"{BOARD}[data-state=over]")
+    assert f"right {right} of {len(places)} times" in page.inner_text(".sv-predict-outcome")
+    assert [each["kept"] for each in page.evaluate("window.told")] == [place["kept"] for place in places]
+    assert sum(each["right"] for each in page.evaluate("window.told")) == right
+    assert serious(page) == []
+    page.click("text=Play again")
+    assert title(page) == "".join(places[0]["ask"]["title"])
+
+
+def test_the_dart_falls_first_and_another_run_can_be_taken(open_page):
+    page = at_learn(open_page())
+    asked = title(page)
+    page.click(".sv-predict-kept")
+    page.wait_for_selector(f"{BOARD}[data-state=falling] .sv-dart")
+    assert title(page) == asked
+    assert page.inner_text(".sv-predict-outcome") == ""
+    assert page.is_disabled(".sv-predict-cut")
+    page.wait_for_selector(f"{BOARD}[data-state=told]")
+    page.select_option("[data-section=predict] select[name=run]", label="The run on the stage")
+    page.click("[data-act=take]")
+    page.wait_for_selector("text=there is no run to look at")  # nothing is on the stage of this page
+    page.select_option("[data-section=predict] select[name=run]", index=0)
+    page.click("[data-act=take]")
+    page.wait_for_function(IDLE)
+    first = page.eval_on_selector("[data-section=predict] select[name=run]", "(node) => node.value")
+    asked = "".join(predict_props(shipped_trace(first))["places"][0]["ask"]["title"])
+    page.wait_for_function(
+        "(words) => document.querySelector('.sv-predict-board .sv-title').textContent === words", arg=asked
+    )
+    guessed(page, "kept")
+    page.click("#pages [data-page=check]")
+    page.click("#pages [data-page=learn]")
+    page.wait_for_function(IDLE)
+    assert page.get_attribute(BOARD, "data-state") == "told"
+
+
+def test_on_a_phone_in_the_dark_both_games_fit_and_are_pressed(open_page):
+    page = at_learn(open_page(viewport=PHONE, color_scheme="dark", reduced_motion="reduce"))
+    page.evaluate("document.body.classList.add('dark')")
+    page.click(".sv-predict-kept")
+    assert page.get_attribute(BOARD, "data-state") == "told"
+    page.fill(LINE, "the small")
+    page.click(".sv-turns-form [type=submit]")
+    page.wait_for_selector(".sv-turns-stage .sv-cell")
+    width, room = page.evaluate(WIDTHS)
+    assert width <= room
+    assert page.evaluate(SMALL, [PRESSED, 44]) == []
+    assert serious(page) == []
+
+
+def test_words_are_typed_judged_shown_and_saved(open_page):
+    page = at_learn(open_page())
+    for turn, words in enumerate(["the fox", "said hello to", "the dog"], 1):
+        page.fill(LINE, words)
+        page.press(LINE, "Enter")
+        page.wait_for_selector(f".sv-turns-tiles:has-text('in {turn} turn')")
+        page.wait_for_function("document.activeElement.name === 'words'")  # the line is ready for the next words
+        assert page.input_value(LINE) == ""
+    page.wait_for_selector(".sv-turns-stage .sv-lane >> nth=2")
+    with page.expect_download() as download:
+        page.click("text=Save this text as a trace")
+    with open(download.value.path(), "rb") as file:
+        trace = read_trace(file.read())
+    statuses = [token.status for step in trace.steps for token in step.draft]
+    cells = page.eval_on_selector_all(".sv-turns-stage .sv-cell:not(.sv-last)", "(all) => all.map((n) => n.className)")
+    assert [next(s for s in statuses if f"sv-is-{s}" in name) for name in cells] == statuses
+    assert page.inner_text(".sv-turns-tiles dd >> nth=0") == f"{len(trace.tokens) / 3:.2f}"
+    refused(page, "fox " * 40)
+    page.click("[data-act=new]")
+    page.wait_for_selector(".sv-turns-prompt")
+    assert page.locator(".sv-turns-stage").count() == 0
+
+
+def refused(page, words):
+    """What cannot be judged is said, and stays in its line to be mended."""
+    page.fill(LINE, words)
+    page.press(LINE, "Enter")
+    page.wait_for_selector("text=your words must be at most 8 tokens")
+    page.wait_for_function(IDLE)
+    assert page.input_value(LINE) == words
+    assert not page.is_disabled(".sv-turns-form [type=submit]")
+
+
+# ---- in a file by itself ---------------------------------------------------------------------------------------------
+
+SHEETS = ("base.css", "evidence.css", "stage.css", "report.css", "predict.css")
+PLAY = """(block) => {
+  const root = document.querySelector('.sv-report'), host = {root, halt() {}, act() {}, title: ''};
+  root.querySelector('.sv-report-body').append(specviz.blocks.make(block, host));
+}"""
+
+
+def file_html(theme="light"):
+    web = assets_dir() / "web"
+    names = sorted(path.name for path in web.glob("*.js") if path.name not in ("hub.js", "stage.js"))
+    scripts = "".join(f"<script>{(web / name).read_text('utf-8')}</script>" for name in ("hub.js", *names, "stage.js"))
+    sheets = "".join(f"<style>{(web / name).read_text('utf-8')}</style>" for name in SHEETS)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>games</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{CSP}">{palette_head()}{sheets}{scripts}</head>'
+        f'<body class="{theme}"><main>{REPORT_HTML}</main>{stage_template()}</body></html>'
+    )
+
+
+def test_a_file_holds_several_runs_and_asks_no_server(chromium):
+    runs = {name: shipped_trace(name) for name in ("first-visit", "sum")}
+    with watched_page(chromium, file_html(), viewport={"width": 1366, "height": 768}, reduced_motion="reduce") as page:
+        page.evaluate(PLAY, json.loads(json.dumps(predict_block(runs))))
+        for place, (name, trace) in enumerate(runs.items()):
+            page.select_option(".sv-predict > .sv-control select", str(place))
+            asked = "".join(predict_props(trace)["places"][0]["ask"]["title"])
+            page.wait_for_function(
+                "(words) => document.querySelector('.sv-predict-board .sv-title')?.textContent === words", arg=asked
+            )
+            guessed(page, "cut")
+            assert page.inner_text(".sv-predict-outcome"), name
+
+
+def test_hostile_tokens_prompts_and_titles_stay_text(chromium):
+    bad = "<img src=x onerror=window.__pwned=1><script>window.__pwned=2</script>"
+    trace = traces.hostile()
+    with watched_page(chromium, file_html("dark"), viewport=PHONE, reduced_motion="reduce") as page:
+        page.evaluate(PLAY, json.loads(json.dumps(predict_block({bad: trace, "other": trace}))))
+        for place in predict_props(trace)["places"][:5]:
+            page.wait_for_selector(f"{BOARD}[data-state=asked]")
+            guessed(page, "kept")
+            assert title(page) == "".join(place["look"]["title"]).replace("\n", " ")
+            page.click(".sv-predict-buttons .sv-primary:visible")
+        settle(page)
+        assert page.evaluate("window.__pwned") is None
+        assert page.inner_text(".sv-predict > .sv-control option >> nth=0") == bad
+        assert page.evaluate(WIDTHS)[0] <= PHONE["width"]

@@ -1,0 +1,143 @@
+"""The file of all lessons, opened from disk in Chromium: every view works, nothing is asked of anybody."""
+
+import pytest
+from conftest import DESKTOP, PHONE
+from lesson_texts import HOSTILE, hostile_lesson, other_lesson, stage_lesson, taught
+from playwright.sync_api import expect
+from test_stage_access import serious
+
+from specviz.shipped import shipped_trace
+from specviz.views.lesson_file import lesson_page
+
+NEXT = "#lesson .sv-lesson-foot .sv-primary"
+TASK = "#lesson .sv-lesson-task"
+HUB_RUN = "[...document.querySelectorAll('#stage .sv-place')].map((each) => each.textContent).join('')"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("file")
+    with taught(tmp_path_factory.mktemp("assets"), stage_lesson(), other_lesson(), hostile_lesson()):
+        (folder / "lessons.html").write_text(lesson_page(), "utf-8")
+    return folder / "lessons.html"
+
+
+@pytest.fixture
+def opened(chromium, file):
+    """opened(hash, viewport=..., color_scheme=...): the file, from disk; any request or error fails the test."""
+    contexts, wrong = [], []
+
+    def opened(place="", **options):
+        contexts.append(chromium.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce", **options}))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.on(
+            "request", lambda asked: wrong.append(asked.url) if not asked.url.startswith(("file:", "blob:")) else None
+        )
+        contexts[-1].route("http*://**", lambda route: route.abort())
+        page.goto(f"{file.as_uri()}{place}")
+        page.wait_for_selector("html[data-done]")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not wrong, wrong
+
+
+def press(page, words):
+    page.click(f"#lesson .sv-lesson-body button:text-is('{words}')")
+
+
+def done(page):
+    expect(page.locator(TASK)).to_have_attribute("data-done", "")
+
+
+def test_from_the_plan_through_a_lesson_on_the_stage(opened):
+    page = opened()
+    expect(page.locator("#learn .sv-plan-entry").first).to_contain_text("The stage lesson")
+    page.click("#learn .sv-plan-entry:first-child a:text('Start')")
+    press(page, "Lost")
+    done(page)
+    page.click(NEXT)
+    steps = len(shipped_trace("sum").steps)
+    page.wait_for_function(f"{HUB_RUN}.endsWith('of {steps}')")
+    page.click("#stage [data-do=last]")
+    done(page)
+    page.click(NEXT)
+    page.wait_for_selector("#stage .sv-lanes .sv-on")
+    cuts = page.locator("#stage .sv-text .sv-piece.sv-is-rejected")
+    cuts.nth(1).click()
+    cuts.nth(2).click()
+    done(page)
+    page.click(NEXT)
+    page.click("#stage [data-part=many]")
+    done(page)
+    page.click(NEXT)
+    assert "a file can only replay" in page.inner_text("#lesson .sv-lesson-live")
+    assert page.locator("#lesson .sv-lesson-live button").count() == 0
+    page.click(NEXT)
+    expect(page.locator("#lesson .sv-lesson-title")).to_have_text("The other lesson")
+
+
+def test_laws_runs_a_tree_two_runs_and_the_game(opened):
+    page = opened("#lesson=other")
+    page.wait_for_selector("#lesson .sv-lesson-law .sv-part")
+    page.click(NEXT)
+    press(page, "K 1")
+    press(page, "A sum")
+    done(page)
+    page.click(NEXT)
+    page.wait_for_selector("#stage .sv-inspector [data-part=of-draft]:visible")
+    page.click("#stage [data-part=of-draft]")
+    done(page)
+    page.click(NEXT)
+    page.wait_for_selector("#compare .sv-text .sv-piece")
+    assert page.locator("#compare .sv-stage").count() == 2
+    page.click(NEXT)
+    press(page, "Open the game")
+    page.wait_for_selector("#learn [data-section=predict] .sv-inspector")
+    assert page.is_visible("#lesson")
+    page.click("#lesson .sv-lesson-close")
+    assert page.is_hidden("#lesson")
+    assert page.is_visible("#learn .sv-plan")
+
+
+def test_a_hostile_lesson_stays_text(opened):
+    page = opened("#lesson=hostile")
+    expect(page.locator("#lesson .sv-lesson-title")).to_have_text(HOSTILE)
+    page.locator("#lesson .sv-lesson-option").first.click()
+    done(page)
+    assert page.locator("img").count() == 0
+    page.evaluate("location.hash = '#lesson=<b>x'")
+    assert page.is_hidden("#lesson")
+    page.evaluate("location.hash = '#lesson=constructor'")
+    expect(page.locator("#lesson .sv-lesson-body")).to_contain_text("no such lesson")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_it_fits_and_is_accessible(opened, size, theme):
+    page = opened(viewport=size, color_scheme=theme)
+    assert serious(page) == []
+    for place, wait in (("stage", TASK), ("other", "#lesson .sv-lesson-law .sv-part")):
+        page.evaluate("(place) => { location.hash = `#lesson=${place}`; }", place)
+        page.wait_for_selector(wait)
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    page.click(NEXT)
+    page.click(NEXT)
+    page.wait_for_selector("#stage .sv-lanes .sv-cell")
+    assert serious(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+
+
+def test_present_and_theme_work_and_the_theme_is_the_person_s(opened):
+    page = opened("#lesson=stage")
+    page.click("#sv-present")
+    assert page.evaluate("document.querySelector('#lesson').getBoundingClientRect().width") == 440
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.querySelector('#lesson').getBoundingClientRect().width") == 340
+    page.click("#sv-theme")
+    assert page.evaluate("document.body.classList.contains('dark')")

@@ -1,0 +1,232 @@
+"""Tables and lines of a trace, the routes that hand them out, and the command that writes them."""
+
+import csv
+import gzip
+import io
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+import served as pages
+import traces
+
+from specviz import exports
+from specviz.cli import main
+from specviz.frames import STEP_COLUMNS, TOKEN_COLUMNS
+from specviz.shipped import shipped_trace
+from specviz.trace import Trace, load_trace, read_trace
+
+ROOT = Path(__file__).parent.parent
+EVIL = ["=cmd|' /C calc'!A1", "+1+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1"]
+HARMLESS = ["=", "-", "+", " = 1", "a=1", "'", '"quoted", and comma', "line\nbreak"]
+
+
+def rows(text):
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def written(value):
+    return "" if value is None else str(value)
+
+
+@pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL)
+def test_a_line_per_drafted_token_and_per_token_of_the_targets_own(make):
+    trace = make()
+    table = rows(exports.tokens_csv(trace))
+    expected = []
+    for step in trace.steps:
+        for node, token in enumerate(step.draft):
+            numbers = [written(value) for value in (token.p, token.q, token.u, token.accept_prob)]
+            expected.append([str(step.index), str(node), str(token.id), token.status, *numbers])
+        expected += [
+            [str(step.index), "", str(token.id), token.kind, written(token.p), written(token.q), "", ""]
+            for token in step.emitted
+            if token.node is None
+        ]
+    names = ("step", "node", "id", "status", "p", "q", "u", "accept_prob")
+    assert [[line[name] for name in names] for line in table] == expected
+    positions = [int(line["position"]) for line in table if line["position"]]
+    assert sorted(positions) == list(range(len(trace.tokens)))
+
+
+@pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL)
+def test_a_line_per_step(make):
+    trace = make()
+    table = rows(exports.steps_csv(trace))
+    assert [int(line["emitted"]) for line in table] == [len(step.emitted) for step in trace.steps]
+    assert [int(line["target_calls"]) for line in table] == [step.calls["target"] for step in trace.steps]
+    assert [float(line["total_ms"]) for line in table] == [step.timing.total_ms for step in trace.steps]
+    assert [line["draft_model"] for line in table] == [step.settings.draft_model or "" for step in trace.steps]
+
+
+def test_the_columns_are_those_that_are_described():
+    assert exports.tokens_csv(traces.empty()) == ",".join(TOKEN_COLUMNS) + "\r\n"
+    assert exports.steps_csv(traces.empty()) == ",".join(STEP_COLUMNS) + "\r\n"
+
+
+def test_texts_come_back_as_they_were_and_no_spreadsheet_runs_them():
+    made = traces.Builder([text.encode() for text in [*EVIL, *HARMLESS]], seed=1)
+    for _ in range(12):
+        made.chain(4, 2)
+    made.chain(1, 1, changed={"method": "=1+1", "target": "@x"})
+    trace = made.finish()
+    for line in rows(exports.tokens_csv(trace)):
+        own = [*EVIL, *HARMLESS][int(line["id"])]
+        assert line["text"] == (f"'{own}" if own in EVIL else own)
+    last = rows(exports.steps_csv(trace))[-1]
+    assert (last["method"], last["target"]) == ("'=1+1", "'@x")
+
+
+def test_numbers_are_never_guarded():
+    assert "'" not in exports.steps_csv(traces.chain())
+    assert all(line["parent"] in ("", *map(str, range(-1, 9))) for line in rows(exports.tokens_csv(traces.tree())))
+
+
+def test_json_lines_are_the_traces_own_file(tmp_path):
+    traces.hostile().save(tmp_path / "one.jsonl")
+    assert exports.json_lines(traces.hostile()).encode() == (tmp_path / "one.jsonl").read_bytes()
+
+
+def test_a_file_name_is_harmless_whatever_the_trace_says():
+    header = traces.chain().header
+    evil = replace(header, created="2026\r\nX: y", request={"method": '../../a";b' + "c" * 900})
+    assert exports.file_name(Trace([evil]), ".csv") == f"specviz-2026Xy-ab{'c' * 58}.csv"
+    assert exports.file_name(Trace(), ".csv") == "specviz.csv"
+
+
+# ---- the routes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    with pages.served(tmp_path_factory.mktemp("models")) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def client(served):
+    with httpx.Client(base_url=served.address) as client:
+        yield client
+
+
+FILES = {
+    "/specviz/trace/{}": (".jsonl.gz", "application/gzip"),
+    "/specviz/page/{}.html": (".html", "text/html; charset=utf-8"),
+    "/specviz/page/{}.html?charts=0": (".html", "text/html; charset=utf-8"),
+    "/specviz/tokens/{}.csv": ("-tokens.csv", "text/csv; charset=utf-8"),
+    "/specviz/steps/{}.csv": ("-steps.csv", "text/csv; charset=utf-8"),
+}
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_a_file_is_saved_by_the_views_id_and_never_kept_or_shown(client, served, path):
+    trace = traces.chain()
+    view = served.page.registry.keep(trace)
+    answer = client.get(path.format(view.id))
+    suffix, media_type = FILES[path]
+    name = f"specviz-20250101T000000Z{suffix}"
+    assert answer.status_code == 200
+    assert answer.headers["content-disposition"] == f'attachment; filename="{name}"'
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["content-type"] == media_type
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_what_is_saved_is_what_the_trace_holds(client, served):
+    trace = traces.tree()
+    view = served.page.registry.keep(trace)
+    assert read_trace(client.get(f"/specviz/trace/{view.id}").content) == trace
+    assert client.get(f"/specviz/tokens/{view.id}.csv").text == exports.tokens_csv(trace)
+    assert client.get(f"/specviz/steps/{view.id}.csv").text == exports.steps_csv(trace)
+    assert 'id="sv-plotly"' in client.get(f"/specviz/page/{view.id}.html").text
+    assert 'id="sv-plotly"' not in client.get(f"/specviz/page/{view.id}.html?charts=0").text
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_an_unknown_run_and_one_that_has_not_begun_give_words(client, served, path):
+    missing = client.get(path.format("0" * 32))
+    assert (missing.status_code, missing.text) == (404, "this run is no longer kept")
+    waiting = client.get(path.format(served.page.registry.keep(Trace()).id))
+    assert (waiting.status_code, waiting.text) == (404, "this run has not begun yet")
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_a_run_that_goes_on_gives_what_there_is(client, served, path):
+    whole = traces.chain()
+    view = served.page.registry.keep(Trace(list(whole.events())[:4]))  # header, models, two steps
+    assert client.get(path.format(view.id)).status_code == 200
+    table = rows(client.get(f"/specviz/steps/{view.id}.csv").text)
+    assert [line["step"] for line in table] == ["0", "1"]
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def export(capsys):
+    """Runs the command in this process: (exit status, standard output, standard error)."""
+
+    def run(*arguments):
+        status = main(["export", *map(str, arguments)])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_every_output_is_written(export, tmp_path):
+    trace = traces.halves()
+    trace.save(tmp_path / "run.jsonl")
+    wanted = {name: tmp_path / "out" / name for name in ("page.html", "t.csv", "s.csv", "again.jsonl.gz")}
+    html, tokens, steps, lines = wanted.values()
+    outputs = ("--html", html, "--no-charts", "--tokens", tokens, "--steps", steps, "--jsonl", lines)
+    status, said, wrong = export(tmp_path / "run.jsonl", *outputs)
+    assert (status, wrong) == (0, "")
+    assert said.splitlines() == [f"saved {path}" for path in wanted.values()]
+    assert html.read_bytes().startswith(b"<!doctype html>")
+    assert b'id="sv-plotly"' not in html.read_bytes()
+    assert tokens.read_bytes().decode() == exports.tokens_csv(trace)
+    assert steps.read_bytes().decode() == exports.steps_csv(trace)
+    assert load_trace(lines) == trace
+
+
+def test_a_recorded_run_is_exported_by_its_name_and_packed_by_the_name_of_the_file(export, tmp_path):
+    assert export("first-visit", "--steps", tmp_path / "s.csv.gz")[0] == 0
+    text = gzip.decompress((tmp_path / "s.csv.gz").read_bytes()).decode()
+    assert len(rows(text)) == len(shipped_trace("first-visit").steps)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["first-visit"], "say what to write: at least one of --html"),
+        (["nowhere", "--html", "{}/a"], "FILE must be a trace, or one of the recorded runs first-visit, "),
+        (["first-visit", "--no-charts", "--steps", "{}/a"], "--no-charts is about the page"),
+        (["first-visit", "--html", "{}/a", "--steps", "{}/b/../a"], "must be different files"),
+        (["{}/run.jsonl", "--html", "{}/run.jsonl"], "must be different files"),
+        (["{}", "--html", "{}/a"], "cannot be opened"),
+        (["{}/bad.jsonl", "--html", "{}/a"], "line 1"),
+        (["first-visit", "--steps", "{}/run.jsonl/a"], "could not be written"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_written(export, tmp_path, arguments, words):
+    traces.chain().save(tmp_path / "run.jsonl")
+    (tmp_path / "bad.jsonl").write_text('{"event": "header"}\n')
+    before = sorted(tmp_path.iterdir())
+    status, said, wrong = export(*(argument.format(tmp_path) for argument in arguments))
+    assert (status, said) == (2, "")
+    assert words in wrong
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_exporting_loads_no_torch(tmp_path):
+    program = (
+        "import sys\nfrom specviz.cli import main\n"
+        f"assert main(['export', 'first-visit', '--html', {str(tmp_path / 'a.html')!r}, '--no-charts', "
+        f"'--tokens', {str(tmp_path / 'a.csv')!r}]) == 0\n"
+        "print(sorted({'torch', 'transformers', 'gradio', 'plotly'} & {name.split('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr

@@ -1,0 +1,266 @@
+"""Laws of "you are the draft model": typed words are judged as point masses by the target's own odds, in real steps."""
+
+import gc
+import json
+import weakref
+from dataclasses import replace
+
+import pytest
+import served
+import torch
+import traces
+from runs import REQUEST, make_steps
+
+from specviz.errors import SpecvizError
+from specviz.game import METHOD, MOST_TOKENS, MOST_TYPED, Game, typed_ids
+from specviz.models import Library
+from specviz.request import Request
+from specviz.session import Run, Workbench
+from specviz.trace import Trace
+from specviz.ui import playing
+from specviz.ui.playing import DRAFT, ON_STAGE, PREDICT, Playing
+from specviz.ui.registry import Registry
+from specviz.ui.reports import Look, Place
+from specviz.views.feed import Feed
+
+WORDS = ("the small dog", "said hello", ", and", "the fox said", "hello")
+NOTHING = Look(Place(), None)
+
+
+def played(library, words=WORDS, **changes):
+    game = Game(replace(REQUEST, **changes))
+    for each in words:
+        game.turn(each, library)
+    return game
+
+
+def ids_before(game, index):
+    steps = game.trace.steps[:index]
+    return [token.id for token in game.trace.header.prompt.tokens] + [t.id for step in steps for t in step.emitted]
+
+
+def reference_rows(library, ids):
+    """The target's odds after each of these ids, by the model alone."""
+    with torch.inference_mode():
+        return library.load("big").model(torch.tensor([ids])).logits[0].double().softmax(-1)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_each_typed_token_is_kept_as_the_target_alone_says(named_models, temperature):
+    game = played(named_models, temperature=temperature)
+    fates = set()
+    for index, step in enumerate(game.trace.steps):
+        before = ids_before(game, index)
+        rows = reference_rows(named_models, before + [token.id for token in step.draft])
+        judged = [token for token in step.draft if token.is_judged]
+        for place, token in enumerate(judged):
+            row = rows[len(before) - 1 + place]
+            p = row[token.id].item() if temperature else float(row.argmax() == token.id)
+            fates.add(token.status)
+            assert token.q is None
+            assert token.p == pytest.approx(p, abs=1e-5)
+            assert (token.status == "accepted") == (token.u < token.p_judged)
+        kept = [token.id for token in judged if token.status == "accepted"]
+        assert [token.id for token in step.emitted][:-1] == kept
+        if judged[-1].status == "rejected":
+            assert step.emitted[-1].kind == "resampled"
+            assert step.emitted[-1].id != judged[-1].id
+    assert "rejected" in fates
+
+
+def test_what_the_target_would_write_itself_is_kept_whole():
+    library = Library(allow_any=False)
+    target = library.load("fable-target")
+    ids = target.text.encode("Once upon a time, there was a little")
+    with torch.inference_mode():
+        written = target.model.generate(torch.tensor([ids]), max_new_tokens=5, do_sample=False, pad_token_id=0)
+    *greedy, last = written[0, len(ids) :].tolist()
+    words = b"".join(map(target.text.bytes_of, greedy)).decode()
+    request = Request(prompt="Once upon a time, there was a little", target="fable-target", temperature=0.0)
+    step = Game(request).turn(words, library)
+    assert [(token.id, token.status) for token in step.draft] == [(token, "accepted") for token in greedy]
+    assert (step.emitted[-1].id, step.emitted[-1].kind) == (last, "bonus")
+
+
+def test_a_turn_is_one_target_call_of_a_real_trace(named_models):
+    game = played(named_models)
+    assert [step.calls for step in game.trace.steps] == [{"target": 1, "draft": 0}] * len(WORDS)
+    assert {(s.settings.method, s.settings.draft_model, s.settings.lossless) for s in game.trace.steps} == {
+        (METHOD, None, True)
+    }
+    assert game.trace.header.request["method"] == METHOD
+    assert game.trace.header.request["draft"] is None
+    assert traces.read_events(traces.events_of(game.trace)) == game.trace
+    shown = json.loads(Feed.from_trace(game.trace, "run").message(0, None))
+    assert len(shown["steps"]) == len(WORDS)
+    assert all(step["looks"][step["focus"]]["view"] in ("overlay", "draw") for step in shown["steps"])
+
+
+def test_the_rival_is_the_first_step_of_a_run_from_the_same_place(named_models):
+    game = played(named_models)
+    for index, (step, rival) in enumerate(zip(game.trace.steps, game.rivals, strict=True)):
+        ids = tuple(ids_before(game, index))
+        run = Run(replace(REQUEST, prompt_ids=ids, k=len(step.draft), max_new_tokens=32), Workbench(named_models))
+        make_steps(run, 1)
+        theirs = run.trace.steps[0]
+        assert rival.num_emitted == len(theirs.emitted)
+        assert rival.num_kept == sum(token.status == "accepted" for token in theirs.draft)
+        assert list(rival.drafted) == [token.text for token in theirs.draft]
+
+
+def test_without_a_draft_model_nobody_is_beside(named_models):
+    assert played(named_models, WORDS[:2], draft=None).rivals == []
+
+
+BAD = {
+    "": "type at least one word",
+    "  \t ": "type at least one word",
+    "x" * 201: "at most 200 characters",
+    "a\nb": "on one line",
+    "a\x00b": "on one line",
+    "\ud800": "on one line",
+    " ".join(["fox"] * 30): f"at most {MOST_TYPED} tokens",
+}
+
+
+@pytest.mark.parametrize(("words", "why"), BAD.items(), ids=range(len(BAD)))
+def test_what_cannot_be_judged_is_refused_in_words_and_changes_nothing(named_models, words, why):
+    game = played(named_models, WORDS[:1])
+    before = traces.lines_of(game.trace)
+    with pytest.raises(SpecvizError, match=why):
+        game.turn(words, named_models)
+    assert traces.lines_of(game.trace) == before
+    assert len(game.rivals) == 1
+
+
+def test_a_sign_of_the_models_own_is_no_word():
+    text = Library(allow_any=False).load("fable-target").text
+    with pytest.raises(SpecvizError, match="must be ordinary text"):
+        typed_ids(text, text.encode("One day"), "and <|endoftext|>")
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "joined", "spelled"),
+    [
+        ("One day", "a fox", False, " a fox"),
+        ("One day", "  a fox ", False, " a fox"),
+        ("One day", ", a fox", False, ", a fox"),
+        ("One d", "ay", True, "ay"),
+        ("Sum: 2\n\n", "4", False, "4"),
+        ("One day", "ü🦊", False, " ü🦊"),
+    ],
+)
+def test_a_space_stands_where_one_belongs(before, words, joined, spelled):
+    text = Library(allow_any=False).load("fable-target").text
+    ids = typed_ids(text, text.encode(before), words, joined=joined)
+    assert b"".join(map(text.bytes_of, ids)).decode() == spelled
+
+
+def test_a_game_ends_at_its_length_and_then_takes_no_turn(named_models):
+    game = Game(REQUEST)
+    while not game.is_over:
+        game.turn("the fox", named_models)
+    assert game.trace.footer.reason == "length"
+    assert MOST_TOKENS <= len(game.trace.tokens) <= MOST_TOKENS + 2
+    with pytest.raises(SpecvizError, match="begin a new game"):
+        game.turn("the", named_models)
+
+
+def test_between_two_turns_no_model_is_held(folder):
+    library = Library(10**9, allow_any=True)
+    game = Game(Request(prompt="The fox", target=str(folder), method="draft_model", draft=None))
+    game.turn("said", library)
+    model = weakref.ref(library.load(str(folder)).model)
+    del library
+    gc.collect()
+    assert model() is None
+    assert len(game.trace.steps) == 1
+
+
+# ---- the sections of the page ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return served.tiny_library(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def page(library):
+    registry = Registry()
+    made = Playing(Workbench(library), served.tiny_offer(), registry)
+    return {section.name: section for section in made.sections()}, registry
+
+
+def press(section, does, **values):
+    *_, last = section.acts[does](NOTHING, values)
+    return last
+
+
+def block_of(props):
+    return next(block for block in props["blocks"] if block["kind"] == "turns")
+
+
+def test_turn_by_turn_the_page_keeps_one_game_that_can_be_saved(page):
+    sections, registry = page
+    block = block_of(sections[DRAFT].begin(NOTHING))
+    assert (block["game"], block["feed"], block["tiles"]) == ("", None, [])
+    first = block_of(press(sections[DRAFT], "turn", words="the fox", joined="no", game="", **block["setup"]))
+    second = block_of(press(sections[DRAFT], "turn", words="said", joined="no", game=first["game"], **block["setup"]))
+    assert second["game"] == first["game"]
+    saved = registry.get(first["game"]).trace
+    assert [step.settings.method for step in saved.steps] == [METHOD] * 2
+    assert len(second["tiles"]) == 3
+    assert second["tiles"][0][0] == f"{len(saved.tokens) / 2:.2f}"
+    assert "in 2 turns" in second["tiles"][0][1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"game": "nobody"}, "no longer kept"),
+        ({"prompt": "elsewhere"}, "prompt must be one of"),
+        ({"temperature": "0.7"}, "temperature must be one of"),
+        ({"seed": "-1"}, "seed must be a whole number"),
+        ({"words": ""}, "type at least one word"),
+    ],
+)
+def test_what_comes_from_elsewhere_is_refused_by_name(page, changes, why):
+    section = page[0][DRAFT]
+    setup = block_of(section.begin(NOTHING))["setup"]
+    with pytest.raises(SpecvizError, match=why):
+        press(section, "turn", **{"words": "the", "game": "", **setup, **changes})
+
+
+def test_only_the_newest_games_are_kept(page, monkeypatch):
+    monkeypatch.setattr(playing, "MOST_GAMES", 2)
+    section = page[0][DRAFT]
+    setup = block_of(section.begin(NOTHING))["setup"]
+    games = [block_of(press(section, "turn", words="the", game="", **setup))["game"] for _ in range(3)]
+    with pytest.raises(SpecvizError, match="no longer kept"):
+        press(section, "turn", words="the", game=games[0], **setup)
+    press(section, "turn", words="the", game=games[1], **setup)
+
+
+def test_without_its_model_the_game_says_so(library):
+    offer = served.tiny_offer()
+    offer = replace(offer, first=replace(offer.first, target="someone/large"))
+    section = Playing(Workbench(library), offer, Registry()).sections()[1]
+    [said] = section.begin(NOTHING)["blocks"]
+    assert "large is not loaded here" in said["words"]
+
+
+def test_the_run_on_the_stage_can_be_played_and_no_run_is_said(page):
+    section = page[0][PREDICT]
+    *_, shown = section.acts["take"](Look(Place(), traces.chain()), {"run": ON_STAGE})
+    assert [block["kind"] for block in shown["blocks"]] == ["predict"]
+    with pytest.raises(SpecvizError, match="no run to look at"):
+        press(section, "take", run=ON_STAGE)
+    with pytest.raises(SpecvizError, match="run must be one of"):
+        press(section, "take", run="../secret")
+    assert section.begin(NOTHING)["blocks"][0]["kind"] == "predict"
+
+
+def test_what_nobody_drafted_is_said_in_words(page):
+    *_, shown = page[0][PREDICT].acts["take"](Look(Place(), Trace(traces.plain().events())), {"run": ON_STAGE})
+    assert "no place to guess" in shown["blocks"][0]["words"]

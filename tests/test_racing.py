@@ -1,0 +1,183 @@
+"""The first two sections of the Compare page: what may be raced, what a race shows, and any two known runs."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import served
+import traces
+from test_race_view import unpacked
+
+from specviz import session
+from specviz.errors import SpecvizError
+from specviz.session import Workbench
+from specviz.trace import Models, Step, Trace
+from specviz.ui.racing import FIRST, Racing
+from specviz.ui.registry import Registry
+from specviz.ui.reports import Report
+
+VALUES = {"left": "none", "right": "explore", "temperature": "0.0", "tokens": "8", "prompts": "2"}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return served.tiny_library(tmp_path_factory.mktemp("models"))
+
+
+class Page:
+    """The two sections for one visitor."""
+
+    def __init__(self, library):
+        self.bench, self.registry, self.offer = Workbench(library), Registry(), served.tiny_offer(max_new_tokens=12)
+        racing = Racing(self.bench, self.offer, self.registry)
+        self.report, self.run = Report(racing.sections(), self.registry, self.bench), None
+
+    def made(self, **changes):
+        run = session.open_run(replace(self.offer.first, **changes), bench=self.bench)
+        for _ in run.events():
+            pass
+        return self.show(run.trace)
+
+    def show(self, trace):
+        self.run = self.registry.add_trace("me", trace).id
+        return self.run
+
+    def look(self):
+        messages = [json.loads(text) for text in self.report.look("me", {"place": {"run": self.run}})]
+        return {section["id"]: section for section in messages[0]["sections"]}
+
+    def act(self, section, does, **values):
+        data = {"section": section, "do": does, "values": values, "place": {"run": self.run}}
+        messages = [json.loads(text) for text in self.report.act("me", data)]
+        return messages[-1]["sections"][-1] if messages[-1]["sections"] else None
+
+
+@pytest.fixture
+def page(library):
+    return Page(library)
+
+
+def control(section, name):
+    return next(each for each in section["controls"] if each.get("name") == name)
+
+
+def values_of(section, name):
+    return [value for _, value in control(section, name)["options"]]
+
+
+def block(section, kind):
+    return next(each for each in section["blocks"] if each["kind"] == kind)
+
+
+def test_what_can_run_here_may_be_raced_and_nothing_that_must_be_loaded_first(page):
+    page.made()
+    setups = values_of(page.look()["race"], "left")
+    assert setups[:4] == ["explore", "none", "draft:tiny-draft", "draft:tiny-other"]
+    assert {"method:prompt_lookup", "method:early_exit", "method:tree"} <= set(setups)
+    assert {"method:medusa", "method:eagle", "method:none"}.isdisjoint(setups)
+
+
+def test_a_race_shows_the_clock_the_verdict_and_both_runs(page):
+    page.made(k=3)
+    section = page.act("race", "race", **VALUES)
+    table, duel = block(section, "table"), unpacked(block(section, "duel"))
+    assert [row[0] for row in table["rows"]] == ["A · No draft", "B · Draft model, tiny-draft, K 3"]
+    assert block(section, "duel")["by"] == "time"
+    for row, side in zip(table["rows"], duel["sides"], strict=True):
+        assert side["said"][-1] == f"{row[3]} tokens · {row[4]} target calls"
+        assert row[3] == "8"
+    assert [each["state"] for each in section["blocks"] if each["kind"] == "verdict"][1] == "exact"
+
+
+def test_it_continues_the_prompt_of_the_run_with_its_seed(page):
+    run = page.made(prompt="The small fox", seed=9, max_new_tokens=8, temperature=0.5)
+    section = page.act("race", "race", **{**VALUES, "temperature": "0.5", "prompts": "1"})
+    message = unpacked(block(section, "duel"))["sides"][1]["message"]
+    assert message["head"]["prompt"] == "The small fox"
+    written = "".join(step["written"] for step in message["steps"])
+    assert written == page.registry.get(run).trace.text
+
+
+def test_a_draft_and_a_method_take_the_place_of_the_runs_own(page):
+    page.made(method="none")
+    section = page.act("race", "race", **{**VALUES, "left": "draft:tiny-other", "right": "method:early_exit"})
+    contexts = [dict(side["message"]["steps"][0]["context"]) for side in unpacked(block(section, "duel"))["sides"]]
+    assert contexts[0]["draft"].startswith("tiny-other")
+    assert contexts[1]["method"] == "Early exit"
+
+
+def test_without_a_run_the_pages_first_setup_is_raced(page):
+    section = page.act("race", "race", **{**VALUES, "prompts": "1"})
+    assert block(section, "table")["rows"][1][0] == "B · Draft model, tiny-draft, K 4"
+
+
+def of_a_stranger(trace):
+    """The same run by a target that is not on offer."""
+    events = []
+    for event in trace.events():
+        if isinstance(event, Models):
+            event = replace(event, target=replace(event.target, name="some/body"))
+        if isinstance(event, Step):
+            event = replace(event, settings=replace(event.settings, target="some/body"))
+        events.append(event)
+    return Trace(events)
+
+
+def test_a_run_of_models_that_are_not_here_is_not_raced_but_said(page):
+    page.show(of_a_stranger(traces.chain()))
+    section = page.look()["race"]
+    assert section["blocks"][0]["words"].startswith("The run on Explore cannot be raced here: ")
+    assert control(section, "right")["options"][0][0] == "as on Explore: Draft model, tiny-draft, K 4"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"left": "draft:somebody/else"}, "cannot be run on tiny-target here"),
+        ({"right": "method:medusa"}, "cannot be run on tiny-target here"),
+        ({"temperature": "nan"}, "temperature must be one of"),
+        ({"tokens": "100000"}, "tokens must be a whole number"),
+        ({"prompts": "-1"}, "prompts must be a whole number"),
+    ],
+)
+def test_values_from_outside_are_checked(page, wrong, words):
+    with pytest.raises(SpecvizError, match=words):
+        page.act("race", "race", **{**VALUES, **wrong})
+
+
+def test_a_run_without_a_draft_is_raced_against_one_with_it(page):
+    page.made(method="none")
+    assert control(page.look()["race"], "right")["value"] == "draft:tiny-draft"
+    page.made()
+    assert control(page.look()["race"], "right")["value"] == FIRST["right"]
+
+
+def test_any_two_recorded_runs_stand_side_by_side(page):
+    section = page.act("two-runs", "show", left="shipped:first-visit", right="shipped:hot")
+    assert block(section, "duel")["by"] == "token"
+    assert len(unpacked(block(section, "duel"))["sides"]) == 2
+    assert control(section, "left")["value"] == "shipped:first-visit"
+
+
+def test_runs_of_the_registry_are_shown_by_their_ids(page):
+    first, second = page.made(), page.made(seed=8)
+    section = page.act("two-runs", "show", left=first, right=second)
+    assert {first, second} <= set(values_of(section, "left"))
+    sides = unpacked(block(section, "duel"))["sides"]
+    texts = ["".join(step["written"] for step in side["message"]["steps"]) for side in sides]
+    assert texts == [page.registry.get(run).trace.text for run in (first, second)]
+
+
+@pytest.mark.parametrize("wrong", ["", "nobody", "shipped:nothing", "shipped:../../secret", "x" * 10_000])
+def test_a_run_that_is_not_known_is_refused_in_words(page, wrong):
+    with pytest.raises(SpecvizError) as refusal:
+        page.act("two-runs", "show", left=wrong, right="shipped:hot")
+    assert len(str(refusal.value)) < 500
+
+
+def test_hostile_names_and_prompts_stay_words(page):
+    hostile = traces.Builder(traces.HOSTILE).chain(4, 4).trace
+    run = page.show(hostile)
+    words = dict(map(reversed, control(page.look()["two-runs"], "left")["options"]))[run]
+    assert words.startswith("on Explore: Draft model, fable-draft, temperature 1")
+    page.act("two-runs", "show", left=run, right=run)

@@ -1,0 +1,161 @@
+"""One run in one file: whole, small, quiet, and safe from what is in it."""
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import traces
+
+from specviz import __version__
+from specviz.shipped import shipped, shipped_trace
+from specviz.trace import Trace, read_trace
+from specviz.views.stage_file import stage_page
+
+TAG = re.compile(r"<script([^>]*)>(.*?)</script>", re.DOTALL)
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)><!--<script>"
+LIMIT, LIMIT_WITH_CHARTS = 400_000, 2_500_000
+
+
+def held(page, name):
+    (text,) = re.findall(rf'<script type="text/plain" id="{name}">(.*?)</script>', page, re.DOTALL)
+    return text
+
+
+def unpacked(text):
+    return gzip.decompress(base64.b64decode(text)).decode()
+
+
+def parts(page):
+    return [json.loads(unpacked(line)) for line in held(page, "sv-run").split("\n")]
+
+
+def about(page):
+    return json.loads(held(page, "sv-about"))
+
+
+@pytest.fixture(scope="module")
+def long_trace():
+    return traces.long(450)
+
+
+@pytest.fixture(scope="module")
+def charted():
+    return stage_page(traces.tree())
+
+
+@pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL)
+def test_the_run_and_its_trace_come_back_whole(make):
+    trace = make()
+    page = stage_page(trace, charts=False)
+    steps = [step for part in parts(page) for step in part["steps"]]
+    assert "".join(step["written"] for step in steps) == trace.text
+    kept = [sum(token.status == "accepted" for token in step.draft) for step in trace.steps]
+    assert [step["bar"]["accepted"] for step in steps] == kept
+    assert read_trace(unpacked(held(page, "sv-trace")).encode()) == trace
+
+
+def test_a_long_run_lies_in_parts_that_follow_each_other(long_trace):
+    page = stage_page(long_trace, charts=False)
+    assert about(page)["starts"] == [0, 200, 400]
+    assert [len(part["steps"]) for part in parts(page)] == [200, 200, 50]
+    assert [part["from"] for part in parts(page)] == about(page)["starts"]
+    assert {part["total"] for part in parts(page)} == {450}
+    assert ["head" in part for part in parts(page)] == [True, False, False]
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_recorded_run_fits_the_limits(name):
+    trace = shipped_trace(name)
+    plain, charted = stage_page(trace, charts=False), stage_page(trace)
+    carried = len(held(charted, "sv-trace"))
+    assert len(plain.encode()) <= LIMIT
+    assert len(charted.encode()) - carried <= LIMIT_WITH_CHARTS
+
+
+def test_what_only_charts_need_is_there_with_charts_alone(charted):
+    plain = stage_page(traces.tree(), charts=False)
+    assert all("points" in step for step in parts(charted)[0]["steps"])
+    assert parts(charted)[0]["head"]["figures"]
+    assert not any("points" in step for step in parts(plain)[0]["steps"])
+    assert parts(plain)[0]["head"]["figures"] == {}
+    assert 'id="sv-plotly"' in charted
+    assert 'id="sv-plotly"' not in plain
+    assert "specviz.figure =" not in plain
+
+
+def test_nothing_outside_is_named(charted):
+    outside = re.sub(r'<script type="text/plain".*?</script>', "", charted, flags=re.DOTALL)
+    outside = outside.replace("http://www.w3.org/2000/svg", "")  # a name, no address
+    assert re.findall(r"""(?:src|href)\s*=\s*["']""", outside) == []
+    assert re.findall(r"https?://|@import|url\(", outside) == []
+
+
+def test_only_the_scripts_of_the_page_may_run(charted):
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', charted)[1]
+    scripts = [text for attributes, text in TAG.findall(charted) if "text/plain" not in attributes]
+    texts = [*scripts, unpacked(held(charted, "sv-plotly"))]
+    expected = {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts}
+    assert set(re.findall(r"'sha256-([^']*)'", policy)) == expected
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy.partition("script-src")[2]
+
+
+def evil_trace():
+    """Every text that a trace's maker chooses is an attack."""
+    made = traces.Builder([EVIL.encode(), b" a", b"</template>", b" b"], seed=7)
+    changed = {"target": EVIL, "draft_model": EVIL, "k_policy": EVIL, "method": EVIL, "rule": EVIL}
+    trace = made.chain(3, 1, changed=changed, evidence={"scores": [EVIL], EVIL: EVIL}).finish()
+    header, models, *rest = trace.events()
+    prompt = replace(header.prompt, text=EVIL, tokens=())
+    header = replace(header, specviz=EVIL, created=EVIL, prompt=prompt, request={"method": EVIL, "prompt": EVIL})
+    models = replace(models, target=replace(models.target, name=EVIL))
+    return Trace([header, models, *rest])
+
+
+def test_no_text_can_leave_its_place():
+    evil, usual = stage_page(evil_trace(), charts=False), stage_page(traces.chain(), charts=False)
+    for mark in ("<script", "</script", "<img", "<!--", "<template", "</template"):
+        assert evil.lower().count(mark) == usual.lower().count(mark), mark
+    assert re.fullmatch(r"[A-Za-z0-9_.-]{1,200}", about(evil)["file"])
+
+
+def test_the_page_says_what_it_is_and_who_wrote_it():
+    page = stage_page(traces.chain(), charts=False)
+    assert "<title>specviz: Once upon a</title>" in page
+    assert "recorded by specviz 0.1.0 (2025-01-01T00:00:00Z)" in page
+    assert f"written by specviz {__version__}" in page
+
+
+def test_a_long_title_ends_between_two_words():
+    trace = traces.chain()
+    header, *rest = trace.events()
+    for text, title in (
+        ("word " * 60, f"specviz: {'word ' * 18}…"),
+        ("x" * 300, f"specviz: {'x' * 90} …"),
+        ("  \n ", "specviz: a recorded run"),
+    ):
+        changed = replace(header, prompt=replace(header.prompt, text=text, tokens=()))
+        assert f"<title>{title}</title>" in stage_page(Trace([changed, *rest]), charts=False)
+
+
+def test_the_selection_is_kept_and_checked():
+    trace = traces.chain()
+    assert about(stage_page(trace, charts=False, selection=(1, "2")))["selection"] == {"step": 1, "ref": "2"}
+    assert about(stage_page(trace, charts=False))["selection"] is None
+    with pytest.raises(ValueError, match=r"selection must name one of 7 steps \(got 7\)"):
+        stage_page(trace, selection=(7, "0"))
+    with pytest.raises(ValueError, match=r"selection must name one of 0, 1, .* in step 1 \(got 'x'\)"):
+        stage_page(trace, selection=(1, "x"))
+
+
+def test_a_trace_without_a_header_is_no_page():
+    with pytest.raises(ValueError, match="trace must have its header"):
+        stage_page(Trace())
+
+
+def test_the_same_run_gives_the_same_bytes():
+    assert stage_page(traces.tree()) == stage_page(traces.tree())
