@@ -163,7 +163,7 @@ LOOKUP = ["run", "--prompt", "a", "--method", "prompt_lookup", "--param"]
         (["bench", "--num-tokens", "0"], "argument --num-tokens: must be a whole number of at least 1"),
         (["bench", "--repeats", "-1"], "argument --repeats: must be a whole number of at least 1"),
         (["dance"], "invalid choice: 'dance'"),
-        ([], "the following arguments are required: run | show | align | prove | bench | models"),
+        ([], "the following arguments are required: run | show | export | align | prove | bench | models"),
     ],
 )
 def test_bad_arguments_end_with_2_and_words(cli, arguments, words):

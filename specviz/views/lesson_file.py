@@ -25,7 +25,7 @@ from specviz.views.web import stage_template
 
 SCRIPTS = (
     *PARTS,
-    *("save.js", "blocks.js", "report.js", "duel.js", "predict.js", "tasks.js", "lesson.js", "lesson_list.js"),
+    *("blocks.js", "report.js", "duel.js", "predict.js", "tasks.js", "lesson.js", "lesson_list.js"),
     *("stage.js", "standalone.js", "lesson_file.js"),
 )
 SHEETS = (
