@@ -144,7 +144,7 @@ def _step_means(records: Sequence[trace.Step]) -> StepMeans | None:
         emitted=statistics.fmean(len(record.emitted) for record in later),
         draft_ms=draft_ms,
         verify_ms=verify_ms,
-        rest_ms=max(0.0, statistics.fmean(t.total_ms - t.wait_ms for t in timings) - draft_ms - verify_ms),
+        rest_ms=max(0.0, statistics.fmean(t.working_ms for t in timings) - draft_ms - verify_ms),
     )
 
 

@@ -156,6 +156,8 @@ def _show(options: argparse.Namespace) -> int:
     trace = load_trace(options.file)
     _print_events(trace.events())
     _print_end(trace)
+    if trace.footer is None:
+        print("specviz: the recording ends before the run does", file=sys.stderr)
     return 0
 
 

@@ -3,42 +3,54 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from specviz import exports, trace_io
 from specviz.errors import SpecvizError
-from specviz.shipped import shipped, shipped_trace
-from specviz.trace import Trace, load_trace
+from specviz.trace import Trace
 from specviz.views.terminal import neutral
 
 OUTPUTS = ("html", "tokens", "steps", "jsonl")
+CUT_OFF = "specviz: FILE holds no end: the recording ends before the run does, and what it has was exported"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    words = "a trace, or the name of a recorded run that comes with specviz"
+    words = "a trace's file, or the name of a recorded run that comes with specviz"
     parser.add_argument("file", type=Path, nargs="?", help=words)
-    parser.add_argument("--html", type=Path, metavar="OUT", help="one page that needs no network: text, steps, odds")
+    parser.add_argument("--html", metavar="OUT", help="one page that needs no network: text, steps, odds")
     parser.add_argument("--no-charts", action="store_true", help="of --html: no charts, about 2 MB less")
-    parser.add_argument("--tokens", type=Path, metavar="OUT", help="a line per token, as CSV")
-    parser.add_argument("--steps", type=Path, metavar="OUT", help="a line per step, as CSV")
-    parser.add_argument(
-        "--jsonl", type=Path, metavar="OUT", help="the trace itself; every OUT is packed if it ends in .gz"
-    )
-    parser.add_argument("--lessons", type=Path, metavar="OUT", help="all lessons with their runs as one page; no FILE")
+    parser.add_argument("--tokens", metavar="OUT", help="a line per token, as CSV")
+    parser.add_argument("--steps", metavar="OUT", help="a line per step, as CSV")
+    parser.add_argument("--jsonl", metavar="OUT", help="the trace itself; every OUT is packed if it ends in .gz")
+    parser.add_argument("--lessons", metavar="OUT", help="all lessons with their runs as one page; no FILE")
 
 
 def run(options: argparse.Namespace) -> int:
     """Writes what was asked for; raises SpecvizError in words for the person."""
-    outputs = {name: path for name in OUTPUTS if (path := getattr(options, name)) is not None}
+    outputs = {name: _place(out) for name in OUTPUTS if (out := getattr(options, name)) is not None}
     if options.lessons is not None:
         return _lessons(options, outputs)
     _check(options, outputs)
-    trace = named_trace(options.file)
+    trace = exports.named_trace(options.file)
     for name, path in outputs.items():
         _write(path, _maker(name, charts=not options.no_charts)(trace))
         print(f"saved {neutral(str(path))}")
+    if trace.footer is None:
+        print(CUT_OFF, file=sys.stderr)
     return 0
+
+
+def _place(out: str) -> Path:
+    """Where to write; no folder is made for it. Raises SpecvizError."""
+    path = Path(out)
+    if out in ("", "-") or out.endswith(("/", os.sep)) or path.is_dir():
+        raise SpecvizError(f"OUT must name a file (got {out!r:.200})")
+    if not path.parent.is_dir():
+        raise SpecvizError(f"OUT must lie in a folder that is there (got {out!r:.200})")
+    return path
 
 
 def _lessons(options: argparse.Namespace, outputs: dict[str, Path]) -> int:
@@ -46,18 +58,10 @@ def _lessons(options: argparse.Namespace, outputs: dict[str, Path]) -> int:
 
     if options.file is not None or options.no_charts or outputs:
         raise SpecvizError("--lessons stands alone: it takes no FILE and nothing else to write")
-    _write(options.lessons, lesson_page())
-    print(f"saved {neutral(str(options.lessons))}")
+    path = _place(options.lessons)
+    _write(path, lesson_page())
+    print(f"saved {neutral(str(path))}")
     return 0
-
-
-def named_trace(name: Path) -> Trace:
-    """The trace in this file, or the recorded run of this name where there is no such file."""
-    if name.exists():
-        return load_trace(name)
-    if str(name) in shipped():
-        return shipped_trace(str(name))
-    raise SpecvizError(f"FILE must be a trace, or one of the recorded runs {', '.join(shipped())} (got {str(name)!r})")
 
 
 def _check(options: argparse.Namespace, outputs: dict[str, Path]) -> None:

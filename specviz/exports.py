@@ -1,4 +1,5 @@
-"""A trace in other shapes: CSV of its tokens and of its steps, JSON lines, and what a file of it is called.
+"""A trace in other shapes: CSV of its tokens and of its steps, JSON lines, and what a file of it is called; and which
+trace a person names.
 
 Numbers come from `measures.tokens` and `measures.steps`. Texts that a spreadsheet would run as formulas get an
 apostrophe in front; their ids, and all of the JSON lines, are exact. pandas is loaded when a CSV is made.
@@ -6,16 +7,37 @@ apostrophe in front; their ids, and all of the JSON lines, are exact. pandas is 
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz import measures
-from specviz.trace import Trace, dump_event
+from specviz.errors import SpecvizError
+from specviz.shipped import shipped, shipped_trace
+from specviz.trace import Trace, dump_event, load_trace
 
 if TYPE_CHECKING:
     import pandas
 
 FORMULA = re.compile(r"[=+\-@\t\r]..*", re.DOTALL)  # one such sign alone is no formula
+
+
+def named_trace(named: Trace | str | Path) -> Trace:
+    """The trace itself, the one in this file, or the recorded run of this name where there is no such file.
+
+    Raises SpecvizError for what is there no trace, ValueError for what names none.
+    """
+    if isinstance(named, Trace):
+        return named
+    if not isinstance(named, (str, Path)):
+        raise ValueError(f"trace must be a Trace, a file or the name of a recorded run (got {type(named).__name__})")
+    if os.path.exists(named):
+        return load_trace(named)
+    if str(named) in shipped():
+        return shipped_trace(str(named))
+    names = ", ".join(shipped())
+    raise SpecvizError(f"a trace must be a file, or one of the recorded runs {names} (got {str(named)!r:.200})")
 
 
 def tokens_csv(trace: Trace) -> str:

@@ -1,7 +1,8 @@
 """You are the draft model: typed words go to the target as a draft without odds, one step of a real trace a turn.
 
-A turn asks the target once about the typed tokens, and the draft model once about the same place with as many tokens.
-Between two turns a game holds no model. The caller has the engine.
+A turn asks the target once about the typed tokens, and the draft model once about the same place with as many tokens;
+where a text ends in a letter, one more look at the target's odds tells whether the word goes on. Between two turns a
+game holds no model. The caller has the engine.
 """
 
 from __future__ import annotations
@@ -29,8 +30,14 @@ METHOD = "typed words"
 RULE = "speculative_sampling"
 MOST_TYPED = 8  # tokens a turn
 MOST_CHARACTERS = 200
-MOST_TOKENS = 48  # of a game's text; the turn that reaches it is the last
+MOST_TOKENS = 24  # of a game's text; the turn that reaches it is the last
+FINISHED = "stopped"  # how a game ends that a person ends
+LOOKED_AT = 256  # likeliest next tokens that tell whether a word goes on
 NO_SPACE_BEFORE = ".,;:!?)]}\u2026"
+
+
+class Refused(SpecvizError):
+    """Words that cannot be judged: they can be mended and handed over again."""
 
 
 class Typed(Drafter):
@@ -53,14 +60,24 @@ class Rival:
     num_emitted: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The letters that a text ends with, and whether the target would rather go on with their word."""
+
+    letters: str
+    goes_on: bool
+
+
 class Game:
     """One text, written in turns. `trace` grows by a step a turn; `rivals` has an entry per step where the request
-    names a draft model, else none."""
+    names a draft model, else none. `ending`: None while no turn was made and where the text does not end in a letter.
+    """
 
     def __init__(self, request: Request) -> None:
         self.request = replace(request, chat=False, max_new_tokens=MOST_TOKENS, k=MOST_TYPED).checked()
         self.trace = trace.Trace()
         self.rivals: list[Rival] = []
+        self.ending: Ending | None = None
         self._recorder: Recorder | None = None
         self._playing = threading.Lock()
 
@@ -71,17 +88,30 @@ class Game:
     def turn(self, words: str, library: Library, *, joined: bool = False) -> trace.Step:
         """Judges the typed words and adds what came of it. joined: they go on in the middle of a word.
 
-        Raises SpecvizError, and then nothing has changed.
+        Raises SpecvizError, Refused where it is for the words, and then nothing has changed.
         """
         with self._playing:
-            if self.is_over:
-                raise SpecvizError("this text is at its end: begin a new game")
+            self._check_going()
             cast = cast_for(self._asked(), library)
             begun, ids = self._begun(cast)
             typed = typed_ids(cast.target.text, ids, words, joined=joined)
             step = _one_step(_typed_plan(cast, typed), ids, cast, self.request.seed, len(typed))
             rival = None if cast.draft is None else self._rival(cast, ids, len(typed))
-            return self._added(cast, begun, step, rival)
+            ending = _ending(cast, [*ids, *step.tokens])
+            made, self.ending = self._added(cast, begun, step, rival), ending
+            return made
+
+    def finish(self) -> None:
+        """Ends the text here. Raises SpecvizError where it has no turn yet, or has ended."""
+        with self._playing:
+            self._check_going()
+            if not self.trace.steps:
+                raise SpecvizError("this text has no turn yet")
+            self.trace.append(trace.Footer(FINISHED, None, None, {}))
+
+    def _check_going(self) -> None:
+        if self.is_over:
+            raise SpecvizError("this text is at its end: begin a new game")
 
     def _asked(self) -> Request:
         """A request that brings both models, or the target alone where no draft model is named."""
@@ -129,7 +159,7 @@ class Game:
 def typed_ids(text: TokenText, before: Sequence[int], words: str, *, joined: bool = False) -> list[int]:
     """The ids of typed words behind a text of these ids. A space is put before them where one belongs, unless `joined`.
 
-    Raises SpecvizError for words that no person would be asked for.
+    Raises Refused for words that no person would be asked for.
     """
     _check_words(words)
     raw = b"".join(map(text.bytes_of, before[-64:]))
@@ -137,23 +167,43 @@ def typed_ids(text: TokenText, before: Sequence[int], words: str, *, joined: boo
     has_space = joined or raw[-1:].isspace() or words[0] in NO_SPACE_BEFORE
     ids = continued(text, raw, (words if has_space else f" {words}").encode())
     if not ids:
-        raise SpecvizError("the large model has no tokens for these words")
+        raise Refused("the large model has no tokens for these words")
     if special := [token for token in ids if token in text.special_ids | text.eos_ids]:
         name = text.label(special[0])
-        raise SpecvizError(f"your words must be ordinary text (got {name!r:.60}, a sign of the model's own)")
+        raise Refused(f"your words must be ordinary text (got {name!r:.60}, a sign of the model's own)")
     if len(ids) > MOST_TYPED:
-        cut = " | ".join(text.label(token).strip() for token in ids[:40])
-        raise SpecvizError(f"your words must be at most {MOST_TYPED} tokens (got {len(ids)}: {cut})")
+        first = " | ".join(text.label(token).strip() for token in ids[:MOST_TYPED])
+        raise Refused(f"your words must be at most {MOST_TYPED} tokens (got {len(ids)}: {first} | …)")
     return ids
 
 
 def _check_words(words: str) -> None:
     if len(words) > MOST_CHARACTERS:
-        raise SpecvizError(f"your words must be at most {MOST_CHARACTERS} characters (got {len(words):,})")
+        raise Refused(f"your words must be at most {MOST_CHARACTERS} characters (got {len(words):,})")
     if not words.strip():
-        raise SpecvizError("type at least one word")
+        raise Refused("type at least one word")
     if not words.isprintable():
-        raise SpecvizError("your words must be on one line, without control characters")
+        raise Refused("your words must be on one line, without control characters")
+
+
+def _ending(cast: Cast, ids: Sequence[int]) -> Ending | None:
+    """Asks the target's own odds, without temperature, for the next token: does it begin with a letter?"""
+    text = cast.target.text
+    letters = _last_letters(b"".join(map(text.bytes_of, ids[-64:])).decode("utf-8", "replace"))
+    if not letters or len(ids) >= cast.target.info.context_limit:
+        return None
+    odds = cast.plan.target.forward(list(ids))[0].float().softmax(-1)
+    shares, likeliest = (each.tolist() for each in odds.topk(min(LOOKED_AT, len(odds))))
+    starts = (text.bytes_of(token).decode("utf-8", "replace")[:1] for token in likeliest)
+    return Ending(letters, sum(share for start, share in zip(starts, shares, strict=True) if start.isalnum()) > 0.5)
+
+
+def _last_letters(written: str) -> str:
+    """The letters and digits at the end of a text."""
+    start = len(written)
+    while start and written[start - 1].isalnum():
+        start -= 1
+    return written[start:]
 
 
 def _typed_plan(cast: Cast, typed: Sequence[int]) -> Plan:

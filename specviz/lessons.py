@@ -24,6 +24,7 @@ LAST_REF = "last"
 NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 RULE = re.compile(r"(?:broken:)?[a-z0-9]+(?:_[a-z0-9]+)*")
 MARKS = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")  # what a token of the stage can be
+PACES = ("slow", "reading", "full")
 SETUP = tuple(item.name for item in fields(Request) if item.name not in ("prompt_ids", "time_limit_s"))
 
 
@@ -54,6 +55,14 @@ class Law:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """A recorded run that a task opens. words: what its button says; empty: the run's title."""
+
+    run: str
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Option:
     words: str
     right: bool = False
@@ -67,7 +76,7 @@ class Done:
     kind: str
     times: int = 1
     status: tuple[str, ...] = ()
-    runs: tuple[str, ...] = ()
+    runs: tuple[Seen, ...] = ()
     options: tuple[Option, ...] = ()
     reveal: str = ""
 
@@ -90,7 +99,10 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """`setup`: the fields in which the request to try live differs from the page's first one; None: nothing to try."""
+    """setup: the fields in which the request to try live differs from the page's first one; None: nothing to try.
+
+    live: what to look for in it, in a sentence; empty: what it sets is listed. pace: that of the run; None: as it is.
+    """
 
     name: str
     title: str
@@ -100,6 +112,8 @@ class Lesson:
     teacher: tuple[Paragraph, ...]
     setup: Mapping[str, Any] | None
     screens: tuple[Screen, ...]
+    live: str = ""
+    pace: str | None = None
 
     def runs(self) -> list[str]:
         """The recorded runs that it uses, each once."""
@@ -163,14 +177,16 @@ def _is_in(pin: Pin, run: str | None) -> bool:
 def _runs_of(screen: Screen) -> list[str]:
     show, law, task = screen.show, screen.law, screen.task
     named = [*((show.run,) if show and show.run else ()), *((show.compare or ()) if show else ())]
-    return [*named, *([law.run] if law else ()), *(task.done.runs if task else ())]
+    return [*named, *([law.run] if law else ()), *(seen.run for seen in (task.done.runs if task else ()))]
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def _lesson(part: Part, runs: Collection[str]) -> Lesson:
-    given = part.parts(("name", "title", "minutes", "misconception", "question", "teacher", "setup", "screens"))
+    given = part.parts(
+        ("name", "title", "minutes", "misconception", "question", "teacher", "setup", "screens"), ("live", "pace")
+    )
     return Lesson(
         name=given["name"].matched(NAME, "small letters, digits and dashes"),
         title=given["title"].text(),
@@ -180,6 +196,8 @@ def _lesson(part: Part, runs: Collection[str]) -> Lesson:
         teacher=_note(given["teacher"]),
         setup=_setup(given["setup"]),
         screens=tuple(_screen(screen, runs) for screen in given["screens"].entries(1, MOST_SCREENS)),
+        live=given["live"].text(TEXT) if "live" in given else "",
+        pace=given["pace"].one_of(PACES) if "pace" in given else None,
     )
 
 
@@ -266,8 +284,16 @@ def _pinned(part: Part, runs: Collection[str]) -> Done:
 
 def _seen(part: Part, runs: Collection[str]) -> Done:
     given = part.parts(("kind", "runs"))
-    named = tuple(each.one_of(runs) for each in given["runs"].entries(1, 4))
-    return Done("see", runs=tuple(dict.fromkeys(named)))
+    seen = [_run_seen(each, runs) for each in given["runs"].entries(1, 4)]
+    return Done("see", runs=tuple({each.run: each for each in reversed(seen)}.values())[::-1])
+
+
+def _run_seen(part: Part, runs: Collection[str]) -> Seen:
+    """The name of a run, or its name with the words of its button."""
+    if isinstance(part.value, str):
+        return Seen(part.one_of(runs))
+    given = part.parts(("run", "words"))
+    return Seen(given["run"].one_of(runs), given["words"].text())
 
 
 def _choice(part: Part, runs: Collection[str]) -> Done:

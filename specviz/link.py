@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 from specviz.errors import SpecvizError
 from specviz.request import Request
@@ -24,6 +25,7 @@ MAX_CHARACTERS = 12_000
 MAX_BYTES = 1 << 20
 MOST_COUNTED = 1_000_000
 _LETTERS = re.compile(r"[A-Za-z0-9_-]+")
+_BEHIND = re.compile(r"[^A-Za-z0-9_-]+\Z")
 _REF = re.compile(r"[a-z0-9]{1,12}")
 _DIGEST = re.compile(r"[0-9a-f]{12}")
 _PUBLIC = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
@@ -68,8 +70,9 @@ def encode(link: Link) -> str:
 
 
 def decode(text: object) -> Link:
-    """The link that these letters spell, its request checked. Raises SpecvizError for anything else."""
-    told = _parsed(_unpacked(text))
+    """The link that these letters spell, its request checked, without what a program that passed it on has put behind
+    it. Raises SpecvizError for anything else."""
+    told = _parsed(_unpacked(_letters(text)))
     if told.get("version") != VERSION:
         raise SpecvizError(f"it must be of version {VERSION} (got {told.get('version')!r:.40})")
     if unknown := sorted(set(told) - {"version", "request", "selection", "num_tokens", "digest"}):
@@ -82,10 +85,19 @@ def decode(text: object) -> Link:
     return Link(request, _selection(told.get("selection")), *_told_of(told.get("num_tokens"), told.get("digest")))
 
 
-def _unpacked(text: object) -> bytes:
-    if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
-        size = f"{len(text):,}" if isinstance(text, str) else "none"
-        raise SpecvizError(f"it must have at most {MAX_CHARACTERS:,} characters (got {size})")
+def _letters(text: object) -> str:
+    """The letters of a link as they were written: some programs spell "-" as "%2D", or add a dot, a bracket, a line."""
+    if not isinstance(text, str):
+        raise SpecvizError(f"it must have at most {MAX_CHARACTERS:,} characters (got none)")
+    if len(text) > 3 * MAX_CHARACTERS:
+        raise SpecvizError(f"it must have at most {MAX_CHARACTERS:,} characters (got {len(text):,})")
+    letters = _BEHIND.sub("", unquote(text).lstrip())
+    if len(letters) > MAX_CHARACTERS:
+        raise SpecvizError(f"it must have at most {MAX_CHARACTERS:,} characters (got {len(letters):,})")
+    return letters
+
+
+def _unpacked(text: str) -> bytes:
     if not _LETTERS.fullmatch(text) or len(text) % 4 == 1:
         raise SpecvizError(_NOT_WHOLE)
     unpacking = zlib.decompressobj()

@@ -10,7 +10,8 @@ import html
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specviz.trace import Trace, load_trace
+from specviz.exports import named_trace
+from specviz.trace import Trace
 from specviz.views.stage_file import stage_page
 
 LEAST_HEIGHT, MOST_HEIGHT = 200, 5_000
@@ -31,12 +32,12 @@ class Shown:
         return FRAME.format(page=html.escape(self.page), height=self.height)
 
 
-def show(trace: Trace | str | Path, *, height: int = 720, charts: bool = False) -> Shown:
-    """The stage of a trace, or of the trace in a file. height: of the frame in pixels; charts: about 2 MB more.
+def show(trace: Trace | str | Path, *, height: int = 820, charts: bool = False) -> Shown:
+    """The stage of a trace, of the trace in a file, or of a recorded run that comes with specviz, by its name.
 
-    Raises TraceError for a file that is no trace, ValueError for a height out of range.
+    height: of the frame in pixels; charts: about 2 MB more. Raises SpecvizError for a file that is no trace and a name
+    that is not known, ValueError for anything else and for a height out of range.
     """
     if not LEAST_HEIGHT <= height <= MOST_HEIGHT:
         raise ValueError(f"height must be {LEAST_HEIGHT} to {MOST_HEIGHT} pixels (got {height})")
-    held = trace if isinstance(trace, Trace) else load_trace(trace)
-    return Shown(stage_page(held, charts=charts), int(height))
+    return Shown(stage_page(named_trace(trace), charts=charts), int(height))

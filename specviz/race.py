@@ -69,19 +69,22 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one model gives both tokens at the place where the texts part: logits, and odds at temperature 1."""
+    """What one model gives both tokens at the place where the texts part: logits, and odds at temperature 1. best: the
+    highest logit there, of whatever token."""
 
     role: str  # "target" | "draft"
     name: str
     logits: tuple[float, float]
     odds: tuple[float, float]
+    best: float
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where the texts of a heat part. place: tokens before it. is_tie: both tokens are the target's favourite there, as
-    far as its number format can tell."""
+    """Where the texts of a heat part. heat: which of the race's. place: tokens before it. is_tie: both tokens are the
+    target's favourite there, as far as its number format can tell."""
 
+    heat: int
     title: str
     place: int
     left: EmittedToken
@@ -157,17 +160,17 @@ def _named(side: Side) -> Iterator[None]:
 
 def _first_difference(heats: Sequence[Heat], casts: Sequence[Cast]) -> Difference | None:
     """The first heat whose texts part, with what the models say there."""
-    heat = next((heat for heat in heats if heat.parted is not None), None)
-    if heat is None:
+    number = next((number for number, heat in enumerate(heats) if heat.parted is not None), None)
+    if number is None:
         return None
-    place = heat.parted
+    heat, place = heats[number], heats[number].parted
     one, other = heat.left.tokens[place], heat.right.tokens[place]
     before = [token.id for token in heat.left.tokens[:place]]
     text = Text([token.id for token in heat.left.header.prompt.tokens], [*before, one.id])
     readings = tuple(_readings(text, (one.id, other.id), casts))
-    gap = abs(readings[0].logits[0] - readings[0].logits[1])
     tie = TIE.get(casts[0].target.info.dtype or "", TIE_OF_HALVES)
-    return Difference(heat.title, place, one, other, readings, gap <= tie)
+    is_tie = readings[0].best - min(readings[0].logits) <= tie
+    return Difference(number, heat.title, place, one, other, readings, is_tie)
 
 
 def _readings(text: Text, tokens: tuple[int, int], casts: Sequence[Cast]) -> Iterator[Reading]:
@@ -184,4 +187,5 @@ def _readings(text: Text, tokens: tuple[int, int], casts: Sequence[Cast]) -> Ite
 def _reading(role: str, model: LoadedModel, logits: Tensor, tokens: tuple[int, int]) -> Reading:
     row = logits.cpu().double()  # [V]
     odds = row.softmax(-1)
-    return Reading(role, model.name, *(tuple(float(each[token]) for token in tokens) for each in (row, odds)))
+    pairs = (tuple(float(each[token]) for token in tokens) for each in (row, odds))
+    return Reading(role, model.name, *pairs, float(row.max()))

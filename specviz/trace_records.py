@@ -213,6 +213,11 @@ class Timing(Record):
     total_ms: Number
     extra: Extra = field(default_factory=dict)
 
+    @property
+    def working_ms(self) -> float:
+        """Time without the waiting that a slower pace adds."""
+        return max(0.0, self.total_ms - self.wait_ms)
+
 
 @record
 class Step(Record):

@@ -18,6 +18,9 @@ from specviz.cli import main
 from specviz.frames import STEP_COLUMNS, TOKEN_COLUMNS
 from specviz.shipped import shipped_trace
 from specviz.trace import Trace, load_trace, read_trace
+from specviz.ui.registry import View
+from specviz.views.feed import CUT_OFF, SO_FAR, Feed
+from specviz.views.stage_file import stage_page
 
 ROOT = Path(__file__).parent.parent
 EVIL = ["=cmd|' /C calc'!A1", "+1+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1"]
@@ -115,7 +118,7 @@ def client(served):
 FILES = {
     "/specviz/trace/{}": (".jsonl.gz", "application/gzip"),
     "/specviz/page/{}.html": (".html", "text/html; charset=utf-8"),
-    "/specviz/page/{}.html?charts=0": (".html", "text/html; charset=utf-8"),
+    "/specviz/page/{}.html?charts=0": ("-small.html", "text/html; charset=utf-8"),
     "/specviz/tokens/{}.csv": ("-tokens.csv", "text/csv; charset=utf-8"),
     "/specviz/steps/{}.csv": ("-steps.csv", "text/csv; charset=utf-8"),
 }
@@ -145,6 +148,43 @@ def test_what_is_saved_is_what_the_trace_holds(client, served):
     assert 'id="sv-plotly"' not in client.get(f"/specviz/page/{view.id}.html?charts=0").text
 
 
+def test_a_page_that_is_made_from_the_views_feed_is_the_page_of_its_trace(client, served, monkeypatch):
+    trace = traces.tree()
+    view = served.page.registry.keep(trace)
+    expected = stage_page(trace, charts=False)
+    monkeypatch.setattr(Feed, "from_trace", lambda *arguments, **options: pytest.fail("made again"))
+    assert client.get(f"/specviz/page/{view.id}.html?charts=0").text == expected
+    assert view.id not in expected
+
+
+def test_a_run_of_ones_own_is_a_recording_in_its_page(client, served):
+    trace, feed = traces.chain(), Feed("live")
+    for event in trace.events():
+        feed.add(event)
+    feed.measured({"baseline_tokens_per_s": 10.0, "tokens_per_s": 20.0, "speedup": 2.0, "note": "measured again"})
+    view = served.page.registry.show(View("live", feed, trace), None)
+    assert client.get(f"/specviz/page/{view.id}.html?charts=0").text == stage_page(trace, charts=False)
+
+
+def test_the_place_that_is_asked_for_is_pinned_in_the_page(client, served):
+    view = served.page.registry.keep(traces.chain())
+    answer = client.get(f"/specviz/page/{view.id}.html?charts=0&step=1&ref=2")
+    assert answer.text == stage_page(traces.chain(), charts=False, selection=(1, "2"))
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["step=1", "ref=2", "step=&ref=", "step=-1&ref=0", "step=1e1&ref=0", "step=7&ref=0", "step=1&ref=9",
+     "step=\u0661&ref=0", "step=99999999&ref=0", "step=1&ref=%3Cscript%3E", "step=1&ref=2%0A"],
+)  # fmt: skip
+def test_a_place_that_is_not_in_the_run_is_refused_in_words(client, served, place):
+    view = served.page.registry.keep(traces.chain())
+    answer = client.get(f"/specviz/page/{view.id}.html?charts=0&{place}")
+    assert answer.status_code == 400
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert "must name" in answer.text
+
+
 @pytest.mark.parametrize("path", FILES)
 def test_an_unknown_run_and_one_that_has_not_begun_give_words(client, served, path):
     missing = client.get(path.format("0" * 32))
@@ -160,6 +200,44 @@ def test_a_run_that_goes_on_gives_what_there_is(client, served, path):
     assert client.get(path.format(view.id)).status_code == 200
     table = rows(client.get(f"/specviz/steps/{view.id}.csv").text)
     assert [line["step"] for line in table] == ["0", "1"]
+
+
+def test_what_grows_while_its_file_is_made_is_not_in_it(client, served, monkeypatch):
+    header, models, first, second, *_ = traces.chain().events()
+    view = served.page.registry.keep(Trace([header, models, first]))
+    make = exports.steps_csv
+
+    def grown(trace):
+        view.trace.append(second)
+        return make(trace)
+
+    monkeypatch.setattr(exports, "steps_csv", grown)
+    assert [line["step"] for line in rows(client.get(f"/specviz/steps/{view.id}.csv").text)] == ["0"]
+    assert len(view.trace.steps) == 2
+
+
+def test_the_page_of_a_run_that_goes_on_says_so_and_that_of_a_cut_file_too(client, served):
+    registry = served.page.registry
+    kept = list(traces.chain().events())[:4]
+    live = Feed("live")
+    for event in kept:
+        live.add(event)
+    going_on = registry.show(View("going-on", live, Trace(kept), run=Going()), None)
+    cut = registry.keep(Trace(kept))
+    whole = registry.keep(traces.chain())
+    pages = [client.get(f"/specviz/page/{view.id}.html?charts=0").text for view in (going_on, cut, whole)]
+    assert pages[0] == stage_page(Trace(kept), charts=False, going_on=True)
+    words = (SO_FAR.capitalize(), CUT_OFF.capitalize())
+    assert [[said in page for said in words] for page in pages] == [[True, False], [False, True], [False, False]]
+
+
+class Going:
+    """What a view asks of a run that is not over."""
+
+    state = "running"
+
+    def stop(self) -> bool:
+        return True
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------
@@ -179,6 +257,7 @@ def export(capsys):
 def test_every_output_is_written(export, tmp_path):
     trace = traces.halves()
     trace.save(tmp_path / "run.jsonl")
+    (tmp_path / "out").mkdir()
     wanted = {name: tmp_path / "out" / name for name in ("page.html", "t.csv", "s.csv", "again.jsonl.gz")}
     html, tokens, steps, lines = wanted.values()
     outputs = ("--html", html, "--no-charts", "--tokens", tokens, "--steps", steps, "--jsonl", lines)
@@ -202,23 +281,55 @@ def test_a_recorded_run_is_exported_by_its_name_and_packed_by_the_name_of_the_fi
     ("arguments", "words"),
     [
         (["first-visit"], "say what to write: at least one of --html"),
-        (["nowhere", "--html", "{}/a"], "FILE must be a trace, or one of the recorded runs first-visit, "),
+        (["nowhere", "--html", "{}/a"], "a trace must be a file, or one of the recorded runs first-visit, "),
         (["first-visit", "--no-charts", "--steps", "{}/a"], "--no-charts is about the page"),
         (["first-visit", "--html", "{}/a", "--steps", "{}/b/../a"], "must be different files"),
         (["{}/run.jsonl", "--html", "{}/run.jsonl"], "must be different files"),
         (["{}", "--html", "{}/a"], "cannot be opened"),
         (["{}/bad.jsonl", "--html", "{}/a"], "line 1"),
-        (["first-visit", "--steps", "{}/run.jsonl/a"], "could not be written"),
+        (["first-visit", "--steps", "{}/run.jsonl/a"], "OUT must lie in a folder that is there"),
+        (["first-visit", "--steps", "{}/none/of/these/a"], "OUT must lie in a folder that is there"),
+        (["first-visit", "--html", "{}/dir/"], "OUT must name a file"),
+        (["first-visit", "--html", "{}"], "OUT must name a file"),
+        (["first-visit", "--html", "-"], "OUT must name a file (got '-')"),
+        (["first-visit", "--html", ""], "OUT must name a file (got '')"),
+        (["--lessons", "{}/none/lessons.html"], "OUT must lie in a folder that is there"),
+        (["--lessons", "-"], "OUT must name a file"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_written(export, tmp_path, arguments, words):
     traces.chain().save(tmp_path / "run.jsonl")
     (tmp_path / "bad.jsonl").write_text('{"event": "header"}\n')
+    (tmp_path / "b").mkdir()
     before = sorted(tmp_path.iterdir())
     status, said, wrong = export(*(argument.format(tmp_path) for argument in arguments))
     assert (status, said) == (2, "")
     assert words in wrong
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_where_nothing_can_be_written_is_said(export, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.replace", refused)
+    status, said, wrong = export("first-visit", "--steps", tmp_path / "s.csv")
+    assert (status, said) == (2, "")
+    assert "s.csv could not be written: No space left" in wrong
+
+
+def refused(*_):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_file_that_was_cut_off_is_exported_and_named_so(export, tmp_path):
+    traces.long(40).save(tmp_path / "whole.jsonl.gz")
+    packed = (tmp_path / "whole.jsonl.gz").read_bytes()
+    (tmp_path / "cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    outputs = ("--html", tmp_path / "page.html", "--no-charts", "--jsonl", tmp_path / "again.jsonl")
+    status, said, wrong = export(tmp_path / "cut.jsonl.gz", *outputs)
+    assert (status, len(said.splitlines())) == (0, 2)
+    assert wrong.startswith("specviz: FILE holds no end: the recording ends before the run does")
+    assert CUT_OFF.capitalize() in (tmp_path / "page.html").read_text("utf-8")
+    assert 0 < len(load_trace(tmp_path / "again.jsonl").steps) < 40
+    assert export(tmp_path / "whole.jsonl.gz", *outputs)[2] == ""
 
 
 def test_exporting_loads_no_torch(tmp_path):

@@ -12,7 +12,7 @@ import traces
 from runs import REQUEST, make_steps
 
 from specviz.errors import SpecvizError
-from specviz.game import METHOD, MOST_TOKENS, MOST_TYPED, Game, typed_ids
+from specviz.game import METHOD, MOST_TOKENS, MOST_TYPED, Ending, Game, Refused, typed_ids
 from specviz.models import Library
 from specviz.request import Request
 from specviz.session import Run, Workbench
@@ -22,6 +22,7 @@ from specviz.ui.playing import DRAFT, ON_STAGE, PREDICT, Playing
 from specviz.ui.registry import Registry
 from specviz.ui.reports import Look, Place
 from specviz.views.feed import Feed
+from specviz.views.turns import turns_block
 
 WORDS = ("the small dog", "said hello", ", and", "the fox said", "hello")
 NOTHING = Look(Place(), None)
@@ -127,7 +128,7 @@ BAD = {
 def test_what_cannot_be_judged_is_refused_in_words_and_changes_nothing(named_models, words, why):
     game = played(named_models, WORDS[:1])
     before = traces.lines_of(game.trace)
-    with pytest.raises(SpecvizError, match=why):
+    with pytest.raises(Refused, match=why):
         game.turn(words, named_models)
     assert traces.lines_of(game.trace) == before
     assert len(game.rivals) == 1
@@ -164,6 +165,40 @@ def test_a_game_ends_at_its_length_and_then_takes_no_turn(named_models):
     assert MOST_TOKENS <= len(game.trace.tokens) <= MOST_TOKENS + 2
     with pytest.raises(SpecvizError, match="begin a new game"):
         game.turn("the", named_models)
+
+
+def test_a_person_may_end_a_game(named_models):
+    with pytest.raises(SpecvizError, match="no turn yet"):
+        Game(REQUEST).finish()
+    game = played(named_models, WORDS[:2])
+    game.finish()
+    assert (game.trace.footer.reason, len(game.trace.steps)) == ("stopped", 2)
+    assert traces.read_events(traces.events_of(game.trace)) == game.trace
+    for again in (game.finish, lambda: game.turn("the", named_models)):
+        with pytest.raises(SpecvizError, match="begin a new game"):
+            again()
+
+
+def test_where_a_text_ends_in_a_letter_the_target_tells_whether_its_word_goes_on():
+    library, told = Library(allow_any=False), set()
+    target = library.load("fable-target")
+    letters = torch.tensor([bytes(target.text.bytes_of(token)[:1]).isalnum() for token in range(target.text.num_ids)])
+    prompt = "One day, a little fox named"
+    for seed in range(6):
+        game = Game(Request(prompt=prompt, target="fable-target", seed=seed))
+        game.turn("Tim", library)
+        ids = ids_before(game, 1)
+        text = b"".join(map(target.text.bytes_of, ids)).decode()
+        if game.ending is None:
+            assert not text[-1].isalnum()
+            continue
+        with torch.inference_mode():
+            odds = target.model(torch.tensor([ids])).logits[0, -1].softmax(-1)[: len(letters)]
+        assert text.endswith(game.ending.letters)
+        assert not text[: -len(game.ending.letters)][-1:].isalnum()
+        assert game.ending.goes_on == (odds[letters].sum() > 0.5)
+        told.add(game.ending.goes_on)
+    assert True in told
 
 
 def test_between_two_turns_no_model_is_held(folder):
@@ -204,7 +239,7 @@ def block_of(props):
 def test_turn_by_turn_the_page_keeps_one_game_that_can_be_saved(page):
     sections, registry = page
     block = block_of(sections[DRAFT].begin(NOTHING))
-    assert (block["game"], block["feed"], block["tiles"]) == ("", None, [])
+    assert (block["game"], block["tiles"], block["can_finish"]) == ("", [], False)
     first = block_of(press(sections[DRAFT], "turn", words="the fox", joined="no", game="", **block["setup"]))
     second = block_of(press(sections[DRAFT], "turn", words="said", joined="no", game=first["game"], **block["setup"]))
     assert second["game"] == first["game"]
@@ -215,6 +250,42 @@ def test_turn_by_turn_the_page_keeps_one_game_that_can_be_saved(page):
     assert "in 2 turns" in second["tiles"][0][1]
 
 
+def test_refused_words_come_back_to_be_mended_and_the_text_stays_as_it_was(page):
+    section = page[0][DRAFT]
+    setup = block_of(section.begin(NOTHING))["setup"]
+    before = press(section, "turn", words="", game="", **setup)
+    assert (block_of(before)["game"], len(before["blocks"])) == ("", 1)  # no game is kept for it
+    shown = press(section, "turn", words="the fox", game="", **setup)
+    game, words = block_of(shown)["game"], "fox " * 30
+    refused = press(section, "turn", words=words, game=game, **setup)
+    block = block_of(refused)
+    assert (block["game"], block["typed"]) == (game, words)
+    assert block["problem"].startswith(f"Your words must be at most {MOST_TYPED} tokens (got ")
+    assert block["problem"].count(" | ") == MOST_TYPED  # so many pieces, and the rest as one
+    assert refused["blocks"][1] == shown["blocks"][1]  # the stage stays where it is
+    assert block_of(press(section, "turn", words="\ud800x", game=game, **setup))["typed"] == "?x"
+    assert block_of(press(section, "turn", words="said", game=game, **setup))["problem"] == ""
+
+
+def test_a_game_is_finished_from_the_page(page):
+    section = page[0][DRAFT]
+    setup = block_of(section.begin(NOTHING))["setup"]
+    game = block_of(press(section, "turn", words="the fox", game="", **setup))["game"]
+    block = block_of(press(section, "finish", game=game, **setup))
+    assert block["end"].startswith("You finished here.")
+    assert len(block["tiles"]) == 3
+    with pytest.raises(SpecvizError, match="no longer kept"):
+        press(section, "finish", game="nobody", **setup)
+
+
+@pytest.mark.parametrize(("letters", "goes_on"), [("R", True), ("they", False), ("<img>\u202e", True)])
+def test_the_choice_at_a_letter_is_the_likelier_one_and_names_the_letters(letters, goes_on):
+    made = turns_block("", {}, Trace(), [], prompt="", rival=None, most=9, ending=Ending(letters, goes_on))["join"]
+    assert (made["is_on"], made["letters"].startswith(letters[:4])) == (goes_on, True)
+    assert "\u202e" not in "".join(made["words"])
+    assert ("beginning of a word" in made["words"][2]) == goes_on
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -222,7 +293,6 @@ def test_turn_by_turn_the_page_keeps_one_game_that_can_be_saved(page):
         ({"prompt": "elsewhere"}, "prompt must be one of"),
         ({"temperature": "0.7"}, "temperature must be one of"),
         ({"seed": "-1"}, "seed must be a whole number"),
-        ({"words": ""}, "type at least one word"),
     ],
 )
 def test_what_comes_from_elsewhere_is_refused_by_name(page, changes, why):

@@ -13,7 +13,7 @@ import pytest
 
 from specviz.lessons import lessons
 from specviz.measures import count, metrics
-from specviz.shipped import shipped_trace
+from specviz.shipped import shipped, shipped_trace
 from specviz.views.inspector import looks
 from specviz.views.laws import law_block
 from specviz.views.sentences import label, named, percent
@@ -140,9 +140,7 @@ def of_why_slow():
     assert "little fox named Rusty" in trace(run).header.prompt.text
     return [
         f"It has written {n} tokens",
-        f"for these {n} tokens?",
-        f"{calls(run)} times: once for every token",
-        f"{calls(run)} times. Each token",
+        f"here {calls(run)} passes for {n} tokens",
         f"{len(trace(run).steps)} steps for {n} tokens",
         "a pass over 1 token took 3.21 ms, over 5 tokens 4.15 ms, over 33 tokens 6.30 ms",
         f"33 times the tokens took only {twice(3.21, 6.30)} the time",
@@ -217,7 +215,7 @@ def of_residual():
     return [
         f"adds up to {share(at.overlap)}: so much",
         f"The other {share(left)} are owed",
-        f"decided makes up {share(decided[4])} of them, went {share(went[4])}, and saw nothing",
+        f"decided makes up about {10 * decided[4]:.0f} in 10 of them, went {share(went[4])}, and saw nothing",
         f"saw comes out {share(wrong[' saw'])} of the time instead of {share(saw.p)}, and decided "
         f"{share(wrong[' decided'])} instead of {share(decided[2])}",
         f"Both keep it {share(saw.accept_prob)} of the time",
@@ -235,6 +233,8 @@ def of_choosing_k():
     none, ignored = speed("one-by-one"), counters("k-8").statuses["ignored"]
     readme("| measured speedup | 1.11x | 1.22x | 1.16x | 1.11x | 0.63x |")
     readme("| K | 1 | 2 | 3 | 4 | 8 |")
+    readme("one story prompt, 64 tokens, T = 1, speed against `none`, medians of three")
+    ratios = [numbers(run)["tokens_per_s"] / numbers("one-by-one")["tokens_per_s"] for run in ("k-1", "k-8")]
     return [
         f"K 1 made {one} tokens per second, K 4 {four} and K 8 {eight}. Without any draft it made {none}.",
         f"{per_call('k-1')} with K 1, {per_call('first-visit')} with K 4, {per_call('k-8')} with K 8",
@@ -243,8 +243,10 @@ def of_choosing_k():
         f"{', '.join(str(calls(run, 'draft')) for run in runs)}",
         f"The passes of the draft: {', '.join(str(calls(run, 'draft')) for run in runs)}.",
         f"there were {ignored} drafted tokens that nobody judged",
-        f"{one} beside {four} may be chance; {eight} beside {none} hardly",
+        f"{one}, {four} and {eight} may differ by chance",
         "1.11x as fast with K 1, 1.22x with K 2, 1.16x with K 3, 1.11x with K 4, and 0.63x with K 8. Best was K 2.",
+        "each number the middle one of three runs",
+        "one each, come out at {:.1f}x with K 1 and {:.1f}x with K 8.".format(*ratios),
     ]
 
 
@@ -321,7 +323,7 @@ def of_no_draft_model():
     assert judged_by(first)[1:] == (["looked"], ["the"])
     assert trace("prompt-lookup").header.prompt.text.count("The cat sat on the mat and") == 2
     assert [each.status for each in eleventh.draft] == ["accepted"] * 4
-    layers = trace("early-exit").steps[0].evidence
+    layers = trace("early-exit").steps[1].evidence
     repeats, stories = repeats_and_stories()
     return [
         f"in step 11 {drafted('prompt-lookup', 10)} were proposed, and all {len(eleventh.draft)} kept",
@@ -336,11 +338,11 @@ def of_no_draft_model():
 
 
 def of_trees_and_heads():
-    step, eagle = trace("tree").steps[0], trace("eagle").steps[1]
+    step, eagle = trace("tree").steps[0], trace("eagle").steps[4]
     roots = [each for each in step.draft if each.parent == -1]
     assert [(named(each), each.status) for each in roots] == [("she", "rejected"), ("R", "accepted"), ("F", "ignored")]
     tried = [each for each in eagle.draft if each.parent == -1 and each.is_judged]
-    assert [named(each) for each in tried] == ["had", "went", "wanted", "saw"]
+    assert [named(each) for each in tried] == ["he", "the", "it", "his"]
     assert [each.status for each in tried] == ["rejected"] * 3 + ["accepted"]
     assert {each.q for each in eagle.draft} == {None}
     deepest = max(each.depth for one in trace("tree").steps for each in one.draft)
@@ -391,7 +393,7 @@ def paragraphs(name):
 def lines(name):
     """All else that a person reads."""
     lesson = lessons()[name]
-    found = [lesson.title, lesson.misconception, lesson.question]
+    found = [lesson.title, lesson.misconception, lesson.question, lesson.live]
     for screen in lesson.screens:
         found.append(screen.title)
         if screen.task:
@@ -485,6 +487,23 @@ def test_every_screen_has_a_run_and_every_pin_something_to_show(name):
         if screen.law:
             law = screen.law
             assert law_block(trace(law.run), law.pin.step, law.pin.ref, law.rules)["rows"]
+
+
+@each
+def test_what_is_tried_live_changes_something_and_says_what_to_look_for(name):
+    lesson, first = lessons()[name], trace("first-visit").header.request
+    assert (lesson.setup is None) == (lesson.live == "")
+    if lesson.setup is not None:
+        assert any(first[field] != value for field, value in lesson.setup.items())
+        assert re.search(r"speed|Measure|pace", lesson.live) is None or lesson.pace == "full"
+
+
+def test_a_button_names_a_run_as_the_text_around_it_does():
+    for name, words in {"choosing-k": ["", "K 4", ""], "temperature": ["", "Temperature 1", ""]}.items():
+        [seen] = [screen.task.done.runs for screen in screens(name) if screen.task and screen.task.done.kind == "see"]
+        assert [each.words for each in seen] == words
+        shown = [each.words or shipped()[each.run].title for each in seen]
+        assert len({re.sub(r"[\d.]+", "", each) for each in shown}) == 1  # of one kind
 
 
 @each

@@ -2,13 +2,15 @@
 
 import json
 import re
+from dataclasses import replace
 
 import gradio as gr
 import pytest
 from lesson_texts import HOSTILE, PIN, hostile_lesson, lesson, other_lesson, screen, stage_lesson, task, taught
 
+from specviz import controls
 from specviz.errors import SpecvizError
-from specviz.lessons import lessons, read_lesson
+from specviz.lessons import PACES, lessons, read_lesson
 from specviz.request import Request
 from specviz.shipped import shipped, shipped_trace
 from specviz.ui.lessons import live_request
@@ -48,6 +50,23 @@ def test_a_lesson_is_read_as_it_stands():
 
 def test_the_runs_of_a_lesson_are_named_once_each():
     assert read(other_lesson()).runs() == ["first-visit", "k-1", "sum", "eagle", "broken-residual"]
+
+
+def test_a_run_of_a_task_may_have_words_of_its_own(tmp_path):
+    done = {"kind": "see", "runs": [{"run": "first-visit", "words": "K 4"}, "k-8", {"run": "k-8", "words": "again"}]}
+    own = lesson("own", screens=[screen(task=task(done))])
+    assert [(seen.run, seen.words) for seen in read(own).screens[0].task.done.runs] == [
+        ("first-visit", "K 4"),
+        ("k-8", ""),
+    ]
+    assert read(own).runs() == ["first-visit", "k-8"]
+    with taught(tmp_path, own):
+        runs = view.lesson_props("own")["screens"][0]["task"]["runs"]
+    assert [(run["run"], run["title"]) for run in runs] == [("first-visit", "K 4"), ("k-8", RUNS["k-8"].title)]
+
+
+def test_a_pace_is_one_that_a_run_can_have():
+    assert tuple(controls.PACES) == PACES
 
 
 @pytest.mark.parametrize(
@@ -110,6 +129,11 @@ def test_the_runs_of_a_lesson_are_named_once_each():
         (with_done(kind="pin", status=["kept"]), "done: status[1] must be one of accepted, rejected"),
         (with_done(kind="pin"), "done must have the field 'status'"),
         (with_done(kind="see", runs=["nothing"]), "done: runs[1] must be one of"),
+        (with_done(kind="see", runs=[{"run": "nothing", "words": "K"}]), "done: runs[1]: run must be one of"),
+        (with_done(kind="see", runs=[{"run": "sum"}]), "done: runs[1] must have the field 'words'"),
+        (with_done(kind="see", runs=[{"run": "sum", "words": LONG}]), "runs[1]: words must be a text of 1 to 160"),
+        (lesson(live=""), "live must be a text of 1 to 800 characters"),
+        (lesson(pace="fast"), "pace must be one of slow, reading, full (got 'fast')"),
         (with_done(kind="guess", options=["One"], reveal="r"), "done: options must be a list of 2 to 6 values"),
         (
             with_done(kind="choose", options=[{"words": "a", "right": False, "why": "b"}] * 2),
@@ -195,6 +219,13 @@ def test_the_plan_in_a_file_offers_nothing_that_needs_a_server(tmp_path):
     assert "needs specviz itself" in away["entries"][-1]["words"]
 
 
+def test_the_plan_in_a_file_says_nothing_that_is_not_so_there(tmp_path):
+    with taught(tmp_path, lesson()):
+        here, away = (json.dumps(view.plan(has_server=each)) for each in (True, False))
+    assert ("save the one file below" in here, "two games" in here) == (True, True)
+    assert ("below" in away, "two games" in away, "hand out this file" in away) == (False, False, True)
+
+
 def test_no_lessons_are_no_error_but_a_word(tmp_path):
     with taught(tmp_path):
         assert view.plan()["blocks"] == [{"kind": "words", "words": view.NONE_YET, "small": False}]
@@ -211,6 +242,11 @@ def test_a_lesson_for_the_panel_has_everything_in_words(tmp_path):
     assert second["screens"][0]["law"]["kind"] == "bars" or "blocks" in second["screens"][0]["law"]
     assert [run["run"] for run in second["screens"][1]["task"]["runs"]] == ["k-1", "sum"]
     assert [run["run"] for run in second["screens"][3]["compare"]["runs"]] == ["first-visit", "broken-residual"]
+
+
+def test_what_is_tried_live_may_have_a_sentence_of_its_own(tmp_path):
+    with taught(tmp_path, lesson("said", live="Watch the lanes."), lesson("none", live="Nothing.", setup=None)):
+        assert [view.lesson_props(name)["live"] for name in ("said", "none")] == ["Watch the lanes.", ""]
 
 
 def test_every_lesson_that_comes_with_specviz_makes_its_panel():
@@ -283,6 +319,18 @@ def test_whoever_asks_for_no_lesson_is_told_so(frame, data):
     from specviz.ui.lessons import GONE, _asked
 
     assert _asked(frame)(data) == {"refusal": GONE}
+
+
+def test_a_setup_sets_the_pace_only_where_the_lesson_has_one(frame, tmp_path):
+    from specviz.ui.form import Form
+    from specviz.ui.lessons import _filling
+
+    frame = replace(frame, form=Form(("k", "pace")))
+    with taught(tmp_path, lesson("quick", pace="full"), lesson("as-it-is")):
+        filled = [_filling(frame)(Asked(name=name)) for name in ("quick", "as-it-is")]
+    assert [fields[0] for fields in filled] == [2, 2]
+    assert filled[0][1] == "full"
+    assert filled[1][1] != "full"
 
 
 def test_a_setup_that_cannot_be_run_here_says_why_and_the_lesson_is_there_all_the_same(frame, tmp_path):

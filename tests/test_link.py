@@ -114,11 +114,33 @@ def test_a_prompt_that_is_too_long_for_a_link_is_said():
 
 
 WHOLE = encode(Link(PLAIN))
+DASHED = next(link for seed in range(99) if "-" in (link := encode(Link(replace(PLAIN, seed=seed))))[1:-1])
+PASSED_ON = {
+    "a full stop": f"{DASHED}.",
+    "a bracket and a comma": f"{DASHED}),",
+    "a space": f"{DASHED}%20",
+    "a line end": f"{DASHED}%0A",
+    "a real line end": f" {DASHED}\r\n",
+    "typographic quotes": f"{DASHED}\u201d",
+    "a dash spelled out": DASHED.replace("-", "%2D"),
+    "all letters spelled out": "".join(f"%{ord(letter):02x}" for letter in DASHED),
+}
+
+
+@pytest.mark.parametrize("text", PASSED_ON.values(), ids=PASSED_ON)
+def test_what_programs_do_to_an_address_that_they_pass_on_leaves_the_link(text):
+    assert decode(text) == decode(DASHED)
+
+
 REFUSED = {
     "no text": (None, "at most"),
     "a number": (7, "at most"),
     "megabytes": ("A" * 3_000_000, "at most 12,000 characters .got 3,000,000"),
     "nothing": ("", "not whole"),
+    "nothing but what is put behind": (")." * 9, "not whole"),
+    "something in between": (f"{WHOLE[:9]}.{WHOLE[9:]}", "not whole"),
+    "spelled out and too long": ("%41" * 12_000, "not whole"),
+    "spelled out and longer": ("%41" * 12_001, "at most 12,000 characters .got 36,003"),
     "markup": ("<script>alert(1)</script>", "not whole"),
     "an impossible length": ("AAAAA", "not whole"),
     "noise": ("abcd" * 20, "not whole"),

@@ -91,6 +91,18 @@ def test_the_question_is_the_same_whichever_way_the_dart_fell():
     assert one["ask"] == two["ask"]
 
 
+def test_the_question_spells_both_odds_as_the_bars_do():
+    told = 0
+    for name in RUNS:
+        for place in places_of(shipped_trace(name)):
+            p, q = (place["ask"]["rows"][odds][0] for odds in ("p", "q"))
+            words = "".join(place["ask"]["title"])
+            told += p != q
+            if p != q and "without odds" not in words:
+                assert f" {q}, the target {p}. Kept or cut?" in words
+    assert told > 20
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_the_bets_are_those_of_the_likelier_side(name):
     trace = shipped_trace(name)

@@ -16,6 +16,7 @@ from specviz.race import Race, Side, Start, racing
 GREEDY = replace(REQUEST, temperature=0.0, max_new_tokens=12)
 ALONE = Side("A", replace(GREEDY, method="none"))
 NEAR = Side("B", GREEDY)
+ODD = Side("B", replace(GREEDY, draft="far", rule="ensemble"))
 STARTS = [Start("first", PROMPT), Start("second", "A small dog saw the fox and"), Start("third", "Hello said the dog")]
 
 
@@ -79,12 +80,11 @@ def test_a_race_that_shared_the_engine_says_so(bench):
 
 
 def test_the_first_difference_has_the_logits_of_both_models(bench):
-    odd = Side("B", replace(GREEDY, draft="far", rule="ensemble"))
-    result = raced(bench, ALONE, odd, starts=STARTS)
+    result = raced(bench, ALONE, ODD, starts=STARTS)
     found = result.difference
     heat = next(heat for heat in result.heats if heat.parted is not None)
     place = next(i for i, (a, b) in enumerate(zip(ids(heat.left), ids(heat.right), strict=False)) if a != b)
-    assert (found.title, found.place) == (heat.title, place)
+    assert (found.title, found.place, result.heats[found.heat]) == (heat.title, place, heat)
     assert (found.left.id, found.right.id) == (ids(heat.left)[place], ids(heat.right)[place])
     text = [token.id for token in heat.left.header.prompt.tokens] + ids(heat.left)[:place]
     for reading, name in zip(found.readings, ("big", "far"), strict=True):
@@ -92,6 +92,7 @@ def test_the_first_difference_has_the_logits_of_both_models(bench):
             row = bench.library.load(name).model(torch.tensor([text])).logits[0, -1].double().numpy()
         odds = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
         assert reading.logits == pytest.approx([row[found.left.id], row[found.right.id]], abs=1e-4)
+        assert reading.best == pytest.approx(row.max(), abs=1e-4)
         assert reading.odds == pytest.approx([odds[found.left.id], odds[found.right.id]], abs=1e-4)
     assert found.readings[0].logits[0] > found.readings[0].logits[1]
     assert not found.is_tie
@@ -99,7 +100,16 @@ def test_the_first_difference_has_the_logits_of_both_models(bench):
 
 def test_two_logits_that_are_closer_than_the_number_format_tells_are_a_tie(bench, monkeypatch):
     monkeypatch.setitem(race.TIE, "float32", 1e9)
-    assert raced(bench, ALONE, Side("B", replace(GREEDY, draft="far", rule="ensemble"))).difference.is_tie
+    assert raced(bench, ALONE, ODD).difference.is_tie
+
+
+def test_two_tokens_of_which_neither_is_the_favourite_are_no_tie(bench, monkeypatch):
+    own = race._reading
+    far = lambda *given: replace(own(*given), logits=(2.0, 2.0), best=3.0)  # noqa: E731
+    monkeypatch.setattr(race, "_reading", far)
+    assert not raced(bench, ALONE, ODD).difference.is_tie
+    monkeypatch.setitem(race.TIE, "float32", 1.0)
+    assert raced(bench, ALONE, ODD).difference.is_tie
 
 
 def test_above_temperature_0_no_difference_is_looked_for(bench):
@@ -125,7 +135,8 @@ def test_texts_part_at_the_first_token_of_another_id_or_spelling():
     assert parting(left, right) is None
     assert are_of_one_prompt(left, right)
     token = right.steps[1].emitted[0]
-    for other in (replace(token, text="other"), replace(token, id=token.id + 1)):
+    others = replace(token, text="other"), replace(token, id=token.id + 1), replace(token, bytes="ff")
+    for other in others:
         step = replace(right.steps[1], emitted=(other, *right.steps[1].emitted[1:]))
         changed = traces.chain()
         changed.steps[1] = step

@@ -10,6 +10,7 @@ from test_race_view import unpacked
 
 from specviz import session
 from specviz.errors import SpecvizError
+from specviz.rules import RULES
 from specviz.session import Workbench
 from specviz.trace import Models, Step, Trace
 from specviz.ui.racing import FIRST, Racing
@@ -127,7 +128,7 @@ def test_a_run_of_models_that_are_not_here_is_not_raced_but_said(page):
     page.show(of_a_stranger(traces.chain()))
     section = page.look()["race"]
     assert section["blocks"][0]["words"].startswith("The run on Explore cannot be raced here: ")
-    assert control(section, "right")["options"][0][0] == "as on Explore: Draft model, tiny-draft, K 4"
+    assert control(section, "right")["options"][0][0] == "the page's first setup: Draft model, tiny-draft, K 4"
 
 
 @pytest.mark.parametrize(
@@ -143,6 +144,60 @@ def test_a_run_of_models_that_are_not_here_is_not_raced_but_said(page):
 def test_values_from_outside_are_checked(page, wrong, words):
     with pytest.raises(SpecvizError, match=words):
         page.act("race", "race", **{**VALUES, **wrong})
+
+
+EQUAL = [("none", "none"), ("explore", "explore"), ("draft:tiny-draft", "explore")]
+
+
+@pytest.mark.parametrize(("left", "right"), EQUAL)
+def test_two_equal_setups_are_refused(page, left, right):
+    page.made()
+    with pytest.raises(SpecvizError, match="A and B are the same setup"):
+        page.act("race", "race", **{**VALUES, "left": left, "right": right})
+
+
+def test_a_lossy_rule_is_named_wherever_the_setup_is(page):
+    page.made(rule="ensemble")
+    lossy = f"lossy ({RULES['ensemble'].title})"
+    assert lossy in control(page.look()["race"], "left")["options"][0][0]
+    section = page.act("race", "race", **{**VALUES, "left": "explore", "right": "none"})
+    table = [each for each in section["blocks"] if each["kind"] == "table"][-1]
+    assert table["rows"][0][0].endswith(lossy)
+    assert f"A · Draft model, tiny-draft, K 4, {lossy} is lossy: its text is not the target's own." in "".join(
+        block(section, "verdict")["words"]
+    )
+
+
+def test_the_prompt_of_the_run_stands_above_the_buttons_whatever_the_form_holds(page):
+    page.made(prompt="The small fox")
+    section = page.look()["race"]
+    assert "“The small fox”" in "".join(section["lead"])
+    assert control(section, "left")["options"][0][0].startswith("as the run on Explore: ")
+
+
+@pytest.mark.parametrize(("most", "tokens", "low"), [(40, 40, 8), (5, 5, 5), (4096, 64, 8)])
+def test_as_many_tokens_as_the_server_allows_may_be_raced(page, monkeypatch, most, tokens, low):
+    monkeypatch.setenv("SPECVIZ_MAX_NEW_TOKENS", str(most))
+    field = control(page.look()["race"], "tokens")
+    assert (field["value"], field["low"], field["high"]) == (tokens, low, min(most, 256))
+    if most < 8:
+        section = page.act("race", "race", **{**VALUES, "tokens": str(most)})
+        assert block(section, "table")["rows"][0][3] == str(most)
+
+
+def test_a_stopped_race_leaves_what_it_has_found_and_no_bar(page):
+    page.made()
+    data = {"section": "race", "do": "race", "values": {**VALUES, "prompts": "3"}, "place": {"run": page.run}}
+    work = page.report.act("me", data)
+    seen = 0
+    for message in work:
+        blocks = json.loads(message)["sections"][-1]["blocks"]
+        seen += "table" in [each["kind"] for each in blocks]
+        if seen == 1:
+            page.report.halt("me")
+    assert [each["kind"] for each in blocks] == ["words", "verdict", "table"]
+    assert blocks[0]["words"].startswith("Stopped at: 4 of 8 runs")
+    assert len(blocks[2]["rows"]) == 1
 
 
 def test_a_run_without_a_draft_is_raced_against_one_with_it(page):
@@ -168,6 +223,45 @@ def test_runs_of_the_registry_are_shown_by_their_ids(page):
     assert texts == [page.registry.get(run).trace.text for run in (first, second)]
 
 
+def test_two_runs_of_one_prompt_are_told_by_what_differs(page):
+    first, second, other = page.made(k=2), page.made(k=5), page.made(prompt="The small fox")
+    section = page.act("two-runs", "show", left=first, right=second)
+    assert block(section, "duel")["titles"] == [
+        "A · Draft model · K 2", "B · Draft model · K 5",
+    ]  # fmt: skip
+    section = page.act("two-runs", "show", left=first, right=other)
+    names = [row[0] for row in block(section, "table")["rows"]]
+    assert "K 2 · temperature 1, “Once upon a time" in names[0]
+    assert names[1].endswith("“The small fox”")
+    section = page.act("two-runs", "show", left=first, right=first)
+    assert block(section, "duel")["titles"][0].startswith("A · Draft model · tiny-draft · K 2")
+
+
+def test_two_runs_that_stand_side_by_side_stay_when_another_is_made(page):
+    first, second = page.made(), page.made(seed=8)
+    page.look()
+    before = page.act("two-runs", "show", left=first, right=second)
+    third = page.made(seed=9)
+    section = page.look()["two-runs"]
+    assert section["blocks"] == before["blocks"]
+    assert {first, second, third} <= set(values_of(section, "left"))
+    assert [control(section, name)["value"] for name in ("left", "right")] == [first, second]
+
+
+def test_a_run_of_which_nothing_is_known_any_more_makes_room(page):
+    first = page.made()
+    page.act("two-runs", "show", left=first, right="shipped:hot")
+    page.registry._views.pop(first)
+    page.made(seed=9)
+    assert [each["kind"] for each in page.look()["two-runs"]["blocks"]] == ["words"]
+
+
+def test_two_runs_are_shown_while_others_have_the_engine(page):
+    mine = page.bench.engine.join()
+    assert block(page.act("two-runs", "show", left="shipped:first-visit", right="shipped:hot"), "duel")
+    page.bench.engine.leave(mine)
+
+
 @pytest.mark.parametrize("wrong", ["", "nobody", "shipped:nothing", "shipped:../../secret", "x" * 10_000])
 def test_a_run_that_is_not_known_is_refused_in_words(page, wrong):
     with pytest.raises(SpecvizError) as refusal:
@@ -179,5 +273,5 @@ def test_hostile_names_and_prompts_stay_words(page):
     hostile = traces.Builder(traces.HOSTILE).chain(4, 4).trace
     run = page.show(hostile)
     words = dict(map(reversed, control(page.look()["two-runs"], "left")["options"]))[run]
-    assert words.startswith("on Explore: Draft model, fable-draft, temperature 1")
+    assert words.startswith("on Explore: Draft model · fable-draft · K 4 · temperature 1, “Once")
     page.act("two-runs", "show", left=run, right=run)

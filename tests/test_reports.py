@@ -176,8 +176,69 @@ def test_stopped_work_is_called_stopped_and_what_was_found_stays(bench):
     report.halt("one")
     last = messages(working)[-1]
     assert last["say"] == "Finds: stopped"
-    assert lines(last["sections"][0]) == ["1 of 2", "result 1"]
+    assert lines(last["sections"][0]) == ["Stopped at: 1 of 2", "result 1"]
+    assert [block["kind"] for block in last["sections"][0]["blocks"]] == ["words", "words"]
     assert last["sections"][0]["controls"] != []
+    again = messages(act(report, "finds"))
+    assert lines(again[0]["sections"][0]) == ["1 of 2", "result 1"]
+    assert again[-1]["say"] == "Finds: done"
+
+
+def test_work_that_fails_leaves_no_bar_behind(bench):
+    def work(look, values):
+        yield blocks.section("finds", "Finds", "", [], [blocks.progress(1, 2, "1 of 2")])
+        raise SpecvizError("it cannot be done")
+
+    report = Report([always("finds", work)], Registry(), bench)
+    look(report)
+    with pytest.raises(SpecvizError):
+        messages(act(report, "finds"))
+    assert [block["kind"] for block in look(report)[0]["sections"][0]["blocks"]] == ["words"]
+
+
+def test_work_that_asks_no_model_does_not_wait_for_the_engine(bench):
+    free = Section("free", lambda look: None, lambda look: words("free"), {"go": counting("free", 2)}, engine=False)
+    report = Report([free], Registry(), bench)
+    look(report)
+    mine = bench.engine.join()
+    seen = [len(bench.engine) for _ in act(report, "free")]
+    assert seen == [1, 1, 1]
+    bench.engine.leave(mine)
+
+
+def test_two_looks_at_once_begin_a_section_once(bench):
+    begun, inside, go = [], threading.Event(), threading.Event()
+
+    def begin(look):
+        begun.append(look)
+        inside.set()
+        go.wait(5)
+        return words("slow", "begun")
+
+    report = Report([Section("slow", lambda look: None, begin)], Registry(), bench)
+    seen = []
+    looks = [threading.Thread(target=lambda: seen.append(look(report))) for _ in range(2)]
+    looks[0].start()
+    assert inside.wait(5)
+    looks[1].start()
+    looks[1].join(0.2)
+    assert seen == []  # the second one waits for what the first has begun
+    go.set()
+    for each in looks:
+        each.join(5)
+    assert len(begun) == 1
+    assert [lines(each[0]["sections"][0]) for each in seen] == [["begun"]] * 2
+
+
+def test_a_section_may_be_made_from_the_one_that_is_shown(bench):
+    def again(look, shown):
+        return words("on", *lines(shown), f"step {look.place.step}")
+
+    on = Section("on", lambda look: look.place.step, lambda look: words("on", "first"), again=again)
+    report = Report([on], Registry(), bench)
+    assert [lines(look(report, step=step)[0]["sections"][0]) for step in (3, 4, 4)] == [
+        ["first"], ["first", "step 4"], ["first", "step 4"],
+    ]  # fmt: skip
 
 
 def test_a_browser_that_goes_away_ends_its_work(report, ended, bench):

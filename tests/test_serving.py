@@ -100,6 +100,18 @@ def test_plotly_is_compressed_once_and_kept_for_long(client):
     assert b"plotly.js" in plain.content[:200]
 
 
+def test_the_lessons_are_made_once_and_not_sent_again(client, monkeypatch):
+    serving._lesson_bytes.cache_clear()
+    made = []
+    make = serving.lesson_page
+    monkeypatch.setattr(serving, "lesson_page", lambda: made.append(1) or make())
+    first = client.get("/specviz/lessons.html")
+    again = client.get("/specviz/lessons.html", headers={"if-none-match": first.headers["etag"]})
+    assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+    assert client.get("/specviz/lessons.html").text == first.text
+    assert len(made) == 1
+
+
 def test_a_trace_is_saved_by_its_unguessable_id(client, served):
     trace = served.trace()
     view = served.page.registry.add_trace("test", trace)

@@ -57,6 +57,7 @@ class Machine:
     def __init__(self, library, form, **offer):
         self.registry, self.bench, self.offer = Registry(), Workbench(library), served.tiny_offer(**offer)
         frame = Frame({}, self.registry, self.bench, self.offer, form, None, None)
+        self.frame = frame
         self.offered, self.linked, self.compared = sharing.calls(frame)
 
     def begun(self, request=REQUEST, max_steps=None):
@@ -275,6 +276,54 @@ def test_the_addresses_of_the_files_are_those_of_the_run(machine):
         "tokens": f"{run.format('tokens')}.csv",
         "steps": f"{run.format('steps')}.csv",
     }
+
+
+def test_a_saved_page_shows_what_is_selected(machine):
+    view = machine.begun(max_steps=2)
+
+    def pages(**place):
+        files = {name: address for name, _, _, address in machine.offered({"run": view.id, **place})["files"]}
+        assert not any("?" in files[name] for name in ("trace", "tokens", "steps"))
+        return [files[name].split("?")[1] for name in ("page", "page-small")]
+
+    assert pages(step=1, ref="last") == ["charts=1&step=1&ref=last", "charts=0&step=1&ref=last"]
+    for step, ref in NO_PLACES:
+        assert pages(step=step, ref=ref) == ["charts=1", "charts=0"]
+
+
+@pytest.mark.parametrize("name", ["checkpoints/run1", "run1", "checkpoints/run1:int8"])
+def test_a_link_that_names_a_folder_of_this_machine_is_refused_by_name(library, form, tmp_path, monkeypatch, name):
+    machine = Machine(library, form, any_model=True)
+    monkeypatch.chdir(tmp_path)
+    link = {"link": encode(Link(replace(REQUEST, draft=name.removesuffix(":int8"))))}
+    assert machine.linked(link)["state"] == "ready", "as far as is known it is a public name"
+    (tmp_path / name.removesuffix(":int8")).mkdir(parents=True)
+    told = machine.linked(link)
+    assert told["state"] == "refused"
+    assert "would be a folder of this machine" in "".join(told["words"])
+    (tmp_path / "tiny-draft").mkdir()
+    (tmp_path / "fable-draft").mkdir()
+    for offered in ("tiny-draft", "fable-draft"):
+        assert machine.linked({"link": encode(Link(replace(REQUEST, draft=offered)))})["state"] == "ready"
+    with pytest.raises(SpecvizError, match="a folder of this machine"):
+        sharing._opened(machine.frame, link["link"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, " · Draft model with tiny-target, tiny-draft · K 4 · temperature 1"),
+        (
+            {"k": 6, "temperature": 0.25, "rule": "lenience"},
+            " · Draft model with tiny-target, tiny-draft · K 6 · temperature 0.25 · Lenience (lossy)",
+        ),
+        ({"rule": None}, " · Draft model with tiny-target, tiny-draft · K 4 · temperature 1"),
+        ({"method": "none", "rule": None, "temperature": 0.0}, " · No draft with tiny-target · temperature 0"),
+    ],
+)
+def test_the_line_of_a_link_says_what_would_be_run(machine, changes, words):
+    told = machine.linked({"link": encode(Link(replace(REQUEST, **changes)))})
+    assert told["words"] == ["", "A shared run: press Run to see it", words]
 
 
 @pytest.mark.parametrize(

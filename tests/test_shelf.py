@@ -11,12 +11,14 @@ import gradio as gr
 import pytest
 import traces
 
+from specviz import exports
 from specviz.shipped import shipped, shipped_file, shipped_trace
 from specviz.trace import Trace, read_trace
+from specviz.ui import registry as registry_file
 from specviz.ui import shelf
-from specviz.ui.registry import Registry, View, view_of
+from specviz.ui.registry import Registry, View
 from specviz.views import library
-from specviz.views.feed import Feed
+from specviz.views.feed import CUT_OFF, Feed
 
 SESSION = SimpleNamespace(session_hash="one")
 
@@ -57,8 +59,17 @@ def test_a_run_is_told_by_its_settings_its_prompt_its_numbers_and_its_date():
     assert said == {
         "title": "Draft model · fable-draft · K 4 · temperature 1",
         "words": "“Once upon a”",
-        "facts": f"{emitted} tokens · {emitted / calls:.2f} tokens per target call · 1 Jan 2025, 00:00 UTC",
+        "facts": f"{emitted} tokens · {emitted / calls:.2f} tokens per target call",
+        "date": "2025-01-01T00:00:00Z",
     }
+
+
+def test_a_file_that_was_cut_short_says_so(registry, ask):
+    whole = exports.json_lines(traces.chain()).encode()
+    cut = registry.keep(read_trace(whole[: whole.rindex(b"\n", 0, -1) - 20]))
+    assert cut.trace.steps
+    assert ask("kept", {"run": cut.id})["facts"].endswith(f" tokens per target call · {CUT_OFF} · opened")
+    assert CUT_OFF not in ask("kept", {"run": registry.keep(read_trace(whole)).id})["facts"]
 
 
 def test_what_was_changed_on_the_way_is_told_in_order():
@@ -85,7 +96,7 @@ def test_one_token_is_not_called_tokens():
 
 def test_a_lossy_rule_is_told():
     made = traces.Builder().chain(changed={"rule": "typical", "lossless": False}).finish()
-    assert " · lossy · " in library.entry(made)["facts"]
+    assert library.entry(made)["facts"].endswith(" · lossy")
 
 
 def prompted(text: object) -> Trace:
@@ -120,6 +131,7 @@ def test_no_word_steers_the_page_or_has_no_end(made):
 def test_the_date_of_a_strange_clock_is_shown_as_it_stands():
     made = traces.Builder(created="yesterday\n<b>").chain().finish()
     assert library.entry(made)["facts"].endswith(" · yesterday⏎<b>")
+    assert library.entry(made)["date"] == ""
 
 
 def test_every_run_that_comes_with_specviz_is_listed_with_its_numbers(ask):
@@ -150,18 +162,34 @@ def test_what_a_browser_keeps_comes_back_as_the_same_run(registry, ask):
     assert kept["size"] == len(base64.b64decode(kept["packed"]))
     brought = ask("bring", {"packed": kept["packed"]})["run"]
     assert registry.get(brought).trace == traces.chain()
-    assert ask("entry", {"run": brought})["key"] == ask("entry", {"run": run})["key"] == kept["key"]
+    assert ask("kept", {"run": brought})["key"] == ask("kept", {"run": run})["key"] == kept["key"]
+
+
+def test_what_the_browser_has_is_not_sent_again_nor_packed_twice(registry, ask, monkeypatch):
+    run = registry.keep(traces.chain()).id
+    key = ask("kept", {"run": run, "has": "no list"})["key"]
+    monkeypatch.setattr(shelf.exports, "json_lines", None)  # it is not even written out
+    assert ask("kept", {"run": run, "has": [{}, key]}) == {"key": key}
+    monkeypatch.undo()
+    assert ask("kept", {"run": registry.keep(traces.chain()).id, "has": [key]}) == {"key": key}
+    assert ask("kept", {"run": run, "has": ["another"]})["packed"]
 
 
 def test_two_runs_that_differ_at_all_have_two_keys(registry, ask):
     runs = (traces.chain(), traces.Builder(seed=1).chain().finish(), traces.Builder(seed=1).chain().finish("eos"))
-    assert len({ask("entry", {"run": registry.keep(trace).id})["key"] for trace in runs}) == len(runs)
+    assert len({ask("kept", {"run": registry.keep(trace).id})["key"] for trace in runs}) == len(runs)
+
+
+def test_whether_a_run_is_known_is_asked_without_reading_it(registry, ask, monkeypatch):
+    monkeypatch.setattr(shelf.exports, "json_lines", None)
+    assert ask("known", {"run": registry.keep(traces.chain()).id}) is True
+    assert ask("known", {"run": "no such run"}) is ask("known", None) is False
 
 
 def test_only_what_was_not_run_here_is_called_opened(registry, ask):
     ran, opened = registry.show(ended(traces.chain()), None), registry.keep(traces.chain())
-    assert not ask("entry", {"run": ran.id})["facts"].endswith("opened")
-    assert ask("entry", {"run": opened.id})["facts"].endswith(" · opened")
+    assert not ask("kept", {"run": ran.id})["facts"].endswith("opened")
+    assert ask("kept", {"run": opened.id})["facts"].endswith(" · opened")
 
 
 @pytest.mark.parametrize(
@@ -170,23 +198,29 @@ def test_only_what_was_not_run_here_is_called_opened(registry, ask):
         ended(traces.Builder().chain().trace, "running"),
         ended(traces.empty()),
         ended(Trace(), "loading"),
-        view_of(shipped_trace("greedy")),
+        Registry().recorded("greedy"),
     ],
     ids=["it goes on", "no step", "no header", "comes with specviz"],
 )
 def test_nothing_else_is_kept(registry, ask, view):
     registry.show(view, None)
-    assert ask("entry", {"run": view.id}) is ask("kept", {"run": view.id}) is None
+    assert ask("kept", {"run": view.id}) is None
+
+
+def test_a_recorded_run_that_cannot_be_read_keeps_no_other_from_joining(registry, ask, monkeypatch):
+    monkeypatch.setattr(shelf, "shipped", None)
+    monkeypatch.setattr(registry_file, "shipped_trace", None)
+    assert ask("kept", {"run": registry.keep(traces.chain()).id})["packed"]
 
 
 def test_the_file_of_a_shipped_run_is_kept_like_any_other(registry, ask):
     opened = registry.keep(read_trace(shipped_file("greedy").read_bytes()))
-    assert ask("entry", {"run": opened.id})["facts"].endswith(" · opened")
+    assert ask("kept", {"run": opened.id})["facts"].endswith(" · opened")
 
 
 @pytest.mark.parametrize("asked", [None, [], "run", {"run": None}, {"run": ["a"]}, {"run": "no such run"}, {}])
 def test_whatever_is_asked_for_that_is_not_there_is_none(ask, asked):
-    assert ask("entry", asked) is ask("kept", asked) is None
+    assert ask("kept", asked) is None
 
 
 def test_a_run_that_could_not_be_brought_back_is_not_kept(registry, ask, monkeypatch):
@@ -229,8 +263,11 @@ def test_a_run_of_the_drawer_is_shown_whole_as_a_recorded_one(registry):
         assert registry.current("one").id == shown["run"]
 
 
-def test_every_opening_has_a_name_of_its_own(registry):
-    assert showing(registry, shipped="greedy")["run"] != showing(registry, shipped="greedy")["run"]
+def test_every_opening_of_a_kept_run_has_a_name_of_its_own_and_a_recorded_one_the_same_everywhere(registry):
+    packed = letters(shipped_file("greedy").read_bytes())
+    assert showing(registry, packed=packed)["run"] != showing(registry, packed=packed)["run"]
+    assert showing(registry, shipped="greedy")["run"] == showing(registry, shipped="greedy")["run"] == "shipped:greedy"
+    assert registry.recorded("greedy") is registry.current("one")
 
 
 def test_an_unknown_recorded_run_is_refused_by_name(registry):

@@ -55,6 +55,13 @@ def test_it_is_what_the_list_says(name):
 
 
 @each
+def test_its_first_step_read_the_whole_prompt(name):
+    num_prompt, first = len(shipped_trace(name).header.prompt.tokens), shipped_trace(name).steps[0]
+    num_fed, num_drafted = first.fed["target"], len(first.draft)
+    assert num_fed == num_prompt + num_drafted, "recorded with the prompt in memory: record it again"
+
+
+@each
 def test_its_words_fit_a_list_and_its_steps_a_stage(name):
     entry = shipped()[name]
     assert 1 <= len(entry.title) <= 40
@@ -65,7 +72,7 @@ def test_its_words_fit_a_list_and_its_steps_a_stage(name):
 
 @pytest.mark.parametrize("name", ["first-visit", "broken-residual", "tree", "sum", "prompt-lookup"])
 def test_the_bundled_models_still_write_it(name):
-    again, before = recorded(shipped()[name], Library()), shipped_trace(name)
+    again, before = recorded([shipped()[name]], Library(), repeats=1)[name], shipped_trace(name)
     assert [token.id for token in again.tokens] == [token.id for token in before.tokens]
     assert again.scores[0].p == pytest.approx(before.scores[0].p, rel=1e-3, abs=1e-6)
 

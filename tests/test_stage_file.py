@@ -13,6 +13,7 @@ import traces
 from specviz import __version__
 from specviz.shipped import shipped, shipped_trace
 from specviz.trace import Trace, read_trace
+from specviz.views.feed import Feed
 from specviz.views.stage_file import stage_page
 
 TAG = re.compile(r"<script([^>]*)>(.*?)</script>", re.DOTALL)
@@ -128,6 +129,28 @@ def test_the_page_says_what_it_is_and_who_wrote_it():
     assert "<title>specviz: Once upon a</title>" in page
     assert "recorded by specviz 0.1.0 (2025-01-01T00:00:00Z)" in page
     assert f"written by specviz {__version__}" in page
+
+
+def ends(trace, **options):
+    return [part.get("end") for part in parts(stage_page(trace, charts=False, **options))]
+
+
+def test_a_page_of_a_recording_without_an_end_says_what_it_is():
+    whole = traces.chain()
+    cut = Trace(list(whole.events())[:4])
+    count = f"{len(cut.tokens)} tokens in 2 steps"
+    assert ends(cut) == [{"reason": "cut", "words": f"cut off: the recording ends before the run does · {count}"}]
+    words = "what there was while the run was still going on"
+    assert ends(cut, going_on=True) == [{"reason": "cut", "words": f"{words} · {count}"}]
+    assert ends(whole) == ends(whole, going_on=True)
+    assert ends(whole)[0]["reason"] == "length"
+    assert "<p>Cut off: the recording ends before the run does. A run of" in stage_page(cut, charts=False)
+    assert "<p>A run of" in stage_page(whole, charts=False)
+
+
+def test_a_feed_that_is_there_already_gives_the_same_page(long_trace):
+    feed = Feed.from_trace(long_trace, "a-secret-id")
+    assert stage_page(long_trace, charts=False, feed=feed) == stage_page(long_trace, charts=False)
 
 
 def test_a_long_title_ends_between_two_words():

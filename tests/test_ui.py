@@ -580,6 +580,20 @@ def test_another_target_brings_what_suits_it(methods):
     assert (stages["value"], heads["value"]) == (["prompt_lookup"], None)
 
 
+def test_a_model_that_was_typed_stays_beside_another_target(methods):
+    form, _ = whole_form()
+    offers = (served.tiny_offer(any_model=True), served.tiny_offer(any_model=False))
+    typed, offered = (Handlers(Registry(), Workbench(None), form, offer) for offer in offers)
+    fit = [page.fit_target("fable-target", "my/own-draft", "draft_model")["value"] for page in (typed, offered)]
+    assert fit == ["my/own-draft", "fable-draft"]
+    known = ("tiny-other", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B:int8", None, ["a"])
+    assert {typed.fit_target("fable-target", name, "draft_model")["value"] for name in known} == {"fable-draft"}
+    assert typed.fit_target("fable-target", "fable-draft-tiny:int8", "draft_model")["value"] == "fable-draft-tiny:int8"
+    others = [None for name in form.models() if not name.startswith("everything.")]
+    stages, heads = typed.fit_models("tiny-target", *others, ["tiny-draft", "my/own"], "my/own-heads")[-2:]
+    assert (stages["value"], heads["value"]) == (["tiny-draft", "my/own"], "my/own-heads")
+
+
 def test_the_help_says_what_the_method_does_and_what_the_rule_means(page, methods):
     said = json.loads(page.explain("draft_model", "lenience", "tiny-target"))
     assert (said["summary"], said["caution"]) == (METHODS["draft_model"].summary, METHODS["draft_model"].caution)

@@ -3,11 +3,13 @@
 'use strict';
 (() => {
   const { element, sentence } = window.specviz;
+  const NARROW = window.matchMedia('(max-width: 1000px)');
   const FIELDS = 'input, select, textarea, [contenteditable]';
   const SVG = 'http://www.w3.org/2000/svg';
   const PLAY = 'M5 3v10l8-5z', PAUSE = 'M5 3v10M11 3v10';
 
   const button = (className, text) => Object.assign(element('button', `sv-button ${className}`, text), { type: 'button' });
+  const isLesson = () => document.documentElement.hasAttribute('data-sv-lesson');       // its text is about the parting
   const isStill = () => window.matchMedia('(prefers-reduced-motion: reduce)').matches;
 
   function icon() {
@@ -131,7 +133,7 @@
       pace.replaceChildren(...mode.paces.map(([words, wait, isChosen]) => (
         Object.assign(element('option', '', words), { value: String(wait), selected: isChosen }))));
       for (const each of choices.children) each.setAttribute('aria-pressed', String(each.dataset.mode === mode.name));
-      show(last());
+      show(isLesson() && mode.rest > 0 ? mode.rest : last());
     }
 
     for (const each of modes) {
@@ -169,6 +171,7 @@
     const moved = player(modes, by, both, parted.join(''));
     made.replaceChildren(moved.node, words, row);
     keys(made, moved.press);
+    if (isLesson()) requestAnimationFrame(() => (NARROW.matches ? words : made).scrollIntoView({ block: 'start' }));
     return moved.stop;
   }
 

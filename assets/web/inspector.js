@@ -5,6 +5,7 @@
   const { element, sentence } = window.specviz;
   const ROLES = { drafted: 'drafted', emitted: 'emitted', both: 'drafted, kept' };
   const MANY = 100;
+  const ROW_TURN = 30, WIDE_TURN = 55;                // percent; left of a row's bar there is room, right of it a heading
 
   window.specviz.views.inspector = (root, hub) => {
     const host = root.querySelector('.sv-inspector');
@@ -12,6 +13,7 @@
     for (const node of host.querySelectorAll('[data-part]')) parts[node.dataset.part] = node;
     const options = { log: false, raw: false };
     const story = window.specviz.evidence(parts.made, (ref) => hub.pin(hub.selected().step, ref));
+    let darts = { count: 0, kept: 0 };                // thrown at the token that is shown
     let shown = null, ofDraft = false;                // ofDraft: how the draft was made is shown, not the token's odds
 
     const bar = (className, from, width) => {
@@ -73,7 +75,7 @@
       if (words) name.append(element('span', 'sv-odds-role', words));
       const track = element('span', 'sv-track');
       track.append(...bars(look, place));
-      if (place === 0 && look.dart && look.view === 'overlay' && !options.log) track.append(dart(look.dart, !look.zoom));
+      if (place === 0 && look.dart && look.view === 'overlay' && !options.log) track.append(dart(look.dart, !look.zoom, ROW_TURN));
       made.append(name, track, number(rows.p[place], 'p'));
       if (rows.q) made.append(number(rows.q[place], 'q'));
       return made;
@@ -85,14 +87,15 @@
       return made;
     }
 
-    function dart({ x, u }, hasWords = true) {
+    // turn: from where on its words stand left of it
+    function dart({ x, u }, hasWords = true, turn = WIDE_TURN) {
       const made = point('sv-dart', x);
       if (hasWords) {
         const words = element('span', 'sv-dart-words', `dart at ${u}`);
         words.append(element('span', 'sv-dart-more', ' of the bar'));
         made.append(words);
       }
-      made.classList.toggle('sv-dart-left', x > 55);
+      made.classList.toggle('sv-dart-left', x > turn);
       return made;
     }
 
@@ -141,6 +144,7 @@
       parts.log.setAttribute('aria-pressed', String(options.log));
       parts.raw.setAttribute('aria-pressed', String(options.raw));
       parts.thrown.textContent = '';
+      darts = { count: 0, kept: 0 };
       parts.numbers.replaceChildren();
       (look.numbers || []).forEach((value, place) => {
         if (!value) return;
@@ -197,12 +201,15 @@
       tools(look);
     }
 
-    // A random point on the drafted bar: inside the solid part it would be kept, else cut.
+    // A random point on the drafted bar: inside the solid part it would be kept, else cut. Single throws add up.
     function throwDarts(count) {
       const { bar: width, fill } = shown.zoom || shown.dart;
       const track = shown.zoom ? parts.enlarged : parts.rows.querySelector('.sv-track');
-      let kept = 0;
-      for (const old of track.querySelectorAll('.sv-throw')) old.remove();
+      let { count: before, kept } = darts;
+      if (count > 1 || before >= MANY) {
+        [before, kept] = [0, 0];
+        for (const old of track.querySelectorAll('.sv-throw')) old.remove();
+      }
       for (let thrown = 0; thrown < count; thrown += 1) {
         const at = Math.random() * width, isIn = at < fill;
         kept += isIn;
@@ -210,7 +217,8 @@
         mark.style.top = `${20 + 60 * Math.random()}%`;     // spread, so that a hundred can be seen
         track.append(mark);
       }
-      parts.thrown.textContent = count === 1 ? (kept ? 'would be kept' : 'would be cut') : `kept ${kept} of ${count}`;
+      darts = { count: before + count, kept };
+      parts.thrown.textContent = darts.count === 1 ? (kept ? 'would be kept' : 'would be cut') : `kept ${kept} of ${darts.count}`;
     }
 
     function option(name) {

@@ -24,8 +24,10 @@
   const text = (value) => (typeof value === 'string' ? value.slice(0, 500) : '');
   const number = (value) => (Number.isFinite(value) ? value : 0);
   const read = (key, value) => {
-    const { title, words, facts, run, size, at } = value && typeof value === 'object' ? value : {};
-    return { key, title: text(title) || 'A run', words: text(words), facts: text(facts), run: text(run), size: number(size), at: number(at) };
+    const { title, words, facts, date, run, size, at } = value && typeof value === 'object' ? value : {};
+    return {
+      key, title: text(title) || 'A run', words: text(words), facts: text(facts), date: text(date), run: text(run), size: number(size), at: number(at),
+    };
   };
 
   // resolves to the keeper; `isLasting`: whether what it keeps outlives the page
@@ -54,10 +56,6 @@
       async list() {
         const here = [...held.values()].map(({ entry }) => entry);
         return [...here, ...await stored()].sort((one, other) => other.at - one.at);
-      },
-
-      async has(key) {
-        return held.has(key) || Boolean(base && await within('readonly', (entries) => result(entries.getKey(key))));
       },
 
       // resolves to whether it outlives the page

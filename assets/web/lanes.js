@@ -204,6 +204,7 @@
     }, { passive: true });
     const resized = () => {
       toNewest = toNewest || stays;
+      if (!toNewest && hub.pinned && hub.pinned.step < hub.cursor) reveal(hub.pinned.step);
       redraw();
     };
     new ResizeObserver(resized).observe(host);

@@ -4,6 +4,7 @@
 (() => {
   const { element, sentence } = window.specviz;
   const MARKS = { open: '○', done: '✓' };
+  const WHOLE = ['guess', 'choose', 'see'];            // tasks beside a run that is not replayed
   const SETTLED = 120;                                // milliseconds until a text that has just arrived rests at its end
 
   const button = (words, press, className = '') => {
@@ -23,12 +24,21 @@
   // what this browser remembers of a lesson: whether it was gone through to its end
   window.specviz.lessonDone = (name) => isKept(`lesson ${name}`);
 
-  // host: an empty element. stage: {hub(), show(run, again, then), compare(runs), game(), live(lesson), go(name), plan(),
-  // leave()}: a run is replayed when it comes onto the stage without a pin, and `again`; live is absent where no model
-  // can run. Gives {open(lesson), refuse(reason), close()}.
+  // a run that is on the stage already, shown once more
+  window.specviz.shownAgain = (hub, how) => {
+    if (how === 'whole') hub.last();
+    if (how !== 'play') return;
+    hub.seek(0);
+    hub.toggle();
+  };
+
+  // host: an empty element. stage: {hub(), show(run, how, then), compare(runs), game(), live(lesson), go(name), plan(),
+  // leave()}. how: 'play' replays a run, 'come' only when it comes onto the stage, 'whole' shows it at its end. live is
+  // absent where no model can run. Gives {open(lesson), refuse(reason), close()}.
   window.specviz.mountLesson = (host, stage) => {
     const root = element('aside', 'sv-report sv-lesson');
     const head = element('header', 'sv-lesson-head'), place = element('p', 'sv-lesson-place');
+    const state = element('span', 'sv-lesson-state');  // the task in short, where the task itself is out of sight
     const title = Object.assign(element('h2', 'sv-lesson-title'), { tabIndex: -1 });
     const body = element('div', 'sv-lesson-body'), foot = element('footer', 'sv-lesson-foot');
     const fold = button('Fold', () => setFolded(!root.hasAttribute('data-folded')), 'sv-lesson-fold');
@@ -43,7 +53,8 @@
     close.setAttribute('aria-label', 'Close the lesson');
     track.setAttribute('aria-hidden', 'true');
     track.append(bar);
-    head.append(place, fold, close, title);
+    state.setAttribute('aria-hidden', 'true');
+    head.append(place, state, fold, close, title);
     foot.append(track, back, number, next);
     root.append(head, body, foot, live);
     root.hidden = true;
@@ -59,6 +70,7 @@
     const last = () => lesson.screens.length - 1;
 
     function turn(by) {
+      if (!lesson) return stage.plan();
       if (at + by > last()) return finish();
       if (at + by < 0) return;
       at += by;
@@ -77,12 +89,19 @@
     }
 
     // ---- what stands on the stage ----------------------------------------------------------------------------------
+    // Where something is asked of the text, or runs are compared, it stands there whole.
+    function howShown(again) {
+      const { show, task } = screen();
+      if (show.pin || (task && WHOLE.includes(task.kind))) return 'whole';
+      return again ? 'play' : 'come';
+    }
+
     function stageIt(again) {
       const { show, compare } = screen();
       const isStill = () => lesson && !root.hidden && screen().show === show;
       if (compare) stage.compare(compare.runs);
       if (!show) return;
-      stage.show(show, again && !show.pin, () => {
+      stage.show(show, howShown(again), () => {
         if (show.pin) setTimeout(() => { if (isStill()) pin(show.pin, again); }, SETTLED);
       });
     }
@@ -92,6 +111,16 @@
       const before = document.querySelector('.sv-stage[data-sheet]');
       watched()?.aside(() => stage.hub().pin(step, ref, 'key'));
       if (!withSheet && !before) document.querySelectorAll('.sv-stage[data-sheet]').forEach((each) => each.removeAttribute('data-sheet'));
+    }
+
+    // On a phone the inspector is a sheet that must be opened.
+    function lookLine() {
+      const { show, task } = screen();
+      if (!(show && show.pin) && !(task && ['throw', 'made'].includes(task.kind))) return [];
+      return [button('Open the inspector', () => {
+        if (!stage.hub().pinned && show && show.pin) pin(show.pin, true);
+        document.querySelector('#stage .sv-stage').dataset.sheet = 'open';
+      }, 'sv-lesson-look')];
     }
 
     function shownLine() {
@@ -117,26 +146,31 @@
       if (option.right) finished();
     }
 
-    function options(task, finished) {
+    // isDone: what was found out before stands there again
+    function options(task, finished, isDone) {
       const box = element('div', 'sv-lesson-options'), said = element('p', 'sv-lesson-why');
       for (const option of task.options) {
         const made = button(option.words, () => answered(option, made, box, said, task, finished), 'sv-lesson-option');
         made.setAttribute('aria-pressed', 'false');
         box.append(made);
+        if (!isDone || !option.right || said.textContent) continue;
+        made.classList.add('sv-right');
+        said.textContent = option.why;
       }
+      if (isDone && task.kind === 'guess') said.textContent = task.reveal;
       return [box, said];
     }
 
     function runs(task) {
       const box = element('div', 'sv-lesson-options');
       for (const run of task.runs) {
-        box.append(button(run.title, () => stage.show(run, true, () => { if (tasks) tasks.once(run.run); }), 'sv-lesson-option'));
+        box.append(button(run.title, () => stage.show(run, 'whole', () => { if (tasks) tasks.once(run.run); }), 'sv-lesson-option'));
       }
       return [box];
     }
 
-    function parts(task, finished) {
-      if (task.options.length) return options(task, finished);
+    function parts(task, finished, isDone) {
+      if (task.options.length) return options(task, finished, isDone);
       if (task.kind === 'see') return runs(task);
       return task.kind === 'predict' ? [button('Open the game', () => stage.game())] : [];
     }
@@ -153,6 +187,11 @@
         mark.textContent = isDone ? MARKS.done : MARKS.open;
         heading.children[1].textContent = isDone ? 'Done' : 'Your task';
         praise.hidden = again.hidden = !isDone;
+        tell(isDone ? task.counts.at(-1) : task.counts[0]);
+      }
+      function tell(words) {
+        count.textContent = words || '';
+        state.textContent = box.hasAttribute('data-done') ? `${MARKS.done} Done` : `${MARKS.open} ${words || 'Your task'}`;
       }
       function finished() {
         if (mine !== at) return;
@@ -161,11 +200,11 @@
         live.textContent = `Done. ${task.praise}`;
       }
       function begin(isNew) {
-        set(!isNew && isKept(name));
-        count.textContent = task.counts[0] || '';
-        box.replaceChildren(heading, paragraph(task.words), ...parts(task, finished), praise, again);
+        const isDone = !isNew && isKept(name);
+        set(isDone);
+        box.replaceChildren(heading, paragraph(task.words), ...parts(task, finished, isDone), praise, again);
         watched()?.begin(task, (done) => {
-          count.textContent = task.counts[done] || '';
+          if (!box.hasAttribute('data-done')) tell(task.counts[done]);
           if (done >= task.times) finished();
         });
       }
@@ -202,14 +241,13 @@
       number.textContent = now.place;
       bar.style.width = `${now.width}%`;
       back.disabled = at === 0;
-      next.hidden = false;
       next.textContent = at < last() ? 'Next' : lesson.next ? 'Next lesson' : 'To the plan';
       next.title = at === last() && lesson.next ? lesson.next.title : '';
-      live.textContent = '';
+      live.textContent = state.textContent = '';
       watched()?.end();
       body.replaceChildren(
         ...(at ? [] : [paragraph([lesson.question], 'sv-lesson-question')]), element('h3', '', now.title),
-        ...now.words.map((each) => paragraph(each)), ...(now.law ? [law(now.law)] : []),
+        ...lookLine(), ...now.words.map((each) => paragraph(each)), ...(now.law ? [law(now.law)] : []),
         ...shownLine(), ...(now.task ? [taskBox(now.task)] : []), ...tryLive());
       body.scrollTop = 0;
       window.specviz.keep(`at ${lesson.name}`, at);
@@ -235,9 +273,12 @@
         lesson = null;
         watched()?.end();
         [place.textContent, title.textContent] = ['Lesson', 'This lesson cannot be shown'];
+        number.textContent = live.textContent = state.textContent = next.title = '';
+        bar.style.width = '0';
         body.replaceChildren(paragraph([reason]));
         back.disabled = true;
-        next.hidden = true;
+        next.textContent = 'To the plan';
+        setFolded(false);
         root.hidden = false;
       },
       close() {
@@ -294,15 +335,15 @@ window.specviz.panels.lesson = (element, { page, server, trigger }) => {
 
   const panel = window.specviz.mountLesson(element.querySelector('.sv-panel'), {
     hub,
-    show({ run, id, pin }, again, then) {
+    show({ run, id }, how, then) {
       const now = hub();
       goTo('explore');
       if (now && now.run === id) {
-        if (again) { now.seek(0); now.toggle(); }
+        window.specviz.shownAgain(now, how);
         return then();
       }
       pending = { id, then };
-      trigger('show', { run, play: !pin });
+      trigger('show', { run, play: how !== 'whole' });
     },
     compare([left, right]) {
       goTo('compare');

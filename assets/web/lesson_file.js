@@ -11,18 +11,6 @@
     window.dispatchEvent(new Event('resize'));
   }
 
-  function present(button) {
-    const toggle = () => {
-      button.setAttribute('aria-pressed', String(root.toggleAttribute('data-sv-present')));
-      window.dispatchEvent(new Event('resize'));
-    };
-    window.specvizPage = { present: toggle };          // the stage's own key asks for it
-    button.addEventListener('click', toggle);
-    document.addEventListener('keydown', (event) => {
-      if (event.key === 'Escape' && root.hasAttribute('data-sv-present')) toggle();
-    });
-  }
-
   // one stage for all runs; its charts are not in this file
   function makeStage(holder) {
     const stage = specviz.stageMarkup();
@@ -41,13 +29,13 @@
       return unpacked.get(run);
     };
 
-    async function show({ run, id, pin }, again, then) {
+    async function show({ run, id }, how, then) {
       wanted = id;
       turnTo('explore');
       const texts = hub.run === id ? [] : await parts(run);
       if (wanted !== id) return;                       // another one was asked for meanwhile
-      texts.forEach((text, place) => hub.take({ ...JSON.parse(text), play: !place && !pin }, { heal: false }));
-      if (!texts.length && again) { hub.seek(0); hub.toggle(); }
+      texts.forEach((text, place) => hub.take({ ...JSON.parse(text), play: !place && how !== 'whole' }, { heal: false }));
+      if (!texts.length) specviz.shownAgain(hub, how);
       then();
     }
     return show;
@@ -84,7 +72,7 @@
 
   specviz.mountLessonFile = () => {
     const holder = document.getElementById('sv-file'), place = (id) => document.getElementById(id);
-    present(place('sv-present'));
+    specviz.inFile.present(place('sv-present'));
     return specviz.inFile.open(holder, async () => {
       const { lessons, page } = JSON.parse(await specviz.unpack(specviz.inFile.text('sv-data')));
       const hub = makeStage(place('stage'));

@@ -12,7 +12,7 @@
     full: 'This browser has no more room for runs: this one stays here until the page is closed. Delete others, or save its file under Share.',
     gone: 'This run was deleted in another window.',
     silent: 'The server gives no answer: is it still running?',
-    lost: 'This run could not be kept: the server does not know it any more.',
+    reading: 'Reading the file…',
     tick: 'Tick two runs to compare them.', one: 'Tick one more run to compare it.', two: 'Two runs are ticked.',
   };
 
@@ -26,6 +26,10 @@
   const markDeleted = (runs) => {
     try { localStorage.setItem(DELETED, JSON.stringify([...runs, ...deleted()].slice(0, MOST_DELETED))); } catch (error) { /* private mode */ }
   };
+
+  // in the time of whoever looks; a run may be as old as it likes
+  const CLOCK = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric', hour: '2-digit', minute: '2-digit', second: '2-digit' });
+  const dated = (date) => (Number.isNaN(Date.parse(date)) ? [] : [CLOCK.format(new Date(date))]);
 
   function press(className, text, does) {
     const made = Object.assign(element('button', className, text), { type: 'button' });
@@ -56,7 +60,6 @@
     root.append(element('p', 'sv-shelf-note', 'A saved run (.jsonl or .jsonl.gz), also one that you drop on this page.'), said, own.node, recorded.node, foot);
 
     const channel = 'BroadcastChannel' in window ? new BroadcastChannel('specviz-library') : null;
-    if (channel) channel.onmessage = () => renew();
     const changed = async () => {
       channel?.postMessage('');
       await renew();
@@ -72,7 +75,7 @@
     }
 
     // ---- drawing ---------------------------------------------------------------------------------------------------
-    const onStage = () => ids.get(page.hub()?.run);
+    const onStage = () => ids.get(page.hub()?.run) || page.hub()?.run;       // a recorded run has one name everywhere
 
     function line(id, entry, buttons) {
       const node = element('li', 'sv-shelf-entry'), about = element('div', 'sv-shelf-about');
@@ -82,7 +85,7 @@
       box.dataset.id = id;
       box.addEventListener('change', () => setTicked(box.checked ? [...ticked, id] : ticked.filter((other) => other !== id)));
       tick.append(box);
-      about.append(element('h3', '', entry.title), element('p', 'sv-shelf-words', entry.words), element('p', 'sv-shelf-facts', entry.facts));
+      about.append(element('h3', '', entry.title), element('p', 'sv-shelf-words', entry.words), element('p', 'sv-shelf-facts', [entry.facts, ...dated(entry.date)].join(' · ')));
       const row = element('div', 'sv-shelf-row');
       row.append(...buttons);
       about.append(row);
@@ -148,19 +151,17 @@
       asked.add(run);
       for (let left = patience; left > 0; left -= 1) {
         if (left < patience) await later(PAUSE_MS);
-        const entry = await server.entry({ run });
-        if (!entry) continue;
-        ids.set(run, entry.key);
-        if (await runs.has(entry.key)) draw();
-        else await keep(run);
-        return;
+        const kept = await server.kept({ run, has: entries.map(({ key }) => key) });
+        if (kept) return keep(run, kept);
       }
       asked.delete(run);
     }
 
-    async function keep(run) {
-      const { packed, refusal, ...entry } = await server.kept({ run }) || { refusal: WORDS.lost };
+    // without `packed` it is one that the browser has
+    async function keep(run, { packed, refusal, ...entry }) {
       if (refusal) return say(refusal);
+      ids.set(run, entry.key);
+      if (!packed) return draw();
       const isLasting = await runs.put({ ...entry, run, at: Date.now() }, packed);
       if (runs.isLasting && !isLasting) say(WORDS.full);
       if (await runs.trim(limits)) say(limits.let_go);
@@ -210,7 +211,7 @@
     async function idOf(id) {
       if (id.startsWith('shipped:')) return id;
       const known = [...ids].filter(([, key]) => key === id).map(([run]) => run);
-      for (const run of known) if (await server.entry({ run })) return run;
+      for (const run of known) if (await server.known({ run })) return run;
       const packed = await runs.packed(id);
       if (!packed) return missing();
       const answer = await server.bring({ packed }) || { refusal: WORDS.silent };
@@ -241,8 +242,24 @@
     }
 
     // ---- a file that is dropped on the page is opened as one that is chosen ------------------------------------------
+    let reading = null;                                 // the run on the stage while a file is read, or null
+    function setReading(isOn) {
+      reading = isOn ? page.run() || '' : null;
+      document.documentElement.toggleAttribute('data-sv-reading', isOn);
+      if (isOn) said.replaceChildren(words);
+      if (isOn || words.textContent === WORDS.reading) words.textContent = isOn ? WORDS.reading : '';
+    }
+
     const hasFile = (event) => event.dataTransfer && [...event.dataTransfer.types].includes('Files');
-    document.addEventListener('change', ({ target }) => { if (target.matches('#library input[type=file]')) showStage(); });
+    document.addEventListener('change', ({ target }) => {
+      if (target.matches('#library input[type=file]')) setReading(target.files.length === 1 && target.files[0].size <= limits.most_opened);
+    });
+    document.addEventListener('sv-refused', () => setReading(false));
+    page.onRun(({ run }) => {
+      if (reading === null || run === reading) return;
+      setReading(false);
+      showStage();
+    });
     const setDropping = (isOn) => document.documentElement.toggleAttribute('data-sv-dropping', isOn);
     document.addEventListener('dragover', (event) => {
       if (!hasFile(event)) return;
@@ -279,6 +296,7 @@
 
     new MutationObserver(list).observe(document.documentElement, { attributeFilter: ['data-sv-library'] });
     runs = await window.specviz.keepRuns();
+    if (channel) channel.onmessage = () => renew();
     await renew();
     await list();
     attach();

@@ -32,25 +32,13 @@
     });
   }
 
-  function present(button) {
-    const { documentElement: root } = document;
-    const toggle = () => {
-      button.setAttribute('aria-pressed', String(root.toggleAttribute('data-sv-present')));
-      window.dispatchEvent(new Event('resize'));
-    };
-    window.specvizPage = { present: toggle };          // the stage's own key asks for it
-    button.addEventListener('click', toggle);
-    document.addEventListener('keydown', (event) => {
-      if (event.key === 'Escape' && root.hasAttribute('data-sv-present')) toggle();
-    });
-  }
-
   specviz.mountStageFile = () => {
-    const { text, open } = specviz.inFile, holder = document.getElementById('sv-file');
+    const { text, open, present } = specviz.inFile, holder = document.getElementById('sv-file');
     const { starts, selection, file } = JSON.parse(text('sv-about')), parts = text('sv-run').split('\n');
     const part = async (place) => JSON.parse(await specviz.unpack(parts[place]));
     const pull = async ({ from }) => (starts.includes(from) ? part(starts.indexOf(from)) : null);
     document.getElementById('sv-save').addEventListener('click', async () => specviz.saveText(file, await specviz.unpack(text('sv-trace'))));
+    document.documentElement.toggleAttribute('data-sv-framed', window.self !== window.top);
     present(document.getElementById('sv-present'));
     return open(holder, async () => {
       const first = await part(0), stage = specviz.stageMarkup();

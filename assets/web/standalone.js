@@ -1,5 +1,5 @@
-// standalone.js: what every page that lies in one file needs (its texts, its theme, plotly unpacked when the first chart
-// comes into sight), and the page of sections, compressed in its file. No server, no network.
+// standalone.js: what every page that lies in one file needs (its texts, its theme, large type for a room, plotly
+// unpacked when the first chart comes into sight), and the page of sections, compressed. No server, no network.
 'use strict';
 (() => {
   const { element } = window.specviz;
@@ -27,6 +27,20 @@
     button.addEventListener('click', () => set(!document.body.classList.contains('dark')));
   }
 
+  // large type for a room; Escape ends it
+  function present(button) {
+    const { documentElement: root } = document;
+    const toggle = () => {
+      button.setAttribute('aria-pressed', String(root.toggleAttribute('data-sv-present')));
+      window.dispatchEvent(new Event('resize'));
+    };
+    window.specvizPage = { present: toggle };          // the stage's own key asks for it
+    button.addEventListener('click', toggle);
+    document.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape' && root.hasAttribute('data-sv-present')) toggle();
+    });
+  }
+
   // Before anything is shown: the palette, where plotly lies, the theme. Then `show`, which may take a while.
   // unreadable: where it is said that the browser is too old.
   async function open(unreadable, show) {
@@ -50,7 +64,7 @@
     }));
   }
 
-  window.specviz.inFile = { text, open };
+  window.specviz.inFile = { text, open, present };
   window.specviz.mountStandalone = () => {
     const holder = document.getElementById('sv-page');
     return open(holder.querySelector('.sv-report-body'), async () => {

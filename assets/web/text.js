@@ -16,7 +16,7 @@
     let boxes = [];                                   // per step the nodes it made, so that the player can go back
     let block = null, blockSteps = 0;
     let marked = [], newest = [], spot = [];
-    let isAtEnd = true;
+    let isAtEnd = true, isPinSeen = false;
     const toEnd = window.specviz.framed(() => { scroll.scrollTop = scroll.scrollHeight; });
 
     function startBlock() {
@@ -116,7 +116,23 @@
     });
     host.querySelector('[data-do="copy"]').addEventListener('click', copy);
     setMode(window.specviz.kept('text', MODES));
+    // How far the chosen piece is out of sight: below it more than 0, above it less.
+    function beyond() {
+      const { top, bottom } = marked[0].getBoundingClientRect(), box = scroll.getBoundingClientRect();
+      return top < box.top ? top - box.top - LINE : bottom > box.bottom ? bottom - box.bottom + LINE : 0;
+    }
+
+    const look = window.specviz.framed(() => { isPinSeen = Boolean(hub.pinned && marked[0] && !beyond()); });
+    const keepPin = window.specviz.framed(() => { if (marked[0]) scroll.scrollTop += beyond(); });
+
+    // another layout: a pinned piece that was in sight stays there
+    window.addEventListener('resize', () => {
+      if (!isPinSeen || hub.playing) return;
+      isAtEnd = false;
+      keepPin();
+    });
     scroll.addEventListener('scroll', () => {
+      look();
       isAtEnd = scroll.scrollTop + scroll.clientHeight >= scroll.scrollHeight - LINE;
     }, { passive: true });
     new ResizeObserver(() => { if (isAtEnd) toEnd(); }).observe(body);
@@ -133,6 +149,7 @@
     hub.on('select', (detail) => {
       mark();
       if (detail && detail.how === 'key' && marked[0]) marked[0].scrollIntoView({ block: 'nearest' });
+      look();
     });
     window.specviz.pointing(host, '.sv-piece', hub);
   };

@@ -6,24 +6,51 @@
   const SECTION = 'be-the-draft';
   let isTyping = false;                               // the last turn was typed: the line is ready for the next one
 
+  // The one choice where the text ends in a letter, with what would stand there.
+  function joining({ words, label, is_on: isOn, letters }, input) {
+    const box = element('div', 'sv-turns-join'), said = element('p'), tick = element('label', 'sv-turns-tick');
+    const joined = Object.assign(element('input'), { type: 'checkbox', checked: isOn }), shown = element('span', 'sv-word');
+    const tell = () => {
+      const typed = input.value.trim();
+      shown.textContent = typed && `${letters}${joined.checked ? '' : ' '}${typed}`;
+    };
+    sentence(said, words);
+    tick.append(joined, element('span', '', label), shown);
+    for (const [node, name] of [[input, 'input'], [joined, 'change']]) node.addEventListener(name, tell);
+    tell();
+    box.append(said, tick);
+    return [box, () => joined.checked];
+  }
+
   function line(block, act) {
     const form = element('form', 'sv-turns-form'), field = element('label', 'sv-control'), input = element('input');
-    const tick = element('label', 'sv-turns-tick'), joined = Object.assign(element('input'), { type: 'checkbox' });
     const send = Object.assign(element('button', 'sv-button sv-primary', 'Hand them over'), { type: 'submit' });
+    const finish = Object.assign(element('button', 'sv-button', 'Finish here'), { type: 'button' });
+    const problem = element('p', 'sv-turns-problem', block.problem);
     Object.assign(input, { type: 'text', name: 'words', autocomplete: 'off', spellcheck: false, maxLength: block.most + 1 });
     input.setAttribute('autocapitalize', 'none');
     input.setAttribute('enterkeyhint', 'send');
     input.placeholder = 'what comes next';
+    input.value = block.typed;
+    problem.id = 'sv-turns-problem';
+    problem.setAttribute('role', 'alert');
+    if (block.problem) {
+      input.setAttribute('aria-invalid', 'true');
+      input.setAttribute('aria-describedby', problem.id);
+    }
     field.append(element('span', '', 'Your next words'), input);
-    tick.append(joined, element('span', '', 'they go on in the middle of a word'));
     send.dataset.act = 'turn';
-    form.append(field, send, tick);
+    finish.dataset.act = 'finish';
+    const [join, isJoined] = block.join ? joining(block.join, input) : [null, () => false];
+    form.append(...(join ? [join] : []), field, send, ...(block.can_finish ? [finish] : []), problem);
     form.addEventListener('submit', (event) => {
       event.preventDefault();
       if (send.disabled) return;
       isTyping = true;
-      act(SECTION, 'turn', { ...block.setup, game: block.game, words: input.value, joined: joined.checked ? 'yes' : 'no' });
+      problem.textContent = '';
+      act(SECTION, 'turn', { ...block.setup, game: block.game, words: input.value, joined: isJoined() ? 'yes' : 'no' });
     });
+    finish.addEventListener('click', () => act(SECTION, 'finish', { ...block.setup, game: block.game }));
     form.ready = () => { if (isTyping) input.focus({ preventScroll: true }); };
     return form;
   }
@@ -67,11 +94,12 @@
       requestAnimationFrame(form.ready);
     }
     if (block.tiles.length) made.append(tiles(block.tiles));
-    if (!block.feed) {
-      made.prepend(element('p', 'sv-turns-prompt', block.prompt));
-      return made;
-    }
-    const holder = element('div', 'sv-turns-stage');
+    if (block.prompt) made.prepend(element('p', 'sv-turns-prompt', block.prompt));
+    return made;
+  };
+
+  window.specviz.blockKinds['turns-stage'] = (block) => {
+    const made = element('div', 'sv-block sv-turns'), holder = element('div', 'sv-turns-stage');
     made.append(holder, saved(block));
     stage(holder, block);
     return made;

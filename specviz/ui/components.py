@@ -234,7 +234,7 @@ def _models(param: Models, offer: Offer, **words: str) -> gr.Dropdown:
     target = offer.first.target
     return gr.Dropdown(
         _with(model_choices(param, target), usual_models(param, target)),
-        value=fitting_models(param, target, None),
+        value=fitting_models(offer, param, target, None),
         multiselect=param.most > 1,
         max_choices=param.most if param.most > 1 else None,
         filterable=offer.any_model,

@@ -10,6 +10,7 @@ import functools
 import html
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -22,6 +23,7 @@ from specviz.dialogue import as_messages
 from specviz.drafters import METHODS, method_named
 from specviz.errors import SpecvizError
 from specviz.session import Workbench
+from specviz.shipped import FIRST_VISIT
 from specviz.speed import measure
 from specviz.text import has_chat_form, render_chat
 from specviz.trace import MAX_UPLOAD_BYTES, Trace, read_trace
@@ -33,9 +35,15 @@ from specviz.ui.registry import Registry, View, view_of
 from specviz.ui.reports import Report
 from specviz.ui.stream import increments
 from specviz.views.help import method_help
+from specviz.views.lessons import SHIPPED
 
 SUPERSEDE_S = 5.0
 """How long a new run waits for the end of the step that the old one is in."""
+GONE = (
+    "The run that was on this stage is gone: the server was started anew, or has let it go. Finished runs are in the "
+    "library."
+)
+RUN_ID = re.compile(r"[0-9a-f]{32}")
 API_LIMIT_S = 60.0
 """A caller of the API that nobody watches may hold the engine this long."""
 
@@ -84,7 +92,7 @@ class Handlers:
     ) -> None:
         """welcome: the recorded run that a first visit sees."""
         self._registry = registry
-        self._welcome = welcome and view_of(welcome)
+        self._welcome = welcome and view_of(welcome, f"{SHIPPED}{FIRST_VISIT}")
         self._bench = bench
         self.form = form
         self._offer = offer
@@ -153,12 +161,19 @@ class Handlers:
     @speaks
     def arrive(self, request: gr.Request, event: gr.EventData) -> Iterator[str]:
         """What a page that was just opened shows: the run that it had before, at a first visit a recorded one."""
-        if view := self._registry.adopt(request.session_hash, told(event).get("run")):
+        asked = told(event)
+        if view := self._registry.adopt(request.session_hash, asked.get("run")):
             yield view.whole()
             if view.left is not None:
                 yield from increments(view, warn)
-        elif self._welcome and told(event).get("isFirst") is True and not self._current(request):
+        elif self._welcome and asked.get("isFirst") is True and not self._current(request):
             yield self._registry.show(self._welcome, request.session_hash).whole(play=True)
+        elif asked.get("isOwn") is True and self._is_gone(asked.get("run")):
+            warn(GONE)
+
+    def _is_gone(self, run: Any) -> bool:
+        """Whether this is the name of a run that the registry does not have."""
+        return isinstance(run, str) and bool(RUN_ID.fullmatch(run)) and self._registry.get(run) is None
 
     def restore(self, event: gr.EventData) -> list[Any]:
         """The fields as this browser remembers them; as they are if that cannot be used any more."""
@@ -266,17 +281,18 @@ class Handlers:
 
     @speaks
     def fit_target(self, target: Any, draft: Any, method: Any) -> Any:
-        """The draft models that suit this target; the chosen one stays if it does."""
+        """The draft models that suit this target; the chosen one stays if it does, or if it was typed."""
         known = method_named(method)
         names = [name for _, name in self._offer.drafts_for(str(target), known)]
-        chosen = draft if draft in names else next(iter(names), None)
+        chosen = draft if self._offer.may_stay(draft, names) else next(iter(names), None)
         return draft_list(self._offer, str(target), known, chosen)
 
     def fit_models(self, target: Any, *values: Any) -> list[Any]:
         """What the methods' own lists of models offer for this target; what is chosen stays if it suits."""
         params = self.form.models().values()
         pairs = zip(params, values, strict=True)
-        return [model_list(param, str(target), fitting_models(param, str(target), value)) for param, value in pairs]
+        offer, name = self._offer, str(target)
+        return [model_list(param, name, fitting_models(offer, param, name, value)) for param, value in pairs]
 
     @speaks
     def fit_method(self, name: Any, rule: Any, draft: Any, target: Any) -> list[Any]:

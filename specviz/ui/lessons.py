@@ -12,13 +12,10 @@ from specviz.errors import SpecvizError
 from specviz.lessons import Lesson, lessons
 from specviz.request import Request
 from specviz.settings import settings
-from specviz.shipped import shipped_trace
 from specviz.ui import components
 from specviz.ui.frame import QUIET, Frame
 from specviz.ui.handlers import speaks, told
-from specviz.ui.registry import View
-from specviz.views.feed import Feed
-from specviz.views.lessons import SHIPPED, lesson_props
+from specviz.views.lessons import lesson_props
 
 GONE = "there is no such lesson: choose one on the Learn page"
 
@@ -74,17 +71,10 @@ def _showing(frame: Frame) -> Callable[..., str]:
     def show(request: gr.Request, event: gr.EventData) -> str:
         """Puts a recorded run on the stage; `play`: it is replayed from its first step on."""
         given = told(event)
-        view = _view(frame, str(given.get("run")))
+        view = frame.registry.recorded(str(given.get("run")))
         return frame.registry.show(view, request.session_hash).whole(play=given.get("play") is True)
 
     return show
-
-
-def _view(frame: Frame, run: str) -> View:
-    """The one view of a recorded run, which all visitors share. Raises SpecvizError."""
-    trace = shipped_trace(run)
-    view_id = f"{SHIPPED}{run}"
-    return frame.registry.get(view_id) or View(view_id, Feed.from_trace(trace, view_id), trace)
 
 
 def _filling(frame: Frame) -> Callable[..., list[Any]]:
@@ -94,6 +84,9 @@ def _filling(frame: Frame) -> Callable[..., list[Any]]:
         lesson = _named(told(event))
         if lesson.setup is None:
             raise SpecvizError("this lesson has no setup to try")
-        return frame.form.showing(live_request(lesson, frame.offer.first), frame.offer)
+        fields = frame.form.showing(live_request(lesson, frame.offer.first), frame.offer)
+        if lesson.pace is None:
+            return fields
+        return [lesson.pace if name == "pace" else each for name, each in zip(frame.form.names, fields, strict=True)]
 
     return setup

@@ -3,6 +3,7 @@ and what the models cannot have written is refused before anything is asked."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from specviz.catalog import HEADS, MODELS, suiting
@@ -70,16 +71,28 @@ def is_at_hand(name: str, bench: Workbench) -> bool:
     return name in bench.library.loaded_names() or (known is not None and known.is_bundled)
 
 
+def models_named(request: Request) -> list[tuple[str, str]]:
+    """(kind, name) of every model that a request needs, the target first. SpecvizError for values that its method
+    refuses."""
+    method = METHODS[request.method]
+    drafts = [("draft", request.draft)] if request.draft and "draft" in method.roles else []
+    return [("target", request.target), *drafts, *_named(method, request.params, request.target)]
+
+
+def _named(method: Method, params: Mapping[str, object], target: str) -> list[tuple[str, str]]:
+    """(kind, name) of what the parameters of a method name."""
+    values = method.checked(params)
+    models = (param for param in method.params if isinstance(param, Models))
+    named = ((param, name) for param in models for name in names_in_force(param, values[param.name], target))
+    return [(param.kind, name) for param, name in named if name not in param.beside]
+
+
 def _further(trace: Trace) -> list[tuple[str, str]]:
     """(kind, name) of what the parameters name in the last step. SpecvizError for values that the method refuses."""
     if not trace.steps or trace.steps[-1].settings.method not in METHODS:
         return []
     settings = trace.steps[-1].settings
-    method = METHODS[settings.method]
-    values = method.checked(settings.params)
-    models = (param for param in method.params if isinstance(param, Models))
-    named = ((param, name) for param in models for name in names_in_force(param, values[param.name], settings.target))
-    return [(param.kind, name) for param, name in named if name not in param.beside]
+    return _named(METHODS[settings.method], settings.params, settings.target)
 
 
 def _infos(trace: Trace | None, bench: Workbench, offer: Offer) -> list[ModelInfo]:

@@ -47,6 +47,15 @@ class Offer:
         listed = (known for _, known in (*self.targets, *self.drafts))
         return self.any_model or name in catalog.MODELS or name in catalog.HEADS or name in listed
 
+    def may_stay(self, name: object, suiting: Iterable[str]) -> bool:
+        """Whether a model that is chosen stays beside another target: one of those that suit it, in whatever format,
+        or one that was typed, of which nothing is known."""
+        if not isinstance(name, str) or not name:
+            return False
+        plain, listed = catalog.without_format(name), [known for _, known in (*self.targets, *self.drafts)]
+        is_known = plain in catalog.MODELS or plain in catalog.HEADS or plain in listed
+        return plain in set(suiting) or name in suiting or (self.any_model and not is_known)
+
     def allows_params(self, method: Method, values: Mapping[str, object]) -> bool:
         """Whether everything that the method's parameters name is on offer. SpecvizError: a value out of range."""
         checked = method.checked(values)
@@ -124,11 +133,11 @@ def rule_to_explain(method: Method, rule: str | None) -> Rule | None:
     return RULES[fitting_rule(method, rule)] if drafts(method) else None
 
 
-def fitting_models(param: Models, target: str, chosen: Any) -> str | list[str] | None:
-    """The chosen name, or list of names, where all of it suits the target, else what is usual."""
+def fitting_models(offer: Offer, param: Models, target: str, chosen: Any) -> str | list[str] | None:
+    """The chosen name, or list of names, where all of it may stay beside the target, else what is usual."""
     known = [name for _, name in model_choices(param, target)]
     names = chosen if isinstance(chosen, list) else [chosen]
-    usual = names if names and all(name in known for name in names) else usual_models(param, target)
+    usual = names if names and all(offer.may_stay(name, known) for name in names) else usual_models(param, target)
     return usual if param.most > 1 else next(iter(usual), None)
 
 

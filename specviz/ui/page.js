@@ -74,8 +74,6 @@
     window.dispatchEvent(new Event('resize'));
   }
 
-  const player = (name) => () => hub?.[name]();
-
   // what the stage sees: the same value, without what belongs to a run that it has left
   function screened(host) {
     return {
@@ -125,7 +123,8 @@
     if (fields) host.trigger('restore', { fields });
     // whoever follows a link to a run waits for that one, not for another
     const isInvited = location.hash.startsWith('#run=');
-    if (own || !(host.props.value || isInvited)) host.trigger('arrive', { run: own || latest, isFirst: !fields && !latest });
+    if (!own && (host.props.value || isInvited)) return;
+    host.trigger('arrive', { run: own || latest, isOwn: Boolean(own), isFirst: !fields && !latest });
   }
 
   // ---- the pages: one is shown; a report page is told what is looked at on the stage whenever it is opened ----
@@ -204,7 +203,7 @@
     ask(host, before);
     // a phone that slept has lost its stream: what is still going on comes back
     document.addEventListener('visibilitychange', () => {
-      if (!document.hidden && current && LIVE.includes(root.dataset.svState)) host.trigger('arrive', { run: current });
+      if (!document.hidden && current && LIVE.includes(root.dataset.svState)) host.trigger('arrive', { run: current, isOwn: true });
     });
   }
 
@@ -247,13 +246,16 @@
     if (target === document.activeElement && target.matches('[role=combobox][aria-expanded=false]')) target.blur();
   }, true);
 
-  document.addEventListener('click', (event) => {
-    if (event.target.closest('#run, #step')) setOpen('setup', false);
+  // what the browser does alone is done here, also while the server is away
+  const DOES = {
+    theme, present, more: () => toggle('drawer'), 'library-open': () => toggle('library'), 'share-open': () => toggle('share'),
+    back: () => hub?.back(), forward: () => hub?.forward(),
+  };
+  document.addEventListener('click', ({ target }) => {
+    const name = target.closest('button')?.id;
+    if (name === 'run' || name === 'step') setOpen('setup', false);
+    else if (Object.hasOwn(DOES, name)) DOES[name]();
   });
 
-  window.specvizPage = {
-    theme, fold, present, stage, pages, report, panel, picker, remember, restored, hub: shared.hub,
-    more: () => toggle('drawer'), library: () => toggle('library'), share: () => toggle('share'),
-    back: player('back'), forward: player('forward'),
-  };
+  window.specvizPage = { fold, present, stage, pages, report, panel, picker, remember, restored, hub: shared.hub };
 })();

@@ -36,7 +36,7 @@ _RAW = {"preprocess": False}
 """While the list of drafts changes with the target, Gradio's own check would refuse good names; handlers check them."""
 _LIVE_NUMBERS = ("k", "temperature", "top_k", "top_p", "pace")
 _LIVE_CHOICES = ("draft", "method", "rule", "target")
-_IN_BROWSER = ("theme", "library", "share", "present", "more", "back", "forward")
+_BAR = {"library-open": "Library", "share-open": "Share", "present": "Present", "theme": "Theme"}
 
 
 def build(
@@ -51,12 +51,11 @@ def build(
     """The whole page. `files`: the browser's half; `bench`: what runs share; `shown`: the stage's first message;
     `welcome`: the recorded run that a first visit sees."""
     with gr.Blocks(title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS) as demo:
-        buttons = _bar(files)
-        fields, actions = _setup(offer, files)
+        _bar(files)
+        fields, buttons = _setup(offer, files)
         stage = components.stage(files, since(registry), shown)
         more, own = _drawer(offer, files)
         fields |= more
-        buttons |= actions
         handlers = Handlers(registry, bench, Form.of(fields), offer, welcome)
         gr.api(handlers.run_to_end, api_name="run", concurrency_limit=API_LIMIT)
         _wire_runs(handlers, fields, buttons, stage)
@@ -81,19 +80,14 @@ def _add_report(name: str, handlers: ReportHandlers, files: Mapping[str, Path], 
     demo.unload(handlers.leave)
 
 
-def _bar(files: Mapping[str, Path]) -> Parts:
-    """The top bar: the name, then what concerns files and looks."""
+def _bar(files: Mapping[str, Path]) -> None:
+    """The top bar: the name, then what concerns files and looks. Its buttons do what the browser does alone."""
     with gr.Row(elem_id="bar"):
         gr.HTML('<h1 class="sv-name">specviz</h1>', apply_default_css=False, elem_id="name")
         components.pages_list(files)
-        parts = {
-            "library": components.button("library-open", "Library"),
-            "share": components.button("share-open", "Share"),
-            "present": components.button("present", "Present"),
-            "theme": components.button("theme", "Theme"),
-        }
+        for name, words in _BAR.items():
+            components.button(name, words)
     components.fold_line(files)
-    return parts
 
 
 def _setup(offer: Offer, files: Mapping[str, Path]) -> tuple[Parts, Parts]:
@@ -223,5 +217,3 @@ def _wire_rest(handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, st
     read = [fields["prompt"], fields["target"], fields["chat"]]
     changes = [fields["prompt"].blur, fields["target"].change, fields["chat"].change]
     gr.on(changes, handlers.render_prompt, read, own["rendered"], **_LIVE)
-    for name in _IN_BROWSER:
-        buttons[name].click(None, None, None, js=f"() => specvizPage.{name}()")

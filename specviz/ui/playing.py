@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from specviz.errors import SpecvizError
-from specviz.game import MOST_CHARACTERS, MOST_TOKENS, MOST_TYPED, Game
+from specviz.game import MOST_CHARACTERS, MOST_TOKENS, MOST_TYPED, Game, Refused
 from specviz.request import Request
 from specviz.session import Workbench
 from specviz.shipped import Shipped, shipped, shipped_trace
@@ -25,11 +25,11 @@ from specviz.ui.reports import Look, Props, Section, Work, one_of, whole_number
 from specviz.views import blocks
 from specviz.views.feed import Feed
 from specviz.views.predict import predict_block
-from specviz.views.turns import turns_block
+from specviz.views.turns import Refusal, turns_block, turns_blocks
 
 PREDICT, DRAFT = "predict", "be-the-draft"
 ON_STAGE = "on the stage"
-FIRST_RUN = "tiny-draft"  # a weak draft: its odds leave much to the dart
+FIRST_RUN = "first-visit"  # the one that the lessons before the game speak of
 WITHOUT_CHAINS = ("none", "tree", "medusa", "eagle")
 MOST_GAMES = 64
 MOST_SEED = 1_000_000
@@ -42,8 +42,8 @@ PREDICT_LEAD = (
 DRAFT_LEAD = (
     f"Type what comes next, at most {MOST_TYPED} tokens a turn. The target reads all of it in one call and judges your "
     "words by speculative sampling: they have no odds of their own, so each is kept as often as the target itself "
-    "would have written it. The first one cut is replaced by the target's own draw, and you go on from there, until "
-    f"the text has {MOST_TOKENS} tokens."
+    "would have written it. The first one cut is replaced by the target's own draw, which may be a piece of a word. "
+    f"You go on from there, until the text has {MOST_TOKENS} tokens or you finish."
 )
 NO_MODEL = (
     "This game needs a model, and {name} is not loaded here. Load it with a run on Explore, then open this page again."
@@ -81,9 +81,9 @@ class Playing:
         self._guard = threading.Lock()
 
     def sections(self) -> list[Section]:
-        acts = {"turn": self._turn, "new": self._new}
+        acts = {"turn": self._turn, "finish": self._finish, "new": self._new}
         return [
-            Section(PREDICT, lambda look: (), self._predict, {"take": self._take}),
+            Section(PREDICT, lambda look: (), self._predict, {"take": self._take}, engine=False),
             Section(DRAFT, lambda look: self._is_playable(), self._draft, acts, needs=self._models),
         ]
 
@@ -129,8 +129,23 @@ class Playing:
     def _turn(self, look: Look, values: Mapping[str, str]) -> Work:
         setup, game_id = self._setup(values), values.get("game", "")
         game = self._game(game_id) if game_id else Game(setup.request(self._offer, self._rival()))
-        game.turn(values.get("words", ""), self._bench.library, joined=values.get("joined") == "yes")
+        typed = values.get("words", "")
+        try:
+            game.turn(typed, self._bench.library, joined=values.get("joined") == "yes")
+        except Refused as error:  # said under the line
+            whole = (
+                typed[: MOST_CHARACTERS + 1].encode("utf-8", "replace").decode()
+            )  # half a surrogate pair cannot be sent
+            refusal = Refusal(str(error), whole)
+            yield self._shown(setup, game if game_id else None, game_id, refusal)
+            return
         yield self._shown(setup, game, game_id or self._keep(game))
+
+    def _finish(self, look: Look, values: Mapping[str, str]) -> Work:
+        setup, game_id = self._setup(values), values.get("game", "")
+        game = self._game(game_id)
+        game.finish()
+        yield self._shown(setup, game, game_id)
 
     def _setup(self, values: Mapping[str, str]) -> Setup:
         prompt = one_of(values, "prompt", list(texts(self._offer)))
@@ -152,11 +167,13 @@ class Playing:
                 self._games.popitem(last=False)
         return game_id
 
-    def _shown(self, setup: Setup, game: Game | None = None, game_id: str = "") -> Props:
+    def _shown(
+        self, setup: Setup, game: Game | None = None, game_id: str = "", refusal: Refusal | None = None
+    ) -> Props:
         trace = Trace() if game is None else Trace(game.trace.events())
         message = ""
         if game is not None:  # the trace can be saved by the game's id, like any other
-            view = View(game_id, Feed.from_trace(trace, game_id), trace)
+            view = View(game_id, Feed.from_trace(trace, game_id, unended=""), trace)
             message = self._registry.show(view, None).whole()
         prompts = texts(self._offer)
         block = turns_block(
@@ -167,7 +184,8 @@ class Playing:
             prompt=prompts[setup.prompt],
             rival=self._rival() and self._bench.library.shown_name(self._rival()),
             most=MOST_CHARACTERS,
-            message=message,
+            ending=game and game.ending,
+            refusal=refusal,
         )
         controls = [
             blocks.choice("prompt", "Text", [(title, title) for title in prompts], setup.prompt),
@@ -175,11 +193,16 @@ class Playing:
             blocks.count("seed", "Seed", int(setup.seed), 0, MOST_SEED),
             blocks.button("new", "New game"),
         ]
-        return _section(controls, [block])
+        return _section(controls, turns_blocks(block, trace, message))
 
 
 def _section(controls: list[Props], shown: list[Props]) -> Props:
     return blocks.section(DRAFT, "You are the draft model", DRAFT_LEAD, controls, shown)
+
+
+def _sendable(typed: str) -> str:
+    """Without halves of surrogate pairs, which cannot go back to the browser."""
+    return typed.encode("utf-8", "replace").decode()
 
 
 def _runs() -> dict[str, str]:

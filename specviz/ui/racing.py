@@ -4,42 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import compress, zip_longest
 from pathlib import Path
 
-from specviz.crew import names_of as names_in_force
 from specviz.drafters import METHODS
-from specviz.drafters.base import Method, Models
+from specviz.drafters.base import Method
 from specviz.errors import SpecvizError
+from specviz.parting import are_of_one_prompt
 from specviz.race import Side, Start, racing
 from specviz.request import Request
 from specviz.rules import RULES
 from specviz.session import Workbench
+from specviz.settings import settings
 from specviz.shipped import FIRST_VISIT, shipped, shipped_trace
 from specviz.trace import Trace
-from specviz.ui.models_of import is_at_hand, lacks, names_of, request_of
-from specviz.ui.offer import Offer, fitting_draft, sets_k
+from specviz.ui.models_of import is_at_hand, lacks, models_named, names_of, request_of
+from specviz.ui.offer import Offer, drafts, fitting_draft, sets_k
 from specviz.ui.registry import Registry
 from specviz.ui.reports import Look, Props, Section, Work, one_of, whole_number
+from specviz.views import library
 from specviz.views import race as view
+from specviz.views.lessons import SHIPPED
 from specviz.views.sentences import label, visible
 
 PAGE = "explore"  # the setup of the run that is looked at
-AS_ON_EXPLORE = "as on Explore: "
-SHIPPED = "shipped:"
+AS_ON_EXPLORE = "as the run on Explore: "
+AS_AT_FIRST = "the page's first setup: "
+SEPARATOR = " · "  # of the parts of a title in the library
 ONE_BY_ONE = "one-by-one"
 FIRST = {"left": "none", "right": PAGE, "temperature": 0.0, "tokens": 64, "prompts": 5}
 TEMPERATURES = (0.0, 0.5, 1.0, 1.5)
 MOST_WORDS = 48  # characters of a prompt that stand for it
+EQUAL = "A and B are the same setup, so there is nothing to compare: choose another one for one of them"
 GONE = "this run is not known here any more, or has written nothing yet: open it again from the library"
 
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """What is raced when nothing is changed; `problem`: why it is not the run on Explore, if there is one."""
+    """What is raced when nothing is changed: the run on Explore, or else the page's first setup; `problem`: why it is
+    not the run, if there is one."""
 
     request: Request
+    is_run: bool = True
     problem: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{AS_ON_EXPLORE if self.is_run else AS_AT_FIRST}{_words_of(self.request)}"
 
 
 class Racing:
@@ -50,8 +61,8 @@ class Racing:
 
     def sections(self) -> list[Section]:
         return [
-            Section(view.NAME, self._base, self._begin, {"race": self._race}, needs=self._needs),
-            Section(view.PAIR_NAME, self._on_stage, self._pair, {"show": self._show}),
+            Section(view.NAME, self._base, self._begin, {"race": self._race}, needs=self._needs, keeps=True),
+            Section(view.PAIR_NAME, self._on_stage, self._pair, {"show": self._show}, engine=False, again=self._again),
         ]
 
     # ---- the race ---------------------------------------------------------------------------------------------------
@@ -64,33 +75,34 @@ class Racing:
         except SpecvizError as refusal:
             has_run = look.trace is not None and bool(look.trace.steps)
             words = f"The run on Explore cannot be raced here: {visible(str(refusal))}. The page's first setup is used."
-            return _Base(self._offer.first, words if has_run else "")
+            return _Base(self._offer.first, is_run=False, problem=words if has_run else "")
 
     def _needs(self, look: Look) -> list[str]:
         """Heads are read with their target."""
-        return [name for kind, name in _parts(self._base(look).request) if kind in ("target", "draft")]
+        return [name for kind, name in models_named(self._base(look).request) if kind in ("target", "draft")]
 
     def _begin(self, look: Look) -> Props:
         base = self._base(look)
-        chosen = FIRST if base.request.method != "none" else {**FIRST, "right": f"draft:{self._offer.first.draft}"}
-        return self._shown(base, chosen)
+        other = next((value for value in self._setups(base) if value not in (PAGE, "none")), PAGE)
+        right = PAGE if base.request.method != "none" else other
+        return self._shown(base, {**FIRST, "right": right, "tokens": min(FIRST["tokens"], _most_tokens())})
 
     def _shown(self, base: _Base, chosen: Mapping[str, object], **result: object) -> Props:
-        options = [(words, value) for value, words in self._setups(base.request).items()]
+        options = [(words, value) for value, words in self._setups(base).items()]
         known = [value for _, value in options]
         sides = {name: chosen[name] if chosen[name] in known else known[0] for name in ("left", "right")}
-        given = {**chosen, **sides, "temperatures": _temperatures(base.request)}
+        known = {"temperatures": _temperatures(base.request), "most_tokens": _most_tokens()}
+        given = {**chosen, **sides, **known, "prompt": f"“{_beginning(base.request.prompt)}”"}
         return view.race(options, given, problem=base.problem, **result)
 
-    def _setups(self, base: Request) -> dict[str, str]:
+    def _setups(self, base: _Base) -> dict[str, str]:
         """value -> words: the run's own setup, no draft, every draft model and every method that can run here."""
-        setups = {PAGE: f"{AS_ON_EXPLORE}{_words_of(base)}", "none": METHODS["none"].title}
-        for name in self._drafts(base.target):
+        setups = {PAGE: base.title, "none": METHODS["none"].title}
+        for name in self._drafts(base.request.target):
             setups[f"draft:{name}"] = f"{METHODS['draft_model'].title}: {label(Path(name).name)}"
         for method in METHODS.values():
-            if method.name not in ("none", "draft_model") and self._can_run(method, base):
-                lossy = "" if RULES[method.default_rule].lossless else " (lossy)"
-                setups[f"method:{method.name}"] = f"{method.title}{lossy}"
+            if method.name not in ("none", "draft_model") and self._can_run(method, base.request):
+                setups[f"method:{method.name}"] = ", ".join([method.title, *_lossy_rule(method, method.default_rule)])
         return setups
 
     def _drafts(self, target: str) -> list[str]:
@@ -109,26 +121,26 @@ class Racing:
 
     def _refuse_absent(self, request: Request) -> None:
         """A click on this page downloads nothing."""
-        for _, name in _parts(request):
+        for _, name in models_named(request):
             if not is_at_hand(name, self._bench):
                 raise SpecvizError(f"{label(name)} is not loaded here: run it once on Explore first")
 
     def _race(self, look: Look, values: Mapping[str, str]) -> Work:
         base = self._base(look)
-        setups = self._setups(base.request)
+        setups = self._setups(base)
         chosen = {
             **{name: _setup(values.get(name, ""), setups, base.request.target) for name in ("left", "right")},
             "temperature": float(one_of(values, "temperature", _temperatures(base.request))),
-            "tokens": whole_number(values, "tokens", view.FEWEST_TOKENS, view.MOST_TOKENS),
+            "tokens": whole_number(values, "tokens", min(view.FEWEST_TOKENS, _most_tokens()), _most_tokens()),
             "prompts": whole_number(values, "prompts", 1, view.MOST_PROMPTS),
         }
         same = {"temperature": chosen["temperature"], "max_new_tokens": chosen["tokens"]}
         values = chosen["left"], chosen["right"]
-        titles = tuple(
-            f"{letter} · {setups[value].removeprefix(AS_ON_EXPLORE)}"
-            for letter, value in zip(view.LETTERS, values, strict=True)
-        )
+        words = [_words_of(base.request) if value == PAGE else setups[value] for value in values]
+        titles = tuple(f"{letter} · {each}" for letter, each in zip(view.LETTERS, words, strict=True))
         requests = [replace(self._request(value, base.request), **same) for value in values]
+        if _law(requests[0]) == _law(requests[1]):
+            raise SpecvizError(EQUAL)
         sides = map(Side, titles, requests)
         starts = self._starts(look, base.request)[: chosen["prompts"]]
         for result in racing(*sides, starts, self._bench):
@@ -161,6 +173,21 @@ class Racing:
         chosen = (SHIPPED + ONE_BY_ONE, right) if SHIPPED + ONE_BY_ONE in options else (next(iter(options)), right)
         return view.two_runs([(words, value) for value, words in options.items()], chosen)
 
+    def _again(self, look: Look, shown: Props) -> Props:
+        """With another run on the stage: what was chosen and is shown stays, and the lists are made anew."""
+        chosen = view.chosen_runs(shown)
+        if not view.has_shown(shown) or not all(map(self._is_known, chosen)):
+            return self._pair(look)
+        options = self._runs(look, *chosen)
+        fresh = view.two_runs([(words, value) for value, words in options.items()], chosen)
+        return {**fresh, "blocks": shown["blocks"]}
+
+    def _is_known(self, value: str) -> bool:
+        try:
+            return bool(self._trace(value).steps)
+        except SpecvizError:
+            return False
+
     def _runs(self, look: Look, *others: str) -> dict[str, str]:
         """value -> words: the run on the stage, the recorded ones, and `others` of the registry."""
         run = self._on_stage(look)
@@ -181,7 +208,10 @@ class Racing:
         chosen = values.get("left", ""), values.get("right", "")
         traces = self._trace(chosen[0]), self._trace(chosen[1])
         options = self._runs(look, *chosen)
-        left, right = (f"{letter} · {options[value]}" for letter, value in zip(view.LETTERS, chosen, strict=True))
+        names = [options[value] for value in chosen]
+        if are_of_one_prompt(*traces) and not any(value.startswith(SHIPPED) for value in chosen):
+            names = _apart(*(library.entry(trace)["title"] for trace in traces))
+        left, right = (f"{letter} · {name}" for letter, name in zip(view.LETTERS, names, strict=True))
         pairs = [(words, value) for value, words in options.items()]
         yield view.two_runs(pairs, chosen, traces, (left, right))
 
@@ -203,21 +233,28 @@ def _with_method(base: Request, method: Method, first: Request) -> Request:
     return replace(base, method=method.name, params={}, rule=None, draft=draft if "draft" in method.roles else None)
 
 
-def _parts(request: Request) -> list[tuple[str, str]]:
-    """(kind, name) of every model that the request needs."""
+def _law(request: Request) -> tuple[object, ...]:
+    """All by which two sides of a race may differ, as far as it counts under their methods."""
     method = METHODS[request.method]
-    values = method.checked(request.params)
-    asked = [param for param in method.params if isinstance(param, Models)]
-    named = [(param, name) for param in asked for name in names_in_force(param, values[param.name], request.target)]
-    drafts = [("draft", request.draft)] if "draft" in method.roles and request.draft else []
-    return [("target", request.target), *drafts, *((param.kind, name) for param, name in named
-                                                   if name not in param.beside)]  # fmt: skip
+    rule = (request.rule or method.default_rule) if drafts(method) else None
+    draft = request.draft if "draft" in method.roles else None
+    return method.name, draft, rule, request.k if sets_k(method) else None, method.checked(request.params)
 
 
 def _words_of(request: Request) -> str:
     method = METHODS[request.method]
-    drafts = [label(Path(request.draft).name)] if request.draft and "draft" in method.roles else []
-    return ", ".join([method.title, *drafts, *([f"K {request.k}"] if sets_k(method) else [])])
+    models = [label(Path(request.draft).name)] if request.draft and "draft" in method.roles else []
+    k = [f"K {request.k}"] if sets_k(method) else []
+    return ", ".join([method.title, *models, *k, *_lossy_rule(method, request.rule or method.default_rule)])
+
+
+def _lossy_rule(method: Method, rule: str) -> list[str]:
+    """The name of a rule that does not keep the target's own odds; nothing for the others."""
+    return [f"lossy ({RULES[rule].title})"] if drafts(method) and not RULES[rule].lossless else []
+
+
+def _most_tokens() -> int:
+    return min(view.MOST_TOKENS, settings().max_new_tokens)
 
 
 def _temperatures(request: Request) -> list[str]:
@@ -230,10 +267,16 @@ def _beginning(prompt: str) -> str:
     return shown if len(shown) <= MOST_WORDS else f"{shown[: MOST_WORDS - 1]}…"
 
 
+def _apart(one: str, other: str) -> list[str]:
+    """Two titles of the library without what both have in common, but for the method."""
+    parts = [title.split(SEPARATOR) for title in (one, other)]
+    if one == other or len(parts[0]) != len(parts[1]):
+        return [one, other]
+    keeps = [not place or pair[0] != pair[1] for place, pair in enumerate(zip(*parts, strict=True))]
+    return [SEPARATOR.join(compress(each, keeps)) for each in parts]
+
+
 def _told(trace: Trace) -> str:
-    """A run in a few words, of which none is trusted."""
-    settings = trace.steps[-1].settings
-    method = METHODS[settings.method].title if settings.method in METHODS else label(settings.method)
-    drafts = [label(settings.draft_model)] if settings.draft_model else []
-    begins = f"“{_beginning(trace.header.prompt.text)}”"
-    return ", ".join([method, *drafts, f"temperature {settings.temperature:g}", begins])
+    """A run in the words of the library."""
+    told = library.entry(trace)
+    return ", ".join(filter(None, [told["title"], told["words"]]))

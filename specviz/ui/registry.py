@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specviz.session import Run, Status
+from specviz.shipped import shipped_trace
 from specviz.trace import Event, Trace
 from specviz.views.feed import Feed
+from specviz.views.lessons import SHIPPED
 
 MOST_VIEWS = 128
 MOST_STEPS = 10_000
@@ -34,7 +36,8 @@ _TOLD = ("message", "ahead", "fraction")
 class View:
     """One thing on a stage. `run` is None for an opened trace; `idle` is set while no event streams from it.
 
-    `left`: the events of a run whose reader went away in the middle, to be gone on with.
+    `left`: the events of a run whose reader went away in the middle, to be gone on with. `key`: one and the same for a
+    run and all its copies, as soon as it was asked for.
     """
 
     id: str
@@ -46,6 +49,7 @@ class View:
     idle: threading.Event = field(default_factory=threading.Event)
     left: Generator[Status | Event, None, None] | None = None
     grace_s: float = GRACE_S
+    key: str = ""
     _claiming: threading.Lock = field(default_factory=threading.Lock)
     _end: threading.Timer | None = None
 
@@ -55,6 +59,11 @@ class View:
     @property
     def is_live(self) -> bool:
         return self.run is not None and self.run.state != "finished"
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether it is one of the recorded runs that come with specviz."""
+        return self.id.startswith(SHIPPED)
 
     @property
     def is_slow(self) -> bool:
@@ -176,6 +185,11 @@ class Registry:
         """A view of a loaded trace that is nobody's current one."""
         return self.show(view_of(trace), None)
 
+    def recorded(self, name: str) -> View:
+        """The one view of a recorded run that comes with specviz, which all visitors share. Raises SpecvizError."""
+        trace, view_id = shipped_trace(name), f"{SHIPPED}{name}"
+        return self.get(view_id) or view_of(trace, view_id)
+
     def show(self, view: View, session: str | None) -> View:
         """Make a view that already is one the session's current view."""
         return self._keep(view, session)
@@ -251,7 +265,7 @@ class Registry:
         return sum(not view.idle.is_set() for view in list(self._views.values()))
 
 
-def view_of(trace: Trace) -> View:
-    """A view of a loaded trace."""
-    view_id = uuid.uuid4().hex
+def view_of(trace: Trace, view_id: str = "") -> View:
+    """A view of a loaded trace, under an id that nobody can guess where it is given none."""
+    view_id = view_id or uuid.uuid4().hex
     return View(view_id, Feed.from_trace(trace, view_id), trace)

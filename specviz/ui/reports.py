@@ -80,7 +80,8 @@ class Section:
     """One section of a page. `key`: what its contents depend on; the same key, the same section. `begin`: the section
     before anything is pressed. `acts`: what its buttons do, by name, with the section's values; `needs`: the models
     that they need. `opening`: work that begins by itself when the section is new, with what is loaded already. `keeps`:
-    while its work shows nothing but how far it is, what was found before stays below."""
+    while its work shows nothing but how far it is, what was found before stays below. `engine`: whether its work asks
+    models, and so takes turns at the engine. `again`: in place of `begin` where there is a section already."""
 
     name: str
     key: Callable[[Look], object]
@@ -89,6 +90,8 @@ class Section:
     needs: Callable[[Look], Sequence[str]] = nothing
     opening: Callable[[Look], Work] | None = None
     keeps: bool = False
+    engine: bool = True
+    again: Callable[[Look, Props], Props] | None = None
 
 
 class _Turn:
@@ -210,7 +213,7 @@ class Report:
         desk.keys[name] = key
         if stays:
             return False
-        desk.shown[name] = _begun(section, desk.look)
+        desk.shown[name] = _begun(section, desk.look, desk.shown.get(name))
         if section.opening is not None and name not in desk.due:
             desk.due.append(name)
         return True
@@ -267,7 +270,7 @@ class Report:
         desk.busy, key, before = section.name, desk.keys[section.name], desk.shown[section.name]
         turn.touched[section.name] = None
         try:
-            for props in self._bench.in_turns(work):
+            for props in self._bench.in_turns(work) if section.engine else work:
                 if desk.keys[section.name] != key:
                     return
                 desk.shown[section.name] = shown = _above(props, before) if section.keeps else props
@@ -276,12 +279,13 @@ class Report:
                     return
         finally:
             work.close()
+            desk.shown[section.name] = _at_rest(desk.shown[section.name])
 
 
-def _begun(section: Section, look: Look) -> Props:
+def _begun(section: Section, look: Look, before: Props | None = None) -> Props:
     """The section before anything is pressed; what cannot be made says so in its own place."""
     try:
-        return section.begin(look)
+        return section.begin(look) if before is None or section.again is None else section.again(look, before)
     except Exception as error:  # a trace may come from anywhere
         return blocks.section(section.name, section.name.replace("_", " "), "", (), [blocks.words(in_words(error))])
 
@@ -295,7 +299,16 @@ def _above(props: Props, before: Props) -> Props:
 
 
 def _is_progress(block: Props) -> bool:
-    return block["kind"] == "progress"
+    return block["kind"] == "progress" or block.get("stopped", False)
+
+
+def _at_rest(props: Props) -> Props:
+    """The section when nobody works at it: a bar that stands says in words where the work was left."""
+    return {**props, "blocks": [_left(block) if block["kind"] == "progress" else block for block in props["blocks"]]}
+
+
+def _left(bar: Props) -> Props:
+    return {**blocks.words(f"Stopped at: {bar['words']}", small=True), "stopped": True}
 
 
 def in_words(error: Exception) -> str:

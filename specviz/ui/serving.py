@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -23,9 +26,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specviz import exports
 from specviz.errors import SpecvizError
+from specviz.settings import assets_dir
 from specviz.trace import Trace
 from specviz.ui.components import styles
-from specviz.ui.registry import Registry
+from specviz.ui.registry import Registry, View
 from specviz.ui.theme import theme
 from specviz.views.lesson_file import lesson_page
 from specviz.views.lessons import FILE_NAME, FILE_ROUTE
@@ -57,6 +61,10 @@ _SECURITY_HEADERS = {
 }
 _MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".json": "application/json", ".svg": "image/svg+xml"}
 _LONG_CACHE = "public, max-age=31536000"
+_STEP, _REF = re.compile(r"[0-9]{1,7}"), re.compile(r"[a-z0-9]{1,12}")
+_PAGE_LOCKS = tuple(threading.Lock() for _ in range(8))
+"""A page may take seconds: whoever wants that of a view waits while another one of it is made."""
+Making = Callable[[View, Trace, Request], bytes]
 
 
 class SecurityHeaders:
@@ -72,6 +80,17 @@ class SecurityHeaders:
             await send(message)
 
         await self.app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+class PackedPage:
+    """The page itself, compressed: its styles lie in it. Nothing else, so that no stream is held back."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app, self.packed = app, GZipMiddleware(app)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_page = scope["type"] == "http" and scope["path"] == "/"
+        await (self.packed if is_page else self.app)(scope, receive, send)
 
 
 _RAW_HEADERS = [(name.encode(), value.encode()) for name, value in _SECURITY_HEADERS.items()]
@@ -92,7 +111,7 @@ def launch_options(registry: Registry, web_files: Mapping[str, Path], *, ready: 
     return {
         "app_kwargs": {
             "routes": routes,
-            "middleware": [Middleware(SecurityHeaders)],
+            "middleware": [Middleware(SecurityHeaders), Middleware(PackedPage)],
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,
@@ -163,9 +182,7 @@ def _plotly(request: Request) -> Response:
     return Response(content, media_type="text/javascript", headers=headers)
 
 
-def _file(
-    registry: Registry, suffix: str, media_type: str, make: Callable[[Trace, Request], bytes]
-) -> Callable[[Request], Any]:
+def _file(registry: Registry, suffix: str, media_type: str, make: Making) -> Callable[[Request], Any]:
     def file(request: Request) -> Response:
         """What one view has so far, as a file; the id is the permission (32 random hex digits). Made in a thread."""
         view = registry.get(request.path_params["view"])
@@ -173,37 +190,75 @@ def _file(
             words = "this run is no longer kept" if view is None else "this run has not begun yet"
             return PlainTextResponse(words, status_code=404)
         trace = Trace(view.trace.events())  # a run that goes on would grow under the reader
-        name = exports.file_name(trace, suffix)
+        try:
+            content = make(view, trace, request)
+        except SpecvizError as error:
+            return PlainTextResponse(str(error), status_code=400)
+        is_small = make is _page and _is_small(request)
+        name = exports.file_name(trace, f"-small{suffix}" if is_small else suffix)
         headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
-        return Response(make(trace, request), media_type=media_type, headers=headers)
+        return Response(content, media_type=media_type, headers=headers)
 
     return file
 
 
-def _packed_lines(trace: Trace, request: Request) -> bytes:
+def _is_small(request: Request) -> bool:
+    return request.query_params.get("charts") == "0"
+
+
+def _packed_lines(view: View, trace: Trace, request: Request) -> bytes:
     return gzip.compress(exports.json_lines(trace).encode())
 
 
-def _page(trace: Trace, request: Request) -> bytes:
-    return stage_page(trace, charts=request.query_params.get("charts") != "0").encode()
+def _page(view: View, trace: Trace, request: Request) -> bytes:
+    """Raises SpecvizError for a selection that is not in the run."""
+    is_whole = view.feed.is_over and len(view.feed) == len(trace.steps)  # then nothing of it need be made again
+    options = {
+        "charts": not _is_small(request),
+        "selection": _selection(request),
+        "feed": view.feed if is_whole else None,
+        "going_on": view.run is not None,
+    }
+    try:
+        with _PAGE_LOCKS[hash(view.id) % len(_PAGE_LOCKS)]:
+            return stage_page(trace, **options).encode()
+    except ValueError as error:
+        raise SpecvizError(str(error)) from None
 
 
-def _tokens(trace: Trace, request: Request) -> bytes:
+def _selection(request: Request) -> tuple[int, str] | None:
+    """What is to be pinned in the page. Raises SpecvizError for what names no place."""
+    step, ref = request.query_params.get("step"), request.query_params.get("ref")
+    if step is None and ref is None:
+        return None
+    if not _STEP.fullmatch(step or "") or not _REF.fullmatch(ref or ""):
+        raise SpecvizError(f"step and ref must name a place in the run (got {step!r:.40}, {ref!r:.40})")
+    return int(step), ref
+
+
+def _tokens(view: View, trace: Trace, request: Request) -> bytes:
     return exports.tokens_csv(trace).encode()
 
 
-def _steps(trace: Trace, request: Request) -> bytes:
+def _steps(view: View, trace: Trace, request: Request) -> bytes:
     return exports.steps_csv(trace).encode()
 
 
 def _lessons(request: Request) -> Response:
     """All lessons as one file. A plain function: it is made in a thread."""
     try:
-        content = lesson_page().encode()
+        content = _lesson_bytes(assets_dir())
     except SpecvizError as error:
         return PlainTextResponse(str(error), status_code=404)
-    headers = {"content-disposition": f'attachment; filename="{FILE_NAME}"', "cache-control": "no-store"}
-    return Response(content, media_type="text/html", headers=headers)
+    answer = _cached(request, content, "text/html", "no-cache")
+    answer.headers["content-disposition"] = f'attachment; filename="{FILE_NAME}"'
+    return answer
+
+
+@cache
+def _lesson_bytes(folder: Path) -> bytes:
+    """Of the lessons in this folder of assets."""
+    return lesson_page().encode()
 
 
 def is_loopback(host: str) -> bool:

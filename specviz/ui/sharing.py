@@ -11,18 +11,20 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.catalog import HEADS, MODELS
+from specviz.catalog import HEADS, MODELS, without_format
 from specviz.drafters import METHODS, method_named
-from specviz.drafters.base import Method, names_in
 from specviz.errors import SpecvizError
+from specviz.fetch import find
 from specviz.link import Link, decode, digest, encode
 from specviz.request import Request
+from specviz.rules import RULES
 from specviz.settings import settings
 from specviz.trace import Settings, Step, Trace
 from specviz.ui import components
 from specviz.ui.form import refuse_unoffered
 from specviz.ui.frame import Frame
 from specviz.ui.handlers import speaks, told
+from specviz.ui.models_of import models_named
 from specviz.ui.offer import Offer, drafts, sets_k
 from specviz.ui.registry import View
 from specviz.views.inspector import LAST
@@ -58,7 +60,7 @@ def add(frame: Frame) -> None:
     @speaks
     def apply(event: gr.EventData) -> list[Any]:
         """The fields as the link has them."""
-        return frame.form.showing(decode(told(event).get("link")).request, frame.offer)
+        return _opened(frame, told(event).get("link"))[1]
 
     with gr.Column(elem_id="share"):
         part = components.panel("sharing", frame.files, events=["apply"], calls=calls(frame))
@@ -76,11 +78,10 @@ def calls(frame: Frame) -> list[Callable[[Any], Props | None]]:
     def linked(data: Any) -> Props:
         """What a link leads to, or why it leads nowhere here."""
         try:
-            link = decode(_asked(data).get("link"))
-            frame.form.showing(link.request, frame.offer)
+            request, _ = _opened(frame, _asked(data).get("link"))
         except SpecvizError as error:
             return {"state": "refused", "words": ["This link cannot be used here: ", visible(str(error)), "."]}
-        return {"state": "ready", "words": invitation(link.request)}
+        return {"state": "ready", "words": invitation(request)}
 
     def compared(data: Any) -> Props | None:
         """What a run has to do with the link; None for one that is not kept or was only recorded here."""
@@ -93,6 +94,14 @@ def calls(frame: Frame) -> list[Callable[[Any], Props | None]]:
             return None
 
     return [offered, linked, compared]
+
+
+def _opened(frame: Frame, letters: Any) -> tuple[Request, list[Any]]:
+    """The request of a link that came, and the fields as it has them. Raises SpecvizError if it cannot be used here."""
+    request = decode(letters).request
+    fields = frame.form.showing(request, frame.offer)
+    _refuse_folders(frame.offer, request)
+    return request, fields
 
 
 def _asked(data: Any) -> Told:
@@ -116,8 +125,14 @@ def offer_of(view: View, selection: tuple[int, str] | None, offer: Offer) -> Pro
     except SpecvizError as error:
         words = [f"No link leads to this run: {visible(str(error))}.", WHOLE]
     space = settings().space
-    files = [[name, title, about, f"/specviz/{place.format(view.id)}"] for name, title, about, place in FILES]
+    at = place_in(view.trace.steps, selection)
+    files = [[name, title, about, _address(place.format(view.id), at)] for name, title, about, place in FILES]
     return {"link": text, "page": space and f"{SPACES}{space}", "words": words, "files": files}
+
+
+def _address(place: str, at: tuple[int, str] | None) -> str:
+    """Where a file is made; a page shows what is selected when it is saved."""
+    return f"/specviz/{place}" + (f"&step={at[0]}&ref={at[1]}" if at and "?" in place else "")
 
 
 def link_to(trace: Trace, selection: tuple[int, str] | None, offer: Offer) -> tuple[Link, bool]:
@@ -125,22 +140,23 @@ def link_to(trace: Trace, selection: tuple[int, str] | None, offer: Offer) -> tu
 
     Raises SpecvizError if that request cannot be made here or by others.
     """
-    request = _complete(request_of(trace))
+    request = _complete(first_request(trace))
     refuse_unoffered(offer, request)
     _refuse_unknown(offer, request)
     steps = list(trace.steps)
     count = steps_as_asked(steps, request)
     ids = ids_of(steps[:count])
-    place = selection if selection and is_place(steps[:count], *selection) else None
-    return Link(request, place, len(ids), digest(ids) if ids else ""), count == len(steps)
+    return Link(request, place_in(steps[:count], selection), len(ids), digest(ids) if ids else ""), count == len(steps)
 
 
-def is_place(steps: Sequence[Step], step: int, ref: str) -> bool:
-    """Whether these steps have such a token."""
-    return 0 <= step < len(steps) and ref in (LAST, *map(str, range(len(steps[step].draft))))
+def place_in(steps: Sequence[Step], selection: tuple[int, str] | None) -> tuple[int, str] | None:
+    """What is selected, if these steps have such a token."""
+    step, ref = selection or (-1, "")
+    has_it = 0 <= step < len(steps) and ref in (LAST, *map(str, range(len(steps[step].draft))))
+    return selection if has_it else None
 
 
-def request_of(trace: Trace) -> Request:
+def first_request(trace: Trace) -> Request:
     """The request that a trace says it began with. Raises SpecvizError; a trace may come from anywhere."""
     if trace.header is None:
         raise SpecvizError("it has not begun yet")
@@ -156,19 +172,31 @@ def _complete(request: Request) -> Request:
 
 def _refuse_unknown(offer: Offer, request: Request) -> None:
     """Raises SpecvizError for a model that others cannot find by its name: a folder of this machine."""
-    method = METHODS[request.method]
-    known = {name for _, name in (*offer.targets, *offer.drafts)}
-    beside = [name for param in method.params for name in getattr(param, "beside", ())]
-    for name in models_in(request, method):
-        if not (name in known or name in MODELS or name in HEADS or name in beside or "/" in name):
-            raise SpecvizError(f"the model {name!r:.100} has no public name by which others could find it")
+    if name := next((name for name in _unlisted(offer, request) if "/" not in name), None):
+        raise SpecvizError(f"the model {name!r:.100} has no public name by which others could find it")
 
 
-def models_in(request: Request, method: Method) -> list[str]:
-    """All models that a request names."""
-    params = [str(request.params.get(param.name) or "") for param in method.params if hasattr(param, "beside")]
-    own = [request.target, *([request.draft] if request.draft and "draft" in method.roles else [])]
-    return [*own, *(name for value in params for name in names_in(value))]
+def _refuse_folders(offer: Offer, request: Request) -> None:
+    """Raises SpecvizError for a name by which this machine would open a folder of its own that is not on offer."""
+    if name := next(filter(_is_folder, _unlisted(offer, request)), None):
+        raise SpecvizError(f"the model {name!r:.100} would be a folder of this machine, and a link names public models")
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        return find(without_format(name), allow_any=True).folder is not None
+    except SpecvizError:
+        return False
+
+
+def _unlisted(offer: Offer, request: Request) -> list[str]:
+    """The models that a request names and neither the page nor the catalogue does."""
+    known = {name for _, name in (*offer.targets, *offer.drafts)} | MODELS.keys() | HEADS.keys()
+    return [name for name in _models(request) if name not in known]
+
+
+def _models(request: Request) -> list[str]:
+    return [name for _, name in models_named(request)]
 
 
 def ids_of(steps: Sequence[Step]) -> list[int]:
@@ -215,8 +243,15 @@ def _tokens(count: int) -> str:
 def invitation(request: Request) -> Sentence:
     """The line over the stage before the run is made."""
     method = METHODS[request.method]
-    models = ", ".join(visible(name) for name in models_in(request, method))
-    return ["", "A shared run: press Run to see it", f" · {METHOD_TITLES[request.method]} with {models}"]
+    models = ", ".join(visible(name) for name in _models(request))
+    rule = RULES[request.rule or method.default_rule]
+    told = (
+        f"{METHOD_TITLES[request.method]} with {models}",
+        sets_k(method) and f"K {request.k}",
+        f"temperature {request.temperature:g}",
+        drafts(method) and not rule.lossless and f"{rule.title} (lossy)",
+    )
+    return ["", "A shared run: press Run to see it", "".join(f" · {words}" for words in told if words)]
 
 
 def comparison(link: Link, view: View) -> Props:

@@ -16,7 +16,7 @@ import gradio as gr
 
 from specviz import exports
 from specviz.errors import SpecvizError
-from specviz.shipped import shipped, shipped_trace
+from specviz.shipped import shipped
 from specviz.trace import MAX_UPLOAD_BYTES, Trace, read_trace
 from specviz.ui import components
 from specviz.ui.form import text_or_none
@@ -33,8 +33,11 @@ MOST_LETTERS = 4 * (MAX_UPLOAD_BYTES // 3 + 1)
 LIMITS = {
     "most_runs": MOST_RUNS,
     "most_bytes": MOST_BYTES,
+    "most_opened": MAX_UPLOAD_BYTES,
     "let_go": f"This browser keeps at most {MOST_RUNS} runs and {MOST_BYTES >> 20} MB: the oldest was let go.",
 }
+REFUSED = "sv-refused"
+"""The event by which the browser's half learns that a file could not be opened."""
 Props = dict[str, Any]
 
 
@@ -46,7 +49,8 @@ def add(frame: Frame, handlers: Handlers) -> None:
         panel = components.panel(
             "shelf", frame.files, events=["show"], value=json.dumps(LIMITS), calls=calls_of(registry)
         )
-    upload.upload(handlers.open_trace, upload, frame.stage, **QUIET)
+    opened = upload.upload(handlers.open_trace, upload, frame.stage, **QUIET)
+    opened.failure(None, None, None, js=f"() => document.dispatchEvent(new Event('{REFUSED}'))")
     panel.show(show(registry), None, frame.stage, **QUIET)
 
 
@@ -57,15 +61,15 @@ def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
         """The recorded runs that come with specviz."""
         return [library.shipped_entry(run) for run in shipped().values()]
 
-    def entry(asked: Any) -> Props | None:
-        """What the drawer says of a run; None for one that is not known here or not the browser's to keep."""
-        view = registry.get(_told(asked).get("run"))
-        return _entry(view, _lines(view)) if _is_worth_keeping(view) else None
+    def known(asked: Any) -> bool:
+        """Whether a run is known here."""
+        return registry.get(_told(asked).get("run")) is not None
 
     def kept(asked: Any) -> Props | None:
-        """The same with the packed run, for the browser to keep; `refusal` where that is too large."""
-        view = registry.get(_told(asked).get("run"))
-        return _kept(view, _lines(view)) if _is_worth_keeping(view) else None
+        """What the drawer says of a run, with the packed run for the browser to keep unless it `has` that one;
+        `refusal` where that is too large, None for one that is not known here or not the browser's to keep."""
+        view, has = registry.get(_told(asked).get("run")), _told(asked).get("has")
+        return _kept(view, has if isinstance(has, list) else []) if _is_worth_keeping(view) else None
 
     def bring(asked: Any) -> Props:
         """A run that the browser has kept, for the server to know again."""
@@ -74,7 +78,7 @@ def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
         except SpecvizError as error:
             return {"refusal": str(error)}
 
-    return [listed, entry, kept, bring]
+    return [listed, known, kept, bring]
 
 
 def show(registry: Registry) -> Callable[[gr.Request, gr.EventData], str]:
@@ -84,8 +88,8 @@ def show(registry: Registry) -> Callable[[gr.Request, gr.EventData], str]:
     def show(request: gr.Request, event: gr.EventData) -> str:
         asked = told(event)
         name = text_or_none(asked.get("shipped"))
-        trace = shipped_trace(name) if name else unpacked(asked.get("packed"))
-        return registry.show(view_of(trace), request.session_hash).whole()
+        view = registry.recorded(name) if name else view_of(unpacked(asked.get("packed")))
+        return registry.show(view, request.session_hash).whole()
 
     return show
 
@@ -108,27 +112,24 @@ def _told(asked: Any) -> Mapping[str, Any]:
 
 def _is_worth_keeping(view: View | None) -> bool:
     """Whether it is a run that is over, with a step in it, and none of those that come with specviz."""
-    if view is None or view.trace.header is None or not view.trace.steps:
+    if view is None or view.is_shipped or view.trace.header is None or not view.trace.steps:
         return False
-    if view.run is not None:
-        return view.trace.footer is not None
-    return all(view.trace is not shipped_trace(name) for name in shipped())
+    return view.run is None or view.trace.footer is not None
 
 
-def _lines(view: View) -> bytes:
-    return exports.json_lines(view.trace).encode()
+def _kept(view: View, has: list[Any]) -> Props:
+    if view.key and view.key in has:
+        return {"key": view.key}
+    lines = exports.json_lines(view.trace).encode()
+    view.key = hashlib.blake2b(lines, digest_size=16).hexdigest()
+    return {"key": view.key} if view.key in has else _packed(view, lines)
 
 
-def _entry(view: View, lines: bytes) -> Props:
-    """`key`: one and the same for a run and all its copies."""
-    about = library.entry(view.trace)
-    about["facts"] += "" if view.run is not None else " · opened"
-    return {"key": hashlib.blake2b(lines, digest_size=16).hexdigest(), **about}
-
-
-def _kept(view: View, lines: bytes) -> Props:
+def _packed(view: View, lines: bytes) -> Props:
     file = gzip.compress(lines, 6, mtime=0)
     if len(file) > MAX_UPLOAD_BYTES:
         sizes = f"{library.size_words(len(file))}; at most {MAX_UPLOAD_BYTES >> 20} MB"
         return {"refusal": f"This run is too large to be kept here ({sizes}): save its file under Share."}
-    return {**_entry(view, lines), "size": len(file), "packed": base64.b64encode(file).decode("ascii")}
+    about = library.entry(view.trace)
+    about["facts"] += "" if view.run is not None else " · opened"
+    return {"key": view.key, **about, "size": len(file), "packed": base64.b64encode(file).decode("ascii")}

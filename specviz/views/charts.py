@@ -221,7 +221,7 @@ def _empty_calls(theme: str) -> Chart:
 def _time_points(step: Step, so_far: SoFar) -> Chart:
     timing = step.timing
     phases = [timing.draft_ms, timing.verify_ms, timing.accept_ms, timing.record_ms]
-    other = max(0.0, timing.total_ms - timing.wait_ms - sum(phases))
+    other = max(0.0, timing.working_ms - sum(phases))
     times = [[round(spent, 2)] for spent in (*phases, other)]
     return _appended(step, [[step.index + 1]] * len(PHASES), times)
 

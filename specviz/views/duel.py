@@ -97,13 +97,12 @@ def _start(trace: Trace) -> Trace:
 
 def _runner(title: str, trace: Trace) -> _Runner:
     steps = trace.steps
-    timings = [step.timing for step in steps]
     return _Runner(
         label(title),
         trace,
         [*accumulate((len(step.emitted) for step in steps), initial=0)],
         [*accumulate((step.calls["target"] for step in steps), initial=0)],
-        [*accumulate((max(0.0, timing.total_ms - timing.wait_ms) for timing in timings), initial=0.0)],
+        [*accumulate((step.timing.working_ms for step in steps), initial=0.0)],
     )
 
 

@@ -7,7 +7,7 @@ Records come in order from one thread; reading is safe from any.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from specviz.counters import Counters
@@ -28,6 +28,8 @@ PROMPT_SHOWN = 240  # characters of a long prompt that are shown at first, its e
 PROMPT_FITS = 480  # a prompt up to here is shown whole
 LEGEND = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")
 SIZES = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1, ""))
+CUT_OFF = "cut off: the recording ends before the run does"
+SO_FAR = "what there was while the run was still going on"
 Props = dict[str, Any]
 
 
@@ -43,20 +45,27 @@ class Feed:
         self._header: Header | None = None
         self._models: Models | None = None
         self._footer: Footer | None = None
+        self._unended = ""
         self._previous: Step | None = None
         self._labels: list[str] = []  # of every token so far, for evidence that points back into the text
         self._measured: Mapping[str, Any] | None = None
         self._steps: list[str] = []  # each step's props as JSON, made once
 
     @classmethod
-    def from_trace(cls, trace: Trace, run_id: str) -> Feed:
+    def from_trace(cls, trace: Trace, run_id: str, *, unended: str = CUT_OFF) -> Feed:
+        """The feed of a recording. unended: what is said in place of its end if it has none."""
         feed = cls(run_id, recorded=True)
+        feed._unended = unended
         for event in trace.events():
             feed.add(event)
         return feed
 
     def __len__(self) -> int:
         return len(self._steps)
+
+    @property
+    def is_over(self) -> bool:
+        return self._footer is not None
 
     def add(self, record: Event) -> None:
         """Takes the next record of the trace."""
@@ -111,6 +120,12 @@ class Feed:
         until = min(len(self._steps), first + MOST_SENT)
         return json.loads(self._written(self._props(first, until), first, until))
 
+    def recorded_parts(self, run_id: str) -> Iterator[Props]:
+        """The whole run under this id, part by part as a page pulls it, as a recording: nothing is measured for it."""
+        for first in range(0, max(1, len(self)), MOST_SENT):
+            part = {**self.since(first), "run": run_id, "speed": speed_words(self._counters, None, recorded=True)}
+            yield part if first else {**part, "head": {**part["head"], "recorded": True}}
+
     def _written(self, props: Props, first: int, until: int) -> str:
         return f'{_json(props)[:-1]},"steps":[{",".join(self._steps[first:until])}]}}'
 
@@ -122,6 +137,8 @@ class Feed:
         props["numbers"] = _numbers(self._counters)
         if self._footer is not None:
             props |= {"end": self._end(), "done": len(self._steps)}
+        elif self._unended:
+            props["end"] = {"reason": "cut", "words": self._counted(self._unended)}
         return props
 
     def _head(self) -> Props:
@@ -139,10 +156,12 @@ class Feed:
     def _end(self) -> Props:
         footer = self._footer
         words = ENDINGS.get(footer.reason, footer.reason)
-        count = f"{self._counters.num_emitted:,} tokens in {self._counters.num_steps:,} steps"
         detail = f": {visible(footer.message)}" if footer.message else ""
-        parts = [f"{words}{detail}", *([count] if self._counters.num_steps else [])]
-        return {"reason": footer.reason, "words": " · ".join(parts)}
+        return {"reason": footer.reason, "words": self._counted(f"{words}{detail}")}
+
+    def _counted(self, words: str) -> str:
+        count = f"{self._counters.num_emitted:,} tokens in {self._counters.num_steps:,} steps"
+        return f"{words} · {count}" if self._counters.num_steps else words
 
 
 def _prompt(prompt: Prompt) -> Props:

@@ -16,7 +16,7 @@ from specviz.trace import Trace
 from specviz.views import blocks
 from specviz.views.blocks import Props, packed
 from specviz.views.duel import duel_block
-from specviz.views.feed import MOST_SENT, Feed
+from specviz.views.feed import Feed
 from specviz.views.lessons import NONE_YET, PREDICT, SHIPPED, lesson_props, plan
 from specviz.views.predict import predict_block
 from specviz.views.stage_file import PARTS
@@ -77,9 +77,8 @@ def _games() -> Mapping[str, Trace]:
 
 def _parts(run: str) -> Iterator[Props]:
     """The run as a stage takes it, from its first step on; its points are for charts, which are not there."""
-    feed = Feed.from_trace(shipped_trace(run), f"{SHIPPED}{run}")
-    for first in range(0, max(1, len(feed)), MOST_SENT):
-        part = feed.since(first)
+    view_id = f"{SHIPPED}{run}"
+    for part in Feed.from_trace(shipped_trace(run), view_id).recorded_parts(view_id):
         if "head" in part:
             part["head"]["figures"] = {}
         part["steps"] = [{name: value for name, value in step.items() if name != "points"} for step in part["steps"]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from specviz.lessons import Done, Law, Lesson, Screen, Task, lessons
+from specviz.lessons import Done, Law, Lesson, Screen, Seen, Task, lessons
 from specviz.shipped import shipped, shipped_trace
 from specviz.views import blocks
 from specviz.views.blocks import Props
@@ -30,12 +30,16 @@ ROOM = (
         "Open one lesson on the projector and press ", "Present", ": the type grows. Read the question aloud and "
         "collect guesses before anything is shown. Then let the room do the task; a task marks itself as done.",
     ),
-    (
-        "For every student: save the one file below and hand it out, by mail or on a stick. It opens from disk on a "
-        "laptop or a phone and asks no network and no server. What it cannot do is run a model.",
-    ),
     ("Each lesson has a note for the teacher. Lessons stand alone: for half the time, leave out the last ones.",),
 )  # fmt: skip
+HAND_OUT = (
+    "For every student: save the one file below and hand it out, by mail or on a stick. It opens from disk on a "
+    "laptop or a phone and asks no network and no server. What it cannot do is run a model.",
+)
+HANDED_OUT = (
+    "For every student: hand out this file, by mail or on a stick. It opens from disk on a laptop or a phone and asks "
+    "no network and no server. What it cannot do is run a model: that, and the second game, need specviz itself.",
+)
 FILE_WORDS = "Save all lessons as one file"
 FILE_NOTE = "All lessons with their recorded runs and the first game, for a browser without network."
 
@@ -73,14 +77,16 @@ def plan(*, has_server: bool = True) -> Props:
     listed: Props = {"kind": "lessons", "entries": list(_entries(known, has_server)), "file": None}
     if has_server:
         listed["file"] = {"href": FILE_ROUTE, "name": FILE_NAME, "words": FILE_WORDS, "note": FILE_NOTE}
-    room = blocks.details("How to use this in a room", [blocks.words(list(each)) for each in ROOM])
-    return blocks.section(NAME, f"{TITLE}: {total} minutes", _lead(len(known)), (), [room, listed])
+    use = [ROOM[0], HAND_OUT if has_server else HANDED_OUT, ROOM[-1]]
+    room = blocks.details("How to use this in a room", [blocks.words(list(each)) for each in use])
+    return blocks.section(NAME, f"{TITLE}: {total} minutes", _lead(len(known), has_server), (), [room, listed])
 
 
-def _lead(count: int) -> str:
+def _lead(count: int, has_server: bool) -> str:
     number = "One short lesson" if count == 1 else f"{count} short lessons"
+    games = "two games" if has_server else "a game"
     return (
-        f"{number}, two games and a break. Every lesson begins with a question, has something to do, and breaks one "
+        f"{number}, {games} and a break. Every lesson begins with a question, has something to do, and breaks one "
         "wrong idea. The runs are recorded: no model is needed to take part."
     )
 
@@ -136,10 +142,17 @@ def lesson_props(name: str) -> Props:
         "title": lesson.title,
         "question": lesson.question,
         "place": f"Lesson {place + 1} of {len(known)} · {lesson.minutes} min",
-        "live": "" if lesson.setup is None else f"{', '.join(setup_words(lesson.setup))}.",
+        "live": _live(lesson),
         "next": None if after is None else {"name": after.name, "title": after.title},
         "screens": list(_screens(lesson)),
     }
+
+
+def _live(lesson: Lesson) -> str:
+    """What is tried live, in words; nothing where nothing is."""
+    if lesson.setup is None:
+        return ""
+    return lesson.live or f"{', '.join(setup_words(lesson.setup))}."
 
 
 def setup_words(setup: Mapping[str, Any]) -> list[str]:
@@ -194,6 +207,11 @@ def _named(run: str) -> Props:
     return {"run": run, "id": f"{SHIPPED}{run}", "title": visible(entry.title), "about": visible(entry.about)}
 
 
+def _seen(seen: Seen) -> Props:
+    named = _named(seen.run)
+    return {**named, "title": seen.words or named["title"]}
+
+
 def _law(law: Law) -> Props:
     return law_block(shipped_trace(law.run), law.pin.step, law.pin.ref, law.rules)
 
@@ -209,7 +227,7 @@ def _done(done: Done) -> Props:
         "times": times,
         "counts": [f"{number} of {times}" for number in range(times + 1)] if times > 1 else [],
         "status": list(done.status),
-        "runs": [_named(name) for name in done.runs],
+        "runs": [_seen(each) for each in done.runs],
         "options": [{"words": each.words, "right": each.right, "why": each.why} for each in done.options],
         "reveal": done.reveal,
     }

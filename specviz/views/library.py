@@ -14,6 +14,7 @@ from specviz.errors import SpecvizError
 from specviz.measures import METRICS, count, lossy_words, metrics
 from specviz.shipped import Shipped, shipped_trace
 from specviz.trace import Header, Settings, Trace
+from specviz.views.feed import CUT_OFF
 from specviz.views.names import METHOD_TITLES
 from specviz.views.sentences import label, titled, visible
 
@@ -25,9 +26,13 @@ Props = dict[str, Any]
 
 
 def entry(trace: Trace) -> Props:
-    """The `title`, the `words` below it and the `facts` of one run."""
-    facts = [_numbers(trace), *([] if trace.header is None else [_date(trace.header.created)])]
-    return {"title": _title(trace), "words": _beginning(trace.header), "facts": " · ".join(facts)}
+    """The `title`, the `words` below it and the `facts` of one run that is over; `date`: when it was made, which a
+    browser tells in its own time."""
+    created = "" if trace.header is None else trace.header.created
+    is_date = _is_date(created)
+    facts = (_numbers(trace), trace.footer is None and CUT_OFF, not is_date and label(created))
+    words = {"title": _title(trace), "words": _beginning(trace.header), "facts": " · ".join(filter(None, facts))}
+    return {**words, "date": created if is_date else ""}
 
 
 def shipped_entry(run: Shipped) -> Props:
@@ -84,9 +89,9 @@ def _numbers(trace: Trace) -> str:
     return " · ".join(filter(None, words))
 
 
-def _date(created: str) -> str:
+def _is_date(created: str) -> bool:
     try:
-        made = datetime.strptime(created, "%Y-%m-%dT%H:%M:%SZ")
+        datetime.strptime(created, "%Y-%m-%dT%H:%M:%SZ")
     except ValueError:
-        return label(created)
-    return f"{made.day} {made:%b %Y, %H:%M} UTC"
+        return False
+    return True

@@ -14,7 +14,7 @@ from specviz.counters import Counters
 from specviz.trace import DraftToken, Step, Trace
 from specviz.views.blocks import packed, words
 from specviz.views.inspector import LOG_TICKS, NUMBERS, OVERLAY_RULE, looks
-from specviz.views.sentences import Sentence, apart, flowing, named, percent
+from specviz.views.sentences import PERCENT, Sentence, apart, flowing, named, percent
 from specviz.views.steps import step_props
 
 MOST_PLACES = 20
@@ -138,8 +138,16 @@ def _question(token: DraftToken) -> Sentence:
     if token.q is None:
         return ["The draft proposed ", named(token), f" without odds, which counts as 100\u00a0%. The target gave it "
                 f"{percent(p)}. Kept or cut?"]  # fmt: skip
-    target, drafted = apart(p, token.q)
-    return ["The draft gave ", named(token), f" {drafted}\u00a0%, the target {target}\u00a0%. Kept or cut?"]
+    target, drafted = _as_the_bars_say(p, token.q)
+    return ["The draft gave ", named(token), f" {drafted}, the target {target}. Kept or cut?"]
+
+
+def _as_the_bars_say(p: float, q: float) -> tuple[str, str]:
+    """Both odds as they stand beside their bars; with more digits only where these would not tell them apart."""
+    if p == q or percent(p) != percent(q):
+        return percent(p), percent(q)
+    target, drafted = apart(p, q)
+    return f"{target}{PERCENT}", f"{drafted}{PERCENT}"
 
 
 def _prompt(trace: Trace) -> str:

@@ -10,6 +10,8 @@ from specviz.measures import METRICS, metrics
 from specviz.views.sentences import visible
 
 ONE_RUN = 0.15  # how far a single run's ratio must be from 1 to say anything
+NO_DRAFT = "no draft reached the target: nothing to compare"
+NONE_BESIDE = "no run without draft was measured beside it"
 SAME = "1.0"  # a ratio that reads so is called the same speed
 
 
@@ -29,14 +31,14 @@ def speed_words(counters: Counters, measured: Mapping[str, Any] | None, *, recor
         baseline = counters.footer.baseline["tokens_per_s"]
         where = "measured where it was recorded" if recorded else "measured here"
         if not counters.num_drafted:
-            return _unknown("no draft reached the target: nothing to compare")
+            return _unknown(NO_DRAFT)
         if abs(values["speedup"] - 1) < ONE_RUN:
             words = f"no clear difference in one run{_mark(counters)}: {values['speedup']:.2g}×"
             return _unknown(words) | {"can_measure": not recorded}
         speeds = baseline, values["tokens_per_s"]
         return _known(counters, values["speedup"], *speeds, where, METRICS["speedup"].formula)
     if recorded:
-        return _unknown("not measured in this recording")
+        return _unknown(_alone(counters, values["tokens_per_s"]))
     return _unknown("not measured yet") | {"can_measure": counters.num_steps > 0}
 
 
@@ -51,6 +53,12 @@ def _cannot_be_told(counters: Counters) -> str:
 def _was_paced(counters: Counters) -> bool:
     """Speed is taken at full pace only: a processor that waits between steps is another processor."""
     return counters.times_ms["wait_ms"] > 0.05 * counters.times_ms["total_ms"]
+
+
+def _alone(counters: Counters, speed: float | None) -> str:
+    """Of a recorded run with nothing beside it."""
+    lead = NONE_BESIDE if counters.num_drafted else NO_DRAFT
+    return lead if speed is None or _was_paced(counters) else f"{_rate(speed)} tokens/s; {lead}"
 
 
 def _known(counters: Counters, speedup: float, baseline: float, speed: float, where: str, note: str) -> dict[str, Any]:

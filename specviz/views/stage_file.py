@@ -9,12 +9,11 @@ from __future__ import annotations
 import base64
 import gzip
 import html
-from collections.abc import Iterator
 
 from specviz import __version__, exports
 from specviz.trace import Trace
 from specviz.views.blocks import Props, packed
-from specviz.views.feed import MOST_SENT, Feed
+from specviz.views.feed import CUT_OFF, MOST_SENT, SO_FAR, Feed
 from specviz.views.sentences import visible
 from specviz.views.standalone import document, quiet_json
 from specviz.views.web import stage_template
@@ -27,6 +26,7 @@ CHARTS = ("figure.js", "charts.js")
 MOUNT = ("stage.js", "standalone.js", "stage_file.js")
 SHEETS = ("base.css", "evidence.css", "stage.css", "standalone.css", "stage_file.css")
 START = "specviz.mountStageFile();"
+RUN = "file"
 MOST_TITLE = 90  # characters of the prompt in the title
 MOST_WORD = 40  # characters of the trace's own date and version
 BODY = """<header class="sv-report sv-file-head"><div class="sv-file-words"><h1>{title}</h1><p>{words}</p></div>
@@ -38,21 +38,30 @@ BODY = """<header class="sv-report sv-file-head"><div class="sv-file-words"><h1>
 Selection = tuple[int, str]
 
 
-def stage_page(trace: Trace, *, charts: bool = True, selection: Selection | None = None) -> str:
-    """A whole HTML page of this run. selection: (step, ref of a token in it), pinned when the page opens.
+def stage_page(
+    trace: Trace,
+    *,
+    charts: bool = True,
+    selection: Selection | None = None,
+    feed: Feed | None = None,
+    going_on: bool = False,
+) -> str:
+    """A whole HTML page of this run. selection: (step, ref of a token in it), pinned when the page opens; feed: of
+    this very trace, where there is one that is whole; going_on: the trace has no end because its run is not over.
 
     Raises ValueError for a trace without its header and for a selection that is not in it.
     """
     if trace.header is None:
         raise ValueError("trace must have its header (got one that holds nothing yet)")
-    parts = list(_parts(trace, charts))
+    known = feed or Feed.from_trace(trace, RUN, unended=_unended(going_on))
+    parts = [part if charts else _without_charts(part) for part in known.recorded_parts(RUN)]
     title = _title(trace)
     about = {
         "starts": [part["from"] for part in parts],
         "selection": selection and _checked(selection, parts),
         "file": exports.file_name(trace, ".jsonl"),
     }
-    body = BODY.format(title=html.escape(title), words=html.escape(_words(trace)), template=stage_template())
+    body = BODY.format(title=html.escape(title), words=html.escape(_words(trace, going_on)), template=stage_template())
     return document(
         title,
         body,
@@ -62,14 +71,6 @@ def stage_page(trace: Trace, *, charts: bool = True, selection: Selection | None
         data={"sv-about": quiet_json(about), "sv-run": "\n".join(map(packed, parts)), "sv-trace": _carried(trace)},
         has_charts=charts,
     )
-
-
-def _parts(trace: Trace, charts: bool) -> Iterator[Props]:
-    """The run as a page would pull it, from the first step to the last; without what only charts need."""
-    feed = Feed.from_trace(trace, "file")
-    for first in range(0, max(1, len(feed)), MOST_SENT):
-        part = feed.since(first)
-        yield part if charts else _without_charts(part)
 
 
 def _without_charts(part: Props) -> Props:
@@ -91,7 +92,7 @@ def _checked(selection: Selection, parts: list[Props]) -> Props:
 
 def _carried(trace: Trace) -> str:
     """The trace's file, for those who want to work with it."""
-    return base64.b64encode(gzip.compress(exports.json_lines(trace).encode(), 9, mtime=0)).decode("ascii")
+    return base64.b64encode(gzip.compress(exports.json_lines(trace).encode(), 6, mtime=0)).decode("ascii")
 
 
 def _title(trace: Trace) -> str:
@@ -101,9 +102,14 @@ def _title(trace: Trace) -> str:
     return f"specviz: {visible(words) or 'a recorded run'}"
 
 
-def _words(trace: Trace) -> str:
+def _unended(going_on: bool) -> str:
+    return SO_FAR if going_on else CUT_OFF
+
+
+def _words(trace: Trace, going_on: bool) -> str:
     by, created = visible(trace.header.specviz[:MOST_WORD]), visible(trace.header.created[:MOST_WORD])
+    unended = f"{_unended(going_on).capitalize()}. " if trace.footer is None else ""
     return (
-        f"A run of speculative decoding, recorded by specviz {by} ({created}), written by specviz {__version__}. "
-        "All of it lies in this file: it needs no network."
+        f"{unended}A run of speculative decoding, recorded by specviz {by} ({created}), "
+        f"written by specviz {__version__}. All of it lies in this file: it needs no network."
     )

@@ -1,8 +1,10 @@
-"""You are the draft model: one game as a block, with the last turn in words, the score and the stage's own message."""
+"""You are the draft model: one game as blocks: the last turn in words with the line to type in and the score, and, from
+the first turn on, the stage's own message."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from specviz.measures import METRICS, metrics
@@ -12,6 +14,8 @@ from specviz.views.inspector import focus
 from specviz.views.sentences import ENDINGS, Sentence, flowing, label, named, visible
 from specviz.views.titles import last_token, telling_cut
 
+MOST_LETTERS = 24  # of the last word, where it is spelled
+ENDED_BY_HAND = "You finished here. A new game begins from the same text or another one."
 PER_CALL = "tokens_per_target_call"
 Props = dict[str, Any]
 
@@ -22,22 +26,46 @@ class RivalTurn(Protocol):
     num_emitted: int
 
 
+class Ending(Protocol):
+    letters: str
+    goes_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why typed words were not judged, and the words, to be mended."""
+
+    why: str
+    typed: str
+
+
+def turns_blocks(block: Props, trace: Trace, message: str) -> list[Props]:
+    """The game's block, and the text on a stage behind it. message: what a stage shows of the trace; empty: nothing."""
+    if not message or not trace.steps:
+        return [block]
+    at = [len(trace.steps) - 1, focus(trace.steps[-1])]
+    return [block, {"kind": "turns-stage", "game": block["game"], "feed": packed(message), "focus": at}]
+
+
 def turns_block(
     game: str, setup: Mapping[str, str], trace: Trace, rivals: Sequence[RivalTurn], *, prompt: str, rival: str | None,
-    most: int, message: str = "",
+    most: int, ending: Ending | None = None, refusal: Refusal | None = None,
 ) -> Props:  # fmt: skip
     """game: its id, empty before the first turn; setup: what a first turn sends along; rival: the draft model's name;
-    most: characters of a turn; message: what a stage shows of the trace."""
+    most: characters of a turn; ending: the letters that the text ends with; refusal: of what was just typed."""
+    is_begun = bool(trace.steps)
     return {
         "kind": "turns",
         "game": game,
         "setup": dict(setup),
-        "prompt": flowing(prompt),
+        "prompt": "" if is_begun else flowing(prompt),
         "most": most,
-        "feed": packed(message) if message else None,
-        "focus": [len(trace.steps) - 1, focus(trace.steps[-1])] if trace.steps else None,
         "said": _said(trace, rivals),
-        "end": "" if trace.footer is None else f"{ENDINGS[trace.footer.reason].capitalize()}.",
+        "join": None if ending is None else _join(ending),
+        "problem": "" if refusal is None else visible(f"{refusal.why[:1].upper()}{refusal.why[1:]}."),
+        "typed": "" if refusal is None else refusal.typed,
+        "can_finish": is_begun,
+        "end": "" if trace.footer is None else _end(trace.footer.reason),
         "tiles": _tiles(trace, rivals, rival),
     }
 
@@ -53,6 +81,22 @@ def _said(trace: Trace, rivals: Sequence[RivalTurn]) -> list[Sentence]:
         kept = f": {theirs.num_kept} of {len(theirs.drafted)} kept, {_tokens(theirs.num_emitted)} for one target call."
         said.append(["In the same place the draft model wrote ", drafted, kept])
     return said
+
+
+def _join(ending: Ending) -> Props:
+    """The one choice where the text ends in a letter: with a space or without, and what looks likelier."""
+    letters = visible(ending.letters[-MOST_LETTERS:])
+    what = "which looks like the beginning of a word" if ending.goes_on else "which looks like a whole word"
+    return {
+        "words": ["The text ends with ", f"“{letters}”", f", {what}."],
+        "label": "go on without a space",
+        "is_on": ending.goes_on,
+        "letters": letters,
+    }
+
+
+def _end(reason: str) -> str:
+    return ENDED_BY_HAND if reason == "stopped" else f"{ENDINGS[reason].capitalize()}."
 
 
 def _judged(step: Step) -> Sentence:

@@ -85,7 +85,7 @@ def test_the_dart_falls_first_and_another_run_can_be_taken(open_page):
     page.select_option("[data-section=predict] select[name=run]", label="The run on the stage")
     page.click("[data-act=take]")
     page.wait_for_selector("text=there is no run to look at")  # nothing is on the stage of this page
-    page.select_option("[data-section=predict] select[name=run]", index=0)
+    page.select_option("[data-section=predict] select[name=run]", index=1)
     page.click("[data-act=take]")
     page.wait_for_function(IDLE)
     first = page.eval_on_selector("[data-section=predict] select[name=run]", "(node) => node.value")
@@ -131,20 +131,51 @@ def test_words_are_typed_judged_shown_and_saved(open_page):
     cells = page.eval_on_selector_all(".sv-turns-stage .sv-cell:not(.sv-last)", "(all) => all.map((n) => n.className)")
     assert [next(s for s in statuses if f"sv-is-{s}" in name) for name in cells] == statuses
     assert page.inner_text(".sv-turns-tiles dd >> nth=0") == f"{len(trace.tokens) / 3:.2f}"
-    refused(page, "fox " * 40)
+    assert refused(page, "fox " * 40) != refused(page, "fox " * 30)
+    page.click("[data-act=finish]")
+    page.wait_for_selector(".sv-turns-end:has-text('You finished here')")
+    assert page.locator(LINE).count() == 0
     page.click("[data-act=new]")
     page.wait_for_selector(".sv-turns-prompt")
     assert page.locator(".sv-turns-stage").count() == 0
 
 
 def refused(page, words):
-    """What cannot be judged is said, and stays in its line to be mended."""
+    """What cannot be judged is said under its line, in place of what was said before, and stays there to be mended."""
+    page.evaluate("window.stage = document.querySelector('.sv-turns-stage')")
     page.fill(LINE, words)
     page.press(LINE, "Enter")
-    page.wait_for_selector("text=your words must be at most 8 tokens")
+    page.wait_for_selector(".sv-turns-problem:has-text('at most 8 tokens')")
     page.wait_for_function(IDLE)
+    [said] = page.locator(".sv-turns-problem").all_inner_texts()
+    assert page.locator(".toast-body").count() == 0
     assert page.input_value(LINE) == words
+    assert page.get_attribute(LINE, "aria-describedby") == "sv-turns-problem"
     assert not page.is_disabled(".sv-turns-form [type=submit]")
+    assert page.evaluate("window.stage === document.querySelector('.sv-turns-stage')")  # the text is not drawn anew
+    return said
+
+
+def test_where_a_text_ends_in_a_letter_one_choice_says_what_would_stand_there(open_page):
+    page = at_learn(open_page())
+    assert page.locator(".sv-turns-join").count() == 0
+    for turn in range(1, 9):
+        page.fill(LINE, "the fox")
+        page.press(LINE, "Enter")
+        page.wait_for_selector(f".sv-turns-tiles:has-text('in {turn} turn')")
+        if page.locator(".sv-turns-join").count():
+            break
+    last, tick = page.inner_text(".sv-turns-join p b").strip("“”"), page.locator(".sv-turns-join input")
+    assert page.inner_text(".sv-turns-stage .sv-text").strip().endswith(last)
+    assert ("beginning of a word" in page.inner_text(".sv-turns-join p")) == tick.is_checked()
+    page.fill(LINE, "usty")
+    for is_joined, between in ((False, " "), (True, "")):
+        tick.set_checked(is_joined)
+        assert page.inner_text(".sv-turns-tick .sv-word") == f"{last}{between}usty"
+    page.press(LINE, "Enter")
+    page.wait_for_selector(f".sv-turns-tiles:has-text('in {turn + 1} turn')")
+    first = page.text_content(f".sv-turns-stage .sv-lane >> nth={turn} >> .sv-cell >> nth=0")
+    assert first.strip()[0] == "u"  # no space was put before it
 
 
 # ---- in a file by itself ---------------------------------------------------------------------------------------------

@@ -96,6 +96,10 @@ def test_laws_runs_a_tree_two_runs_and_the_game(opened):
     page.click(NEXT)
     page.wait_for_selector("#compare .sv-text .sv-piece")
     assert page.locator("#compare .sv-stage").count() == 2
+    expect(page.locator(".sv-duel-part")).to_have_count(2)
+    page.wait_for_timeout(200)
+    assert all(part.bounding_box()["y"] < DESKTOP["height"] - 30 for part in page.locator(".sv-duel-part").all())
+    assert page.locator("#compare .sv-lane").count() == 2  # as far as the parting
     page.click(NEXT)
     press(page, "Open the game")
     page.wait_for_selector("#learn [data-section=predict] .sv-inspector")
@@ -136,7 +140,13 @@ def test_it_fits_and_is_accessible(opened, size, theme):
 def test_present_and_theme_work_and_the_theme_is_the_person_s(opened):
     page = opened("#lesson=stage")
     page.click("#sv-present")
-    assert page.evaluate("document.querySelector('#lesson').getBoundingClientRect().width") == 440
+    assert page.evaluate("document.querySelector('#lesson').getBoundingClientRect().width") == 372
+    for _ in range(2):
+        page.click(NEXT)
+    page.wait_for_selector("#stage .sv-cell.sv-on")
+    again = page.locator("#stage [data-part=again]").bounding_box()
+    assert again["width"] > 0
+    assert again["y"] + again["height"] <= DESKTOP["height"]
     page.keyboard.press("Escape")
     assert page.evaluate("document.querySelector('#lesson').getBoundingClientRect().width") == 340
     page.click("#sv-theme")

@@ -1,9 +1,11 @@
 """Lessons beside the real page: opened from the plan and by the address, with every kind of task, in a real browser."""
 
+from itertools import pairwise
+
 import pytest
 import served as pages
-from conftest import PHONE
-from lesson_texts import HOSTILE, PIN, hostile_lesson, other_lesson, stage_lesson, taught
+from conftest import DESKTOP, PHONE
+from lesson_texts import HOSTILE, PIN, hostile_lesson, lesson, other_lesson, screen, stage_lesson, task, taught
 from playwright.sync_api import expect
 from test_page_reports import turn_to
 from test_stage_access import serious
@@ -13,12 +15,33 @@ from specviz.shipped import shipped_trace
 HEADING = "#lesson .sv-lesson-body h3"
 TASK = "#lesson .sv-lesson-task"
 NEXT = "#lesson .sv-lesson-foot .sv-primary"
+BACK = "#lesson .sv-lesson-foot button:text-is('Back')"
+STATE = "#lesson .sv-lesson-state"
 ON_STAGE = "(run) => specvizPage.hub()?.run === run"
+
+
+WHOLE = "(() => { const hub = specvizPage.hub(); return !hub.playing && hub.cursor === hub.steps.length; })()"
+INSIDE = """([inner, outer]) => {
+    const [a, b] = [inner, outer].map((each) => document.querySelector(each).getBoundingClientRect());
+    return a.width > 0 && a.left >= b.left && a.right <= b.right + 1 && a.top >= b.top - 1 && a.bottom <= b.bottom + 1;
+}"""
+
+
+def asking_lesson():
+    """Screens that ask about a text, one that replays it, and one with many tokens ahead."""
+    return lesson(
+        "asking",
+        screens=[
+            screen("A", show={"run": "sum"}, task=task({"kind": "guess", "options": ["1", "2"], "reveal": "Two."})),
+            screen("B", show={"run": "sum"}, task=task({"kind": "play"})),
+            screen("C", task=task({"kind": "see", "runs": [{"run": "first-visit", "words": "K 4"}, "k-8"]})),
+        ],
+    )
 
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory):
-    lessons = [stage_lesson(), other_lesson(), hostile_lesson()]
+    lessons = [stage_lesson(), other_lesson(), asking_lesson(), hostile_lesson()]
     assets, models = (tmp_path_factory.mktemp(name) for name in ("assets", "models"))
     with taught(assets, *lessons), pages.served(models, max_new_tokens=48) as served:
         yield served
@@ -92,6 +115,7 @@ def test_what_was_done_is_remembered_and_can_be_done_again(page, app):
     done(page)
     page.reload()
     page.wait_for_selector(f"{TASK}[data-done]")
+    expect(page.locator(f"{TASK} .sv-lesson-why")).to_have_text("It is replaced.")
     press(page, "Do it again")
     assert page.locator(TASK).get_attribute("data-done") is None
     press(page, "Kept")
@@ -103,6 +127,83 @@ def test_what_was_done_is_remembered_and_can_be_done_again(page, app):
     turn_to(page, "learn")
     expect(page.locator("#learn .sv-plan-entry").first).to_contain_text("✓ done")
     expect(page.locator("#learn .sv-plan-entry").nth(1)).not_to_contain_text("done")
+
+
+def test_what_was_counted_and_chosen_before_stands_there_when_it_is_seen_again(page):
+    start(page, "stage")
+    for _ in range(3):
+        page.click(NEXT)
+    page.click(BACK)
+    on_stage(page, "first-visit")
+    page.click(NEXT)
+    page.click("#stage [data-part=many]")
+    done(page)
+    page.click(NEXT)
+    press(page, "It is replaced")
+    page.click(BACK)
+    expect(page.locator(f"{TASK} .sv-lesson-count")).to_have_text("10 of 10")
+    page.click("#stage [data-part=again]")
+    expect(page.locator(f"{TASK} .sv-lesson-count")).to_have_text("10 of 10")
+    page.click(NEXT)
+    expect(page.locator(f"{TASK} .sv-right")).to_have_text("It is replaced")
+    expect(page.locator(f"{TASK} .sv-lesson-why")).to_have_text("By the target's own draw.")
+
+
+def test_what_is_asked_about_stands_there_whole_and_only_a_replay_is_replayed(page):
+    start(page, "asking")
+    on_stage(page, "sum")
+    page.wait_for_timeout(300)
+    assert page.evaluate(WHOLE)
+    page.click(NEXT)
+    page.wait_for_function("specvizPage.hub().playing && specvizPage.hub().cursor > 0")
+    page.click(NEXT)
+    for words, run in (("K 4", "first-visit"), ("K 8", "k-8"), ("K 4", "first-visit")):
+        press(page, words)
+        on_stage(page, run)
+        page.wait_for_timeout(300)
+        assert page.evaluate(WHOLE), words
+    done(page)
+
+
+def test_with_many_tokens_ahead_the_last_cell_is_in_sight_beside_the_lesson(page):
+    start(page, "asking")
+    page.click(NEXT)
+    page.click(NEXT)
+    press(page, "K 8")
+    on_stage(page, "k-8")
+    for _ in range(2):
+        page.wait_for_selector("#stage .sv-stage[data-many] .sv-lane:nth-child(1) .sv-last")
+        cells = page.locator("#stage .sv-lane").first.locator(".sv-cell").all()
+        boxes = [cell.bounding_box() for cell in cells]
+        body = page.locator("#stage .sv-lanes-body").bounding_box()
+        assert all(box["x"] + box["width"] <= body["x"] + body["width"] for box in boxes)
+        assert all(a["x"] + a["width"] <= b["x"] for a, b in pairwise(boxes))
+        page.click("#present")
+        page.wait_for_timeout(200)
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_what_the_lesson_asks_to_press_and_read_is_in_sight_beside_it(page, present):
+    start(page, "stage")
+    page.click(NEXT)
+    page.click(NEXT)
+    on_stage(page, "first-visit")
+    page.wait_for_function("specvizPage.hub().pinned?.ref === '1'")
+    page.wait_for_timeout(400)  # the lesson pins once the text has come to rest
+    if present:
+        page.click("#present")
+        page.wait_for_timeout(200)
+    assert page.evaluate(INSIDE, ["#stage [data-part=again]", "#stage .sv-inspector"])
+    assert page.evaluate(INSIDE, ["#stage .sv-key", "#stage .sv-inspector"])
+    assert page.evaluate(INSIDE, ["#stage .sv-piece.sv-on", "#stage .sv-text-scroll"])
+    assert page.evaluate(INSIDE, ["#stage .sv-cell.sv-on", "#stage .sv-lanes-body"])
+    assert page.evaluate("document.querySelector('#stage .sv-track').getBoundingClientRect().width") > 150
+    names = page.eval_on_selector_all(
+        "#stage :is(.sv-role-drafted, .sv-role-emitted) .sv-odds-token",
+        "(all) => all.map((one) => [one.scrollWidth, one.clientWidth])",
+    )
+    assert names
+    assert all(wanted <= room + 1 for wanted, room in names)
 
 
 def test_a_setup_is_filled_in_and_never_run(page):
@@ -141,6 +242,12 @@ def test_two_runs_side_by_side_and_the_game_keep_the_lesson_beside_them(page):
         page.click(NEXT)
     page.wait_for_selector("#compare [data-section=two-runs] .sv-text .sv-piece")
     assert page.is_visible("#lesson")
+    parts_in_sight(page)
+    assert page.locator("#lesson").bounding_box()["y"] == pytest.approx(page.locator("#bar").bounding_box()["height"])
+    page.click("#present")
+    assert page.evaluate("document.documentElement.scrollWidth") <= DESKTOP["width"]
+    assert page.eval_on_selector_all(".sv-duel .sv-tile > *", CLIPPED) == []
+    page.click("#present")
     page.click(NEXT)
     press(page, "Open the game")
     page.wait_for_selector("#learn [data-section=predict]")
@@ -148,6 +255,20 @@ def test_two_runs_side_by_side_and_the_game_keep_the_lesson_beside_them(page):
     for _ in range(2):
         page.evaluate("document.dispatchEvent(new Event('sv-predicted'))")
     done(page)
+
+
+CLIPPED = """(all) => all.filter((one) => {
+    return one.getBoundingClientRect().right > one.parentElement.getBoundingClientRect().right + 1;
+}).map((one) => one.textContent)"""
+
+
+def parts_in_sight(page):
+    """The parting of both texts, and nothing behind it."""
+    expect(page.locator(".sv-duel-part")).to_have_count(2)
+    page.wait_for_timeout(300)
+    for side in (0, 1) if page.viewport_size["width"] > PHONE["width"] else (0,):
+        box = page.locator(".sv-duel-part").nth(side).bounding_box()
+        assert 0 < box["y"] < page.viewport_size["height"] - box["height"]
 
 
 def test_a_hostile_lesson_stays_text(page):
@@ -166,9 +287,24 @@ def test_a_hostile_lesson_stays_text(page):
 def test_a_lesson_that_is_not_there_is_said_so(page, name):
     start(page, name)
     expect(page.locator("#lesson .sv-lesson-body")).to_contain_text("there is no such lesson")
+    expect(page.locator("#lesson .sv-lesson-number")).to_have_text("")
     page.click("#lesson .sv-lesson-close")
     assert page.is_hidden("#lesson")
     assert page.evaluate("location.hash") == "#explore"
+
+
+def test_from_a_lesson_that_is_not_there_the_way_leads_to_the_plan(page):
+    start(page, "stage")
+    press(page, "Kept")
+    done(page)
+    start(page, "nope")
+    expect(page.locator("#lesson .sv-lesson-body")).to_contain_text("there is no such lesson")
+    expect(page.locator("#lesson .sv-lesson > .sv-hidden")).to_have_text("")
+    assert page.evaluate("document.querySelector('#lesson .sv-lesson-track span').style.width") in ("0", "0px")
+    expect(page.locator(NEXT)).to_have_text("To the plan")
+    page.click(NEXT)
+    expect(page.locator("#learn .sv-plan")).to_be_visible()
+    assert page.is_hidden("#lesson")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -186,8 +322,8 @@ def test_plan_and_lesson_are_accessible_on_a_wide_page(open_page, theme):
     page.click("#pages [data-page=explore]")
     page.click("#present")
     wide = "document.querySelector('#lesson').getBoundingClientRect().width"
-    assert page.evaluate(wide) == 440
-    assert page.evaluate("document.querySelector('#stage .sv-screen').getBoundingClientRect().left") >= 440
+    assert page.evaluate(wide) == 372
+    assert page.evaluate("document.querySelector('#stage .sv-screen').getBoundingClientRect().left") >= 372
     assert page.evaluate("document.documentElement.scrollWidth") <= 1366
 
 
@@ -208,6 +344,27 @@ def test_on_a_phone_the_lesson_is_a_card_above_the_stage_that_folds(open_page, t
     page.click("#lesson .sv-lesson-fold")
     assert page.is_hidden("#lesson .sv-lesson-body")
     assert page.locator("#lesson").bounding_box()["height"] < 90
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    expect(page.locator(STATE)).to_have_text("○ Your task")
+    page.click("#lesson .sv-lesson-fold")
+    page.click(NEXT)
+    on_stage(page, "first-visit")
+    page.click("#lesson .sv-lesson-look")
+    page.wait_for_selector("#stage .sv-stage[data-sheet=open] .sv-inspector")
+    assert page.locator("#lesson .sv-lesson-look").bounding_box()["height"] >= 44
+    page.click("#stage [data-part=close]")
+    page.click(NEXT)
+    expect(page.locator(STATE)).to_have_text("○ 0 of 10")
+    page.click("#lesson .sv-lesson-look")
+    page.click("#stage [data-part=again]")
+    expect(page.locator(STATE)).to_have_text("○ 1 of 10")
+    page.click("#stage [data-part=many]")
+    expect(page.locator(STATE)).to_have_text("✓ Done")
+    page.click("#stage [data-part=close]")
+    start(page, "other")
+    for _ in range(3):
+        page.click(NEXT)
+    parts_in_sight(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+import served as pages
 from conftest import DESKTOP, PHONE
 from test_explore import (
     PIECES,
@@ -19,6 +20,10 @@ from test_explore import (
 
 PROJECTOR = {"width": 1920, "height": 1080}
 PRESENTED = "document.documentElement.hasAttribute('data-sv-present')"
+SIGNS = {
+    name: f"document.documentElement.hasAttribute('data-sv-{sign}')"
+    for name, sign in {"more": "drawer", "library-open": "library", "share-open": "share"}.items()
+} | {"theme": "document.body.classList.contains('dark')"}
 OURS = "/specviz/"
 OTHERS_LIMIT, OURS_LIMIT = 600_000, 200_000
 
@@ -87,6 +92,22 @@ def test_the_page_is_quick_and_light_and_asks_no_other_host(chromium, app):
     assert sum(weights.values()) <= OTHERS_LIMIT
     assert ours <= OURS_LIMIT
     assert seconds <= 2 * 2.5, "2.5 s on two idle cores"
+
+
+def test_what_the_browser_does_alone_works_while_the_server_is_away(chromium, tmp_path):
+    context = chromium.new_context(viewport=DESKTOP)
+    page = context.new_page()
+    page.set_default_timeout(10_000)
+    with pages.served(tmp_path, max_new_tokens=8) as served:
+        page.goto(served.address)
+        page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
+        run_to_end(page)
+    page.wait_for_timeout(1500)
+    for button, sign in SIGNS.items():
+        for is_on in (True, False):
+            page.click(f"#{button}")
+            assert page.evaluate(sign) is is_on, button
+    context.close()
 
 
 def test_a_double_click_on_run_makes_one_whole_run(page):

@@ -52,6 +52,20 @@ def test_a_reload_finds_a_finished_run(page):
     assert page.evaluate(PIECES) == before
 
 
+def test_a_run_that_went_with_the_server_is_said_to_be_gone_to_its_own_tab_alone(page, app):
+    begin(page, steps=2)
+    run = page.evaluate(RUN)
+    app.page.registry._views.clear()  # as after a restart
+    reload(page)
+    page.wait_for_selector(".toast-body.warning:has-text('The run that was on this stage is gone')")
+    assert page.evaluate(f"localStorage.getItem('specviz-run') === '{run}'")
+    other = page.context.new_page()
+    other.goto(page.url)
+    other.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
+    other.wait_for_timeout(1000)
+    assert other.query_selector(".toast-body") is None
+
+
 def test_the_way_back_finds_the_run_again(page, app):
     run_to_end(page)
     before = page.evaluate(PIECES)

@@ -301,8 +301,15 @@ def test_throwing_again_counts_what_would_be_kept_and_changes_nothing(stage):
     assert page.locator(".sv-throw").count() == 100
     page.click('[data-part="again"]')
     assert page.inner_text('[data-part="thrown"]') in ("would be kept", "would be cut")
+    for _ in range(6):
+        page.click('[data-part="again"]')
+    assert page.inner_text('[data-part="thrown"]') == f"kept {page.locator('.sv-throw-in').count()} of 7"
+    assert page.locator(".sv-throw").count() == 7
     assert page.evaluate("triggers.map(([name]) => name)") == ["ready"]
     assert page.evaluate("pulls.length") == 0
+    page.evaluate("hub.pin(2, '0')")
+    page.evaluate("hub.pin(1, hub.steps[1].focus)")
+    assert page.inner_text('[data-part="thrown"]') == ""
 
 
 def test_a_small_drafted_bar_is_shown_enlarged_with_the_same_verdict(stage):
@@ -584,7 +591,8 @@ def test_what_was_kept_behind_the_end_is_faded(stage):
     page = stage(reduced_motion="reduce")
     push(page, whole(traces.Builder().chain(4, 4, truncated=3).finish("eos")))
     settle(page)
-    faded = shown(page, ".sv-lanes-sheet .sv-cell", "(node) => Number(getComputedStyle(node).opacity) < 1")
+    fill = "(node) => Number(getComputedStyle(node.querySelector('.sv-fill')).opacity) < 1"
+    faded = shown(page, ".sv-lanes-sheet .sv-cell", fill)
     assert faded == [False, False, True, True]
 
 

@@ -8,6 +8,8 @@ from stage_page import PHONE, push, settle, shown, stages, whole
 
 stage = pytest.fixture(stages)
 NODE = "(node) => [node.dataset.ref, node.className.split(' ')[1].slice(6), node.getAttribute('aria-level')]"
+SEEN = """(note) => { const a = note.getBoundingClientRect(), b = note.closest('.sv-node').getBoundingClientRect();
+    return a.width > 0 && a.right <= b.right && a.top >= b.top - 1 && a.bottom <= b.bottom + 1; }"""
 GRAVE = ("serious", "critical")
 CLIPPED = """() => [...document.querySelectorAll('.sv-made *')].filter((node) => {
     const box = node.getBoundingClientRect(), host = document.querySelector('.sv-inspector').getBoundingClientRect();
@@ -63,6 +65,14 @@ def test_the_tree_is_a_tree_with_every_node_and_fate(stage, make):
     taken = sum(status == "accepted" for _, _, status, *_ in nodes)
     assert len(shown(page, ".sv-edge.sv-taken")) == taken
     assert len(shown(page, ".sv-edge")) == len(nodes)
+
+
+@pytest.mark.parametrize("size", [{}, {"width": 390, "height": 844}])
+def test_every_node_shows_its_percent_where_the_tree_speaks_of_it(stage, size):
+    page, made = opened(stage, evidence_traces.wide_tree, **size)
+    notes = shown(page, ".sv-node .sv-chip-note", SEEN)
+    assert len(notes) == len(part(made, "tree")["nodes"])
+    assert all(notes)
 
 
 def test_nodes_of_one_row_and_column_do_not_overlap(stage):

@@ -11,7 +11,7 @@ from test_stage_file import EVIL, evil_trace
 
 import specviz
 from specviz.shipped import shipped_trace
-from specviz.trace import load_trace
+from specviz.trace import Trace, load_trace
 from specviz.views.feed import Feed
 from specviz.views.stage_file import stage_page
 
@@ -187,6 +187,31 @@ def test_a_stage_in_a_file_shows_what_the_apps_stage_gets(opened):
     seen = "(node) => [node.className.split(' ')[1].slice(6), node.dataset.ref]"
     settle(page)
     assert shown(page, ".sv-text .sv-piece", seen) == expected
+
+
+@pytest.mark.parametrize("size", [DESK_LIGHT, PHONE_DARK], ids=["desktop", "phone"])
+def test_a_cut_off_recording_says_so_on_its_stage(opened, size):
+    cut = Trace(list(traces.chain().events())[:4])
+    page = opened(stage_page(cut, charts=False), **size)
+    page.wait_for_function(PLACE, arg="step 2 of 2")
+    state = page.locator(".sv-state")
+    assert state.is_visible()
+    assert "cut off: the recording ends before the run does · " in state.inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["viewport"]["width"]
+
+
+@pytest.mark.parametrize(("width", "charts"), [(980, False), (1366, False), (1366, True)])
+def test_a_notebook_shows_the_whole_stage_and_nothing_scrolls_in_its_frame(opened, width, charts):
+    frame = specviz.show("eagle", charts=charts)._repr_html_()
+    ready = "() => document.title === 'notebook'"
+    view = {"width": width, "height": 900}
+    page = opened(f"<!doctype html><title>notebook</title><body>{frame}", ready, viewport=view)
+    inner = page.frames[1]
+    inner.wait_for_function("() => document.documentElement.dataset.done")
+    settle(inner)
+    size = inner.evaluate("(({ scrollHeight, scrollWidth }) => [scrollHeight, scrollWidth])(document.documentElement)")
+    assert size == inner.evaluate("[innerHeight, innerWidth]")
+    assert inner.locator(".sv-below > details").last.is_visible()
 
 
 def test_two_runs_in_one_notebook_keep_to_themselves(opened):
