@@ -24,13 +24,14 @@ from specviz.recorder import Recorder, Situation
 from specviz.recording import cast_for, header
 from specviz.request import Request
 from specviz.rules import RULES
+from specviz.settings import settings
 from specviz.text import TokenText, continued
 
 METHOD = "typed words"
 RULE = "speculative_sampling"
 MOST_TYPED = 8  # tokens a turn
 MOST_CHARACTERS = 200
-MOST_TOKENS = 24  # of a game's text; the turn that reaches it is the last
+MOST_TOKENS = 24  # of a game's text, or as many as the server allows; the turn that reaches it is the last
 FINISHED = "stopped"  # how a game ends that a person ends
 LOOKED_AT = 256  # likeliest next tokens that tell whether a word goes on
 NO_SPACE_BEFORE = ".,;:!?)]}\u2026"
@@ -74,7 +75,8 @@ class Game:
     """
 
     def __init__(self, request: Request) -> None:
-        self.request = replace(request, chat=False, max_new_tokens=MOST_TOKENS, k=MOST_TYPED).checked()
+        most = min(MOST_TOKENS, settings().max_new_tokens)
+        self.request = replace(request, chat=False, max_new_tokens=most, k=MOST_TYPED).checked()
         self.trace = trace.Trace()
         self.rivals: list[Rival] = []
         self.ending: Ending | None = None
@@ -137,10 +139,10 @@ class Game:
             self.trace.append(begun)
             self.trace.append(trace.Models(0, cast.target.info, None))
         before = self.trace.steps
-        settings = replace(cast.crew.settings(step.plan), method=METHOD, params={}, draft_model=None)
+        in_force = replace(cast.crew.settings(step.plan), method=METHOD, params={}, draft_model=None)
         at_ms = sum(each.timing.total_ms for each in before)
         started = time.perf_counter() - _spent_ms(step) / 1e3
-        situation = Situation(settings, (), at_ms=at_ms, wait_ms=0.0, started=started)
+        situation = Situation(in_force, (), at_ms=at_ms, wait_ms=0.0, started=started)
         made = self._recorder.record(replace(step, index=len(before)), situation)
         self.trace.append(made)
         if rival is not None:
@@ -153,7 +155,7 @@ class Game:
         """Each step reaches the length that it was given: only what is more than that ends the text."""
         if step.finish in ("eos", "context"):
             return step.finish
-        return "length" if len(self.trace.tokens) >= MOST_TOKENS else None
+        return "length" if len(self.trace.tokens) >= self.request.max_new_tokens else None
 
 
 def typed_ids(text: TokenText, before: Sequence[int], words: str, *, joined: bool = False) -> list[int]:

@@ -12,13 +12,13 @@ import traces
 from runs import REQUEST, make_steps
 
 from specviz.errors import SpecvizError
-from specviz.game import METHOD, MOST_TOKENS, MOST_TYPED, Ending, Game, Refused, typed_ids
+from specviz.game import METHOD, MOST_TOKENS, MOST_TYPED, Ending, Game, Refused, Rival, typed_ids
 from specviz.models import Library
 from specviz.request import Request
 from specviz.session import Run, Workbench
 from specviz.trace import Trace
 from specviz.ui import playing
-from specviz.ui.playing import DRAFT, ON_STAGE, PREDICT, Playing
+from specviz.ui.playing import DRAFT, ON_STAGE, PREDICT, Playing, texts
 from specviz.ui.registry import Registry
 from specviz.ui.reports import Look, Place
 from specviz.views.feed import Feed
@@ -167,6 +167,15 @@ def test_a_game_ends_at_its_length_and_then_takes_no_turn(named_models):
         game.turn("the", named_models)
 
 
+def test_a_game_is_no_longer_than_the_server_allows(named_models, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_MAX_NEW_TOKENS", "3")
+    game = Game(REQUEST)
+    while not game.is_over:
+        game.turn("the", named_models)
+    assert game.trace.footer.reason == "length"
+    assert 3 <= len(game.trace.tokens) <= 4
+
+
 def test_a_person_may_end_a_game(named_models):
     with pytest.raises(SpecvizError, match="no turn yet"):
         Game(REQUEST).finish()
@@ -248,6 +257,22 @@ def test_turn_by_turn_the_page_keeps_one_game_that_can_be_saved(page):
     assert len(second["tiles"]) == 3
     assert second["tiles"][0][0] == f"{len(saved.tokens) / 2:.2f}"
     assert "in 2 turns" in second["tiles"][0][1]
+
+
+def test_a_turn_belongs_to_the_game_that_was_begun_whatever_is_sent_with_it(page):
+    section = page[0][DRAFT]
+    first = block_of(press(section, "turn", words="the fox", game="", **block_of(section.begin(NOTHING))["setup"]))
+    others = {"prompt": list(texts(served.tiny_offer()))[1], "temperature": "0", "seed": "99"}
+    assert first["setup"] != others
+    second = block_of(press(section, "turn", words="said", game=first["game"], **others))
+    assert second["setup"] == first["setup"]
+
+
+def test_the_rivals_score_is_its_tokens_by_turn():
+    recorded = traces.chain()
+    rivals = [Rival(("a",), 1, 2), Rival(("a", "b", "c"), 3, 4), Rival(("a",), 0, 1)]
+    tiles = turns_block("", {}, recorded, rivals, prompt="", rival="small", most=9)["tiles"]
+    assert tiles[1] == ["2.33", "small, measured in the same places with as many tokens"]
 
 
 def test_refused_words_come_back_to_be_mended_and_the_text_stays_as_it_was(page):

@@ -57,6 +57,8 @@ def test_the_text_before_a_place_is_what_was_written_until_then(name):
         num_before = sum(len(each.emitted) for each in trace.steps[: place["step"]]) + kept_here
         assert written == flowing("".join(token.text for token in trace.tokens[:num_before]))
         pieces += place["after"]
+        gives = ["accepted"] if place["kept"] else ["rejected", *([] if step.truncated else ["resampled"])]
+        assert [status for _, status in place["after"]] == gives
 
 
 @pytest.mark.parametrize("name", RUNS)

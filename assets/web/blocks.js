@@ -2,7 +2,7 @@
 // charts, a text cut into steps. Texts go through textContent; nothing is reckoned here.
 'use strict';
 (() => {
-  const { element, sentence } = window.specviz;
+  const { element, button, sentence } = window.specviz;
   const MARKS = { exact: '=', consistent: '✓', differs: '✗', unsure: '?' };
 
   // words: a text, or a list of texts of which every second one is set off
@@ -16,9 +16,7 @@
 
   // a button that opens a text of this page at a token; the block that has the text hears of it
   function opener(text, opens, root) {
-    const press = Object.assign(element('button', 'sv-open', text), { type: 'button' });
-    press.addEventListener('click', () => root.dispatchEvent(new CustomEvent('sv-open', { detail: opens })));
-    return press;
+    return button('sv-open', text, () => root.dispatchEvent(new CustomEvent('sv-open', { detail: opens })));
   }
 
   // a cell: a text, or {text, tone, sort, opens}, where the text may be a list of which every second one is set off
@@ -49,7 +47,7 @@
   // heads that sort: numbers come largest first, texts from A; cells without a key stay at the end
   function sortHead(heads, rows, lines, body) {
     heads.forEach((head, column) => {
-      const press = Object.assign(element('button', 'sv-sort', head.textContent), { type: 'button' });
+      const press = button('sv-sort', head.textContent);
       head.replaceChildren(press);
       press.addEventListener('click', () => {
         const keys = rows.map((cells) => keyOf(cells[column]));
@@ -152,9 +150,7 @@
     track.setAttribute('aria-valuenow', String(width));
     fill.style.width = `${width}%`;
     track.append(fill);
-    const stop = Object.assign(element('button', 'sv-button', 'Stop'), { type: 'button' });
-    stop.addEventListener('click', halt);
-    made.append(track, element('span', 'sv-job-words', words), stop);
+    made.append(track, element('span', 'sv-job-words', words), button('sv-button', 'Stop', halt));
     return made;
   }
 
@@ -216,9 +212,7 @@
 
   function download({ label, file, text }) {
     const made = element('p', 'sv-block sv-download');
-    const save = Object.assign(element('button', 'sv-button', label), { type: 'button' });
-    save.addEventListener('click', () => window.specviz.saveText(file, text));
-    made.append(save);
+    made.append(button('sv-button', label, () => window.specviz.saveText(file, text)));
     return made;
   }
 

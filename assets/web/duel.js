@@ -8,9 +8,8 @@
   const SVG = 'http://www.w3.org/2000/svg';
   const PLAY = 'M5 3v10l8-5z', PAUSE = 'M5 3v10M11 3v10';
 
-  const button = (className, text) => Object.assign(element('button', `sv-button ${className}`, text), { type: 'button' });
+  const button = (className, text) => window.specviz.button(`sv-button ${className}`, text);
   const isLesson = () => document.documentElement.hasAttribute('data-sv-lesson');       // its text is about the parting
-  const isStill = () => window.matchMedia('(prefers-reduced-motion: reduce)').matches;
 
   function icon() {
     const svg = document.createElementNS(SVG, 'svg'), path = document.createElementNS(SVG, 'path');
@@ -116,7 +115,7 @@
 
     function press() {
       if (isPlaying) return set(false);
-      if (isStill()) {
+      if (window.specviz.isStill()) {
         show(last());
         return rest();
       }

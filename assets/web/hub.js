@@ -20,6 +20,15 @@
     return made;
   };
 
+  specviz.button = (className, words, press) => {
+    const made = Object.assign(specviz.element('button', className, words), { type: 'button' });
+    if (press) made.addEventListener('click', press);
+    return made;
+  };
+
+  // whether the person wants nothing to move
+  specviz.isStill = () => window.matchMedia('(prefers-reduced-motion: reduce)').matches;
+
   // A sentence is a list of texts; every second one is set off.
   specviz.sentence = (host, parts) => {
     host.replaceChildren(...parts.map((part, place) => (

@@ -7,11 +7,7 @@
   const WHOLE = ['guess', 'choose', 'see'];            // tasks beside a run that is not replayed
   const SETTLED = 120;                                // milliseconds until a text that has just arrived rests at its end
 
-  const button = (words, press, className = '') => {
-    const made = Object.assign(element('button', `sv-button ${className}`, words), { type: 'button' });
-    made.addEventListener('click', press);
-    return made;
-  };
+  const button = (words, press, className = '') => window.specviz.button(`sv-button ${className}`, words, press);
   const paragraph = (words, className = '') => {
     const made = element('p', className);
     sentence(made, words);

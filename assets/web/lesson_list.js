@@ -28,9 +28,9 @@ window.specviz.blockKinds.lessons = ({ entries, file }) => {
   function pause(entry) {
     const made = [element('h3', 'sv-plan-title', entry.title), element('p', 'sv-plan-question', entry.words)];
     if (!entry.section) return made;
-    const open = Object.assign(element('button', 'sv-button', 'Go there'), { type: 'button' });
+    const game = () => document.querySelector(`[data-section="${entry.section}"]`);
+    const open = window.specviz.button('sv-button', 'Go there', () => game()?.scrollIntoView({ block: 'start' }));
     open.setAttribute('aria-label', `Go to: ${entry.title}`);
-    open.addEventListener('click', () => document.querySelector(`[data-section="${entry.section}"]`)?.scrollIntoView({ block: 'start' }));
     return [...made, open];
   }
 

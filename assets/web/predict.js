@@ -7,7 +7,6 @@
   const KEYS = { k: 'kept', c: 'cut' };
   const LEAD = /^(\s*)([\s\S]*)$/;
 
-  const isStill = () => window.matchMedia('(prefers-reduced-motion: reduce)').matches;
 
   // The stage's own inspector inside `root`, which shows whatever look it is given for a step.
   function inspector(root, head) {
@@ -38,11 +37,7 @@
     return made;
   }
 
-  function button(className, words, press) {
-    const made = Object.assign(element('button', `sv-button ${className}`, words), { type: 'button' });
-    made.addEventListener('click', press);
-    return made;
-  }
+  const button = (className, words, press) => window.specviz.button(`sv-button ${className}`, words, press);
 
   function board() {
     const root = element('div', 'sv-stage sv-predict-board'), text = element('div', 'sv-card sv-predict-text');
@@ -108,7 +103,7 @@
         show(look, { step, ref });
         told(isRight, wasKept);
       };
-      if (isStill()) return reveal();
+      if (window.specviz.isStill()) return reveal();
       root.dataset.state = 'falling';
       show({ ...ask, dart: look.dart, zoom: look.zoom }, { step, ref });
       timer = setTimeout(reveal, FALL);

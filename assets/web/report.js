@@ -26,9 +26,8 @@
       return field;
     },
     button({ do: does, label, primary }, send) {
-      const made = Object.assign(element('button', `sv-button${primary ? ' sv-primary' : ''}`, label), { type: 'button' });
+      const made = window.specviz.button(`sv-button${primary ? ' sv-primary' : ''}`, label, () => send(does));
       made.dataset.act = does;
-      made.addEventListener('click', () => send(does));
       return made;
     },
   };

@@ -63,13 +63,8 @@
   // ---- a link that came: its settings are filled in; when its run was made here, the texts are compared -------------
   function guest(host) {
     const line = specviz.element('div', 'sv-shared'), words = specviz.element('p', 'sv-shared-words');
-    const button = (className, text, does) => {
-      const made = Object.assign(specviz.element('button', className, text), { type: 'button' });
-      made.addEventListener('click', does);
-      return made;
-    };
-    const again = button('sv-shared-again', 'Fill in the shared settings', () => take(link));
-    const close = button('sv-shared-close', '×', forget);
+    const again = specviz.button('sv-shared-again', 'Fill in the shared settings', () => take(link));
+    const close = specviz.button('sv-shared-close', '×', forget);
     close.setAttribute('aria-label', 'Put the shared run away');
     words.setAttribute('role', 'status');
     line.append(words, again, close);

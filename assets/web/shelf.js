@@ -2,7 +2,7 @@
 // when it is over; two that are ticked can be compared. Texts go through textContent.
 'use strict';
 (() => {
-  const { element } = window.specviz;
+  const { element, button } = window.specviz;
   const DELETED = 'specviz-deleted', MOST_DELETED = 60;      // runs that a reload must not bring back
   const PATIENCE = 5, PAUSE_MS = 1000;                       // a run that has left the stage takes a moment to end
   const WAIT_MS = 100, MOST_WAITS = 60;                      // for the page Compare
@@ -31,12 +31,6 @@
   const CLOCK = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric', hour: '2-digit', minute: '2-digit', second: '2-digit' });
   const dated = (date) => (Number.isNaN(Date.parse(date)) ? [] : [CLOCK.format(new Date(date))]);
 
-  function press(className, text, does) {
-    const made = Object.assign(element('button', className, text), { type: 'button' });
-    made.addEventListener('click', does);
-    return made;
-  }
-
   function group(title, hint) {
     const node = element('section', 'sv-shelf-group'), list = element('ul');
     const note = element('p', 'sv-shelf-note', hint);
@@ -48,7 +42,7 @@
     const limits = JSON.parse(props.value), root = holder.querySelector('.sv-panel');
     const own = group('Runs of this browser', ''), recorded = group('Recorded runs that come with specviz', '');
     const said = element('div', 'sv-shelf-said'), words = element('p'), foot = element('div', 'sv-shelf-foot');
-    const hint = element('p', 'sv-shelf-note', WORDS.tick), compare = press('sv-shelf-press sv-shelf-compare', 'Compare these two', compareTwo);
+    const hint = element('p', 'sv-shelf-note', WORDS.tick), compare = button('sv-shelf-press sv-shelf-compare', 'Compare these two', compareTwo);
     const ids = new Map();                              // run -> key, of all runs of this page that the drawer knows
     const asked = new Set();                            // runs that are joining or have joined
     let runs = null, entries = [], shipped = null, ticked = [], watched = null;
@@ -105,12 +99,12 @@
 
     function draw() {
       own.list.replaceChildren(...entries.map((entry) => line(entry.key, entry, [
-        named(press('sv-shelf-press', 'Open', () => open(entry)), entry.title),
-        named(press('sv-shelf-press', 'Delete', () => remove(entry)), entry.title),
+        named(button('sv-shelf-press', 'Open', () => open(entry)), entry.title),
+        named(button('sv-shelf-press', 'Delete', () => remove(entry)), entry.title),
       ])));
       own.note.textContent = [runs && !runs.isLasting && WORDS.passing, !entries.length && WORDS.none].filter(Boolean).join(' ');
       recorded.list.replaceChildren(...(shipped || []).map((entry) => line(`shipped:${entry.name}`, entry, [
-        named(press('sv-shelf-press', 'Open', () => openShipped(entry.name)), entry.title),
+        named(button('sv-shelf-press', 'Open', () => openShipped(entry.name)), entry.title),
       ])));
       hint.textContent = [WORDS.tick, WORDS.one, WORDS.two][ticked.length];
       compare.disabled = ticked.length < 2;
@@ -197,7 +191,7 @@
       const copies = [...ids].filter(([, key]) => key === entry.key).map(([run]) => run);
       markDeleted([...copies, entry.run].filter(Boolean));
       await runs.remove(entry.key);
-      const undo = press('sv-shelf-press', 'Undo', async () => {
+      const undo = button('sv-shelf-press', 'Undo', async () => {
         await runs.put(entry, packed);
         say(`${entry.title} is back.`);
         await changed();

@@ -104,9 +104,8 @@
   function steps(go) {
     const bar = element('div', 'sv-texts-steps');
     bar.append(...[['previous token', '‹', -1], ['next token', '›', 1]].map(([words, sign, by]) => {
-      const press = Object.assign(element('button', 'sv-button', sign), { type: 'button', title: words });
+      const press = Object.assign(window.specviz.button('sv-button', sign, () => go(by)), { title: words });
       press.setAttribute('aria-label', words);
-      press.addEventListener('click', () => go(by));
       return press;
     }));
     return bar;

@@ -25,7 +25,7 @@
   function line(block, act) {
     const form = element('form', 'sv-turns-form'), field = element('label', 'sv-control'), input = element('input');
     const send = Object.assign(element('button', 'sv-button sv-primary', 'Hand them over'), { type: 'submit' });
-    const finish = Object.assign(element('button', 'sv-button', 'Finish here'), { type: 'button' });
+    const finish = window.specviz.button('sv-button', 'Finish here');
     const problem = element('p', 'sv-turns-problem', block.problem);
     Object.assign(input, { type: 'text', name: 'words', autocomplete: 'off', spellcheck: false, maxLength: block.most + 1 });
     input.setAttribute('autocapitalize', 'none');

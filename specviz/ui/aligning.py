@@ -18,8 +18,8 @@ from specviz.ui.models_of import is_at_hand, names_of
 from specviz.ui.offer import Offer, draft_choices
 from specviz.ui.reports import Look, Props, Section, Work, one_of, whole_number
 from specviz.views import alignment_page as view
-from specviz.views.alignment_cells import counted
 from specviz.views.alignment_texts import of_tables, texts_block
+from specviz.views.sentences import counted
 
 SHARD = 4  # prompts per turn: others wait for the engine no longer than that takes
 

@@ -77,7 +77,7 @@ class Playing:
 
     def __init__(self, bench: Workbench, offer: Offer, registry: Registry) -> None:
         self._bench, self._offer, self._registry = bench, offer, registry
-        self._games: OrderedDict[str, Game] = OrderedDict()  # the least recently played first
+        self._games: OrderedDict[str, tuple[Setup, Game]] = OrderedDict()  # the least recently played first
         self._guard = threading.Lock()
 
     def sections(self) -> list[Section]:
@@ -127,23 +127,19 @@ class Playing:
         yield self._shown(self._setup(values))
 
     def _turn(self, look: Look, values: Mapping[str, str]) -> Work:
-        setup, game_id = self._setup(values), values.get("game", "")
-        game = self._game(game_id) if game_id else Game(setup.request(self._offer, self._rival()))
-        typed = values.get("words", "")
+        game_id, typed = values.get("game", ""), values.get("words", "")
+        setup, game = self._game(game_id) if game_id else self._begun(self._setup(values))
         try:
             game.turn(typed, self._bench.library, joined=values.get("joined") == "yes")
         except Refused as error:  # said under the line
-            whole = (
-                typed[: MOST_CHARACTERS + 1].encode("utf-8", "replace").decode()
-            )  # half a surrogate pair cannot be sent
-            refusal = Refusal(str(error), whole)
+            refusal = Refusal(str(error), _sendable(typed[: MOST_CHARACTERS + 1]))
             yield self._shown(setup, game if game_id else None, game_id, refusal)
             return
-        yield self._shown(setup, game, game_id or self._keep(game))
+        yield self._shown(setup, game, game_id or self._keep(setup, game))
 
     def _finish(self, look: Look, values: Mapping[str, str]) -> Work:
-        setup, game_id = self._setup(values), values.get("game", "")
-        game = self._game(game_id)
+        game_id = values.get("game", "")
+        setup, game = self._game(game_id)
         game.finish()
         yield self._shown(setup, game, game_id)
 
@@ -152,17 +148,20 @@ class Playing:
         temperature = one_of(values, "temperature", [value for _, value in TEMPERATURES])
         return Setup(prompt, temperature, str(whole_number(values, "seed", 0, MOST_SEED)))
 
-    def _game(self, game_id: str) -> Game:
+    def _begun(self, setup: Setup) -> tuple[Setup, Game]:
+        return setup, Game(setup.request(self._offer, self._rival()))
+
+    def _game(self, game_id: str) -> tuple[Setup, Game]:
         with self._guard:
             if game_id not in self._games:
                 raise SpecvizError("this game is no longer kept here: begin a new one")
             self._games.move_to_end(game_id)
             return self._games[game_id]
 
-    def _keep(self, game: Game) -> str:
+    def _keep(self, setup: Setup, game: Game) -> str:
         game_id = uuid.uuid4().hex
         with self._guard:
-            self._games[game_id] = game
+            self._games[game_id] = setup, game
             while len(self._games) > MOST_GAMES:
                 self._games.popitem(last=False)
         return game_id

@@ -29,7 +29,7 @@ from specviz.ui.offer import Offer, drafts, sets_k
 from specviz.ui.registry import View
 from specviz.views.inspector import LAST
 from specviz.views.names import METHOD_TITLES
-from specviz.views.sentences import Sentence, visible
+from specviz.views.sentences import Sentence, counted, visible
 
 FILES = (
     (
@@ -228,13 +228,9 @@ def carried(link: Link, *, is_whole: bool) -> list[str]:
         place = ", and shows the place that is selected now" if link.selection else ""
         after = f"After that run specviz says whether the text is the same{place}." if link.num_tokens else ""
         return [PROMISE, *filter(None, [after])]
-    leads = f" It leads to the first {_tokens(link.num_tokens)} of this run." if link.num_tokens else ""
+    leads = f" It leads to the first {counted(link.num_tokens, 'token')} of this run." if link.num_tokens else ""
     changed = "The settings were changed while this run went on, and a link carries those that it began with."
     return [PROMISE, changed + leads, WHOLE]
-
-
-def _tokens(count: int) -> str:
-    return f"{count:,} token{'' if count == 1 else 's'}"
 
 
 # ---- what becomes of a link that came -------------------------------------------------------------------------------
@@ -278,7 +274,9 @@ def _judged(link: Link, ids: Sequence[int], *, was_changed: bool, reason: str | 
         return _unknown("The settings were changed on the way: this text cannot be compared with the shared one.")
     if reason in ("eos", "length", "context"):
         return _different(link)
-    return _unknown(f"This run ended before the {_tokens(link.num_tokens)} of the shared one: they cannot be compared.")
+    return _unknown(
+        f"This run ended before the {counted(link.num_tokens, 'token')} of the shared one: they cannot be compared."
+    )
 
 
 def _unknown(words: str) -> Props:
@@ -286,7 +284,7 @@ def _unknown(words: str) -> Props:
 
 
 def _equal(link: Link) -> Props:
-    words = ["", "The same text as the shared run", f": {_tokens(link.num_tokens)}."]
+    words = ["", "The same text as the shared run", f": {counted(link.num_tokens, 'token')}."]
     if link.selection is None:
         return {"state": "same", "words": words}
     step, ref = link.selection

@@ -20,11 +20,6 @@ def is_known(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
 
-def counted(number: int, thing: str) -> str:
-    """ "1 token", "2,560 tokens" """
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
 def share_words(value: float | None) -> str:
     return percent(value) if is_known(value) else NONE
 

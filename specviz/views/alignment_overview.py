@@ -12,7 +12,7 @@ from specviz.alignment.summary import IGNORED
 from specviz.views import alignment_cells as cells
 from specviz.views import blocks
 from specviz.views.blocks import Cell, Props, Words
-from specviz.views.sentences import label, percent, visible
+from specviz.views.sentences import counted, label, percent, visible
 
 if TYPE_CHECKING:
     from specviz.alignment.summary import DraftSummary, Slice, Summary
@@ -63,12 +63,12 @@ def is_aside(warning: str) -> bool:
 
 
 def _read_words(summary: Summary) -> Words:
-    prompts = cells.counted(summary.num_prompts, "prompt")
+    prompts = counted(summary.num_prompts, "prompt")
     refused = ""
     if summary.num_refused:
-        prompts = f"{summary.num_prompts:,} of {cells.counted(summary.num_prompts + summary.num_refused, 'prompt')}"
+        prompts = f"{summary.num_prompts:,} of {counted(summary.num_prompts + summary.num_refused, 'prompt')}"
         refused = f" ({summary.num_refused:,} could not be used, see below)"
-    told = ["", prompts, f"{refused}, ", cells.counted(summary.num_tokens, "token"), " of text by ",
+    told = ["", prompts, f"{refused}, ", counted(summary.num_tokens, "token"), " of text by ",
             label(summary.target), f", {sampling_words(summary)}."]  # fmt: skip
     if summary.num_cut:
         ends = "text ends" if summary.num_cut == 1 else "texts end"

@@ -14,9 +14,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from specviz.views import blocks
-from specviz.views.alignment_cells import counted, share_words
+from specviz.views.alignment_cells import share_words
 from specviz.views.blocks import Props
-from specviz.views.sentences import GLYPHS, SPACE, flowing, label, percent, visible
+from specviz.views.sentences import GLYPHS, SPACE, counted, flowing, label, percent, visible
 
 if TYPE_CHECKING:
     from specviz.alignment.rows import Columns, ShardTables

@@ -17,7 +17,7 @@ from specviz.parting import are_of_one_prompt, parting
 from specviz.trace import Footer, Scores, Step, Trace
 from specviz.views.blocks import Props, packed
 from specviz.views.feed import Feed
-from specviz.views.sentences import Sentence, label
+from specviz.views.sentences import Sentence, counted, label
 
 MOST_STEPS, MOST_TOKENS = 400, 4_000  # of a run that is shown beside another
 NUM_FRAMES = 300  # of a replay by time
@@ -111,7 +111,7 @@ def _side(runner: _Runner, most: int) -> Props:
     counts = zip(runner.tokens, runner.calls, strict=True)
     return {
         "title": runner.title,
-        "said": [f"{_many(tokens, 'token')} · {_many(calls, 'target call')}" for tokens, calls in counts],
+        "said": [f"{counted(tokens, 'token')} · {counted(calls, 'target call')}" for tokens, calls in counts],
         "widths": [round(100 * tokens / most, 1) for tokens in runner.tokens],
         "message": _message(runner.trace),
     }
@@ -142,10 +142,13 @@ def _by_token(runners: Sequence[_Runner], part: int | None) -> Props:
     """Both with the same number of tokens; the replay rests where the texts part."""
     most = max(runner.tokens[-1] for runner in runners)
     frames = [
-        [_many(number, "token"), [runner.reaching(number) for runner in runners], number] for number in range(most + 1)
+        [counted(number, "token"), [runner.reaching(number) for runner in runners], number]
+        for number in range(most + 1)
     ]
     paces = [[words, ms, words == "reading"] for words, ms in TOKEN_PACES]
-    ends = [f"{_many(runner.tokens[-1], 'token')} in {_many(runner.calls[-1], 'target call')}" for runner in runners]
+    ends = [
+        f"{counted(runner.tokens[-1], 'token')} in {counted(runner.calls[-1], 'target call')}" for runner in runners
+    ]
     return _mode("token", "By token", frames, paces, ends, -1 if part is None else part + 1)
 
 
@@ -170,7 +173,3 @@ def _seconds(ms: float) -> str:
 
 def _slower(factor: int) -> str:
     return "as recorded" if factor == 1 else f"{factor}× slower"
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -12,7 +12,7 @@ from specviz.trace import Step
 from specviz.views.evidence_said import Chip, Part, Props, Said, drafted, facts, line, lines
 from specviz.views.evidence_stories import grade, rounds, tokenisations, window
 from specviz.views.evidence_tree import candidates, tree, tree_words
-from specviz.views.sentences import label
+from specviz.views.sentences import counted, label
 
 AROUND = 6  # tokens of the text shown on either side of a match
 MOST_LAYERS = 96
@@ -68,7 +68,8 @@ def _lookup(step: Step, said: Said, text: Sequence[str]) -> list[Part]:
     earlier = line("earlier", [*before, *same, *map(_from, text[end:follows]), *after])
     now = line("now", [*map(_plain, text[-matched - AROUND : -matched]), *map(_same, text[-matched:]), *drafted(step)])
     ago = len(text) - matched - start
-    note = f"The last {_tokens(matched)} stood in the text {_tokens(ago)} before; what followed there is proposed."
+    same, before = counted(matched, "token"), counted(ago, "token")
+    note = f"The last {same} stood in the text {before} before; what followed there is proposed."
     return [lines("Where it was found", [earlier, now], note)]
 
 
@@ -111,7 +112,3 @@ def _same(word: str) -> Chip:
 
 def _from(word: str) -> Chip:
     return [label(word), "from", ""]
-
-
-def _tokens(number: int) -> str:
-    return f"{number:,} token{'' if number == 1 else 's'}"

@@ -16,7 +16,7 @@ from specviz.shipped import Shipped, shipped_trace
 from specviz.trace import Header, Settings, Trace
 from specviz.views.feed import CUT_OFF
 from specviz.views.names import METHOD_TITLES
-from specviz.views.sentences import label, titled, visible
+from specviz.views.sentences import counted, label, titled, visible
 
 MOST_WORDS = 12  # of a prompt
 MOST_CHARACTERS = 64  # of these
@@ -82,7 +82,7 @@ def _numbers(trace: Trace) -> str:
     counters = count(trace)
     per_call = metrics(counters)[PER_CALL]
     words = (
-        f"{counters.num_emitted:,} token{'' if counters.num_emitted == 1 else 's'}",
+        counted(counters.num_emitted, "token"),
         per_call is not None and f"{METRICS[PER_CALL].spell(per_call)} {METRICS[PER_CALL].label}",
         lossy_words(counters),
     )

@@ -75,6 +75,11 @@ STATES = {
 Sentence = list[str]
 
 
+def counted(number: int, thing: str) -> str:
+    """ "1 token", "2,560 tokens" """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def percent(share: float) -> str:
     """0.634 -> "63 %", 0.0634 -> "6.3 %"; never 0 % or 100 % for what is neither."""
     if 0 < share < 0.0005:

@@ -11,7 +11,7 @@ from specviz.measures import METRICS, metrics
 from specviz.trace import Step, Trace
 from specviz.views.blocks import packed
 from specviz.views.inspector import focus
-from specviz.views.sentences import ENDINGS, Sentence, flowing, label, named, visible
+from specviz.views.sentences import ENDINGS, Sentence, counted, flowing, label, named, visible
 from specviz.views.titles import last_token, telling_cut
 
 MOST_LETTERS = 24  # of the last word, where it is spelled
@@ -78,7 +78,8 @@ def _said(trace: Trace, rivals: Sequence[RivalTurn]) -> list[Sentence]:
     if rivals:
         theirs = rivals[-1]
         drafted = f"“{visible(''.join(theirs.drafted)).strip()}”"
-        kept = f": {theirs.num_kept} of {len(theirs.drafted)} kept, {_tokens(theirs.num_emitted)} for one target call."
+        gave = counted(theirs.num_emitted, "token")
+        kept = f": {theirs.num_kept} of {len(theirs.drafted)} kept, {gave} for one target call."
         said.append(["In the same place the draft model wrote ", drafted, kept])
     return said
 
@@ -102,8 +103,8 @@ def _end(reason: str) -> str:
 def _judged(step: Step) -> Sentence:
     kept = sum(token.status == "accepted" for token in step.draft)
     cut, last = telling_cut(step), last_token(step)
-    lead = f"You typed {_tokens(len(step.draft))}: "
-    gave = f". That makes {_tokens(len(step.emitted))} for one target call."
+    lead = f"You typed {counted(len(step.draft), 'token')}: "
+    gave = f". That makes {counted(len(step.emitted), 'token')} for one target call."
     if last is None:
         return [f"{lead}{kept} kept, and there the text ends{gave}"]
     if cut is None:
@@ -111,15 +112,11 @@ def _judged(step: Step) -> Sentence:
     return [f"{lead}{kept} kept, then ", named(cut), " was cut and replaced by ", named(last), gave]
 
 
-def _tokens(number: int) -> str:
-    return f"{number} token{'' if number == 1 else 's'}"
-
-
 def _tiles(trace: Trace, rivals: Sequence[RivalTurn], rival: str | None) -> list[list[str]]:
     """The score as [number, words]."""
     if not trace.steps:
         return []
-    turns = f"{len(trace.steps)} turn{'' if len(trace.steps) == 1 else 's'}"
+    turns = counted(len(trace.steps), "turn")
     tiles = [[_spelled(metrics(trace)[PER_CALL]), f"your tokens per target call, in {turns}"]]
     if rivals:
         theirs = sum(each.num_emitted for each in rivals) / len(rivals)
