@@ -24,7 +24,7 @@ STANDARD = ["trace", "request", "settings", "catalog", "errors", "link"]
 LIGHT = [
     *STANDARD,
     *["measures", "theory", "whatif", "judged", "planning", "breakdown", "tool_names", "parting"],
-    *["views", "exports", "notebook", "lessons", "lesson_parts", "shipped"],
+    *["views", "exports", "notebook", "lessons", "lesson_parts", "lesson_types", "shipped"],
 ]
 HEADLESS = ["engine", "session", "api", "alignment", "doctor", "bench", "speed", "cli", "checks", "costing"]
 ALIGNMENT_WITHOUT_MODELS = [

@@ -13,6 +13,7 @@ from specviz.race import Difference, Heat, Race, Reading
 from specviz.shipped import shipped_trace
 from specviz.trace import Footer, Scores, Trace
 from specviz.views import duel as duel_view
+from specviz.views import pair
 from specviz.views import race as view
 from specviz.views.duel import MOST_STEPS, NUM_FRAMES, duel_block, num_shown
 from specviz.views.sentences import percent
@@ -115,7 +116,7 @@ def test_a_run_of_more_steps_than_one_message_holds_is_whole():
 def test_of_a_very_long_run_the_first_steps_are_shown_and_that_is_said():
     long = long_trace(MOST_STEPS + 5)
     assert num_shown(long) == MOST_STEPS
-    shown = view.two_runs(OPTIONS, ("one", "other"), (long, long_trace(3)), TITLES)
+    shown = pair.two_runs(OPTIONS, ("one", "other"), (long, long_trace(3)), TITLES)
     assert f"A · one is long: only its first {MOST_STEPS} steps are shown here." in [
         block.get("words") for block in shown["blocks"]
     ]

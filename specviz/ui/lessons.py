@@ -9,7 +9,8 @@ from typing import Any
 import gradio as gr
 
 from specviz.errors import SpecvizError
-from specviz.lessons import Lesson, lessons
+from specviz.lesson_types import Lesson
+from specviz.lessons import lessons
 from specviz.request import Request
 from specviz.settings import settings
 from specviz.ui import components

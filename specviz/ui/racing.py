@@ -22,7 +22,7 @@ from specviz.ui.models_of import is_at_hand, lacks, models_named, names_of, requ
 from specviz.ui.offer import Offer, drafts, fitting_draft, sets_k
 from specviz.ui.registry import Registry
 from specviz.ui.reports import Look, Props, Section, Work, one_of, whole_number
-from specviz.views import library
+from specviz.views import library, pair
 from specviz.views import race as view
 from specviz.views.lessons import SHIPPED
 from specviz.views.sentences import label, visible
@@ -62,7 +62,7 @@ class Racing:
     def sections(self) -> list[Section]:
         return [
             Section(view.NAME, self._base, self._begin, {"race": self._race}, needs=self._needs, keeps=True),
-            Section(view.PAIR_NAME, self._on_stage, self._pair, {"show": self._show}, engine=False, again=self._again),
+            Section(pair.NAME, self._on_stage, self._pair, {"show": self._show}, engine=False, again=self._again),
         ]
 
     # ---- the race ---------------------------------------------------------------------------------------------------
@@ -171,15 +171,15 @@ class Racing:
         options, run = self._runs(look), self._on_stage(look)
         right = SHIPPED + FIRST_VISIT if run is None else run
         chosen = (SHIPPED + ONE_BY_ONE, right) if SHIPPED + ONE_BY_ONE in options else (next(iter(options)), right)
-        return view.two_runs([(words, value) for value, words in options.items()], chosen)
+        return pair.two_runs([(words, value) for value, words in options.items()], chosen)
 
     def _again(self, look: Look, shown: Props) -> Props:
         """With another run on the stage: what was chosen and is shown stays, and the lists are made anew."""
-        chosen = view.chosen_runs(shown)
-        if not view.has_shown(shown) or not all(map(self._is_known, chosen)):
+        chosen = pair.chosen_runs(shown)
+        if not pair.has_shown(shown) or not all(map(self._is_known, chosen)):
             return self._pair(look)
         options = self._runs(look, *chosen)
-        fresh = view.two_runs([(words, value) for value, words in options.items()], chosen)
+        fresh = pair.two_runs([(words, value) for value, words in options.items()], chosen)
         return {**fresh, "blocks": shown["blocks"]}
 
     def _is_known(self, value: str) -> bool:
@@ -213,7 +213,7 @@ class Racing:
             names = _apart(*(library.entry(trace)["title"] for trace in traces))
         left, right = (f"{letter} · {name}" for letter, name in zip(view.LETTERS, names, strict=True))
         pairs = [(words, value) for value, words in options.items()]
-        yield view.two_runs(pairs, chosen, traces, (left, right))
+        yield pair.two_runs(pairs, chosen, traces, (left, right))
 
 
 def _setup(value: str, setups: Mapping[str, str], target: str) -> str:
@@ -272,7 +272,7 @@ def _apart(one: str, other: str) -> list[str]:
     parts = [title.split(SEPARATOR) for title in (one, other)]
     if one == other or len(parts[0]) != len(parts[1]):
         return [one, other]
-    keeps = [not place or pair[0] != pair[1] for place, pair in enumerate(zip(*parts, strict=True))]
+    keeps = [not place or both[0] != both[1] for place, both in enumerate(zip(*parts, strict=True))]
     return [SEPARATOR.join(compress(each, keeps)) for each in parts]
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from specviz import __version__
 from specviz.errors import SpecvizError
-from specviz.lessons import Lesson, lessons
+from specviz.lesson_types import Lesson
+from specviz.lessons import lessons
 from specviz.shipped import shipped, shipped_trace
 from specviz.trace import Trace
 from specviz.views import blocks

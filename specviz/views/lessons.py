@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from specviz.lessons import Done, Law, Lesson, Screen, Seen, Task, lessons
+from specviz.lesson_types import Done, Law, Lesson, Screen, Seen, Task
+from specviz.lessons import lessons
 from specviz.shipped import shipped, shipped_trace
 from specviz.views import blocks
 from specviz.views.blocks import Props

@@ -1,4 +1,4 @@
-"""The sections of two runs: a race with its numbers, its verdict and its replay, and two known runs side by side.
+"""The section of a race: its numbers, its verdict and its replay.
 
 Pure data in, props out; every number worded. A race is what `specviz.race` yields.
 """
@@ -14,7 +14,7 @@ from specviz.measures import METRICS, count, metrics
 from specviz.trace import Step, Trace
 from specviz.views import blocks
 from specviz.views.blocks import Cell, Props, Words
-from specviz.views.duel import duel_block, num_shown
+from specviz.views.duel import duel_block
 from specviz.views.sentences import label, percent, visible
 from specviz.views.speed import ONE_RUN
 
@@ -27,13 +27,6 @@ LEAD = (
     "warmed up, its reading of the prompt counted too. Then both are replayed side by side."
 )
 NOTHING = "Nothing raced yet. Choose two setups and press Race; it takes some seconds."
-PAIR_NAME, PAIR_TITLE = "two-runs", "Two runs side by side"
-PAIR_LEAD = (
-    "Any two runs that are known here: recorded ones, the one on Explore, or two that you tick in the library. They "
-    "move together, token by token, until their texts part."
-)
-PAIR_NOTHING = "Choose two runs and press Show."
-PAIR_PACE = "By time, each moves at the pace at which it was recorded, maybe on another machine: that is no race."
 LETTERS = ("A", "B")
 SHOWN = ("tokens_per_s", "emitted", "target_calls", "tokens_per_target_call", "kept")
 WORDS = ("tokens/s", "tokens", "target calls", "tokens per target call", "judged draft tokens kept")
@@ -149,7 +142,7 @@ def _writing(result: Race, titles: tuple[str, str]) -> list[Words]:
     shares = [_recorder_share(traces) for traces in sides]
     if result.is_shared or None in shares:
         return []
-    one, other = (_name(title) for title in titles)
+    one, other = (bare_title(title) for title in titles)
     first = "Writing down every step for this page counts as well: "
     return [[first, one, f" spent {percent(shares[0])} of its time on it, ", other, f" {percent(shares[1])}."]]
 
@@ -163,7 +156,7 @@ def _row(title: str, trace: Trace, is_shared: bool) -> list[Cell]:
     values = metrics(trace)
     numbers = [METRICS[name].spell(values[name]) for name in SHOWN]
     times = [f"{count(trace).working_ms / 1000:.2f} s", numbers[0]]
-    return [_name(title), *([UNDER_LOAD] * 2 if is_shared else times), *numbers[1:]]
+    return [bare_title(title), *([UNDER_LOAD] * 2 if is_shared else times), *numbers[1:]]
 
 
 def _speed(result: Race, titles: tuple[str, str]) -> tuple[str, Words]:
@@ -172,7 +165,7 @@ def _speed(result: Race, titles: tuple[str, str]) -> tuple[str, Words]:
         return "unsure", "Under load: others used the engine meanwhile, so no speedup is told. Race again later."
     if result.ratio is None:
         return "unsure", "No time was measured, so neither side can be called faster."
-    one, other = (_name(title) for title in titles)
+    one, other = (bare_title(title) for title in titles)
     begins, how = ("", f"{_how(result)}:") if _is_clear(result) else ("No clear difference: ", "ran at")
     doubt = "" if begins else _doubt(result)
     end, *lossy = _lossy(result, titles)
@@ -220,14 +213,14 @@ def _lossy(result: Race, titles: tuple[str, str]) -> list[str]:
     return [" ", " and ".join(names), f"{are} not the target's own."] if names else [""]
 
 
-def _name(title: str) -> str:
+def bare_title(title: str) -> str:
     """A side's title; it may hold names from outside."""
     return visible(title[:MOST_TITLE])
 
 
 def _lossy_names(result: Race, titles: tuple[str, str]) -> list[str]:
     sides = zip(*((heat.left, heat.right) for heat in result.heats), strict=True)
-    return [_name(title) for title, traces in zip(titles, sides, strict=True) if not all(map(_is_exact, traces))]
+    return [bare_title(title) for title, traces in zip(titles, sides, strict=True) if not all(map(_is_exact, traces))]
 
 
 def _prompts(result: Race) -> Props:
@@ -281,7 +274,7 @@ def _differs(result: Race, found: Difference, lossy: Sequence[str], titles: tupl
     """The verdict, and what the models give both tokens at the first difference."""
     count = sum(heat.parted is None for heat in result.heats)
     same = f" {count} of {len(result.heats)} prompts gave the same text." if len(result.heats) > 1 else ""
-    names = [_name(title) for title in titles]
+    names = [bare_title(title) for title in titles]
     one, other = (label(token.text, token.bytes) for token in (found.left, found.right))
     where = [
         f"Not identical: on “{visible(found.title)}” the texts part at token {found.place + 1:,}: ", names[0],
@@ -314,53 +307,3 @@ def _reading(each: Reading) -> list[Cell]:
 
 def _is_exact(trace: Trace) -> bool:
     return all(step.settings.lossless for step in trace.steps)
-
-
-# ---- two runs that are known already --------------------------------------------------------------------------------
-
-
-def two_runs(
-    options: Options,
-    chosen: tuple[str, str],
-    traces: tuple[Trace, Trace] | None = None,
-    titles: tuple[str, str] = LETTERS,
-) -> Props:
-    """options: (words, value) per known run. traces: the two that are shown, if any."""
-    controls = [
-        blocks.choice("left", LETTERS[0], options, chosen[0]),
-        blocks.choice("right", LETTERS[1], options, chosen[1]),
-        blocks.button("show", "Show", primary=True),
-    ]
-    shown = [blocks.words(PAIR_NOTHING)] if traces is None else _paired(*traces, titles)
-    return blocks.section(PAIR_NAME, PAIR_TITLE, PAIR_LEAD, controls, shown)
-
-
-def chosen_runs(section: Props) -> tuple[str, str]:
-    """The two runs that the lists of a section stand on."""
-    left, right = (each["value"] for each in section["controls"] if each["kind"] == "choice")
-    return left, right
-
-
-def has_shown(section: Props) -> bool:
-    """Whether two runs stand side by side in it."""
-    return any(block["kind"] == "duel" for block in section["blocks"])
-
-
-def _paired(left: Trace, right: Trace, titles: tuple[str, str]) -> list[Props]:
-    long = [
-        blocks.words(f"{_name(title)} is long: only its first {num_shown(each):,} steps are shown here.")
-        for title, each in zip(titles, (left, right), strict=True)
-        if num_shown(each) < len(each.steps)
-    ]
-    rows = [[_name(title), *_numbers(each)] for title, each in zip(titles, (left, right), strict=True)]
-    return [
-        blocks.table(("run", *WORDS[1:]), rows),
-        *long,
-        duel_block(left, right, "token", titles),
-        blocks.words(PAIR_PACE, small=True),
-    ]
-
-
-def _numbers(trace: Trace) -> list[Cell]:
-    values = metrics(trace)
-    return [METRICS[name].spell(values[name]) for name in SHOWN[1:]]
