@@ -247,7 +247,7 @@ def luminance(colour: str) -> float:
 
 def test_views_and_numbers_load_nothing_heavy() -> None:
     code = (
-        "import sys, specviz.trace, specviz.measures, specviz.store, specviz.views.figures, specviz.views.terminal\n"
+        "import sys, specviz.trace, specviz.measures, specviz.views.figures, specviz.views.terminal\n"
         "specviz.views.figures.Figures().initial()\n"
         "heavy = {'torch', 'gradio', 'transformers', 'plotly', 'pandas', 'numpy'} & set(sys.modules)\n"
         "sys.exit(' '.join(sorted(heavy)) or 0)"

@@ -13,7 +13,7 @@ from specviz.settings import assets_dir
 from specviz.ui.components import REPORT_HTML
 from specviz.views.web import palette_head
 
-SCRIPTS = ("hub.js", "blocks.js", "figure.js", "report.js")
+SCRIPTS = ("hub.js", "save.js", "blocks.js", "figure.js", "report.js")
 MOUNT = """() => {
   window.triggers = [];
   const watchers = [], props = {value: ''};
