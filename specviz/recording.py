@@ -10,13 +10,13 @@ from . import __version__, trace
 from .accept import Rule
 from .cast import Cast
 from .controls import Controls
-from .draws import Draws, Seeded
+from .draws import Seeded
 from .engine import Plan, Step, speculate
 from .machine import environment
 from .models import Library
 from .recorder import Recorder, Situation
 from .request import Request
-from .rules.broken import BrokenRule
+from .rules.broken import drawn_under
 from .score import score
 
 
@@ -77,7 +77,7 @@ def _steps(recorded: trace.Trace, cast: Cast, plan: Plan) -> str:
     steps = speculate(
         [token.id for token in recorded.header.prompt.tokens],
         lambda: plan,
-        _draws(plan, cast.request.seed),
+        drawn_under(plan.rule, Seeded(cast.request.seed)),
         max_new_tokens=cast.request.max_new_tokens,
         eos_ids=frozenset(cast.target.text.eos_ids),
     )
@@ -89,8 +89,3 @@ def _steps(recorded: trace.Trace, cast: Cast, plan: Plan) -> str:
         recorded.append(recorder.record(step, Situation(settings, (), at_ms=at_ms, wait_ms=0.0, started=begun)))
         if step.finish:
             return step.finish
-
-
-def _draws(plan: Plan, seed: int) -> Draws:
-    """Those of the seed; a rule whose mistake is in drafting makes the drafter commit it."""
-    return plan.rule.tamper(Seeded(seed)) if isinstance(plan.rule, BrokenRule) else Seeded(seed)

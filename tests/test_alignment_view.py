@@ -1,13 +1,12 @@
 """The report of an alignment job as sections: what is said, what is not said, texts from outside, limits."""
 
-import base64
-import gzip
 import json
 import math
 import random
 from dataclasses import replace
 
 import pytest
+from one_file import unpacked
 
 from specviz.alignment.columns import COLUMNS
 from specviz.alignment.rows import ShardTables
@@ -128,10 +127,6 @@ def made_text(number=0, size=64, names=NAMES, **changes):
     prompt = "Tell me about Rusty the fox.\n"
     made = TextView(number, f"story-{number}", ["story"], prompt, words, shares(), words, shares(), drafts)
     return replace(made, **changes)
-
-
-def unpacked(text):
-    return json.loads(gzip.decompress(base64.b64decode(text)))
 
 
 def said(shown):

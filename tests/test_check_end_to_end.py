@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specviz.checks import scoring
-from specviz.checks.end_to_end import TEXT_LENGTH, drawn_by, end_to_end, first_token
+from specviz.checks.end_to_end import TEXT_LENGTH, end_to_end, first_token
 from specviz.checks.pair import Pair
 from specviz.checks.scoring import (
     ROUNDING,
@@ -19,10 +19,10 @@ from specviz.checks.scoring import (
     score_parts,
     score_text,
 )
-from specviz.draws import seed_of
+from specviz.draws import Seeded, seed_of
 from specviz.engine import speculate
 from specviz.rules import ANY_CHAIN, RULES
-from specviz.rules.broken import BROKEN
+from specviz.rules.broken import BROKEN, drawn_under
 from specviz.sampling import Sampling
 
 EVERY = {**ANY_CHAIN, **BROKEN}
@@ -148,7 +148,7 @@ def test_the_text_is_the_engines_own(pair):
     """What is scored is what a plain run with the same seed writes."""
     rule, prompt = RULES["speculative_sampling"], list(PROMPTS[0])
     plan = pair.plan(rule, Sampling(), K)
-    steps = speculate(prompt, lambda: plan, drawn_by(rule, 9), max_new_tokens=TEXT_LENGTH)
+    steps = speculate(prompt, lambda: plan, drawn_under(rule, Seeded(9)), max_new_tokens=TEXT_LENGTH)
     scored = score_text(pair, prompt, [token for step in steps for token in step.tokens], Sampling())
     result = last(end_to_end(pair, rule, PROMPTS[:1], Sampling(), K, TEXT_LENGTH, seed=9))
     assert np.array_equal(result.evidence.observed, scored.holds.sum(0))

@@ -1,12 +1,10 @@
 """All lessons in one file: whole, quiet, safe from what it shows, small enough, and true to the recorded runs."""
 
-import base64
-import gzip
-import json
 import re
 
 import pytest
 from lesson_texts import HOSTILE, hostile_lesson, lesson, other_lesson, stage_lesson, taught
+from one_file import unpacked
 from starlette.testclient import TestClient
 from test_standalone import held
 
@@ -18,10 +16,6 @@ from specviz.views.lesson_file import SCRIPTS, SHEETS, lesson_page
 
 LYING = re.compile(r'<script type="text/plain" id="([^"]*)">(.*?)</script>', re.DOTALL)
 MOST_BYTES = 1_500_000
-
-
-def unpacked(text):
-    return json.loads(gzip.decompress(base64.b64decode(text)))
 
 
 @pytest.fixture(scope="module")

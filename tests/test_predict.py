@@ -1,13 +1,12 @@
 """Laws of "predict the verdict": every place is a judged token of the run, nothing is told before the guess."""
 
-import base64
-import gzip
 import json
 import math
 from dataclasses import replace
 
 import pytest
 import traces
+from one_file import unpacked
 
 from specviz.shipped import shipped_trace
 from specviz.trace import Trace
@@ -16,10 +15,6 @@ from specviz.views.sentences import flowing, percent
 
 RUNS = ("first-visit", "tiny-draft", "k-8", "sum")
 TELLING = ("dart", "zoom", "note", "numbers", "siblings")
-
-
-def unpacked(packed):
-    return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
 def judged(trace):

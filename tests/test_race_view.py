@@ -1,12 +1,11 @@
 """Laws of the two stages under one player, and of the words of a race."""
 
-import base64
-import gzip
 import json
 from dataclasses import replace
 
 import pytest
 import traces
+from one_file import unpacked
 
 from specviz.measures import metrics
 from specviz.race import Difference, Heat, Race, Reading
@@ -26,12 +25,12 @@ CHOSEN = {
 }  # fmt: skip
 
 
-def unpacked(block):
-    return json.loads(gzip.decompress(base64.b64decode(block["data"])))
+def data_of(block):
+    return unpacked(block["data"])
 
 
 def duel(left="one-by-one", right="first-visit", **options):
-    return unpacked(duel_block(shipped_trace(left), shipped_trace(right), **options))
+    return data_of(duel_block(shipped_trace(left), shipped_trace(right), **options))
 
 
 def mode(data, name):
@@ -109,7 +108,7 @@ def long_trace(num_steps):
 
 
 def test_a_run_of_more_steps_than_one_message_holds_is_whole():
-    data = unpacked(duel_block(long_trace(250), long_trace(3)))
+    data = data_of(duel_block(long_trace(250), long_trace(3)))
     assert [len(side["message"]["steps"]) for side in data["sides"]] == [250, 3]
 
 
@@ -120,7 +119,7 @@ def test_of_a_very_long_run_the_first_steps_are_shown_and_that_is_said():
     assert f"A · one is long: only its first {MOST_STEPS} steps are shown here." in [
         block.get("words") for block in shown["blocks"]
     ]
-    assert len(unpacked(shown["blocks"][-2])["sides"][0]["message"]["steps"]) == MOST_STEPS
+    assert len(data_of(shown["blocks"][-2])["sides"][0]["message"]["steps"]) == MOST_STEPS
 
 
 def test_a_run_of_few_steps_and_very_many_tokens_is_cut_too(monkeypatch):
@@ -136,12 +135,12 @@ def test_without_recorded_times_there_is_only_the_replay_by_token():
     quiet = Trace([replace(event, timing=zero) if hasattr(event, "timing") else event for event in events])
     block = duel_block(quiet, still, "time")
     assert block["by"] == "token"
-    assert [each["name"] for each in unpacked(block)["modes"]] == ["token"]
+    assert [each["name"] for each in data_of(block)["modes"]] == ["token"]
 
 
 def test_texts_from_outside_are_labelled():
     hostile = traces.Builder(traces.HOSTILE).chain(4, 4).chain(4, 0).trace
-    data = unpacked(duel_block(hostile, long_trace(2), "token", ("\u202eleft", "<script>")))
+    data = data_of(duel_block(hostile, long_trace(2), "token", ("\u202eleft", "<script>")))
     assert data["sides"][0]["title"] == "⟨202E⟩left"
     assert "\u202e" not in json.dumps(data["parted"], ensure_ascii=False)
 
@@ -238,8 +237,8 @@ def test_a_race_under_load_gives_no_speedup_anywhere():
     assert "no ratio" in text
     table = next(each for each in shown if each["kind"] == "table")
     assert [row[1:3] for row in table["rows"]] == [["under load", "under load"]] * 2
-    assert [mode["name"] for mode in unpacked(block)["modes"]] == ["token"]
-    assert not {"first", "second"} & set(" ".join(mode(unpacked(block), "token")["ends"]).split())
+    assert [mode["name"] for mode in data_of(block)["modes"]] == ["token"]
+    assert not {"first", "second"} & set(" ".join(mode(data_of(block), "token")["ends"]).split())
 
 
 def test_how_much_of_the_times_went_into_recording_is_said():
@@ -325,26 +324,26 @@ def test_the_heat_that_parts_is_replayed():
     found = Race(8, 8, "", (*same, replace(other, title="the odd one")), difference=difference(2.0, False, heat=2))
     shown = view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"]
     (block,) = [each for each in shown if each["kind"] == "duel"]
-    assert unpacked(block)["part"] == other.parted
+    assert data_of(block)["part"] == other.parted
     assert block["by"] == "token"
     assert [each["caption"] for each in shown if each.get("caption")] == [
         "the prompt “the odd one”: the two runs below"
     ]
     (block,) = [each for each in view.race(OPTIONS, CHOSEN, result(2, 3), TITLES)["blocks"] if each["kind"] == "duel"]
-    assert (block["by"], unpacked(block)["part"]) == ("time", None)
+    assert (block["by"], data_of(block)["part"]) == ("time", None)
 
 
 def test_who_was_first_is_who_took_less_time_and_waiting_is_no_work():
     slow, fast = timed("greedy", 2), timed("greedy", 1)
     for left, right, ends in ((slow, fast, ("second", "first")), (fast, slow, ("first", "second"))):
-        told = mode(unpacked(duel_block(left, right, "time", TITLES)), "time")["ends"]
+        told = mode(data_of(duel_block(left, right, "time", TITLES)), "time")["ends"]
         assert tuple(each.rpartition(", ")[2] for each in told) == ends
     waited = Trace(
         replace(event, timing=replace(event.timing, wait_ms=100.0, total_ms=event.timing.total_ms + 100.0))
         if hasattr(event, "timing") else event
         for event in slow.events()
     )  # fmt: skip
-    alone, beside = (mode(unpacked(duel_block(each, fast, "time")), "time") for each in (slow, waited))
+    alone, beside = (mode(data_of(duel_block(each, fast, "time")), "time") for each in (slow, waited))
     assert alone["ends"] == beside["ends"]
     assert [words for words, *_ in alone["frames"]] == [words for words, *_ in beside["frames"]]
 

@@ -1,7 +1,6 @@
 """One run in one file: whole, small, quiet, and safe from what is in it."""
 
 import base64
-import gzip
 import hashlib
 import json
 import re
@@ -9,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import traces
+from one_file import held, unpacked, unpacked_text
 
 from specviz import __version__
 from specviz.shipped import shipped, shipped_trace
@@ -21,17 +21,8 @@ EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)><!--<scrip
 LIMIT, LIMIT_WITH_CHARTS = 400_000, 2_500_000
 
 
-def held(page, name):
-    (text,) = re.findall(rf'<script type="text/plain" id="{name}">(.*?)</script>', page, re.DOTALL)
-    return text
-
-
-def unpacked(text):
-    return gzip.decompress(base64.b64decode(text)).decode()
-
-
 def parts(page):
-    return [json.loads(unpacked(line)) for line in held(page, "sv-run").split("\n")]
+    return [unpacked(line) for line in held(page, "sv-run").split("\n")]
 
 
 def about(page):
@@ -56,7 +47,7 @@ def test_the_run_and_its_trace_come_back_whole(make):
     assert "".join(step["written"] for step in steps) == trace.text
     kept = [sum(token.status == "accepted" for token in step.draft) for step in trace.steps]
     assert [step["bar"]["accepted"] for step in steps] == kept
-    assert read_trace(unpacked(held(page, "sv-trace")).encode()) == trace
+    assert read_trace(unpacked_text(held(page, "sv-trace")).encode()) == trace
 
 
 def test_a_long_run_lies_in_parts_that_follow_each_other(long_trace):
@@ -98,7 +89,7 @@ def test_nothing_outside_is_named(charted):
 def test_only_the_scripts_of_the_page_may_run(charted):
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', charted)[1]
     scripts = [text for attributes, text in TAG.findall(charted) if "text/plain" not in attributes]
-    texts = [*scripts, unpacked(held(charted, "sv-plotly"))]
+    texts = [*scripts, unpacked_text(held(charted, "sv-plotly"))]
     expected = {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts}
     assert set(re.findall(r"'sha256-([^']*)'", policy)) == expected
     assert "default-src 'none'" in policy

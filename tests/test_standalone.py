@@ -1,12 +1,12 @@
 """One file that shows sections: whole, quiet, safe from what it shows, and no larger than it must be."""
 
 import base64
-import gzip
 import hashlib
 import json
 import re
 
 import pytest
+from one_file import held, unpacked, unpacked_text
 from test_alignment_view import HOSTILE, made_summary, made_text
 
 from specviz.views import blocks
@@ -19,13 +19,8 @@ def words_page(text="hello", title="A page"):
     return page(title, [blocks.section("one", "One", text, [blocks.button("go", "Go")], [blocks.words(text)])])
 
 
-def held(html, name):
-    (text,) = re.findall(rf'<script type="text/plain" id="{name}">(.*?)</script>', html)
-    return text
-
-
 def message(html):
-    return json.loads(gzip.decompress(base64.b64decode(held(html, "sv-data"))))
+    return unpacked(held(html, "sv-data"))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +46,7 @@ def test_only_the_scripts_of_the_page_may_run(report):
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', report)[1]
     allowed = set(re.findall(r"'sha256-([^']*)'", policy))
     scripts = [text for attributes, text in TAG.findall(report) if "text/plain" not in attributes]
-    plotly = gzip.decompress(base64.b64decode(held(report, "sv-plotly"))).decode()
+    plotly = unpacked_text(held(report, "sv-plotly"))
     expected = {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in [*scripts, plotly]}
     assert allowed == expected
     assert "default-src 'none'" in policy

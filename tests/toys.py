@@ -13,7 +13,7 @@ from specviz.drafters.none import NoDraft
 from specviz.draws import DRAFT, Draws, law
 from specviz.engine import Plan, speculate
 from specviz.rules import RULES
-from specviz.rules.broken import BrokenRule
+from specviz.rules.broken import drawn_under
 from specviz.sampling import Sampling
 
 RULE = RULES["speculative_sampling"]
@@ -118,7 +118,7 @@ def text_law(plan: Plan, prompt: Sequence[int], num_tokens: int) -> dict[tuple[i
 
     def first_step(context: tuple[int, ...], remaining: int) -> dict[tuple[int, ...], float]:
         def experiment(draws: Draws) -> tuple[int, ...]:
-            used = plan.rule.tamper(draws) if isinstance(plan.rule, BrokenRule) else draws
+            used = drawn_under(plan.rule, draws)
             return next(speculate(context, lambda: plan, used, max_new_tokens=remaining)).tokens
 
         return law(experiment)

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from ..accept import Rule
-from ..draws import Draws, Seeded, seed_of
+from ..draws import Seeded, seed_of
 from ..engine import Step, speculate
 from ..rules import ANY_CHAIN
-from ..rules.broken import BROKEN, BrokenRule
+from ..rules.broken import BROKEN, drawn_under
 from ..rules.chain_rule import ChainRule
 from ..sampling import Sampling
 from .pair import Pair
@@ -110,11 +110,6 @@ def strongest(evidence: Evidence) -> str:
     )
 
 
-def drawn_by(rule: Rule, seed: int) -> Draws:
-    """The draws of a run with this rule: a broken one may draft from another law than it claims."""
-    return rule.tamper(Seeded(seed)) if isinstance(rule, BrokenRule) else Seeded(seed)
-
-
 def end_to_end(
     pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int, tokens: int, seed: int = 0
 ) -> Iterator[EndToEnd]:
@@ -128,7 +123,7 @@ def end_to_end(
         steps = speculate(
             prompt,
             lambda: plan,
-            drawn_by(rule, seed_of(seed, so_far.num_texts)),
+            drawn_under(rule, Seeded(seed_of(seed, so_far.num_texts))),
             max_new_tokens=min(TEXT_LENGTH, tokens - so_far.done),
             eos_ids=pair.target.text.eos_ids,
         )
@@ -234,6 +229,8 @@ def first_token(
     for done in range(0, n, RUNS):
         yield FirstToken(done, n, tokens, Cells(shares, tuple(counts)))
         for number in range(done, min(n, done + RUNS)):
-            step = next(speculate(text, lambda: plan, drawn_by(rule, seed_of(seed, number)), max_new_tokens=k + 1))
+            step = next(
+                speculate(text, lambda: plan, drawn_under(rule, Seeded(seed_of(seed, number))), max_new_tokens=k + 1)
+            )
             counts[cell_of.get(step.tokens[0], len(tokens))] += 1
     yield FirstToken(n, n, tokens, Cells(shares, tuple(counts)))

@@ -25,7 +25,7 @@ from ..drafters.tree import TreeDrafter
 from ..draws import Draws, enumerate_outcomes
 from ..engine import Plan, speculate
 from ..models import LoadedModel
-from ..rules.broken import BrokenRule
+from ..rules.broken import drawn_under
 from ..sampling import Sampling
 from .pair import Pair
 from .scoring import law_of, plain_logits
@@ -273,7 +273,7 @@ def _outcomes(plan: Plan, text: Text, remaining: int) -> Iterator[tuple[float, T
     """Every outcome of the engine's next step; a broken rule drafts as wrongly as it says."""
 
     def experiment(draws: Draws) -> Text:
-        used = plan.rule.tamper(draws) if isinstance(plan.rule, BrokenRule) else draws
+        used = drawn_under(plan.rule, draws)
         return next(speculate((*OPENING, *text), lambda: plan, used, max_new_tokens=remaining)).tokens
 
     return enumerate_outcomes(experiment)

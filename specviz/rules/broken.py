@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..accept import residual
+from ..accept import Rule, residual
 from ..draws import DRAFT, Draws
 from .chain_rule import ChainRule, Rows, exact, favourite
 
@@ -52,6 +52,11 @@ class Tampered(Draws):
 
     def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
         return self._draws.sample(self._rule.drawn(probs) if role == DRAFT else probs, role, position, node)
+
+
+def drawn_under(rule: Rule, draws: Draws) -> Draws:
+    """The draws of a run with this rule: a broken one may draft from another law than it claims."""
+    return rule.tamper(draws) if isinstance(rule, BrokenRule) else draws
 
 
 class ArgmaxDraft(BrokenRule):
