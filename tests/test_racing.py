@@ -70,6 +70,11 @@ def block(section, kind):
     return next(each for each in section["blocks"] if each["kind"] == kind)
 
 
+def duel_in(section):
+    """The two sides as the browser unpacks them."""
+    return unpacked(block(section, "duel")["data"])
+
+
 def test_what_can_run_here_may_be_raced_and_nothing_that_must_be_loaded_first(page):
     page.made()
     setups = values_of(page.look()["race"], "left")
@@ -81,7 +86,7 @@ def test_what_can_run_here_may_be_raced_and_nothing_that_must_be_loaded_first(pa
 def test_a_race_shows_the_clock_the_verdict_and_both_runs(page):
     page.made(k=3)
     section = page.act("race", "race", **VALUES)
-    table, duel = block(section, "table"), unpacked(block(section, "duel"))
+    table, duel = block(section, "table"), duel_in(section)
     assert [row[0] for row in table["rows"]] == ["A · No draft", "B · Draft model, tiny-draft, K 3"]
     assert block(section, "duel")["by"] == "time"
     for row, side in zip(table["rows"], duel["sides"], strict=True):
@@ -93,7 +98,7 @@ def test_a_race_shows_the_clock_the_verdict_and_both_runs(page):
 def test_it_continues_the_prompt_of_the_run_with_its_seed(page):
     run = page.made(prompt="The small fox", seed=9, max_new_tokens=8, temperature=0.5)
     section = page.act("race", "race", **{**VALUES, "temperature": "0.5", "prompts": "1"})
-    message = unpacked(block(section, "duel"))["sides"][1]["message"]
+    message = duel_in(section)["sides"][1]["message"]
     assert message["head"]["prompt"] == "The small fox"
     written = "".join(step["written"] for step in message["steps"])
     assert written == page.registry.get(run).trace.text
@@ -102,7 +107,7 @@ def test_it_continues_the_prompt_of_the_run_with_its_seed(page):
 def test_a_draft_and_a_method_take_the_place_of_the_runs_own(page):
     page.made(method="none")
     section = page.act("race", "race", **{**VALUES, "left": "draft:tiny-other", "right": "method:early_exit"})
-    contexts = [dict(side["message"]["steps"][0]["context"]) for side in unpacked(block(section, "duel"))["sides"]]
+    contexts = [dict(side["message"]["steps"][0]["context"]) for side in duel_in(section)["sides"]]
     assert contexts[0]["draft"].startswith("tiny-other")
     assert contexts[1]["method"] == "Early exit"
 
@@ -210,7 +215,7 @@ def test_a_run_without_a_draft_is_raced_against_one_with_it(page):
 def test_any_two_recorded_runs_stand_side_by_side(page):
     section = page.act("two-runs", "show", left="shipped:first-visit", right="shipped:hot")
     assert block(section, "duel")["by"] == "token"
-    assert len(unpacked(block(section, "duel"))["sides"]) == 2
+    assert len(duel_in(section)["sides"]) == 2
     assert control(section, "left")["value"] == "shipped:first-visit"
 
 
@@ -218,7 +223,7 @@ def test_runs_of_the_registry_are_shown_by_their_ids(page):
     first, second = page.made(), page.made(seed=8)
     section = page.act("two-runs", "show", left=first, right=second)
     assert {first, second} <= set(values_of(section, "left"))
-    sides = unpacked(block(section, "duel"))["sides"]
+    sides = duel_in(section)["sides"]
     texts = ["".join(step["written"] for step in side["message"]["steps"]) for side in sides]
     assert texts == [page.registry.get(run).trace.text for run in (first, second)]
 

@@ -45,17 +45,17 @@ def app(tmp_path_factory) -> Iterator[pages.Served]:
 
 @pytest.fixture
 def open_page(chromium, app) -> Iterator[Callable[..., object]]:
-    """Opens the page in a window of its own: open_page(viewport=..., color_scheme="dark")."""
+    """Opens the page in a window of its own: open_page(place="#learn", viewport=..., color_scheme="dark")."""
     contexts, wrong = [], []
 
-    def open_page(**context: object) -> object:
+    def open_page(place: str = "", **context: object) -> object:
         contexts.append(chromium.new_context(**{"viewport": DESKTOP, "color_scheme": "light", **context}))
         page = contexts[-1].new_page()
         page.set_default_timeout(20_000)
         page.on("pageerror", lambda error: wrong.append(f"page error: {error}"))
         page.on("console", lambda message: wrong.append(message.text) if _is_wrong(message) else None)
         page.on("request", lambda request: wrong.append(request.url) if _is_foreign(request.url, app) else None)
-        page.goto(app.address)
+        page.goto(f"{app.address}/{place}")
         page.wait_for_selector(".sv-stage")
         page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
         return page

@@ -30,12 +30,14 @@ def app(tmp_path_factory):
 
 @pytest.fixture
 def arrive(open_page, app):
-    """Opens a link as somebody who was sent it: arrive(letters, viewport=...)."""
+    """Opens a link as somebody who was sent it, in a new browser or in the tab given: arrive(letters, page)."""
 
     def arrive(text, page=None, **context):
-        page = page or open_page(**context)
-        page.goto("about:blank")
-        page.goto(f"{app.address}/#run={text}")
+        if page is None:
+            page = open_page(f"#run={text}", **context)
+        else:
+            page.goto("about:blank")
+            page.goto(f"{app.address}/#run={text}")
         page.wait_for_selector(LINE)
         return page
 
