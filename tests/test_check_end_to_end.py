@@ -27,7 +27,8 @@ from specviz.sampling import Sampling
 
 EVERY = {**ANY_CHAIN, **BROKEN}
 LOSSLESS = [name for name, rule in EVERY.items() if rule.lossless]
-SHOWN = ["typical", "lenience", "ensemble", *(set(BROKEN) - {"dropped_draft", "clamped_q"})]  # by a draft this far off
+HARMLESS = {"dropped_draft", "clamped_q"}  # where the draft is this far off
+SHOWN = ["typical", "lenience", "ensemble", *sorted(set(BROKEN) - HARMLESS)]
 PROMPTS = [tuple(range(5 + i, 25 + i)) for i in range(6)]
 K = 3
 

@@ -263,7 +263,14 @@ def test_hostile_texts_stay_texts(page, tmp_path):
     assert page.query_selector(".sv-stage img, .sv-stage script") is None
 
 
-@pytest.mark.parametrize("content", [b"no trace", f'{{"event":"{HOSTILE}"}}'.encode(), gzip.compress(b"{")])
+NO_TRACES = {
+    "text": b"no trace",
+    "hostile": f'{{"event":"{HOSTILE}"}}'.encode(),
+    "cut off, packed": gzip.compress(b"{"),
+}
+
+
+@pytest.mark.parametrize("content", NO_TRACES.values(), ids=NO_TRACES)
 def test_a_file_that_is_no_trace_is_refused_in_words(page, tmp_path, content):
     path = tmp_path / "wrong.jsonl"
     path.write_bytes(content)
