@@ -1,12 +1,14 @@
 """Shared set-up: one thread per process keeps small tests quick and repeatable; tiny models known by name."""
 
 import copy
+import os
 
 import pytest
 import torch
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # in what the tests start, too
 
 
 @pytest.fixture(scope="session")

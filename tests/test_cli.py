@@ -66,7 +66,7 @@ def cli(capsys):
 
 
 def shell(*arguments, **options):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **options.pop("env", {})}
+    environment = {**os.environ, **options.pop("env", {})}
     command = [sys.executable, "-m", "specviz", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120, env=environment, **options)
 

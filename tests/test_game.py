@@ -20,7 +20,7 @@ from specviz.trace import Trace
 from specviz.ui import playing
 from specviz.ui.playing import DRAFT, ON_STAGE, PREDICT, Playing, texts
 from specviz.ui.registry import Registry
-from specviz.ui.reports import Look, Place
+from specviz.ui.sections import Look, Place
 from specviz.views.feed import Feed
 from specviz.views.turns import turns_block
 

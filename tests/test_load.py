@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import load
 import pytest
 
+pytestmark = pytest.mark.timed
 SESSIONS = 30
 
 

@@ -9,7 +9,8 @@ from served import tiny_library
 from specviz.errors import SpecvizError
 from specviz.session import Workbench
 from specviz.ui.registry import Registry
-from specviz.ui.reports import MOST_SESSIONS, Look, Place, Report, Section, one_of, whole_number
+from specviz.ui.reports import MOST_SESSIONS, Report
+from specviz.ui.sections import Look, Place, Section, one_of, whole_number
 from specviz.views import blocks
 
 PLACE = {"run": None, "step": 3, "ref": "1"}

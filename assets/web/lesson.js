@@ -3,7 +3,6 @@
 'use strict';
 (() => {
   const { element, sentence } = window.specviz;
-  const MARKS = { open: '○', done: '✓' };
   const WHOLE = ['guess', 'choose', 'see'];            // tasks beside a run that is not replayed
   const SETTLED = 120;                                // milliseconds until a text that has just arrived rests at its end
 
@@ -14,11 +13,8 @@
     return made;
   };
 
-  const taskName = (lesson, place) => `task ${lesson.name} ${place}`;
-  const isKept = (name) => window.specviz.kept(name, [false, true]);
-
   // what this browser remembers of a lesson: whether it was gone through to its end
-  window.specviz.lessonDone = (name) => isKept(`lesson ${name}`);
+  window.specviz.lessonDone = (name) => window.specviz.kept(`lesson ${name}`, [false, true]);
 
   // a run that is on the stage already, shown once more
   window.specviz.shownAgain = (hub, how) => {
@@ -129,90 +125,22 @@
       return [line];
     }
 
-    // ---- the task --------------------------------------------------------------------------------------------------
-    function answered(option, pressed, box, said, task, finished) {
-      box.querySelectorAll('[aria-pressed]').forEach((each) => each.setAttribute('aria-pressed', String(each === pressed)));
-      if (task.kind === 'guess') {
-        said.textContent = task.reveal;
-        return finished();
-      }
-      pressed.classList.add(option.right ? 'sv-right' : 'sv-wrong');
-      said.textContent = `${option.right ? 'Yes.' : 'Not this one.'} ${option.why}`;
-      live.textContent = said.textContent;
-      if (option.right) finished();
-    }
-
-    // isDone: what was found out before stands there again
-    function options(task, finished, isDone) {
-      const box = element('div', 'sv-lesson-options'), said = element('p', 'sv-lesson-why');
-      for (const option of task.options) {
-        const made = button(option.words, () => answered(option, made, box, said, task, finished), 'sv-lesson-option');
-        made.setAttribute('aria-pressed', 'false');
-        box.append(made);
-        if (!isDone || !option.right || said.textContent) continue;
-        made.classList.add('sv-right');
-        said.textContent = option.why;
-      }
-      if (isDone && task.kind === 'guess') said.textContent = task.reveal;
-      return [box, said];
-    }
-
-    function runs(task) {
-      const box = element('div', 'sv-lesson-options');
-      for (const run of task.runs) {
-        box.append(button(run.title, () => stage.show(run, 'whole', () => { if (tasks) tasks.once(run.run); }), 'sv-lesson-option'));
-      }
-      return [box];
-    }
-
-    function parts(task, finished, isDone) {
-      if (task.options.length) return options(task, finished, isDone);
-      if (task.kind === 'see') return runs(task);
-      return task.kind === 'predict' ? [button('Open the game', () => stage.game())] : [];
-    }
-
-    function taskBox(task) {
-      const name = taskName(lesson, at), mine = at, box = element('section', 'sv-lesson-task');
-      const mark = element('span', 'sv-lesson-mark'), heading = element('h4'), count = element('span', 'sv-lesson-count');
-      const praise = element('p', 'sv-lesson-praise', task.praise), again = button('Do it again', () => begin(true));
-      heading.append(mark, element('span', '', 'Your task'), count);
-      mark.setAttribute('aria-hidden', 'true');
-
-      function set(isDone) {
-        box.toggleAttribute('data-done', isDone);
-        mark.textContent = isDone ? MARKS.done : MARKS.open;
-        heading.children[1].textContent = isDone ? 'Done' : 'Your task';
-        praise.hidden = again.hidden = !isDone;
-        tell(isDone ? task.counts.at(-1) : task.counts[0]);
-      }
-      function tell(words) {
-        count.textContent = words || '';
-        state.textContent = box.hasAttribute('data-done') ? `${MARKS.done} Done` : `${MARKS.open} ${words || 'Your task'}`;
-      }
-      function finished() {
-        if (mine !== at) return;
-        window.specviz.keep(name, true);
-        set(true);
-        live.textContent = `Done. ${task.praise}`;
-      }
-      function begin(isNew) {
-        const isDone = !isNew && isKept(name);
-        set(isDone);
-        box.replaceChildren(heading, paragraph(task.words), ...parts(task, finished, isDone), praise, again);
-        watched()?.begin(task, (done) => {
-          if (!box.hasAttribute('data-done')) tell(task.counts[done]);
-          if (done >= task.times) finished();
-        });
-      }
-      begin(false);
-      return box;
-    }
-
     // ---- one screen ------------------------------------------------------------------------------------------------
     function law(block) {
       const holder = element('div', 'sv-lesson-law');
       holder.append(window.specviz.blocks.make(block, { root, title: screen().title, act: () => {}, halt: () => {} }));
       return holder;
+    }
+
+    function taskBox() {
+      const { task } = screen(), mine = at;
+      if (!task) return [];
+      return [window.specviz.lessonTask(task, {
+        name: `task ${lesson.name} ${at}`, stage, watched, button,
+        isOn: () => mine === at,
+        brief: (words) => { state.textContent = words; },
+        say: (words) => { live.textContent = words; },
+      })];
     }
 
     function tryLive() {
@@ -244,7 +172,7 @@
       body.replaceChildren(
         ...(at ? [] : [paragraph([lesson.question], 'sv-lesson-question')]), element('h3', '', now.title),
         ...lookLine(), ...now.words.map((each) => paragraph(each)), ...(now.law ? [law(now.law)] : []),
-        ...shownLine(), ...(now.task ? [taskBox(now.task)] : []), ...tryLive());
+        ...shownLine(), ...taskBox(), ...tryLive());
       body.scrollTop = 0;
       window.specviz.keep(`at ${lesson.name}`, at);
       if (at === last()) {
@@ -284,84 +212,3 @@
     };
   };
 })();
-
-// The panel of the app: a recorded run comes from the server, a setup goes into the fields, both as events.
-window.specviz.panels.lesson = (element, { page, server, trigger }) => {
-  const { documentElement: root } = document;
-  const POLL = 120, PATIENCE = 80;                     // milliseconds, and how often a page is looked at that is being built
-  let heard = null, pending = null;
-
-  function hub() {
-    const found = page.hub();
-    if (found && !heard) {
-      heard = found;
-      found.on('grow', () => {
-        if (!pending || found.run !== pending.id) return;
-        const { then } = pending;
-        pending = null;
-        queueMicrotask(then);                          // when the run has been taken whole
-      });
-    }
-    return found;
-  }
-
-  function goTo(name) { if (root.dataset.svPage !== name) page.go(name); }
-
-  // once a page of sections has this one and is idle
-  function once(name, section, then, tries = PATIENCE) {
-    const report = document.querySelector(`#${name} .sv-report`), found = report?.querySelector(`[data-section="${section}"]`);
-    if (found && !report.hasAttribute('data-busy')) then(found);
-    else if (tries) setTimeout(once, POLL, name, section, then, tries - 1);
-  }
-
-  function close() {
-    panel.close();
-    root.removeAttribute('data-sv-lesson');
-    if (location.hash.startsWith('#lesson=')) history.replaceState(null, '', '#explore');
-    window.dispatchEvent(new Event('resize'));
-  }
-
-  async function open(name) {
-    const answer = await server.lesson({ name: name.slice(0, 200) });
-    root.setAttribute('data-sv-lesson', '');
-    if (!answer || answer.refusal) panel.refuse(answer ? answer.refusal : 'The server did not answer.');
-    else panel.open(answer);
-    window.dispatchEvent(new Event('resize'));
-  }
-
-  const panel = window.specviz.mountLesson(element.querySelector('.sv-panel'), {
-    hub,
-    show({ run, id }, how, then) {
-      const now = hub();
-      goTo('explore');
-      if (now && now.run === id) {
-        window.specviz.shownAgain(now, how);
-        return then();
-      }
-      pending = { id, then };
-      trigger('show', { run, play: how !== 'whole' });
-    },
-    compare([left, right]) {
-      goTo('compare');
-      once('compare', 'two-runs', (section) => {
-        page.act('compare', 'two-runs', 'show', { left: left.id, right: right.id });
-        section.scrollIntoView({ block: 'start' });
-      });
-    },
-    game() {
-      goTo('learn');
-      once('learn', 'predict', (section) => section.scrollIntoView({ block: 'start' }));
-    },
-    live({ name }) {
-      goTo('explore');
-      trigger('setup', { name });
-    },
-    go(name) {
-      if (location.hash === `#lesson=${name}`) open(name);
-      else location.hash = `lesson=${name}`;
-    },
-    plan() { close(); page.go('learn'); },
-    leave: close,
-  });
-  page.route('lesson', open);
-};

@@ -16,7 +16,7 @@ from specviz.prompts import prompts_file
 from specviz.session import Workbench
 from specviz.ui.models_of import is_at_hand, names_of
 from specviz.ui.offer import Offer, draft_choices
-from specviz.ui.reports import Look, Props, Section, Work, one_of, whole_number
+from specviz.ui.sections import Look, Props, Section, Work, one_of, whole_number
 from specviz.views import alignment_page as view
 from specviz.views.alignment_texts import of_tables, texts_block
 from specviz.views.sentences import counted

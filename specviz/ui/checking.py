@@ -23,7 +23,7 @@ from specviz.session import Workbench
 from specviz.trace import Trace
 from specviz.ui.models_of import are_at_hand, models_of, names_of
 from specviz.ui.offer import Offer, sets_k
-from specviz.ui.reports import Look, Props, Section, Work, one_of, whole_number
+from specviz.ui.sections import Look, Props, Section, Work, one_of, whole_number
 from specviz.views import check, check_texts
 from specviz.views import side_by_side as side_view
 

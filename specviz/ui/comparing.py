@@ -20,7 +20,7 @@ from specviz.trace import Trace
 from specviz.ui.aligning import Aligning
 from specviz.ui.models_of import NO_RUN, is_at_hand, models_of, names_of, request_of
 from specviz.ui.offer import Offer, draft_choices
-from specviz.ui.reports import Look, Props, Section, Work, whole_number
+from specviz.ui.sections import Look, Props, Section, Work, whole_number
 from specviz.views import costs as cost_view
 from specviz.views import plan, plan_theory
 from specviz.whatif import WhatIf

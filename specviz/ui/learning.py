@@ -6,7 +6,7 @@ from specviz.session import Workbench
 from specviz.ui.offer import Offer
 from specviz.ui.playing import Playing
 from specviz.ui.registry import Registry
-from specviz.ui.reports import Look, Props, Section
+from specviz.ui.sections import Look, Props, Section
 from specviz.views.lessons import NAME, plan
 
 

@@ -21,7 +21,7 @@ from specviz.trace import Trace
 from specviz.ui.models_of import NO_RUN, is_at_hand
 from specviz.ui.offer import Offer
 from specviz.ui.registry import Registry, View
-from specviz.ui.reports import Look, Props, Section, Work, one_of, whole_number
+from specviz.ui.sections import Look, Props, Section, Work, one_of, whole_number
 from specviz.views import blocks
 from specviz.views.feed import Feed
 from specviz.views.predict import predict_block

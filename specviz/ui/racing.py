@@ -21,7 +21,7 @@ from specviz.trace import Trace
 from specviz.ui.models_of import is_at_hand, lacks, models_named, names_of, request_of
 from specviz.ui.offer import Offer, drafts, fitting_draft, sets_k
 from specviz.ui.registry import Registry
-from specviz.ui.reports import Look, Props, Section, Work, one_of, whole_number
+from specviz.ui.sections import Look, Props, Section, Work, one_of, whole_number
 from specviz.views import library, pair
 from specviz.views import race as view
 from specviz.views.lessons import SHIPPED

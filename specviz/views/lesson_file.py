@@ -26,7 +26,7 @@ from specviz.views.web import stage_template
 
 SCRIPTS = (
     *PARTS,
-    *("blocks.js", "report.js", "duel.js", "predict.js", "tasks.js", "lesson.js", "lesson_list.js"),
+    *("blocks.js", "report.js", "duel.js", "predict.js", "tasks.js", "lesson_task.js", "lesson.js", "lesson_list.js"),
     *("stage.js", "standalone.js", "lesson_file.js"),
 )
 SHEETS = (

@@ -71,6 +71,7 @@ def test_a_message_covers_neither_the_numbers_nor_the_buttons(open_page, size):
         assert message["y"] + message["height"] <= other["y"] or message["y"] >= other["y"] + other["height"], selector
 
 
+@pytest.mark.timed
 def test_the_page_is_quick_and_light_and_asks_no_other_host(chromium, app):
     context = chromium.new_context(viewport=DESKTOP)
     page = context.new_page()

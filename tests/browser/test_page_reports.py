@@ -98,8 +98,9 @@ def test_the_identity_follows_the_pinned_token(page):
         turn_to(page, "check")
         words = page.locator("[data-section=identity] .sv-words").first
         expect(words).not_to_have_text(before)  # what was shown last stays until the new token's has come
-        before = words.text_content()
+        expect(page.locator("[data-section=identity] .sv-verdict-exact")).to_have_count(1)
         assert verdicts(page, "identity") == ["exact"]
+        before = words.text_content()
         turn_to(page, "explore")
 
 

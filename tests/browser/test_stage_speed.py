@@ -8,6 +8,7 @@ import pytest
 import traces
 from stage_page import FRAMES, open_stage, push, settle, stages, whole
 
+pytestmark = pytest.mark.timed
 STEPS = 1000
 SLACK = 4  # how many times slower than promised a shared machine may be
 APPEND_MS = 5
