@@ -2,14 +2,16 @@
 
 import json
 import threading
+import time
 
 import pytest
 from served import tiny_library
 
 from specviz.errors import SpecvizError
 from specviz.session import Workbench
+from specviz.ui.desks import KEPT_S, MOST_SESSIONS
 from specviz.ui.registry import Registry
-from specviz.ui.reports import MOST_SESSIONS, Report
+from specviz.ui.reports import Report
 from specviz.ui.sections import Look, Place, Section, one_of, whole_number
 from specviz.views import blocks
 
@@ -73,8 +75,8 @@ def messages(stream):
     return [json.loads(text) for text in stream]
 
 
-def look(report, session="one", **place):
-    return messages(report.look(session, {"place": {**PLACE, **place}}))
+def look(report, session="one", tab=None, **place):
+    return messages(report.look(session, {"place": {**PLACE, **place}, "tab": tab}))
 
 
 def act(report, section, does="go", session="one", **values):
@@ -111,6 +113,70 @@ def test_another_browser_sees_nothing_of_it(report):
     look(report)
     messages(act(report, "counts"))
     (whole,) = look(report, session="two")
+    assert lines(whole["sections"][1]) == ["not yet"]
+
+
+TAB = "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["left first", "still there"])
+def test_a_tab_that_comes_back_as_another_session_finds_what_it_had(report, left):
+    look(report, tab=TAB)
+    messages(act(report, "counts"))
+    if left:
+        report.leave("one")
+    (whole,) = look(report, session="two", tab=TAB)
+    assert lines(whole["sections"][1]) == ["turn 3"]
+    (other,) = look(report, session="three", tab=TAB[::-1])
+    assert lines(other["sections"][1]) == ["not yet"]
+
+
+def test_work_that_a_lost_connection_ended_says_where_it_was_left_and_may_be_done_again(bench):
+    def counts(look, values):
+        for turn in (1, 2):
+            yield blocks.section("counts", "Counts", "", [], [blocks.progress(turn, 2, f"{turn} of 2 runs")])
+
+    report = Report([always("counts", counts)], Registry(), bench)
+    look(report, tab=TAB)
+    working = act(report, "counts")
+    next(working)
+    report.leave("one")
+    (whole,) = look(report, session="two", tab=TAB)
+    assert lines(whole["sections"][0]) == ["Stopped at: 1 of 2 runs"]
+    assert whole["busy"] is None
+    assert messages(act(report, "counts", session="two"))[-1]["busy"] is None
+    working.close()
+
+
+def test_what_had_begun_by_itself_begins_anew_in_a_tab_that_comes_back(bench):
+    def opening(look):
+        yield words("opens", "half")
+        yield words("opens", "opened")
+
+    report = Report([Section("opens", lambda look: 1, lambda look: words("opens"), opening=opening)], Registry(), bench)
+    first = report.look("one", {"place": PLACE, "tab": TAB})
+    next(first)
+    next(first)
+    report.leave("one")
+    assert lines(look(report, session="two", tab=TAB)[-1]["sections"][0]) == ["opened"]
+    first.close()
+
+
+def test_a_tab_that_stays_away_is_forgotten(report, monkeypatch):
+    look(report, tab=TAB)
+    messages(act(report, "counts"))
+    report.leave("one")
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + KEPT_S + 1)
+    (whole,) = look(report, session="two", tab=TAB)
+    assert lines(whole["sections"][1]) == ["not yet"]
+
+
+@pytest.mark.parametrize("tab", [None, 3, "", "x" * 32, TAB + "0", ["a"]])
+def test_what_is_no_name_of_a_tab_is_none(report, tab):
+    look(report, tab=tab)
+    messages(act(report, "counts"))
+    (whole,) = look(report, session="two", tab=tab)
     assert lines(whole["sections"][1]) == ["not yet"]
 
 

@@ -114,15 +114,16 @@
     };
   }
 
-  // element: holds .sv-report. host: Gradio's props, watch and trigger; `place` says what is looked at on the stage.
-  window.specviz.mountReport = (holder, { props, watch, trigger, place }) => {
+  // element: holds .sv-report. host: Gradio's props, watch and trigger; `place` says what is looked at on the stage, `tab`
+  // what this tab is called.
+  window.specviz.mountReport = (holder, { props, watch, trigger, place, tab }) => {
     const root = holder.querySelector('.sv-report'), body = root.querySelector('.sv-report-body'), live = root.querySelector('.sv-live');
     const sections = new Map();
     const host = {
       root,
       act: (name, does, values) => {
         setBusy(true);
-        trigger('act', { section: name, do: does, values, place: place() });
+        trigger('act', { section: name, do: does, values, place: place(), tab });
       },
       halt: () => trigger('halt', {}),
     };
@@ -132,7 +133,11 @@
       for (const made of root.querySelectorAll('[data-act]')) made.disabled = isBusy;
     }
 
+    const waiting = element('p', 'sv-waiting', 'Waiting for the server…');
+    body.append(waiting);
+
     function take(message) {
+      waiting.remove();
       if (message.order) {
         for (const [name, { node }] of sections) if (!message.order.includes(name)) { node.remove(); sections.delete(name); }
       }
@@ -152,6 +157,6 @@
     read();
     new MutationObserver(() => sections.forEach(({ repaint }) => repaint()))
       .observe(document.body, { attributes: true, attributeFilter: ['class'] });
-    return { look: () => trigger('look', { place: place() }), act: host.act };
+    return { look: () => trigger('look', { place: place(), tab }), act: host.act };
   };
 })();

@@ -2,7 +2,7 @@
 // Texts go through textContent; no formula, no request of its own.
 (() => {
   'use strict';
-  const THEME = 'specviz-theme', FIELDS = 'specviz-fields', RUN = 'specviz-run';
+  const THEME = 'specviz-theme', FIELDS = 'specviz-fields', RUN = 'specviz-run', TAB = 'specviz-tab';
   const LIVE = ['queued', 'loading', 'running'];
   const root = document.documentElement;
   let current = null;             // the run on the stage
@@ -187,8 +187,15 @@
     open(named());
   }
 
+  // what this tab calls itself to the server, also after a reload: what was found on its pages is still its own
+  function tab() {
+    const random = () => [...crypto.getRandomValues(new Uint8Array(16))].map((each) => each.toString(16).padStart(2, '0')).join('');
+    if (!stored(TAB, true)) store(TAB, random(), true);
+    return stored(TAB, true);
+  }
+
   function report(name, element, host) {
-    reports[name] = window.specviz.mountReport(element, { ...host, place });
+    reports[name] = window.specviz.mountReport(element, { ...host, place, tab: tab() });
     if (root.dataset.svPage === name) reports[name].look();
   }
 

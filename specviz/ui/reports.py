@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,51 +17,14 @@ from specviz.loading import Loading
 from specviz.machine import is_out_of_memory
 from specviz.session import Workbench
 from specviz.trace import Trace
+from specviz.ui.desks import Desk, Desks, Turn, at_rest
 from specviz.ui.registry import Registry
 from specviz.ui.sections import Look, Place, Props, Section, Work
 from specviz.views import blocks
 
-MOST_SESSIONS = 500
 NEVER = object()
 SLICE_S = 0.25  # between two words about what is being loaded
 _numbers = itertools.count()
-
-
-class _Turn:
-    """One stay at a desk: the sections that it has touched, and what is said aloud at its end."""
-
-    def __init__(self) -> None:
-        self.touched: dict[str, None] = {}  # in order
-        self.say = ""
-
-
-class _Desk:
-    """What one browser session sees of one page."""
-
-    def __init__(self) -> None:
-        self.look = Look(Place(), None)
-        self.keys: dict[str, object] = {}
-        self.shown: dict[str, Props] = {}
-        self.due: list[str] = []  # sections whose opening work is still to be done
-        self.stop = threading.Event()
-        self.busy: str | None = None  # the section that is being worked at
-        self.renewing = threading.Lock()  # two looks at once: the second finds what the first has begun
-        self._turn: _Turn | None = None
-        self._guard = threading.Lock()
-
-    def claim(self) -> _Turn | None:
-        """What `free` takes to give the desk back; None where another piece of work has it."""
-        with self._guard:
-            if self._turn is not None:
-                return None
-            self._turn = _Turn()
-            self.stop.clear()
-            return self._turn
-
-    def free(self, turn: _Turn) -> None:
-        with self._guard:
-            if self._turn is turn:
-                self._turn = self.busy = None
 
 
 class Report:
@@ -71,11 +33,11 @@ class Report:
     def __init__(self, sections: Sequence[Section], registry: Registry, bench: Workbench) -> None:
         self._sections = {section.name: section for section in sections}
         self._registry, self._bench = registry, bench
-        self._desks: dict[str, _Desk] = {}
+        self._desks = Desks(name for name, section in self._sections.items() if section.opening is not None)
 
     def look(self, session: str, data: Mapping[str, Any]) -> Iterator[str]:
         """The whole page for what is looked at now; what depends on nothing that has changed stays as it was."""
-        desk = self._desk(session)
+        desk = self._desks.at(session, data.get("tab"))
         desk.look = self._seen(data)
         self._renew(desk)
         whole = [desk.shown[name] for name in self._sections]
@@ -91,7 +53,7 @@ class Report:
 
     def act(self, session: str, data: Mapping[str, Any]) -> Iterator[str]:
         """What a button of a section does. Raises SpecvizError."""
-        desk = self._desk(session)
+        desk = self._desks.at(session, data.get("tab"))
         section = self._sections.get(str(data.get("section")))
         action = section and section.acts.get(str(data.get("do")))
         if action is None:
@@ -108,7 +70,7 @@ class Report:
         finally:
             desk.free(turn)
 
-    def _look_there(self, desk: _Desk, data: Mapping[str, Any]) -> None:
+    def _look_there(self, desk: Desk, data: Mapping[str, Any]) -> None:
         """A page shows what was looked at when it was opened; one that the server has forgotten begins anew."""
         if Place.told(data.get("place")).run != desk.look.place.run or not desk.shown:
             desk.look = self._seen(data)
@@ -116,30 +78,25 @@ class Report:
 
     def halt(self, session: str) -> None:
         """Ends the work that goes on, after its present turn."""
-        if (desk := self._desks.get(session)) is not None:
+        if (desk := self._desks.known(session)) is not None:
             desk.stop.set()
 
     def leave(self, session: str) -> None:
         self.halt(session)
-        self._desks.pop(session, None)
-
-    def _desk(self, session: str) -> _Desk:
-        while len(self._desks) >= MOST_SESSIONS and session not in self._desks:
-            self._desks.pop(next(iter(self._desks)), None)
-        return self._desks.setdefault(session, _Desk())
+        self._desks.leave(session)
 
     def _seen(self, data: Mapping[str, Any]) -> Look:
         place = Place.told(data.get("place"))
         view = self._registry.get(place.run)
         return Look(place, None if view is None or view.trace.header is None else Trace(view.trace.events()))
 
-    def _renew(self, desk: _Desk, kept: str | None = None) -> list[str]:
+    def _renew(self, desk: Desk, kept: str | None = None) -> list[str]:
         """Begins the sections anew whose contents depend on something else than before, and gives their names; what
         `kept` has found stays."""
         with desk.renewing:
             return [name for name, section in self._sections.items() if self._renewed(desk, section, name == kept)]
 
-    def _renewed(self, desk: _Desk, section: Section, stays: bool) -> bool:
+    def _renewed(self, desk: Desk, section: Section, stays: bool) -> bool:
         """Whether the section was begun anew."""
         name, key = section.name, section.key(desk.look)
         if desk.keys.get(name, NEVER) == key:
@@ -152,7 +109,7 @@ class Report:
             desk.due.append(name)
         return True
 
-    def _openings(self, desk: _Desk, turn: _Turn) -> Iterator[str]:
+    def _openings(self, desk: Desk, turn: Turn) -> Iterator[str]:
         """Does what is due, then says that the page is idle."""
         while desk.due and not desk.stop.is_set():
             section = self._sections[desk.due.pop(0)]
@@ -164,7 +121,7 @@ class Report:
             desk.keys.pop(desk.due.pop())  # stopped: another look begins it anew
         yield self._last(desk, turn)
 
-    def _acted(self, desk: _Desk, section: Section, work: Callable[[], Work], turn: _Turn) -> Iterator[str]:
+    def _acted(self, desk: Desk, section: Section, work: Callable[[], Work], turn: Turn) -> Iterator[str]:
         """Loads what the work needs, does it, and begins anew what depends on what it found."""
         try:
             models = yield from self._loaded(desk, section)
@@ -178,12 +135,12 @@ class Report:
         turn.say = _said(desk.shown[section.name])
         turn.touched |= dict.fromkeys((section.name, *self._renew(desk, kept=section.name)))
 
-    def _last(self, desk: _Desk, turn: _Turn) -> str:
+    def _last(self, desk: Desk, turn: Turn) -> str:
         """The page is idle. All that has changed comes once more: a page may have missed what came between."""
         desk.free(turn)
         return _message([desk.shown[name] for name in turn.touched], say=turn.say)
 
-    def _loaded(self, desk: _Desk, section: Section) -> Generator[str, None, list[object]]:
+    def _loaded(self, desk: Desk, section: Section) -> Generator[str, None, list[object]]:
         """The models that the section's work needs, held by whoever holds the list; nobody's engine waits for them."""
         held = []
         for name in section.needs(desk.look):
@@ -199,7 +156,7 @@ class Report:
             held.append(loading.result())
         return held
 
-    def _driven(self, desk: _Desk, section: Section, work: Work, turn: _Turn) -> Iterator[str]:
+    def _driven(self, desk: Desk, section: Section, work: Work, turn: Turn) -> Iterator[str]:
         """Does the work in turns, until it is stopped or the section has come to depend on something else."""
         desk.busy, key, before = section.name, desk.keys[section.name], desk.shown[section.name]
         turn.touched[section.name] = None
@@ -213,7 +170,7 @@ class Report:
                     return
         finally:
             work.close()
-            desk.shown[section.name] = _at_rest(desk.shown[section.name])
+            desk.shown[section.name] = at_rest(desk.shown[section.name])
 
 
 def _begun(section: Section, look: Look, before: Props | None = None) -> Props:
@@ -234,15 +191,6 @@ def _above(props: Props, before: Props) -> Props:
 
 def _is_progress(block: Props) -> bool:
     return block["kind"] == "progress" or block.get("stopped", False)
-
-
-def _at_rest(props: Props) -> Props:
-    """The section when nobody works at it: a bar that stands says in words where the work was left."""
-    return {**props, "blocks": [_left(block) if block["kind"] == "progress" else block for block in props["blocks"]]}
-
-
-def _left(bar: Props) -> Props:
-    return {**blocks.words(f"Stopped at: {bar['words']}", small=True), "stopped": True}
 
 
 def in_words(error: Exception) -> str:

@@ -7,6 +7,7 @@ import time
 import pytest
 import served as pages
 import traces
+from playwright.sync_api import expect
 from test_explore import PIECES, STATE, begin, choose, choose_pace, run_to_end, saved, slide, stop, wait_for_state
 
 RUN = "sessionStorage.getItem('specviz-run')"
@@ -42,6 +43,22 @@ def test_a_reload_finds_a_paused_run_and_can_step_on(page):
     page.click("#step")
     page.wait_for_function("document.querySelectorAll('.sv-step-bar').length === 2")
     stop(page)
+
+
+def test_a_reload_finds_what_was_found_on_a_page_of_sections(page):
+    page.click("#pages [data-page=compare]")
+    page.click("[data-section=two-runs] [data-act=show]")
+    page.wait_for_selector("[data-section=two-runs] .sv-duel")
+    reload(page)
+    page.wait_for_selector("[data-section=two-runs] .sv-duel")
+
+
+def test_a_page_of_sections_that_does_not_come_says_what_it_waits_for(page):
+    waiting = page.locator("#compare .sv-waiting")
+    page.route("**/gradio_api/queue/**", lambda route: None)  # it never answers
+    page.click("#pages [data-page=compare]")
+    expect(waiting).to_have_text("Waiting for the server…")
+    expect(waiting).to_be_visible()
 
 
 def test_a_reload_finds_a_finished_run(page):
