@@ -48,7 +48,7 @@ def _place(out: str) -> Path:
     path = Path(out)
     if out in ("", "-") or out.endswith(("/", os.sep)) or path.is_dir():
         raise SpecvizError(f"OUT must name a file (got {out!r:.200})")
-    if not path.parent.is_dir():
+    if not trace_io.ordinary_place(path, "OUT").parent.is_dir():
         raise SpecvizError(f"OUT must lie in a folder that is there (got {out!r:.200})")
     return path
 

@@ -2,11 +2,12 @@
 trace a person names.
 
 Numbers come from `measures.tokens` and `measures.steps`. Texts that a spreadsheet would run as formulas get an
-apostrophe in front; their ids, and all of the JSON lines, are exact. pandas is loaded when a CSV is made.
+apostrophe in front; ids, `text_json` and all of the JSON lines are exact. pandas is loaded when a CSV is made.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -20,7 +21,8 @@ from specviz.trace import Trace, dump_event, load_trace
 if TYPE_CHECKING:
     import pandas
 
-FORMULA = re.compile(r"[=+\-@\t\r]..*", re.DOTALL)  # one such sign alone is no formula
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # one such sign alone is no formula
+EXACT = "text_json"  # a token's text as a JSON string, which no reader takes for a number, a formula or a missing value
 
 
 def named_trace(named: Trace | str | Path) -> Trace:
@@ -41,8 +43,10 @@ def named_trace(named: Trace | str | Path) -> Trace:
 
 
 def tokens_csv(trace: Trace) -> str:
-    """One line per drafted or emitted token (columns: specviz.frames.TOKEN_COLUMNS)."""
-    return _csv(measures.tokens(trace))
+    """One line per drafted or emitted token (columns: specviz.frames.TOKEN_COLUMNS; behind `text` stands EXACT)."""
+    frame = measures.tokens(trace)
+    frame.insert(frame.columns.get_loc("text") + 1, EXACT, frame["text"].map(json.dumps))
+    return _csv(frame)
 
 
 def steps_csv(trace: Trace) -> str:
@@ -68,4 +72,4 @@ def _csv(frame: pandas.DataFrame) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
+    return f"'{value}" if isinstance(value, str) and len(value) > 1 and value.startswith(FORMULA) else value

@@ -21,6 +21,7 @@ TOKEN_COLUMNS: Mapping[str, str] = {
     "id": "token id",
     "text": "text of the token alone; of an emitted one, what it added to the generated text",
     "status": "accepted, rejected, ignored, scratch; the target's own tokens: resampled, bonus, plain",
+    "emitted": "whether the token is in the text; one accepted behind the end of the text is not",
     "position": "index in the generated text; missing if the token was not emitted",
     "p": "the target's probability at the parent",
     "q": "the draft model's probability; missing for a point mass",
@@ -35,6 +36,8 @@ TOKEN_COLUMNS: Mapping[str, str] = {
     "k": "K in force",
     "temperature": "temperature in force",
     "method": "method in force",
+    "rule": "rule in force",
+    "lossless": "whether that rule follows the target's own odds",
 }
 STEP_COLUMNS: Mapping[str, str] = {
     "step": "index of the step",
@@ -71,6 +74,7 @@ STEP_COLUMNS: Mapping[str, str] = {
 }
 _JUDGED_AT = ("overlap", "kl", "p_entropy", "q_entropy", "one_step_tv")
 _WHOLE = ("node", "parent", "depth", "position")
+_IN_FORCE = ("k", "temperature", "method", "rule", "lossless")  # the settings that every token of a step comes with
 
 
 def tokens(trace: Trace) -> pandas.DataFrame:
@@ -93,19 +97,19 @@ def steps(trace: Trace) -> pandas.DataFrame:
 
 
 def _token_rows(step: Step, start: int) -> list[dict[str, Any]]:
-    settings = step.settings
-    shared = {"step": step.index, "k": settings.k, "temperature": settings.temperature, "method": settings.method}
+    shared = {"step": step.index, **{name: getattr(step.settings, name) for name in _IN_FORCE}}
     emitted = {token.node: (start + index, token) for index, token in enumerate(step.emitted)}
     judged_at = {position.child: position for position in step.positions if position.child is not None}
     rows = []
     for node, drafted in enumerate(step.draft):
         position, kept = emitted.get(node, (None, None))
         place = {name: getattr(judged_at[node], name) for name in _JUDGED_AT} if node in judged_at else {}
-        rows.append({**shared, **_drafted_row(node, drafted, kept), **place, "position": position})
+        ending = {"emitted": kept is not None, "position": position}
+        rows.append({**shared, **_drafted_row(node, drafted, kept), **place, **ending})
     if None in emitted:
         position, last = emitted[None]
         own = {"id": last.id, "text": last.text, "status": last.kind, "p": last.p, "q": last.q}
-        rows.append({**shared, **own, "position": position})
+        rows.append({**shared, **own, "emitted": True, "position": position})
     return rows
 
 

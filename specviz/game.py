@@ -7,9 +7,10 @@ game holds no model. The caller has the engine.
 
 from __future__ import annotations
 
-import threading
 import time
+import unicodedata
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from specviz import trace
@@ -31,10 +32,17 @@ METHOD = "typed words"
 RULE = "speculative_sampling"
 MOST_TYPED = 8  # tokens a turn
 MOST_CHARACTERS = 200
-MOST_TOKENS = 24  # of a game's text, or as many as the server allows; the turn that reaches it is the last
+MOST_TOKENS = 24  # of a game's text
 FINISHED = "stopped"  # how a game ends that a person ends
 LOOKED_AT = 256  # likeliest next tokens that tell whether a word goes on
+UNWRITABLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # categories: control characters, ends of lines and the like
+JOINERS = "\u200c\u200d"  # within words of some scripts, and within some emoji
 NO_SPACE_BEFORE = ".,;:!?)]}\u2026"
+
+
+def most_tokens() -> int:
+    """Of a game's text here: MOST_TOKENS, or as many as the server allows. The turn that reaches it is the last."""
+    return min(MOST_TOKENS, settings().max_new_tokens)
 
 
 class Refused(SpecvizError):
@@ -75,13 +83,11 @@ class Game:
     """
 
     def __init__(self, request: Request) -> None:
-        most = min(MOST_TOKENS, settings().max_new_tokens)
-        self.request = replace(request, chat=False, max_new_tokens=most, k=MOST_TYPED).checked()
+        self.request = replace(request, chat=False, max_new_tokens=most_tokens(), k=MOST_TYPED).checked()
         self.trace = trace.Trace()
         self.rivals: list[Rival] = []
         self.ending: Ending | None = None
         self._recorder: Recorder | None = None
-        self._playing = threading.Lock()
 
     @property
     def is_over(self) -> bool:
@@ -92,24 +98,22 @@ class Game:
 
         Raises SpecvizError, Refused where it is for the words, and then nothing has changed.
         """
-        with self._playing:
-            self._check_going()
-            cast = cast_for(self._asked(), library)
-            begun, ids = self._begun(cast)
-            typed = typed_ids(cast.target.text, ids, words, joined=joined)
-            step = _one_step(_typed_plan(cast, typed), ids, cast, self.request.seed, len(typed))
-            rival = None if cast.draft is None else self._rival(cast, ids, len(typed))
-            ending = _ending(cast, [*ids, *step.tokens])
-            made, self.ending = self._added(cast, begun, step, rival), ending
-            return made
+        self._check_going()
+        cast = cast_for(self._asked(), library)
+        begun, ids = self._begun(cast)
+        typed = typed_ids(cast.target.text, ids, words, joined=joined)
+        step = _one_step(_typed_plan(cast, typed), ids, cast, self.request.seed, len(typed))
+        rival = None if cast.draft is None else self._rival(cast, ids, len(typed))
+        ending = _ending(cast, [*ids, *step.tokens])
+        made, self.ending = self._added(cast, begun, step, rival), ending
+        return made
 
     def finish(self) -> None:
         """Ends the text here. Raises SpecvizError where it has no turn yet, or has ended."""
-        with self._playing:
-            self._check_going()
-            if not self.trace.steps:
-                raise SpecvizError("this text has no turn yet")
-            self.trace.append(trace.Footer(FINISHED, None, None, {}))
+        self._check_going()
+        if not self.trace.steps:
+            raise SpecvizError("this text has no turn yet")
+        self.trace.append(trace.Footer(FINISHED, None, None, {}))
 
     def _check_going(self) -> None:
         if self.is_over:
@@ -165,7 +169,7 @@ def typed_ids(text: TokenText, before: Sequence[int], words: str, *, joined: boo
     """
     _check_words(words)
     raw = b"".join(map(text.bytes_of, before[-64:]))
-    words = words.strip()
+    words = _plain(words).strip()
     has_space = joined or raw[-1:].isspace() or words[0] in NO_SPACE_BEFORE
     ids = continued(text, raw, (words if has_space else f" {words}").encode())
     if not ids:
@@ -184,8 +188,13 @@ def _check_words(words: str) -> None:
         raise Refused(f"your words must be at most {MOST_CHARACTERS} characters (got {len(words):,})")
     if not words.strip():
         raise Refused("type at least one word")
-    if not words.isprintable():
+    if any(unicodedata.category(each) in UNWRITABLE and each not in JOINERS for each in words):
         raise Refused("your words must be on one line, without control characters")
+
+
+def _plain(words: str) -> str:
+    """With ordinary spaces in place of all others."""
+    return "".join(" " if character.isspace() else character for character in words)
 
 
 def _ending(cast: Cast, ids: Sequence[int]) -> Ending | None:
@@ -215,11 +224,8 @@ def _typed_plan(cast: Cast, typed: Sequence[int]) -> Plan:
 def _one_step(plan: Plan, ids: list[int], cast: Cast, seed: int, num_drafted: int) -> Step:
     """The next step of a text of these ids, with room for all that may be drafted and one token more."""
     eos = frozenset(cast.target.text.eos_ids)
-    steps = speculate(ids, lambda: plan, Seeded(seed), max_new_tokens=num_drafted + 1, eos_ids=eos)
-    try:
+    with closing(speculate(ids, lambda: plan, Seeded(seed), max_new_tokens=num_drafted + 1, eos_ids=eos)) as steps:
         return next(steps)
-    finally:
-        steps.close()
 
 
 def _spent_ms(step: Step) -> float:

@@ -8,6 +8,9 @@ from typing import Any
 
 from specviz.lesson_parts import Paragraph
 
+LAW_RULES = ("speculative_sampling", "broken:resample_p")
+"""The rules of which a law can be drawn (views.laws)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pin:

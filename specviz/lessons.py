@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from specviz.errors import SpecvizError
 from specviz.lesson_parts import TEXT, Paragraph, Part, parse
-from specviz.lesson_types import Done, Law, Lesson, Option, Pin, Screen, Seen, Show, Task
+from specviz.lesson_types import LAW_RULES, Done, Law, Lesson, Option, Pin, Screen, Seen, Show, Task
 from specviz.request import Request
 from specviz.settings import assets_dir
 from specviz.shipped import shipped, shipped_trace
@@ -22,15 +22,31 @@ from specviz.shipped import shipped, shipped_trace
 MOST_BYTES = 100_000
 MOST_LESSONS, MOST_SCREENS, MOST_OPTIONS = 40, 12, 6
 LAST_REF = "last"
+TOO_MANY = f"assets/lessons must hold at most {MOST_LESSONS} files of lessons (got %d)"
 NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-RULE = re.compile(r"(?:broken:)?[a-z0-9]+(?:_[a-z0-9]+)*")
 MARKS = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")  # what a token of the stage can be
 PACES = ("slow", "reading", "full")
 SETUP = tuple(item.name for item in fields(Request) if item.name not in ("prompt_ids", "time_limit_s"))
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the folder of lessons holds. faults: per file that is left out, what is wrong with it."""
+
+    lessons: Mapping[str, Lesson]
+    faults: tuple[str, ...]
+
+
 def lessons() -> Mapping[str, Lesson]:
-    """All of them by name, in the order of their files. Raises SpecvizError."""
+    """All of them by name, in the order of their files. Raises SpecvizError where one cannot be used."""
+    found = found_lessons()
+    if found.faults:
+        raise SpecvizError(found.faults[0])
+    return found.lessons
+
+
+def found_lessons() -> Found:
+    """Those that can be used: a file with a fault takes no other lesson away."""
     return _read_all(assets_dir() / "lessons")
 
 
@@ -42,15 +58,27 @@ def read_lesson(content: str, file: str, runs: Collection[str]) -> Lesson:
 
 
 @cache
-def _read_all(folder: Path) -> Mapping[str, Lesson]:
+def _read_all(folder: Path) -> Found:
     found: dict[str, Lesson] = {}
-    for path in sorted(folder.glob("*.json"))[:MOST_LESSONS]:
-        lesson = read_lesson(_content(path), path.name, shipped())
-        if lesson.name in found:
-            raise SpecvizError(f"{path.name}: name must be used by one lesson alone (got {lesson.name!r} again)")
-        _refuse_absent_tokens(lesson, path.name)
-        found[lesson.name] = lesson
-    return found
+    paths, faults = sorted(folder.glob("*.json")), []
+    if len(paths) > MOST_LESSONS:
+        faults.append(TOO_MANY % len(paths))
+    for path in paths[:MOST_LESSONS]:
+        try:
+            lesson = _checked(path, found)
+            found[lesson.name] = lesson
+        except SpecvizError as error:
+            faults.append(str(error))
+    return Found(found, tuple(faults))
+
+
+def _checked(path: Path, before: Collection[str]) -> Lesson:
+    """The lesson of one file, with all that it points at there. Raises SpecvizError."""
+    lesson = read_lesson(_content(path), path.name, shipped())
+    if lesson.name in before:
+        raise SpecvizError(f"{path.name}: name must be used by one lesson alone (got {lesson.name!r} again)")
+    _refuse_absent_tokens(lesson, path.name)
+    return lesson
 
 
 def _content(path: Path) -> str:
@@ -61,16 +89,19 @@ def _content(path: Path) -> str:
 
 
 def _refuse_absent_tokens(lesson: Lesson, file: str) -> None:
-    """A token that a screen pins must be in the run that is on the stage by then."""
+    """A token that a screen pins must be in the run that is on the stage by then; a law needs both models' odds."""
     run = None
     for number, screen in enumerate(lesson.screens, 1):
         run = screen.show.run if screen.show and screen.show.run else run
-        pins = [(run, screen.show.pin)] if screen.show and screen.show.pin else []
-        pins += [(screen.law.run, screen.law.pin)] if screen.law else []
-        for name, pin in pins:
-            if not _is_in(pin, name):
-                where = f"step {pin.step}, ref {pin.ref!r:.20}"
-                raise SpecvizError(f"{file}: screens[{number}]: the run {name} must have what is pinned (got {where})")
+        if screen.show and screen.show.pin and not _is_in(screen.show.pin, run):
+            _refuse_pin(screen.show.pin, f"{file}: screens[{number}]: the run {run} must have what is pinned")
+        if screen.law and not _has_odds(screen.law):
+            what = f"{screen.law.run} must have a drafted token there, judged by both models' odds"
+            _refuse_pin(screen.law.pin, f"{file}: screens[{number}]: law: the run {what}")
+
+
+def _refuse_pin(pin: Pin, must: str) -> NoReturn:
+    raise SpecvizError(f"{must} (got step {pin.step}, ref {pin.ref!r:.20})")
 
 
 def _is_in(pin: Pin, run: str | None) -> bool:
@@ -78,6 +109,13 @@ def _is_in(pin: Pin, run: str | None) -> bool:
     if pin.step >= len(steps):
         return False
     return pin.ref == LAST_REF or pin.ref in [str(place) for place in range(len(steps[pin.step].draft))]
+
+
+def _has_odds(law: Law) -> bool:
+    steps = shipped_trace(law.run).steps
+    positions = steps[law.pin.step].positions if law.pin.step < len(steps) else ()
+    return any(place.child is not None and str(place.child) == law.pin.ref and place.overlap is not None
+               for place in positions)  # fmt: skip
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -141,8 +179,7 @@ def _show(part: Part, runs: Collection[str]) -> Show:
 
 
 def _pin(part: Part) -> Pin:
-    given = part.parts(("step", "ref"))
-    return _place(given)
+    return _place(part.parts(("step", "ref")))
 
 
 def _place(given: Mapping[str, Part]) -> Pin:
@@ -151,7 +188,7 @@ def _place(given: Mapping[str, Part]) -> Pin:
 
 def _law(part: Part, runs: Collection[str]) -> Law:
     given = part.parts(("run", "step", "ref", "rules"))
-    rules = [each.matched(RULE, "the name of a rule") for each in given["rules"].entries(1, 4)]
+    rules = [each.one_of(LAW_RULES) for each in given["rules"].entries(1, 4)]
     return Law(given["run"].one_of(runs), _place(given), tuple(rules))
 
 
@@ -207,8 +244,18 @@ def _choice(part: Part, runs: Collection[str]) -> Done:
 
 def _guess(part: Part, runs: Collection[str]) -> Done:
     given = part.parts(("kind", "options", "reveal"))
-    options = tuple(Option(each.text(TEXT)) for each in given["options"].entries(2, MOST_OPTIONS))
+    options = tuple(_guessed(each) for each in given["options"].entries(2, MOST_OPTIONS))
+    if sum(option.right for option in options) > 1:
+        given["options"].refuse("options of which at most one is right")
     return Done("guess", options=options, reveal=given["reveal"].text(TEXT))
+
+
+def _guessed(part: Part) -> Option:
+    """A text, or a text with whether it is right: a guess need not have a right answer."""
+    if isinstance(part.value, str):
+        return Option(part.text(TEXT))
+    given = part.parts(("words",), ("right",))
+    return Option(given["words"].text(TEXT), given["right"].truth() if "right" in given else False)
 
 
 def _times(given: Mapping[str, Part]) -> int:

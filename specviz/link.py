@@ -30,17 +30,22 @@ _REF = re.compile(r"[a-z0-9]{1,12}")
 _DIGEST = re.compile(r"[0-9a-f]{12}")
 _PUBLIC = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _DEFAULTS = Request(target="").to_dict()
+_PARTS = {"version", "request", "selection", "mark", "num_tokens", "digest", "goes_on"}
 _NOT_WHOLE = "it is not whole; copy it again"
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """selection: the step and the place in it; num_tokens, digest: of the text's first tokens, as far as it is told."""
+    """selection: the step and the place in it; mark: how many tokens stand before that step, and the id of the place's
+    own; num_tokens, digest: of the text's first tokens, as far as it is told; goes_on: whether more followed that was
+    made with other settings."""
 
     request: Request
     selection: tuple[int, str] | None = None
     num_tokens: int = 0
     digest: str = ""
+    mark: tuple[int, int] | None = None
+    goes_on: bool = False
 
 
 def digest(ids: Iterable[int]) -> str:
@@ -60,6 +65,10 @@ def encode(link: Link) -> str:
     }
     if _selection(link.selection and list(link.selection)):
         told["selection"] = link.selection
+    if link.selection and _mark(link.mark and list(link.mark)):
+        told["mark"] = link.mark
+    if link.goes_on:
+        told["goes_on"] = True
     packed = zlib.compress(json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode(), 9)
     text = base64.urlsafe_b64encode(packed).decode().rstrip("=")
     if len(text) > MAX_CHARACTERS:
@@ -75,14 +84,16 @@ def decode(text: object) -> Link:
     told = _parsed(_unpacked(_letters(text)))
     if told.get("version") != VERSION:
         raise SpecvizError(f"it must be of version {VERSION} (got {told.get('version')!r:.40})")
-    if unknown := sorted(set(told) - {"version", "request", "selection", "num_tokens", "digest"}):
+    if unknown := sorted(set(told) - _PARTS):
         raise SpecvizError(f"it holds something that is no part of a link (got {unknown[0]!r:.40})")
     fields = told.get("request")
     if not isinstance(fields, Mapping):
         raise SpecvizError("it holds no request")
     request = replace(Request.from_dict({**fields, "time_limit_s": None}), time_limit_s=None)
     _refuse_private(request)
-    return Link(request, _selection(told.get("selection")), *_told_of(told.get("num_tokens"), told.get("digest")))
+    selection, goes_on = _selection(told.get("selection")), told.get("goes_on") is True
+    text = _told_of(told.get("num_tokens"), told.get("digest"))
+    return Link(request, selection, *text, selection and _mark(told.get("mark")), goes_on)
 
 
 def _letters(text: object) -> str:
@@ -133,6 +144,15 @@ def _selection(told: object) -> tuple[int, str] | None:
     if not _is_count(step) or not isinstance(ref, str) or not _REF.fullmatch(ref):
         raise SpecvizError(f"what it selects must be a step and a place in it (got {told!r:.60})")
     return step, ref
+
+
+def _mark(told: object) -> tuple[int, int] | None:
+    if told is None:
+        return None
+    before, token = told if isinstance(told, list) and len(told) == 2 else (None, None)
+    if not _is_count(before) or not _is_count(token):
+        raise SpecvizError(f"what it says of the selected token must be two counts (got {told!r:.60})")
+    return before, token
 
 
 def _told_of(num_tokens: object, text: object) -> tuple[int, str]:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from specviz.beside import others
 from specviz.errors import SpecvizError
 from specviz.fetch import Progress
 
@@ -43,7 +44,8 @@ class Loading(Generic[Result]):
 
     def _do(self, work: Callable[[Progress], Result]) -> None:
         try:
-            self._result = work(self._tell)
+            with others.work():
+                self._result = work(self._tell)
         except Exception as error:  # whoever waits raises it
             self._error = error
         if self._is_abandoned:

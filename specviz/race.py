@@ -1,8 +1,8 @@
-"""A race: two requests on the same prompts, each really run, in turn, alone on the engine, warmed up, prefill counted.
+"""A race: two requests on the same prompts, each really run, twice per prompt, in turn, warmed up, prefill counted.
 
 The caller holds the engine while it asks for the next result; one run is made per result. A run is what
-`recording.record` makes of it, so every number of a race is a number of a trace. Where greedy texts differ, the models
-are asked once more what they give both tokens there.
+`recording.record` makes of it, so every number of a race is a number of a trace: the quicker one of a side's two, and
+how far the other lies behind tells how steady the machine is. Where greedy texts differ, the models are asked again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from .beside import others
 from .cast import Cast
 from .errors import SpecvizError
 from .machine import is_out_of_memory
-from .measures import metrics
+from .measures import count, metrics
 from .models import LoadedModel
 from .parting import parting
+from .ratios import is_far, middle
 from .recording import cast_for, record
 from .request import Request
 from .score import Text, read
@@ -50,17 +52,35 @@ class Start:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heat:
-    """Both runs of one prompt."""
+    """The runs of one prompt. left, right: each side's quicker run; slower_ms: what its other one took, where each was
+    run twice."""
 
     title: str
     left: Trace
     right: Trace
+    slower_ms: tuple[float, float] | None = None
 
     @property
     def ratio(self) -> float | None:
         """The right side's tokens/s over the left one's; None where one of them is undefined."""
         slow, fast = (metrics(each)["tokens_per_s"] for each in (self.left, self.right))
         return fast / slow if slow and fast else None
+
+    @property
+    def unsteadiness(self) -> tuple[float, ...]:
+        """Per side: how much more time the slower run of the same setup took, as a share."""
+        pairs = zip(map(_working_ms, (self.left, self.right)), self.slower_ms or (), strict=False)
+        return tuple(slow / quick - 1 for quick, slow in pairs if quick > 0)
+
+    @property
+    def ahead(self) -> int:
+        """1 where both runs of the right side were clearly quicker than both of the left one, -1 for the opposite."""
+        if self.ratio is None or len(self.unsteadiness) < 2:
+            return 0
+        left, right = (1 + share for share in self.unsteadiness)
+        if self.ratio / right > 1:
+            return int(is_far(self.ratio / right))
+        return -int(self.ratio * left < 1 and is_far(self.ratio * left))
 
     @property
     def parted(self) -> int | None:
@@ -115,27 +135,43 @@ class Race:
     @property
     def ratio(self) -> float | None:
         """The median over the prompts."""
-        return statistics.median(self.ratios) if self.ratios else None
+        return middle(self.ratios) if self.ratios else None
+
+    @property
+    def unsteadiness(self) -> float | None:
+        """How much more time the same setup took on the same prompt, as a share: the median over sides and prompts."""
+        known = [share for heat in self.heats for share in heat.unsteadiness]
+        return statistics.median(known) if known else None
 
 
 def racing(left: Side, right: Side, starts: Sequence[Start], bench: Workbench) -> Generator[Race, None, None]:
-    """One run per result: each side once to warm up, then both on every prompt, who begins in turn. Raises SpecvizError
-    that names the side."""
-    sides, total = (left, right), 2 * (len(starts) + 1)
+    """One run per result: each side once to warm up, then on every prompt one side, twice the other, and the first
+    again; who begins changes. Raises SpecvizError that names the side."""
+    sides, total = (left, right), 2 + 4 * len(starts)
     warm, heats, is_shared = [], [], False
     for side in sides:
         yield Race(len(warm), total, f"warming up {side.title}")
         warm.append(_run(side, starts[0], bench)[0])
     for number, start in enumerate(starts):
-        runs: dict[Side, Trace] = {}
-        for side in sides if number % 2 == 0 else sides[::-1]:
-            done = 2 + 2 * number + len(runs)
-            yield Race(done, total, f"{start.title}: {side.title}", tuple(heats), is_shared)
-            runs[side] = _run(side, start, bench)[1]
-            is_shared |= len(bench.engine) > 1
-        heats.append(Heat(start.title, runs[left], runs[right]))
+        runs: dict[Side, list[Trace]] = {side: [] for side in sides}
+        first, second = sides if number % 2 == 0 else sides[::-1]
+        for turn, side in enumerate((first, second, second, first)):
+            yield Race(2 + 4 * number + turn, total, f"{start.title}: {side.title}", tuple(heats), is_shared)
+            is_disturbed = others.watch()
+            runs[side].append(_run(side, start, bench)[1])
+            is_shared |= is_disturbed() or len(bench.engine) > 1
+        heats.append(_heat(start, *(runs[side] for side in sides)))
     difference = _first_difference(heats, warm) if left.request.temperature == 0 else None
     yield Race(total, total, "", tuple(heats), is_shared, difference)
+
+
+def _heat(start: Start, left: Sequence[Trace], right: Sequence[Trace]) -> Heat:
+    (quick, slow), (fast, late) = (sorted(runs, key=_working_ms) for runs in (left, right))
+    return Heat(start.title, quick, fast, (_working_ms(slow), _working_ms(late)))
+
+
+def _working_ms(trace: Trace) -> float:
+    return count(trace).working_ms
 
 
 def _run(side: Side, start: Start, bench: Workbench) -> tuple[Cast, Trace]:
@@ -168,9 +204,13 @@ def _first_difference(heats: Sequence[Heat], casts: Sequence[Cast]) -> Differenc
     before = [token.id for token in heat.left.tokens[:place]]
     text = Text([token.id for token in heat.left.header.prompt.tokens], [*before, one.id])
     readings = tuple(_readings(text, (one.id, other.id), casts))
-    tie = TIE.get(casts[0].target.info.dtype or "", TIE_OF_HALVES)
-    is_tie = readings[0].best - min(readings[0].logits) <= tie
+    is_tie = readings[0].best - min(readings[0].logits) <= tie_of(casts[0].target.info.dtype)
     return Difference(number, heat.title, place, one, other, readings, is_tie)
+
+
+def tie_of(dtype: str | None) -> float:
+    """How far apart two logits of this number format may be and still change places."""
+    return TIE.get(dtype or "", TIE_OF_HALVES)
 
 
 def _readings(text: Text, tokens: tuple[int, int], casts: Sequence[Cast]) -> Iterator[Reading]:

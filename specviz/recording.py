@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 
@@ -82,10 +83,11 @@ def _steps(recorded: trace.Trace, cast: Cast, plan: Plan) -> str:
         eos_ids=frozenset(cast.target.text.eos_ids),
     )
     started = time.perf_counter()
-    while True:
-        begun = time.perf_counter()
-        step: Step = next(steps)
-        at_ms = (begun - started) * 1e3
-        recorded.append(recorder.record(step, Situation(settings, (), at_ms=at_ms, wait_ms=0.0, started=begun)))
-        if step.finish:
-            return step.finish
+    with closing(steps):
+        while True:
+            begun = time.perf_counter()
+            step: Step = next(steps)
+            at_ms = (begun - started) * 1e3
+            recorded.append(recorder.record(step, Situation(settings, (), at_ms=at_ms, wait_ms=0.0, started=begun)))
+            if step.finish:
+                return step.finish

@@ -1,17 +1,19 @@
 """Bytes to numbered lines and back: gzip by its magic number on the way in and by suffix on the way out.
 
 Reading holds one line at a time and stops at the caps, so a bomb costs its cap and no more. A file that was cut short
-gives its whole lines and then the rest, marked as not whole. Writing is repeatable: the same lines give the same bytes.
-Knows no event.
+gives its whole lines and then the rest, marked as not whole. Writing is repeatable: the same lines give the same bytes;
+a link stays one, an existing file keeps its mode, and what is no ordinary file is refused. Knows no event.
 """
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
 import os
 import re
+import stat
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -24,6 +26,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 CHUNK = 1 << 16
 LONG_NUMBER = re.compile(r"\d{20}")
 MAX_LINE_BYTES = 8 << 20
+KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link to itself"}
 
 
 def open_source(source: bytes | BinaryIO) -> BinaryIO:
@@ -148,13 +151,40 @@ def line_sink(path: Path) -> Iterator[io.BufferedIOBase]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write a whole file beside its place and move it there, so that a reader never meets half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{os.getpid()}-{path.name}")
+    """Write a whole file beside its place and move it there, so that a reader never meets half of it.
+
+    Raises TraceError where something else than an ordinary file is.
+    """
+    place = ordinary_place(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    beside = place.with_name(f".{os.getpid()}-{path.name}")
     try:
         with line_sink(beside) as sink:
+            if place.exists():
+                beside.chmod(stat.S_IMODE(place.stat().st_mode))
             for line in lines:
                 sink.write(line.encode("utf-8") + b"\n")
-        os.replace(beside, path)
+        os.replace(beside, place)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def ordinary_place(path: Path, name: str = "") -> Path:
+    """Where a file of this path really lies, behind links, whether it is there or not.
+
+    Raises TraceError where something else than an ordinary file is. name: how the error calls the path.
+    """
+    place = Path(os.path.realpath(path))
+    for each in (path, place):  # a link to a pipe of this process may lead nowhere by its name
+        kind = _kind(each)
+        if kind not in (None, stat.S_IFREG):
+            raise TraceError(f"must be an ordinary file (got {KINDS.get(kind, 'a device')})", name or str(path))
+    return place
+
+
+def _kind(path: Path) -> int | None:
+    """None where nothing is."""
+    try:
+        return stat.S_IFMT(path.stat().st_mode)
+    except OSError as error:
+        return stat.S_IFLNK if error.errno == errno.ELOOP else None

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from specviz import settings
-from specviz.views import lessons as view
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>${3}{{4}}"
 
@@ -111,6 +110,4 @@ def taught(folder: Path, *values: dict[str, Any]) -> Iterator[Path]:
         (folder / "lessons" / f"{number:02}-{value['name']}.json").write_text(json.dumps(value), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPECVIZ_ASSETS", str(folder))
-        view.lesson_props.cache_clear()
         yield folder / "lessons"
-    view.lesson_props.cache_clear()

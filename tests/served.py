@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import httpx
+import pytest
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 from specviz import session
@@ -63,3 +65,19 @@ def served(folder: Path, welcome: Trace | None = None, *, any_model: bool = Fals
         yield Served(page, address.rstrip("/"))
     finally:
         page.demo.close(verbose=False)
+
+
+def fixtures() -> tuple[object, object]:
+    """For a module's names `served` and `client`: a page that its tests share, and what asks it."""
+
+    @pytest.fixture(scope="module", name="served")
+    def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+        with served(tmp_path_factory.mktemp("models")) as page:
+            yield page
+
+    @pytest.fixture(scope="module", name="client")
+    def asking(served: Served) -> Iterator[httpx.Client]:
+        with httpx.Client(base_url=served.address) as client:
+            yield client
+
+    return shared, asking

@@ -3,12 +3,14 @@
 import csv
 import gzip
 import io
+import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
+import pandas
 import pytest
 import served as pages
 import traces
@@ -17,13 +19,14 @@ from specviz import exports
 from specviz.cli import main
 from specviz.frames import STEP_COLUMNS, TOKEN_COLUMNS
 from specviz.shipped import shipped_trace
-from specviz.trace import Trace, load_trace, read_trace
+from specviz.trace import Trace, TraceError, load_trace, read_trace
+from specviz.trace_io import ordinary_place
 from specviz.ui.registry import View
 from specviz.views.feed import CUT_OFF, SO_FAR, Feed
 from specviz.views.stage_file import stage_page
 
 ROOT = Path(__file__).parent.parent
-EVIL = ["=cmd|' /C calc'!A1", "+1+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1"]
+EVIL = ["=cmd|' /C calc'!A1", "+1+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "=\n1"]
 HARMLESS = ["=", "-", "+", " = 1", "a=1", "'", '"quoted", and comma', "line\nbreak"]
 
 
@@ -66,7 +69,8 @@ def test_a_line_per_step(make):
 
 
 def test_the_columns_are_those_that_are_described():
-    assert exports.tokens_csv(traces.empty()) == ",".join(TOKEN_COLUMNS) + "\r\n"
+    columns = [name for column in TOKEN_COLUMNS for name in ((column, "text_json") if column == "text" else (column,))]
+    assert exports.tokens_csv(traces.empty()) == ",".join(columns) + "\r\n"
     assert exports.steps_csv(traces.empty()) == ",".join(STEP_COLUMNS) + "\r\n"
 
 
@@ -81,6 +85,60 @@ def test_texts_come_back_as_they_were_and_no_spreadsheet_runs_them():
         assert line["text"] == (f"'{own}" if own in EVIL else own)
     last = rows(exports.steps_csv(trace))[-1]
     assert (last["method"], last["target"]) == ("'=1+1", "'@x")
+
+
+READ = {"keep_default_na": False, "na_values": [""]}  # as README says
+MISSING = [
+    "None",
+    "NA",
+    "null",
+    "nan",
+    " ",
+    "0012",
+    "=1",
+    "-",
+    "'",
+    '"',
+    "a, b",
+    "\r\n",
+    "\u2028",
+    "<NA>",
+    "TRUE",
+    "ü🦊",
+]
+
+
+def test_pandas_reads_back_exactly_the_text_that_was_written(tmp_path):
+    made = traces.Builder([text.encode() for text in MISSING], seed=3)
+    for num_kept in (4, 0, 2, 4, 1, 3, 4, 4):
+        made.chain(4, num_kept)
+    trace = made.finish()
+    (tmp_path / "tokens.csv").write_bytes(exports.tokens_csv(trace).encode())
+    table = pandas.read_csv(tmp_path / "tokens.csv", **READ)
+    assert "".join(table[table.emitted].text_json.map(json.loads)) == trace.text
+    assert [json.loads(text) for text in table.text_json] == [MISSING[token] for token in table.id]
+    assert pandas.read_csv(tmp_path / "tokens.csv").text_json.notna().all()  # without a word about missing values, too
+    assert table.q.isna().any()
+
+
+@pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL)
+def test_the_tokens_that_are_in_the_text_are_marked_and_no_others(make):
+    trace = make()
+    lines = rows(exports.tokens_csv(trace))
+    inside = [line for line in lines if line["emitted"] == "True"]
+    assert "".join(json.loads(line["text_json"]) for line in inside) == trace.text
+    assert {line["emitted"] for line in lines} <= {"True", "False"}
+    assert [line["position"] for line in inside] == list(map(str, range(len(trace.tokens))))
+    assert not any(line["position"] for line in lines if line not in inside)
+
+
+def test_a_table_of_tokens_says_by_which_rule_they_were_judged():
+    made = traces.Builder([b" a", b" b"], seed=2)
+    made.chain(2, 1)
+    made.chain(2, 1, changed={"rule": "lenience", "lossless": False})
+    table = rows(exports.tokens_csv(made.finish()))
+    ways = {(line["step"], line["rule"], line["lossless"]) for line in table}
+    assert ways == {("0", "speculative_sampling", "True"), ("1", "lenience", "False")}
 
 
 def test_numbers_are_never_guarded():
@@ -103,16 +161,7 @@ def test_a_file_name_is_harmless_whatever_the_trace_says():
 # ---- the routes -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    with pages.served(tmp_path_factory.mktemp("models")) as page:
-        yield page
-
-
-@pytest.fixture(scope="module")
-def client(served):
-    with httpx.Client(base_url=served.address) as client:
-        yield client
+served, client = pages.fixtures()
 
 
 FILES = {
@@ -222,11 +271,14 @@ def test_the_page_of_a_run_that_goes_on_says_so_and_that_of_a_cut_file_too(clien
     live = Feed("live")
     for event in kept:
         live.add(event)
-    going_on = registry.show(View("going-on", live, Trace(kept), run=Going()), None)
+    run = Going()
+    run.id, run.trace = "going-on", Trace(kept)
+    going_on = registry.add_run("somebody", run)
+    going_on.feed = live
     cut = registry.keep(Trace(kept))
     whole = registry.keep(traces.chain())
     pages = [client.get(f"/specviz/page/{view.id}.html?charts=0").text for view in (going_on, cut, whole)]
-    assert pages[0] == stage_page(Trace(kept), charts=False, going_on=True)
+    assert pages[0] == stage_page(Trace(kept), charts=False, unended=SO_FAR)
     words = (SO_FAR.capitalize(), CUT_OFF.capitalize())
     assert [[said in page for said in words] for page in pages] == [[True, False], [False, True], [False, False]]
 
@@ -313,6 +365,48 @@ def test_where_nothing_can_be_written_is_said(export, tmp_path, monkeypatch):
     status, said, wrong = export("first-visit", "--steps", tmp_path / "s.csv")
     assert (status, said) == (2, "")
     assert "s.csv could not be written: No space left" in wrong
+
+
+NO_FILES = {"pipe": "a pipe", "to-pipe": "a pipe", "ring": "a link to itself"}
+
+
+@pytest.mark.parametrize(("name", "what"), NO_FILES.items())
+def test_what_is_no_ordinary_file_is_refused_and_left_alone(export, tmp_path, name, what):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "to-pipe").symlink_to("pipe")
+    (tmp_path / "ring").symlink_to("ring")
+    status, said, wrong = export("first-visit", "--jsonl", tmp_path / "a.jsonl", "--steps", tmp_path / name)
+    assert (status, said, wrong) == (2, "", f"specviz: OUT must be an ordinary file (got {what})\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe", "ring", "to-pipe"]
+    assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system has no such links")
+def test_a_pipe_that_has_no_name_is_refused_where_a_link_leads_to_it():
+    """What /dev/stdout is in a pipeline."""
+    ends = os.pipe()
+    try:
+        with pytest.raises(TraceError, match=r"OUT must be an ordinary file \(got a pipe\)"):
+            ordinary_place(Path(f"/proc/self/fd/{ends[1]}"), "OUT")
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+def test_a_link_is_followed_and_its_file_keeps_its_mode(export, tmp_path):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "old").write_text("old")
+    (tmp_path / "far" / "old").chmod(0o604)
+    (tmp_path / "s.csv").symlink_to("far/old")
+    (tmp_path / "new.csv.gz").symlink_to("far/new")  # packed by the name that was given
+    assert export("first-visit", "--steps", tmp_path / "s.csv", "--tokens", tmp_path / "new.csv.gz")[0] == 0
+    assert (tmp_path / "far" / "old").read_bytes().decode() == exports.steps_csv(shipped_trace("first-visit"))
+    assert (tmp_path / "far" / "old").stat().st_mode & 0o777 == 0o604
+    assert gzip.decompress((tmp_path / "far" / "new").read_bytes()).startswith(b"step,")
+    assert (tmp_path / "s.csv").is_symlink()
+    (tmp_path / "nowhere.csv").symlink_to("none/of/these")
+    assert "OUT must lie in a folder that is there" in export("first-visit", "--steps", tmp_path / "nowhere.csv")[2]
+    assert sorted(path.name for path in (tmp_path / "far").iterdir()) == ["new", "old"]
 
 
 def refused(*_):

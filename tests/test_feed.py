@@ -205,6 +205,18 @@ def test_the_title_never_rounds_a_verdict_away():
     assert "39.9/40.0" in written(rejection(0.399, 0.4, 0.999))
 
 
+def test_a_quotient_is_told_only_as_far_as_its_rounded_numbers_bear_it_out():
+    assert "54 %, the target only 0.002 %: keep it less than 0.1 % of the time." in written(
+        rejection(0.000021, 0.53994, 0.7)
+    )
+    assert "18 %, the target only 9.2 %: keep it 9.2/18 = about 50 % of the time." in written(
+        rejection(0.0918, 0.1836, 0.7)
+    )
+    assert "99.93 %, the target only 99.89 %: keep it more than 99.9 % of the time." in written(
+        rejection(0.9989, 0.9993, 0.9999)
+    )
+
+
 def test_the_note_says_where_the_replacement_came_from():
     step = rejection(0.25, 0.4, 0.71)
     assert "".join(replacement_note(step, step.draft[0], 0.57)).replace("\u00a0", " ") == (
@@ -278,6 +290,8 @@ def test_percent(share, words):
 def test_words_keep_different_numbers_apart():
     assert apart(0.25, 0.4) == ("25", "40")
     assert apart(0.401, 0.402) == ("40.1", "40.2")
+    assert apart(0.000021, 0.53994) == ("0.002", "54")
+    assert apart(0.00016, 0.1877) == ("0.016", "19")
     assert apart(0.3, 0.3) == ("30", "30")
     assert thrown(0.63, 0.71) == ("63\u00a0%", "0.71")
     assert thrown(0.6299, 0.6301) == ("62.99\u00a0%", "0.6301")

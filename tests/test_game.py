@@ -1,9 +1,11 @@
 """Laws of "you are the draft model": typed words are judged as point masses by the target's own odds, in real steps."""
 
+import copy
 import gc
 import json
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import served
@@ -12,7 +14,7 @@ import traces
 from runs import REQUEST, make_steps
 
 from specviz.errors import SpecvizError
-from specviz.game import METHOD, MOST_TOKENS, MOST_TYPED, Ending, Game, Refused, Rival, typed_ids
+from specviz.game import METHOD, MOST_TOKENS, MOST_TYPED, Ending, Game, Refused, Rival, _ending, typed_ids
 from specviz.models import Library
 from specviz.request import Request
 from specviz.session import Run, Workbench
@@ -21,7 +23,7 @@ from specviz.ui import playing
 from specviz.ui.playing import DRAFT, ON_STAGE, PREDICT, Playing, texts
 from specviz.ui.registry import Registry
 from specviz.ui.sections import Look, Place
-from specviz.views.feed import Feed
+from specviz.views.feed import SO_FAR, Feed
 from specviz.views.turns import turns_block
 
 WORDS = ("the small dog", "said hello", ", and", "the fox said", "hello")
@@ -120,6 +122,8 @@ BAD = {
     "a\nb": "on one line",
     "a\x00b": "on one line",
     "\ud800": "on one line",
+    "a\u2028b": "on one line",
+    "a\u202eb": "on one line",
     " ".join(["fox"] * 30): f"at most {MOST_TYPED} tokens",
 }
 
@@ -138,6 +142,10 @@ def test_a_sign_of_the_models_own_is_no_word():
     text = Library(allow_any=False).load("fable-target").text
     with pytest.raises(SpecvizError, match="must be ordinary text"):
         typed_ids(text, text.encode("One day"), "and <|endoftext|>")
+    ending = copy.copy(text)
+    ending.eos_ids = frozenset(text.encode(" fox"))  # an ordinary token that ends a text
+    with pytest.raises(SpecvizError, match="must be ordinary text \\(got ' fox'"):
+        typed_ids(ending, text.encode("One day"), "a fox")
 
 
 @pytest.mark.parametrize(
@@ -149,10 +157,17 @@ def test_a_sign_of_the_models_own_is_no_word():
         ("One d", "ay", True, "ay"),
         ("Sum: 2\n\n", "4", False, "4"),
         ("One day", "ü🦊", False, " ü🦊"),
+        ("One day", "a\u00a0fox\u202f!", False, " a fox !"),
+        ("One day", "\u3000a\u2003fox", False, " a fox"),
+        ("One day", "नमस्\u200dते 👩\u200d🚀", False, None),
     ],
 )
 def test_a_space_stands_where_one_belongs(before, words, joined, spelled):
     text = Library(allow_any=False).load("fable-target").text
+    if spelled is None:  # written rightly; only too long for a turn
+        with pytest.raises(Refused, match="at most 8 tokens"):
+            typed_ids(text, text.encode(before), words, joined=joined)
+        return
     ids = typed_ids(text, text.encode(before), words, joined=joined)
     assert b"".join(map(text.bytes_of, ids)).decode() == spelled
 
@@ -208,6 +223,35 @@ def test_where_a_text_ends_in_a_letter_the_target_tells_whether_its_word_goes_on
         assert game.ending.goes_on == (odds[letters].sum() > 0.5)
         told.add(game.ending.goes_on)
     assert True in told
+
+
+def asked(share, limit):
+    """The ending of " fox" by a target that would go on with a letter in so many of a hundred cases."""
+    text = Library(allow_any=False).load("fable-target").text
+    odds = torch.full((text.num_ids,), 1e-9)
+    odds[text.encode("s")[0]], odds[text.encode(" and")[0]] = share, 1 - share
+    target = SimpleNamespace(text=text, info=SimpleNamespace(context_limit=limit))
+    forward = SimpleNamespace(forward=lambda ids: odds.log()[None])
+    return _ending(SimpleNamespace(target=target, plan=SimpleNamespace(target=forward)), text.encode("a fox"))
+
+
+def test_a_word_goes_on_where_that_is_likelier_than_not():
+    assert [asked(share, 99) for share in (0.3, 0.45, 0.55)] == [
+        Ending("fox", goes_on) for goes_on in (False, False, True)
+    ]
+
+
+def test_a_text_as_long_as_the_target_reads_asks_it_no_more():
+    num_ids = len(Library(allow_any=False).load("fable-target").text.encode("a fox"))
+    assert asked(0.9, num_ids) is None
+    assert asked(0.9, num_ids + 1) == Ending("fox", True)
+
+
+def test_a_games_clock_stands_still_between_two_turns(named_models):
+    steps = played(named_models).trace.steps
+    spent = [sum(step.timing.total_ms for step in steps[:index]) for index in range(len(steps))]
+    assert [step.at_ms for step in steps] == pytest.approx(spent)
+    assert spent[1] > 0
 
 
 def test_between_two_turns_no_model_is_held(folder):
@@ -301,6 +345,21 @@ def test_a_game_is_finished_from_the_page(page):
     assert len(block["tiles"]) == 3
     with pytest.raises(SpecvizError, match="no longer kept"):
         press(section, "finish", game="nobody", **setup)
+
+
+def test_the_page_names_the_length_that_a_game_has_here(page, monkeypatch):
+    section = page[0][DRAFT]
+    assert "until the text has 24 tokens or" in section.begin(NOTHING)["lead"]
+    monkeypatch.setenv("SPECVIZ_MAX_NEW_TOKENS", "5")
+    assert "until the text has 5 tokens or" in section.begin(NOTHING)["lead"]
+
+
+def test_the_file_of_a_game_that_goes_on_says_so(page):
+    sections, registry = page
+    setup = block_of(sections[DRAFT].begin(NOTHING))["setup"]
+    game = block_of(press(sections[DRAFT], "turn", words="the fox", game="", **setup))["game"]
+    assert registry.get(game).unended == SO_FAR
+    assert "end" not in json.loads(registry.get(game).whole())
 
 
 @pytest.mark.parametrize(("letters", "goes_on"), [("R", True), ("they", False), ("<img>\u202e", True)])

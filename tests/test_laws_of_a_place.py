@@ -1,5 +1,6 @@
 """What comes out at a recorded place: the bars against the rules' own laws over all of the models' odds."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -9,6 +10,7 @@ from specviz.models import Library
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
 from specviz.shipped import shipped_trace
+from specviz.trace import Step, Trace
 from specviz.views import laws
 from specviz.views.laws import law_block
 from specviz.views.sentences import label
@@ -97,6 +99,32 @@ def test_the_cut_token_stands_first_and_the_rest_last():
     labels = [row["label"].strip() for row in rows]
     assert labels[::2] == ["␣saw", "␣decided", "␣went", "␣found", "␣were", "all others", "misplaced"]
     assert labels[1::2] == ["broken"] * 7
+
+
+def test_a_token_that_only_the_draft_finds_likely_has_a_row():
+    """In step 11 the draft gives shiny more than most, the target not: it is shown in place of a likelier one by p."""
+    position = next(each for each in shipped_trace("first-visit").steps[10].positions if each.child == 1)
+    p, q = ({text: row[at] for row in position.top for text in [label(row[1])]} for at in (2, 3))
+    rows = law_block(shipped_trace("first-visit"), 10, "1", [RIGHT])["rows"]
+    shown = [row["label"] for row in rows if row["label"] in p]
+    assert "␣shiny" in shown
+    assert q["␣shiny"] > p["␣bit"] > p["␣shiny"]
+    assert "␣bit" not in shown
+    assert shown[1:] == sorted(shown[1:], key=lambda text: -p[text])
+
+
+def test_recorded_odds_that_add_up_to_a_little_more_than_one_leave_nothing_to_the_others():
+    events = list(shipped_trace("first-visit").events())
+    place = next(number for number, event in enumerate(events) if isinstance(event, Step))
+    step = events[place]
+    at = next(number for number, each in enumerate(step.positions) if each.child == 1)
+    (token, text, *_), others = step.positions[at].top[0], step.positions[at].top[1:5]
+    rest = 1 + 1e-3 - sum(row[2] for row in others)
+    full = replace(step.positions[at], top=((token, text, rest, 1e-6, rest, None, None), *others), overlap=1e-6)
+    events[place] = replace(step, positions=(*step.positions[:at], full, *step.positions[at + 1 :]))
+    rows = law_block(Trace(events), 0, "1", BOTH)["rows"]
+    widths = [width for row in rows for _, width in row["parts"]]
+    assert min([*widths, *(row["tick"] or 0 for row in rows)]) >= 0
 
 
 def test_a_rule_that_stands_first_is_named_unless_it_is_right():

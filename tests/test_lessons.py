@@ -10,11 +10,14 @@ from lesson_texts import HOSTILE, PIN, hostile_lesson, lesson, other_lesson, scr
 
 from specviz import controls
 from specviz.errors import SpecvizError
-from specviz.lessons import PACES, lessons, read_lesson
+from specviz.lesson_types import LAW_RULES
+from specviz.lessons import MOST_LESSONS, PACES, found_lessons, lessons, read_lesson
 from specviz.request import Request
 from specviz.shipped import shipped, shipped_trace
 from specviz.ui.lessons import live_request
 from specviz.ui.registry import Registry
+from specviz.views import laws
+from specviz.views import lesson_plan as planned
 from specviz.views import lessons as view
 
 RUNS = shipped()
@@ -118,7 +121,11 @@ def test_a_pace_is_one_that_a_run_can_have():
         (with_screen(law={"run": "sum", "step": 0, "ref": "0", "rules": []}), "law: rules must be a list of 1 to 4"),
         (
             with_screen(law={"run": "sum", "step": 0, "ref": "0", "rules": ["<b>"]}),
-            "rules[1] must be the name of a rule",
+            "rules[1] must be one of speculative_sampling",
+        ),
+        (
+            with_screen(law={"run": "sum", "step": 0, "ref": "0", "rules": ["nonsense"]}),
+            "law: rules[1] must be one of speculative_sampling, broken:resample_p (got 'nonsense')",
         ),
         (with_screen(task={"words": "Do.", "done": {"kind": "play"}}), "task must have the field 'praise'"),
         (with_done(kind="dance"), "task: done: kind must be one of play, made, throw"),
@@ -136,6 +143,14 @@ def test_a_pace_is_one_that_a_run_can_have():
         (lesson(pace="fast"), "pace must be one of slow, reading, full (got 'fast')"),
         (with_done(kind="guess", options=["One"], reveal="r"), "done: options must be a list of 2 to 6 values"),
         (
+            with_done(kind="guess", options=["One", {"words": "Two", "right": "yes"}], reveal="r"),
+            "done: options[2]: right must be true or false",
+        ),
+        (
+            with_done(kind="guess", options=[{"words": each, "right": True} for each in "ab"], reveal="r"),
+            "done: options must be options of which at most one is right",
+        ),
+        (
             with_done(kind="choose", options=[{"words": "a", "right": False, "why": "b"}] * 2),
             "done: options must be options of which one is right",
         ),
@@ -151,6 +166,59 @@ def test_whatever_is_wrong_is_named_with_its_file_and_field(wrong, said):
     assert any(each in str(error.value) for each in said.split("|"))
     assert "07-first.json" in str(error.value)
     assert len(str(error.value)) < 500
+
+
+def test_a_guess_may_have_a_right_answer_and_need_not():
+    options = ["One", {"words": "Two", "right": True}, {"words": "Three"}]
+    (found,) = read(with_done(kind="guess", options=options, reveal="r")).screens
+    assert [(each.words, each.right) for each in found.task.done.options] == [
+        ("One", False),
+        ("Two", True),
+        ("Three", False),
+    ]
+
+
+def test_a_law_can_be_drawn_of_every_rule_that_a_lesson_may_name():
+    assert set(LAW_RULES) == set(laws.RULES)
+
+
+@pytest.mark.parametrize(
+    ("run", "step", "ref"), [("first-visit", 999, "0"), ("first-visit", 0, "last"), ("first-visit", 0, "3")]
+)
+def test_a_law_of_a_token_without_both_odds_is_refused(run, step, ref, tmp_path):
+    law = {"run": run, "step": step, "ref": ref, "rules": ["speculative_sampling"]}
+    said = rf"01-first\.json: screens\[1\]: law: the run {run} must have a drafted token .*step {step}, ref '{ref}'"
+    with taught(tmp_path, lesson("first", screens=[screen(law=law)])), pytest.raises(SpecvizError, match=said):
+        lessons()
+
+
+def test_a_faulty_file_takes_no_other_lesson_away(tmp_path):
+    with taught(tmp_path, lesson("one"), {**lesson("two"), "minutes": 0}, lesson("three")):
+        found = found_lessons()
+        assert list(found.lessons) == ["one", "three"]
+        assert [fault.partition(" must")[0] for fault in found.faults] == ["02-two.json: minutes"]
+        with pytest.raises(SpecvizError, match=r"02-two\.json: minutes"):
+            lessons()
+        section = planned.plan()
+        assert section["blocks"][0]["words"][0].startswith(planned.LEFT_OUT)
+        assert "02-two.json: minutes must be" in section["blocks"][0]["words"][-1]
+        assert [entry["name"] for entry in listed(section)["entries"] if "name" in entry] == ["one", "three"]
+        assert listed(section)["file"] is None
+        assert view.lesson_props("three")["place"] == "Lesson 2 of 2 · 7 min"
+
+
+def test_no_more_than_so_many_files_are_read_and_that_is_said(tmp_path):
+    with taught(tmp_path, *(lesson(f"number-{number:02}") for number in range(MOST_LESSONS + 1))):
+        found = found_lessons()
+    assert list(found.lessons) == [f"number-{number:02}" for number in range(MOST_LESSONS)]
+    assert found.faults == ("assets/lessons must hold at most 40 files of lessons (got 41)",)
+
+
+def test_a_lesson_is_that_of_the_assets_in_use(tmp_path):
+    for title in ("Before", "After"):
+        (tmp_path / title).mkdir()
+        with taught(tmp_path / title, lesson("same", title=title)):
+            assert view.lesson_props("same")["title"] == title
 
 
 def test_two_lessons_of_one_name_are_refused(tmp_path):
@@ -190,45 +258,82 @@ def listed(section):
     return next(block for block in section["blocks"] if block["kind"] == "lessons")
 
 
+def at(clock):
+    """Minutes since the plan began."""
+    hour, minute = clock.split(":")
+    return int(hour) * 60 + int(minute)
+
+
 def test_the_minutes_of_the_plan_add_up_by_the_clock(tmp_path):
     many = [lesson(f"number-{number}", minutes=number) for number in range(1, 8)]
     with taught(tmp_path, *many):
-        entries = listed(view.plan())["entries"]
+        entries = listed(planned.plan())["entries"]
         minutes = [int(entry["minutes"].removesuffix(" min")) for entry in entries]
-        clock = [int(hour) * 60 + int(minute) for hour, minute in (entry["clock"].split(":") for entry in entries)]
-        assert clock == [sum(minutes[:place]) for place in range(len(minutes))]
-        assert view.plan()["title"] == f"The plan: {sum(minutes)} minutes"
+        assert [at(entry["clocks"][0]) for entry in entries] == [sum(minutes[:place]) for place in range(len(minutes))]
+        assert {entry["clocks"][1] for entry in entries} == {None}
+        assert listed(planned.plan())["ways"] == []
+        assert planned.plan()["title"] == f"The plan: {sum(minutes)} minutes"
         names = [entry.get("name", entry["title"]) for entry in entries]
-    assert names[3] == view.PREDICT.title
-    assert names[7] == view.BREAK.title
-    assert names[-1] == view.BE_THE_DRAFT.title
+    assert names[3] == planned.PREDICT.title
+    assert names[7] == planned.BREAK.title
+    assert names[-1] == planned.BE_THE_DRAFT.title
     assert [name for name in names if name.startswith("number")] == [each["name"] for each in many]
 
 
 def test_the_plan_of_the_lessons_that_come_with_specviz_takes_ninety_minutes():
-    assert view.plan()["title"] == "The plan: 90 minutes"
+    assert listed(planned.plan())["ways"][0] == "All of it: 90 minutes"
     assert 8 <= len(lessons()) <= 10
+
+
+def test_the_short_way_is_part_of_the_plan_and_its_minutes_add_up():
+    section = planned.plan()
+    way = [entry for entry in listed(section)["entries"] if entry["clocks"][1] is not None]
+    assert [entry.get("number", entry["title"]) for entry in way] == ["1", "2", "3", planned.PREDICT.title, "4", "8"]
+    minutes = [int(entry["minutes"].removesuffix(" min")) for entry in way]
+    assert [at(entry["clocks"][1]) for entry in way] == [sum(minutes[:place]) for place in range(len(way))]
+    assert 40 <= sum(minutes) <= 45
+    assert listed(section)["ways"][1] == f"The short way: {sum(minutes)} minutes"
+    assert f"{sum(minutes)} minutes" in json.dumps(section["blocks"][0])
+    assert listed(planned.plan(has_server=False))["ways"] == listed(section)["ways"]
+
+
+def test_the_game_that_follows_a_lesson_in_the_plan_is_offered_at_its_end():
+    names = list(lessons())
+    games = {name: view.lesson_props(name)["game"] for name in names}
+    assert games.pop(names[2]) == {"section": "predict", "words": "Play: predict the verdict"}
+    assert games.pop(names[-1]) == {"section": "be-the-draft", "words": "Play: you are the draft model"}
+    assert set(games.values()) == {None}
+    assert view.lesson_props(names[-1], has_server=False)["game"]["section"] == "predict"
+
+
+def test_the_plan_counts_the_tasks_of_a_lesson(tmp_path):
+    with taught(tmp_path, other_lesson(), lesson()):
+        tasks = [entry["tasks"] for entry in listed(planned.plan())["entries"] if "name" in entry]
+        assert view.lesson_props("other")["tasks"] == tasks[0]
+    assert tasks[0] == {"places": [1, 2, 4], "words": ["0 of 3 tasks", "1 of 3 tasks", "2 of 3 tasks"]}
+    assert tasks[1] == {"places": [], "words": []}
 
 
 def test_the_plan_in_a_file_offers_nothing_that_needs_a_server(tmp_path):
     with taught(tmp_path, lesson()):
-        here, away = listed(view.plan()), listed(view.plan(has_server=False))
+        here, away = listed(planned.plan()), listed(planned.plan(has_server=False))
     assert here["file"]["href"] == "/specviz/lessons.html"
     assert away["file"] is None
-    assert (here["entries"][-1]["section"], away["entries"][-1]["section"]) == ("be-the-draft", "")
-    assert "needs specviz itself" in away["entries"][-1]["words"]
+    last = [listing["entries"][-1] for listing in (here, away)]
+    assert [entry["section"] for entry in last] == ["be-the-draft", "predict"]
+    assert last[0]["minutes"] == last[1]["minutes"]
 
 
 def test_the_plan_in_a_file_says_nothing_that_is_not_so_there(tmp_path):
     with taught(tmp_path, lesson()):
-        here, away = (json.dumps(view.plan(has_server=each)) for each in (True, False))
+        here, away = (json.dumps(planned.plan(has_server=each)) for each in (True, False))
     assert ("save the one file below" in here, "two games" in here) == (True, True)
     assert ("below" in away, "two games" in away, "hand out this file" in away) == (False, False, True)
 
 
 def test_no_lessons_are_no_error_but_a_word(tmp_path):
     with taught(tmp_path):
-        assert view.plan()["blocks"] == [{"kind": "words", "words": view.NONE_YET, "small": False}]
+        assert planned.plan()["blocks"] == [{"kind": "words", "words": planned.NONE_YET, "small": False}]
 
 
 def test_a_lesson_for_the_panel_has_everything_in_words(tmp_path):
@@ -270,7 +375,7 @@ def test_a_setup_is_tried_with_what_it_says_and_the_page_s_own_rest(tmp_path, mo
 def test_a_hostile_lesson_is_texts_and_nothing_else(tmp_path):
     with taught(tmp_path, hostile_lesson()):
         props = view.lesson_props("hostile")
-        section = view.plan()
+        section = planned.plan()
     assert props["title"] == HOSTILE
     assert HOSTILE in listed(section)["entries"][0]["question"]
     assert "prompt of its own" in props["live"]

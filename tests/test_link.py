@@ -32,7 +32,7 @@ EVERY_FIELD = Request(
     seed=2**53 - 1,
     max_new_tokens=4096,
 )
-LINK = Link(EVERY_FIELD, (41, "last"), 64, digest([5, 7, 11]))
+LINK = Link(EVERY_FIELD, (41, "last"), 64, digest([5, 7, 11]), (120, 1_000_000), goes_on=True)
 
 
 def packed(told):
@@ -56,6 +56,16 @@ def told(**changes):
 @pytest.mark.parametrize("link", [Link(PLAIN), Link(PLAIN, (0, "0"), 1, digest([1])), LINK])
 def test_what_is_put_in_comes_out(link):
     assert decode(encode(link)) == link
+
+
+def test_links_that_were_made_before_places_had_marks_are_read():
+    link = decode(packed(told(selection=[3, "1"], num_tokens=2, digest=digest([1, 2]))))
+    assert (link.selection, link.mark, link.goes_on) == ((3, "1"), None, False)
+
+
+def test_a_mark_without_a_place_is_left_out():
+    assert "mark" not in content_of(encode(Link(PLAIN, mark=(3, 5))))
+    assert decode(packed(told(mark=[3, 5]))).mark is None
 
 
 def test_an_address_may_hold_it_and_only_what_differs_from_the_defaults_is_in_it():
@@ -168,6 +178,10 @@ REFUSED = {
     "markup as a place": (packed(told(selection=[1, "<b>"])), "step and a place"),
     "a truth as a count": (packed(told(num_tokens=True, digest=digest([1]))), "number of tokens"),
     "a count without a hash": (packed(told(num_tokens=3)), "number of tokens"),
+    "a mark of one": (packed(told(selection=[1, "0"], mark=[1])), "two counts"),
+    "markup as a mark": (packed(told(selection=[1, "0"], mark=[1, "<b>"])), "two counts"),
+    "a mark below 0": (packed(told(selection=[1, "0"], mark=[-1, 5])), "two counts"),
+    "the check behind it cut off": (spelled(zlib.compress(json.dumps(told()).encode())[:-1]), "not whole"),
     "markup as a hash": (packed(told(num_tokens=3, digest="<b>")), "number of tokens"),
 }
 

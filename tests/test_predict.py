@@ -140,6 +140,16 @@ def test_tokens_behind_the_end_of_the_text_are_left_out():
         assert int(place["ref"]) <= len(step.emitted)
 
 
+def test_a_judged_token_of_which_no_odds_are_recorded_is_no_place():
+    trace = shipped_trace("first-visit")
+    step, node = judged(trace)[0]
+    bare = replace(step, positions=tuple(place for place in step.positions if place.child != node))
+    made = Trace([trace.header, trace.models[0], bare, *trace.steps[1:]])
+    refs = [(place["step"], place["ref"]) for place in places_of(made)]
+    assert (step.index, str(node)) not in refs
+    assert refs[: len(refs) - 1] == [(step.index, str(node)) for step, node in judged(trace)[1:]][: len(refs) - 1]
+
+
 def test_a_block_holds_all_runs_packed_and_small():
     made = predict_block({name: shipped_trace(name) for name in RUNS} | {"a tree": shipped_trace("tree")})
     assert [title for title, _ in made["runs"]] == list(RUNS)

@@ -7,11 +7,17 @@ import pytest
 import torch
 import traces
 from runs import PROMPT, REQUEST, Fails, greedy, ids
+from scipy.stats import binom
 
 from specviz import race
+from specviz.beside import Beside, others
 from specviz.errors import SpecvizError
+from specviz.loading import Loading
 from specviz.parting import are_of_one_prompt, parting
-from specviz.race import Race, Side, Start, racing
+from specviz.race import Heat, Race, Side, Start, racing
+from specviz.ratios import COVERAGE, interval, is_far, middle
+from specviz.score import Text
+from specviz.trace import Trace
 
 GREEDY = replace(REQUEST, temperature=0.0, max_new_tokens=12)
 ALONE = Side("A", replace(GREEDY, method="none"))
@@ -32,7 +38,7 @@ def tokens_per_s(trace):
 
 def test_its_ratios_are_those_of_its_traces(bench):
     result = raced(bench)
-    assert result.done == result.total == 2 * (len(STARTS) + 1)
+    assert result.done == result.total == 2 + 4 * len(STARTS)
     by_hand = [tokens_per_s(heat.right) / tokens_per_s(heat.left) for heat in result.heats]
     assert result.ratios == pytest.approx(by_hand)
     assert result.ratio == pytest.approx(sorted(by_hand)[1])
@@ -51,8 +57,64 @@ def test_each_side_warms_up_once_and_who_begins_changes(bench, monkeypatch):
     order, record = [], race.record
     monkeypatch.setattr(race, "record", lambda cast: order.append(cast.request.method) or record(cast))
     result = raced(bench)
-    assert order == ["none", "draft_model"] * 2 + ["draft_model", "none"] + ["none", "draft_model"]
+    one, other = "none", "draft_model"
+    abba, baab = [one, other, other, one], [other, one, one, other]
+    assert order == [one, other, *abba, *baab, *abba]
     assert len(result.heats) == 3
+
+
+def test_the_quicker_of_a_sides_two_runs_counts_and_the_other_tells_how_steady_it_was(bench, monkeypatch):
+    made, record = [], race.record
+    monkeypatch.setattr(race, "record", lambda cast: made.append(record(cast)) or made[-1])
+    (heat,) = raced(bench, starts=STARTS[:1]).heats
+    times = [sum(step.timing.total_ms - step.timing.wait_ms for step in trace.steps) for trace in made[2:]]
+    sides = (times[0], times[3]), (times[1], times[2])
+    for run, both, slower in zip((heat.left, heat.right), sides, heat.slower_ms, strict=True):
+        assert sum(step.timing.total_ms - step.timing.wait_ms for step in run.steps) == pytest.approx(min(both))
+        assert slower == pytest.approx(max(both))
+    assert heat.unsteadiness == pytest.approx([max(both) / min(both) - 1 for both in sides])
+
+
+def lasting(*ms):
+    """A trace per time, of ten tokens or so."""
+    events = list(traces.chain().events())
+    share = 1 / sum(hasattr(event, "timing") for event in events)
+    return [
+        Trace(
+            replace(event, timing=replace(event.timing, wait_ms=0.0, total_ms=each * share))
+            if hasattr(event, "timing")
+            else event
+            for event in events
+        )
+        for each in ms
+    ]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "ahead"),
+    [
+        ((100, 110), (50, 60), 1), ((50, 60), (100, 110), -1), ((100, 130), (90, 99), 0), ((90, 99), (100, 130), 0),
+        ((100, 100), (86, 86), 1), ((100, 100), (88, 88), 0), ((100, 140), (80, 130), 0), ((80, 130), (100, 140), 0),
+    ],
+)  # fmt: skip
+def test_a_side_is_clearly_ahead_when_both_its_runs_beat_both_of_the_other_by_far(left, right, ahead):
+    heat = Heat("", *lasting(left[0], right[0]), (left[1], right[1]))
+    assert heat.ahead == ahead
+    assert replace(heat, slower_ms=None).ahead == 0
+
+
+def test_a_races_unsteadiness_is_the_median_over_sides_and_prompts():
+    heats = [Heat("", *lasting(100, 100), slower) for slower in ((110, 120), (130, 300), (101, 102))]
+    assert Race(1, 1, "", tuple(heats)).unsteadiness == pytest.approx(0.15)
+    assert Race(1, 1, "", (replace(heats[0], slower_ms=None),)).unsteadiness is None
+
+
+def test_the_median_of_ratios_does_not_depend_on_who_is_called_a():
+    pairs = [(100, 50), (100, 80), (70, 100), (100, 90)]
+    there, back = (
+        Race(1, 1, "", tuple(Heat("", *lasting(*each)) for each in way)) for way in (pairs, [(b, a) for a, b in pairs])
+    )
+    assert there.ratio == pytest.approx(1 / back.ratio)
 
 
 def test_one_run_is_made_per_turn(bench, monkeypatch):
@@ -77,6 +139,97 @@ def test_a_race_that_shared_the_engine_says_so(bench):
     assert last.is_shared
     for ticket in tickets:
         bench.engine.leave(ticket)
+
+
+@pytest.mark.parametrize("when", [0, 3])
+def test_other_work_of_this_process_during_any_run_counts_as_sharing(bench, monkeypatch, when):
+    runs, record = [], race.record
+
+    def disturbed(cast):
+        runs.append(cast)
+        if len(runs) == 3 + when:  # two warm up
+            with others.work():
+                pass
+        return record(cast)
+
+    monkeypatch.setattr(race, "record", disturbed)
+    assert raced(bench, starts=STARTS[:1]).is_shared
+
+
+def test_work_before_or_after_a_watch_is_none_of_its_business():
+    beside = Beside()
+    with beside.work():
+        seen = beside.watch()
+        assert seen()
+    assert seen()
+    seen = beside.watch()
+    assert not seen()
+    with beside.work():
+        assert seen()
+    assert seen()
+    assert not beside.watch()()
+
+
+def test_loading_a_model_and_making_a_file_count_as_other_work():
+    is_disturbed = others.watch()
+    Loading(lambda report: None).wait(5)
+    assert is_disturbed()
+
+
+def test_a_prompt_of_ids_is_fed_as_ids(bench):
+    prompt = (5, 6, 7, 8)
+    (heat,) = raced(bench, starts=[Start("ids", "other words", prompt)]).heats
+    assert [token.id for token in heat.left.header.prompt.tokens] == list(prompt)
+
+
+def test_a_draft_of_another_vocabulary_is_not_asked_about_the_difference(bench):
+    foreign = Side("B", replace(GREEDY, draft="stranger", method="cross_vocabulary"))
+    casts = [race._run(side, STARTS[0], bench)[0] for side in (ALONE, NEAR, foreign)]
+    names = [each.name for each in race._readings(Text(list(range(4, 12)), [5, 6]), (5, 6), casts)]
+    assert names == ["big", "near"]
+
+
+def test_a_draft_that_cannot_read_so_far_is_not_asked(bench):
+    short = Side("B", replace(GREEDY, draft="brief"))
+    cast = race._run(short, Start("short", "Hello said"), bench)[0]
+    for number, names in ((8, ["big", "brief"]), (60, ["big"])):
+        text = Text([4 + place % 20 for place in range(number)], [5, 6])
+        assert [each.name for each in race._readings(text, (5, 6), [cast])] == names
+
+
+def test_the_tie_of_a_number_format_is_its_own():
+    assert (race.tie_of("float64"), race.tie_of("float32")) == (1e-6, 1e-3)
+    assert race.tie_of("float16") == race.tie_of("bfloat16") == race.tie_of(None) == 0.25
+
+
+def test_prompts_of_one_length_need_not_be_one_prompt():
+    left, right = traces.chain(), traces.chain()
+    prompt = right.header.prompt
+    token = replace(prompt.tokens[-1], id=prompt.tokens[-1].id + 1)
+    other = replace(right.header, prompt=replace(prompt, tokens=(*prompt.tokens[:-1], token)))
+    changed = Trace(other if event is right.header else event for event in right.events())
+    assert not are_of_one_prompt(left, changed)
+
+
+# ---- ratios ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "left_out"), [(1, 0), (2, 0), (5, 0), (7, 0), (8, 1), (10, 1), (11, 2), (12, 2)])
+def test_the_interval_of_a_median_leaves_out_what_the_binomial_law_allows(number, left_out):
+    values = [float(value) for value in range(number, 0, -1)]
+    assert interval(values) == (1.0 + left_out, number - left_out)
+    if number >= 5:
+        inside, narrower = (
+            binom.cdf(number - 1 - out, number, 0.5) - binom.cdf(out, number, 0.5) for out in (left_out, left_out + 1)
+        )
+        assert inside > COVERAGE > narrower
+
+
+def test_far_is_far_on_both_sides_and_the_middle_lies_halfway_by_ratio():
+    assert is_far(1.151) and is_far(1 / 1.151) and is_far(0.0)  # noqa: PT018
+    assert not is_far(1.149) and not is_far(1 / 1.149)  # noqa: PT018
+    assert middle([0.5, 2.0]) == pytest.approx(1)
+    assert middle([0.5, 2.0, 3.0]) == pytest.approx(2)
 
 
 def test_the_first_difference_has_the_logits_of_both_models(bench):

@@ -15,12 +15,15 @@ from specviz.views import duel as duel_view
 from specviz.views import pair
 from specviz.views import race as view
 from specviz.views.duel import MOST_STEPS, NUM_FRAMES, duel_block, num_shown
+from specviz.views.race import Seat
+from specviz.views.race_texts import SAME_LAW
 from specviz.views.sentences import percent
 
 TITLES = ("A · one", "B · other")
 OPTIONS = [("one", "one"), ("other", "other")]
 CHOSEN = {
-    "left": "one", "right": "other", "temperature": 0.0, "temperatures": ["0.0"], "tokens": 64, "prompts": 1,
+    "left": "one", "right": "other", "k_left": 4, "k_right": 4, "temperature": 0.0, "temperatures": ["0.0"],
+    "tokens": 64, "prompts": 1,
     "most_tokens": 256, "prompt": "“Once”",
 }  # fmt: skip
 
@@ -65,6 +68,26 @@ def test_both_are_slowed_down_equally_and_a_short_race_can_be_watched():
     assert [wait / waits[0] for wait in waits] == pytest.approx([1, 4, 16, 64], rel=0.01)
     chosen = next(wait for _, wait, is_chosen in paces if is_chosen)
     assert NUM_FRAMES * chosen > 5_900
+
+
+def test_the_pace_is_the_least_slow_one_that_can_be_followed():
+    for ms, words in ((7_000, "as recorded"), (2_000, "4× slower"), (500, "16× slower"), (20, "64× slower")):
+        steps = long_trace(4).steps
+        share = ms / len(steps)
+        run = Trace(
+            replace(event, timing=replace(event.timing, total_ms=share, wait_ms=0.0))
+            if hasattr(event, "timing")
+            else event
+            for event in long_trace(4).events()
+        )
+        paces = mode(data_of(duel_block(run, run, "time")), "time")["paces"]
+        assert [name for name, _, is_chosen in paces if is_chosen] == [words]
+
+
+def test_runs_of_different_prompts_part_nowhere():
+    data = duel("first-visit", "sum")
+    assert (data["part"], mode(data, "token")["rest"]) == (None, -1)
+    assert "different prompts" in "".join(data["parted"])
 
 
 def test_by_token_both_sides_show_as_many_tokens_in_as_few_steps_as_it_takes():
@@ -160,9 +183,20 @@ def timed(name, factor):
     return Trace(events)
 
 
-def result(*factors, names=("greedy", "greedy"), **more):
-    heats = tuple(Heat("a prompt", timed(names[0], factor), timed(names[1], 1)) for factor in factors)
-    return Race(8, 8, "", heats, **more)
+def took(trace):
+    return time_after(trace, len(trace.steps))
+
+
+def result(*factors, names=("greedy", "greedy"), slower=None, **more):
+    """slower: by what factor the second run of a side took longer, or one per prompt."""
+    heats = [Heat("a prompt", timed(names[0], factor), timed(names[1], 1)) for factor in factors]
+    if slower is not None:
+        shares = slower if isinstance(slower, list) else [slower] * len(heats)
+        heats = [
+            replace(heat, slower_ms=(took(heat.left) * share, took(heat.right) * share))
+            for heat, share in zip(heats, shares, strict=True)
+        ]
+    return Race(8, 8, "", tuple(heats), **more)
 
 
 def verdicts(found):
@@ -171,30 +205,66 @@ def verdicts(found):
     return [("".join(block["words"]), block.get("state")) for block in told]
 
 
+FIRM, FEW, NONE = "B · other was {}", "Too few to tell: B · other ran at {}", "No clear difference: B · other ran at {}"
+MORE = " Race over 5 prompts or more to be sure."
+
+
 @pytest.mark.parametrize(
     ("factors", "words", "state"),
     [
-        ((2, 3, 4, 5, 6), "B · other was faster: 4.00×{} (median of 5 prompts, 2.00× to 6.00×).", "consistent"),
-        ((0.5,) * 5, "B · other was slower: 0.50×{} (median of 5 prompts, 0.50× to 0.50×).", "consistent"),
-        ((2, 3, 4, 5), "B · other was faster: 3.50×{} (median of 4 prompts, 2.00× to 5.00×).{more}", "unsure"),
+        ((2, 3, 4, 5, 6), FIRM.format("faster: 4.00×") + "{} (median of 5 prompts, 2.00× to 6.00×).", "consistent"),
+        ((0.5,) * 5, FIRM.format("slower: 0.50×") + "{} (median of 5 prompts, 0.50× to 0.50×).", "consistent"),
+        ((2, 3, 4, 5), FEW.format("3.46×") + "{} (median of 4 prompts, 2.00× to 5.00×)." + MORE, "unsure"),
+        ((0.5, 0.25), FEW.format("0.35×") + "{} (median of 2 prompts, 0.25× to 0.50×)." + MORE, "unsure"),
+        ((2,), FEW.format("2.00×") + "{} (one prompt only)." + MORE, "unsure"),
+        ((1.1,), FEW.format("1.10×") + "{} (one prompt only)." + MORE, "unsure"),
+        ((1.001, 1.002) * 3, NONE.format("1.00×") + "{} (median of 6 prompts, 1.00× to 1.00×).", "unsure"),
+        ((1.14,) * 6, NONE.format("1.14×") + "{} (median of 6 prompts, 1.14× to 1.14×).", "unsure"),
+        ((1 / 1.14,) * 6, NONE.format("0.88×") + "{} (median of 6 prompts, 0.88× to 0.88×).", "unsure"),
+        ((1 / 1.16,) * 6, FIRM.format("slower: 0.86×") + "{} (median of 6 prompts, 0.86× to 0.86×).", "consistent"),
+        ((0.99, 2, 2, 2, 2), NONE.format("2.00×") + "{} (median of 5 prompts, 0.99× to 2.00×).", "unsure"),
         (
-            (0.5, 0.25),
-            "B · other took longer both times: 0.38×{} (median of 2 prompts, 0.25× to 0.50×).{more}",
-            "unsure",
+            (0.9, *(2,) * 6, 3),
+            FIRM.format("faster: 2.00×")
+            + "{} (median of 8 prompts, 0.90× to 3.00×; 2.00× to 2.00× without the 1 at either end).",
+            "consistent",
         ),
-        ((0.58,), "B · other took longer this once: 0.58×{} (one prompt only).{more}", "unsure"),
-        ((2,), "B · other took less time this once: 2.00×{} (one prompt only).{more}", "unsure"),
-        ((0.9, 1.2), "{none}1.05×{} (median of 2 prompts, 0.90× to 1.20×).", "unsure"),
-        ((1.1,), "{none}1.10×{} (one prompt only).", "unsure"),
-        ((1.001, 1.002) * 3, "{none}1.00×{} (median of 6 prompts, 1.00× to 1.00×).", "unsure"),
-        ((1.14,) * 6, "{none}1.14×{} (median of 6 prompts, 1.14× to 1.14×).", "unsure"),
-        ((0.99, 2, 2, 2, 2), "{none}2.00×{} (median of 5 prompts, 0.99× to 2.00×).", "unsure"),
     ],
 )
 def test_losing_is_said_as_plainly_as_winning(factors, words, state):
-    none, more = "No clear difference: B · other ran at ", " Repeat over 5 prompts or more to be sure."
-    whole = words.format(" the speed of A · one", none=none, more=more)
-    assert verdicts(result(*factors))[0] == (whole, state)
+    told = verdicts(result(*factors))[0]
+    assert told == (words.format(" the speed of A · one"), state)
+
+
+def test_a_difference_that_depends_on_the_prompt_is_told_so():
+    words, state = verdicts(result(0.34, 0.4, 0.5, 0.52, 1.71, slower=1.02))[0]
+    assert state == "unsure"
+    assert words == (
+        "It depends on the prompt: B · other was faster than A · one on 1 of 5, slower on 4 (median of 5 prompts, "
+        "0.34× to 1.71×)."
+    )
+    for factors in ((0.34, 0.4, 0.5, 0.52, 1.1), (0.34, 0.4, 0.9, 1.1, 1.1)):  # nowhere clearly the other way
+        assert verdicts(result(*factors, slower=1.02))[0][0].startswith("No clear difference")
+
+
+def test_on_an_unsteady_machine_nobody_is_called_faster_unless_no_run_leaves_a_doubt():
+    told = "This machine was unsteady: the same setup on the same prompt took 20\u00a0% more or less time"
+    for factors in ((1.3,) * 5, (1.3,), (0.4, 2.5, 2, 2, 2)):
+        words, state = verdicts(result(*factors, slower=1.2))[0]
+        assert (words.startswith(told), state) == (True, "unsure")
+    assert verdicts(result(*(3,) * 5, slower=1.2))[0][1] == "consistent"
+    assert verdicts(result(*(1.3,) * 5, slower=1.1))[0][1] == "consistent"
+    assert verdicts(result(*(1.3,) * 5, slower=[1.1, 1.1, 1.1, 2, 2]))[0][1] == "consistent"  # in the median steady
+
+
+def test_the_verdict_does_not_depend_on_who_is_called_a():
+    for share in (1.13, 1.149, 1.151, 1.17):
+        assert verdicts(result(*(share,) * 5))[0][1] == verdicts(result(*(1 / share,) * 5))[0][1]
+
+
+def test_how_steady_the_machine_was_is_said_below():
+    *_, fold, _ = view.race(OPTIONS, CHOSEN, result(2, 2, slower=1.04), TITLES)["blocks"]
+    assert "took 4.0\u00a0% more time" in fold["blocks"][0]["words"]
 
 
 def cut(heat, left, right):
@@ -210,7 +280,7 @@ def test_short_texts_give_no_verdict():
     found = result(*[2] * 5, names=("one-by-one", "one-by-one"))
     for steps, state in ((31, "unsure"), (32, "consistent")):
         words, told = verdicts(replace(found, heats=tuple(cut(heat, 64, steps) for heat in found.heats)))[0]
-        assert (told, "Repeat with texts of 32 tokens or more to be sure." in words) == (state, state == "unsure")
+        assert (told, "Race with texts of 32 tokens or more to be sure." in words) == (state, state == "unsure")
 
 
 @pytest.mark.parametrize(
@@ -235,8 +305,12 @@ def test_a_race_under_load_gives_no_speedup_anywhere():
     assert shown[0]["words"].startswith("Under load")
     assert "\\u00d7" not in text
     assert "no ratio" in text
-    table = next(each for each in shown if each["kind"] == "table")
+    prompts, table = (each for each in shown if each["kind"] == "table")
     assert [row[1:3] for row in table["rows"]] == [["under load", "under load"]] * 2
+    *rows, together = prompts["rows"]
+    assert [row[1:4] for row in rows] == [["under load", "under load", "no ratio"]] * 2
+    assert together[1:4] == ["", "", "no ratio"]
+    assert all(row[4].isdigit() and row[5].isdigit() for row in prompts["rows"])  # no clock is needed to count
     assert [mode["name"] for mode in data_of(block)["modes"]] == ["token"]
     assert not {"first", "second"} & set(" ".join(mode(data_of(block), "token")["ends"]).split())
 
@@ -248,7 +322,7 @@ def test_how_much_of_the_times_went_into_recording_is_said():
         steps = [step for trace in traces_of for step in trace.steps]
         shares.append(sum(s.timing.record_ms for s in steps) / sum(s.timing.total_ms - s.timing.wait_ms for s in steps))
     assert shares[0] != pytest.approx(shares[1])
-    *_, block = view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"]
+    *_, block, _ = view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"]
     one, other = (percent(share) for share in shares)
     assert "".join(block["blocks"][-1]["words"]).endswith(
         f"A · one spent {one} of its time on it, B · other {other}."
@@ -286,9 +360,19 @@ def test_where_one_side_ended_early_the_texts_are_the_same_as_far_as_both_go():
 
 
 def test_two_draws_from_one_law_may_differ_and_a_lossy_side_is_named():
-    assert verdicts(result(2, names=("first-visit", "hot")))[1][0] == view.SAME_LAW
+    assert verdicts(result(2, names=("first-visit", "hot")))[1][0] == SAME_LAW
     words = verdicts(result(2, names=("first-visit", "broken-residual")))[1][0]
     assert words.startswith("Two draws, but not from the same law: B · other is lossy")
+
+
+def test_of_a_race_that_was_stopped_the_texts_are_not_called_identical_where_they_part():
+    parted = result(2, names=("first-visit", "broken-residual")).heats[0]
+    cold = [replace(event, request={**event.request, "temperature": 0.0}) if hasattr(event, "request") else event
+            for event in parted.left.events()]  # fmt: skip
+    found = Race(4, 8, "", (replace(parted, left=Trace(cold)),))
+    shown = view.race(OPTIONS, CHOSEN, found, TITLES, seat=Seat("key", 0))["blocks"]
+    assert shown[0]["words"] == "Stopped after 4 of 8 runs."
+    assert shown[2]["words"].startswith("Not identical: the texts part on 1 of 1 prompts.")
 
 
 def difference(gap, is_tie, above=0.0, heat=0):
@@ -327,8 +411,9 @@ def test_the_heat_that_parts_is_replayed():
     assert data_of(block)["part"] == other.parted
     assert block["by"] == "token"
     assert [each["caption"] for each in shown if each.get("caption")] == [
-        "the prompt “the odd one”: the two runs below"
-    ]
+        "Prompt by prompt", "the prompt “the odd one”: the two runs below",
+    ]  # fmt: skip
+    assert shown[3]["marked"] == 2
     (block,) = [each for each in view.race(OPTIONS, CHOSEN, result(2, 3), TITLES)["blocks"] if each["kind"] == "duel"]
     assert (block["by"], data_of(block)["part"]) == ("time", None)
 
@@ -353,7 +438,60 @@ def test_what_is_known_when_a_race_is_stopped_is_shown_while_it_goes_on():
     shown = view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"]
     assert [each["kind"] for each in shown] == ["progress", "verdict", "table"]
     assert "median of 2 prompts" in "".join(shown[1]["words"])
-    assert [row[3] for row in shown[2]["rows"]] == ["2.00×", "3.00×"]
+    assert [row[3] for row in shown[2]["rows"]] == ["2.00×", "3.00×", "2.45×"]
+
+
+def test_prompt_by_prompt_the_numbers_are_the_runs_own_and_their_totals_those_of_all():
+    found = result(2, 4, names=("first-visit", "k-8"))
+    (table, *_) = (each for each in view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"] if each["kind"] == "table")
+    for runs, place in ((["first-visit"] * 2, 0), (["k-8"] * 2, 1)):
+        steps = [step for name in runs for step in shipped_trace(name).steps]
+        calls = sum(step.calls["target"] for step in steps)
+        statuses = [token.status for step in steps for token in step.draft]
+        kept = statuses.count("accepted") / (statuses.count("accepted") + statuses.count("rejected"))
+        assert table["rows"][-1][4 + place] == str(calls)
+        assert table["rows"][0][4 + place] == str(calls // 2)
+        assert table["rows"][0][6 + place] == table["rows"][-1][6 + place] == f"{100 * kept:.0f} %"
+    for row in table["rows"][:2]:
+        assert float(row[2]) / float(row[1]) == pytest.approx(float(row[3][:-1]), rel=0.02)
+
+
+def test_a_race_that_is_kept_can_be_replayed_prompt_by_prompt_and_its_runs_saved():
+    found = result(2, 4, slower=1.1)
+    shown = view.race(OPTIONS, CHOSEN, found, TITLES, seat=Seat("key", 1, ("one", "other")))["blocks"]
+    table, links = (next(each for each in shown if each["kind"] == kind) for kind in ("table", "links"))
+    assert [row[-1] and row[-1]["does"] for row in table["rows"]] == [
+        {"section": "race", "do": "replay", "values": {"race": "key", "heat": str(number)}} for number in (0, 1)
+    ] + [""]
+    assert [href for _, href in links["entries"]] == ["/specviz/trace/one", "/specviz/trace/other"]
+    assert table["marked"] == 1
+    assert not any(each["kind"] == "links" for each in view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"])
+
+
+def test_the_file_of_a_race_holds_all_its_numbers():
+    found = result(2, 4, slower=1.1)
+    *_, saved = view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"]
+    told = json.loads(saved["text"])
+    assert [side["title"] for side in told["sides"]] == list(TITLES)
+    assert told["machine"] == found.heats[0].left.header.environment
+    assert told["median_ratio_b_over_a"] == pytest.approx(8**0.5)
+    assert told["unsteadiness"] == pytest.approx(0.1)
+    for heat, each in zip(found.heats, told["prompts"], strict=True):
+        for trace, side in zip((heat.left, heat.right), each["a_and_b"], strict=True):
+            assert side["times_ms"] == pytest.approx([took(trace), 1.1 * took(trace)])
+            assert side["target_calls"] == sum(step.calls["target"] for step in trace.steps)
+        assert each["prompt"]["prompt"] == heat.left.header.request["prompt"]
+
+
+def test_with_another_run_on_explore_what_was_found_stays_under_a_line_that_says_so():
+    shown = view.race(OPTIONS, CHOSEN, result(2, 4), TITLES, problem="old trouble")
+    fresh = view.race(OPTIONS, CHOSEN, problem="new trouble")
+    section = view.raced_before(fresh, shown)
+    assert [block["words"] for block in section["blocks"][:2]] == ["new trouble", view.BEFORE]
+    assert section["blocks"][2:] == shown["blocks"][1:]
+    assert view.raced_before(fresh, section) == section
+    assert view.has_result(section)
+    assert not view.has_result(fresh)
 
 
 def test_the_prompt_that_is_raced_stands_above_the_buttons():

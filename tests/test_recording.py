@@ -1,6 +1,7 @@
 """Laws of a run recorded at once: it is the run that a session makes, and a rule that is wrong on purpose says so."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from runs import REQUEST, made, timeless
@@ -34,6 +35,21 @@ def test_one_cast_records_the_same_run_again(bench):
 def test_scores_are_there_when_asked_for(bench):
     assert not any(isinstance(event, Scores) for event in recorded(bench).events())
     assert len(recorded(bench, scored=True).scores[0].p) == REQUEST.max_new_tokens
+
+
+def test_a_draft_of_another_vocabulary_has_no_odds_of_the_text(bench):
+    """Its ids are no ids of the text: one of them read in its table would be another token."""
+    changes = {"method": "cross_vocabulary", "draft": "stranger", "max_new_tokens": 8}
+    [scored] = recorded(bench, scored=True, **changes).scores
+    assert (scored.draft_model, set(scored.q), set(scored.overlap)) == (None, {None}, {None})
+    assert None not in scored.p
+
+
+def test_each_step_begins_after_the_one_before(bench):
+    steps = recorded(bench).steps
+    assert 0 <= steps[0].at_ms < steps[0].timing.total_ms
+    for before, step in pairwise(steps):
+        assert step.at_ms >= before.at_ms + before.timing.draft_ms + before.timing.verify_ms
 
 
 def test_a_broken_rule_is_recorded_by_its_name_as_lossy(bench):

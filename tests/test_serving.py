@@ -15,19 +15,10 @@ from gradio_client.exceptions import AppError
 
 from specviz.trace import Trace, parse_event, read_trace
 from specviz.ui import page, serving
+from specviz.ui.handlers import since
 from specviz.ui.offer import web_files
 
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    with pages.served(tmp_path_factory.mktemp("models")) as page:
-        yield page
-
-
-@pytest.fixture(scope="module")
-def client(served):
-    with httpx.Client(base_url=served.address) as client:
-        yield client
+served, client = pages.fixtures()
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/config", "/specviz/web/page.js", "/specviz/web/nothing.js"])
@@ -119,6 +110,14 @@ def test_a_trace_is_saved_by_its_unguessable_id(client, served):
     assert read_trace(answer.content) == trace
     assert gzip.decompress(answer.content).startswith(b'{"event":"header"')
     assert answer.headers["content-disposition"].endswith('-draft_model.jsonl.gz"')
+
+
+@pytest.mark.parametrize("first", [10**400, 2**63, -1, 1.0, True, "0", None])
+def test_a_stage_that_asks_for_steps_that_are_not_there_gets_nothing(served, first):
+    view = served.page.registry.keep(served.trace())
+    give = since(served.page.registry)
+    assert give({"run": view.id, "from": first}) is None
+    assert give({"run": view.id, "from": len(view.feed)})["steps"] == []
 
 
 @pytest.mark.parametrize(

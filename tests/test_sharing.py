@@ -11,7 +11,7 @@ import pytest
 import served
 import traces
 
-from specviz import session
+from specviz import session, shared
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.link import Link, decode, encode
@@ -102,7 +102,9 @@ def test_a_run_made_from_a_link_on_another_server_is_found_to_be_the_same(machin
     link = machine.link(view, step=1, ref="0")
     count = len(view.trace.tokens)
     complete = replace(REQUEST, params=METHODS["draft_model"].checked({}))
-    assert decode(link) == Link(complete, (1, "0"), count, hash_of(view.trace, count))
+    first, second = view.trace.steps[:2]
+    mark = (len(first.emitted), second.draft[0].id)
+    assert decode(link) == Link(complete, (1, "0"), count, hash_of(view.trace, count), mark)
     assert other.linked({"link": link})["state"] == "ready"
     fields = {name: value_of(value) for name, value in put(form, decode(link).request, other.offer).items()}
     skipped = {name: 0 for name, value in fields.items() if value == gr.skip() and name != "pace"}
@@ -110,6 +112,38 @@ def test_a_run_made_from_a_link_on_another_server_is_found_to_be_the_same(machin
     told = other.compared({"link": link, "run": made.id})
     assert (told["state"], told["at"]) == ("same", {"step": 1, "ref": "0"})
     assert "The same text as the shared run" in told["words"]
+    assert told["words"][-1].endswith(" What was selected there is selected here.")
+
+
+PLACES = [
+    {"selection": (99, "0"), "mark": None},
+    {"selection": (1, "9"), "mark": None},
+    {"mark": (0, 5)},
+    {"mark": (7, 5)},
+]
+
+
+@pytest.mark.parametrize("changes", PLACES)
+def test_a_place_that_the_same_text_did_not_come_from_here_is_said_and_not_selected(machine, changes):
+    view = machine.begun()
+    link = decode(machine.link(view, step=1, ref="0"))
+    told = machine.compared({"link": encode(replace(link, **changes)), "run": view.id})
+    assert told["state"] == "same"
+    assert "at" not in told
+    assert told["words"][-1].endswith(" What was selected there is not in this run.")
+
+
+def test_a_place_without_a_mark_is_selected_as_far_as_it_is_there(machine):
+    view = machine.begun()
+    link = replace(decode(machine.link(view, step=1, ref="last")), mark=None)
+    assert machine.compared({"link": encode(link), "run": view.id})["at"] == {"step": 1, "ref": "last"}
+
+
+def test_a_token_that_a_step_did_not_come_to_is_no_place(machine):
+    view = machine.begun()
+    step = next((step for step in view.trace.steps if all(token.node is not None for token in step.emitted)), None)
+    ended = traces.Builder().chain(4, 4, truncated=1).finish() if step is None else view.trace
+    assert shared.place_in(ended.steps, (0 if step is None else step.index, "last")) is None
 
 
 def test_another_text_is_said_and_drops_the_selection(machine):
@@ -147,6 +181,32 @@ def test_only_the_same_request_is_compared(machine, changes, state):
     link = machine.link(machine.begun())
     made = machine.begun(replace(REQUEST, **changes))
     assert machine.compared({"link": link, "run": made.id})["state"] == state
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"k": 3}, "K 3 instead of 4"),
+        ({"rule": "block_verification"}, "rule Block verification instead of Speculative sampling"),
+        (
+            {"temperature": 0.5, "top_p": 0.9, "top_k": 40},
+            "temperature 0.5 instead of 1, top-k 40 instead of 0, top-p 0.9",
+        ),
+        ({"prompt": "Once"}, "another prompt"),
+        ({"chat": True}, "chat template on instead of off"),
+        ({"draft": "tiny-other"}, "draft model tiny-other instead of tiny-draft"),
+        ({"method": "none", "rule": None, "draft": None}, "method No draft instead of Draft model"),
+        ({"params": {"k_policy": "heuristic"}}, "draft length heuristic instead of constant"),
+        ({"k": 3, "seed": 1, "max_new_tokens": 9, "top_k": 2}, " and more."),
+    ],
+)
+def test_what_is_other_is_named(changes, words):
+    trace = traces.chain()
+    told = shared.comparison(Link(REQUEST), replace(REQUEST, **changes), trace)
+    assert told["state"] == "other"
+    assert words in told["words"][0]
+    assert told["words"][0].startswith("The run below has other settings than the shared one: ")
+    assert told["words"][0].count(" instead of ") <= 3
 
 
 def test_what_does_not_count_under_a_method_makes_no_other_run(machine):
@@ -189,6 +249,33 @@ def test_of_a_run_whose_settings_were_changed_only_its_beginning_is_shared(machi
     assert f"first {first} tokens of this run" in machine.words(view)
     told = machine.compared({"link": machine.link(machine.begun()), "run": view.id})
     assert told["state"] == "unknown", "not a word about models or numbers"
+    assert "What is selected now lies behind them" in " ".join(
+        machine.offered({"run": view.id, "step": 5, "ref": "0"})["words"]
+    )
+    for place in ({"step": 1, "ref": "0"}, {"step": 999, "ref": "0"}, {}):
+        assert "selected now" not in " ".join(machine.offered({"run": view.id, **place})["words"])
+
+
+def test_whoever_follows_the_link_of_a_run_that_was_changed_is_told_how_far_it_leads(machine):
+    view = machine.begun(max_steps=2)
+    view.run.controls.set("k", 2)
+    list(increments(view, print))
+    first = sum(len(step.emitted) for step in view.trace.steps[:2])
+    told = machine.compared({"link": machine.link(view), "run": machine.begun().id})
+    assert told["state"] == "same"
+    assert told["words"] == [
+        "",
+        f"The first {first} tokens are the same",
+        "; after that the shared run went on with other settings: its file holds it.",
+    ]
+
+
+def test_a_run_that_goes_on_with_other_settings_is_not_waited_for(machine):
+    link, view = machine.link(machine.begun()), machine.begun(max_steps=1)
+    view.run.controls.set("k", 2)
+    list(increments(view, print, 1))
+    assert view.is_live
+    assert machine.compared({"link": link, "run": view.id})["state"] == "unknown"
 
 
 def test_a_link_made_while_the_run_goes_on_tells_of_the_text_so_far(machine):
@@ -265,6 +352,12 @@ def test_on_a_space_the_link_leads_to_the_page_of_the_space(machine, monkeypatch
         machine.offered({"run": view.id})
 
 
+def test_the_link_of_the_first_run_is_short(library, form):
+    machine = Machine(library, form)
+    view = machine.registry.keep(shipped_trace("first-visit"))
+    assert len(machine.link(view, step=len(view.trace.steps) - 2, ref="0")) < 450
+
+
 def test_the_addresses_of_the_files_are_those_of_the_run(machine):
     view = machine.begun()
     run = f"/specviz/{{}}/{view.id}"
@@ -318,6 +411,16 @@ def test_a_link_that_names_a_folder_of_this_machine_is_refused_by_name(library, 
             " · Draft model with tiny-target, tiny-draft · K 6 · temperature 0.25 · Lenience (lossy)",
         ),
         ({"rule": None}, " · Draft model with tiny-target, tiny-draft · K 4 · temperature 1"),
+        (
+            {"prompt": "The\n\u202efox\x00\u202e"},
+            " · Draft model with tiny-target, tiny-draft · K 4 · temperature 1"
+            " · its prompt holds characters that cannot be seen: ⟨202E⟩ ⟨0000⟩",
+        ),
+        (
+            {"prompt": "a\tb\x01\x02\x03\x04\x05"},
+            " · Draft model with tiny-target, tiny-draft · K 4 · temperature 1"
+            " · its prompt holds characters that cannot be seen: ⟨0001⟩ ⟨0002⟩ ⟨0003⟩ ⟨0004⟩ …",
+        ),
         ({"method": "none", "rule": None, "temperature": 0.0}, " · No draft with tiny-target · temperature 0"),
     ],
 )
@@ -350,7 +453,7 @@ def test_a_link_to_what_is_not_on_offer_is_refused_by_name_and_sets_nothing(mach
     "data", [None, 7, [], "text", {}, {"run": []}, {"run": {"a": 1}, "link": []}, {"link": "A" * 99}]
 )
 def test_whatever_is_asked_gets_an_answer(machine, data):
-    assert machine.offered(data) is None
+    assert machine.offered(data) == {"gone": True}
     assert machine.compared(data) is None
     assert machine.linked(data)["state"] == "refused"
 

@@ -99,6 +99,35 @@ def test_a_lossy_rule_is_told():
     assert library.entry(made)["facts"].endswith(" · lossy")
 
 
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"top_p": 0.9}, " · top-p 0.9"),
+        ({"top_k": 40}, " · top-k 40"),
+        ({"rule": "typical"}, " · Typical acceptance"),
+        ({"rule": "broken:<b>"}, " · broken:<b>"),
+        ({"params": {"k_policy": "constant", "least_confidence": 0.7}}, " · least confidence 0.7"),
+        ({"params": {"k_policy": "adaptive", "<b>": "\u202e"}}, " · k policy adaptive, <b> ⟨202E⟩"),
+        ({"params": dict.fromkeys("abcd", 1)}, " · a 1, b 1, c 1, …"),
+        ({"params": {"k_policy": "constant", "least_confidence": 0.4}}, ""),
+    ],
+)
+def test_whatever_is_not_as_usual_is_told(changed, told):
+    usual = "Draft model · fable-draft · K 4 · temperature 1"
+    made = traces.Builder().chain(changed=changed).finish()
+    assert library.entry(made, shelf.usual)["title"] == usual + told
+    if "params" not in changed:
+        later = traces.Builder().chain().chain(changed=changed).finish()
+        before = {"top_p": "top-p 1", "top_k": "top-k 0", "rule": "Speculative sampling"}[next(iter(changed))]
+        assert f" · {before} → {told.split()[-1]}"[-9:] in library.entry(later)["title"], "and what it was before"
+
+
+def test_two_runs_that_differ_in_their_seed_alone_have_different_words():
+    first, second = (library.entry(traces.Builder(seed=seed).chain().finish())["facts"] for seed in (0, 7))
+    assert first != second
+    assert second.endswith(" · seed 7")
+
+
 def prompted(text: object) -> Trace:
     """A trace whose request says that this was typed."""
     first, *rest = traces.chain().events()
@@ -250,6 +279,17 @@ def test_what_is_no_run_is_refused_in_words(registry, ask, sent, words):
     assert words in answer["refusal"]
     with pytest.raises(gr.Error, match="this run cannot be opened"):
         showing(registry, packed=sent)
+
+
+def test_however_much_is_brought_nobody_loses_a_run_and_few_of_them_are_kept(registry, ask):
+    other = registry.show(ended(traces.chain(), "paused"), "two")
+    known = registry.keep(traces.chain())
+    packed = letters(exports.json_lines(traces.chain()).encode())
+    brought = [ask("bring", {"packed": packed})["run"] for _ in range(registry_file.MOST_VIEWS + 2)]
+    assert registry.current("two") is other
+    assert registry.get(known.id) is known
+    last = brought[-registry_file.MOST_BROUGHT :]
+    assert [run for run in brought if registry.get(run)] == last
 
 
 # ---- what is opened -------------------------------------------------------------------------------

@@ -6,17 +6,21 @@ import pytest
 
 from specviz import shipped as listing
 from specviz.errors import SpecvizError
+from specviz.measures import count, metrics
 from specviz.models import Library
 from specviz.request import Request
 from specviz.shipped import FIRST_VISIT, shipped, shipped_file, shipped_trace
+from specviz.trace import Trace
+from specviz.ui import record as recording
 from specviz.ui.offer import make_offer
 from specviz.ui.record import main, recorded
 from specviz.views.feed import Feed
+from specviz.views.speed import NONE_BESIDE, speed_words
 
 MOST_BYTES = 50_000
 NEEDED = {
     "first-visit", "one-by-one", "greedy", "hot", "k-1", "k-8", "tiny-draft", "misaligned-draft", "sum",
-    "broken-residual", "prompt-lookup", "early-exit", "tree", "medusa", "eagle",
+    "program", "broken-residual", "right-rule", "prompt-lookup", "early-exit", "tree", "medusa", "eagle",
 }  # fmt: skip
 each = pytest.mark.parametrize("name", shipped())
 
@@ -70,11 +74,56 @@ def test_its_words_fit_a_list_and_its_steps_a_stage(name):
     assert json.loads(Feed.from_trace(shipped_trace(name), name).message(0, None))
 
 
-@pytest.mark.parametrize("name", ["first-visit", "broken-residual", "tree", "sum", "prompt-lookup"])
+@pytest.mark.parametrize("name", ["first-visit", "broken-residual", "program", "tree", "sum", "prompt-lookup"])
 def test_the_bundled_models_still_write_it(name):
     again, before = recorded([shipped()[name]], Library(), repeats=1)[name], shipped_trace(name)
     assert [token.id for token in again.tokens] == [token.id for token in before.tokens]
     assert again.scores[0].p == pytest.approx(before.scores[0].p, rel=1e-3, abs=1e-6)
+
+
+@each
+def test_it_was_measured_beside_the_same_run_without_a_draft(name):
+    recorded = shipped_trace(name)
+    baseline = recorded.footer.baseline
+    assert baseline["environment"] == recorded.header.environment
+    assert 0.9 * len(recorded.tokens) <= baseline["num_tokens"] <= 64
+    words = speed_words(count(recorded), None, recorded=True)["words"]
+    assert NONE_BESIDE not in words
+    assert ("measured where it was recorded" in words or "no clear difference" in words) == (name != "one-by-one")
+
+
+def test_runs_that_differ_in_the_draft_alone_share_one_run_without_it():
+    speeds = {name: shipped_trace(name).footer.baseline["tokens_per_s"] for name in shipped()}
+    assert len({speeds[name] for name in ("first-visit", "k-1", "k-8", "tiny-draft", "early-exit", "eagle")}) == 1
+    assert metrics(shipped_trace("one-by-one"))["tokens_per_s"] == pytest.approx(speeds["one-by-one"], rel=1e-3)
+    assert speeds["greedy"] != speeds["first-visit"] != speeds["hot"]
+
+
+def cut_to(num_steps):
+    header, models, *_ = events = list(shipped_trace("one-by-one").events())
+    return Trace([header, models, *shipped_trace("one-by-one").steps[:num_steps], events[-1]])
+
+
+def test_of_the_rounds_the_first_warms_up_and_the_middle_one_by_time_is_kept(monkeypatch):
+    taken = iter(map(cut_to, (5, 3, 40, 9)))
+    monkeypatch.setattr(recording, "record", lambda cast, rule, scored: next(taken))
+    monkeypatch.setattr(recording, "cast_for", lambda request, library: None)
+    made = recorded([shipped()["one-by-one"]], Library(), repeats=3)["one-by-one"]
+    assert len(made.steps) == 9
+    speeds = sorted(metrics(cut_to(length))["tokens_per_s"] for length in (3, 40, 9))
+    assert made.footer.baseline["tokens_per_s"] == pytest.approx(speeds[1], abs=1e-3)
+    assert made.footer.baseline["num_tokens"] == 40
+
+
+def test_a_run_is_made_in_turn_with_its_run_without_a_draft(monkeypatch):
+    made = []
+    monkeypatch.setattr(recording, "cast_for", lambda request, library: request)
+    monkeypatch.setattr(recording, "record", lambda request, rule, scored: made.append(request) or cut_to(4))
+    recorded([shipped()["sum"]], Library(), repeats=2)
+    assert [each.method for each in made] == ["draft_model", "none"] * 3
+    assert {(each.prompt, each.temperature, each.seed, each.max_new_tokens) for each in made} == {
+        ("Sum: 275 + 615\n\n", 0.0, 5, 64)
+    }
 
 
 def test_only_runs_of_the_list_are_recorded():

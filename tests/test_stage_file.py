@@ -13,7 +13,7 @@ from one_file import held, unpacked, unpacked_text
 from specviz import __version__
 from specviz.shipped import shipped, shipped_trace
 from specviz.trace import Trace, read_trace
-from specviz.views.feed import Feed
+from specviz.views.feed import SO_FAR, Feed
 from specviz.views.stage_file import stage_page
 
 TAG = re.compile(r"<script([^>]*)>(.*?)</script>", re.DOTALL)
@@ -132,8 +132,8 @@ def test_a_page_of_a_recording_without_an_end_says_what_it_is():
     count = f"{len(cut.tokens)} tokens in 2 steps"
     assert ends(cut) == [{"reason": "cut", "words": f"cut off: the recording ends before the run does · {count}"}]
     words = "what there was while the run was still going on"
-    assert ends(cut, going_on=True) == [{"reason": "cut", "words": f"{words} · {count}"}]
-    assert ends(whole) == ends(whole, going_on=True)
+    assert ends(cut, unended=SO_FAR) == [{"reason": "cut", "words": f"{words} · {count}"}]
+    assert ends(whole) == ends(whole, unended=SO_FAR)
     assert ends(whole)[0]["reason"] == "length"
     assert "<p>Cut off: the recording ends before the run does. A run of" in stage_page(cut, charts=False)
     assert "<p>A run of" in stage_page(whole, charts=False)

@@ -943,6 +943,54 @@ def test_the_registry_forgets_by_steps_but_never_the_newest_nor_one_that_streams
     assert (registry.current("one"), registry.current("two"), registry.current("three")) == (None, idle, newest)
 
 
+def test_what_is_on_nobodys_stage_is_forgotten_first_and_an_unfinished_run_last(page, library):
+    registry = Registry(most_views=3)
+    paused = registry.show(View("paused", Feed("paused"), traces.chain(), run=SimpleNamespace(state="paused")), "one")
+    shown, idle = registry.add_trace("two", traces.chain()), registry.keep(traces.chain())
+    kept = [registry.keep(traces.empty()) for _ in range(3)]
+    assert [registry.get(view.id) for view in (paused, shown, idle, *kept)] == [paused, shown, *[None] * 3, kept[-1]]
+    last = [registry.add_trace(name, traces.empty()) for name in ("three", "four")]
+    assert [registry.current(name) for name in ("one", "two", "three", "four")] == [paused, None, *last]
+    assert not registry.has_lost("two"), "it was over"
+
+
+def test_what_is_shown_again_is_the_newest():
+    registry = Registry(most_views=2)
+    first = registry.keep(traces.empty())
+    registry.keep(traces.empty())
+    registry.show(first, "one")
+    registry.keep(traces.empty())
+    assert registry.current("one") is first
+
+
+@pytest.mark.parametrize("press", ["step", "resume"])
+def test_where_a_paused_run_was_let_go_the_next_press_says_so_and_starts_nothing(library, press):
+    registry = Registry(most_views=1)
+    page = Handlers(registry, Workbench(library), FORM, served.tiny_offer())
+    pressed = {"step": lambda: page.step(SESSION, *values()), "resume": lambda: page.resume(SESSION)}[press]
+    list(page.step(SESSION, *values()))
+    registry.add_trace("two", traces.chain())
+    assert registry.current("one") is None
+    with pytest.raises(gr.Error, match="is gone"):
+        list(pressed())
+    assert registry.current("one") is None
+    assert messages(page.step(SESSION, *values()))[-1]["state"]["name"] == "paused", "it was said once"
+    assert not registry.has_lost("one")
+
+
+def test_whoever_begins_something_or_leaves_is_told_nothing_of_a_run_that_was_let_go(library):
+    registry = Registry(most_views=1)
+    page = Handlers(registry, Workbench(library), FORM, served.tiny_offer())
+    list(page.step(SESSION, *values()))
+    registry.add_trace("two", traces.chain())
+    list(page.run(SESSION, *values()))
+    assert not registry.has_lost("one")
+    list(page.step(SESSION, *values()))
+    registry.add_trace("two", traces.chain())
+    page.leave(SESSION)
+    assert not registry.has_lost("one")
+
+
 def test_a_run_streams_to_one_stage_at_a_time(page, registry):
     first = page.run(SESSION, *values(pace="reading"))
     until_first_step(first)

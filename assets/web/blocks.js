@@ -19,14 +19,21 @@
     return button('sv-open', text, () => root.dispatchEvent(new CustomEvent('sv-open', { detail: opens })));
   }
 
-  // a cell: a text, or {text, tone, sort, opens}, where the text may be a list of which every second one is set off
-  function cell(tag, value, root) {
-    const { text: words, tone, opens } = value !== null && typeof value === 'object' ? value : { text: value };
+  // a button in a cell, which does what a button of its section would do
+  function doer(text, { section, do: does, values }, act) {
+    const made = button('sv-button sv-doer', text, () => act(section, does, values));
+    made.dataset.act = does;
+    return made;
+  }
+
+  // a cell: a text, or {text, tone, sort, opens, does}, where the text may be a list of which every second one is set off
+  function cell(tag, value, { root, act }) {
+    const { text: words, tone, opens, does } = value !== null && typeof value === 'object' ? value : { text: value };
     if (Array.isArray(words)) return worded(tag, 'sv-long', words);
     const text = words === null ? '–' : String(words);
-    if (opens) {
+    if (opens || does) {
       const holder = element(tag);
-      holder.append(opener(text, opens, root));
+      holder.append(does ? doer(text, does, act) : opener(text, opens, root));
       return holder;
     }
     if (!tone) return element(tag, text.length > LONG ? 'sv-long' : '', text);
@@ -72,21 +79,24 @@
     return box;
   }
 
-  function table({ columns, rows, caption, marked, sortable }, { root, title: around }) {
-    const box = element('div', 'sv-block sv-table-scroll'), made = element('table'), head = element('tr');
+  // what the table is about stands over it and stays where it is when the table scrolls
+  function table({ columns, rows, caption, marked, sortable }, host) {
+    const around = element('div', 'sv-block sv-tabled'), box = element('div', 'sv-table-scroll'), made = element('table'), head = element('tr');
     head.append(...columns.map((title) => Object.assign(element('th', '', title), { scope: 'col' })));
     const lines = rows.map((cells, place) => {
       const line = element('tr', place === marked ? 'sv-marked' : '');
-      line.append(...cells.map((value, column) => cell(column ? 'td' : 'th', value, root)));
+      line.append(...cells.map((value, column) => cell(column ? 'td' : 'th', value, host)));
       return line;
     });
     const top = element('thead'), body = element('tbody');
     top.append(head);
     body.append(...lines);
     if (sortable) sortHead([...head.children], rows, lines, body);
-    made.append(...(caption ? [element('caption', '', caption)] : []), top, body);
+    made.append(top, body);
     box.append(made);
-    return scrolling(box, caption || around);
+    if (caption) made.setAttribute('aria-label', caption);
+    around.append(...(caption ? [element('p', 'sv-caption', caption)] : []), scrolling(box, caption || host.title));
+    return around;
   }
 
   function bar({ label, parts, values, tick }) {
@@ -216,6 +226,12 @@
     return made;
   }
 
+  function links({ entries }) {
+    const made = element('p', 'sv-block sv-links');
+    made.append(...entries.map(([words, href]) => Object.assign(element('a', '', words), { href, download: '' })));
+    return made;
+  }
+
   function details({ title, blocks }, host) {
     const made = element('details', 'sv-block sv-fold');
     const inner = blocks.map((block) => make(block, { ...host, title }));
@@ -227,7 +243,7 @@
 
   const MAKERS = {
     words: ({ words, small }) => worded('p', `sv-block sv-words${small ? ' sv-small' : ''}`, words),
-    verdict, progress, table, bars, chart, segments, download, details,
+    verdict, progress, table, bars, chart, segments, download, links, details,
     texts: (block, host) => window.specviz.tokenTexts(block, host),
   };
 

@@ -95,6 +95,7 @@
       pinned: null, hovered: null, spot: -1,          // spot: the step that was last moved to or pinned
     };
     let pulling = false, timer = 0, arrived = 0, autoPinned = false, opening = 0;
+    let wasLive = false, found = 0;                   // found: how many steps a run has that was over when it came
 
     hub.on = (name, listener) => {
       if (!listeners.has(name)) listeners.set(name, []);
@@ -112,6 +113,8 @@
       autoPinned = false;
       opening = 0;
       arrived = 0;
+      wasLive = false;
+      found = 0;
       hub.emit('reset');
     }
 
@@ -138,11 +141,13 @@
       for (const name of ['state', 'speed', 'numbers', 'end']) {
         if (message[name] !== undefined) hub[name] = message[name];
       }
+      wasLive = wasLive || Boolean(hub.state && hub.state.name !== 'finished');
       hub.total = message.total === undefined ? hub.total : message.total;
       const before = hub.steps.length;
       const whole = append(message.from, message.steps || []);
       const added = hub.steps.length - before;
       if (message.play && before === 0 && added) return replay();
+      if (before === 0 && added && !wasLive) found = hub.total;
       if (added) follow(added);
       hub.emit('info');
       if (heal && (!whole || lacks())) pull();
@@ -166,7 +171,11 @@
     function follow(added) {
       const now = performance.now(), gap = arrived ? now - arrived : FULL;
       arrived = now;
-      if (hub.following && !hub.playing) place(hub.steps.length, added === 1 ? gap : 0);
+      if (!hub.following || hub.playing) return;
+      place(hub.steps.length, added === 1 ? gap : 0);
+      if (found !== hub.total) return;
+      hub.spot = hub.selected().step;                         // the place that is explained is seen, not the end
+      hub.emit('select', { how: 'found' });
     }
 
     function place(cursor, rhythm) {

@@ -3,6 +3,7 @@
 'use strict';
 (() => {
   const NAME = 'specviz-library', STORES = ['entries', 'packed'];
+  const PATIENCE_MS = 3000;                           // some browsers never say whether they open it
 
   const result = (request) => new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
@@ -14,10 +15,15 @@
     transaction.onabort = () => reject(transaction.error);
   });
 
-  function opened() {
+  // resolves to the open database, or null where it is refused, damaged or does not open in time
+  async function opened() {
     const request = indexedDB.open(NAME, 1);
     request.onupgradeneeded = () => STORES.forEach((name) => request.result.createObjectStore(name));
-    return result(request);
+    const opening = result(request);
+    const base = await Promise.race([opening, new Promise((done) => { setTimeout(done, PATIENCE_MS, null); })]);
+    if (base && STORES.every((name) => base.objectStoreNames.contains(name))) return base;
+    opening.then((late) => late.close(), () => { /* refused after all */ });
+    return null;
   }
 
   // what was stored is anybody's: texts that are texts, numbers that are numbers
@@ -45,8 +51,13 @@
 
     async function stored() {
       if (!base) return [];
-      const [keys, values] = await within('readonly', (entries) => Promise.all([result(entries.getAllKeys()), result(entries.getAll())]));
-      return keys.map((key, place) => read(text(key), values[place]));
+      try {
+        const [keys, values] = await within('readonly', (entries) => Promise.all([result(entries.getAllKeys()), result(entries.getAll())]));
+        return keys.map((key, place) => read(text(key), values[place]));
+      } catch (error) {                                 // it cannot be read any more
+        base = null;
+        return [];
+      }
     }
 
     const keeper = {
@@ -72,13 +83,18 @@
 
       async packed(key) {
         if (held.has(key)) return held.get(key).packed;
-        const found = base && await within('readonly', (entries, files) => result(files.get(key)));
+        let found = null;
+        try { found = base && await within('readonly', (entries, files) => result(files.get(key))); } catch (error) { /* damaged */ }
         return typeof found === 'string' ? found : null;
       },
 
+      // resolves to whether it is gone
       async remove(key) {
-        if (held.delete(key) || !base) return;
-        await within('readwrite', (entries, files) => Promise.all([result(entries.delete(key)), result(files.delete(key))]));
+        if (held.delete(key) || !base) return true;
+        try {
+          await within('readwrite', (entries, files) => Promise.all([result(entries.delete(key)), result(files.delete(key))]));
+          return true;
+        } catch (error) { return false; }
       },
 
       // lets the oldest go until the rest fits; resolves to whether any had to

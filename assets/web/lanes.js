@@ -190,7 +190,7 @@
     hub.on('select', (detail) => {
       const place = hub.selected();
       const how = detail && detail.how, wasHere = root.contains(document.activeElement);
-      if (place && (how === 'key' || how === 'pointer')) {
+      if (place && (how === 'key' || how === 'pointer' || how === 'found')) {
         toNewest = stays = false;
         reveal(place.step);
         draw();

@@ -3,8 +3,9 @@
 'use strict';
 (() => {
   const { element, sentence } = window.specviz;
+  const NOT_IN_FILE = 'This needs specviz itself, with a model: a file can only replay.';
   const WHOLE = ['guess', 'choose', 'see'];            // tasks beside a run that is not replayed
-  const SETTLED = 120;                                // milliseconds until a text that has just arrived rests at its end
+  const OPEN = 'specviz-lesson';
 
   const button = (words, press, className = '') => window.specviz.button(`sv-button ${className}`, words, press);
   const paragraph = (words, className = '') => {
@@ -13,8 +14,20 @@
     return made;
   };
 
-  // what this browser remembers of a lesson: whether it was gone through to its end
-  window.specviz.lessonDone = (name) => window.specviz.kept(`lesson ${name}`, [false, true]);
+  const isKept = (name) => window.specviz.kept(name, [false, true]);
+  const taskName = (name, place) => `task ${name} ${place}`;
+
+  // What this browser remembers of a lesson: whether all its tasks were done, else how many, in words.
+  window.specviz.lessonState = ({ name, tasks: { places, words } }) => {
+    const done = places.filter((place) => isKept(taskName(name, place))).length, wasThere = isKept(`lesson ${name}`);
+    const isDone = places.length ? done === places.length : wasThere;
+    return { isDone, words: isDone ? '✓ done' : (done || wasThere) && words[done] || '' };
+  };
+
+  // The lesson that is open in this tab: the same page, loaded anew, opens it again.
+  const tab = (work) => { try { return work(sessionStorage); } catch (error) { return null; } };
+  const setOpen = (name) => tab((memory) => (name ? memory.setItem(OPEN, name) : memory.removeItem(OPEN)));
+  window.specviz.lessonOpen = () => tab((memory) => memory.getItem(OPEN)) || '';
 
   // a run that is on the stage already, shown once more
   window.specviz.shownAgain = (hub, how) => {
@@ -24,9 +37,9 @@
     hub.toggle();
   };
 
-  // host: an empty element. stage: {hub(), show(run, how, then), compare(runs), game(), live(lesson), go(name), plan(),
+  // host: an empty element. stage: {hub(), show(run, how, then), compare(runs), game(section), live(lesson), go(name), plan(),
   // leave()}. how: 'play' replays a run, 'come' only when it comes onto the stage, 'whole' shows it at its end. live is
-  // absent where no model can run. Gives {open(lesson), refuse(reason), close()}.
+  // absent where no model can run. Gives {open(lesson, isBack), refuse(reason), close()}; isBack: the page was loaded anew.
   window.specviz.mountLesson = (host, stage) => {
     const root = element('aside', 'sv-report sv-lesson');
     const head = element('header', 'sv-lesson-head'), place = element('p', 'sv-lesson-place');
@@ -37,8 +50,9 @@
     const close = button('×', () => stage.leave(), 'sv-icon sv-lesson-close');
     const live = element('p', 'sv-hidden'), track = element('div', 'sv-lesson-track'), bar = element('span');
     const back = button('Back', () => turn(-1)), next = button('Next', () => turn(1), 'sv-primary');
-    const number = element('span', 'sv-lesson-number');
-    let lesson = null, at = 0, tasks = null;
+    const number = element('span', 'sv-lesson-number'), down = button('↓ Your task', () => box?.scrollIntoView({ block: 'nearest' }), 'sv-lesson-down');
+    const play = button('', () => stage.game(lesson.game.section), 'sv-lesson-play');
+    let lesson = null, at = 0, tasks = null, box = null, sight = null;
 
     root.setAttribute('aria-label', 'Lesson');
     live.setAttribute('aria-live', 'polite');
@@ -47,7 +61,7 @@
     track.append(bar);
     state.setAttribute('aria-hidden', 'true');
     head.append(place, state, fold, close, title);
-    foot.append(track, back, number, next);
+    foot.append(track, play, back, number, down, next);
     root.append(head, body, foot, live);
     root.hidden = true;
     host.replaceChildren(root);
@@ -94,7 +108,9 @@
       if (compare) stage.compare(compare.runs);
       if (!show) return;
       stage.show(show, howShown(again), () => {
-        if (show.pin) setTimeout(() => { if (isStill()) pin(show.pin, again); }, SETTLED);
+        if (!show.pin) return;                         // the text rests once it was drawn
+        const settled = () => setTimeout(() => { if (isStill()) pin(show.pin, again); }, window.specviz.SETTLED);
+        requestAnimationFrame(() => requestAnimationFrame(settled));
       });
     }
 
@@ -103,6 +119,12 @@
       const before = document.querySelector('.sv-stage[data-sheet]');
       watched()?.aside(() => stage.hub().pin(step, ref, 'key'));
       if (!withSheet && !before) document.querySelectorAll('.sv-stage[data-sheet]').forEach((each) => each.removeAttribute('data-sheet'));
+    }
+
+    // Where a screen speaks of odds, or asks to turn from them to how a draft was made, the inspector shows them.
+    function turnToOdds() {
+      const { show, task } = screen();
+      if ((show && show.pin) || (task && ['throw', 'made'].includes(task.kind))) document.querySelector('#stage [data-part=of-token]')?.click();
     }
 
     // On a phone the inspector is a sheet that must be opened.
@@ -120,7 +142,8 @@
       if (!show && !compare) return [];
       const line = element('div', 'sv-lesson-shown'), runs = compare ? compare.runs : [show];
       const told = element('p');
-      sentence(told, [compare ? 'Side by side: ' : 'On the stage: ', runs.map((run) => run.title).join(' and '), compare ? '' : `. ${show.about}`]);
+      sentence(told, [compare ? 'Side by side: ' : 'On the stage: ', runs.map((run) => run.title).join(' and ')]);
+      told.title = show ? show.about : '';
       line.append(told, button(compare ? 'Open them again' : 'Show it again', () => stageIt(true)));
       return [line];
     }
@@ -134,28 +157,39 @@
 
     function taskBox() {
       const { task } = screen(), mine = at;
-      if (!task) return [];
-      return [window.specviz.lessonTask(task, {
-        name: `task ${lesson.name} ${at}`, stage, watched, button,
+      box = task && window.specviz.lessonTask(task, {
+        name: taskName(lesson.name, at), stage, watched, button,
         isOn: () => mine === at,
         brief: (words) => { state.textContent = words; },
         say: (words) => { live.textContent = words; },
-      })];
+      });
+      return box ? [box] : [];
+    }
+
+    // Until the task has been in sight, a button beside Next leads there.
+    function pointDown() {
+      const point = (isDown) => { [down.hidden, number.hidden] = [!isDown, isDown]; };
+      sight?.disconnect();
+      point(false);
+      if (!box || box.hasAttribute('data-done')) return;
+      sight = new IntersectionObserver(([{ isIntersecting }], observer) => {
+        point(!isIntersecting);
+        if (isIntersecting) observer.disconnect();
+      }, { root: body, threshold: .9 });
+      sight.observe(box.querySelector('.sv-lesson-row:last-child, .sv-lesson-options > .sv-button:last-child') || box.querySelector('p'));
     }
 
     function tryLive() {
       if (at !== last() || !lesson.live) return [];
-      const box = element('section', 'sv-lesson-live'), said = element('p');
-      box.append(element('h4', '', 'Try it live'), element('p', '', lesson.live), said);
-      if (!stage.live || lesson.not_live) {
-        said.textContent = stage.live ? lesson.not_live : 'This needs specviz itself, with a model: a file can only replay.';
-        return [box];
-      }
-      box.insertBefore(button('Fill in this setup', () => {
+      const part = element('section', 'sv-lesson-live'), said = element('p', '', stage.live ? lesson.not_live : NOT_IN_FILE);
+      part.append(element('h4', '', 'Try it live'), said);
+      if (stage.live) part.insertBefore(element('p', '', lesson.live), said);
+      if (!stage.live || lesson.not_live) return [part];
+      part.insertBefore(button('Fill in this setup', () => {
         stage.live(lesson);
         said.textContent = live.textContent = 'The setup is filled in. Press Run when you are ready.';
       }), said);
-      return [box];
+      return [part];
     }
 
     function draw() {
@@ -167,6 +201,8 @@
       back.disabled = at === 0;
       next.textContent = at < last() ? 'Next' : lesson.next ? 'Next lesson' : 'To the plan';
       next.title = at === last() && lesson.next ? lesson.next.title : '';
+      play.hidden = at < last() || !lesson.game;
+      play.textContent = lesson.game ? lesson.game.words : '';
       live.textContent = state.textContent = '';
       watched()?.end();
       body.replaceChildren(
@@ -174,20 +210,23 @@
         ...lookLine(), ...now.words.map((each) => paragraph(each)), ...(now.law ? [law(now.law)] : []),
         ...shownLine(), ...taskBox(), ...tryLive());
       body.scrollTop = 0;
+      pointDown();
       window.specviz.keep(`at ${lesson.name}`, at);
       if (at === last()) {
         window.specviz.keep(`lesson ${lesson.name}`, true);
         document.dispatchEvent(new Event('sv-lesson-done'));
       }
+      turnToOdds();
       stageIt(Boolean(now.task && now.task.kind === 'play'));
     }
 
     return {
-      open(props) {
+      open(props, isBack) {
         lesson = props;
         const places = lesson.screens.map((_, each) => each);
         at = window.specviz.kept(`at ${lesson.name}`, places);
-        if (at === last() && window.specviz.lessonDone(lesson.name)) at = 0;      // gone through: it begins anew
+        if (at === last() && !isBack) at = 0;                                     // gone through: it begins anew
+        setOpen(lesson.name);
         root.hidden = false;
         setFolded(false);
         draw();
@@ -197,6 +236,7 @@
         lesson = null;
         watched()?.end();
         [place.textContent, title.textContent] = ['Lesson', 'This lesson cannot be shown'];
+        play.hidden = down.hidden = true;
         number.textContent = live.textContent = state.textContent = next.title = '';
         bar.style.width = '0';
         body.replaceChildren(paragraph([reason]));
@@ -207,6 +247,7 @@
       },
       close() {
         root.hidden = true;
+        setOpen('');
         watched()?.end();
       },
     };

@@ -11,11 +11,10 @@
     window.dispatchEvent(new Event('resize'));
   }
 
-  // one stage for all runs; its charts are not in this file
+  // one stage for all runs
   function makeStage(holder) {
     const stage = specviz.stageMarkup();
-    stage.querySelector('.sv-charts').remove();
-    specviz.views.charts = () => {};
+    specviz.inFile.withoutCharts(stage);
     holder.append(stage);
     return specviz.mountStage(holder, { source: specviz.embeddedSource(null) });
   }
@@ -47,7 +46,7 @@
       turnTo('compare');
       const block = JSON.parse(await specviz.unpack(specviz.inFile.text(`sv-duel-${runs.map(({ run }) => run).join('-')}`)));
       shown?.release?.();
-      const report = holder.querySelector('.sv-report'), host = { root: report, title: block.title || '', act: () => {}, halt: () => {} };
+      const report = holder.querySelector('.sv-report'), host = { root: report, title: '', act: () => {}, halt: () => {} };
       shown = specviz.blocks.make(block, host);
       holder.querySelector('.sv-blocks').replaceChildren(shown);
     };
@@ -57,7 +56,8 @@
     location.hash = 'plan';
   }
 
-  function follow(panel, lessons) {
+  // isBack: the page was loaded anew
+  function follow(panel, lessons, isBack = false) {
     const [, name] = /^#lesson=([a-z0-9-]{1,160})$/.exec(location.hash) || [];
     root.toggleAttribute('data-sv-lesson', Boolean(name));
     window.scrollTo(0, 0);
@@ -66,7 +66,7 @@
       return turnTo('learn');
     }
     turnTo('explore');
-    if (Object.hasOwn(lessons, name)) panel.open(lessons[name]);
+    if (Object.hasOwn(lessons, name)) panel.open(lessons[name], isBack && specviz.lessonOpen() === name);
     else panel.refuse('There is no such lesson in this file.');
   }
 
@@ -81,9 +81,9 @@
         hub: () => hub,
         show: stageOf(hub),
         compare: comparing(place('compare')),
-        game() {
+        game(section) {
           turnTo('learn');
-          document.querySelector('[data-section="predict"]').scrollIntoView({ block: 'start' });
+          document.querySelector(`[data-section="${section}"]`).scrollIntoView({ block: 'start' });
         },
         go(name) {
           if (location.hash === `#lesson=${name}`) follow(panel, lessons);
@@ -93,7 +93,7 @@
         leave,
       });
       window.addEventListener('hashchange', () => follow(panel, lessons));
-      follow(panel, lessons);
+      follow(panel, lessons, true);
     });
   };
 })();

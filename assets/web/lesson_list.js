@@ -1,7 +1,8 @@
 // lesson_list.js: the plan as a list: lessons, games and breaks by the clock, with what this browser has done already.
 'use strict';
-window.specviz.blockKinds.lessons = ({ entries, file }) => {
-  const { element, sentence, lessonDone } = window.specviz;
+window.specviz.blockKinds.lessons = ({ entries, ways, file }) => {
+  const { element, sentence, lessonState } = window.specviz;
+  const WAY = 'plan way';
   const done = new Map();
 
   function teacher(paragraphs) {
@@ -20,7 +21,7 @@ window.specviz.blockKinds.lessons = ({ entries, file }) => {
     const wrong = element('p', 'sv-plan-wrong');
     sentence(wrong, ['Breaks: ', entry.misconception]);
     start.setAttribute('aria-label', `Start lesson ${entry.number}: ${entry.title}`);
-    done.set(entry.name, { mark, start });
+    done.set(entry, { mark, start });
     head.append(mark);
     return [head, element('p', 'sv-plan-question', entry.question), wrong, start, teacher(entry.teacher)];
   }
@@ -36,26 +37,51 @@ window.specviz.blockKinds.lessons = ({ entries, file }) => {
 
   const rows = entries.map((entry) => {
     const made = element('li', `sv-plan-entry${entry.name ? '' : ' sv-plan-pause'}`), time = element('p', 'sv-plan-time');
-    time.append(element('span', '', entry.clock), element('span', '', entry.minutes));
+    const clock = element('span');
+    time.append(clock, element('span', '', entry.minutes));
     made.append(time, ...(entry.name ? lesson(entry) : pause(entry)));
-    return made;
+    return { made, clock, clocks: entry.clocks };
   });
 
+  const choices = ways.map((words, way) => window.specviz.button('sv-button sv-mode', words, () => {
+    window.specviz.keep(WAY, way);
+    show(way);
+  }));
+
+  // one way through the plan: what it leaves out is not there, and the clock goes by it
+  function show(way) {
+    choices.forEach((each, place) => each.setAttribute('aria-pressed', String(place === way)));
+    for (const { made, clock, clocks } of rows) {
+      made.hidden = clocks[way] === null;
+      clock.textContent = clocks[way] || '';
+    }
+  }
+
   function tick() {
-    done.forEach(({ mark, start }, name) => {
-      mark.textContent = lessonDone(name) ? ' ✓ done' : '';
-      start.textContent = lessonDone(name) ? 'Again' : 'Start';
+    done.forEach(({ mark, start }, entry) => {
+      const { isDone, words } = lessonState(entry);
+      mark.textContent = words && ` ${words}`;
+      mark.toggleAttribute('data-open', !isDone);
+      start.textContent = isDone ? 'Again' : 'Start';
     });
   }
 
   const node = element('div', 'sv-block sv-plan'), list = element('ol', 'sv-plan-list');
-  list.append(...rows);
+  list.append(...rows.map(({ made }) => made));
+  if (choices.length) {
+    const bar = element('div', 'sv-plan-ways');
+    bar.setAttribute('role', 'group');
+    bar.setAttribute('aria-label', 'How much of the plan');
+    bar.append(...choices);
+    node.append(bar);
+  }
   if (file) {
     const line = element('p', 'sv-plan-file');
     line.append(Object.assign(element('a', 'sv-button', file.words), { href: file.href, download: file.name }), element('span', '', file.note));
     node.append(line);
   }
   node.append(list);
+  show(window.specviz.kept(WAY, [0, ...ways.keys()]));
   tick();
   document.addEventListener('sv-lesson-done', tick);
   node.release = () => document.removeEventListener('sv-lesson-done', tick);

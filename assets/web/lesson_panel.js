@@ -3,8 +3,7 @@
 'use strict';
 window.specviz.panels.lesson = (element, { page, server, trigger }) => {
   const { documentElement: root } = document;
-  const POLL = 120, PATIENCE = 80;                     // milliseconds, and how often a page is looked at that is being built
-  let heard = null, pending = null;
+  let heard = null, pending = null, isBack = false, stays = false;    // loaded anew: with this lesson, on this page
 
   function hub() {
     const found = page.hub();
@@ -20,14 +19,7 @@ window.specviz.panels.lesson = (element, { page, server, trigger }) => {
     return found;
   }
 
-  function goTo(name) { if (root.dataset.svPage !== name) page.go(name); }
-
-  // once a page of sections has this one and is idle
-  function once(name, section, then, tries = PATIENCE) {
-    const report = document.querySelector(`#${name} .sv-report`), found = report?.querySelector(`[data-section="${section}"]`);
-    if (found && !report.hasAttribute('data-busy')) then(found);
-    else if (tries) setTimeout(once, POLL, name, section, then, tries - 1);
-  }
+  function goTo(name) { if (root.dataset.svPage !== name && !stays) page.go(name); }
 
   function close() {
     panel.close();
@@ -40,7 +32,8 @@ window.specviz.panels.lesson = (element, { page, server, trigger }) => {
     const answer = await server.lesson({ name: name.slice(0, 200) });
     root.setAttribute('data-sv-lesson', '');
     if (!answer || answer.refusal) panel.refuse(answer ? answer.refusal : 'The server did not answer.');
-    else panel.open(answer);
+    else panel.open(answer, isBack);
+    isBack = stays = false;
     window.dispatchEvent(new Event('resize'));
   }
 
@@ -57,16 +50,10 @@ window.specviz.panels.lesson = (element, { page, server, trigger }) => {
       trigger('show', { run, play: how !== 'whole' });
     },
     compare([left, right]) {
-      goTo('compare');
-      once('compare', 'two-runs', (section) => {
-        page.act('compare', 'two-runs', 'show', { left: left.id, right: right.id });
-        section.scrollIntoView({ block: 'start' });
-      });
+      if (stays && root.dataset.svPage !== 'compare') return;
+      page.actIn('compare', 'two-runs', 'show', { left: left.id, right: right.id });
     },
-    game() {
-      goTo('learn');
-      once('learn', 'predict', (section) => section.scrollIntoView({ block: 'start' }));
-    },
+    game: (section) => page.actIn('learn', section),
     live({ name }) {
       goTo('explore');
       trigger('setup', { name });
@@ -78,5 +65,11 @@ window.specviz.panels.lesson = (element, { page, server, trigger }) => {
     plan() { close(); page.go('learn'); },
     leave: close,
   });
+  // a page that is loaded anew has the lesson that was open in this tab, also where a lesson has led to another page
+  const named = location.hash.startsWith('#lesson='), before = window.specviz.lessonOpen();
+  isBack = location.hash === `#lesson=${before}`;
   page.route('lesson', open);
+  if (!before || named || location.hash.startsWith('#run=')) return;
+  isBack = stays = true;
+  open(before);
 };

@@ -31,33 +31,65 @@
       if (!isOn()) return;
       window.specviz.keep(name, true);
       set(true);
+      praise.scrollIntoView({ block: 'nearest' });
       say(`Done. ${task.praise}`);
+      document.dispatchEvent(new Event('sv-lesson-done'));
     }
 
-    function answered(option, pressed, options, said) {
+    // Of a guess: what is right, where something is, and what the person has said.
+    function compare(options, own) {
+      options.querySelectorAll('.sv-lesson-own').forEach((each) => each.remove());
+      options.querySelectorAll('.sv-lesson-option').forEach((made, place) => {
+        made.classList.toggle('sv-right', task.options[place].right);
+        if (place === own) made.append(element('span', 'sv-lesson-own', 'your guess'));
+      });
+    }
+
+    function answered(place, pressed, options, said) {
+      const option = task.options[place];
       options.querySelectorAll('[aria-pressed]').forEach((each) => each.setAttribute('aria-pressed', String(each === pressed)));
       if (task.kind === 'guess') {
         said.textContent = task.reveal;
-        return finished();
+        window.specviz.keep(`${name} guess`, place);
+        compare(options, place);
+        finished();
+      } else {
+        pressed.classList.add(option.right ? 'sv-right' : 'sv-wrong');
+        said.textContent = `${option.right ? 'Yes.' : 'Not this one.'} ${option.why}`;
+        say(said.textContent);
+        if (option.right) finished();
       }
-      pressed.classList.add(option.right ? 'sv-right' : 'sv-wrong');
-      said.textContent = `${option.right ? 'Yes.' : 'Not this one.'} ${option.why}`;
-      say(said.textContent);
-      if (option.right) finished();
+      said.scrollIntoView({ block: 'nearest' });
+    }
+
+    // before a room: how many hands were raised for an answer, counted by whoever stands there; kept nowhere
+    function hands(words) {
+      let count = 0;
+      const made = button('0', () => {
+        count += 1;
+        made.textContent = String(count);
+      }, 'sv-lesson-hands');
+      made.setAttribute('aria-label', `count a hand for: ${words}`);
+      made.title = 'Count a hand';
+      return made;
     }
 
     // isDone: what was found out before stands there again
     function answers(isDone) {
       const options = element('div', 'sv-lesson-options'), said = element('p', 'sv-lesson-why');
-      for (const option of task.options) {
-        const made = button(option.words, () => answered(option, made, options, said), 'sv-lesson-option');
+      task.options.forEach((option, place) => {
+        const row = element('div', 'sv-lesson-row'), made = button(option.words, () => answered(place, made, options, said), 'sv-lesson-option');
         made.setAttribute('aria-pressed', 'false');
-        options.append(made);
-        if (!isDone || !option.right || said.textContent) continue;
+        row.append(made, ...(task.kind === 'guess' ? [hands(option.words)] : []));
+        options.append(row);
+        if (!isDone || task.kind === 'guess' || !option.right || said.textContent) return;
         made.classList.add('sv-right');
         said.textContent = option.why;
+      });
+      if (isDone && task.kind === 'guess') {
+        said.textContent = task.reveal;
+        compare(options, window.specviz.kept(`${name} guess`, [-1, ...task.options.keys()]));
       }
-      if (isDone && task.kind === 'guess') said.textContent = task.reveal;
       return [options, said];
     }
 
@@ -73,7 +105,7 @@
     function parts(isDone) {
       if (task.options.length) return answers(isDone);
       if (task.kind === 'see') return runs();
-      return task.kind === 'predict' ? [button('Open the game', () => stage.game())] : [];
+      return task.kind === 'predict' ? [button('Open the game', () => stage.game('predict'))] : [];
     }
 
     function begin(isNew) {

@@ -45,7 +45,9 @@
       files.replaceChildren(...offer.files.map(file));
     }
 
-    const GONE = { link: null, words: ['This run is no longer kept by the server: run it again.'], files: [] };
+    const without = (words) => ({ link: null, words: [words], files: [] });
+    const GONE = without('This run is no longer kept by the server: run it again.');
+    const SILENT = without('The server does not answer: is it still running? Open this again when it does.');
     let asked = 0, seen = null;
     async function look() {
       const run = host.page.run();
@@ -53,7 +55,7 @@
       const mine = asked += 1, place = seen = host.page.hub().pinned;
       let offer = null;
       try { offer = await host.server.offered({ run, step: place?.step ?? null, ref: place?.ref ?? null }); } catch (error) { offer = null; }
-      if (mine === asked) show(offer || GONE);
+      if (mine === asked) show(offer?.gone ? GONE : offer || SILENT);
     }
     new MutationObserver(look).observe(root, { attributeFilter: ['data-sv-share'] });
     host.page.onRun(look);

@@ -5,12 +5,13 @@
   const { element, button } = window.specviz;
   const DELETED = 'specviz-deleted', MOST_DELETED = 60;      // runs that a reload must not bring back
   const PATIENCE = 5, PAUSE_MS = 1000;                       // a run that has left the stage takes a moment to end
-  const WAIT_MS = 100, MOST_WAITS = 60;                      // for the page Compare
   const WORDS = {
     none: 'No runs yet. A run joins when it is over.',
     passing: 'This browser does not let the page keep anything (a private window?): your runs stay here until the page is closed.',
     full: 'This browser has no more room for runs: this one stays here until the page is closed. Delete others, or save its file under Share.',
     gone: 'This run was deleted in another window.',
+    stuck: 'This browser does not let the page delete this run.',
+    damaged: 'This run cannot be read any more in this browser: delete it.',
     silent: 'The server gives no answer: is it still running?',
     reading: 'Reading the file…',
     tick: 'Tick two runs to compare them.', one: 'Tick one more run to compare it.', two: 'Two runs are ticked.',
@@ -52,6 +53,11 @@
     foot.append(hint, compare);
     root.classList.add('sv-shelf');
     root.append(element('p', 'sv-shelf-note', 'A saved run (.jsonl or .jsonl.gz), also one that you drop on this page.'), said, own.node, recorded.node, foot);
+
+    // null where the server does not answer
+    async function ask(name, data) {
+      try { return await server[name](data); } catch (error) { return null; }
+    }
 
     const channel = 'BroadcastChannel' in window ? new BroadcastChannel('specviz-library') : null;
     const changed = async () => {
@@ -102,7 +108,7 @@
         named(button('sv-shelf-press', 'Open', () => open(entry)), entry.title),
         named(button('sv-shelf-press', 'Delete', () => remove(entry)), entry.title),
       ])));
-      own.note.textContent = [runs && !runs.isLasting && WORDS.passing, !entries.length && WORDS.none].filter(Boolean).join(' ');
+      own.note.textContent = [runs && !runs.isLasting && WORDS.passing, runs && !entries.length && WORDS.none].filter(Boolean).join(' ');
       recorded.list.replaceChildren(...(shipped || []).map((entry) => line(`shipped:${entry.name}`, entry, [
         named(button('sv-shelf-press', 'Open', () => openShipped(entry.name)), entry.title),
       ])));
@@ -145,7 +151,7 @@
       asked.add(run);
       for (let left = patience; left > 0; left -= 1) {
         if (left < patience) await later(PAUSE_MS);
-        const kept = await server.kept({ run, has: entries.map(({ key }) => key) });
+        const kept = await ask('kept', { run, has: entries.map(({ key }) => key) });
         if (kept) return keep(run, kept);
       }
       asked.delete(run);
@@ -171,7 +177,7 @@
     async function open(entry) {
       if (entry.key === onStage()) return showStage();
       const packed = await runs.packed(entry.key);
-      if (!packed) return missing();
+      if (!packed) return missing(entry.key);
       trigger('show', { packed });
       showStage();
     }
@@ -181,16 +187,16 @@
       showStage();
     }
 
-    function missing() {
-      say(WORDS.gone);
-      renew();
+    async function missing(key) {
+      await renew();
+      say(entries.some((entry) => entry.key === key) ? WORDS.damaged : WORDS.gone);
     }
 
     async function remove(entry) {
       const packed = await runs.packed(entry.key);
       const copies = [...ids].filter(([, key]) => key === entry.key).map(([run]) => run);
       markDeleted([...copies, entry.run].filter(Boolean));
-      await runs.remove(entry.key);
+      if (!await runs.remove(entry.key)) return say(WORDS.stuck);
       const undo = button('sv-shelf-press', 'Undo', async () => {
         await runs.put(entry, packed);
         say(`${entry.title} is back.`);
@@ -205,10 +211,10 @@
     async function idOf(id) {
       if (id.startsWith('shipped:')) return id;
       const known = [...ids].filter(([, key]) => key === id).map(([run]) => run);
-      for (const run of known) if (await server.known({ run })) return run;
+      for (const run of known) if (await ask('known', { run })) return run;
       const packed = await runs.packed(id);
-      if (!packed) return missing();
-      const answer = await server.bring({ packed }) || { refusal: WORDS.silent };
+      if (!packed) return missing(id);
+      const answer = await ask('bring', { packed }) || { refusal: WORDS.silent };
       if (!answer.run) return say(answer.refusal);
       ids.set(answer.run, id);
       asked.add(answer.run);
@@ -217,22 +223,7 @@
 
     async function compareTwo() {
       const [left, right] = [await idOf(ticked[0]), await idOf(ticked[1])];
-      if (!left || !right) return;
-      page.go('compare');
-      const section = await whenIdle();
-      page.act('compare', 'two-runs', 'show', { left, right });
-      section?.scrollIntoView();
-    }
-
-    // the page has been opened and does nothing else now
-    async function whenIdle() {
-      const report = document.querySelector('#compare .sv-report');
-      for (let left = MOST_WAITS; left > 0; left -= 1) {
-        await later(WAIT_MS);
-        const section = report.querySelector('[data-section="two-runs"]');
-        if (section && !report.hasAttribute('data-busy')) return section;
-      }
-      return null;
+      if (left && right) page.actIn('compare', 'two-runs', 'show', { left, right });
     }
 
     // ---- a file that is dropped on the page is opened as one that is chosen ------------------------------------------
@@ -275,7 +266,7 @@
     async function list() {
       if (isOpen()) document.documentElement.removeAttribute('data-sv-news');
       if (shipped || !isOpen()) return;
-      const answer = await server.listed({});
+      const answer = await ask('listed', {});
       if (!answer) return say(WORDS.silent);
       shipped = answer;
       draw();

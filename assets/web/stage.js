@@ -3,6 +3,7 @@
 (() => {
   const { specviz } = window;
   const SPOKEN = 2000;                                // milliseconds between two messages of the live region
+  specviz.SETTLED = 120;                              // milliseconds until a text that has just arrived rests at its end
   const ORDER = ['numbers', 'legend', 'text', 'lanes', 'inspector', 'player', 'charts'];
   const FIELDS = 'input, select, textarea, [contenteditable]';
 

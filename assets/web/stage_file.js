@@ -3,20 +3,13 @@
 'use strict';
 (() => {
   const { specviz } = window;
-  const SETTLED = 120;                                // milliseconds until the text has come to rest at its end
-
-  // a stage without the charts, where the file came without them
-  function withoutCharts(stage) {
-    stage.querySelector('.sv-charts').remove();
-    specviz.views.charts = () => {};
-  }
 
   function whenThere(hub, step, then) {
     let isDone = false;
     const look = () => {
       if (isDone || hub.steps.length <= step || hub.steps.length < hub.total) return;
       isDone = true;
-      setTimeout(then, SETTLED);
+      setTimeout(then, specviz.SETTLED);
     };
     hub.on('info', look);
     look();
@@ -33,7 +26,7 @@
   }
 
   specviz.mountStageFile = () => {
-    const { text, open, present } = specviz.inFile, holder = document.getElementById('sv-file');
+    const { text, open, present, withoutCharts } = specviz.inFile, holder = document.getElementById('sv-file');
     const { starts, selection, file } = JSON.parse(text('sv-about')), parts = text('sv-run').split('\n');
     const part = async (place) => JSON.parse(await specviz.unpack(parts[place]));
     const pull = async ({ from }) => (starts.includes(from) ? part(starts.indexOf(from)) : null);

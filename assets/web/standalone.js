@@ -41,6 +41,12 @@
     });
   }
 
+  // a stage in a file that holds no charts
+  function withoutCharts(stage) {
+    stage.querySelector('.sv-charts').remove();
+    window.specviz.views.charts = () => {};
+  }
+
   // Before anything is shown: the palette, where plotly lies, the theme. Then `show`, which may take a while.
   // unreadable: where it is said that the browser is too old.
   async function open(unreadable, show) {
@@ -64,7 +70,7 @@
     }));
   }
 
-  window.specviz.inFile = { text, open, present };
+  window.specviz.inFile = { text, open, present, withoutCharts };
   window.specviz.mountStandalone = () => {
     const holder = document.getElementById('sv-page');
     return open(holder.querySelector('.sv-report-body'), async () => {

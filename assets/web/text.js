@@ -125,11 +125,15 @@
     const look = window.specviz.framed(() => { isPinSeen = Boolean(hub.pinned && marked[0] && !beyond()); });
     const keepPin = window.specviz.framed(() => { if (marked[0]) scroll.scrollTop += beyond(); });
 
-    // another layout: a pinned piece that was in sight stays there
-    window.addEventListener('resize', () => {
-      if (!isPinSeen || hub.playing) return;
+    // the end is left for the chosen piece
+    function leaveEnd() {
       isAtEnd = false;
       keepPin();
+    }
+
+    // another layout: a pinned piece that was in sight stays there
+    window.addEventListener('resize', () => {
+      if (isPinSeen && !hub.playing) leaveEnd();
     });
     scroll.addEventListener('scroll', () => {
       look();
@@ -149,6 +153,7 @@
     hub.on('select', (detail) => {
       mark();
       if (detail && detail.how === 'key' && marked[0]) marked[0].scrollIntoView({ block: 'nearest' });
+      if (detail && detail.how === 'found') leaveEnd();
       look();
     });
     window.specviz.pointing(host, '.sv-piece', hub);

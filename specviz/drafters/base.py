@@ -251,6 +251,16 @@ class Method:
         return {name: known[name].checked(value) for name, value in given.items()}
 
 
+def sets_k(method: Method) -> bool:
+    """Whether K is what a person sets for this method."""
+    return method.depth is None and drafts(method)
+
+
+def drafts(method: Method) -> bool:
+    """Whether the method drafts at all."""
+    return method.name != "none"
+
+
 CHAIN_RULES = (
     "speculative_sampling",
     "block_verification",

@@ -20,11 +20,11 @@ from specviz.settings import settings
 from specviz.ui.offer import FIRST_METHODS, FIRST_SEED, Listed, Offer, fitting_models, model_choices, usual_models
 
 ACTIONS = {
-    "back": "Back",
+    "back": "‹ Step",
     "run": "Run",
     "pause": "Pause",
     "resume": "Resume",
-    "forward": "Forward",
+    "forward": "Step ›",
     "step": "Step",
     "stop": "Stop",
     "more": "More",

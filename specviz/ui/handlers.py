@@ -81,7 +81,12 @@ def warn(words: str) -> None:
 
 def told(event: gr.EventData) -> dict[str, Any]:
     """What the browser said with an event; nothing of it has been checked."""
-    return event._data if isinstance(event._data, dict) else {}
+    return fields_of(event._data)
+
+
+def fields_of(data: Any) -> dict[str, Any]:
+    """Anything at all as named values; none where it has none."""
+    return data if isinstance(data, dict) else {}
 
 
 class Handlers:
@@ -117,8 +122,11 @@ class Handlers:
         yield from increments(self._start(request, values), warn)
 
     def _held(self, request: gr.Request) -> View | None:
-        """The session's unfinished run, paused and with nobody streaming from it; None if there is none."""
+        """The session's unfinished run, paused and with nobody streaming from it; None if there is none. Raises
+        SpecvizError, once, where it was let go."""
         view = self._current(request)
+        if view is None and self._registry.has_lost(request.session_hash):
+            raise SpecvizError(GONE)
         if view is None or not view.is_live:
             return None
         view.run.pause()
@@ -375,7 +383,7 @@ def since(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
     def since(data: Any) -> dict[str, Any] | None:
         asked = data if isinstance(data, dict) else {}
         view, first = registry.get(asked.get("run")), asked.get("from")
-        if view is None or type(first) is not int or first < 0:
+        if view is None or type(first) is not int or not 0 <= first <= len(view.feed):
             return None
         return view.since(first)
 

@@ -7,7 +7,7 @@ from specviz.ui.offer import Offer
 from specviz.ui.playing import Playing
 from specviz.ui.registry import Registry
 from specviz.ui.sections import Look, Props, Section
-from specviz.views.lessons import NAME, plan
+from specviz.views.lesson_plan import NAME, plan
 
 
 class Learning:

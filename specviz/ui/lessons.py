@@ -10,7 +10,7 @@ import gradio as gr
 
 from specviz.errors import SpecvizError
 from specviz.lesson_types import Lesson
-from specviz.lessons import lessons
+from specviz.lessons import found_lessons
 from specviz.request import Request
 from specviz.settings import settings
 from specviz.ui import components
@@ -24,7 +24,8 @@ GONE = "there is no such lesson: choose one on the Learn page"
 def add(frame: Frame) -> None:
     """Makes the panel and wires it."""
     panel = components.panel("lesson", frame.files, events=["show", "setup"], calls=[_asked(frame)])
-    panel.show(_showing(frame), None, frame.stage, **QUIET)
+    # a screen that is turned to while the run of another one is still on its way is shown as well
+    panel.show(_showing(frame), None, frame.stage, trigger_mode="multiple", **QUIET)
     frame.fill(panel.setup, _filling(frame))
 
 
@@ -43,7 +44,7 @@ def _asked(frame: Frame) -> Callable[[Any], dict[str, Any]]:
 def _named(data: Any) -> Lesson:
     """The lesson that the browser names. Raises SpecvizError."""
     name = data.get("name") if isinstance(data, dict) else None
-    found = lessons().get(name) if isinstance(name, str) else None
+    found = found_lessons().lessons.get(name) if isinstance(name, str) else None
     if found is None:
         raise SpecvizError(GONE)
     return found

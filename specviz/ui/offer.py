@@ -15,6 +15,8 @@ from specviz.accept import Rule
 from specviz.dialogue import as_lines
 from specviz.drafters import METHODS
 from specviz.drafters.base import Method, Models, Value, names_in
+from specviz.drafters.base import drafts as drafts
+from specviz.drafters.base import sets_k as sets_k
 from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.rules import RULES
@@ -139,16 +141,6 @@ def fitting_models(offer: Offer, param: Models, target: str, chosen: Any) -> str
     names = chosen if isinstance(chosen, list) else [chosen]
     usual = names if names and all(offer.may_stay(name, known) for name in names) else usual_models(param, target)
     return usual if param.most > 1 else next(iter(usual), None)
-
-
-def sets_k(method: Method) -> bool:
-    """Whether K is what a person sets for this method."""
-    return method.depth is None and drafts(method)
-
-
-def drafts(method: Method) -> bool:
-    """Whether the method drafts at all."""
-    return method.name != "none"
 
 
 def as_value(value: Any) -> Value:

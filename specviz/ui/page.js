@@ -121,8 +121,8 @@
     if (fields) document.addEventListener(FIELDS, settle, { once: true });
     else settle();
     if (fields) host.trigger('restore', { fields });
-    // whoever follows a link to a run waits for that one, not for another
-    const isInvited = location.hash.startsWith('#run=');
+    // whoever follows a link to a run or to a lesson waits for what that shows, not for another run
+    const isInvited = /^#(run|lesson)=/.test(location.hash);
     if (!own && (host.props.value || isInvited)) return;
     host.trigger('arrive', { run: own || latest, isOwn: Boolean(own), isFirst: !fields && !latest });
   }
@@ -131,6 +131,8 @@
   const PAGES = ['explore', 'compare', 'check', 'learn'];
   const reports = {};
   const routes = {};              // name -> who takes what stands behind "#name=" in the address
+  const LOOK = 120, PATIENCE = 10000;                                // milliseconds between two looks at a page, and for all
+  let asked = null;               // what is to be done in a page as soon as that is idle
   let settle = () => {};
   const settled = new Promise((done) => { settle = done; });          // the fields are as this browser remembers them
   const onRun = [];               // who is told that another run is on the stage, or that one is over
@@ -154,6 +156,24 @@
     window.dispatchEvent(new Event('resize'));
   }
 
+  // A page of sections, opened; once this section is there and idle, it acts (without `does`: nothing is done) and is shown.
+  // Says whether it came to that: not where it takes too long, nor where something else was asked for meanwhile.
+  async function actIn(page, section, does, values) {
+    const own = { page, section };
+    asked = own;
+    if (root.dataset.svPage !== page) shared.go(page);
+    for (let waited = 0; waited < PATIENCE && asked === own; waited += LOOK) {
+      const report = document.querySelector(`#${page} .sv-report`), found = report?.querySelector(`[data-section="${section}"]`);
+      if (root.dataset.svPage === page && found && !report.hasAttribute('data-busy')) {
+        if (does) reports[page].act(section, does, values);
+        found.scrollIntoView({ block: 'start' });
+        return true;
+      }
+      await new Promise((look) => { setTimeout(look, LOOK); });
+    }
+    return false;
+  }
+
   const named = () => (PAGES.includes(location.hash.slice(1)) ? location.hash.slice(1) : PAGES[0]);
 
   function follow(name) {
@@ -167,6 +187,7 @@
     run: () => current,
     go: (name) => { location.hash = name; },
     act: (page, section, does, values) => reports[page].act(section, does, values),
+    actIn,
     toggle, close,
     route: (name, take) => { routes[name] = take; follow(name); },      // also for the address as it is now
     onRun: (tell) => onRun.push(tell),

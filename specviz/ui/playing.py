@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from specviz.errors import SpecvizError
-from specviz.game import MOST_CHARACTERS, MOST_TOKENS, MOST_TYPED, Game, Refused
+from specviz.game import MOST_CHARACTERS, MOST_TYPED, Game, Refused, most_tokens
 from specviz.request import Request
 from specviz.session import Workbench
 from specviz.shipped import Shipped, shipped, shipped_trace
@@ -23,8 +23,9 @@ from specviz.ui.offer import Offer
 from specviz.ui.registry import Registry, View
 from specviz.ui.sections import Look, Props, Section, Work, one_of, whole_number
 from specviz.views import blocks
-from specviz.views.feed import Feed
+from specviz.views.feed import SO_FAR, Feed
 from specviz.views.predict import predict_block
+from specviz.views.sentences import counted
 from specviz.views.turns import Refusal, turns_block, turns_blocks
 
 PREDICT, DRAFT = "predict", "be-the-draft"
@@ -40,10 +41,10 @@ PREDICT_LEAD = (
     "the token: was it kept, or cut? Then the dart falls."
 )
 DRAFT_LEAD = (
-    f"Type what comes next, at most {MOST_TYPED} tokens a turn. The target reads all of it in one call and judges your "
+    "Type what comes next, at most {typed} tokens a turn. The target reads all of it in one call and judges your "
     "words by speculative sampling: they have no odds of their own, so each is kept as often as the target itself "
     "would have written it. The first one cut is replaced by the target's own draw, which may be a piece of a word. "
-    f"You go on from there, until the text has {MOST_TOKENS} tokens or you finish."
+    "You go on from there, until the text has {most} or you finish."
 )
 NO_MODEL = (
     "This game needs a model, and {name} is not loaded here. Load it with a run on Explore, then open this page again."
@@ -172,7 +173,7 @@ class Playing:
         trace = Trace() if game is None else Trace(game.trace.events())
         message = ""
         if game is not None:  # the trace can be saved by the game's id, like any other
-            view = View(game_id, Feed.from_trace(trace, game_id, unended=""), trace)
+            view = View(game_id, Feed.from_trace(trace, game_id, unended=""), trace, unended=SO_FAR)
             message = self._registry.show(view, None).whole()
         prompts = texts(self._offer)
         block = turns_block(
@@ -196,7 +197,8 @@ class Playing:
 
 
 def _section(controls: list[Props], shown: list[Props]) -> Props:
-    return blocks.section(DRAFT, "You are the draft model", DRAFT_LEAD, controls, shown)
+    lead = DRAFT_LEAD.format(typed=MOST_TYPED, most=counted(most_tokens(), "token"))
+    return blocks.section(DRAFT, "You are the draft model", lead, controls, shown)
 
 
 def _sendable(typed: str) -> str:

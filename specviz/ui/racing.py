@@ -1,42 +1,40 @@
-"""The first sections of the Compare page: a race of two setups on one prompt, and two runs side by side."""
+"""The first section of the Compare page: a race of two setups. What was raced is kept a while, so that every prompt of
+it can be replayed and its runs saved.
+"""
 
 from __future__ import annotations
 
+import uuid
+from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from itertools import compress, zip_longest
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from specviz.drafters import METHODS
 from specviz.drafters.base import Method
 from specviz.errors import SpecvizError
-from specviz.parting import are_of_one_prompt
-from specviz.race import Side, Start, racing
-from specviz.request import Request
+from specviz.race import Race, Side, Start, racing
+from specviz.request import MAX_K, Request
 from specviz.rules import RULES
 from specviz.session import Workbench
 from specviz.settings import settings
-from specviz.shipped import FIRST_VISIT, shipped, shipped_trace
-from specviz.trace import Trace
+from specviz.trace import Footer, Trace
 from specviz.ui.models_of import is_at_hand, lacks, models_named, names_of, request_of
 from specviz.ui.offer import Offer, drafts, fitting_draft, sets_k
 from specviz.ui.registry import Registry
 from specviz.ui.sections import Look, Props, Section, Work, one_of, whole_number
-from specviz.views import library, pair
 from specviz.views import race as view
-from specviz.views.lessons import SHIPPED
 from specviz.views.sentences import label, visible
 
 PAGE = "explore"  # the setup of the run that is looked at
 AS_ON_EXPLORE = "as the run on Explore: "
 AS_AT_FIRST = "the page's first setup: "
-SEPARATOR = " · "  # of the parts of a title in the library
-ONE_BY_ONE = "one-by-one"
-FIRST = {"left": "none", "right": PAGE, "temperature": 0.0, "tokens": 64, "prompts": 5}
-TEMPERATURES = (0.0, 0.5, 1.0, 1.5)
+FIRST = {"left": "none", "right": PAGE, "temperature": 0.0, "tokens": 64, "prompts": 5, "own": ""}
+TEMPERATURES = (0.0, 0.2, 0.5, 0.7, 0.8, 1.0, 1.2, 1.5)
 MOST_WORDS = 48  # characters of a prompt that stand for it
-EQUAL = "A and B are the same setup, so there is nothing to compare: choose another one for one of them"
-GONE = "this run is not known here any more, or has written nothing yet: open it again from the library"
+MOST_STEPS = 8_000  # of all races that are kept; a step takes about 10 kB
+GONE = "this race is not kept any more: race again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +48,35 @@ class _Base:
 
     @property
     def title(self) -> str:
-        return f"{AS_ON_EXPLORE if self.is_run else AS_AT_FIRST}{_words_of(self.request)}"
+        return f"{AS_ON_EXPLORE if self.is_run else AS_AT_FIRST}{_words_of(self.request, with_k=False)}"
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """A race that was begun, with what it has found so far. files: per heat the ids of its two runs, once asked for."""
+
+    base: _Base
+    chosen: Mapping[str, object]
+    titles: view.Titles
+    result: Race | None = None
+    files: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def num_steps(self) -> int:
+        heats = () if self.result is None else self.result.heats
+        return sum(len(heat.left.steps) + len(heat.right.steps) for heat in heats)
 
 
 class Racing:
-    """The sections "race" and "two-runs"."""
+    """The section "race"."""
 
     def __init__(self, bench: Workbench, offer: Offer, registry: Registry) -> None:
         self._bench, self._offer, self._registry = bench, offer, registry
+        self._races: OrderedDict[str, _Kept] = OrderedDict()  # the oldest first
 
-    def sections(self) -> list[Section]:
-        return [
-            Section(view.NAME, self._base, self._begin, {"race": self._race}, needs=self._needs, keeps=True),
-            Section(pair.NAME, self._on_stage, self._pair, {"show": self._show}, engine=False, again=self._again),
-        ]
-
-    # ---- the race ---------------------------------------------------------------------------------------------------
+    def section(self) -> Section:
+        acts = {"race": self._race, "replay": self._replay}
+        return Section(view.NAME, self._base, self._begin, acts, needs=self._needs, keeps=True, again=self._again)
 
     def _base(self, look: Look) -> _Base:
         """The setup in force on Explore, or the page's first one where there is none that can be run again."""
@@ -85,14 +96,23 @@ class Racing:
         base = self._base(look)
         other = next((value for value in self._setups(base) if value not in (PAGE, "none")), PAGE)
         right = PAGE if base.request.method != "none" else other
-        return self._shown(base, {**FIRST, "right": right, "tokens": min(FIRST["tokens"], _most_tokens())})
+        ks = dict.fromkeys(("k_left", "k_right"), base.request.k)
+        return self._shown(base, {**FIRST, **ks, "right": right, "tokens": min(FIRST["tokens"], _most_tokens())})
+
+    def _again(self, look: Look, shown: Props) -> Props:
+        """With another run on Explore: what was chosen and found stays, under a line that says so."""
+        if not view.has_result(shown):
+            return self._begin(look)
+        base, chosen = self._base(look), view.chosen_values(shown)
+        warm = chosen["temperature"] if chosen["temperature"] in _temperatures(base.request) else "0.0"
+        return view.raced_before(self._shown(base, {**chosen, "temperature": float(warm)}), shown)
 
     def _shown(self, base: _Base, chosen: Mapping[str, object], **result: object) -> Props:
         options = [(words, value) for value, words in self._setups(base).items()]
         known = [value for _, value in options]
         sides = {name: chosen[name] if chosen[name] in known else known[0] for name in ("left", "right")}
-        known = {"temperatures": _temperatures(base.request), "most_tokens": _most_tokens()}
-        given = {**chosen, **sides, **known, "prompt": f"“{_beginning(base.request.prompt)}”"}
+        limits = {"temperatures": _temperatures(base.request), "most_tokens": _most_tokens()}
+        given = {**chosen, **sides, **limits, "prompt": f"“{_beginning(base.request.prompt)}”"}
         return view.race(options, given, problem=base.problem, **result)
 
     def _setups(self, base: _Base) -> dict[str, str]:
@@ -127,24 +147,61 @@ class Racing:
 
     def _race(self, look: Look, values: Mapping[str, str]) -> Work:
         base = self._base(look)
+        chosen, starts = self._chosen(base, values), self._starts(base.request, values)
+        requests = [self._contestant(base.request, chosen, name) for name in ("left", "right")]
+        if _law(requests[0]) == _law(requests[1]):
+            same = _words_of(requests[0])
+            raise SpecvizError(f"A and B are the same setup, {same}: choose another one, or another K, for one of them")
+        titles = tuple(f"{letter} · {_words_of(each)}" for letter, each in zip(view.LETTERS, requests, strict=True))
+        kept, key = _Kept(base, chosen, titles), uuid.uuid4().hex
+        self._races[key] = kept
+        for result in racing(*map(Side, titles, requests), starts, self._bench):
+            kept.result = result
+            self._forget()
+            files = self._files(kept, view.replayed(result)) if result.done == result.total else ()
+            yield self._shown(base, chosen, result=result, titles=titles, seat=view.Seat(key, files=files))
+
+    def _chosen(self, base: _Base, values: Mapping[str, str]) -> dict[str, object]:
+        """The values of the section's controls, checked."""
         setups = self._setups(base)
-        chosen = {
+        return {
             **{name: _setup(values.get(name, ""), setups, base.request.target) for name in ("left", "right")},
+            **{name: whole_number(values, name, 1, MAX_K) for name in ("k_left", "k_right")},
             "temperature": float(one_of(values, "temperature", _temperatures(base.request))),
             "tokens": whole_number(values, "tokens", min(view.FEWEST_TOKENS, _most_tokens()), _most_tokens()),
             "prompts": whole_number(values, "prompts", 1, view.MOST_PROMPTS),
+            "own": values.get("own", "")[: view.MOST_CHARACTERS],
         }
-        same = {"temperature": chosen["temperature"], "max_new_tokens": chosen["tokens"]}
-        values = chosen["left"], chosen["right"]
-        words = [_words_of(base.request) if value == PAGE else setups[value] for value in values]
-        titles = tuple(f"{letter} · {each}" for letter, each in zip(view.LETTERS, words, strict=True))
-        requests = [replace(self._request(value, base.request), **same) for value in values]
-        if _law(requests[0]) == _law(requests[1]):
-            raise SpecvizError(EQUAL)
-        sides = map(Side, titles, requests)
-        starts = self._starts(look, base.request)[: chosen["prompts"]]
-        for result in racing(*sides, starts, self._bench):
-            yield self._shown(base, chosen, result=result, titles=titles)
+
+    def _contestant(self, base: Request, chosen: Mapping[str, object], side: str) -> Request:
+        """One side's setup at its own K, and at the temperature and length of both."""
+        request = self._request(chosen[side], base)
+        k = chosen[f"k_{side}"] if sets_k(METHODS[request.method]) else request.k
+        return replace(request, k=k, temperature=chosen["temperature"], max_new_tokens=chosen["tokens"])
+
+    def _forget(self) -> None:
+        """The oldest races make room; the newest stays."""
+        while len(self._races) > 1 and sum(kept.num_steps for kept in self._races.values()) > MOST_STEPS:
+            self._races.popitem(last=False)
+
+    def _replay(self, look: Look, values: Mapping[str, str]) -> Work:
+        """Both runs of another prompt of a race that is kept."""
+        kept = self._races.get(values.get("race", ""))
+        if kept is None or kept.result is None or not kept.result.heats:
+            raise SpecvizError(GONE)
+        place = whole_number(values, "heat", 0, len(kept.result.heats) - 1)
+        seat = view.Seat(values["race"], place, self._files(kept, place))
+        base = self._base(look)
+        section = self._shown(base, kept.chosen, result=kept.result, titles=kept.titles, seat=seat)
+        yield section if base == kept.base else view.raced_before(section, section)
+
+    def _files(self, kept: _Kept, place: int) -> tuple[str, ...]:
+        """The ids under which both runs of a heat can be saved."""
+        if not all(self._registry.get(name) for name in kept.files.get(place, ("",))):
+            heat, is_shared = kept.result.heats[place], kept.result.is_shared
+            runs = [_told_shared(each) if is_shared else each for each in (heat.left, heat.right)]
+            kept.files[place] = tuple(self._registry.keep(run).id for run in runs)
+        return kept.files[place]
 
     def _request(self, value: str, base: Request) -> Request:
         """The setup that was chosen, of which all is at hand: the others are not in the list."""
@@ -155,65 +212,33 @@ class Racing:
             return replace(_with_method(base, METHODS["draft_model"], self._offer.first), draft=name)
         return _with_method(base, METHODS[name or "none"], self._offer.first)
 
-    def _starts(self, look: Look, base: Request) -> list[Start]:
-        """The page's own prompt, then ready ones, of each kind in turn."""
+    def _starts(self, base: Request, values: Mapping[str, str]) -> list[Start]:
+        """Own prompts, where there are any; else the page's own, then ready ones, of each kind in turn."""
+        if own := _own_prompts(values.get("own", "")):
+            return [Start(_beginning(line), line) for line in own]
         kinds = [texts for kind, texts in self._offer.prompts.items() if kind not in self._offer.dialogues]
         rounds = zip_longest(*(texts.items() for texts in kinds))
         ready = [Start(title, text) for each in rounds for title, text in filter(None, each) if text != base.prompt]
-        return [Start(_beginning(base.prompt), base.prompt, base.prompt_ids), *ready]
+        starts = [Start(_beginning(base.prompt), base.prompt, base.prompt_ids), *ready]
+        return starts[: whole_number(values, "prompts", 1, view.MOST_PROMPTS)]
 
-    # ---- two runs ---------------------------------------------------------------------------------------------------
 
-    def _on_stage(self, look: Look) -> str | None:
-        return look.place.run if look.trace is not None and look.trace.steps else None
+def _own_prompts(text: str) -> list[str]:
+    """One per line. Raises SpecvizError where there are too many."""
+    own = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(text) > view.MOST_CHARACTERS or len(own) > view.MOST_PROMPTS:
+        most = f"{view.MOST_PROMPTS} prompts and {view.MOST_CHARACTERS:,} characters"
+        raise SpecvizError(f"own prompts must be at most {most} (got {len(own)} and {len(text):,})")
+    return own
 
-    def _pair(self, look: Look) -> Props:
-        options, run = self._runs(look), self._on_stage(look)
-        right = SHIPPED + FIRST_VISIT if run is None else run
-        chosen = (SHIPPED + ONE_BY_ONE, right) if SHIPPED + ONE_BY_ONE in options else (next(iter(options)), right)
-        return pair.two_runs([(words, value) for value, words in options.items()], chosen)
 
-    def _again(self, look: Look, shown: Props) -> Props:
-        """With another run on the stage: what was chosen and is shown stays, and the lists are made anew."""
-        chosen = pair.chosen_runs(shown)
-        if not pair.has_shown(shown) or not all(map(self._is_known, chosen)):
-            return self._pair(look)
-        options = self._runs(look, *chosen)
-        fresh = pair.two_runs([(words, value) for value, words in options.items()], chosen)
-        return {**fresh, "blocks": shown["blocks"]}
-
-    def _is_known(self, value: str) -> bool:
-        try:
-            return bool(self._trace(value).steps)
-        except SpecvizError:
-            return False
-
-    def _runs(self, look: Look, *others: str) -> dict[str, str]:
-        """value -> words: the run on the stage, the recorded ones, and `others` of the registry."""
-        run = self._on_stage(look)
-        stage = {} if run is None else {run: f"on Explore: {_told(look.trace)}"}
-        recorded = {SHIPPED + each.name: f"recorded: {each.title}" for each in shipped().values()}
-        return stage | recorded | {each: _told(self._trace(each)) for each in others if each not in stage | recorded}
-
-    def _trace(self, value: str) -> Trace:
-        """The run of this name or id, as it is now. SpecvizError where there is none."""
-        if value.startswith(SHIPPED):
-            return shipped_trace(value.removeprefix(SHIPPED))
-        seen = self._registry.get(value)
-        if seen is None or not seen.trace.steps:
-            raise SpecvizError(GONE)
-        return Trace(seen.trace.events())
-
-    def _show(self, look: Look, values: Mapping[str, str]) -> Work:
-        chosen = values.get("left", ""), values.get("right", "")
-        traces = self._trace(chosen[0]), self._trace(chosen[1])
-        options = self._runs(look, *chosen)
-        names = [options[value] for value in chosen]
-        if are_of_one_prompt(*traces) and not any(value.startswith(SHIPPED) for value in chosen):
-            names = _apart(*(library.entry(trace)["title"] for trace in traces))
-        left, right = (f"{letter} · {name}" for letter, name in zip(view.LETTERS, names, strict=True))
-        pairs = [(words, value) for value, words in options.items()]
-        yield pair.two_runs(pairs, chosen, traces, (left, right))
+def _told_shared(run: Trace) -> Trace:
+    """With a footer that says that others slowed it down."""
+    events = (
+        replace(event, extra={**event.extra, "shared_engine": True}) if isinstance(event, Footer) else event
+        for event in run.events()
+    )
+    return Trace(events)
 
 
 def _setup(value: str, setups: Mapping[str, str], target: str) -> str:
@@ -241,10 +266,10 @@ def _law(request: Request) -> tuple[object, ...]:
     return method.name, draft, rule, request.k if sets_k(method) else None, method.checked(request.params)
 
 
-def _words_of(request: Request) -> str:
+def _words_of(request: Request, *, with_k: bool = True) -> str:
     method = METHODS[request.method]
     models = [label(Path(request.draft).name)] if request.draft and "draft" in method.roles else []
-    k = [f"K {request.k}"] if sets_k(method) else []
+    k = [f"K {request.k}"] if with_k and sets_k(method) else []
     return ", ".join([method.title, *models, *k, *_lossy_rule(method, request.rule or method.default_rule)])
 
 
@@ -265,18 +290,3 @@ def _temperatures(request: Request) -> list[str]:
 def _beginning(prompt: str) -> str:
     shown = visible(" ".join(prompt[: 4 * MOST_WORDS].split()))
     return shown if len(shown) <= MOST_WORDS else f"{shown[: MOST_WORDS - 1]}…"
-
-
-def _apart(one: str, other: str) -> list[str]:
-    """Two titles of the library without what both have in common, but for the method."""
-    parts = [title.split(SEPARATOR) for title in (one, other)]
-    if one == other or len(parts[0]) != len(parts[1]):
-        return [one, other]
-    keeps = [not place or both[0] != both[1] for place, both in enumerate(zip(*parts, strict=True))]
-    return [SEPARATOR.join(compress(each, keeps)) for each in parts]
-
-
-def _told(trace: Trace) -> str:
-    """A run in the words of the library."""
-    told = library.entry(trace)
-    return ", ".join(filter(None, [told["title"], told["words"]]))

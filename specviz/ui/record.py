@@ -1,42 +1,79 @@
 """python -m specviz.ui.record [NAME ...] makes the recorded runs anew that come with specviz, or those named.
 
-To be run whenever the bundled models, the first request or their list in assets/traces/traces.json change.
+To be run whenever the bundled models, the first request or their list in assets/traces/traces.json change, on a machine
+with nothing else to do: their speeds are shown, and so is that of no draft, which each run is measured beside.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from specviz.measures import count
+from specviz.measures import count, metrics
 from specviz.models import Library
 from specviz.recording import cast_for, record
+from specviz.request import Request
 from specviz.rules.broken import BROKEN
 from specviz.shipped import Shipped, shipped, shipped_file
 from specviz.trace import Trace
 from specviz.ui.offer import make_offer
 
 REPEATS = 11
+SAME = ("target", "prompt", "prompt_ids", "temperature", "top_k", "top_p", "seed", "max_new_tokens")
+"""What a run and the run without a draft that it is measured beside have in common."""
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """What is recorded: equal takes are one. broken: the name of a rule that is wrong on purpose."""
+
+    request: Request
+    broken: str | None = None
 
 
 def recorded(wanted: Collection[Shipped], library: Library, repeats: int = REPEATS) -> dict[str, Trace]:
     """The finished runs with their scores, by name: the page's first request with the changes of the list.
 
-    All are made in turn, several times after a round to warm up; of each the middle one by time is kept. They differ in
-    nothing else.
+    All are made in turn, with the runs without a draft beside them, several times after a round to warm up; of each the
+    middle one by time is kept. They differ in nothing else.
     """
     first = make_offer().first
-    casts = {each: cast_for(replace(first, **each.request).checked(), library) for each in wanted}
+    takes = {each.name: Take(replace(first, **each.request).checked(), each.broken) for each in wanted}
+    beside = {name: _alone(take.request, first) for name, take in takes.items()}
+    made = _rounds([*takes.values(), *beside.values()], library, repeats)
+    return {name: _with_baseline(_middle(made[take]), made[beside[name]]) for name, take in takes.items()}
+
+
+def _alone(request: Request, first: Request) -> Take:
+    return Take(replace(first, method="none", **{name: getattr(request, name) for name in SAME}).checked())
+
+
+def _rounds(takes: Sequence[Take], library: Library, repeats: int) -> Mapping[Take, list[Trace]]:
+    casts = {take: cast_for(take.request, library) for take in takes}
     rounds = [
-        {each.name: record(cast, rule=BROKEN.get(each.broken), scored=True) for each, cast in casts.items()}
+        {take: record(cast, rule=BROKEN.get(take.broken), scored=True) for take, cast in casts.items()}
         for _ in range(repeats + 1)
     ]
-    return {each.name: _middle([made[each.name] for made in rounds[1:]]) for each in wanted}
+    return {take: [made[take] for made in rounds[1:]] for take in casts}
 
 
-def _middle(runs: list[Trace]) -> Trace:
+def _middle(runs: Sequence[Trace]) -> Trace:
     return sorted(runs, key=lambda run: count(run).working_ms)[len(runs) // 2]
+
+
+def _with_baseline(run: Trace, alone: Sequence[Trace]) -> Trace:
+    """The run with the median speed of those without a draft, as a session's footer has one that it measured."""
+    *events, footer = run.events()
+    return Trace([*events, replace(footer, baseline=_baseline(alone))])
+
+
+def _baseline(alone: Sequence[Trace]) -> dict[str, Any]:
+    speed = statistics.median(metrics(run)["tokens_per_s"] for run in alone)
+    longest = max(len(run.tokens) for run in alone)
+    return {"tokens_per_s": round(speed, 3), "num_tokens": longest, "environment": dict(alone[0].header.environment)}
 
 
 def main(names: list[str]) -> None:

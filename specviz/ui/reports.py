@@ -185,7 +185,7 @@ def _above(props: Props, before: Props) -> Props:
     """How far the work is, above what was found before it."""
     if not all(map(_is_progress, props["blocks"])):
         return props
-    found = [block for block in before["blocks"] if not _is_progress(block)]
+    found = [block for block in before["blocks"] if not (_is_progress(block) or blocks.is_passing(block))]
     return {**before, "blocks": [*props["blocks"], *found]}
 
 

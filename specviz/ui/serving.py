@@ -25,6 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specviz import exports
+from specviz.beside import others
 from specviz.errors import SpecvizError
 from specviz.settings import assets_dir
 from specviz.trace import Trace
@@ -32,7 +33,7 @@ from specviz.ui.components import styles
 from specviz.ui.registry import Registry, View
 from specviz.ui.theme import theme
 from specviz.views.lesson_file import lesson_page
-from specviz.views.lessons import FILE_NAME, FILE_ROUTE
+from specviz.views.lesson_plan import FILE_NAME, FILE_ROUTE
 from specviz.views.stage_file import stage_page
 from specviz.views.web import palette_head
 
@@ -63,7 +64,7 @@ _MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".json": "applicat
 _LONG_CACHE = "public, max-age=31536000"
 _STEP, _REF = re.compile(r"[0-9]{1,7}"), re.compile(r"[a-z0-9]{1,12}")
 _PAGE_LOCKS = tuple(threading.Lock() for _ in range(8))
-"""A page may take seconds: whoever wants that of a view waits while another one of it is made."""
+"""A page may take seconds: at most so many are made at once, and never two of one view; views share locks by chance."""
 Making = Callable[[View, Trace, Request], bytes]
 
 
@@ -191,7 +192,8 @@ def _file(registry: Registry, suffix: str, media_type: str, make: Making) -> Cal
             return PlainTextResponse(words, status_code=404)
         trace = Trace(view.trace.events())  # a run that goes on would grow under the reader
         try:
-            content = make(view, trace, request)
+            with others.work():
+                content = make(view, trace, request)
         except SpecvizError as error:
             return PlainTextResponse(str(error), status_code=400)
         is_small = make is _page and _is_small(request)
@@ -217,7 +219,7 @@ def _page(view: View, trace: Trace, request: Request) -> bytes:
         "charts": not _is_small(request),
         "selection": _selection(request),
         "feed": view.feed if is_whole else None,
-        "going_on": view.run is not None,
+        "unended": view.unended,
     }
     try:
         with _PAGE_LOCKS[hash(view.id) % len(_PAGE_LOCKS)]:
@@ -247,7 +249,8 @@ def _steps(view: View, trace: Trace, request: Request) -> bytes:
 def _lessons(request: Request) -> Response:
     """All lessons as one file. A plain function: it is made in a thread."""
     try:
-        content = _lesson_bytes(assets_dir())
+        with others.work():
+            content = _lesson_bytes(assets_dir())
     except SpecvizError as error:
         return PlainTextResponse(str(error), status_code=404)
     answer = _cached(request, content, "text/html", "no-cache")

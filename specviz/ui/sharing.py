@@ -1,4 +1,4 @@
-"""The share drawer: a link to the run on the stage, and the files that hold it; and what becomes of a link that came.
+"""The share drawer: a link to the run on the stage, and the files that hold it; and what a link that came leads to.
 
 A link sets the fields and nothing more: nobody's run begins by itself, and nothing is stored. When the person has made
 that run, its text is compared with the one that was shared, by their hashes.
@@ -6,28 +6,29 @@ that run, its text is compared with the one that was shared, by their hashes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
 
 from specviz.catalog import HEADS, MODELS, without_format
-from specviz.drafters import METHODS, method_named
+from specviz.drafters import METHODS
+from specviz.drafters.base import drafts, sets_k
 from specviz.errors import SpecvizError
 from specviz.fetch import find
 from specviz.link import Link, decode, digest, encode
 from specviz.request import Request
 from specviz.rules import RULES
 from specviz.settings import settings
-from specviz.trace import Settings, Step, Trace
+from specviz.shared import comparison, complete, first_request, ids_of, mark_of, place_in, steps_as_asked
+from specviz.trace import Trace
 from specviz.ui import components
 from specviz.ui.form import refuse_unoffered
 from specviz.ui.frame import Frame
-from specviz.ui.handlers import speaks, told
+from specviz.ui.handlers import fields_of, speaks, told
 from specviz.ui.models_of import models_named
-from specviz.ui.offer import Offer, drafts, sets_k
+from specviz.ui.offer import Offer
 from specviz.ui.registry import View
-from specviz.views.inspector import LAST
 from specviz.views.names import METHOD_TITLES
 from specviz.views.sentences import Sentence, counted, visible
 
@@ -49,6 +50,8 @@ PROMISE = (
     "nothing; nothing of it is stored on a server."
 )
 WHOLE = "The files below hold the run itself."
+MOST_HIDDEN = 4
+"""Characters that are named."""
 SPACES = "https://huggingface.co/spaces/"
 Told = dict[str, Any]
 Props = dict[str, Any]
@@ -70,26 +73,26 @@ def add(frame: Frame) -> None:
 def calls(frame: Frame) -> list[Callable[[Any], Props | None]]:
     """What the drawer asks the server; of what it is asked with nothing has been checked."""
 
-    def offered(data: Any) -> Props | None:
-        """How a run can be shared; None for one that is not kept."""
-        view = frame.registry.get(_asked(data).get("run"))
-        return None if view is None else offer_of(view, _selected(_asked(data)), frame.offer)
+    def offered(data: Any) -> Props:
+        """How a run can be shared; `gone` for one that is not kept."""
+        view = frame.registry.get(fields_of(data).get("run"))
+        return {"gone": True} if view is None else offer_of(view, _selected(fields_of(data)), frame.offer)
 
     def linked(data: Any) -> Props:
         """What a link leads to, or why it leads nowhere here."""
         try:
-            request, _ = _opened(frame, _asked(data).get("link"))
+            request, _ = _opened(frame, fields_of(data).get("link"))
         except SpecvizError as error:
             return {"state": "refused", "words": ["This link cannot be used here: ", visible(str(error)), "."]}
         return {"state": "ready", "words": invitation(request)}
 
     def compared(data: Any) -> Props | None:
         """What a run has to do with the link; None for one that is not kept or was only recorded here."""
-        view = frame.registry.get(_asked(data).get("run"))
+        view = frame.registry.get(fields_of(data).get("run"))
         if view is None or view.run is None:
             return None
         try:
-            return comparison(decode(_asked(data).get("link")), view)
+            return comparison(decode(fields_of(data).get("link")), view.run.request, view.trace)
         except SpecvizError:
             return None
 
@@ -104,10 +107,6 @@ def _opened(frame: Frame, letters: Any) -> tuple[Request, list[Any]]:
     return request, fields
 
 
-def _asked(data: Any) -> Told:
-    return data if isinstance(data, dict) else {}
-
-
 def _selected(asked: Told) -> tuple[int, str] | None:
     step, ref = asked.get("step"), asked.get("ref")
     return (step, ref) if type(step) is int and isinstance(ref, str) else None
@@ -120,8 +119,8 @@ def offer_of(view: View, selection: tuple[int, str] | None, offer: Offer) -> Pro
     """The link to a view, if it has one, in words what it carries, and the addresses of the files."""
     text, words = None, []
     try:
-        link, is_whole = link_to(view.trace, selection, offer)
-        text, words = encode(link), carried(link, is_whole=is_whole)
+        link = link_to(view.trace, selection, offer)
+        text, words = encode(link), carried(link, selection if place_in(view.trace.steps, selection) else None)
     except SpecvizError as error:
         words = [f"No link leads to this run: {visible(str(error))}.", WHOLE]
     space = settings().space
@@ -135,39 +134,17 @@ def _address(place: str, at: tuple[int, str] | None) -> str:
     return f"/specviz/{place}" + (f"&step={at[0]}&ref={at[1]}" if at and "?" in place else "")
 
 
-def link_to(trace: Trace, selection: tuple[int, str] | None, offer: Offer) -> tuple[Link, bool]:
-    """A link to the run as it was asked for, and whether all steps so far were made so.
-
-    Raises SpecvizError if that request cannot be made here or by others.
-    """
-    request = _complete(first_request(trace))
+def link_to(trace: Trace, selection: tuple[int, str] | None, offer: Offer) -> Link:
+    """A link to the run as it was asked for. Raises SpecvizError if that cannot be made here or by others."""
+    request = complete(first_request(trace))
     refuse_unoffered(offer, request)
     _refuse_unknown(offer, request)
     steps = list(trace.steps)
     count = steps_as_asked(steps, request)
-    ids = ids_of(steps[:count])
-    return Link(request, place_in(steps[:count], selection), len(ids), digest(ids) if ids else ""), count == len(steps)
-
-
-def place_in(steps: Sequence[Step], selection: tuple[int, str] | None) -> tuple[int, str] | None:
-    """What is selected, if these steps have such a token."""
-    step, ref = selection or (-1, "")
-    has_it = 0 <= step < len(steps) and ref in (LAST, *map(str, range(len(steps[step].draft))))
-    return selection if has_it else None
-
-
-def first_request(trace: Trace) -> Request:
-    """The request that a trace says it began with. Raises SpecvizError; a trace may come from anywhere."""
-    if trace.header is None:
-        raise SpecvizError("it has not begun yet")
-    return Request.from_dict({**trace.header.request, "time_limit_s": None})
-
-
-def _complete(request: Request) -> Request:
-    """With the rule that is meant and all parameters. Raises SpecvizError for a method that nobody knows here."""
-    method = method_named(request.method)
-    values = {**request.to_dict(), "rule": request.rule or method.default_rule, "time_limit_s": None}
-    return Request.from_dict({**values, "params": method.checked(request.params)})
+    asked = steps[:count]
+    ids, place = ids_of(asked), place_in(asked, selection)
+    mark = place and mark_of(asked, place)
+    return Link(request, place, len(ids), digest(ids) if ids else "", mark, count < len(steps))
 
 
 def _refuse_unknown(offer: Offer, request: Request) -> None:
@@ -199,38 +176,16 @@ def _models(request: Request) -> list[str]:
     return [name for _, name in models_named(request)]
 
 
-def ids_of(steps: Sequence[Step]) -> list[int]:
-    return [token.id for step in steps for token in step.emitted]
-
-
-def steps_as_asked(steps: Sequence[Step], request: Request) -> int:
-    """How many steps there are before the first one that was made with other settings than a complete request's."""
-    wanted = settings_of(request)
-    return next((step.index for step in steps if not _has(step.settings, wanted)), len(steps))
-
-
-def settings_of(request: Request) -> dict[str, Any]:
-    """What the steps of a complete request say of their settings, as far as it counts under its method."""
-    method = method_named(request.method)
-    wanted = {name: getattr(request, name) for name in ("method", "target", "temperature", "top_k", "top_p")}
-    wanted |= {"draft_model": request.draft} if "draft" in method.roles else {}
-    wanted |= {"rule": request.rule} if drafts(method) else {}
-    return wanted | ({"k": request.k} if sets_k(method) else {})
-
-
-def _has(made: Settings, wanted: Mapping[str, Any]) -> bool:
-    return all(getattr(made, name) == value for name, value in wanted.items())
-
-
-def carried(link: Link, *, is_whole: bool) -> list[str]:
-    """What a link carries and what it does not, in sentences. is_whole: it leads to all of the run so far."""
-    if is_whole:
+def carried(link: Link, selection: tuple[int, str] | None = None) -> list[str]:
+    """What a link carries and what it does not, in sentences. selection: what is selected in the run."""
+    if not link.goes_on:
         place = ", and shows the place that is selected now" if link.selection else ""
         after = f"After that run specviz says whether the text is the same{place}." if link.num_tokens else ""
         return [PROMISE, *filter(None, [after])]
     leads = f" It leads to the first {counted(link.num_tokens, 'token')} of this run." if link.num_tokens else ""
+    lost = " What is selected now lies behind them, and is not in it." if selection and not link.selection else ""
     changed = "The settings were changed while this run went on, and a link carries those that it began with."
-    return [PROMISE, changed + leads, WHOLE]
+    return [PROMISE, changed + leads + lost, WHOLE]
 
 
 # ---- what becomes of a link that came -------------------------------------------------------------------------------
@@ -246,65 +201,15 @@ def invitation(request: Request) -> Sentence:
         sets_k(method) and f"K {request.k}",
         f"temperature {request.temperature:g}",
         drafts(method) and not rule.lossless and f"{rule.title} (lossy)",
+        _hidden(request.prompt),
     )
     return ["", "A shared run: press Run to see it", "".join(f" · {words}" for words in told if words)]
 
 
-def comparison(link: Link, view: View) -> Props:
-    """How a run of this machine compares with the shared one, once it can be said."""
-    if not is_same(link.request, view.run.request):
-        return {"state": "other", "words": ["The run below has other settings than the shared one."]}
-    end = view.trace.footer
-    steps = list(view.trace.steps)
-    count = steps_as_asked(steps, _complete(link.request))
-    ids, was_changed = ids_of(steps[:count]), count < len(steps)
-    if end is None and len(ids) < link.num_tokens and not was_changed:
-        return {"state": "waiting", "words": ["The shared run is being made on this machine."]}
-    return _judged(link, ids, was_changed=was_changed, reason=end and end.reason)
-
-
-def _judged(link: Link, ids: Sequence[int], *, was_changed: bool, reason: str | None) -> Props:
-    """ids: the text, as far as it was made with the link's settings; reason: for the end of the run."""
-    if not link.num_tokens:
-        return _unknown("The shared run was made here. Its link tells nothing of its text.")
-    if len(ids) >= link.num_tokens:
-        is_equal = digest(ids[: link.num_tokens]) == link.digest
-        return _equal(link) if is_equal else _different(link)
-    if was_changed:
-        return _unknown("The settings were changed on the way: this text cannot be compared with the shared one.")
-    if reason in ("eos", "length", "context"):
-        return _different(link)
-    return _unknown(
-        f"This run ended before the {counted(link.num_tokens, 'token')} of the shared one: they cannot be compared."
-    )
-
-
-def _unknown(words: str) -> Props:
-    return {"state": "unknown", "words": [words]}
-
-
-def _equal(link: Link) -> Props:
-    words = ["", "The same text as the shared run", f": {counted(link.num_tokens, 'token')}."]
-    if link.selection is None:
-        return {"state": "same", "words": words}
-    step, ref = link.selection
-    more = " What was selected there is selected here."
-    return {"state": "same", "words": [*words[:2], words[2] + more], "at": {"step": step, "ref": ref}}
-
-
-def _different(link: Link) -> Props:
-    dropped = " The selection was dropped." if link.selection else ""
-    words = f"This machine's run gave another text than the shared one: models or numbers differ.{dropped}"
-    return {"state": "differs", "words": [words]}
-
-
-def is_same(one: Request, other: Request) -> bool:
-    """Whether two requests ask for the same text, leaving out what does not count under their method."""
-    return _counting(one) == _counting(other)
-
-
-def _counting(request: Request) -> Mapping[str, Any]:
-    method = method_named(request.method)
-    values = _complete(request).to_dict()
-    idle = {"draft": "draft" in method.roles, "k": sets_k(method), "rule": drafts(method)}
-    return {name: value for name, value in values.items() if idle.get(name, True)}
+def _hidden(prompt: str) -> str:
+    """What a prompt holds that nobody sees in the field, such as what turns the direction of reading."""
+    written = [visible(char) for char in dict.fromkeys(prompt) if char not in "\n\r\t" and visible(char) != char]
+    if not written:
+        return ""
+    more = [] if len(written) <= MOST_HIDDEN else ["…"]
+    return f"its prompt holds characters that cannot be seen: {' '.join([*written[:MOST_HIDDEN], *more])}"

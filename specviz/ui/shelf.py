@@ -15,13 +15,14 @@ from typing import Any
 import gradio as gr
 
 from specviz import exports
+from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.shipped import shipped
 from specviz.trace import MAX_UPLOAD_BYTES, Trace, read_trace
 from specviz.ui import components
 from specviz.ui.form import text_or_none
 from specviz.ui.frame import QUIET, Frame
-from specviz.ui.handlers import Handlers, speaks, told
+from specviz.ui.handlers import Handlers, fields_of, speaks, told
 from specviz.ui.registry import Registry, View, view_of
 from specviz.views import library
 
@@ -63,18 +64,18 @@ def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
 
     def known(asked: Any) -> bool:
         """Whether a run is known here."""
-        return registry.get(_told(asked).get("run")) is not None
+        return registry.get(fields_of(asked).get("run")) is not None
 
     def kept(asked: Any) -> Props | None:
         """What the drawer says of a run, with the packed run for the browser to keep unless it `has` that one;
         `refusal` where that is too large, None for one that is not known here or not the browser's to keep."""
-        view, has = registry.get(_told(asked).get("run")), _told(asked).get("has")
+        view, has = registry.get(fields_of(asked).get("run")), fields_of(asked).get("has")
         return _kept(view, has if isinstance(has, list) else []) if _is_worth_keeping(view) else None
 
     def bring(asked: Any) -> Props:
         """A run that the browser has kept, for the server to know again."""
         try:
-            return {"run": registry.keep(unpacked(_told(asked).get("packed"))).id}
+            return {"run": registry.bring(unpacked(fields_of(asked).get("packed"))).id}
         except SpecvizError as error:
             return {"refusal": str(error)}
 
@@ -106,10 +107,6 @@ def unpacked(letters: Any) -> Trace:
         raise SpecvizError("this run cannot be opened: what the browser kept of it is damaged") from None
 
 
-def _told(asked: Any) -> Mapping[str, Any]:
-    return asked if isinstance(asked, dict) else {}
-
-
 def _is_worth_keeping(view: View | None) -> bool:
     """Whether it is a run that is over, with a step in it, and none of those that come with specviz."""
     if view is None or view.is_shipped or view.trace.header is None or not view.trace.steps:
@@ -130,6 +127,12 @@ def _packed(view: View, lines: bytes) -> Props:
     if len(file) > MAX_UPLOAD_BYTES:
         sizes = f"{library.size_words(len(file))}; at most {MAX_UPLOAD_BYTES >> 20} MB"
         return {"refusal": f"This run is too large to be kept here ({sizes}): save its file under Share."}
-    about = library.entry(view.trace)
+    about = library.entry(view.trace, usual)
     about["facts"] += "" if view.run is not None else " · opened"
     return {"key": view.key, **about, "size": len(file), "packed": base64.b64encode(file).decode("ascii")}
+
+
+def usual(name: str) -> Mapping[str, Any]:
+    """What nobody has to be told of a method: its own rule, and its parameters as they are at first."""
+    method = METHODS.get(name)
+    return {} if method is None else {"rule": method.default_rule, **method.checked({})}

@@ -12,6 +12,7 @@ import gradio as gr
 
 from specviz import session
 from specviz.errors import SpecvizError
+from specviz.lessons import found_lessons
 from specviz.models import Library
 from specviz.request import Request
 from specviz.session import Workbench, workbench
@@ -78,6 +79,8 @@ def start(host: str, port: int | None, target: str | None, draft: str | None, op
     target, draft = (name and library.load(name).name for name in (target, draft))
     library.allow_any = library.allow_any and is_loopback(host)
     page = make_page(make_offer(target, draft, any_model=library.allow_any), library, opened, first_visit())
+    for fault in found_lessons().faults:
+        print(f"specviz: a lesson is left out: {fault}", flush=True)
     port = free_port(host, settings().server_port, PORTS_TRIED) if port is None else free_port(host, port, 1)
     page.launch(host, port)
     print(f"specviz: open {web_address(host if is_loopback(host) else 'localhost', port)}", flush=True)

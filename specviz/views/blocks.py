@@ -53,6 +53,15 @@ def words(text: Words, *, small: bool = False) -> Props:
     return {"kind": "words", "words": text, "small": small}
 
 
+def passing(text: Words) -> Props:
+    """Words that go as soon as the section's work begins."""
+    return {**words(text), "passing": True}
+
+
+def is_passing(block: Props) -> bool:
+    return block.get("passing", False)
+
+
 def verdict(state: str, text: Words) -> Props:
     """The outcome of a check; a mark and a colour come with the state."""
     assert state in VERDICTS, f"state must be one of {VERDICTS} (got {state!r})"
@@ -90,6 +99,11 @@ def cell(text: Words, *, sort: float | str | None = None, tone: str = "") -> Cel
 def opener(text: str, number: int, draft: int, token: int) -> Cell:
     """A cell that opens, in the `texts` block of the same page, the text of this number under a draft at a token."""
     return {"text": text, "sort": text, "opens": {"text": number, "draft": draft, "token": token}}
+
+
+def doer(text: str, section: str, does: str, values: Mapping[str, str]) -> Cell:
+    """A cell with a button that does what a button of the section would do, with these values."""
+    return {"text": text, "sort": text, "does": {"section": section, "do": does, "values": dict(values)}}
 
 
 def chart(figure: Mapping[str, Any]) -> Props:
@@ -162,6 +176,11 @@ def packed(value: Any) -> str:
 def download(label: str, file_name: str, text: str) -> Props:
     """A text to copy or to save as a file."""
     return {"kind": "download", "label": label, "file": file_name, "text": text}
+
+
+def links(entries: Sequence[tuple[str, str]]) -> Props:
+    """Files of this server to save: (words, address) each."""
+    return {"kind": "links", "entries": [list(entry) for entry in entries]}
 
 
 def details(title: str, blocks: Sequence[Props]) -> Props:

@@ -51,7 +51,7 @@ def duel_block(
 ) -> Props:
     """by: "time" or "token", what the player begins with; without recorded times there is only "token"."""
     runners = [_runner(title, _start(each)) for title, each in zip(titles, (left, right), strict=True)]
-    part = parting(*(runner.trace for runner in runners))
+    part = parting(*(runner.trace for runner in runners)) if are_of_one_prompt(left, right) else None
     modes = [mode for mode in (_by_time(runners), _by_token(runners, part)) if mode is not None]
     most = max(1, *(runner.tokens[-1] for runner in runners))
     data = {
@@ -66,9 +66,9 @@ def duel_block(
 
 def parting_words(left: Trace, right: Trace, titles: tuple[str, str]) -> Sentence:
     """Where the two texts part, or that they do not."""
-    part, names = parting(left, right), [label(title) for title in titles]
     if not are_of_one_prompt(left, right):
         return ["The two runs continue different prompts, so their texts cannot be laid side by side token by token."]
+    part, names = parting(left, right), [label(title) for title in titles]
     if part is not None:
         one, other = (label(each.text, each.bytes) for each in (left.tokens[part], right.tokens[part]))
         return [

@@ -75,7 +75,8 @@ def law_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) -> Props:
 
 
 def _place(step: Step, ref: str) -> tuple[float, list[Share]]:
-    """sum min(p, q), and what is recorded: the drafted token, the others that matter most by p, then the rest."""
+    """sum min(p, q), and what is recorded: the drafted token, the others with a row (those that either model finds
+    likeliest, by p), then the rest."""
     position = next((each for each in step.positions if each.child is not None and str(each.child) == ref), None)
     if position is None or position.overlap is None:
         raise ValueError(f"ref must be a drafted token that was judged by both models' odds (got {ref!r:.40})")

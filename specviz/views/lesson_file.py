@@ -18,9 +18,10 @@ from specviz.views import blocks
 from specviz.views.blocks import Props, packed
 from specviz.views.duel import duel_block
 from specviz.views.feed import Feed
-from specviz.views.lessons import NONE_YET, PREDICT, SHIPPED, lesson_props, plan
+from specviz.views.lesson_plan import NONE_YET, PREDICT, plan
+from specviz.views.lessons import SHIPPED, lesson_props
 from specviz.views.predict import predict_block
-from specviz.views.stage_file import PARTS
+from specviz.views.stage_file import PARTS, without_charts
 from specviz.views.standalone import document
 from specviz.views.web import stage_template
 
@@ -56,7 +57,7 @@ def lesson_page() -> str:
         raise SpecvizError(NONE_YET)
     runs = dict.fromkeys(name for lesson in known.values() for name in lesson.runs())
     data = {
-        "sv-data": packed({"lessons": {name: lesson_props(name) for name in known}, "page": _page()}),
+        "sv-data": packed({"lessons": {name: lesson_props(name, has_server=False) for name in known}, "page": _page()}),
         **{f"sv-run-{name}": "\n".join(map(packed, _parts(name))) for name in runs},
         **{f"sv-duel-{'-'.join(pair)}": packed(_duel(*pair)) for pair in _pairs(known)},
     }
@@ -77,13 +78,10 @@ def _games() -> Mapping[str, Trace]:
 
 
 def _parts(run: str) -> Iterator[Props]:
-    """The run as a stage takes it, from its first step on; its points are for charts, which are not there."""
+    """The run as a stage takes it, from its first step on."""
     view_id = f"{SHIPPED}{run}"
     for part in Feed.from_trace(shipped_trace(run), view_id).recorded_parts(view_id):
-        if "head" in part:
-            part["head"]["figures"] = {}
-        part["steps"] = [{name: value for name, value in step.items() if name != "points"} for step in part["steps"]]
-        yield part
+        yield without_charts(part)
 
 
 def _pairs(known: Mapping[str, Lesson]) -> list[tuple[str, str]]:

@@ -1,141 +1,39 @@
-"""The lessons for reading: the plan that opens the Learn page, and one lesson as the panel beside the stage shows it.
+"""One lesson for reading, as the panel beside the stage shows it.
 
 Plain values in, props out; the browser lays them out, counts what was done and remembers it. Loads no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from specviz.lesson_types import Done, Law, Lesson, Screen, Seen, Task
-from specviz.lessons import lessons
+from specviz.lessons import found_lessons
+from specviz.settings import assets_dir
 from specviz.shipped import shipped, shipped_trace
-from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.laws import law_block
+from specviz.views.lesson_plan import game_after, tasks_of
 from specviz.views.names import METHOD_TITLES, RULE_TITLES
 from specviz.views.sentences import label, titled, visible
 
-NAME, TITLE = "plan", "The plan"
-FILE_ROUTE = "/specviz/lessons.html"
-FILE_NAME = "specviz-lessons.html"
-NONE_YET = "No lesson is there: the folder assets/lessons is empty."
 SHIPPED = "shipped:"
 """Begins the id of a recorded run wherever it is shown: what follows is its name."""
 
-ROOM = (
-    (
-        "Open one lesson on the projector and press ", "Present", ": the type grows. Read the question aloud and "
-        "collect guesses before anything is shown. Then let the room do the task; a task marks itself as done.",
-    ),
-    ("Each lesson has a note for the teacher. Lessons stand alone: for half the time, leave out the last ones.",),
-)  # fmt: skip
-HAND_OUT = (
-    "For every student: save the one file below and hand it out, by mail or on a stick. It opens from disk on a "
-    "laptop or a phone and asks no network and no server. What it cannot do is run a model.",
-)
-HANDED_OUT = (
-    "For every student: hand out this file, by mail or on a stick. It opens from disk on a laptop or a phone and asks "
-    "no network and no server. What it cannot do is run a model: that, and the second game, need specviz itself.",
-)
-FILE_WORDS = "Save all lessons as one file"
-FILE_NOTE = "All lessons with their recorded runs and the first game, for a browser without network."
 
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """What stands in the plan between two lessons. section: of the Learn page; needs_model: not in a file."""
-
-    minutes: int
-    title: str
-    words: str
-    section: str = ""
-    needs_model: bool = False
-
-
-PREDICT = Pause(6, "Game: predict the verdict", "See both models' odds, guess, then the dart falls.", "predict")
-BREAK = Pause(5, "Break", "Coffee, fresh air, questions.")
-BE_THE_DRAFT = Pause(
-    8,
-    "Game: you are the draft model",
-    "Type the next words; the target judges them with your words as its draft.",
-    "be-the-draft",
-    needs_model=True,
-)
-AFTER: Mapping[int, Pause] = {3: PREDICT, 6: BREAK}
-"""Behind so many lessons; the last game ends the plan."""
-
-
-def plan(*, has_server: bool = True) -> Props:
-    """The section "plan". has_server: False in a file, which cannot give out the file and runs no model."""
-    known = list(lessons().values())
-    if not known:
-        return blocks.section(NAME, TITLE, "", (), [blocks.words(NONE_YET)])
-    total = sum(slot.minutes for slot in _slots(known))
-    listed: Props = {"kind": "lessons", "entries": list(_entries(known, has_server)), "file": None}
-    if has_server:
-        listed["file"] = {"href": FILE_ROUTE, "name": FILE_NAME, "words": FILE_WORDS, "note": FILE_NOTE}
-    use = [ROOM[0], HAND_OUT if has_server else HANDED_OUT, ROOM[-1]]
-    room = blocks.details("How to use this in a room", [blocks.words(list(each)) for each in use])
-    return blocks.section(NAME, f"{TITLE}: {total} minutes", _lead(len(known), has_server), (), [room, listed])
-
-
-def _lead(count: int, has_server: bool) -> str:
-    number = "One short lesson" if count == 1 else f"{count} short lessons"
-    games = "two games" if has_server else "a game"
-    return (
-        f"{number}, {games} and a break. Every lesson begins with a question, has something to do, and breaks one "
-        "wrong idea. The runs are recorded: no model is needed to take part."
-    )
-
-
-def _slots(known: Sequence[Lesson]) -> Iterator[Lesson | Pause]:
-    """The plan in order."""
-    for number, lesson in enumerate(known, 1):
-        yield lesson
-        if number in AFTER and number < len(known):
-            yield AFTER[number]
-    yield BE_THE_DRAFT
-
-
-def _entries(known: Sequence[Lesson], has_server: bool) -> Iterator[Props]:
-    begin, number = 0, 0
-    for slot in _slots(known):
-        entry: Props = {
-            "clock": f"{begin // 60}:{begin % 60:02}",
-            "minutes": f"{slot.minutes} min",
-            "title": slot.title,
-        }
-        begin += slot.minutes
-        if isinstance(slot, Pause):
-            absent = slot.needs_model and not has_server
-            more = " It needs specviz itself, with a model." if absent else ""
-            yield {**entry, "words": f"{slot.words}{more}", "section": "" if absent else slot.section}
-        else:
-            number += 1
-            yield {**entry, **_listed(slot), "number": f"{number}"}
-
-
-def _listed(lesson: Lesson) -> Props:
-    return {
-        "name": lesson.name,
-        "question": lesson.question,
-        "misconception": lesson.misconception,
-        "teacher": [list(each) for each in lesson.teacher],
-    }
-
-
-# ---- one lesson ------------------------------------------------------------------------------------------------------
+def lesson_props(name: str, *, has_server: bool = True) -> Props:
+    """What the panel shows of a lesson, not to be changed. Raises KeyError for a name that is not one."""
+    return _props(assets_dir(), name, has_server)
 
 
 @cache
-def lesson_props(name: str) -> Props:
-    """What the panel shows of a lesson, not to be changed. Raises KeyError for a name that is not one."""
-    known = list(lessons().values())
-    lesson = lessons()[name]
+def _props(assets: Path, name: str, has_server: bool) -> Props:
+    """assets: where lessons and runs are read from."""
+    known = list(found_lessons().lessons.values())
+    lesson = found_lessons().lessons[name]
     place = known.index(lesson)
     after = known[place + 1] if place + 1 < len(known) else None
     return {
@@ -145,6 +43,8 @@ def lesson_props(name: str) -> Props:
         "place": f"Lesson {place + 1} of {len(known)} · {lesson.minutes} min",
         "live": _live(lesson),
         "next": None if after is None else {"name": after.name, "title": after.title},
+        "game": game_after(lesson, known, has_server),
+        "tasks": tasks_of(lesson),
         "screens": list(_screens(lesson)),
     }
 

@@ -7,7 +7,8 @@ from specviz.trace import Trace
 from specviz.views import blocks
 from specviz.views.blocks import Cell, Props
 from specviz.views.duel import duel_block, num_shown
-from specviz.views.race import LETTERS, SHOWN, WORDS, Options, bare_title
+from specviz.views.race import LETTERS, SHOWN, WORDS, Options
+from specviz.views.race_words import bare_title
 
 NAME, TITLE = "two-runs", "Two runs side by side"
 LEAD = (

@@ -39,8 +39,6 @@ def predict_block(traces: Mapping[str, Trace]) -> Props:
 def predict_props(trace: Trace) -> Props | None:
     """The first places of a run in reading order, each with the pieces of text since the place before; None where
     there are none."""
-    if not any(True for step in trace.steps for _ in _nodes(step)):
-        return None
     places, bets = [], _Bets()
     for step, node, before, after, look in _walk(trace):
         token = step.draft[node]

@@ -20,7 +20,7 @@ STEERING = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
 FORMAT_KEPT = "\u200c\u200d"  # joiners belong to emoji and to scripts
 SPACE = "␣"
 PERCENT = "\u00a0%"
-ROUGH = 0.05  # a share rounded by more than this part of itself misleads in a quotient
+ROUGH = 0.05  # a share rounded by more than this part of itself misleads
 TINY = 1e-5  # shares below this are called less than 0.001 %
 HALF_UP = 1e-9  # 62.5 reads 63, as people round
 CHANGE_NAMES = {
@@ -90,13 +90,27 @@ def percent(share: float) -> str:
 
 
 def apart(first: float, second: float) -> tuple[str, str]:
-    """Both shares as percent numbers without the sign, with the digits it takes to compare and divide them."""
+    """Both shares as percent numbers without the sign, each with as few digits as it can be told by, and from the
+    other."""
     for more in range(7):
-        words = _hundredths(first, more), _hundredths(second, more)
-        is_rough = any(_is_rough(share, word) for share, word in zip((first, second), words, strict=True))
-        if not is_rough and (words[0] != words[1] or first == second):
+        words = _rounded(first, more), _rounded(second, more)
+        if words[0] != words[1] or first == second:
             break
     return words
+
+
+def _rounded(share: float, more_digits: int) -> str:
+    for digits in range(more_digits, 7):
+        word = _hundredths(share, digits)
+        if not _is_rough(share, word):
+            break
+    return word
+
+
+def divided(part: str, whole: str, words: str) -> bool:
+    """Whether these two printed numbers give, when divided, what is printed as a percentage in `words`."""
+    number = words.removesuffix(PERCENT)
+    return f"{100 * float(part) / float(whole) + HALF_UP:.{len(number.partition('.')[2])}f}" == number
 
 
 def _is_rough(share: float, word: str) -> bool:

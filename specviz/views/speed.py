@@ -7,9 +7,9 @@ from typing import Any
 
 from specviz.counters import Counters
 from specviz.measures import METRICS, metrics
+from specviz.ratios import is_far
 from specviz.views.sentences import visible
 
-ONE_RUN = 0.15  # how far a single run's ratio must be from 1 to say anything
 NO_DRAFT = "no draft reached the target: nothing to compare"
 NONE_BESIDE = "no run without draft was measured beside it"
 SAME = "1.0"  # a ratio that reads so is called the same speed
@@ -32,7 +32,7 @@ def speed_words(counters: Counters, measured: Mapping[str, Any] | None, *, recor
         where = "measured where it was recorded" if recorded else "measured here"
         if not counters.num_drafted:
             return _unknown(NO_DRAFT)
-        if abs(values["speedup"] - 1) < ONE_RUN:
+        if not is_far(values["speedup"]):
             words = f"no clear difference in one run{_mark(counters)}: {values['speedup']:.2g}×"
             return _unknown(words) | {"can_measure": not recorded}
         speeds = baseline, values["tokens_per_s"]

@@ -13,7 +13,7 @@ import html
 from specviz import __version__, exports
 from specviz.trace import Trace
 from specviz.views.blocks import Props, packed
-from specviz.views.feed import CUT_OFF, MOST_SENT, SO_FAR, Feed
+from specviz.views.feed import CUT_OFF, MOST_SENT, Feed
 from specviz.views.sentences import visible
 from specviz.views.standalone import document, quiet_json
 from specviz.views.web import stage_template
@@ -44,24 +44,24 @@ def stage_page(
     charts: bool = True,
     selection: Selection | None = None,
     feed: Feed | None = None,
-    going_on: bool = False,
+    unended: str = CUT_OFF,
 ) -> str:
     """A whole HTML page of this run. selection: (step, ref of a token in it), pinned when the page opens; feed: of
-    this very trace, where there is one that is whole; going_on: the trace has no end because its run is not over.
+    this very trace, where there is one that is whole; unended: what is said of a trace that has no end.
 
     Raises ValueError for a trace without its header and for a selection that is not in it.
     """
     if trace.header is None:
         raise ValueError("trace must have its header (got one that holds nothing yet)")
-    known = feed or Feed.from_trace(trace, RUN, unended=_unended(going_on))
-    parts = [part if charts else _without_charts(part) for part in known.recorded_parts(RUN)]
+    known = feed or Feed.from_trace(trace, RUN, unended=unended)
+    parts = [part if charts else without_charts(part) for part in known.recorded_parts(RUN)]
     title = _title(trace)
     about = {
         "starts": [part["from"] for part in parts],
         "selection": selection and _checked(selection, parts),
         "file": exports.file_name(trace, ".jsonl"),
     }
-    body = BODY.format(title=html.escape(title), words=html.escape(_words(trace, going_on)), template=stage_template())
+    body = BODY.format(title=html.escape(title), words=html.escape(_words(trace, unended)), template=stage_template())
     return document(
         title,
         body,
@@ -73,7 +73,8 @@ def stage_page(
     )
 
 
-def _without_charts(part: Props) -> Props:
+def without_charts(part: Props) -> Props:
+    """The part of a run as a stage takes it that has no charts."""
     steps = [{name: value for name, value in step.items() if name != "points"} for step in part["steps"]]
     head = {"head": {**part["head"], "figures": {}}} if "head" in part else {}
     return {**part, **head, "steps": steps}
@@ -102,14 +103,10 @@ def _title(trace: Trace) -> str:
     return f"specviz: {visible(words) or 'a recorded run'}"
 
 
-def _unended(going_on: bool) -> str:
-    return SO_FAR if going_on else CUT_OFF
-
-
-def _words(trace: Trace, going_on: bool) -> str:
+def _words(trace: Trace, unended: str) -> str:
     by, created = visible(trace.header.specviz[:MOST_WORD]), visible(trace.header.created[:MOST_WORD])
-    unended = f"{_unended(going_on).capitalize()}. " if trace.footer is None else ""
+    lead = f"{unended.capitalize()}. " if trace.footer is None else ""
     return (
-        f"{unended}A run of speculative decoding, recorded by specviz {by} ({created}), "
+        f"{lead}A run of speculative decoding, recorded by specviz {by} ({created}), "
         f"written by specviz {__version__}. All of it lies in this file: it needs no network."
     )

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from specviz.counters import KEPT, grade_of
 from specviz.trace import DraftToken, EmittedToken, Step
-from specviz.views.sentences import TINY, Sentence, apart, named, num_refused, percent, thrown
+from specviz.views.sentences import TINY, Sentence, apart, divided, named, num_refused, percent, thrown
 
 FAVOURITE_RULE = "typical"
 GRADING_RULE = "graded"
 DARTLESS = (FAVOURITE_RULE, GRADING_RULE)  # what the target gave a token decides alone, or what it gave the whole draft
+BOUNDS = {"<": "less", ">": "more"}  # how a percentage begins that is not spelled out
 WAITING = "waiting"  # for the end of the reasoning step that the target writes in place of a refused one
 MOVES_NOTHING = 1e-6  # of the odds: rounding
 KEEPS = {  # what each rule says of the chance: the words before the token, and after it
@@ -70,8 +71,16 @@ def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentenc
     elif p < TINY:
         gave += f"less than {100 * TINY:g}\u00a0%: keep it {chance} of the time."
     else:
-        gave += f"only {target}\u00a0%: keep it {target}/{drafted} = {chance} of the time."
+        gave += f"only {target}\u00a0%: {_quotient(target, drafted, chance)}"
     return ["The draft gave ", named(token), gave + fell + verdict, *replacement]
+
+
+def _quotient(target: str, drafted: str, chance: str) -> str:
+    """How often to keep a token, and how that follows from both printed numbers, which were rounded before."""
+    if chance[0] in BOUNDS:
+        return f"keep it {BOUNDS[chance[0]]} than {chance[1:]} of the time."
+    about = "" if divided(target, drafted, chance) else "about "
+    return f"keep it {target}/{drafted} = {about}{chance} of the time."
 
 
 def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = None) -> Sentence:

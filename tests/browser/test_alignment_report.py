@@ -220,7 +220,7 @@ def test_what_scrolls_by_itself_has_a_name_and_bars_say_what_their_rows_are(open
     named = "(node) => [node.getAttribute('role'), node.getAttribute('aria-label'), node.tabIndex].join()"
     assert shown(page, "[data-section=overview] .sv-table-scroll", named)[0] == "region,Bold: agrees most.,0"
     assert shown(page, "[data-section=reasons] .sv-bars-table", named) == ["region,Why p and q part,0"]
-    inner = shown(page, "[data-section=slices] details > .sv-table-scroll", named)
+    inner = shown(page, "[data-section=slices] details > .sv-tabled > .sv-table-scroll", named)
     assert inner[0] == "region,All numbers by depth,0"
     assert shown(page, "[data-section=reasons] .sv-bars-table thead th:first-child") == ["draft model"]
     assert page.locator(".sv-bars-table .sv-bars-key").count() == 0

@@ -140,6 +140,21 @@ def test_words_are_typed_judged_shown_and_saved(open_page):
     assert page.locator(".sv-turns-stage").count() == 0
 
 
+def test_a_page_that_is_loaded_again_still_has_its_game_and_goes_on_with_it(open_page):
+    page = at_learn(open_page(reduced_motion="reduce"))
+    page.fill(LINE, "the fox")
+    page.press(LINE, "Enter")
+    page.wait_for_selector(".sv-turns-stage .sv-lane")
+    written = page.inner_text(".sv-turns-stage .sv-text")
+    page.reload()
+    page.wait_for_selector(".sv-turns-stage .sv-lane")
+    assert page.inner_text(".sv-turns-stage .sv-text") == written
+    page.wait_for_function(IDLE)
+    page.fill(LINE, "said")
+    page.press(LINE, "Enter")
+    page.wait_for_selector(".sv-turns-tiles:has-text('in 2 turns')")
+
+
 def refused(page, words):
     """What cannot be judged is said under its line, in place of what was said before, and stays there to be mended."""
     page.evaluate("window.stage = document.querySelector('.sv-turns-stage')")

@@ -76,9 +76,30 @@ def test_from_the_plan_through_a_lesson_on_the_stage(opened):
     done(page)
     page.click(NEXT)
     assert "a file can only replay" in page.inner_text("#lesson .sv-lesson-live")
+    assert "K 2" not in page.inner_text("#lesson .sv-lesson-live")
     assert page.locator("#lesson .sv-lesson-live button").count() == 0
+    page.reload()
+    expect(page.locator("#lesson .sv-lesson-number")).to_have_text("5 of 5")
     page.click(NEXT)
     expect(page.locator("#lesson .sv-lesson-title")).to_have_text("The other lesson")
+
+
+def test_the_short_way_through_the_plan_leaves_out_what_is_not_on_it(chromium, tmp_path):
+    (tmp_path / "own.html").write_text(lesson_page(), "utf-8")
+    context = chromium.new_context(viewport=DESKTOP)
+    page = context.new_page()
+    page.goto((tmp_path / "own.html").as_uri())
+    entries = page.locator("#learn .sv-plan-entry:visible")
+    expect(page.locator("#learn .sv-plan-ways button").first).to_have_attribute("aria-pressed", "true")
+    everything = entries.count()
+    page.click("#learn .sv-plan-ways button:nth-child(2)")
+    for _ in range(2):
+        expect(entries).to_have_count(6)
+        expect(entries.nth(5).locator(".sv-plan-time span").first).to_have_text("0:36")
+        page.reload()
+    page.click("#learn .sv-plan-ways button:nth-child(1)")
+    expect(entries).to_have_count(everything)
+    context.close()
 
 
 def test_laws_runs_a_tree_two_runs_and_the_game(opened):

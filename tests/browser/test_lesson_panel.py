@@ -17,7 +17,7 @@ TASK = "#lesson .sv-lesson-task"
 NEXT = "#lesson .sv-lesson-foot .sv-primary"
 BACK = "#lesson .sv-lesson-foot button:text-is('Back')"
 STATE = "#lesson .sv-lesson-state"
-ON_STAGE = "(run) => specvizPage.hub()?.run === run"
+ON_STAGE = "(run) => window.specvizPage?.hub()?.run === run"
 
 
 WHOLE = "(() => { const hub = specvizPage.hub(); return !hub.playing && hub.cursor === hub.steps.length; })()"
@@ -39,9 +39,19 @@ def asking_lesson():
     )
 
 
+def long_lesson():
+    """A task that stands far below its text."""
+    words = [
+        f"Paragraph {number} of some length, so that the task stands below what is in sight." for number in range(8)
+    ]
+    options = ["None", {"words": "Some", "right": True}, "All"]
+    guess = task({"kind": "guess", "options": options, "reveal": "Some of them, and here is why. " * 6})
+    return lesson("long", screens=[screen("Far", words=words, show={"run": "sum"}, task=guess)])
+
+
 @pytest.fixture(scope="module")
 def app(tmp_path_factory):
-    lessons = [stage_lesson(), other_lesson(), asking_lesson(), hostile_lesson()]
+    lessons = [stage_lesson(), other_lesson(), asking_lesson(), long_lesson(), hostile_lesson()]
     assets, models = (tmp_path_factory.mktemp(name) for name in ("assets", "models"))
     with taught(assets, *lessons), pages.served(models, max_new_tokens=48) as served:
         yield served
@@ -125,8 +135,8 @@ def test_what_was_done_is_remembered_and_can_be_done_again(page, app):
     page.click("#lesson .sv-lesson-close")
     assert page.is_hidden("#lesson")
     turn_to(page, "learn")
-    expect(page.locator("#learn .sv-plan-entry").first).to_contain_text("✓ done")
-    expect(page.locator("#learn .sv-plan-entry").nth(1)).not_to_contain_text("done")
+    expect(page.locator("#learn .sv-plan-entry").first).to_contain_text("1 of 5 tasks")
+    expect(page.locator("#learn .sv-plan-entry").nth(1)).not_to_contain_text("tasks")
 
 
 def test_what_was_counted_and_chosen_before_stands_there_when_it_is_seen_again(page):
@@ -234,6 +244,82 @@ def test_what_is_done_elsewhere_laws_several_runs_the_making_of_a_draft(page):
     on_stage(page, "eagle")
     page.click("#stage [data-part=of-draft]")
     done(page)
+    page.click(BACK)
+    page.click(NEXT)
+    expect(page.locator("#stage [data-part=of-token]")).to_have_attribute("aria-pressed", "true")
+
+
+def test_by_a_link_a_first_visitor_sees_the_lesson_s_run_whole_and_no_other(chromium, app, tmp_path):
+    with pages.served(tmp_path, shipped_trace("hot"), max_new_tokens=48) as greeting:
+        context = chromium.new_context(viewport=DESKTOP)
+        page = context.new_page()
+        page.goto(f"{greeting.address}/#lesson=asking")
+        on_stage(page, "sum")
+        page.wait_for_timeout(900)
+        assert page.evaluate(WHOLE)
+        assert page.evaluate("specvizPage.hub().run") == "shipped:sum"
+        context.close()
+
+
+def test_the_way_to_a_task_out_of_sight_is_shown_and_what_comes_of_a_guess_is_in_sight(page):
+    start(page, "long")
+    down, reveal = page.locator("#lesson .sv-lesson-down"), "#lesson .sv-lesson-why"
+    expect(down).to_be_visible()
+    down.click()
+    expect(down).to_be_hidden()
+    body = "#lesson .sv-lesson-body"
+    assert page.evaluate(INSIDE, ["#lesson .sv-lesson-row:last-child", body])
+    page.evaluate("document.querySelector('#lesson .sv-lesson-body').scrollBy(0, -60)")
+    page.click("#lesson .sv-lesson-option >> nth=0")
+    done(page)
+    assert page.evaluate(INSIDE, [reveal, body])
+    for _ in range(2):
+        expect(page.locator("#lesson .sv-lesson-option")).to_have_text(["Noneyour guess", "Some", "All"])
+        expect(page.locator("#lesson .sv-right")).to_have_text("Some")
+        page.reload()
+        page.wait_for_selector(f"{TASK}[data-done]")
+    expect(down).to_be_hidden()
+
+
+def test_hands_are_counted_before_a_room(page):
+    start(page, "long")
+    hands = page.locator("#lesson .sv-lesson-hands")
+    expect(hands.first).to_be_hidden()
+    page.click("#present")
+    for _ in range(2):
+        hands.nth(1).click()
+    expect(hands).to_have_text(["0", "2", "0"])
+    assert page.locator(TASK).get_attribute("data-done") is None
+
+
+def test_a_page_that_is_loaded_anew_has_its_lesson_where_it_was(page):
+    start(page, "other")
+    for _ in range(3):
+        page.click(NEXT)
+    for _ in range(2):
+        page.wait_for_selector("#compare [data-section=two-runs] .sv-text .sv-piece")
+        expect(page.locator("#lesson .sv-lesson-number")).to_have_text("4 of 5")
+        assert page.evaluate("location.hash") == "#compare"
+        page.reload()
+    page.wait_for_selector("#lesson .sv-lesson:not([hidden])")
+    turn_to(page, "learn")
+    page.reload()
+    expect(page.locator("#lesson .sv-lesson-number")).to_have_text("4 of 5")
+    assert page.evaluate("location.hash") == "#learn"
+    page.click("#lesson .sv-lesson-close")
+    page.reload()
+    page.wait_for_selector("#learn .sv-plan")
+    assert page.is_hidden("#lesson")
+
+
+def test_behind_a_lesson_that_the_plan_follows_with_a_game_the_game_is_offered(page):
+    start(page, "asking")
+    assert page.is_hidden("#lesson .sv-lesson-play")
+    page.click(NEXT)
+    page.click(NEXT)
+    page.click("#lesson .sv-lesson-play:text-is('Play: predict the verdict')")
+    page.wait_for_selector("#learn [data-section=predict] .sv-inspector")
+    page.wait_for_function("document.querySelector('#learn [data-section=predict]').getBoundingClientRect().y < 600")
 
 
 def test_two_runs_side_by_side_and_the_game_keep_the_lesson_beside_them(page):
@@ -280,6 +366,7 @@ def test_a_hostile_lesson_stays_text(page):
     expect(page.locator("#learn .sv-plan-entry").last.locator("xpath=preceding-sibling::li[1]")).to_contain_text(
         HOSTILE
     )
+    expect(page.locator("#learn .sv-plan-done").last).to_have_text(" ✓ done")
     assert page.locator("img[src=x]").count() == 0
 
 
@@ -333,6 +420,8 @@ def test_on_a_phone_the_lesson_is_a_card_above_the_stage_that_folds(open_page, t
     start(page, "stage")
     page.click(NEXT)
     on_stage(page, "sum")
+    assert page.locator("#stage :is(.sv-sentence, .sv-tiles):visible").count() == 0
+    assert page.locator("#stage .sv-text .sv-piece").first.bounding_box()["y"] < PHONE["height"] - 200
     box = page.locator("#lesson").bounding_box()
     assert box["width"] == PHONE["width"]
     assert box["y"] + box["height"] <= page.locator("#stage .sv-screen").bounding_box()["y"] + 1

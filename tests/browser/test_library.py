@@ -16,6 +16,17 @@ RUN = "specvizPage.hub().run"
 FORGET = "() => ['localStorage', 'sessionStorage'].forEach((name) => window[name].clear())"
 FULL = """Object.defineProperty(IDBObjectStore.prototype, 'put', {value() {
   throw new DOMException('no room', 'QuotaExceededError'); }});"""
+SILENT = "IDBFactory.prototype.open = () => ({});"
+DAMAGED = """(() => {
+  const { open } = IDBFactory.prototype;
+  IDBFactory.prototype.open = function () {
+    const request = open.call(this, 'without-stores', 1);
+    Object.defineProperty(request, 'onupgradeneeded', {set() {}});
+    return request;
+  };
+})();"""
+UNREADABLE = """Object.defineProperty(IDBObjectStore.prototype, 'getAll', {value() {
+  throw new DOMException('damaged', 'UnknownError'); }});"""
 PRIVATE = "IDBFactory.prototype.open = () => { throw new DOMException('not allowed', 'SecurityError'); };"
 EARLY = """window.BroadcastChannel = class extends BroadcastChannel {
   constructor(name) { super(name); setTimeout(() => this.dispatchEvent(new MessageEvent('message'))); } };"""
@@ -284,8 +295,14 @@ def test_what_cannot_be_opened_any_more_says_so_and_stays(page):
 
 @pytest.mark.parametrize(
     ("script", "place", "words"),
-    [(FULL, ".sv-shelf-said", "no more room"), (PRIVATE, ".sv-shelf-group", "until the page is closed")],
-    ids=["no room", "private mode"],
+    [
+        (FULL, ".sv-shelf-said", "no more room"),
+        (PRIVATE, ".sv-shelf-group", "until the page is closed"),
+        (SILENT, ".sv-shelf-group", "until the page is closed"),
+        (DAMAGED, ".sv-shelf-group", "until the page is closed"),
+        (UNREADABLE, ".sv-shelf-group", "until the page is closed"),
+    ],
+    ids=["no room", "private mode", "it never opens", "without its stores", "not to be read"],
 )
 def test_a_browser_that_keeps_nothing_says_so_and_the_runs_stay_while_the_page_does(page, script, place, words):
     page.add_init_script(script)
@@ -317,7 +334,40 @@ def test_what_a_hostile_file_brings_stays_text_also_from_the_store(page, tmp_pat
     assert page.evaluate("document.querySelectorAll('#shelf :is(img, script, iframe)').length") == 0
     assert page.evaluate("window.__pwned") is None
     page.locator(OWN, has_text="<img").last.locator("button").first.click()
-    page.wait_for_function("document.querySelector('.sv-shelf-said').textContent.includes('another window')")
+    page.wait_for_function("document.querySelector('.sv-shelf-said').textContent.includes('cannot be read any more')")
+
+
+def test_a_run_that_another_window_has_deleted_is_called_so(page):
+    put(page, {"key": "x", "title": "gone", "size": 1, "at": 1}, "AAAA")
+    reload(page)
+    open_library(page)
+    page.evaluate("async () => (await specviz.keepRuns()).remove('x')")  # without a word to this page
+    page.click(f"{OWN} button:text-is('Open')")
+    page.wait_for_function("document.querySelector('.sv-shelf-said').textContent.includes('deleted in another window')")
+    wait_for_entries(page, 0)
+
+
+IN_SIGHT = """() => ['.sv-lanes-body', '.sv-text-scroll'].every((part) => {
+  const host = document.querySelector(part), on = host.querySelector('.sv-on');
+  if (!on) return false;
+  const box = on.getBoundingClientRect(), frame = host.getBoundingClientRect();
+  return box.top >= frame.top && box.bottom <= frame.bottom;
+})"""
+
+
+def test_text_and_lanes_of_a_run_that_is_opened_show_the_place_that_is_explained(page):
+    open_library(page)
+    page.click(f"{RECORDED}[data-id='shipped:k-1'] button:text-is('Open')")
+    page.wait_for_function("specvizPage.hub().head?.recorded")
+    page.wait_for_timeout(300)  # the text has come to rest
+    assert page.evaluate("specvizPage.hub().pinned.step < 10 && specvizPage.hub().cursor > 30")
+    assert page.evaluate(IN_SIGHT)
+    assert page.get_attribute(".sv-stage", "data-sheet") is None
+    page.evaluate("specvizPage.hub().release()")
+    page.evaluate("specvizPage.hub().back(); specvizPage.hub().forward()")
+    page.wait_for_timeout(300)
+    assert page.evaluate("specvizPage.hub().selected().step === specvizPage.hub().steps.length - 1")
+    assert page.evaluate(IN_SIGHT), "whoever moves on follows the end"
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])

@@ -126,8 +126,8 @@ def test_a_race_is_run_and_replayed(open_page, size, theme):
     page.fill("[data-section=race] [name=tokens]", "16")
     page.fill("[data-section=race] [name=prompts]", "2")
     press(page, "race", "race")
-    rows = page.eval_on_selector_all(
-        "[data-section=race] .sv-table-scroll tbody tr", "(all) => all.map((one) => one.innerText.split('\\t'))"
+    rows = page.locator("[data-section=race] .sv-blocks > .sv-tabled").last.evaluate(
+        "(table) => [...table.querySelectorAll('tbody tr')].map((row) => row.innerText.split('\\t'))"
     )
     assert [row[0].strip() for row in rows[:2]] == ["A · No draft", "B · Draft model, tiny-draft, K 4"]
     for place in SIDES:
@@ -141,6 +141,19 @@ def test_a_race_is_run_and_replayed(open_page, size, theme):
     page.click(".sv-duel-toggle")
     expect(page.locator(".sv-duel-end").nth(0)).not_to_have_text("")
     expect(page.locator(".sv-duel-end").nth(1)).not_to_have_text("")
+    heads = page.locator("[data-section=race] .sv-blocks > .sv-tabled thead tr").first
+    assert heads.evaluate("(row) => row.getBoundingClientRect().height") < 40  # in one line
+    caption = page.locator("[data-section=race] .sv-caption").last
+    assert caption.evaluate("(words) => words.getBoundingClientRect().right") <= size["width"]
+    expect(caption).to_contain_text("Once upon")
+    page.locator("[data-section=race] [data-act=replay]").nth(1).click()
+    expect(caption).not_to_contain_text("Once upon")
+    page.wait_for_function(IDLE)
+    page.wait_for_selector("[data-section=race] .sv-duel-side .sv-cell")
+    assert page.locator("[data-section=race] .sv-marked").count() == 1
+    with page.expect_download() as saved:
+        page.locator("[data-section=race] .sv-links a").first.click()
+    assert saved.value.suggested_filename.endswith(".jsonl.gz")
 
 
 def test_a_hostile_run_stays_text_on_both_stages(open_page, tmp_path):

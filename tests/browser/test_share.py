@@ -18,6 +18,12 @@ FIELD = "#share .sv-share-link"
 PINNED = "specvizPage.hub().pinned"
 CLOSED = "!document.documentElement.hasAttribute('data-sv-share')"
 NO_CLIPBOARD = "Object.defineProperty(navigator, 'clipboard', {value: undefined}); document.execCommand = () => false;"
+AWAY = """() => {
+  const ask = window.fetch;
+  window.away = true;
+  window.fetch = (url, ...rest) => (
+   window.away && String(url).includes('component_server') ? Promise.reject(new TypeError('away')) : ask(url, ...rest));
+}"""
 LARGEST = "document.documentElement.scrollWidth"
 
 
@@ -225,6 +231,21 @@ def test_the_drawer_follows_the_run_and_what_is_selected_in_it(page, app):
         page.click("#share a[data-file=trace]")
     with open(download.value.path(), "rb") as file:
         assert list(read_trace(file.read()).events()) == list(current(app).trace.events())
+
+
+def test_a_server_that_is_away_and_a_run_that_is_gone_are_told_apart(page, app):
+    page.click("#step")
+    wait_for_state(page, "paused")
+    page.evaluate(AWAY)
+    page.click("#share-open")
+    page.wait_for_selector(".sv-share-words:has-text('The server does not answer')")
+    assert page.query_selector("#share a[data-file]") is None
+    page.evaluate("window.away = false")
+    page.keyboard.press("Escape")
+    app.page.registry._views.clear()
+    page.click("#share-open")
+    page.wait_for_selector(".sv-share-words:has-text('no longer kept by the server')")
+    app.page.registry._current.clear()
 
 
 def test_an_opened_run_that_cannot_be_made_here_is_shared_as_files(page, tmp_path):

@@ -140,6 +140,8 @@ def test_presenting_enlarges_and_the_current_step_alone_is_bright(stage):
     for selector, size in zip(large, before, strict=True):
         assert shown(page, selector, SIZE)[0] >= 1.3 * size
     where = "(node) => [Number(getComputedStyle(node).opacity) === 1, node.dataset.step]"
+    assert {step for bright, step in shown(page, ".sv-piece", where) if bright} == {"1"}  # what is explained
+    page.evaluate("hub.back(); hub.forward()")
     assert {step for bright, step in shown(page, ".sv-piece", where) if bright} == {"6"}
     page.click('.sv-cell[data-step="4"][data-ref="0"]')
     assert {step for bright, step in shown(page, ".sv-piece", where) if bright} == {"4"}
@@ -168,6 +170,7 @@ def test_presenting_needs_no_scrolling_and_cuts_nothing_off(stage, width, height
 def test_the_text_stays_at_its_end_when_it_is_enlarged(stage):
     page = stage()
     push(page, whole(traces.long(40)))
+    page.evaluate("hub.back(); hub.forward()")  # to its end
     settle(page)
     page.evaluate(PRESENT)
     settle(page)
