@@ -13,6 +13,7 @@
     let rows = new Map();
     let columns = 1;
     let newest = -1, toNewest = false, stays = false;  // stays: the newest row is in sight and shall stay there
+    let isUnseen = false;                             // what is to be revealed waits for a stage that has a height
     const redraw = window.specviz.framed(() => draw());
 
     const changed = (index) => hub.steps[index].changes.length > 0;
@@ -192,6 +193,7 @@
       const how = detail && detail.how, wasHere = root.contains(document.activeElement);
       if (place && (how === 'key' || how === 'pointer' || how === 'found')) {
         toNewest = stays = false;
+        isUnseen = !host.clientHeight;
         reveal(place.step);
         draw();
       }
@@ -204,7 +206,9 @@
     }, { passive: true });
     const resized = () => {
       toNewest = toNewest || stays;
-      if (!toNewest && hub.pinned && hub.pinned.step < hub.cursor) reveal(hub.pinned.step);
+      const chosen = isUnseen ? hub.selected() : hub.pinned;
+      isUnseen = isUnseen && !host.clientHeight;
+      if (!toNewest && chosen && chosen.step < hub.cursor) reveal(chosen.step);
       redraw();
     };
     new ResizeObserver(resized).observe(host);
