@@ -21,7 +21,7 @@ from specviz.frames import STEP_COLUMNS, TOKEN_COLUMNS
 from specviz.shipped import shipped_trace
 from specviz.trace import Trace, TraceError, load_trace, read_trace
 from specviz.trace_io import ordinary_place
-from specviz.ui.registry import View
+from specviz.ui.viewing import View
 from specviz.views.feed import CUT_OFF, SO_FAR, Feed
 from specviz.views.stage_file import stage_page
 

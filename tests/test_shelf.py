@@ -16,7 +16,8 @@ from specviz.shipped import shipped, shipped_file, shipped_trace
 from specviz.trace import Trace, read_trace
 from specviz.ui import registry as registry_file
 from specviz.ui import shelf
-from specviz.ui.registry import Registry, View
+from specviz.ui.registry import Registry
+from specviz.ui.viewing import View
 from specviz.views import library
 from specviz.views.feed import CUT_OFF, Feed
 

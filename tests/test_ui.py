@@ -28,8 +28,9 @@ from specviz.trace import Footer, Step, Trace, dump_event, parse_event
 from specviz.ui import components, form, handlers, models_of, stream
 from specviz.ui.handlers import Form, Handlers, since, spoken
 from specviz.ui.offer import make_offer, method_choices
-from specviz.ui.registry import Registry, View
+from specviz.ui.registry import Registry
 from specviz.ui.startup import first_visit
+from specviz.ui.viewing import View
 from specviz.views.feed import Feed
 
 SESSION = SimpleNamespace(session_hash="one")

@@ -15,6 +15,7 @@ from specviz.checks.proving import BROKEN_PREFIX, FIRST_TOKENS, bundled_prompts,
 from specviz.checks.self_checks import SelfCheck, self_checks
 from specviz.checks.side_by_side import SideBySide, side_by_side
 from specviz.drafters import METHODS
+from specviz.drafters.base import sets_k
 from specviz.errors import SpecvizError
 from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.broken import BROKEN
@@ -22,7 +23,7 @@ from specviz.sampling import Sampling
 from specviz.session import Workbench
 from specviz.trace import Trace
 from specviz.ui.models_of import are_at_hand, models_of, names_of
-from specviz.ui.offer import Offer, sets_k
+from specviz.ui.offer import Offer
 from specviz.ui.sections import Look, Props, Section, Work, one_of, whole_number
 from specviz.views import check, check_texts
 from specviz.views import side_by_side as side_view

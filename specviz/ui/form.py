@@ -14,11 +14,11 @@ from gradio.components import Component
 
 from specviz.controls import PACES
 from specviz.drafters import METHODS, method_named
-from specviz.drafters.base import Method, Models, Value, names_in
+from specviz.drafters.base import Method, Models, Value, drafts, names_in
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.ui.components import choice_of
-from specviz.ui.offer import Offer, as_value, drafts, model_choices, rule_choices
+from specviz.ui.offer import Offer, as_value, model_choices, rule_choices
 
 
 def text_or_none(value: Any) -> str | None:

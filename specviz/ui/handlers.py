@@ -21,6 +21,7 @@ import gradio as gr
 from specviz import session
 from specviz.dialogue import as_messages
 from specviz.drafters import METHODS, method_named
+from specviz.drafters.base import sets_k
 from specviz.errors import SpecvizError
 from specviz.session import Workbench
 from specviz.shipped import FIRST_VISIT
@@ -30,10 +31,11 @@ from specviz.trace import MAX_UPLOAD_BYTES, Trace, read_trace
 from specviz.trace_records import event_dict
 from specviz.ui.form import Form, draft_list, model_list, rule_list, text_or_none
 from specviz.ui.models_of import lacks
-from specviz.ui.offer import Offer, fitting_draft, fitting_models, fitting_rule, rule_to_explain, sets_k
-from specviz.ui.registry import Registry, View, view_of
+from specviz.ui.offer import Offer, fitting_draft, fitting_models, fitting_rule, rule_to_explain
+from specviz.ui.registry import Registry
 from specviz.ui.reports import Report
 from specviz.ui.stream import increments
+from specviz.ui.viewing import View, view_of
 from specviz.views.help import method_help
 from specviz.views.lessons import SHIPPED
 

@@ -14,9 +14,7 @@ from specviz import catalog
 from specviz.accept import Rule
 from specviz.dialogue import as_lines
 from specviz.drafters import METHODS
-from specviz.drafters.base import Method, Models, Value, names_in
-from specviz.drafters.base import drafts as drafts
-from specviz.drafters.base import sets_k as sets_k
+from specviz.drafters.base import Method, Models, Value, drafts, names_in
 from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.rules import RULES

@@ -11,12 +11,13 @@ import gradio as gr
 from gradio.components import Component
 
 from specviz.drafters import METHODS
+from specviz.drafters.base import drafts, sets_k
 from specviz.session import Workbench
 from specviz.trace import Trace
 from specviz.ui import components, lessons, sharing, shelf
 from specviz.ui.frame import NOW, QUIET, Frame
 from specviz.ui.handlers import Form, Handlers, ReportHandlers, since
-from specviz.ui.offer import Offer, drafts, fitting_rule, method_choices, rule_choices, rule_to_explain, sets_k
+from specviz.ui.offer import Offer, fitting_rule, method_choices, rule_choices, rule_to_explain
 from specviz.ui.registry import Registry
 from specviz.ui.report_pages import reports
 from specviz.views.help import method_help

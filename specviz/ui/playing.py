@@ -20,8 +20,9 @@ from specviz.shipped import Shipped, shipped, shipped_trace
 from specviz.trace import Trace
 from specviz.ui.models_of import NO_RUN, is_at_hand
 from specviz.ui.offer import Offer
-from specviz.ui.registry import Registry, View
+from specviz.ui.registry import Registry
 from specviz.ui.sections import Look, Props, Section, Work, one_of, whole_number
+from specviz.ui.viewing import View
 from specviz.views import blocks
 from specviz.views.feed import SO_FAR, Feed
 from specviz.views.predict import predict_block

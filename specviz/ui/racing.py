@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from specviz.drafters import METHODS
-from specviz.drafters.base import Method
+from specviz.drafters.base import Method, drafts, sets_k
 from specviz.errors import SpecvizError
 from specviz.race import Race, Side, Start, racing
 from specviz.request import MAX_K, Request
@@ -21,7 +21,7 @@ from specviz.session import Workbench
 from specviz.settings import settings
 from specviz.trace import Footer, Trace
 from specviz.ui.models_of import is_at_hand, lacks, models_named, names_of, request_of
-from specviz.ui.offer import Offer, drafts, fitting_draft, sets_k
+from specviz.ui.offer import Offer, fitting_draft
 from specviz.ui.registry import Registry
 from specviz.ui.sections import Look, Props, Section, Work, one_of, whole_number
 from specviz.views import race as view

@@ -30,8 +30,9 @@ from specviz.errors import SpecvizError
 from specviz.settings import assets_dir
 from specviz.trace import Trace
 from specviz.ui.components import styles
-from specviz.ui.registry import Registry, View
+from specviz.ui.registry import Registry
 from specviz.ui.theme import theme
+from specviz.ui.viewing import View
 from specviz.views.lesson_file import lesson_page
 from specviz.views.lesson_plan import FILE_NAME, FILE_ROUTE
 from specviz.views.stage_file import stage_page

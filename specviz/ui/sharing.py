@@ -28,7 +28,7 @@ from specviz.ui.frame import Frame
 from specviz.ui.handlers import fields_of, speaks, told
 from specviz.ui.models_of import models_named
 from specviz.ui.offer import Offer
-from specviz.ui.registry import View
+from specviz.ui.viewing import View
 from specviz.views.names import METHOD_TITLES
 from specviz.views.sentences import Sentence, counted, visible
 

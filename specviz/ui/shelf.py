@@ -23,7 +23,8 @@ from specviz.ui import components
 from specviz.ui.form import text_or_none
 from specviz.ui.frame import QUIET, Frame
 from specviz.ui.handlers import Handlers, fields_of, speaks, told
-from specviz.ui.registry import Registry, View, view_of
+from specviz.ui.registry import Registry
+from specviz.ui.viewing import View, view_of
 from specviz.views import library
 
 MOST_RUNS = 30

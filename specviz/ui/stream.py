@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from specviz.errors import SpecvizError
 from specviz.session import Status
 from specviz.trace import Step
-from specviz.ui.registry import View
+from specviz.ui.viewing import View
 
 FLUSH_S = 0.05
 """At full pace: 20 increments a second are all an eye needs; at the slower paces every step goes out at once."""
