@@ -213,7 +213,7 @@ def test_what_was_recorded_is_kept_when_the_person_interrupts(cli, pair, tmp_pat
 def test_a_trace_that_cannot_be_saved_is_said(cli, pair, tmp_path):
     status, _, err = cli("run", "--prompt", PROMPT, *pair, "--max-new-tokens", 2, "--out", tmp_path)
     assert status == 2
-    assert re.fullmatch(r"specviz: the trace could not be saved to \S+: Is a directory\n", err)
+    assert re.fullmatch(r"specviz: \S+ must be an ordinary file \(got a folder\)\n", err)
 
 
 # show

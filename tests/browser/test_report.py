@@ -92,7 +92,7 @@ def test_a_button_sends_what_is_set_and_where_one_looks(report):
     page.fill("[name=n]", "700")
     page.click("[data-act=redraw]")
     sent = {"section": "all", "do": "redraw", "values": {"rule": "wrong", "n": "700"}}
-    assert page.evaluate("triggers") == [["act", {**sent, "place": {"run": "run", "step": 2, "ref": "1"}}]]
+    assert page.evaluate("triggers") == [["act", {**sent, "place": {"run": "run", "step": 2, "ref": "1"}, "tab": None}]]
 
 
 def test_a_number_out_of_bounds_is_not_sent(report):
