@@ -391,7 +391,7 @@ def frame():
     from specviz.ui.frame import Frame
     from specviz.ui.offer import make_offer
 
-    return Frame({}, Registry(), None, make_offer(), Form(("prompt", "target", "draft", "k")), None, None)
+    return Frame(Registry(), None, make_offer(), Form(("prompt", "target", "draft", "k")), None, None)
 
 
 class Asked:

@@ -48,6 +48,17 @@ def test_every_file_of_the_browsers_half_is_served_as_it_is(client):
         assert answer.headers["cache-control"] == "no-cache"
 
 
+def test_all_scripts_come_as_one_in_the_order_in_which_they_run(client):
+    whole = client.get("/specviz/web/specviz.js")
+    assert whole.headers["content-encoding"] == "gzip"
+    places = {
+        name: whole.text.find(path.read_text("utf-8")) for name, path in web_files().items() if path.suffix == ".js"
+    }
+    assert min(places.values()) == places["hub.js"] == 0
+    assert max(places, key=places.get) == "stage.js"
+    assert len(set(places.values())) == len(places)
+
+
 def test_an_unchanged_file_is_not_sent_again(client):
     etag = client.get("/specviz/web/page.js").headers["etag"]
     again = client.get("/specviz/web/page.js", headers={"if-none-match": etag})

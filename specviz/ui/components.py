@@ -30,6 +30,8 @@ ACTIONS = {
     "more": "More",
 }
 PAGES = {"explore": "Explore", "compare": "Compare", "check": "Check", "learn": "Learn"}
+SCRIPT = "specviz.js"
+HEAD = f'<script src="/specviz/web/{SCRIPT}"></script>'
 SCRIPT_ORDER = ("hub.js", "stage.js")
 """The hub runs first and the stage last; the views between them only register themselves."""
 
@@ -58,12 +60,13 @@ _PICKER_JS = """specvizPage.picker(element, {props, trigger});
 _PICKER_HTML = '<label class="sv-field"><span>Examples</span><select aria-label="Ready prompts"></select></label>'
 
 
-def scripts(files: Mapping[str, Path]) -> str:
-    """Script tags for the browser's half, in the order in which they must run."""
+def script(files: Mapping[str, Path]) -> str:
+    """The browser's half as one script, its files in the order in which they must run. One, because several that a
+    page's code puts into its head run in any order in Firefox."""
     first, last = SCRIPT_ORDER
     between = sorted(name for name in files if name.endswith(".js") and name not in SCRIPT_ORDER)
     names = [name for name in (first, *between, last) if name in files]
-    return "".join(f'<script src="/specviz/web/{name}"></script>' for name in names)
+    return "\n;\n".join(files[name].read_text("utf-8") for name in names)
 
 
 def styles(files: Mapping[str, Path]) -> str:
@@ -78,32 +81,32 @@ def stage(files: Mapping[str, Path], since: Callable[..., object], value: str) -
         value,
         html_template=files["stage.html"].read_text(encoding="utf-8"),
         js_on_load=_STAGE_JS,
-        head=scripts(files),
+        head=HEAD,
         server_functions=[since],
         apply_default_css=False,
         elem_id="stage",
     )
 
 
-def pages_list(files: Mapping[str, Path]) -> gr.HTML:
+def pages_list() -> gr.HTML:
     """The pages of the app, one of which is shown."""
     entries = (f'<button type="button" data-page="{name}">{title}</button>' for name, title in PAGES.items())
     return gr.HTML(
         html_template=f'<nav class="sv-pages" aria-label="Pages">{"".join(entries)}</nav>',
         js_on_load="specvizPage.pages(element);",
-        head=scripts(files),
+        head=HEAD,
         apply_default_css=False,
         elem_id="pages",
     )
 
 
-def report(name: str, files: Mapping[str, Path]) -> gr.HTML:
+def report(name: str) -> gr.HTML:
     """A page of sections, sent as JSON: what is done on it comes back as `act`, `halt` and `look`."""
     return gr.HTML(
         "",
         html_template=REPORT_HTML,
         js_on_load=_REPORT_JS.format(name=name),
-        head=scripts(files),
+        head=HEAD,
         apply_default_css=False,
         elem_id=name,
     )
@@ -111,7 +114,6 @@ def report(name: str, files: Mapping[str, Path]) -> gr.HTML:
 
 def panel(
     name: str,
-    files: Mapping[str, Path],
     *,
     events: Sequence[str],
     value: str = "",
@@ -126,31 +128,31 @@ def panel(
         value,
         html_template=f'<div class="sv-panel" data-panel="{name}"></div>',
         js_on_load=_PANEL_JS.format(name=name, events=listened),
-        head=scripts(files),
+        head=HEAD,
         server_functions=list(calls),
         apply_default_css=False,
         elem_id=name,
     )
 
 
-def prompt_picker(files: Mapping[str, Path], titles: Mapping[str, Sequence[str]]) -> gr.HTML:
+def prompt_picker(titles: Mapping[str, Sequence[str]]) -> gr.HTML:
     """A native list of ready prompts, `titles` by kind; choosing one triggers `choose` with {"kind", "title"}."""
     return gr.HTML(
         json.dumps(titles),
         html_template=_PICKER_HTML,
         js_on_load=_PICKER_JS,
-        head=scripts(files),
+        head=HEAD,
         apply_default_css=False,
         elem_id="picker",
     )
 
 
-def fold_line(files: Mapping[str, Path]) -> gr.HTML:
+def fold_line() -> gr.HTML:
     """On a phone, the one line that stands for the setup row and opens it."""
     return gr.HTML(
         html_template='<button class="sv-setup-line" aria-expanded="false"><span>Setup</span></button>',
         js_on_load="specvizPage.fold(element);",
-        head=scripts(files),
+        head=HEAD,
         apply_default_css=False,
         elem_id="fold",
     )
@@ -180,13 +182,13 @@ def rule_choice(choices: Sequence[Listed], value: str, *, visible: bool) -> gr.D
     return gr.Dropdown(list(choices), value=value, label="Rule", elem_id="rule", filterable=False, visible=visible)
 
 
-def method_panel(files: Mapping[str, Path], props: Mapping[str, Any]) -> gr.HTML:
+def method_panel(props: Mapping[str, Any]) -> gr.HTML:
     """What the chosen method does and what the rule in force means."""
     return gr.HTML(
         json.dumps(props),
         html_template=_HELP_HTML,
         js_on_load=_HELP_JS,
-        head=scripts(files),
+        head=HEAD,
         apply_default_css=False,
         elem_id="help",
     )

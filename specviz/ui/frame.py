@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -23,7 +22,6 @@ class Frame:
     """`stage`: the output of whatever puts another run on it, as the registry's messages. `fill(event, asked)` wires an
     event whose handler `asked(request, event)` gives one update per field of the form, and all that follows."""
 
-    files: Mapping[str, Path]
     registry: Registry
     bench: Workbench
     offer: Offer

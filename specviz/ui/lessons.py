@@ -23,7 +23,7 @@ GONE = "there is no such lesson: choose one on the Learn page"
 
 def add(frame: Frame) -> None:
     """Makes the panel and wires it."""
-    panel = components.panel("lesson", frame.files, events=["show", "setup"], calls=[_asked(frame)])
+    panel = components.panel("lesson", events=["show", "setup"], calls=[_asked(frame)])
     # a screen that is turned to while the run of another one is still on its way is shown as well
     panel.show(_showing(frame), None, frame.stage, trigger_mode="multiple", **QUIET)
     frame.fill(panel.setup, _filling(frame))

@@ -52,10 +52,10 @@ def build(
     """The whole page. `files`: the browser's half; `bench`: what runs share; `shown`: the stage's first message;
     `welcome`: the recorded run that a first visit sees."""
     with gr.Blocks(title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS) as demo:
-        _bar(files)
-        fields, buttons = _setup(offer, files)
+        _bar()
+        fields, buttons = _setup(offer)
         stage = components.stage(files, since(registry), shown)
-        more, own = _drawer(offer, files)
+        more, own = _drawer(offer)
         fields |= more
         handlers = Handlers(registry, bench, Form.of(fields), offer, welcome)
         gr.api(handlers.run_to_end, api_name="run", concurrency_limit=API_LIMIT)
@@ -64,39 +64,39 @@ def build(
         _wire_rest(handlers, fields, buttons, own, stage)
         _wire_memory(handlers, fields, buttons, own, stage)
         demo.unload(handlers.leave)
-        frame = Frame(files, registry, bench, offer, handlers.form, stage, _filling(handlers, fields, own))
+        frame = Frame(registry, bench, offer, handlers.form, stage, _filling(handlers, fields, own))
         shelf.add(frame, handlers)
         sharing.add(frame)
         lessons.add(frame)
         for name, report in reports(registry, bench, offer).items():
-            _add_report(name, ReportHandlers(report), files, demo)
+            _add_report(name, ReportHandlers(report), demo)
     return demo.queue(max_size=QUEUE_LIMIT)
 
 
-def _add_report(name: str, handlers: ReportHandlers, files: Mapping[str, Path], demo: gr.Blocks) -> None:
-    part = components.report(name, files)
+def _add_report(name: str, handlers: ReportHandlers, demo: gr.Blocks) -> None:
+    part = components.report(name)
     part.look(handlers.look, None, part, **_STREAM)
     part.act(handlers.act, None, part, **_STREAM)
     part.halt(handlers.halt, None, None, **NOW)
     demo.unload(handlers.leave)
 
 
-def _bar(files: Mapping[str, Path]) -> None:
+def _bar() -> None:
     """The top bar: the name, then what concerns files and looks. Its buttons do what the browser does alone."""
     with gr.Row(elem_id="bar"):
         gr.HTML('<h1 class="sv-name">specviz</h1>', apply_default_css=False, elem_id="name")
-        components.pages_list(files)
+        components.pages_list()
         for name, words in _BAR.items():
             components.button(name, words)
-    components.fold_line(files)
+    components.fold_line()
 
 
-def _setup(offer: Offer, files: Mapping[str, Path]) -> tuple[Parts, Parts]:
+def _setup(offer: Offer) -> tuple[Parts, Parts]:
     """The row above the stage: the fields people change most, and the buttons."""
     first = offer.first
     with gr.Row(elem_id="setup"):
         fields: Parts = {"prompt": components.prompt_box(first.prompt)}
-        picker = components.prompt_picker(files, {kind: list(texts) for kind, texts in offer.prompts.items()})
+        picker = components.prompt_picker({kind: list(texts) for kind, texts in offer.prompts.items()})
         fields |= {
             "draft": components.model_choice("draft", "Draft model", offer.drafts, first.draft, offer.any_model),
             "k": components.k_slider(first.k),
@@ -108,7 +108,7 @@ def _setup(offer: Offer, files: Mapping[str, Path]) -> tuple[Parts, Parts]:
     return fields, actions | {"picker": picker}
 
 
-def _drawer(offer: Offer, files: Mapping[str, Path]) -> tuple[Parts, Parts]:
+def _drawer(offer: Offer) -> tuple[Parts, Parts]:
     """What is needed less often, and one group of fields per method that has parameters of its own."""
     first = offer.first
     method = METHODS[first.method]
@@ -117,7 +117,7 @@ def _drawer(offer: Offer, files: Mapping[str, Path]) -> tuple[Parts, Parts]:
         fields: Parts = {"method": components.method_choice(method_choices(), method.name)}
         fields["rule"] = components.rule_choice(rule_choices(method), rule, visible=drafts(method))
         words = method_help(method, rule_to_explain(method, rule), has_k=sets_k(method))
-        own = {"help": components.method_panel(files, words), "wanted": gr.State(rule)}
+        own = {"help": components.method_panel(words), "wanted": gr.State(rule)}
         for each in (each for each in METHODS.values() if each.params):
             with gr.Column(visible=each is method, elem_classes="sv-own") as own[each.name]:
                 fields |= {

@@ -29,7 +29,7 @@ from specviz.beside import others
 from specviz.errors import SpecvizError
 from specviz.settings import assets_dir
 from specviz.trace import Trace
-from specviz.ui.components import styles
+from specviz.ui.components import SCRIPT, script, styles
 from specviz.ui.registry import Registry
 from specviz.ui.theme import theme
 from specviz.ui.viewing import View
@@ -85,13 +85,16 @@ class SecurityHeaders:
 
 
 class PackedPage:
-    """The page itself, compressed: its styles lie in it. Nothing else, so that no stream is held back."""
+    """The page itself, in which its styles lie, and its script, compressed. Nothing else, so that no stream is held
+    back."""
+
+    PATHS = ("/", f"/specviz/web/{SCRIPT}")
 
     def __init__(self, app: ASGIApp) -> None:
         self.app, self.packed = app, GZipMiddleware(app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_page = scope["type"] == "http" and scope["path"] == "/"
+        is_page = scope["type"] == "http" and scope["path"] in self.PATHS
         await (self.packed if is_page else self.app)(scope, receive, send)
 
 
@@ -143,10 +146,13 @@ def _healthz(registry: Registry, ready: Callable[[], bool]) -> Callable[[Request
 
 
 def _web(files: Mapping[str, Path]) -> Callable[[Request], Any]:
-    """Serve exactly the named files: a name is looked up, never joined to a folder."""
+    """Serve exactly the named files, and all scripts as one: a name is looked up, never joined to a folder."""
 
     async def web(request: Request) -> Response:
-        path = files.get(request.path_params["file"])
+        name = request.path_params["file"]
+        if name == SCRIPT:
+            return _cached(request, script(files).encode(), _MEDIA_TYPES[".js"], "no-cache")
+        path = files.get(name)
         if path is None or not path.is_file():
             return PlainTextResponse("not found", status_code=404)
         content = path.read_bytes()

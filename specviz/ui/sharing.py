@@ -66,7 +66,7 @@ def add(frame: Frame) -> None:
         return _opened(frame, told(event).get("link"))[1]
 
     with gr.Column(elem_id="share"):
-        part = components.panel("sharing", frame.files, events=["apply"], calls=calls(frame))
+        part = components.panel("sharing", events=["apply"], calls=calls(frame))
     frame.fill(part.apply, apply)
 
 

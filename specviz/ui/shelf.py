@@ -48,9 +48,7 @@ def add(frame: Frame, handlers: Handlers) -> None:
     registry, files = frame.registry, [".jsonl", ".gz"]
     with gr.Column(elem_id="library"):
         upload = gr.UploadButton("Open a file", file_types=files, type="binary", elem_id="open", size="sm")
-        panel = components.panel(
-            "shelf", frame.files, events=["show"], value=json.dumps(LIMITS), calls=calls_of(registry)
-        )
+        panel = components.panel("shelf", events=["show"], value=json.dumps(LIMITS), calls=calls_of(registry))
     opened = upload.upload(handlers.open_trace, upload, frame.stage, **QUIET)
     opened.failure(None, None, None, js=f"() => document.dispatchEvent(new Event('{REFUSED}'))")
     panel.show(show(registry), None, frame.stage, **QUIET)
