@@ -146,12 +146,14 @@ def _healthz(registry: Registry, ready: Callable[[], bool]) -> Callable[[Request
 
 
 def _web(files: Mapping[str, Path]) -> Callable[[Request], Any]:
-    """Serve exactly the named files, and all scripts as one: a name is looked up, never joined to a folder."""
+    """Serve exactly the named files, and all scripts as one, put together once like the style sheets: a name is looked
+    up, never joined to a folder."""
+    whole = script(files).encode()
 
     async def web(request: Request) -> Response:
         name = request.path_params["file"]
         if name == SCRIPT:
-            return _cached(request, script(files).encode(), _MEDIA_TYPES[".js"], "no-cache")
+            return _cached(request, whole, _MEDIA_TYPES[".js"], "no-cache")
         path = files.get(name)
         if path is None or not path.is_file():
             return PlainTextResponse("not found", status_code=404)
