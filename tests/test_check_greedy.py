@@ -63,7 +63,7 @@ def pair(named_models):
 def test_a_lossless_rule_writes_the_targets_own_greedy_text(pair, name):
     *before, result = greedy(pair, RULES[name], PROMPTS, K, 24)
     assert result.outcome.state == "exact"
-    assert result.outcome.words.startswith("exact (enumerated): 72 tokens after 3 prompts")
+    assert result.outcome.words.startswith("exact, token by token: 72 tokens after 3 prompts")
     assert [each.outcome for each in before] == [None] * 3
 
 

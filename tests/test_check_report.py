@@ -141,6 +141,7 @@ def test_samples_are_judged_alone(models, tmp_path):
         ({"prompt": []}, "the prompt is empty"),
         ({"prompt": [5, 100_000]}, "does not know"),
         ({"draft": None}, "needs a draft model"),
+        ({"made_in": "bf16"}, "made_in is one of bf16, fp16, fp32, for samples alone"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_words(models, options, words):

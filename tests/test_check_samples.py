@@ -1,15 +1,20 @@
 """Someone else's samples: drawn here by numpy from plain forwards, or spoilt in one way each; no file is trusted."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from specviz.checks.pair import Pair
+from specviz.checks.proving import bundled_prompts
 from specviz.checks.samples import judge_samples, read_samples
+from specviz.checks.scoring import plain_logits
 from specviz.errors import SpecvizError
 from specviz.sampling import Sampling
+from specviz.session import workbench
 
 GREEDY, PLAIN = {"temperature": 0.0}, {"temperature": 0.5}
 
@@ -103,7 +108,7 @@ def test_a_token_that_the_filter_forbids_differs_at_once_and_is_named(tmp_path, 
 def test_greedy_samples_are_exact(tmp_path, target):
     result = judged(write(tmp_path / "greedy.jsonl", [greedy_text(target)], GREEDY), target)
     assert result.greedy_outcome.state == "exact"
-    assert result.greedy_outcome.words.startswith("exact (enumerated): 12 tokens")
+    assert result.greedy_outcome.words.startswith("exact, token by token: 12 tokens")
     assert result.drawn_outcome is None
 
 
@@ -118,6 +123,74 @@ def test_a_greedy_sample_with_another_token_differs_and_both_logits_are_named(tm
     assert (first.place, first.token, first.favourite) == (4, 77, favourite)
     assert first.logit == pytest.approx(float(row[77]), abs=1e-4)
     assert f"{first.favourite_logit:.6f}" in result.greedy_outcome.words
+
+
+# ---- number formats -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    return workbench().library
+
+
+def in_halves(model):
+    """The model as it is loaded in bf16."""
+    return replace(model, model=AutoModelForCausalLM.from_pretrained(model.model.name_or_path, dtype=torch.bfloat16))
+
+
+def written(model, prompt, length):
+    ids = torch.tensor([prompt])
+    options = {"do_sample": False, "max_new_tokens": length, "eos_token_id": None, "pad_token_id": 0}
+    return model.model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, len(prompt) :].tolist()
+
+
+@pytest.fixture(scope="module")
+def parted(bundled):
+    """Greedy texts of the bundled target in bf16, until one has a token that float32 would not have written."""
+    target = bundled.load("fable-target")
+    halves, texts = in_halves(target), []
+    for prompt in bundled_prompts(target):
+        texts.append((list(prompt), written(halves, prompt, 200)))
+        logits = plain_logits(target, [*prompt, *texts[-1][1]], 200)
+        if logits.argmax(-1).tolist() != texts[-1][1]:
+            return target, texts
+    pytest.fail("bf16 and float32 write the same 200 tokens after every bundled prompt")
+
+
+def test_greedy_text_of_a_declared_format_is_consistent_and_its_near_ties_are_counted(tmp_path, parted):
+    target, texts = parted
+    path = write(tmp_path / "halves.jsonl", texts, GREEDY)
+    undeclared = judged(path, target).greedy_outcome
+    assert (undeclared.state, "--made-in bf16" in undeclared.words) == ("differs", True)
+    *_, result = judge_samples(Pair(target, None), read_samples(path, target, "bf16"))
+    assert result.greedy_outcome.state == "consistent"
+    assert f"{len(result.tied_greedy)} near-tie" in result.greedy_outcome.words
+    assert "within bf16 rounding, first line" in result.greedy_outcome.words
+    *_, finer = judge_samples(Pair(target, None), read_samples(path, target, "fp32"))
+    assert finer.greedy_outcome.state == "differs"
+    lines = [json.loads(line) | {"made_in": "bf16"} for line in path.read_text("utf-8").splitlines()]
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    assert judged(path, target).greedy_outcome == result.greedy_outcome
+
+
+def test_a_wrong_token_differs_in_a_declared_format_too(tmp_path, parted):
+    target, texts = parted
+    prompt, ids = texts[-1]
+    logits = plain_logits(target, [*prompt, *ids[:6]], 6)
+    place = int((logits.topk(2).values @ torch.tensor([1.0, -1.0])).argmax())  # the surest of the first tokens
+    wrong = [*ids[:place], int(logits[place].topk(2).indices[1])]
+    path = write(tmp_path / "wrong.jsonl", [(prompt, wrong)], GREEDY)
+    *_, result = judge_samples(Pair(target, None), read_samples(path, target, "bf16"))
+    assert result.greedy_outcome.state == "differs"
+    assert f"line 1, token {place + 1}: id {wrong[-1]}" in result.greedy_outcome.words
+
+
+def test_another_model_in_a_declared_format_differs(tmp_path, bundled, parted):
+    target, texts = parted
+    other = in_halves(bundled.load("fable-draft", as_draft=True))
+    path = write(tmp_path / "other.jsonl", [(texts[0][0], written(other, texts[0][0], 40))], GREEDY)
+    *_, result = judge_samples(Pair(target, None), read_samples(path, target, "bf16"))
+    assert result.greedy_outcome.state == "differs"
 
 
 # ---- the file -------------------------------------------------------------------------------------------------------
@@ -148,6 +221,8 @@ def without(name):
         (GOOD | {"ids": [True]}, "'True'"),
         (GOOD | {"ids": [1.0]}, "'1.0'"),
         (GOOD | {"prompt_ids": [None]}, "'None'"),
+        (GOOD | {"made_in": "int8"}, "'int8' for \"made_in\": it is one of bf16, fp16, fp32"),
+        (GOOD | {"made_in": 16}, "'16' for \"made_in\""),
         (GOOD | {"ids": [3] * 300}, "is longer than the 256 tokens"),
         (GOOD | {"sampling": {"temperature": -1}}, '"temperature"'),
         (GOOD | {"sampling": {"temperature": float("nan")}}, "'nan'"),

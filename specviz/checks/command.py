@@ -31,8 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=2000, help="to write and judge (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--samples", type=Path, metavar="FILE", help="judge another decoder: JSON lines {prompt_ids, ids, sampling}"
+        "--samples",
+        type=Path,
+        metavar="FILE",
+        help="judge another decoder: JSON lines {prompt_ids, ids, sampling, made_in}",
     )
+    parser.add_argument("--made-in", help="the number format of samples whose lines name none: bf16, fp16 or fp32")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the report with all its numbers")
 
 
@@ -41,8 +45,8 @@ def run(options: argparse.Namespace) -> int:
     from ..drafters import method_named
     from .proving import prove
 
-    names = ("target", "draft", "method", "rule", "temperature", "top_k", "top_p", "tokens", "seed", "samples")
-    settings = {name: getattr(options, name) for name in names}
+    names = ("target", "draft", "method", "rule", "temperature", "top_k", "top_p", "tokens", "seed")
+    settings = {name: getattr(options, name) for name in (*names, "samples", "made_in")}
     params = method_named(options.method).read(options.param)
     report = prove(options.prompt, **settings, k=k_of(options), params=params, on_progress=_Progress())
     print(neutral(report.text(), keep="\n"))

@@ -62,7 +62,7 @@ class Greedy:
             return None
         compared = f"{self.num_tokens:,} tokens after {self.total} prompts"
         if not self.partings:
-            return Outcome("exact", f"exact (enumerated): {compared}, equal to the target's own greedy text")
+            return Outcome("exact", f"exact, token by token: {compared}, equal to the target's own greedy text")
         words = f"consistent, n = {self.num_tokens:,}: each of {compared} is the target's favourite"
         first = _first(self.partings, self.ties)
         if self.ties or self.num_close == len(self.partings):

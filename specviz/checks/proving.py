@@ -29,6 +29,7 @@ from ..sampling import Sampling
 from ..session import workbench
 from .end_to_end import EndToEnd, end_to_end, first_token
 from .enumerated import enumerated
+from .formats import FORMATS
 from .greedy import greedy
 from .one_step import SAME
 from .pair import Pair
@@ -77,22 +78,26 @@ def prove(
     tokens: int = 2000,
     seed: int = 0,
     samples: str | Path | None = None,
+    made_in: str | None = None,
     on_progress: Watch | None = None,
 ) -> Report:
     """Checks whether the text is the target's own, and returns what each check came to.
 
     prompt: text, token ids, or None for the bundled prompts. target, draft, params: as for `run`. rule: a name of
     RULES, or "broken:NAME" for one that is wrong on purpose. tokens: how many are written at temperatures above 0.
-    samples: a file of someone else's token ids, which is then judged alone, each line at its own settings.
+    samples: a file of someone else's token ids, which is then judged alone, each line at its own settings. made_in: the
+    number format that they were made in (bf16, fp16 or fp32), for lines that name none.
     on_progress(message, fraction or None) is told what takes long. Raises SpecvizError.
     """
     watch = on_progress or unwatched
     if type(tokens) is not int or not 1 <= tokens <= MOST_TOKENS:
         raise SpecvizError(f"tokens must be a whole number from 1 to {MOST_TOKENS:,} (got {tokens!r})")
+    if made_in is not None and (samples is None or made_in not in FORMATS):
+        raise SpecvizError(f"made_in is one of {', '.join(FORMATS)}, for samples alone (got {made_in!r:.40})")
     method_named(method)
     large, small = _models(workbench().library, target, draft, method if samples is None else None, watch)
     if samples is not None:
-        return _of_samples(Pair(large, small), Path(samples), watch)
+        return _of_samples(Pair(large, small), Path(samples), made_in, watch)
     chosen = _rule(rule, method)
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": None if prompt is None else tuple(prompt)}
     request = Request(
@@ -271,17 +276,18 @@ def _rules(setup: Setup) -> tuple[RuleLine, ...]:
     )
 
 
-def _of_samples(pair: Pair, path: Path, watch: Watch) -> Report:
-    samples = read_samples(path, pair.target)
+def _of_samples(pair: Pair, path: Path, made_in: str | None, watch: Watch) -> Report:
+    samples = read_samples(path, pair.target, made_in)
     result = _last(judge_samples(pair, samples), "judging the samples", watch)
-    about = {"samples": path.name, "target": pair.target.name, "num_samples": len(samples), **_here(pair)}
+    about = {"samples": path.name, "target": pair.target.name, "num_samples": len(samples), "made_in": made_in}
     checks = []
     if result.greedy_outcome is not None:
-        checks.append(_check("tokens at temperature 0", result.greedy_outcome, {"n": result.num_greedy}))
+        numbers = {"n": result.num_greedy, "near_ties": len(result.tied_greedy), "wrong": len(result.wrong_greedy)}
+        checks.append(_check("tokens at temperature 0", result.greedy_outcome, numbers))
     if result.drawn_outcome is not None:
         numbers = evidence_numbers(result.evidence)
         checks.append(_check("drawn tokens against the target's law", result.drawn_outcome, numbers))
-    return Report(about, tuple(checks))
+    return Report({**about, **_here(pair)}, tuple(checks))
 
 
 def evidence_numbers(evidence: Evidence) -> dict[str, Any]:

@@ -1,14 +1,16 @@
 """Someone else's decoder: its token ids, line by line, against the target's exact law. No draft model is needed.
 
-The file is not trusted: JSON lines {"prompt_ids", "ids", "sampling": {"temperature", "top_k", "top_p"}}; every line
-that cannot be used is named by its number, and then nothing is judged.
+The file is not trusted: JSON lines {"prompt_ids", "ids", "sampling": {"temperature", "top_k", "top_p"}} and, if known,
+"made_in", a number format; every line that cannot be used is named by its number, and then nothing is judged.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ from ..errors import SpecvizError
 from ..models import LoadedModel
 from ..sampling import Sampling
 from .end_to_end import strongest, verdict
+from .formats import FORMATS, format_name, in_format
 from .pair import Pair
-from .scoring import Outside, Scored, features, score_parts
+from .scoring import ROUNDING, Outside, Reach, Scored, features, score_parts
 from .statistics import Evidence, Outcome
 
 MOST_BYTES = 64 << 20
@@ -32,21 +35,23 @@ TEXT_REFUSED = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One written text. line: its number in the file, from 1."""
+    """One written text. line: its number in the file, from 1; made_in: one of FORMATS, None where nothing is said."""
 
     line: int
     prompt: tuple[int, ...]
     ids: tuple[int, ...]
     sampling: Sampling
+    made_in: str | None = None
 
 
-def read_samples(path: Path, target: LoadedModel) -> tuple[Sample, ...]:
-    """Every sample of the file. Raises SpecvizError that names the lines which cannot be used."""
+def read_samples(path: Path, target: LoadedModel, made_in: str | None = None) -> tuple[Sample, ...]:
+    """Every sample of the file. made_in: the number format of the lines that name none. Raises SpecvizError that names
+    the lines which cannot be used."""
     samples: list[Sample] = []
     bad: list[str] = []
     for number, line in enumerate(_lines(path), start=1):
         try:
-            samples.append(_sample(number, line, target))
+            samples.append(_sample(number, line, target, made_in))
         except ValueError as error:
             bad.append(f"line {number} {error}")
     if bad:
@@ -71,7 +76,7 @@ def _lines(path: Path) -> list[bytes]:
     return lines
 
 
-def _sample(number: int, line: bytes, target: LoadedModel) -> Sample:
+def _sample(number: int, line: bytes, target: LoadedModel, made_in: str | None) -> Sample:
     """Raises ValueError with what is wrong; it goes on after "line 7"."""
     try:
         data = json.loads(line.decode("utf-8"))
@@ -84,7 +89,14 @@ def _sample(number: int, line: bytes, target: LoadedModel) -> Sample:
     prompt, ids = (_ids(data, name, target.info.vocab_size) for name in ("prompt_ids", "ids"))
     if len(prompt) + len(ids) > target.info.context_limit:
         raise ValueError(f"is longer than the {target.info.context_limit:,} tokens that {target.name} reads")
-    return Sample(number, prompt, ids, _sampling(data.get("sampling")))
+    return Sample(number, prompt, ids, _sampling(data.get("sampling")), made_in_of(data.get("made_in", made_in)))
+
+
+def made_in_of(name: object) -> str | None:
+    """One of FORMATS, or None. Raises ValueError."""
+    if name is None or (isinstance(name, str) and name in FORMATS):
+        return name
+    raise ValueError(f'has {str(name)[:20]!r} for "made_in": it is one of {", ".join(FORMATS)}')
 
 
 def _is_text(data: Mapping[str, Any]) -> bool:
@@ -126,10 +138,12 @@ def _sampling(values: object) -> Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A token that the target's law does not allow, and where it stands."""
+    """A token that the target's law does not allow, and where it stands. made_in: the number format that was declared
+    for it; None: none."""
 
     line: int
     token: Outside
+    made_in: str | None = None
 
     @property
     def words(self) -> str:
@@ -142,7 +156,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Samples judged so far. Tokens drawn at temperature 0 are counted apart: each must be the target's favourite."""
+    """Samples judged so far. Tokens drawn at temperature 0 are counted apart: each must be the target's favourite.
+    own_format: the number format of the target that judges, for texts that name none."""
 
     done: int
     total: int
@@ -152,42 +167,65 @@ class Judged:
     tied_greedy: tuple[Finding, ...] = ()
     impossible: tuple[Finding, ...] = ()
     tied: tuple[Finding, ...] = ()
+    own_format: str = "fp32"
 
     @property
     def greedy_outcome(self) -> Outcome | None:
         """None where no sample was drawn at temperature 0, or not all have been judged."""
         if self.wrong_greedy:
             words = f"differs: {len(self.wrong_greedy)} tokens at temperature 0 are not the target's favourite; "
-            return Outcome("differs", words + self.wrong_greedy[0].words)
+            more = self._beside(self.tied_greedy) + _undeclared(self.wrong_greedy)
+            return Outcome("differs", words + self.wrong_greedy[0].words + more)
         if not self.num_greedy or self.done < self.total:
             return None
-        words = f"exact (enumerated): {self.num_greedy:,} tokens at temperature 0, each the target's favourite"
-        return Outcome("exact", words + _ties(self.tied_greedy))
+        what = f"{self.num_greedy:,} tokens at temperature 0"
+        if not self.tied_greedy:
+            return Outcome("exact", f"exact, token by token: {what}, each the target's favourite")
+        words = f"consistent: {what}, each the target's favourite but for {self._ties(self.tied_greedy)}"
+        return Outcome("consistent", words)
 
     @property
     def drawn_outcome(self) -> Outcome | None:
         """The same for what was drawn at other temperatures."""
         if self.impossible:
             words = f"differs: {len(self.impossible)} tokens have probability 0 under the target and these settings; "
-            return Outcome("differs", words + self.impossible[0].words)
+            return Outcome("differs", words + self.impossible[0].words + _undeclared(self.impossible))
         if self.evidence.differs():
             return Outcome("differs", f"differs, n = {self.evidence.num_tokens:,} tokens: {strongest(self.evidence)}")
         if not self.evidence.num_tokens or self.done < self.total:
             return None
         outcome = verdict(self.evidence)
-        return replace(outcome, words=outcome.words + _ties(self.tied))
+        return replace(outcome, words=outcome.words + self._beside(self.tied))
+
+    def _ties(self, found: Sequence[Finding]) -> str:
+        """ "27 near-ties within bf16 rounding, first line 3, ..."; empty where there is none."""
+        counts = Counter(finding.made_in or self.own_format for finding in found)
+        ties = [f"{n} near-tie{'s' if n > 1 else ''} within {name} rounding" for name, n in counts.items()]
+        return f"{', '.join(ties)}, first {found[0].words}" if found else ""
+
+    def _beside(self, found: Sequence[Finding]) -> str:
+        return f"; beside them {self._ties(found)}" if found else ""
 
 
-def _ties(found: Sequence[Finding]) -> str:
-    return f"; {len(found)} of them only up to rounding, first {found[0].words}" if found else ""
+def _undeclared(wrong: Sequence[Finding]) -> str:
+    """The way out for a text whose tokens a coarser number format, of which nothing was said, may have written."""
+    if any(finding.made_in is not None or finding.token.beyond > ROUNDING[FORMATS["bf16"]] for finding in wrong):
+        return ""
+    return '; if the text was made in bf16 or fp16, say so: --made-in bf16, or "made_in" in its line'
 
 
 def judge_samples(pair: Pair, samples: Sequence[Sample]) -> Iterator[Judged]:
     """One sample per result, the first result before any. The pair's draft model, if any, sharpens the evidence."""
-    so_far = Judged(0, len(samples), Evidence.nothing(features(pair.beside is not None)))
+    own = format_name(pair.target)
+    formats = cache(lambda name: in_format(pair.target, name))
+    so_far = Judged(0, len(samples), Evidence.nothing(features(pair.beside is not None)), own_format=own)
     yield so_far
     for sample in samples:
-        for scored in score_parts(pair, sample.prompt, sample.ids, sample.sampling):
+        named = sample.made_in not in (None, own)
+        reach: Reach | None = (
+            (lambda text, rows, name=sample.made_in: formats(name).reach(text, rows)) if named else None
+        )
+        for scored in score_parts(pair, sample.prompt, sample.ids, sample.sampling, reach):
             so_far = _judged(so_far, sample, scored)
         so_far = replace(so_far, done=so_far.done + 1)
         yield so_far
@@ -212,4 +250,4 @@ def _judged(so_far: Judged, sample: Sample, scored: Scored) -> Judged:
 
 
 def _findings(sample: Sample, tokens: Iterable[Outside]) -> tuple[Finding, ...]:
-    return tuple(Finding(sample.line, token) for token in tokens)
+    return tuple(Finding(sample.line, token, sample.made_in) for token in tokens)

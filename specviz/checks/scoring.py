@@ -7,7 +7,7 @@ a token of the target has it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +27,9 @@ DRAFT_GIVES_NOTHING = "a token that the draft gives less than 1 in 10,000"
 NOTHING = 1e-4
 # How far the logits of one model may part between two ways to compute them.
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.03, torch.bfloat16: 0.25}
+Reach = Callable[[Sequence[int], Tensor], Tensor]
+"""A text and the logits [T, V] behind its last T tokens -> [T] how far whoever made the text may have had each logit
+from these, either way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Outside:
     logit: float
     favourite_logit: float
     beyond: float
-    is_tie: bool  # no farther than rounding reaches
+    is_tie: bool  # no farther than the rounding of its number format reaches
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +74,9 @@ def features(with_draft: bool) -> tuple[str, ...]:
     return (TARGET_FAVOURITE, *about_draft)
 
 
-def score_text(pair: Pair, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling) -> Scored:
+def score_text(
+    pair: Pair, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, reach: Reach | None = None
+) -> Scored:
     """`tokens` as written after `prompt`, neither of them empty."""
     text = [*prompt, *tokens]
     logits = plain_logits(pair.target, text, len(tokens))
@@ -79,14 +84,17 @@ def score_text(pair: Pair, prompt: Sequence[int], tokens: Sequence[int], samplin
     q = None
     if pair.beside is not None and readable(pair.beside, text):
         q = law_of(fit(plain_logits(pair.beside, text, len(tokens)), p.shape[-1]), sampling)
-    outside = outside_of(logits, sampling, tokens, ROUNDING[pair.target.model.dtype])
+    moved = None if reach is None else lambda rows: reach(text, rows)
+    outside = outside_of(logits, sampling, tokens, ROUNDING[pair.target.model.dtype], moved)
     return Scored(tuple(tokens), p, q, _has(p, q, pair.beside is not None), outside)
 
 
-def score_parts(pair: Pair, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling) -> Iterator[Scored]:
+def score_parts(
+    pair: Pair, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, reach: Reach | None = None
+) -> Iterator[Scored]:
     """The same for a text of any length, so many rows at a time; places count from the first of all tokens."""
     for start in range(0, len(tokens), CHUNK):
-        part = score_text(pair, [*prompt, *tokens[:start]], tokens[start : start + CHUNK], sampling)
+        part = score_text(pair, [*prompt, *tokens[:start]], tokens[start : start + CHUNK], sampling, reach)
         yield replace(part, outside=tuple(replace(token, place=start + token.place) for token in part.outside))
 
 
@@ -126,20 +134,29 @@ def _only(tokens: Tensor, like: Tensor) -> Tensor:
 # ---- tokens that cannot be -----------------------------------------------------------------------------------------
 
 
-def outside_of(logits: Tensor, sampling: Sampling, tokens: Sequence[int], rounding: float) -> tuple[Outside, ...]:
-    """The written tokens that the filters of `sampling` do not allow, by the target's own logits [T, V]."""
+def outside_of(
+    logits: Tensor,
+    sampling: Sampling,
+    tokens: Sequence[int],
+    rounding: float,
+    reach: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Outside, ...]:
+    """The written tokens that the filters of `sampling` do not allow, by the target's own logits [T, V]. reach: these
+    -> [T] how far each of them may have been off where the text was made, either way; asked only where it matters."""
     rows = logits.cpu().double()
     allowed = sampling.probs(rows).gather(1, torch.tensor(list(tokens))[:, None])[:, 0] > 0
-    return tuple(
-        _outside(place, rows[place], sampling, tokens[place], rounding) for place in (~allowed).nonzero()[:, 0].tolist()
-    )
+    places = (~allowed).nonzero()[:, 0].tolist()
+    off = reach(rows).tolist() if places and reach is not None else [0.0] * len(rows)
+    return tuple(_outside(place, rows[place], sampling, tokens[place], rounding, off[place]) for place in places)
 
 
-def _outside(place: int, row: Tensor, sampling: Sampling, token: int, rounding: float) -> Outside:
+def _outside(place: int, row: Tensor, sampling: Sampling, token: int, rounding: float, off: float) -> Outside:
     favourite = int(row.argmax())
-    beyond = beyond_edge(row, sampling, token)
     logits = float(row[token]), float(row[favourite])
-    return Outside(place, token, favourite, *logits, beyond, beyond <= rounding)
+    lifted = row.clone()
+    lifted[token] += 2 * off  # this logit higher by `off` and all others lower: the same odds
+    is_tie = beyond_edge(lifted, sampling, token) <= rounding
+    return Outside(place, token, favourite, *logits, beyond_edge(row, sampling, token), is_tie)
 
 
 def beyond_edge(row: Tensor, sampling: Sampling, token: int) -> float:
