@@ -9,7 +9,7 @@ from tiny_models import tiny, tiny_tokenizer
 
 from specviz.checks.command import add_arguments, run
 from specviz.checks.proving import bundled_prompts, prove, rule_named
-from specviz.checks.report import CheckResult, Report, RuleLine
+from specviz.checks.report import EXIT_CODES, STATES, CheckResult, Report, RuleLine
 from specviz.errors import SpecvizError
 from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.broken import BROKEN
@@ -40,7 +40,8 @@ def report_of(*verdicts):
         (("exact", "exact"), "exact", 0),
         (("exact", "consistent"), "consistent", 0),
         (("exact", "consistent", "unsure"), "unsure", 3),
-        (("unsure", "differs", "exact"), "differs", 1),
+        (("unsure", "differs", "suspicious"), "differs", 1),
+        (("unsure", "suspicious", "consistent"), "suspicious", 4),
         ((), "unsure", 3),
     ],
 )
@@ -49,7 +50,7 @@ def test_the_worst_verdict_is_the_reports_own(verdicts, verdict, code):
 
 
 def test_a_report_never_claims_a_proof():
-    for verdict in ("exact", "consistent", "differs", "unsure"):
+    for verdict in STATES:
         assert "prove" not in report_of(verdict).text()
         assert "proof" not in report_of(verdict).text().lower()
 
@@ -201,3 +202,10 @@ def test_the_report_names_the_k_that_was_in_force(models):
     assert "token trees" in report.checks[0].words
     with_k = prove(PROMPT, target=models["target"], method="prompt_lookup", k=9, temperature=0, tokens=8)
     assert with_k.about["k"] == 9
+
+
+def test_the_help_names_every_exit_code():
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    told = parser.format_help().partition("exit codes:")[2]
+    assert {int(word) for word in told.split() if word.isdigit()} == {*EXIT_CODES.values(), 2}

@@ -1,6 +1,7 @@
 """Someone else's samples: drawn here by numpy from plain forwards, or spoilt in one way each; no file is trusted."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from specviz.api import run
 from specviz.checks.pair import Pair
 from specviz.checks.proving import bundled_prompts
 from specviz.checks.samples import judge_samples, read_samples
 from specviz.checks.scoring import plain_logits
+from specviz.checks.statistics import SUSPICION, Evidence
 from specviz.errors import SpecvizError
 from specviz.sampling import Sampling
 from specviz.session import workbench
@@ -22,6 +25,11 @@ GREEDY, PLAIN = {"temperature": 0.0}, {"temperature": 0.5}
 @pytest.fixture(scope="module")
 def target(named_models):
     return named_models.load("big")
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    return workbench().library
 
 
 def law(target, text, temperature):
@@ -80,6 +88,42 @@ def test_samples_of_another_temperature_differ(tmp_path, target, honest):
     assert judged(path, target).drawn_outcome.state == "differs"
 
 
+def test_samples_of_a_temperature_close_by_are_suspicious_and_so_many_more_decide(tmp_path, target, honest):
+    result = judged(write(tmp_path / "warm.jsonl", honest, {"temperature": 0.59}), target)
+    assert result.drawn_outcome.state == "suspicious"
+    more = result.evidence.tokens_to_go
+    assert f"to 1 against the target's law: draw about {more:,} more tokens" in result.drawn_outcome.words
+    prompts = list(drawn(target, 0.5, num_texts=40 + 2 * more // 25, seed=0))  # the same, and twice as many as named
+    path = write(tmp_path / "more.jsonl", prompts, {"temperature": 0.59})
+    assert judged(path, target).drawn_outcome.state == "differs"
+
+
+def chances_along(target, temperature):
+    """The favourite's chance along texts of the bundled target, at temperature 1 and as if at another one."""
+    rows = []
+    for seed, prompt in enumerate(bundled_prompts(target)[:4]):
+        ids = run(
+            list(prompt), target=target.name, method="none", temperature=1.0, seed=seed, max_new_tokens=100
+        ).tokens
+        rows.append(plain_logits(target, [*prompt, *(token.id for token in ids)], len(ids)).double())
+    logits = torch.cat(rows)
+    favourite = logits.argmax(-1, keepdim=True)
+    return [(logits / t).softmax(-1).gather(1, favourite).numpy() for t in (1.0, temperature)]
+
+
+def test_temperature_095_declared_as_1_is_suspicious_and_correct_samples_rarely_are(bundled):
+    """500 streams of 8,000 favourites or others each, along real texts; correct ones are suspicious in 1 of 1,000."""
+    law, cooler = (np.tile(chances, (20, 1)) for chances in chances_along(bundled.load("fable-target"), 0.95))
+    generator = np.random.default_rng(1)
+
+    def num_noticed(truth, num_streams):
+        holds = (generator.random((8_000, 1)) < truth[:8_000] for _ in range(num_streams))
+        return sum(Evidence.nothing(("favourite",)).add(each, law[:8_000]).differs(SUSPICION) for each in holds)
+
+    assert num_noticed(law, 500) <= 500 * SUSPICION + 4.75 * math.sqrt(500 * SUSPICION)
+    assert num_noticed(cooler, 50) > 40
+
+
 def test_the_verdict_of_a_difference_may_come_before_the_end(tmp_path, target, honest):
     path = write(tmp_path / "hot.jsonl", honest, {"temperature": 0.9})
     results = judge_samples(Pair(target, None), read_samples(path, target))
@@ -126,11 +170,6 @@ def test_a_greedy_sample_with_another_token_differs_and_both_logits_are_named(tm
 
 
 # ---- number formats -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def bundled():
-    return workbench().library
 
 
 def in_halves(model):

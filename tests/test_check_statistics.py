@@ -16,8 +16,10 @@ from specviz.checks.statistics import (
     cells_differ,
     draws_needed,
     likeliest,
+    outcome_of_cells,
     p_values,
     pooled,
+    rounded,
     smallest_cell_shift,
     tokens_needed,
 )
@@ -96,6 +98,14 @@ def test_the_highest_point_counts_and_not_the_last():
     evidence = evidence.add(np.tile([[0.0], [1.0]], (500, 1)), np.full((1000, 1), 0.5))
     assert evidence.level < evidence.peak
     assert evidence.differs()
+
+
+def test_counts_between_chance_and_contradiction_are_suspicious():
+    law = (0.5, 0.5)
+    for counts, state in (((540, 460), "consistent"), ((560, 440), "suspicious"), ((590, 410), "differs")):
+        assert outcome_of_cells(Cells(law, counts)).state == state
+    words = outcome_of_cells(Cells(law, (560, 440))).words
+    assert f"about {rounded(draws_needed(law, (0.56, 0.44))):,} draws decide" in words
 
 
 def test_too_few_tokens_would_have_seen_nothing():

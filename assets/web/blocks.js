@@ -3,7 +3,7 @@
 'use strict';
 (() => {
   const { element, button, sentence } = window.specviz;
-  const MARKS = { exact: '=', consistent: '✓', differs: '✗', unsure: '?' };
+  const MARKS = { exact: '=', consistent: '✓', suspicious: '!', differs: '✗', unsure: '?' };
 
   // words: a text, or a list of texts of which every second one is set off
   function worded(tag, className, words) {

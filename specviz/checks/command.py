@@ -11,6 +11,7 @@ from pathlib import Path
 from ..catalog import default_pair
 from ..errors import SpecvizError
 from ..views.terminal import neutral
+from .report import EXIT_WORDS
 
 PAUSE_S = 1.0  # between two lines of progress
 K = 4
@@ -18,6 +19,7 @@ K = 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     target, draft = default_pair()
+    parser.epilog = f"exit codes: {EXIT_WORDS}"
     parser.add_argument("--prompt", help="one text to go on with (default: the bundled prompts)")
     parser.add_argument("--target", help=f"a bundled name, a folder or a hub id (default: {target})")
     parser.add_argument("--draft", help=f"the draft model, likewise (default: {draft} for the default target)")
@@ -41,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: exact or consistent, 1: differs, 3: cannot tell; what cannot be used raises SpecvizError."""
+    """The report's exit code; what cannot be used raises SpecvizError."""
     from ..drafters import method_named
     from .proving import prove
 

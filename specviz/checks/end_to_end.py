@@ -24,6 +24,7 @@ from .scoring import Scored, features, law_of, plain_logits, score_text
 from .statistics import (
     COARSE,
     STAKES,
+    SUSPICION,
     Cells,
     Evidence,
     Outcome,
@@ -53,7 +54,8 @@ class Power:
 class EndToEnd:
     """done: tokens so far. impossible: written tokens that the target's filters do not allow. distance: the largest
     total variation, at these very places, between what the rule writes where it judges one token and p, by formula;
-    None without a draft model. track: (tokens, log10 E) after each text."""
+    None without a draft model. track: (tokens, log10 E) after each text, and wherever E was higher than ever before
+    and than in the rest of its text: the verdict rests on the highest."""
 
     done: int
     total: int
@@ -92,8 +94,15 @@ class EndToEnd:
 
 
 def verdict(evidence: Evidence) -> Outcome:
-    """For evidence that does not differ: consistent, or too little."""
+    """For evidence that does not differ: suspicious, consistent, or too little."""
     n, seen = f"n = {evidence.num_tokens:,} tokens", max(evidence.smallest_shifts())
+    if evidence.differs(SUSPICION):
+        odds = float(f"{math.exp(evidence.peak):.2g}")
+        return Outcome(
+            "suspicious",
+            f"suspicious, {n}: {strongest(evidence)}; evidence of {odds:,.0f} to 1 against the target's law: draw "
+            f"about {evidence.tokens_to_go:,} more tokens and judge all of them together",
+        )
     if seen > COARSE:
         return Outcome("unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points")
     return Outcome("consistent", f"consistent, {n}, would have seen a shift of {100 * seen:.1f} points per token")
@@ -146,6 +155,8 @@ def _grown(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndT
         distances = (rule.one_step_law(scored.p, scored.q).double() - scored.p).abs().sum(-1) / 2
         distance = max(distance or 0.0, float(distances.max()))
     evidence = so_far.evidence.add(scored.holds, scored.chances())
+    points = {evidence.peak_at: evidence.peak} if evidence.peak > so_far.evidence.peak else {}
+    points[evidence.num_tokens] = evidence.level
     return replace(
         so_far,
         done=evidence.num_tokens,
@@ -153,7 +164,7 @@ def _grown(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndT
         evidence=evidence,
         impossible=so_far.impossible + sum(not token.is_tie for token in scored.outside),
         distance=distance,
-        track=(*so_far.track, (evidence.num_tokens, evidence.level / math.log(10))),
+        track=(*so_far.track, *((place, level / math.log(10)) for place, level in points.items())),
         power=growth.power(),
     )
 

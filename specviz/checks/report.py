@@ -6,21 +6,23 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-STATES = ("differs", "unsure", "consistent", "exact")  # the first that occurs is the report's own
-EXIT_CODES = {"exact": 0, "consistent": 0, "differs": 1, "unsure": 3}
-MARKS = {"exact": "=", "consistent": "~", "differs": "x", "unsure": "?"}
-NAMES = {"exact": "exact", "consistent": "consistent", "differs": "differs", "unsure": "cannot tell"}
+STATES = ("differs", "suspicious", "unsure", "consistent", "exact")  # the first that occurs is the report's own
+EXIT_CODES = {"exact": 0, "consistent": 0, "differs": 1, "unsure": 3, "suspicious": 4}
+EXIT_WORDS = "0 exact or consistent, 1 differs, 4 suspicious (draw more), 3 cannot tell, 2 what cannot be used"
+MARKS = {"exact": "=", "consistent": "~", "differs": "x", "unsure": "?", "suspicious": "!"}
+NAMES = {name: name for name in STATES} | {"unsure": "cannot tell"}
 OVERALL = {
     "exact": "every check is exact, and all of them agree with the target",
     "consistent": "nothing speaks against the target's law; what would have been seen stands beside each check",
     "differs": "at least one check contradicts the target's law",
+    "suspicious": "the evidence leans against the target's law; its own line says how much more it takes to decide",
     "unsure": "nothing differs, but at least one check could not tell; its own line says why",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check. verdict: exact, consistent, differs or unsure; numbers: what it rests on, JSON-safe."""
+    """One check. verdict: one of STATES; numbers: what it rests on, JSON-safe."""
 
     name: str
     verdict: str
@@ -55,7 +57,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 exact or consistent, 1 differs, 3 cannot tell."""
+        """See EXIT_WORDS."""
         return EXIT_CODES[self.verdict]
 
     def to_dict(self) -> dict[str, Any]:

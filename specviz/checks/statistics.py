@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 ALPHA = 1e-6  # how often a correct decoder may be called wrong, per check
+SUSPICION = 1e-3  # how often one may be called suspicious
 CHANCE = 0.9  # how often a shift of the stated size is seen
 COARSE = 0.1  # who would have missed a shift of ten points cannot call anything consistent
 ROUNDS = 4
@@ -23,7 +24,7 @@ STAKES = np.array([sign * 0.1 * 2**i for i in range(5) for sign in (1, -1)])  # 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a check came to. state: exact, consistent, differs or unsure."""
+    """What a check came to. state: exact, consistent, suspicious, differs or unsure."""
 
     state: str
     words: str
@@ -59,6 +60,7 @@ class Evidence:
     variance: np.ndarray  # [F] of that number, under the law
     paid: np.ndarray  # [F, L] sum of log(1 - P + P exp(lambda)): what the bets have cost
     peak: float  # the highest log E so far
+    peak_at: int = 0  # after how many tokens
 
     @classmethod
     def nothing(cls, features: Sequence[str]) -> Evidence:
@@ -71,7 +73,9 @@ class Evidence:
         holds = np.asarray(holds, dtype=float)
         prices = price(chances)  # [T, F, L]
         gains = (STAKES * holds[..., None] - prices).cumsum(0) + self._gains
-        peak = max([self.peak, *_log_mean(gains.reshape(len(gains), -1))])
+        levels = _log_mean(gains.reshape(len(gains), -1))  # [T]
+        highest = int(levels.argmax()) if len(levels) else 0
+        is_higher = len(levels) > 0 and levels[highest] > self.peak
         return Evidence(
             self.features,
             self.num_tokens + len(holds),
@@ -79,7 +83,8 @@ class Evidence:
             self.expected + chances.sum(0),
             self.variance + (chances * (1 - chances)).sum(0),
             self.paid + prices.sum(0),
-            float(peak),
+            float(levels[highest]) if is_higher else self.peak,
+            self.num_tokens + highest + 1 if is_higher else self.peak_at,
         )
 
     @property
@@ -93,6 +98,13 @@ class Evidence:
 
     def differs(self, alpha: float = ALPHA) -> bool:
         return self.peak >= math.log(1 / alpha)
+
+    @property
+    def tokens_to_go(self) -> int:
+        """How many more tokens it takes to "differs" if the evidence goes on growing as fast as it did; the best of all
+        bets first made good what the others had staked. The peak must be above 0."""
+        rate = (self.peak + bar(len(self.features), 1.0)) / self.num_tokens
+        return rounded((math.log(1 / ALPHA) - self.peak) / rate)
 
     @property
     def shifts(self) -> tuple[float, ...]:
@@ -128,6 +140,13 @@ class Evidence:
 def price(chances: np.ndarray) -> np.ndarray:
     """log(1 - P + P exp(lambda)) [..., L]: what each bet costs before a token is known."""
     return np.log1p(chances[..., None] * np.expm1(STAKES))
+
+
+def rounded(number: float) -> int:
+    """Up to two digits, which say enough."""
+    whole = max(1, math.ceil(number))
+    step = 10 ** max(0, len(str(whole)) - 2)
+    return -(-whole // step) * step
 
 
 def bar(num_features: int, alpha: float = ALPHA) -> float:
@@ -183,6 +202,11 @@ def outcome_of_cells(cells: Cells, what: str = "") -> Outcome:
     n, seen = f"n = {cells.n:,}{what}", smallest_cell_shift(cells.law, cells.n)
     if cells_differ(cells):
         return Outcome("differs", f"differs, {n}: these counts do not come from the target's odds")
+    if cells_differ(cells, SUSPICION):
+        needed = draws_needed(cells.law, [count / cells.n for count in cells.counts])
+        enough = f"about {rounded(needed):,} draws decide" if needed else "more draws than fit here would decide"
+        rare = f"the target's odds give counts this far out in fewer than 1 of {1 / SUSPICION:,.0f} tries"
+        return Outcome("suspicious", f"suspicious, {n}: {rare}; {enough}")
     if seen > COARSE:
         return Outcome("unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points")
     words = f"consistent, {n}, would have seen a shift of {100 * seen:.1f} points in any one share"

@@ -15,7 +15,7 @@ from typing import Any
 Props = dict[str, Any]
 Words = str | Sequence[str]
 Cell = str | Mapping[str, Any]
-VERDICTS = ("exact", "consistent", "differs", "unsure")
+VERDICTS = ("exact", "consistent", "suspicious", "differs", "unsure")
 TONES = ("both", "owed", "cut", "p", "q", "accepted", "rejected", "ignored", "resampled", "bonus", "plain")
 
 

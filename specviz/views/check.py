@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from specviz.checks.report import EXIT_WORDS
+from specviz.checks.statistics import rounded
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.sentences import label, percent
@@ -192,13 +194,7 @@ def _errs(here: RuleHere) -> bool:
 
 
 def needed(number: int | None, unit: str) -> str:
-    return f"about {_rounded(number):,} {unit}".strip() if number else f"more {unit} than fit here".replace("  ", " ")
-
-
-def _rounded(number: int) -> int:
-    """Two digits say enough."""
-    step = 10 ** max(0, len(str(number)) - 2)
-    return -(-number // step) * step
+    return f"about {rounded(number):,} {unit}".strip() if number else f"more {unit} than fit here".replace("  ", " ")
 
 
 # ---- the pair itself ------------------------------------------------------------------------------------------------
@@ -240,8 +236,11 @@ def someone_else(target: str) -> Props:
             "the tokens that were drawn. Each line is an independent draw at the settings it names."
         ),
         blocks.words(
-            "The exit code is 0 for exact or consistent, 1 for differs, 3 for cannot tell and 2 for a file that cannot "
-            "be used, so it can stand in an automatic test.",
+            "Text that was made in bf16 or fp16 parts from float32 at near-ties: say which, by --made-in bf16 or by "
+            '"made_in" in its line, and near-ties within that format\'s rounding are counted apart.'
+        ),
+        blocks.words(
+            f"Exit codes, so that it can stand in an automatic test: {EXIT_WORDS}.",
             small=True,
         ),
         blocks.download("An example line", "samples.jsonl", line + "\n"),

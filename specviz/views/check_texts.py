@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TOKENS = (100, 2_000, 1_000_000)  # fewest, at first, most
 CALLED_OUT = 6  # log10 of the E from which on a rule is called wrong
+LIMIT = "called wrong as soon as the evidence is this high, whatever comes after"
 END_TO_END = "end_to_end"
 END_TO_END_LEAD = (
     "The engine writes texts, and the target alone reads them: its odds for every token are known exactly, so each "
@@ -103,13 +104,13 @@ def _power_table(power: Sequence[Power], done: int) -> Props:
 
 
 def evidence_chart(track: Sequence[tuple[int, float]], theme: str = "light") -> Props:
-    """log10 E against tokens, with the line from which on a rule is called wrong."""
+    """log10 E against tokens, with the line that calls a rule wrong as soon as E reaches it."""
     x = [0, *(tokens for tokens, _ in track)]
     y = [0.0, *(round(level, 3) for _, level in track)]
     hover = "after %{x} tokens: E = 10^%{y:.1f}"
     run = line_of("evidence against the rule", "p", theme, hover) | {"x": x, "y": y}
     run["line"] |= {"dash": "solid"}
-    limit = line_of("called wrong from here on", "rejected", theme, "called wrong from here on")
+    limit = line_of(LIMIT, "rejected", theme, LIMIT)
     limit |= {"x": [0, x[-1]], "y": [CALLED_OUT] * 2, "line": limit["line"] | {"dash": "dash"}}
     axes = {
         "xaxis": {"title": {"text": "tokens"}, "rangemode": "tozero", "showgrid": False},
