@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 
-from specviz.trace import Event, Footer, Scores, Step
+from specviz.trace import Event, Footer, Models, Scores, Step
 
 PHASES = ("draft_ms", "verify_ms", "accept_ms", "record_ms", "wait_ms", "total_ms")
 Z_95 = 1.959963984540054
 KEPT, REFUSED = "kept", "refused"
+HALVES = {"bfloat16": "bf16", "float16": "fp16"}  # number formats that round visibly, as a trace calls them
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Counters:
         self.num_graded = self.num_graded_kept = 0  # whole reasoning steps
         self.num_lossy = 0
         self.lossy_spans: list[list[int]] = []  # [first, last] of the steps under a lossy rule
+        self.rounds_in = ""  # the first of HALVES in which a target judged drafts by a lossless rule
         self.calls = {"target": 0, "draft": 0}
         self.times_ms = dict.fromkeys(PHASES, 0.0)
         self.drafted_to: list[int] = []  # steps whose draft reached this depth
@@ -65,10 +67,13 @@ class Counters:
         self.footer: Footer | None = None
         self.law_changed = False  # the target or the sampling settings
         self._law: tuple | None = None
+        self._half = ""  # the target's number format, if it is one of HALVES
 
     def add(self, event: Event) -> Counters:
         if isinstance(event, Step):
             self._add_step(event)
+        elif isinstance(event, Models):
+            self._half = HALVES.get((event.target.dtype or "").partition(",")[0], "")
         elif isinstance(event, Scores):
             self.scores = event
         elif isinstance(event, Footer):
@@ -100,6 +105,7 @@ class Counters:
         self.num_graded += verdict in (KEPT, REFUSED)
         self.num_graded_kept += verdict == KEPT
         if step.settings.lossless:
+            self.rounds_in = self.rounds_in or (self._half if step.settings.method != "none" else "")
             return
         self.num_lossy += 1
         if self.lossy_spans and self.lossy_spans[-1][1] == self.num_steps - 2:

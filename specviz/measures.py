@@ -98,6 +98,14 @@ def lossy_words(counters: Counters) -> str:
     return f"lossy in part (step{'s' if counters.num_lossy > 1 else ''} {shown})"
 
 
+def rounding_words(counters: Counters) -> str:
+    """What an exact rule promises where the target's number format rounds visibly; nothing where it does not, and where
+    a lossy rule wrote any of it."""
+    if not counters.rounds_in or counters.num_lossy:
+        return ""
+    return f"exact rule; {counters.rounds_in} rounds: the text may part at near-ties"
+
+
 def _over(numerator: float, denominator: float, why_not: str) -> float:
     ratio = numerator / denominator if denominator > 0 else math.inf
     if not math.isfinite(ratio):

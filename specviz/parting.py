@@ -18,5 +18,15 @@ def are_of_one_prompt(left: Trace, right: Trace) -> bool:
     return one == other
 
 
+def should_be_one_text(left: Trace, right: Trace) -> bool:
+    """Whether one of both drafted nothing and neither drew: the same target at temperature 0, in one number format,
+    after one prompt. Without rounding a lossless rule then writes one text."""
+    laws = {(step.settings.target, step.settings.temperature) for each in (left, right) for step in each.steps}
+    formats = {models.target.dtype for each in (left, right) for models in each.models}
+    plain = [all(step.settings.method == "none" for step in each.steps) for each in (left, right)]
+    is_greedy = all(temperature == 0 for _, temperature in laws)
+    return len(laws) == len(formats) == sum(plain) == 1 and is_greedy and are_of_one_prompt(left, right)
+
+
 def _of(token: object) -> tuple[int, str, str | None]:
     return token.id, token.text, token.bytes

@@ -13,14 +13,18 @@ import pytest
 import traces
 
 from specviz.drafters import METHODS
-from specviz.measures import METRICS, count, metrics
+from specviz.measures import METRICS, count, metrics, rounding_words
+from specviz.parting import parting, should_be_one_text
 from specviz.rules import RULES
-from specviz.trace import DraftToken, EmittedToken, Footer, Prompt, Step, Token, Trace
+from specviz.trace import DraftToken, EmittedToken, Footer, Models, Prompt, Step, Token, Trace
+from specviz.views.duel import beside_words, parting_words
 from specviz.views.feed import MOST_PROMPT, MOST_SENT, PROMPT_SHOWN, Feed
 from specviz.views.inspector import MOST_SIBLINGS, looks
+from specviz.views.library import entry
 from specviz.views.names import METHOD_TITLES, RULE_TITLES
 from specviz.views.sentences import apart, flowing, label, named, percent, thrown
 from specviz.views.steps import step_props
+from specviz.views.terminal import numbers_text
 from specviz.views.titles import judged_title, replacement_note
 from specviz.views.web import palette_head
 
@@ -356,6 +360,45 @@ def test_the_rule_and_what_it_promises_are_named():
     (exact,) = [step["context"][0] for step in whole(traces.chain())["steps"] if "context" in step]
     assert exact == ["exact", "exact · Speculative sampling"]
     assert whole(mixed())["steps"][0]["context"][0] == ["lossy", "lossy · Typical acceptance"]
+
+
+def rounded(made: Trace, dtype: str) -> Trace:
+    """The same run by a target of this number format."""
+    return Trace(
+        replace(event, target=replace(event.target, dtype=dtype)) if isinstance(event, Models) else event
+        for event in made.events()
+    )
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("bfloat16", "bf16"), ("float16, weights int8 (torchao)", "fp16")])
+def test_where_the_format_rounds_every_badge_says_so_in_the_same_words(dtype, name):
+    words = f"exact rule; {name} rounds: the text may part at near-ties"
+    made = rounded(traces.chain(), dtype)
+    first = whole(made)["steps"][0]
+    assert first["context"][0] == ["exact", f"{words} · Speculative sampling"]
+    assert first["sentence"][2].endswith(f"follows the large model's own odds ({words}).")
+    assert numbers_text(made).startswith(f"{words}\n")
+    assert words in entry(made)["facts"]
+    assert rounding_words(count(traces.chain())) == rounding_words(count(rounded(mixed(), dtype))) == ""
+
+
+def test_two_runs_that_should_be_one_text_say_what_may_have_parted_them():
+    greedy = {"temperature": 0.0}
+    drafted = traces.Builder().chain(4, 2, changed=greedy).chain(4, 4).finish()
+    plain = traces.Builder(seed=1).chain(0, 0, changed=greedy | {"method": "none", "draft_model": None, "k": 0})
+    plain = plain.chain(0, 0).chain(0, 0).finish()
+    part = parting(drafted, plain)
+    assert should_be_one_text(drafted, plain)
+    assert part is not None
+    halves = [rounded(made, "bfloat16") for made in (drafted, plain)]
+    words = "".join(parting_words(*halves, ("A", "B")))
+    assert words.endswith("Exact rule; bf16 rounds: the text may part at near-ties.")
+    assert "rounds" not in "".join(parting_words(drafted, plain, ("A", "B")))
+    assert not should_be_one_text(halves[0], plain)
+    assert not should_be_one_text(plain, plain)
+    assert not should_be_one_text(traces.chain(), plain)
+    assert beside_words(drafted, plain).startswith(f"parts from the run without a draft at token {part + 1}: ")
+    assert beside_words(plain, drafted).startswith(f"parts from the run with a draft at token {part + 1}: ")
 
 
 def test_a_run_that_was_lossy_stays_marked():

@@ -103,6 +103,15 @@ def test_the_last_message_says_that_the_run_is_finished(page, registry):
     assert registry.current("one").trace.footer.reason in ("length", "eos")
 
 
+def test_a_greedy_run_is_laid_beside_the_run_without_a_draft(page):
+    plain = messages(page.run(SESSION, *values(temperature=0.0, method="none")))[-1]
+    assert "a draft" not in plain["end"]["words"]
+    drafted = messages(page.run(SESSION, *values(temperature=0.0, seed=3)))[-1]
+    assert drafted["end"]["words"].endswith("as far as both go the same text as the run without a draft")
+    drawn = messages(page.run(SESSION, *values()))[-1]
+    assert "a draft" not in drawn["end"]["words"]
+
+
 def test_pausing_ends_the_stream_and_resuming_goes_on_with_the_same_run(page, registry):
     streaming = page.run(SESSION, *values(pace="reading"))
     until_first_step(streaming)

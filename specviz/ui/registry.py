@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection
 
+from specviz.parting import should_be_one_text
 from specviz.session import Run
 from specviz.shipped import shipped_trace
 from specviz.trace import Trace
@@ -40,7 +41,7 @@ class Registry:
 
     def add_run(self, session: str, run: Run) -> View:
         """Make `run` the session's current view; what the session ran before is stopped."""
-        return self._keep(View(run.id, Feed(run.id), run.trace, run, SO_FAR), session)
+        return self._keep(View(run.id, Feed(run.id), run.trace, run, SO_FAR, twin=self._twin), session)
 
     def add_trace(self, session: str, trace: Trace) -> View:
         """Make a loaded trace the session's current view."""
@@ -78,6 +79,14 @@ class Registry:
         for old in leaving:
             old.stop()
         return view
+
+    def _twin(self, view: View) -> Trace | None:
+        """The newest other run, among those that are over, whose text should be the same."""
+        with self._lock:
+            others = [
+                other.trace for other in reversed(self._views.values()) if other is not view and other.feed.is_over
+            ]
+        return next((other for other in others if should_be_one_text(view.trace, other)), None)
 
     def _forget(self) -> list[View]:
         """Takes out views until the rest fits; the newest and those that stream stay."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
 from specviz.session import Run, Status
-from specviz.trace import Event, Trace
+from specviz.trace import Event, Footer, Trace
+from specviz.views.duel import beside_words
 from specviz.views.feed import CUT_OFF, Feed
 from specviz.views.lessons import SHIPPED
 
@@ -29,7 +30,7 @@ class View:
 
     `unended`: what a file of it says in place of an end that it does not have. `left`: the events of a run whose reader
     went away in the middle, to be gone on with. `key`: one and the same for a run and all its copies, as soon as it was
-    asked for.
+    asked for. `twin`: finds another run whose text should be this one's.
     """
 
     id: str
@@ -44,6 +45,7 @@ class View:
     grace_s: float = GRACE_S
     key: str = ""
     is_brought: bool = False
+    twin: Callable[[View], Trace | None] = lambda view: None
     _claiming: threading.Lock = field(default_factory=threading.Lock)
     _end: threading.Timer | None = None
 
@@ -103,6 +105,8 @@ class View:
     def take_record(self, record: Event) -> None:
         """A record means that the run is at work, whatever it was waiting for before."""
         self.feed.add(record)
+        if isinstance(record, Footer) and (other := self.twin(self)) is not None:
+            self.feed.beside(beside_words(self.trace, other))
         self.status = Status(self.run.state)
 
     def increment(self) -> str:

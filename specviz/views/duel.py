@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from specviz.parting import are_of_one_prompt, parting
+from specviz.measures import count, rounding_words
+from specviz.parting import are_of_one_prompt, parting, should_be_one_text
 from specviz.trace import Footer, Scores, Step, Trace
 from specviz.views.blocks import Props, packed
 from specviz.views.feed import Feed
@@ -72,12 +73,29 @@ def parting_words(left: Trace, right: Trace, titles: tuple[str, str]) -> Sentenc
     if part is not None:
         one, other = (label(each.text, each.bytes) for each in (left.tokens[part], right.tokens[part]))
         return [
-            f"The texts part at token {part + 1:,}: ", names[0], " wrote ", one, ", ", names[1], " wrote ", other, ".",
+            f"The texts part at token {part + 1:,}: ", names[0], " wrote ", one, ", ", names[1], " wrote ", other,
+            f".{_rounding(left, right)}",
         ]  # fmt: skip
     lengths = len(left.tokens), len(right.tokens)
     if lengths[0] == lengths[1]:
         return [f"The texts are the same, token for token: {lengths[0]:,} tokens."]
     return [f"The texts are the same as far as both go: {min(lengths):,} tokens. One of them ends there."]
+
+
+def _rounding(left: Trace, right: Trace) -> str:
+    """What may have parted two texts that a lossless rule writes alike but for rounding."""
+    told = [words for each in (left, right) if (words := rounding_words(count(each)))]
+    return f" {told[0].capitalize()}." if told and should_be_one_text(left, right) else ""
+
+
+def beside_words(trace: Trace, other: Trace) -> str:
+    """Of two runs that should be one text, for the end of the first: where they part, or that they do not."""
+    drafted = "without" if all(step.settings.method == "none" for step in other.steps) else "with"
+    part = parting(trace, other)
+    if part is None:
+        return f"as far as both go the same text as the run {drafted} a draft"
+    here, there = (label(each.tokens[part].text, each.tokens[part].bytes) for each in (trace, other))
+    return f"parts from the run {drafted} a draft at token {part + 1:,}: {here} here, {there} there"
 
 
 def num_shown(trace: Trace) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from specviz.counters import Counters
-from specviz.measures import METRICS, lossy_words, metrics
+from specviz.measures import METRICS, lossy_words, metrics, rounding_words
 from specviz.trace import Event, Footer, Header, ModelInfo, Models, Prompt, Scores, Settings, Step, Trace
 from specviz.views.evidence import made_props
 from specviz.views.figures import Figures
@@ -46,6 +46,7 @@ class Feed:
         self._models: Models | None = None
         self._footer: Footer | None = None
         self._unended = ""
+        self._beside = ""
         self._previous: Step | None = None
         self._labels: list[str] = []  # of every token so far, for evidence that points back into the text
         self._measured: Mapping[str, Any] | None = None
@@ -73,6 +74,7 @@ class Feed:
             self._header = record
             self._labels = [label(token.text, token.bytes) for token in record.prompt.tokens]
         elif isinstance(record, Models):
+            self._counters.add(record)
             self._models = record
         elif isinstance(record, Step):
             self._add_step(record)
@@ -90,9 +92,9 @@ class Feed:
             props["made"] = made
         props["changes"] = changes(before, step)
         if before is None or before != step.settings:
-            lossy = lossy_words(self._counters)
-            props["sentence"] = headline(step.settings, was_lossy=bool(lossy))
-            props["context"] = _context(step, self._models, lossy)
+            lossy, rounding = lossy_words(self._counters), rounding_words(self._counters)
+            props["sentence"] = headline(step.settings, was_lossy=bool(lossy), rounding=rounding)
+            props["context"] = _context(step, self._models, lossy, rounding)
         props["points"] = _short(self._figures.extend(step))
         props["written"] = "".join(token.text for token in step.emitted)  # for the clipboard alone: exactly the text
         self._previous = step
@@ -103,6 +105,10 @@ class Feed:
         """Takes the result of a measurement: baseline_tokens_per_s, tokens_per_s, speedup, note, and `instead`: words
         in place of a ratio that says nothing."""
         self._measured = dict(result)
+
+    def beside(self, words: str) -> None:
+        """Takes what is said of another run at this one's end."""
+        self._beside = words
 
     def message(self, since: int, status: Mapping[str, Any] | None, *, play: bool = False) -> str:
         """The increment from step `since` on, as JSON. play: the page replays it from the first step on."""
@@ -157,7 +163,8 @@ class Feed:
         footer = self._footer
         words = ENDINGS.get(footer.reason, footer.reason)
         detail = f": {visible(footer.message)}" if footer.message else ""
-        return {"reason": footer.reason, "words": self._counted(f"{words}{detail}")}
+        said = filter(None, [self._counted(f"{words}{detail}"), self._beside])
+        return {"reason": footer.reason, "words": " · ".join(said)}
 
     def _counted(self, words: str) -> str:
         count = f"{self._counters.num_emitted:,} tokens in {self._counters.num_steps:,} steps"
@@ -198,11 +205,11 @@ def _progress(fraction: float | None) -> Props | None:
     return {"width": round(100 * share, 1), "words": f"{100 * share:.0f}\u00a0%"}
 
 
-def _context(step: Step, models: Models | None, lossy: str) -> list[list[str]]:
+def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> list[list[str]]:
     """What is at work, as [role, words]: the promise and the rule's name, the models with their sizes, the method, the
-    sampling. lossy: what must be said of the steps so far."""
+    sampling. lossy, rounding: what must be said of the steps so far."""
     settings = step.settings
-    words = [["lossy" if lossy else "exact", _promise(settings, lossy)]]
+    words = [["lossy" if lossy else "exact", _promise(settings, lossy or rounding)]]
     words.append(["target", _model(settings.target, models and models.target)])
     if settings.draft_model:
         words.append(["draft", _model(settings.draft_model, models and models.draft_model)])
@@ -214,9 +221,9 @@ def _context(step: Step, models: Models | None, lossy: str) -> list[list[str]]:
     return [*words, ["sampling", ", ".join(sampling)]]
 
 
-def _promise(settings: Settings, lossy: str) -> str:
-    """ "exact" or "lossy", and by which rule the tokens are judged from here on."""
-    promise = (lossy or "exact") if settings.lossless else "lossy"
+def _promise(settings: Settings, but: str) -> str:
+    """ "exact", or what must be said instead (`but`), or "lossy"; and by which rule tokens are judged from here on."""
+    promise = (but or "exact") if settings.lossless else "lossy"
     judged = settings.rule is not None and settings.method != "none"
     return f"{promise} · {titled(settings.rule, RULE_TITLES)}" if judged else promise
 

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 BADGES = {
-    True: ("exact", "The text follows the target's own odds exactly."),
+    True: (
+        "exact",
+        "The text follows the target's own odds exactly; where bf16 or fp16 rounds, it may part at near-ties.",
+    ),
     False: ("lossy", "The text does not follow the target's own odds: this rule trades them for more kept tokens."),
 }
 K_WORDS = "K: the most tokens that are drafted before the target checks them."

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from specviz.errors import SpecvizError
-from specviz.measures import METRICS, count, lossy_words, metrics
+from specviz.measures import METRICS, count, lossy_words, metrics, rounding_words
 from specviz.request import MAX_SEED
 from specviz.shipped import Shipped, shipped_trace
 from specviz.trace import Header, Settings, Trace
@@ -120,7 +120,7 @@ def _numbers(trace: Trace) -> str:
     words = (
         counted(counters.num_emitted, "token"),
         per_call is not None and f"{METRICS[PER_CALL].spell(per_call)} {METRICS[PER_CALL].label}",
-        lossy_words(counters),
+        lossy_words(counters) or rounding_words(counters),
     )
     return " · ".join(filter(None, words))
 

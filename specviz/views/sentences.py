@@ -174,22 +174,25 @@ def named(token: DraftToken | EmittedToken) -> str:
     return word if any(char.isalnum() for char in word) else f"“{word}”"
 
 
-def headline(settings: Settings, *, was_lossy: bool = False) -> Sentence:
-    """What this run does, with K in it. was_lossy: earlier steps were made under a lossy rule."""
+def headline(settings: Settings, *, was_lossy: bool = False, rounding: str = "") -> Sentence:
+    """What this run does, with K in it. was_lossy: earlier steps were made under a lossy rule; rounding: what the
+    target's number format leaves of the promise, in words."""
     if settings.k == 0 or settings.method == "none":
         earlier = " Earlier steps were lossy." if was_lossy and settings.lossless else ""
         return [f"No draft: the large model writes every token itself, one per pass.{earlier}"]
     before, after = PROPOSERS.get(settings.method, ("The drafter proposes up to ", AHEAD))
     verdict = after.format(tokens=" token" if settings.k == 1 else " tokens")
     odds = "favourite tokens" if settings.temperature == 0 else "odds"
-    return [before, str(settings.k), verdict + _promise(settings, was_lossy).format(odds=odds)]
+    return [before, str(settings.k), verdict + _promise(settings, was_lossy, rounding).format(odds=odds)]
 
 
-def _promise(settings: Settings, was_lossy: bool) -> str:
+def _promise(settings: Settings, was_lossy: bool, rounding: str) -> str:
     if not settings.lossless:
         return "does not follow the large model's own {odds}: this rule is lossy."
     if was_lossy:
         return "follows the large model's own {odds} from here on; earlier steps were lossy."
+    if rounding:
+        return f"follows the large model's own {{odds}} ({rounding})."
     return "follows exactly the large model's own {odds}."
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from specviz.counters import Counters
-from specviz.measures import METRICS, count, lossy_words, metrics
+from specviz.measures import METRICS, count, lossy_words, metrics, rounding_words
 from specviz.trace import DraftToken, EmittedToken, Event, Footer, Header, ModelInfo, Models, Scores, Step, Trace
 from specviz.views.names import RULE_TITLES
 from specviz.views.palette import colour, palette
@@ -79,7 +79,8 @@ def numbers_text(source: Trace | Counters) -> str:
         rows.append((metric.label, metric.spell(values[name]), note))
     width = max(len(label) for label, _, _ in rows)
     table = [f"{label:<{width}}  {value:<8}  {note}" for label, value, note in rows]
-    return "\n".join([f"{lossy}: the text does not follow the target's own odds"] * bool(lossy) + table)
+    told = f"{lossy}: the text does not follow the target's own odds" if lossy else rounding_words(counters)
+    return "\n".join([*filter(None, [told]), *table])
 
 
 class _Pen:
