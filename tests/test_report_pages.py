@@ -11,6 +11,7 @@ import traces
 from specviz import session
 from specviz.errors import SpecvizError
 from specviz.session import Workbench
+from specviz.trace import Trace
 from specviz.ui.checking import OPTIONS
 from specviz.ui.registry import Registry
 from specviz.ui.report_pages import reports
@@ -25,7 +26,7 @@ BUTTONS = {
     ],
 }
 
-NOT_HERE = r"is another model than|no run to look at|not on offer here|names one pair of models|No place yet"
+NOT_HERE = r"is another model than|no run to look at|not on offer here|names one pair of models|has written nothing yet"
 
 
 @pytest.fixture(scope="module")
@@ -121,14 +122,33 @@ def test_the_identity_is_shown_at_the_pinned_token(library, trace):
     for node in ("0", "1"):
         section = visit.look("check", step.index, node)["identity"]
         assert f"Step {step.index + 1}, drafted token {int(node) + 1}:" in said(section)
+        assert "the pinned place" in said(section)
         assert "exact (enumerated)" in said(section)
+
+
+def test_both_sections_say_which_place_they_show(library, trace):
+    found = Visit(library, trace).look("check")
+    assert "the first place of the run, as nothing with the draft's odds is pinned" in said(found["identity"])
+    assert "picked for this rule, whatever is pinned" in said(found["one_step"])
+
+
+def test_no_section_denies_the_run_that_stands_on_the_stage(library, trace):
+    visit = Visit(library, trace)
+    messages = visit.pages["check"].look("one", {"place": {"run": visit.run, "step": None, "ref": None}})
+    begun = {each["id"]: said(each) for each in json.loads(next(messages))["sections"]}
+    assert all("The run's models read it once more" in begun[name] for name in ("identity", "one_step"))
+    assert [*messages]
+    plain = Visit(library, made(library, method="prompt_lookup", draft=None)).look("check")
+    assert all("no drafted token with the draft model's odds" in said(plain[name]) for name in ("identity", "one_step"))
+    unwritten = Visit(library, Trace([*trace.events()][:1])).look("check")
+    assert all("has written nothing yet" in said(unwritten[name]) for name in ("identity", "one_step"))
 
 
 def test_at_the_last_token_the_identity_is_that_of_the_one_it_replaced(library, trace):
     step = next(step for step in trace.steps if step.emitted[-1].kind == "resampled")
     cut = next(node for node, token in enumerate(step.draft) if token.status == "rejected")
     section = Visit(library, trace).look("check", step.index, "last")["identity"]
-    assert f"Step {step.index + 1}, drafted token {cut + 1}:" in said(section)
+    assert f"Step {step.index + 1}, drafted token {cut + 1}: the pinned place" in said(section)
 
 
 def test_redraws_end_with_a_verdict(library, trace):

@@ -33,6 +33,8 @@ GREEDY_TOKENS = 64
 OPTIONS = [(rule.title, name) for name, rule in ANY_CHAIN.items()]
 OPTIONS += [(f"{rule.title} (a mistake)", f"{BROKEN_PREFIX}{name}") for name, rule in BROKEN.items()]
 NOT_AT_HAND = "The models of this run are not loaded. Press Redraw: that loads them, and then the places are shown."
+NOTHING_YET = "The run on Explore has written nothing yet, or is not known here any more. Open this page again later."
+READING = "The run's models read it once more; what they find comes here in a moment."
 NO_PLACE = "there is no drafted token with the draft model's odds in this run; make one with a draft model"
 
 
@@ -65,9 +67,11 @@ class Checking:
         return (self._of_text(look), look.place)
 
     def _why_none(self, look: Look) -> str:
-        """Why nothing was asked about a run by itself; empty where nothing stands in the way."""
-        if look.settings is None or are_at_hand(look.trace, self._bench):
-            return ""
+        """Why nothing stands here of the run on the stage; empty where there is no run."""
+        if look.settings is None:
+            return NOTHING_YET if look.place.run else ""
+        if are_at_hand(look.trace, self._bench):
+            return READING
         try:
             names_of(look.trace, self._bench, self._offer)
         except SpecvizError as refusal:
@@ -114,9 +118,12 @@ class Checking:
         """At the pinned token where the draft gave odds for it, else at the first place where it did."""
         if look.settings is None or not are_at_hand(look.trace, self._bench):
             return
-        if found := (yield from self._places(look, check.identity(None, str))):
-            place = _pinned(look, found) or found[0]
-            yield check.identity(identity(place), self._names(look))
+        found = yield from self._places(look, check.identity(None, str, refusal=READING))
+        pinned = _pinned(look, found)
+        if place := pinned or next(iter(found), None):
+            yield check.identity(identity(place), self._names(look), is_pinned=pinned is not None)
+        else:
+            yield check.identity(None, str, refusal=NO_PLACE)
 
     def _one_step(self, look: Look) -> Work:
         if look.settings is None or not are_at_hand(look.trace, self._bench):
@@ -139,7 +146,8 @@ class Checking:
         """The section at the place where this rule errs most: every outcome of its program, then what is redrawn."""
         _refuse_graded(look.trace)
         rule = rule_named(name)
-        found = yield from self._places(look, check.one_step(OPTIONS, name, None, None, str, n=n, seed=seed))
+        waiting = check.one_step(OPTIONS, name, None, None, str, n=n, seed=seed, refusal=READING)
+        found = yield from self._places(look, waiting)
         if not any(place.is_judged for place in found):
             raise SpecvizError(NO_PLACE)
         place = worst_place(found, rule)

@@ -38,10 +38,13 @@ IDENTITY_LEAD = (
     "What both models agree on is kept. What the target has more is owed, and the replacements bring exactly that. "
     "Together they are the target's own odds again."
 )
+PINNED = "the pinned place. "
+FIRST = "the first place of the run, as nothing with the draft's odds is pinned on Explore. "
 
 
-def identity(result: Identity | None, names: Names, *, refusal: str = "") -> Props:
-    """Agreed and owed shares stacked to p, token by token, at the pinned place. refusal: why there are none."""
+def identity(result: Identity | None, names: Names, *, is_pinned: bool = True, refusal: str = "") -> Props:
+    """Agreed and owed shares stacked to p, token by token. is_pinned: at the pinned place, not at the first; refusal:
+    why there are none."""
     if result is None:
         missing = refusal or "No place yet. Make a run with a draft model on Explore, and pin a drafted token."
         return blocks.section(IDENTITY, "The identity", IDENTITY_LEAD, (), [blocks.words(missing)])
@@ -56,7 +59,7 @@ def identity(result: Identity | None, names: Names, *, refusal: str = "") -> Pro
     else:
         verdict = blocks.verdict("differs", f"differs: agreed + owed is not p for {tokens}")
     balance = [
-        f"Step {result.step + 1}, drafted token {result.node + 1}: agreed ",
+        f"Step {result.step + 1}, drafted token {result.node + 1}: {PINNED if is_pinned else FIRST}Agreed ",
         percent(sums.agreed),
         " and owed ",
         percent(sums.owed),
@@ -130,8 +133,9 @@ def _enumerated(result: Enumerated | None) -> list[Props]:
 
 
 def _place_words(here: RuleHere, at: tuple[int, int]) -> blocks.Words:
+    shows = "its mistake shows well" if _errs(here) else "the models' agreement is nearest to a half"
     return [
-        f"Step {at[0] + 1}, drafted token {at[1] + 1}. ",
+        f"Step {at[0] + 1}, drafted token {at[1] + 1}: picked for this rule, whatever is pinned, as {shows} there. ",
         here.title,
         f" keeps the drafted token {percent(here.kept)} of the time here, where it is judged alone. {here.words}",
     ]
