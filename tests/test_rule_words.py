@@ -1,27 +1,35 @@
 """Rules and methods in words: what a rule's chance means, where a token came from, and what the help panel says."""
 
+import itertools
+import math
 from dataclasses import replace
 
 import pytest
+import torch
 import traces
 
+from specviz.draft import chain
 from specviz.drafters import METHODS
 from specviz.rules import RULES
 from specviz.views.help import method_help, sources
-from specviz.views.inspector import OVERLAY_RULE, looks
-from specviz.views.titles import drawn_title, last_token, rule_title
+from specviz.views.inspector import NUMBERS, OVERLAY_RULE, looks
+from specviz.views.titles import chance_kept, drawn_title, last_token, rule_title
 
 NEW = [name for name in RULES if name != OVERLAY_RULE]
 SURE, FAILS, RESCUED = (0.6, 0.25, "accepted"), (0.6, 0.75, "rejected"), (0.6, 0.75, "accepted")
 KEPT, CUT = " The dart fell at 0.25: kept.", " The dart fell at 0.75: cut."
 LATER = " The dart fell at 0.75: not here, but the draft stands up to a later token, so this one is kept."
+WHOLE = (
+    "The stopping test at fox passes 60 % of the time; the token itself is kept 80 % of the time, as a later test may "
+    "pass."
+)
 ALONE = "Typical acceptance asks the target alone, without a dart. "
 
 
 def judged(rule, accept_prob, u, status):
     """A step under `rule` whose first token was judged like this, and the token."""
     step = traces.chain().steps[2]
-    token = replace(step.draft[0], text=" fox", accept_prob=accept_prob, u=u, status=status)
+    token = replace(step.draft[0], text=" fox", p=0.4, q=0.5, accept_prob=accept_prob, u=u, status=status)
     settings = replace(step.settings, rule=rule, lossless=RULES[rule].lossless)
     return replace(step, settings=settings, draft=(token, *step.draft[1:])), token
 
@@ -33,9 +41,9 @@ def words(sentence):
 @pytest.mark.parametrize(
     ("rule", "case", "expected"),
     [
-        ("block_verification", SURE, "Judged as a whole, the draft stands up to fox 60 % of the time." + KEPT),
-        ("block_verification", FAILS, "Judged as a whole, the draft stands up to fox 60 % of the time." + CUT),
-        ("block_verification", RESCUED, "Judged as a whole, the draft stands up to fox 60 % of the time." + LATER),
+        ("block_verification", SURE, WHOLE + KEPT),
+        ("block_verification", FAILS, WHOLE + CUT),
+        ("block_verification", RESCUED, WHOLE + LATER),
         ("sample_and_match", FAILS, "The target draws fox itself 60 % of the time." + CUT),
         ("typical", (1.0, 0.75, "accepted"), ALONE + "It finds fox likely enough: kept."),
         ("typical", (0.0, 0.25, "rejected"), ALONE + "It finds fox not likely enough: cut."),
@@ -49,6 +57,36 @@ def words(sentence):
 )
 def test_the_title_says_what_the_chance_is(rule, case, expected):
     assert words(rule_title(*judged(rule, *case))) == expected
+
+
+def test_under_block_verification_the_stopping_test_and_the_chance_to_be_kept_are_two_numbers():
+    look = looks(judged("block_verification", *SURE)[0])["0"]
+    numbers = dict(zip([name for name, _ in NUMBERS], look["numbers"], strict=True))
+    assert numbers["chance to be kept"].startswith("0.8000")
+    assert numbers["stopping test"] == "0.6000"
+    assert (look["dart"]["fill"], "stopping test" in look["dart"]["words"]) == (60.0, True)
+    other = looks(judged("sample_and_match", *SURE)[0])["0"]
+    assert (other["numbers"][-1], "words" in other["dart"]) == ("", False)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_chance_to_be_kept_under_block_verification_is_that_over_all_that_may_follow(seed):
+    """By enumeration: after every prefix, what follows is drawn from the draft and judged by the rule's own program."""
+    generator = torch.Generator().manual_seed(seed)
+    p, q = (torch.rand(size, 3, generator=generator, dtype=torch.float64) for size in (4, 3))
+    p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
+    step, settings = traces.chain().steps[0], replace(traces.chain().steps[0].settings, rule="block_verification")
+    for prefix in itertools.chain.from_iterable(itertools.product(range(3), repeat=n) for n in (1, 2, 3)):
+        kept = 0.0
+        for rest in itertools.product(range(3), repeat=3 - len(prefix)):
+            chance = math.prod(float(q[len(prefix) + i, token]) for i, token in enumerate(rest))
+            law = RULES["block_verification"].length_law(chain((*prefix, *rest), tuple(q)), p)
+            kept += chance * float(law[len(prefix) :].sum())
+        laws = [(float(p[i, token]), float(q[i, token])) for i, token in enumerate(prefix)]
+        drafted = tuple(replace(step.draft[i], p=p_i, q=q_i) for i, (p_i, q_i) in enumerate(laws))
+        assert chance_kept(replace(step, settings=settings, draft=drafted), drafted[-1]) == pytest.approx(
+            kept, abs=1e-9
+        )
 
 
 def last_of(kind):

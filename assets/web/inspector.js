@@ -124,7 +124,7 @@
       parts.enlarged.hidden = !shape;
       if (!shape) return;
       parts.enlarged.replaceChildren(bar('sv-both', 0, shape.fill), bar('sv-cut', shape.fill, shape.bar - shape.fill), dart(shape));
-      if (look.zoom) parts.enlarged.append(element('span', 'sv-enlarged-words', look.zoom.words));
+      if (shape.words) parts.enlarged.append(element('span', 'sv-enlarged-words', shape.words));
     }
 
     function foot(look) {

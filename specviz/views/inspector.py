@@ -16,7 +16,9 @@ from specviz.trace import DraftToken, EmittedToken, Position, Step
 from specviz.views.sentences import label, named, percent, thrown
 from specviz.views.titles import (
     DARTLESS,
+    WHOLE_RULE,
     behind_the_end,
+    chance_kept,
     cut_before,
     drawn_title,
     ignored_words,
@@ -54,6 +56,10 @@ NUMBERS = (
     (
         "how far the rule moves this token",
         "total variation between its law of one token and p; lossy rules only",
+    ),
+    (
+        "stopping test",
+        "how often u falls below it, which keeps the draft up to here or further; block verification only",
     ),
 )
 Look = dict[str, Any]
@@ -134,6 +140,8 @@ def _judged(step: Step, node: int, position: Position) -> Look:
         notes = (behind_the_end(step, node), replaced_by(step, token), lossy_note(step, position.one_step_tv))
         words = {"title": rule_title(step, token, emitted), "note": reduce(joined, notes)}
         dart = {} if step.settings.rule in DARTLESS else {"dart": _dart(token, 1.0)}
+        if step.settings.rule == WHOLE_RULE:
+            dart["dart"]["words"] = "the stopping test here, not the chance that the token is kept"
         return look | {"view": "threshold", **dart, **words}
     residual = next((row.residual for row in rows if row.role == "emitted"), None)
     notes = (behind_the_end(step, node), sibling_note(step, node), replacement_note(step, token, residual))
@@ -256,7 +264,7 @@ def _drawn(step: Step, last: EmittedToken, position: Position) -> Look:
         "heading": "share" if last.kind == "resampled" else "target",
         "axis": ticks,
         "rows": _columns(shown, axis, LAW),
-        "numbers": ["", "", _nats(position.p_entropy), "", "", "", ""],
+        "numbers": ["", "", _nats(position.p_entropy), "", "", "", "", ""],
     }
 
 
@@ -284,12 +292,13 @@ def _numbers(step: Step, token: DraftToken, position: Position, owed: float, *, 
     """Values in the order of NUMBERS; `later`: siblings of this token were cut before it."""
     p, q, chance = token.p_judged or 0.0, 1.0 if token.q is None else token.q, token.accept_prob or 0.0
     kl = "infinite" if position.kl is None and position.q_entropy is not None else _nats(position.kl)
-    chances = f"{chance:.4f}, by this rule's own formula"
+    stopping = f"{chance:.4f}" if step.settings.rule == WHOLE_RULE else ""
+    chances = f"{chance_kept(step, token):.4f}, by this rule's own formula"
     if step.settings.rule in (OVERLAY_RULE, None):
         chances = f"min(1, {p:.4f} / {q:.4f}) = {chance:.4f}"
     own = f"{token.p or 0.0:.4f}" if later else ""
     moved = "" if position.one_step_tv is None else f"{position.one_step_tv:.4f}"
-    return [chances, f"{1 - owed:.4f}", _nats(position.p_entropy), _nats(position.q_entropy), kl, own, moved]
+    return [chances, f"{1 - owed:.4f}", _nats(position.p_entropy), _nats(position.q_entropy), kl, own, moved, stopping]
 
 
 def _nats(value: float | None) -> str:

@@ -11,12 +11,16 @@ from specviz.views.sentences import TINY, Sentence, apart, divided, named, num_r
 
 FAVOURITE_RULE = "typical"
 GRADING_RULE = "graded"
+WHOLE_RULE = "block_verification"
 DARTLESS = (FAVOURITE_RULE, GRADING_RULE)  # what the target gave a token decides alone, or what it gave the whole draft
 BOUNDS = {"<": "less", ">": "more"}  # how a percentage begins that is not spelled out
 WAITING = "waiting"  # for the end of the reasoning step that the target writes in place of a refused one
 MOVES_NOTHING = 1e-6  # of the odds: rounding
 KEEPS = {  # what each rule says of the chance: the words before the token, and after it
-    "block_verification": ("Judged as a whole, the draft stands up to ", " {chance} of the time."),
+    WHOLE_RULE: (
+        "The stopping test at ",
+        " passes {chance} of the time; the token itself is kept {own} of the time, as a later test may pass.",
+    ),
     "sample_and_match": ("The target draws ", " itself {chance} of the time."),
     "lenience": ("Counting only part of what the draft gave it, this rule keeps ", " {chance} of the time."),
     "ensemble": ("Against the average of both models' odds, the rule keeps ", " {chance} of the time."),
@@ -99,7 +103,19 @@ def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = Non
     before, after = KEEPS.get(rule, (f"The rule “{rule.replace('_', ' ')}” keeps ", " {chance} of the time."))
     if kept and (token.u or 0.0) >= (token.accept_prob or 0.0):  # block verification looks at later tokens too
         verdict = "not here, but the draft stands up to a later token, so this one is kept."
-    return [before, named(token), f"{after.format(chance=chance)} The dart fell at {u}: {verdict}", *replacement]
+    after = after.format(chance=chance, own=percent(chance_kept(step, token)))
+    return [before, named(token), f"{after} The dart fell at {u}: {verdict}", *replacement]
+
+
+def chance_kept(step: Step, token: DraftToken) -> float:
+    """How often a token of a chain is kept: under block verification over all that may be drafted behind it, the
+    weight min(1, w p / q) that runs along the chain; under any other rule the chance of its own test."""
+    if step.settings.rule != WHOLE_RULE:
+        return token.accept_prob or 0.0
+    weight = 1.0
+    for each in step.draft[: step.draft.index(token) + 1]:
+        weight = min(1.0, weight * (each.p or 0.0) / (each.q or 1.0))
+    return weight
 
 
 def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
