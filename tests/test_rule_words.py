@@ -8,11 +8,13 @@ import pytest
 import torch
 import traces
 
+from specviz.counters import Counters
 from specviz.draft import chain
 from specviz.drafters import METHODS
 from specviz.rules import RULES
 from specviz.views.help import method_help, sources
 from specviz.views.inspector import NUMBERS, OVERLAY_RULE, looks
+from specviz.views.steps import step_props
 from specviz.views.titles import chance_kept, drawn_title, last_token, rule_title
 
 NEW = [name for name in RULES if name != OVERLAY_RULE]
@@ -65,6 +67,9 @@ def test_under_block_verification_the_stopping_test_and_the_chance_to_be_kept_ar
     assert numbers["chance to be kept"].startswith("0.8000")
     assert numbers["stopping test"] == "0.6000"
     assert (look["dart"]["fill"], "stopping test" in look["dart"]["words"]) == (60.0, True)
+    lane = step_props(judged("block_verification", *SURE)[0], Counters())
+    assert lane["whole"]
+    assert "stopping test 60" in lane["cells"][0]["say"]
     other = looks(judged("sample_and_match", *SURE)[0])["0"]
     assert (other["numbers"][-1], "words" in other["dart"]) == ("", False)
 

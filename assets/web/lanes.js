@@ -1,4 +1,4 @@
-// lanes.js: one row per step, one cell per drafted token: the fill is the chance to be kept, the line is the dart.
+// lanes.js: one row per step, one cell per drafted token: the fill is the chance to be kept or the stopping test, the line is the dart.
 // Only rows near the visible part exist, so a thousand steps cost as much as ten.
 'use strict';
 (() => {
@@ -135,6 +135,7 @@
       }
       widen(first, last);
       const now = hub.steps[hub.cursor - 1];
+      root.toggleAttribute('data-whole', Boolean(now && now.whole));
       root.toggleAttribute('data-dartless', Boolean(now && now.dartless) && !sheet.querySelector('.sv-tick'));
       mark();
     }

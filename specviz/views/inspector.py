@@ -141,7 +141,7 @@ def _judged(step: Step, node: int, position: Position) -> Look:
         words = {"title": rule_title(step, token, emitted), "note": reduce(joined, notes)}
         dart = {} if step.settings.rule in DARTLESS else {"dart": _dart(token, 1.0)}
         if step.settings.rule == WHOLE_RULE:
-            dart["dart"]["words"] = "the stopping test here, not the chance that the token is kept"
+            dart["dart"]["words"] = "the stopping test"
         return look | {"view": "threshold", **dart, **words}
     residual = next((row.residual for row in rows if row.role == "emitted"), None)
     notes = (behind_the_end(step, node), sibling_note(step, node), replacement_note(step, token, residual))

@@ -10,7 +10,7 @@ from specviz.trace import ROOT, DraftToken, EmittedToken, Step
 from specviz.views.inspector import LAST, focus, looks
 from specviz.views.palette import short_label
 from specviz.views.sentences import SPACE, flowing, label, num_refused, percent, spoken, thrown
-from specviz.views.titles import DARTLESS, GRADING_RULE, behind_the_end, last_token, telling_cut
+from specviz.views.titles import DARTLESS, GRADING_RULE, WHOLE_RULE, behind_the_end, last_token, telling_cut
 
 MOST_CELLS = 32
 KEPT = "of judged draft tokens kept"
@@ -37,6 +37,7 @@ def step_props(step: Step, counters: Counters) -> Props:
         "focus": focus(step),
         "has_cut": telling_cut(step) is not None or num_refused(step) > 0,
         "dartless": step.settings.rule in DARTLESS,
+        "whole": step.settings.rule == WHOLE_RULE,
         "bar": {
             **{name: sum(token.status == name for token in step.draft) for name in ("accepted", "rejected", "ignored")},
             "refused": num_refused(step),
@@ -95,7 +96,7 @@ def _cell(step: Step, node: int) -> Props:
         "fill": round(100 * chance, 1),
         "tick": round(100 * u, 1),
         "label": percent(chance),
-        "say": f"{say}: chance {odds}, dart at {fell}",
+        "say": f"{say}: {'stopping test' if step.settings.rule == WHOLE_RULE else 'chance'} {odds}, dart at {fell}",
     }
 
 
