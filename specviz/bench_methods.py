@@ -11,7 +11,6 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from . import __version__, catalog
 from .bench import BASELINE, Job, Prompt, Row, Sample, StepMeans, run_bench, specviz_contender, summarise
@@ -23,6 +22,7 @@ from .errors import SpecvizError
 from .machine import environment
 from .models import Library, LoadedModel
 from .sampling import Sampling
+from .saving import Output
 
 ALL = "all"
 _TRIAL_TOKENS = 4
@@ -66,7 +66,7 @@ def lines(
     k: int,
     num_tokens: int,
     repeats: int,
-    save_as: Path | None = None,
+    save_as: Output | None = None,
 ) -> Iterator[str]:
     """Says what is measured and what is left out, then measures, then gives a table per temperature as Markdown."""
     library = Library()
@@ -88,8 +88,7 @@ def lines(
     if save_as is not None:
         about = {"target": loaded.name, "k": k, "num_tokens": num_tokens, "repeats": repeats}
         about["environment"] = environment(loaded.model.device)
-        _save(save_as, about, crews, (*left_out, *failed), rows)
-        yield f"\nsaved {save_as.name}"
+        save_as.write(_json(about, crews, (*left_out, *failed), rows))
 
 
 def chosen_methods(methods: Sequence[str]) -> list[str]:
@@ -228,9 +227,9 @@ def _line(row: MethodRow) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _save(
-    path: Path, about: dict[str, object], crews: Sequence[Crew], left_out: Sequence[LeftOut], rows: Sequence[MethodRow]
-) -> None:
+def _json(
+    about: dict[str, object], crews: Sequence[Crew], left_out: Sequence[LeftOut], rows: Sequence[MethodRow]
+) -> str:
     made = {
         "specviz": __version__,
         **about,
@@ -238,10 +237,7 @@ def _save(
         "left_out": [asdict(each) for each in left_out],
         "rows": [asdict(row) for row in rows],
     }
-    try:
-        path.write_text(json.dumps(made, indent=1, allow_nan=False) + "\n", "utf-8")
-    except OSError as error:
-        raise SpecvizError(f"the measurements could not be saved to {path}: {error.strerror}") from error
+    return json.dumps(made, indent=1, allow_nan=False)
 
 
 def _name(loaded: LoadedModel | None) -> str | None:

@@ -5,33 +5,43 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import export_command
 from .alignment import command as align_command
 from .catalog import default_pair
 from .checks import command
+from .ending import Endings
 from .errors import SpecvizError
-from .trace import Step, Trace, load_trace
+from .saving import Output, drop, output, words_apart
+from .trace import Event, Step, Trace, TraceWriter, load_trace
 from .views.terminal import event_text, generated_text, neutral, numbers_text, wants_colour
+
+if TYPE_CHECKING:
+    from . import session
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status. Messages for the person go to standard error."""
     options = _parser().parse_args(arguments)
     try:
-        return options.command(options)
+        with words_apart([each for each in vars(options).values() if isinstance(each, Output)]):
+            return options.command(options)
     except SpecvizError as error:
         message = neutral(str(error), keep="\n")
         print(f"specviz: {message}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop(sys.stdout)
         return 0
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as end:
+        return 128 + getattr(end, "number", signal.SIGINT)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,7 +90,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--chat", action="store_true", help="render the prompt with the target's chat template")
     parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the method")
-    parser.add_argument("--out", type=Path, help="save the trace, as .jsonl or .jsonl.gz")
+    words = "save the trace as it grows, as .jsonl or .jsonl.gz; - is standard output"
+    parser.add_argument("--out", type=partial(output, makes_folder=True), help=words)
     parser.set_defaults(command=_run)
 
 
@@ -106,7 +117,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--context", type=_positive, default=128, help="tokens before what --costs measures (default: %(default)s)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what --costs or --methods measures")
+    words = "write what --costs or --methods measures; - is standard output"
+    parser.add_argument("--json", type=output, metavar="OUT", help=words)
     parser.set_defaults(command=_bench)
 
 
@@ -128,13 +140,25 @@ def _run(options: argparse.Namespace) -> int:
     k = command.k_of(options)
     request = Request(prompt=prompt, params=params, k=k, **{name: getattr(options, name) for name in fields})
     run = session.open_run(request)
-    try:
-        _print_events(event for event in run.events() if not isinstance(event, session.Status))
-    finally:
-        if options.out and run.trace.header is not None:  # what was recorded is kept, whatever happened
-            _save(run.trace, options.out)
+    _follow(run, options.out)
     _print_end(run.trace)
     return 0
+
+
+def _follow(run: session.Run, out: Output | None) -> None:
+    """Prints the run and keeps its file up with it; however it ends, the file has all of its trace."""
+    colours = wants_colour(sys.stdout, os.environ)
+    with Endings() as endings:
+        writer = None if out is None else TraceWriter(run.trace, out.place)
+        try:
+            with writer or nullcontext(), closing(run.events()) as events:
+                for event in endings.over(events):
+                    if writer:
+                        writer.catch_up()
+                    _print_event(event, colours)
+        finally:
+            if writer and writer.has_all:
+                out.tell()
 
 
 def _standard_input() -> str:
@@ -144,28 +168,20 @@ def _standard_input() -> str:
         raise SpecvizError(f"the prompt on standard input must be UTF-8 text ({error.reason})") from None
 
 
-def _save(trace: Trace, path: Path) -> None:
-    try:
-        trace.save(path)
-    except OSError as error:
-        raise SpecvizError(f"the trace could not be saved to {path}: {error.strerror}") from error
-    print(f"saved {path}")
-
-
 def _show(options: argparse.Namespace) -> int:
     trace = load_trace(options.file)
-    _print_events(trace.events())
+    colours = wants_colour(sys.stdout, os.environ)
+    for event in trace.events():
+        _print_event(event, colours)
     _print_end(trace)
     if trace.footer is None:
         print("specviz: the recording ends before the run does", file=sys.stderr)
     return 0
 
 
-def _print_events(events) -> None:
-    colours = wants_colour(sys.stdout, os.environ)
-    for event in events:
-        if text := event_text(event, colours=colours):
-            print(text, flush=isinstance(event, Step))
+def _print_event(event: Event | session.Status, colours: bool) -> None:
+    if text := event_text(event, colours=colours):
+        print(text, flush=isinstance(event, Step))
 
 
 def _print_end(trace: Trace) -> None:

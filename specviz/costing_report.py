@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 from .costing import CONTEXT, Costs, measure_costs
-from .errors import SpecvizError
 from .models import Library
+from .saving import Output
 
 SHOWN = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
 
 
 def lines(
-    *, target: str, draft: str | None, context_length: int = CONTEXT, save_as: Path | None = None
+    *, target: str, draft: str | None, context_length: int = CONTEXT, save_as: Output | None = None
 ) -> Iterator[str]:
-    """Says what is measured, then measures, then gives the tables; save_as: and writes a file. Raises SpecvizError."""
+    """Says what is measured, then measures, then gives the tables; save_as: and writes JSON. Raises SpecvizError."""
     library = Library()
     loaded, small = library.load(target), None if draft is None else library.load(draft, as_draft=True)
     pair = f"{loaded.name} + {small.name if small else 'no draft'}"
@@ -24,15 +23,7 @@ def lines(
     *_, last = measure_costs(loaded, small, context_length=context_length)
     yield from tables(last.costs)
     if save_as is not None:
-        _save(last.costs, save_as)
-        yield f"\nsaved {save_as}"
-
-
-def _save(costs: Costs, place: Path) -> None:
-    try:
-        place.write_text(json.dumps(costs.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SpecvizError(f"{place.name} cannot be written ({error.strerror})") from error
+        save_as.write(json.dumps(last.costs.to_dict(), indent=1, ensure_ascii=False))
 
 
 def tables(costs: Costs) -> Iterator[str]:

@@ -8,6 +8,7 @@ and no view.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -160,24 +161,62 @@ class Trace:
 
 
 class TraceWriter:
-    """Writes events to a file as they come, each flushed as one whole line; a context manager."""
+    """Keeps a file up with a growing trace, each line flushed; a context manager.
 
-    def __init__(self, path: str | Path) -> None:
-        self._context = trace_io.line_sink(Path(path))
-        self._sink = self._context.__enter__()
+    The file comes with the first step, in one move: a run that makes none leaves what was there. Raises TraceError.
+    """
 
-    def append(self, event: Event) -> None:
-        self._sink.write(dump_event(event).encode("utf-8") + b"\n")
+    def __init__(self, trace: Trace, place: Path | BinaryIO) -> None:
+        """place: a path, gzip if it ends in .gz, or a binary stream."""
+        self._trace, self._place = trace, place
+        self._stack = ExitStack()
+        self._sink: BinaryIO | None = None
+        self._num_events = self._num_steps = 0
+        self._is_open = True
+
+    def catch_up(self) -> None:
+        """Write the events that came since the last time; after an error no more is written."""
+        if not self._is_open or not self._trace.steps:
+            return
+        lines = [dump_event(event) for event in self._trace._events[self._num_events :]]
+        self._is_open = False
+        try:
+            self._write(lines)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            kept = f"; the first {self._num_steps:,} steps are in it" if self._num_steps else ""
+            raise TraceError(f"cannot be written ({error.strerror}){kept}", self._name) from None
+        self._is_open = True
+        self._num_events, self._num_steps = self._num_events + len(lines), len(self._trace.steps)
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the file is there and lacks nothing of the trace so far."""
+        return 0 < self._num_events == len(self._trace._events)
+
+    @property
+    def _name(self) -> str:
+        return str(self._place) if isinstance(self._place, Path) else "standard output"
+
+    def _write(self, lines: list[str]) -> None:
+        if self._sink is None and isinstance(self._place, Path):
+            trace_io.write_lines(self._place, lines)
+            self._sink = self._stack.enter_context(trace_io.line_sink(self._place, "ab"))
+            return
+        self._sink = self._sink or self._place
+        self._sink.writelines(trace_io.as_bytes(lines))
         self._sink.flush()
-
-    def close(self) -> None:
-        self._context.__exit__(None, None, None)
 
     def __enter__(self) -> TraceWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        try:
+            self.catch_up()
+        finally:
+            with suppress(OSError):  # what can't be written was said; else only the end of the gzip is missing
+                self._stack.close()
 
 
 def read_trace(

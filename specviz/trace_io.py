@@ -140,9 +140,9 @@ def _short_integer(digits: str) -> int:
 
 
 @contextmanager
-def line_sink(path: Path) -> Iterator[io.BufferedIOBase]:
+def line_sink(path: Path, mode: str = "wb") -> Iterator[io.BufferedIOBase]:
     """A binary file to write lines to; gzip when the name ends in .gz, with nothing in it that changes between runs."""
-    with open(path, "wb") as raw:
+    with open(path, mode) as raw:
         if path.suffix != ".gz":
             yield raw
             return
@@ -162,11 +162,14 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
         with line_sink(beside) as sink:
             if place.exists():
                 beside.chmod(stat.S_IMODE(place.stat().st_mode))
-            for line in lines:
-                sink.write(line.encode("utf-8") + b"\n")
+            sink.writelines(as_bytes(lines))
         os.replace(beside, place)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def as_bytes(lines: Iterable[str]) -> Iterator[bytes]:
+    return (line.encode("utf-8") + b"\n" for line in lines)
 
 
 def ordinary_place(path: Path, name: str = "") -> Path:

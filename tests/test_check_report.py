@@ -189,8 +189,9 @@ def test_the_command_prints_and_saves_the_report(models, tmp_path, capsys):
 def test_a_report_that_cannot_be_saved_is_an_error_in_words(models, tmp_path, capsys):
     prove(PROMPT, **models, temperature=0.0, tokens=8)
     names = ("--target", "report-target", "--draft", "report-draft", "--prompt", "The fox said", "--temperature", "0")
-    with pytest.raises(SpecvizError, match="could not be saved"):
-        command(*names, "--tokens", "8", "--json", str(tmp_path / "none" / "report.json"))
+    (tmp_path / "shut").symlink_to("/dev/full")
+    with pytest.raises(SpecvizError, match="must be an ordinary file"):
+        command(*names, "--tokens", "8", "--json", str(tmp_path / "shut"))
 
 
 def test_the_report_names_the_k_that_was_in_force(models):

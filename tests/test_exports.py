@@ -343,10 +343,9 @@ def test_a_recorded_run_is_exported_by_its_name_and_packed_by_the_name_of_the_fi
         (["first-visit", "--steps", "{}/none/of/these/a"], "OUT must lie in a folder that is there"),
         (["first-visit", "--html", "{}/dir/"], "OUT must name a file"),
         (["first-visit", "--html", "{}"], "OUT must name a file"),
-        (["first-visit", "--html", "-"], "OUT must name a file (got '-')"),
+        (["first-visit", "--html", "-", "--steps", "-"], "only one result can go to standard output"),
         (["first-visit", "--html", ""], "OUT must name a file (got '')"),
         (["--lessons", "{}/none/lessons.html"], "OUT must lie in a folder that is there"),
-        (["--lessons", "-"], "OUT must name a file"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_written(export, tmp_path, arguments, words):

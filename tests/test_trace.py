@@ -14,7 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import as_bytes, events_of, lines_of, read_events
 
-from specviz.trace import Trace, TraceError, TraceWriter, dump_event, load_trace, parse_event, read_trace, round9
+from specviz.trace import (
+    Footer,
+    Trace,
+    TraceError,
+    TraceWriter,
+    dump_event,
+    load_trace,
+    parse_event,
+    read_trace,
+    round9,
+)
 
 every_trace = pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL.keys())
 
@@ -155,12 +165,25 @@ def test_a_file_cut_inside_its_header_is_an_error() -> None:
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
 def test_what_a_writer_has_written_loads_before_it_is_closed(suffix: str, tmp_path: Path) -> None:
-    path, made = tmp_path / f"run{suffix}", traces.chain()
-    with TraceWriter(path) as writer:
-        for count, event in enumerate(made.events(), start=1):
-            writer.append(event)
-            assert len(list(load_trace(path).events())) == count
+    path, made, grown = tmp_path / f"run{suffix}", traces.chain(), Trace()
+    with TraceWriter(grown, path) as writer:
+        for event in made.events():
+            grown.append(event)
+            writer.catch_up()
+            assert path.exists() == bool(grown.steps)
+            assert not grown.steps or load_trace(path) == grown
     assert load_trace(path) == made
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_a_writer_of_a_trace_without_a_step_leaves_what_was_there(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"run{suffix}"
+    traces.tree().save(path)
+    header, models, *_ = traces.chain().events()
+    with TraceWriter(Trace([header, models, Footer("error", "no memory", None)]), path):
+        pass
+    assert load_trace(path) == traces.tree()
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_several_gzip_members_are_one_file() -> None:

@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--draft", action="append", help=f"a draft model, likewise; may be given again (default: {draft})"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="of the job; the same job goes on there")
+    words = "of the job; the same job goes on there"
+    parser.add_argument("--out", type=_folder, required=True, metavar="DIR", help=words)
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
     parser.add_argument("--overwrite", action="store_true", help="start over where an earlier job lies")
     parser.add_argument("--keep-parts", action="store_true", help="keep the parts that a killed job goes on from")
@@ -46,6 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_work(parser)
     _add_verdict(parser)
     parser.set_defaults(command=run)
+
+
+def _folder(text: str) -> Path:
+    if text == "-":
+        raise argparse.ArgumentTypeError("must name a folder: a job writes several files (got '-')")
+    return Path(text)
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..catalog import default_pair
 from ..errors import SpecvizError
+from ..saving import output
 from ..views.terminal import neutral
 from .report import EXIT_WORDS
 
@@ -39,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="judge another decoder: JSON lines {prompt_ids, ids, sampling, made_in}",
     )
     parser.add_argument("--made-in", help="the number format of samples whose lines name none: bf16, fp16 or fp32")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="save the report with all its numbers")
+    words = "save the report with all its numbers; - is standard output"
+    parser.add_argument("--json", type=output, metavar="OUT", help=words)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     report = prove(options.prompt, **settings, k=k_of(options), params=params, on_progress=_Progress())
     print(neutral(report.text(), keep="\n"))
     if options.json is not None:
-        _save(options.json, json.dumps(report.to_dict(), indent=1, ensure_ascii=False, allow_nan=False))
+        options.json.write(json.dumps(report.to_dict(), indent=1, ensure_ascii=False, allow_nan=False))
     return report.exit_code
 
 
@@ -68,13 +70,6 @@ def k_of(options: argparse.Namespace) -> int:
             f"{depth}={options.k} instead of --k {options.k})"
         )
     return K if options.k is None else options.k
-
-
-def _save(path: Path, text: str) -> None:
-    try:
-        path.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SpecvizError(f"the report could not be saved to {path}: {error.strerror}") from error
 
 
 class _Progress:
