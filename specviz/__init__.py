@@ -5,6 +5,7 @@ recorded trace never loads torch.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 
 __version__ = "0.1.0"
 
@@ -28,11 +29,12 @@ __all__ = [*_HOMES]
 
 
 def __getattr__(name: str):
-    if name not in _HOMES:
+    if name in _HOMES:
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return value
+    if find_spec(f"{__name__}.{name}") is None:
         raise AttributeError(f"module 'specviz' has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    return import_module(f"{__name__}.{name}")
 
 
 def __dir__() -> list[str]:

@@ -7,6 +7,7 @@ and no view.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -158,6 +159,18 @@ class Trace:
         return isinstance(other, Trace) and self._events == other._events
 
     __hash__ = None
+
+    def __repr__(self) -> str:
+        title, _, numbers = self._recap()
+        return f"<Trace: {title}: {numbers}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{'<br>'.join(html.escape(line) for line in self._recap() if line)}</p>"
+
+    def _recap(self) -> tuple[str, str, str]:
+        from specviz.views.library import recap  # only for whoever looks at it: the views stand above
+
+        return recap(self)
 
 
 class TraceWriter:

@@ -680,6 +680,21 @@ def test_the_template_can_never_be_taken_for_code():
     assert not re.search(r"\$\{|\{\{|`|\\|<script|\son\w+=", html)
 
 
+def test_the_first_example_says_how_its_bar_is_drawn():
+    words = re.sub(r"<[^>]*>", "", (WEB / "stage.html").read_text("utf-8"))
+    found = re.search(
+        r"gave dog (\d+) %, the large one only (\d+) %. So the bar is (\d+) points long, and (.*) solid", words
+    )
+    drafted, target, length, solid = found.groups()
+    assert (length, solid) == (drafted, f"{target} of the {drafted} are")
+    assert f"{target}/{drafted} = {percent(int(target) / int(drafted)).replace(chr(160), ' ')} of the time" in words
+    widths = re.findall(
+        r"\.sv-welcome-bar \.sv-(?:both|cut) .*width: ([\d.]+)%", (WEB / "stage.css").read_text("utf-8")
+    )
+    share = 100 * int(target) / int(drafted)
+    assert [float(width) for width in widths] == [share, 100 - share]
+
+
 @pytest.mark.parametrize("path", sorted(WEB.glob("*.js")), ids=lambda path: path.name)
 def test_scripts_write_text_only_ask_nobody_and_hold_no_formula(path):
     source = path.read_text("utf-8")

@@ -2,16 +2,22 @@
 
 import html
 import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import traces
 
 import specviz
 from specviz.errors import SpecvizError
+from specviz.listing import Listing
 from specviz.shipped import shipped_trace
-from specviz.trace import TraceError
+from specviz.trace import Trace, TraceError
 from specviz.views.stage_file import stage_page
 
+ROOT = Path(__file__).parent.parent
 FRAME = re.compile(
     r'<iframe title="[^"<>]*" srcdoc="([^"]*)" sandbox="([^"]*)" width="100%" height="(\d+)" [^<>]*></iframe>'
 )
@@ -66,3 +72,69 @@ def test_a_recorded_run_is_shown_by_its_name():
 def test_what_names_no_trace_is_refused_by_its_type(given):
     with pytest.raises(ValueError, match=rf"trace must be a Trace, a file or .* \(got {type(given).__name__}\)"):
         specviz.show(given)
+
+
+# ---- what is looked at bare ---------------------------------------------------------------------------------------
+
+UNTRUSTED = '<img src=x onerror=alert(1)>&"'
+
+
+@pytest.mark.parametrize("name", traces.ALL)
+def test_a_bare_trace_is_a_few_words_that_steer_nothing(name):
+    trace = traces.ALL[name]()
+    assert len(repr(trace)) < 700 > len(trace._repr_html_())
+    assert repr(trace).replace("\xa0", " ").isprintable()
+    assert set(re.findall(r"<[^>]*>", trace._repr_html_())) <= {"<p>", "<br>", "</p>"}
+
+
+def test_a_bare_trace_says_how_it_was_made_and_its_numbers():
+    trace = shipped_trace("first-visit")
+    numbers = specviz.metrics(trace)
+    judged = [token for step in trace.steps for token in step.draft if token.status in ("accepted", "rejected")]
+    accepted = [token for token in judged if token.status == "accepted"]
+    for shown in (repr(trace), html.unescape(trace._repr_html_())):
+        assert "Draft model · fable-draft · K 4 · temperature 1" in shown
+        assert f"{len(trace.steps)} steps · {len(trace.tokens)} tokens" in shown
+        assert f"{numbers['tokens_per_target_call']:.2f} tokens per target call" in shown
+        assert f"{len(accepted)} of {len(judged)} judged accepted" in shown
+        assert "cut off" not in shown
+    assert repr(Trace([*trace.events()][:-1])).endswith("cut off: the recording ends before the run does>")
+
+
+def test_no_text_of_a_trace_is_markup():
+    header, *others = traces.chain().events()
+    hostile = Trace([replace(header, request={**header.request, "prompt": UNTRUSTED}), *others])
+    assert html.escape("<img src=x") in hostile._repr_html_()
+    assert "<img" not in hostile._repr_html_()
+
+
+@pytest.mark.parametrize("table", [specviz.METHODS, specviz.RULES], ids=["METHODS", "RULES"])
+def test_a_bare_table_of_methods_or_rules_has_a_row_each(table):
+    heads, *rows = repr(table).splitlines()
+    assert heads.startswith("name")
+    assert [row.split()[0] for row in rows] == list(table)
+    shown = table._repr_html_()
+    assert shown.count("<tr>") == 1 + len(table)
+    assert all(f"<td>{html.escape(entry.title)}</td>" in shown for entry in table.values())
+    assert len(repr(table)) < 3000 > len(shown) / 2
+
+
+def test_a_table_says_what_a_method_needs():
+    rows = {row.split()[0]: row for row in repr(specviz.METHODS).splitlines()}
+    assert "  a draft model  " in rows["tree"]
+    assert "  draft heads  " in rows["eagle"]
+    assert "  the target's own modules for multi-token prediction  " in rows["mtp"]
+    assert "  nothing  " in rows["prompt_lookup"]
+
+
+def test_a_listing_escapes_what_it_is_given():
+    listing = Listing([specviz.RULES["typical"]], {"<b>": lambda rule: UNTRUSTED})
+    assert listing._repr_html_().count(html.escape(UNTRUSTED)) == 1
+    assert not {"<b>", "<img"} & set(re.findall(r"<\w+>?", listing._repr_html_()))
+
+
+def test_every_module_is_an_attribute_in_a_fresh_process():
+    """README says `specviz.measures.tokens(trace)`, and a reader has imported `specviz` alone."""
+    code = "import specviz; assert specviz.measures.tokens; assert specviz.views; specviz.no_such"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stderr.splitlines()[-1] == "AttributeError: module 'specviz' has no attribute 'no_such'"

@@ -1,46 +1,67 @@
-"""README's Python runs as it stands, on the bundled models; only the two slow calls are made shorter."""
+"""README's Python runs as it stands, each sample in a process of its own; only the two slow calls are made shorter."""
 
-import inspect
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import specviz
-from specviz import catalog, cli, costing
+from specviz import cli, exports
 from specviz.alignment.columns import COLUMNS
 from specviz.drafters import METHODS
 from specviz.rules import RULES
-from specviz.session import workbench
 
-README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 COMMANDS = re.findall(r"python -m specviz ([^`\n]+)", README)
 SHORTER = {"specviz.costs(": "quick_costs(", "prove(tokens=2000)": "prove(tokens=24)"}
 
 
-def quick_costs(**options):
-    """specviz.costs with one round of timings in place of many."""
-    given = inspect.signature(specviz.costs).bind(**options).arguments
-    load, (target, draft) = workbench().library.load, catalog.default_pair()
-    models = load(given.get("target", target)), load(given.get("draft", draft))
-    *_, last = costing.measure_costs(*models, repeats=1)
+AROUND = """
+import specviz
+
+def quick_costs(*, draft):
+    "specviz.costs with one round of timings in place of many."
+    from specviz import catalog, costing, models
+    pair = map(models.Library().load, (catalog.default_pair()[0], draft))
+    *_, last = costing.measure_costs(*pair, repeats=1)
     return last.costs
 
+trace = specviz.load_trace("run.jsonl.gz")
+served_text = " there was a little fox who lived in a wood. It saw a dog."
+"""  # what a reader has from the samples before; it loads no part of specviz that they do not
 
-def test_the_python_in_readme_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    served = " there was a little fox who lived in a wood. It saw a dog."
-    names = {"quick_costs": quick_costs, "served_text": served}
-    assert len(SNIPPETS) == 4
-    code = "".join(SNIPPETS)
+
+@pytest.fixture(scope="module")
+def run_before():
+    trace = specviz.run("Once upon a time", max_new_tokens=16)
+    return trace, exports.tokens_csv(trace)
+
+
+@pytest.mark.parametrize("number", range(len(SNIPPETS)))
+def test_each_python_sample_of_readme_runs_in_a_fresh_process(number, run_before, tmp_path):
+    trace, table = run_before
+    trace.save(tmp_path / "run.jsonl.gz")
+    (tmp_path / "run-tokens.csv").write_bytes(table.encode())
+    code = SNIPPETS[number]
     for slow, quick in SHORTER.items():
-        assert code.count(slow) == 1
         code = code.replace(slow, quick)
-    exec(compile(code, "README.md", "exec"), names)
-    assert names["report"].exit_code in (0, 3)
-    assert specviz.load_trace(tmp_path / "run.jsonl.gz") == names["trace"]
+    code = code if code.startswith("import") else AROUND + code
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert specviz.load_trace(tmp_path / "run.jsonl.gz").footer.reason == "length"
+
+
+def test_what_is_made_shorter_stands_in_one_sample_each():
+    assert [sum(slow in code for code in SNIPPETS) for slow in SHORTER] == [1] * len(SHORTER)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,6 +1,7 @@
 """METHODS: name -> Method, one line per method."""
 
 from ..errors import SpecvizError
+from ..listing import Listing
 from . import (
     cross_vocabulary,
     draft_model,
@@ -15,25 +16,32 @@ from . import (
     staged,
     tree,
 )
-from .base import Method
+from .base import Method, needs
 
-METHODS: dict[str, Method] = {
-    module.METHOD.name: module.METHOD
-    for module in (
-        draft_model,
-        prompt_lookup,
-        early_exit,
-        tree,
-        medusa,
-        eagle,
-        mtp,
-        staged,
-        lookahead,
-        cross_vocabulary,
-        reasoning,
-        none,
-    )
-}
+METHODS: Listing[Method] = Listing(
+    (
+        module.METHOD
+        for module in (
+            draft_model,
+            prompt_lookup,
+            early_exit,
+            tree,
+            medusa,
+            eagle,
+            mtp,
+            staged,
+            lookahead,
+            cross_vocabulary,
+            reasoning,
+            none,
+        )
+    ),
+    {
+        "title": lambda method: method.title,
+        "needs beside the target": needs,
+        "its own rule": lambda method: method.default_rule,
+    },
+)
 
 
 def method_named(name: object) -> Method:

@@ -251,6 +251,13 @@ class Method:
         return {name: known[name].checked(value) for name, value in given.items()}
 
 
+def needs(method: Method) -> str:
+    """What a run must give the method beside the target, in words."""
+    said = {"draft": "a draft model", "heads": "draft heads"}
+    words = [said[role] for role in method.roles]
+    return ", ".join([*words, f"the target's own {method.target_has[1]}"] if method.target_has else words) or "nothing"
+
+
 def sets_k(method: Method) -> bool:
     """Whether K is what a person sets for this method."""
     return method.depth is None and drafts(method)

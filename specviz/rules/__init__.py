@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..accept import Rule
 from ..draft import chain
+from ..listing import Listing
 from .block_verification import BlockVerification
 from .ensemble import Ensemble
 from .graded import Graded
@@ -12,9 +13,8 @@ from .sample_and_match import SampleAndMatch
 from .speculative_sampling import SpeculativeSampling
 from .typical import Typical
 
-RULES: dict[str, Rule] = {
-    rule.name: rule
-    for rule in (
+RULES: Listing[Rule] = Listing(
+    (
         SpeculativeSampling(),
         BlockVerification(),
         SampleAndMatch(),
@@ -22,8 +22,13 @@ RULES: dict[str, Rule] = {
         Lenience(),
         Ensemble(),
         Graded(),
-    )
-}
+    ),
+    {
+        "title": lambda rule: rule.title,
+        "lossless": lambda rule: "yes" if rule.lossless else "no",
+        "what it does": lambda rule: rule.summary,
+    },
+)
 
 ANY_CHAIN: dict[str, Rule] = {name: rule for name, rule in RULES.items() if rule.supports(chain([0]))}
 """Those that judge any draft without branches, whoever made it."""

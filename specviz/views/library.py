@@ -17,7 +17,7 @@ from specviz.shipped import Shipped, shipped_trace
 from specviz.trace import Header, Settings, Trace
 from specviz.views.feed import CUT_OFF
 from specviz.views.names import METHOD_TITLES, RULE_TITLES
-from specviz.views.sentences import counted, label, titled, visible
+from specviz.views.sentences import counted, label, percent, titled, visible
 
 MOST_WORDS = 12  # of a prompt
 MOST_CHARACTERS = 64  # of these
@@ -38,6 +38,15 @@ def entry(trace: Trace, usual: Usual | None = None) -> Props:
     facts = (_numbers(trace), _seed(trace.header), trace.footer is None and CUT_OFF, not is_date and label(created))
     words = {"title": _title(trace, usual), "words": _beginning(trace.header), "facts": " · ".join(filter(None, facts))}
     return {**words, "date": created if is_date else ""}
+
+
+def recap(trace: Trace) -> tuple[str, str, str]:
+    """A run in three short lines, for a console and a notebook: its title, how its prompt begins, its numbers."""
+    counters = count(trace)
+    accepted, judged = counters.statuses["accepted"], counters.num_judged
+    kept = judged and f"{accepted:,} of {judged:,} judged accepted ({percent(accepted / judged)})"
+    parts = (counted(counters.num_steps, "step"), _numbers(trace), kept, trace.footer is None and CUT_OFF)
+    return _title(trace, None), _beginning(trace.header), " · ".join(filter(None, parts))
 
 
 def shipped_entry(run: Shipped) -> Props:
