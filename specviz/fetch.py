@@ -124,6 +124,26 @@ def _fetch(
     return Path(folder), Path(folder).name
 
 
+def is_here(name: str) -> bool:
+    """Whether a model or draft heads of the catalogue lie whole on this machine; loads nothing and asks nobody.
+
+    Of any other name it is assumed: it was typed, and a folder has no download.
+    """
+    plain = catalog.without_format(name)
+    known = catalog.MODELS.get(plain) or catalog.HEADS.get(plain)
+    if known is None or known.is_bundled:
+        return True
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(plain, "config.json")
+    if not isinstance(config, str):
+        return False
+    try:
+        return bool(head_files(Path(config).parent, plain))
+    except SpecvizError:
+        return False
+
+
 def check_files(folder: Path, name: str) -> None:
     """Refuses, in words, a folder that transformers could not load or would load from unsafe files."""
     if not (folder / "config.json").is_file():

@@ -16,12 +16,14 @@ import pytest
 import served
 import traces
 from made_up import EVERY_KIND, MADE_UP, made_up
+from test_fetch import hub_error
 
 from specviz import catalog, session
 from specviz.catalog import CatalogHeads, CatalogModel
 from specviz.drafters import METHODS
 from specviz.drafters.base import Choice
 from specviz.errors import SpecvizError
+from specviz.models import Library
 from specviz.session import Status, Workbench
 from specviz.speed import Speed
 from specviz.trace import Footer, Step, Trace, dump_event, parse_event
@@ -1048,3 +1050,46 @@ def test_every_method_can_be_chosen_while_tokens_flow(registry, monkeypatch):
         assert (chosen, settings.method) == (name, name) or len(warned) > told_before
         assert settings.rule in METHODS[settings.method].rules
     assert settings.draft_model == first.draft, "the way back finds the draft model of the same vocabulary"
+
+
+# ---- models that are not on this machine -----------------------------------------------------------------------------
+
+AWAY = "openai-community/gpt2"
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    def fail(*_, **__):
+        raise hub_error("not cached")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+
+
+@pytest.mark.parametrize("begin", ["run", "step"])
+def test_a_model_that_cannot_be_had_leaves_the_stage_as_it_was(library, registry, offline, begin):
+    page = Handlers(registry, Workbench(Library(allow_any=True)), FORM, served.tiny_offer(any_model=True))
+    shown = registry.add_trace("one", traces.chain())
+    said, stream = [], getattr(page, begin)(SESSION, *values(target=AWAY, draft=AWAY))
+    with pytest.raises(gr.Error, match="the hub cannot be reached"):
+        said.extend(iter(lambda: json.loads(next(stream)), None))
+    before = json.loads(shown.whole())
+    assert said[-1] == before | {"state": said[-1]["state"]}
+    assert "the hub cannot be reached" in said[-1]["state"]["words"]
+    assert registry.current("one") is shown
+    assert json.loads(shown.whole()) == before
+
+
+def test_the_lists_name_what_is_not_downloaded(monkeypatch, tmp_path):
+    folder = tmp_path / "snapshot"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).write_bytes(b"{}")
+    here = {"openai-community/gpt2-large": str(folder / "config.json"), AWAY: str(tmp_path / "config.json")}
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda name, file: here.get(name))
+    offer = make_offer()
+    shown = {name: words for words, name in offer.targets}
+    assert shown["fable-target"] == "fable-target"
+    assert shown["openai-community/gpt2-large"] == "gpt2-large"
+    assert shown[AWAY] == "gpt2 · not downloaded"  # its weights are missing
+    drafts = dict(map(reversed, offer.drafts_for("openai-community/gpt2-large", METHODS["draft_model"])))
+    assert drafts == {AWAY: "gpt2 · not downloaded", "distilbert/distilgpt2": "distilgpt2 · not downloaded"}

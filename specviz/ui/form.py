@@ -18,7 +18,7 @@ from specviz.drafters.base import Method, Models, Value, drafts, names_in
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.ui.components import choice_of
-from specviz.ui.offer import Offer, as_value, model_choices, rule_choices
+from specviz.ui.offer import Offer, as_listed, as_value, model_choices, rule_choices
 
 
 def text_or_none(value: Any) -> str | None:
@@ -133,7 +133,7 @@ def fitting_lists(offer: Offer, request: Request) -> dict[str, Any]:
     """The lists of models and rules, with what the request has chosen in them."""
     method = METHODS[request.method]
     drafts = draft_list(offer, request.target, method, request.draft)
-    targets = choice_of(offer.targets, request.target, value=request.target)
+    targets = choice_of(as_listed(name for _, name in offer.targets), request.target, value=request.target)
     return {"target": targets, "draft": drafts, "rule": rule_list(method, request.rule)}
 
 

@@ -119,9 +119,20 @@ class Handlers:
         run = session.open_run(wanted, bench=self._bench, pace=pace, may_cut=True)
         return self._registry.add_run(request.session_hash, run)
 
+    def _begin(self, request: gr.Request, values: Sequence[Any], max_steps: int | None = None) -> Iterator[str]:
+        """The increments of a new run; one that fails before its first token leaves the stage as it was."""
+        previous, view = self._current(request), self._start(request, values)
+        try:
+            yield from increments(view, warn, max_steps)
+        except SpecvizError as error:
+            if previous and view.trace.header is None and self._current(request) is view:
+                self._registry.show(previous, request.session_hash)
+                yield previous.whole(status=session.Status("finished", str(error)))
+            raise
+
     @speaks
     def run(self, request: gr.Request, *values: Any) -> Iterator[str]:
-        yield from increments(self._start(request, values), warn)
+        yield from self._begin(request, values)
 
     def _held(self, request: gr.Request) -> View | None:
         """The session's unfinished run, paused and with nobody streaming from it; None if there is none. Raises
@@ -138,7 +149,8 @@ class Handlers:
     @speaks
     def step(self, request: gr.Request, *values: Any) -> Iterator[str]:
         """One real step: of the unfinished run, or the first one of a new run."""
-        yield from increments(self._held(request) or self._start(request, values), warn, max_steps=1)
+        held = self._held(request)
+        yield from increments(held, warn, max_steps=1) if held else self._begin(request, values, max_steps=1)
 
     @speaks
     def resume(self, request: gr.Request) -> Iterator[str]:

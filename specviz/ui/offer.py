@@ -15,6 +15,7 @@ from specviz.accept import Rule
 from specviz.dialogue import as_lines
 from specviz.drafters import METHODS
 from specviz.drafters.base import Method, Models, Value, drafts, names_in
+from specviz.fetch import is_here
 from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.rules import RULES
@@ -25,6 +26,7 @@ FIRST_SEED = 5
 once, in the first three steps."""
 FIRST_METHODS = ("draft_model", "prompt_lookup", "early_exit")
 """Those that the list of methods begins with; the others stand below a heading of their own."""
+AWAY = " · not downloaded"
 Listed = tuple[str, str]
 """What a list shows, and the name it stands for."""
 
@@ -65,7 +67,7 @@ class Offer:
 
     def drafts_for(self, target: str, method: Method) -> tuple[Listed, ...]:
         """The draft models that suit a target under a method."""
-        return _listed(catalog.drafts_for(target, foreign=method.foreign)) or self.drafts
+        return as_listed(catalog.drafts_for(target, foreign=method.foreign)) or self.drafts
 
 
 def make_offer(target: str | None = None, draft: str | None = None, *, any_model: bool = True) -> Offer:
@@ -76,17 +78,22 @@ def make_offer(target: str | None = None, draft: str | None = None, *, any_model
     prompts, dialogues = ready_prompts(), ready_dialogues()
     prompt = next(text for texts in prompts.values() for text in texts.values())
     first = Request(prompt=prompt, target=target, draft=draft, seed=FIRST_SEED)
-    targets = _listed((target, *catalog.targets()))
+    targets = as_listed((target, *catalog.targets()))
     return Offer(targets, draft_choices(target, draft), prompts | dialogues, first, any_model, tuple(dialogues))
 
 
 def draft_choices(target: str, *others: str | None) -> tuple[Listed, ...]:
     """The draft models that suit `target`, and the `others` named."""
-    return _listed((*others, *catalog.drafts_for(target)))
+    return as_listed((*others, *catalog.drafts_for(target)))
 
 
-def _listed(names: Iterable[str | None]) -> tuple[Listed, ...]:
-    return tuple((Path(name).name, name) for name in dict.fromkeys(names) if name is not None)
+def as_listed(names: Iterable[str | None]) -> tuple[Listed, ...]:
+    """Models for a list; one that is not on this machine says so."""
+    return tuple((_shown(name), name) for name in dict.fromkeys(names) if name is not None)
+
+
+def _shown(name: str) -> str:
+    return Path(name).name if is_here(name) else f"{Path(name).name}{AWAY}"
 
 
 def method_choices() -> tuple[Listed, ...]:
@@ -104,7 +111,7 @@ def rule_choices(method: Method) -> tuple[Listed, ...]:
 def model_choices(param: Models, target: str) -> tuple[Listed, ...]:
     """What a parameter that names models may be set to for this target, as far as it is known."""
     stand_ins = tuple((METHODS[name].title if name in METHODS else name, name) for name in param.beside)
-    return (*stand_ins, *_listed(catalog.suiting(target, param.kind)))
+    return (*stand_ins, *as_listed(catalog.suiting(target, param.kind)))
 
 
 def usual_models(param: Models, target: str) -> list[str]:

@@ -112,15 +112,15 @@ class View:
     def increment(self) -> str:
         """What the stage has not been sent yet, with the present state."""
         first, self.num_sent = self.num_sent, len(self.feed)
-        return self._message(first)
+        return self._message(first, self.status)
 
-    def whole(self, *, play: bool = False) -> str:
-        """Everything from the first step on, for a stage that has nothing yet. play: it replays it."""
+    def whole(self, *, play: bool = False, status: Status | None = None) -> str:
+        """Everything from the first step on, for a stage that has nothing yet. play: it replays it; status: in place of
+        its own."""
         self.num_sent = len(self.feed)
-        return self._message(0, play=play)
+        return self._message(0, status or self.status, play=play)
 
-    def _message(self, first: int, *, play: bool = False) -> str:
-        status = self.status
+    def _message(self, first: int, status: Status | None, *, play: bool = False) -> str:
         told = status and {"name": status.state, **{name: getattr(status, name) for name in _TOLD}}
         message = self.feed.message(first, told, play=play)
         message = message.replace("<", "\\u003c")  # Gradio looks for script tags in texts
