@@ -1,8 +1,8 @@
 """The trace of one generation: its events in order, and its file, which is the interface (JSON lines, version 1).
 
 `Trace` refuses what cannot follow; a file without footer, or cut anywhere, loads up to its last whole line; saving
-what was loaded gives the same bytes. Whatever is wrong with a file is one TraceError with the line. Knows no model
-and no view.
+what was loaded gives the same bytes. Whatever is wrong with a file is one TraceError with the line. Knows no model;
+how it shows itself is a view's.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class TraceWriter:
         except BrokenPipeError:
             raise
         except OSError as error:
-            kept = f"; the first {self._num_steps:,} steps are in it" if self._num_steps else ""
+            kept = f"; it holds the run up to step {self._num_steps:,}" if self._num_steps else ""
             raise TraceError(f"cannot be written ({error.strerror}){kept}", self._name) from None
         self._is_open = True
         self._num_events, self._num_steps = self._num_events + len(lines), len(self._trace.steps)

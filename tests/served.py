@@ -40,6 +40,11 @@ def tiny_offer(any_model: bool = False, **first: object) -> Offer:
     return replace(offer, drafts=drafts, first=replace(offer.first, **first))
 
 
+PATIENCE_S = 60.0
+"""For an answer that is made when first asked for, as the lessons' file is: seconds on a slow machine; httpx gives
+up after 5. How fast an answer must be is bounded by tests that are marked as timed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     page: Page
@@ -77,7 +82,7 @@ def fixtures() -> tuple[object, object]:
 
     @pytest.fixture(scope="module", name="client")
     def asking(served: Served) -> Iterator[httpx.Client]:
-        with httpx.Client(base_url=served.address) as client:
+        with httpx.Client(base_url=served.address, timeout=PATIENCE_S) as client:
             yield client
 
     return shared, asking

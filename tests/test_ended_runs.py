@@ -133,7 +133,7 @@ def test_a_full_disk_is_said_and_what_was_written_is_kept(tmp_path):
     )
     kept = load_trace(out)
     assert done.returncode == 2
-    words = f"specviz: {out} cannot be written (File too large); the first {len(kept.steps)} steps are in it\n"
+    words = f"specviz: {out} cannot be written (File too large); it holds the run up to step {len(kept.steps)}\n"
     assert done.stderr == words
     assert len(kept.steps) >= 2
     assert kept.footer is None
