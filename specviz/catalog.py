@@ -143,6 +143,11 @@ def without_format(name: str) -> str:
     return plain if plain and ending in FORMATS else name
 
 
+def is_known(name: str) -> bool:
+    """Whether the name, with or without a format of weights, is one of the catalogue's."""
+    return name in HEADS or without_format(name) in MODELS
+
+
 def resolve(name: str) -> Path | str:
     """The folder of a bundled model or head, the hub id of any other on offer. SpecvizError for another name."""
     known = MODELS.get(name) or HEADS.get(name)

@@ -64,7 +64,7 @@ def find(name: str, *, allow_any: bool) -> Source:
     if not name.isprintable() or not name.strip():
         raise SpecvizError(f"a model must be named by a catalogue name, a folder or a hub id (got {name!r})")
     if (folder := _folder(name)) is not None:
-        return Source(folder.name or "model", str(folder.resolve()), folder)
+        return Source(_shown(folder), str(folder.resolve()), folder)
     if not _HUB_ID.fullmatch(name) or ".." in name:
         raise SpecvizError(
             f"there is no folder {Path(name).name!r} there, and what was typed is no hub id of the form owner/model: "
@@ -79,6 +79,14 @@ def _folder(name: str) -> Path | None:
         return folder if folder.is_dir() else None
     except (OSError, RuntimeError):  # a name too long for the file system; a home of nobody
         return None
+
+
+def _shown(folder: Path) -> str:
+    """A folder's base name; marked where that name alone means another model."""
+    name = folder.name or "model"
+    meant = _folder(name)
+    is_other = catalog.is_known(name) or (meant is not None and not meant.samefile(folder))
+    return f"{name} (folder)" if is_other else name
 
 
 def unwatched(message: str, fraction: float | None) -> None:

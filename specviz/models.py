@@ -102,6 +102,10 @@ class _Wanted:
     def key(self) -> str:
         return f"{quantised.joined(self.source.key, self.bits)} on {self.home}"
 
+    @property
+    def is_pair(self) -> bool:
+        return self.source.key.startswith(_PAIR)
+
 
 Places = Mapping[torch.device, int | None]
 """The devices that a model goes to, and how many bytes may be taken there."""
@@ -175,7 +179,7 @@ class Library:
         task = self._task(wanted, self.draft_device if as_draft else self.device)
         if (loaded := self._find(task.key)) is not None:
             return loaded
-        if task.source.key.startswith(_PAIR):
+        if task.is_pair:
             raise SpecvizError(f"{wanted} is no longer in memory: hand over the model and its tokenizer again")
         with self._tables:
             loading = self._loading[task.key]
@@ -185,7 +189,7 @@ class Library:
     def _task(self, wanted: str, home: torch.device) -> _Wanted:
         known = None if wanted in catalog.MODELS else self._wanted.get(wanted)
         if known is not None:
-            return known if known.source.key.startswith(_PAIR) else replace(known, home=home)
+            return known if known.is_pair else replace(known, home=home)
         plain, bits = quantised.split(wanted)
         return _Wanted(find(plain, allow_any=self.allow_any), home, bits)
 
@@ -194,9 +198,11 @@ class Library:
         if wanted in catalog.MODELS or wanted in self._wanted:
             return wanted
         try:
-            return self._task(wanted, self.device).name
+            task = self._task(wanted, self.device)
         except SpecvizError:
             return Path(wanted).name
+        with self._tables:
+            return self._free_name(task)
 
     def loaded_names(self) -> list[str]:
         """The models in memory, the most recently used last."""
@@ -262,16 +268,21 @@ class Library:
         return loaded
 
     def _free_name(self, task: _Wanted) -> str:
-        """The model's name, with a number when another model in memory is called the same."""
+        """The model's name, with a number where that means another model."""
         number, free = 1, task.name
-        while self._is_taken(free, task.key):
+        while self._is_taken(free, task):
             number += 1
             free = f"{task.name} ({number})"
         return free
 
-    def _is_taken(self, name: str, key: str) -> bool:
+    def _is_taken(self, name: str, task: _Wanted) -> bool:
+        """A name means one model for good, in memory or not; of those handed over it is free when they are gone."""
         other = self._wanted.get(name)
-        return other is not None and other.key != key and other.key in self._entries
+        if other is None:
+            return task.is_pair and catalog.is_known(name)
+        if (other.source.key, other.bits) == (task.source.key, task.bits):
+            return False
+        return not other.is_pair or other.key in self._entries
 
     def _make_room(self, needed: int, homes: tuple[torch.device, ...], name: str) -> None:
         room = self._evict(needed, homes)

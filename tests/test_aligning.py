@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from specviz.alignment.shard import analyse
 from specviz.alignment.tables import of_texts
 from specviz.costing import BatchCost, Costs
 from specviz.errors import SpecvizError
+from specviz.models import Library
 from specviz.request import Request
 from specviz.session import Workbench
 
@@ -72,6 +74,10 @@ def made_costs(draft, target="big", draft_ms=1.0):
         bandwidth_bytes=10,
         spread=0.0,
     )
+
+
+def names_of(models):
+    return tuple(model.name for model in models)
 
 
 def contents(folder):
@@ -311,20 +317,20 @@ def test_given_costs_make_the_speeds(bench, costs):
 
 def test_costs_are_measured_where_none_are_given(bench, monkeypatch):
     asked = []
-    monkeypatch.setattr(working, "measure", lambda names: asked.append(names) or made_costs(names[1]))
+    monkeypatch.setattr(working, "measure", lambda models: asked.append(names_of(models)) or made_costs(models[1].name))
     done = align(PROMPTS, **{**SETTINGS, "costs": None})
     assert asked == [("big", "near"), ("big", "far")]
     assert set(done.summary.costs) == {"near", "far"}
 
 
 def test_costs_are_measured_for_a_draft_with_little_room(bench):
-    measured = working.measure(("big", "brief"))
+    measured = working.measure(introduce(("big", "brief")))
     assert (measured.target, measured.draft, measured.context_length) == ("big", "brief", 7)
 
 
 def test_a_resumed_job_keeps_the_costs_that_were_measured(bench, tmp_path, monkeypatch):
     times = iter([1.0, 2.0])
-    monkeypatch.setattr(working, "measure", lambda names: made_costs(names[1], draft_ms=next(times)))
+    monkeypatch.setattr(working, "measure", lambda models: made_costs(models[1].name, draft_ms=next(times)))
     settings = {**SETTINGS, "draft": "near", "costs": None, "shard_size": 1, "out": tmp_path}
     steps = aligning(PROMPTS, **settings)
     while next(steps).done < 3:
@@ -375,6 +381,52 @@ def test_bad_settings_are_refused_in_words(bench, tmp_path, changes, words):
     with pytest.raises(SpecvizError, match=words):
         align(PROMPTS, **{**SETTINGS, "out": tmp_path / "job", **changes})
     assert not (tmp_path / "job").exists()
+
+
+def test_a_folder_that_is_called_like_a_bundled_model_is_read_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_shared", [])
+    tokenizer, sizes = tiny_tokenizer(), {"layers": 1, "hidden": 16}
+    models = [tiny("llama", vocab_size=len(tokenizer), seed=seed, **sizes) for seed in range(2)]
+
+    def job(target, draft):
+        pairs = zip((target, draft), models, strict=True)
+        places = [tiny_folder(tmp_path / name, model, tokenizer) for name, model in pairs]
+        settings = {"costs": {}, "max_new_tokens": 6, "out": tmp_path / f"of-{draft}"}
+        return align(PROMPTS[:2], target=places[0], draft=places[1], **settings).summary
+
+    plain, named = job("my-target", "my-draft"), job("fable-target", "fable-draft")
+    assert named.drafts[0].alpha == plain.drafts[0].alpha
+    assert (named.target, named.drafts[0].name) == ("fable-target (folder)", "fable-draft (folder)")
+    assert sorted(named.models.values()) == sorted(plain.models.values())
+    assert str(tmp_path) not in (tmp_path / "of-fable-draft" / "job.json").read_text()
+
+
+@contextmanager
+def elsewhere():
+    """Every piece of work in what knows no model yet, as a process of its own would be."""
+
+    def each(function, items):
+        for place, item in enumerate(items):
+            session._shared[:] = [Workbench(Library(10**9, allow_any=True))]
+            yield place, function(pickle.loads(pickle.dumps(item)))
+
+    yield each
+
+
+def test_work_is_refused_where_a_folder_holds_other_weights_than_the_job_began_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_shared", [])
+    tokenizer = tiny_tokenizer()
+    first, second = (tiny("llama", vocab_size=len(tokenizer), layers=1, seed=seed) for seed in range(2))
+    target, draft = (tiny_folder(tmp_path / name, first, tokenizer) for name in ("target", "draft"))
+    settings = {"target": target, "draft": draft, "costs": {}, "max_new_tokens": 4, "executor": elsewhere}
+    done = align(PROMPTS[:1], **settings).summary
+    assert done.drafts[0].alpha == pytest.approx(1.0)
+    work = aligning(PROMPTS[:2], **settings)
+    while next(work).words != working.READING:
+        continue
+    tiny_folder(draft, second, tokenizer)
+    with pytest.raises(SpecvizError, match="draft is no longer the model that this job began with: its weights"):
+        list(work)
 
 
 def test_folders_may_be_given_as_paths(tmp_path, monkeypatch):

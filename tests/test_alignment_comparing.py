@@ -10,6 +10,8 @@ import pytest
 from specviz.alignment import comparing, tables
 from specviz.alignment.comparing import BETTER, SAME, UNSURE, WORSE
 from specviz.alignment.gathering import Facts, Gathering
+from specviz.alignment.rows import Identity
+from specviz.alignment.summary_text import change_line
 from specviz.errors import SpecvizError
 
 DRAFTS = ("one", "two")
@@ -261,17 +263,45 @@ def test_other_prompts_lengths_or_chat_forms_are_refused_in_words(summary, chang
     with pytest.raises(SpecvizError, match=words):
         comparing.against(summary, old(summary, **change))
     with pytest.raises(SpecvizError, match=words):
-        comparing.check_old(old(summary, **change), aligned.request(), "a3f", DRAFTS)
+        comparing.check_old(old(summary, **change), aligned.request(), "a3f")
 
 
 def test_an_old_file_is_checked_before_the_job(summary):
-    comparing.check_old(old(summary), aligned.request(), "a3f", ("new", "two"))
-    with pytest.raises(SpecvizError, match="none of the drafts new, newer; it has one, two"):
-        comparing.check_old(old(summary), aligned.request(), "a3f", ("new", "newer"))
+    comparing.check_old(old(summary), aligned.request(), "a3f")
     with pytest.raises(SpecvizError, match="another sampling"):
-        comparing.check_old(old(summary), aligned.request(top_k=3), "a3f", DRAFTS)
+        comparing.check_old(old(summary), aligned.request(top_k=3), "a3f")
     with pytest.raises(SpecvizError, match="is not a summary"):
-        comparing.check_old({}, aligned.request(), "a3f", DRAFTS)
+        comparing.check_old({}, aligned.request(), "a3f")
+
+
+def test_the_models_are_checked_before_the_first_shard(summary):
+    target, *drafts = (Identity(name, "", 12, name) for name in ("big", "new", "two", "newer"))
+    comparing.check_models(old(summary), target, drafts[:2])
+    with pytest.raises(SpecvizError, match="none of the drafts new, newer; it has one, two"):
+        comparing.check_models(old(summary), target, drafts[::2])
+    with pytest.raises(SpecvizError, match="another target"):
+        comparing.check_models(old(summary), drafts[0], drafts[1:])
+
+
+def test_a_target_of_the_same_name_that_holds_something_else_is_another_target(summary):
+    now = replace(summary, models={"big": "1111"})
+    with pytest.raises(SpecvizError, match=r"another target, .* it was big with other weights or settings, and is now"):
+        comparing.against(now, old(summary, models={"big": "2222"}))
+
+
+def test_the_same_target_under_another_name_is_the_same_target(summary):
+    now = replace(summary, models={"big": "1111"})
+    assert verdicts(now, old(summary, target="large", models={"large": "1111"})) == [SAME, SAME]
+
+
+def test_drafts_are_paired_by_what_they_hold_and_else_by_their_names(summary):
+    now = replace(summary, models={"one": "a", "two": "b"})
+    swapped, retrained = ({"one": "b", "two": "a"}, {"one": "a", "two": "c"})
+    pairs = [(each.old_draft, each.is_same_model) for each in comparing.against(now, old(summary, models=swapped))]
+    assert pairs == [("two", True), ("one", True)]
+    _, change = comparing.against(now, old(summary, models=retrained))
+    assert (change.old_draft, change.is_same_model) == ("two", False)
+    assert change_line(change).startswith("two against the older job (other weights or settings than there): ")
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,40 @@ def test_two_folders_of_one_name_get_two_names(library, folder, tmp_path):
     assert library.load("my-model (2)").info.name == "my-model (2)"
 
 
+def tiny_model(**options):
+    tokenizer = tiny_tokenizer()
+    return tiny("llama", vocab_size=len(tokenizer), layers=1, **options), tokenizer
+
+
+def test_a_name_never_comes_to_mean_another_model(tmp_path):
+    """A run that names a model is asked again by that name, also when the model left the memory in between."""
+    folders = [str(tiny_folder(tmp_path / str(seed) / "mine", *tiny_model(seed=seed))) for seed in range(2)]
+    library = room_for(1, folders[0])
+    assert [library.load(folder).info.name for folder in folders] == ["mine", "mine (2)"]
+    assert library.loaded_names() == ["mine (2)"]
+    assert library.shown_name(folders[0]) == "mine"
+
+
+def test_a_folder_or_a_pair_never_takes_a_bundled_models_name(library, tmp_path):
+    """Its name would find the bundled model: wherever a run, a trace or a job is asked again."""
+    model, tokenizer = tiny_model()
+    place = tiny_folder(tmp_path / "fable-draft", model, tokenizer)
+    from_folder = library.load(str(place))
+    assert library.load(from_folder.name) is from_folder
+    model.name_or_path = "somewhere/fable-draft"
+    handed_over = library.load((model, tokenizer))
+    assert library.load(handed_over.name) is handed_over
+    assert {"fable-draft"}.isdisjoint({from_folder.name, handed_over.name, library.shown_name(str(place))})
+
+
+def test_a_folder_elsewhere_does_not_take_the_name_of_one_that_lies_here(library, tmp_path, monkeypatch):
+    here, there = (tiny_folder(tmp_path / where / "mine", *tiny_model()) for where in ("here", "there"))
+    monkeypatch.chdir(here.parent)
+    elsewhere, own = library.load(str(there)), library.load("mine")
+    assert (own.name, elsewhere.name) == ("mine", "mine (folder)")
+    assert own is not elsewhere
+
+
 def test_a_pair_is_known_by_its_name(library):
     target, draft = tiny_pair()
     first, second = library.load(target), library.load(draft)

@@ -18,15 +18,15 @@ from .. import __version__, catalog
 from ..costing import Costs
 from ..errors import SpecvizError
 from ..request import Request
-from . import outputs
+from . import comparing, outputs
 from .executors import Executor, Map, local
 from .holding import holding
-from .identity import Identity, introduce
+from .identity import introduce
 from .parts import Job, JobFolder
 from .prompt_files import PromptSet, of_values, open_prompts
-from .rows import KS
+from .rows import KS, Identity
 from .summary import Summary
-from .working import Progress, Runner, Work
+from .working import Progress, Work
 
 if TYPE_CHECKING:
     import pandas
@@ -100,6 +100,7 @@ def aligning(
     executor: Executor = local,
     overwrite: bool = False,
     keep_parts: bool = False,
+    older: Mapping[str, Any] | None = None,
 ) -> Iterator[Progress]:
     """The job step by step, one shard of `shard_size` prompts at most between two results.
 
@@ -107,7 +108,7 @@ def aligning(
     them. target, draft: as for `run`; draft may be a list of them. out: the folder of the job, None for a temporary
     one. costs: per draft; None measures them where the shards run, and {} does without speeds. executor:
     `executors.local` or one that starts `executors.on_ray`. overwrite: what an earlier job left in `out` is removed.
-    Raises SpecvizError.
+    older: the summary of a job of other models is refused before the first shard. Raises SpecvizError.
     """
     fields = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "chat": chat}
     request = _request(k=k, max_new_tokens=max_new_tokens, **fields)
@@ -118,10 +119,12 @@ def aligning(
     folder, home = _folder(out)
     with executor() as each:
         models = yield from _introduced(each, wanted, num_rows)
+        if older is not None:
+            comparing.check_models(older, models[0], models[1:])
         given = None if costs is None else _given_costs(costs, models)
         job = _job(request, models, rows, num_rows, shard_size, _told(costs))
         with holding(folder):
-            work = Work(JobFolder(folder, job, overwrite=overwrite), rows, models, batch, Runner(each, wanted))
+            work = Work(JobFolder(folder, job, overwrite=overwrite), rows, models, batch, each)
             yield from work.steps(given, keep_parts)
     result = Alignment(outputs.read_summary(folder / "summary.json"), folder, home)
     yield Progress("done", num_rows, num_rows, work.num_tokens, result=result)

@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     old = None if options.compare is None else outputs.read_json(options.compare)
     prompts = open_prompts(options.prompts)
     _check_verdict(options, prompts.fingerprint, least, costs, old)
-    done = _done(options, prompts, costs, executor)
+    done = _done(options, prompts, costs, executor, old)
     _say(text(done.summary))
     _say(f"\nreport: {done.report_path}")
     return verdict(done.summary, least, old)
@@ -113,19 +113,20 @@ def _check_verdict(
     from ..session import workbench
     from . import comparing
 
-    default_target, default_draft = default_pair()
-    shown_name = workbench().library.shown_name
-    drafts = [shown_name(name) for name in options.draft or [default_draft]]
+    drafts = map(workbench().library.shown_name, options.draft or default_pair()[1:])
     comparing.check_names(least, has_costs=costs is None or set(drafts) <= set(costs))
     if old is not None:
         names = ("temperature", "top_k", "top_p", "max_new_tokens", "chat")
         settings = {name: getattr(options, name) for name in names}
-        asked = Request(prompt="", target=shown_name(options.target or default_target), **settings)
-        comparing.check_old(old, asked, prompts, drafts)
+        comparing.check_old(old, Request(prompt="", target="", **settings), prompts)
 
 
 def _done(
-    options: argparse.Namespace, prompts: PromptSet, costs: Mapping[str, Costs] | None, executor: Executor
+    options: argparse.Namespace,
+    prompts: PromptSet,
+    costs: Mapping[str, Costs] | None,
+    executor: Executor,
+    old: Mapping[str, Any] | None,
 ) -> Alignment:
     from .aligning import align
     from .parts import kept_words
@@ -134,7 +135,7 @@ def _done(
     names += ("batch", "shard_size", "limit", "overwrite", "keep_parts")
     settings = {name: getattr(options, name) for name in names}
     try:
-        return align(prompts, **settings, costs=costs, executor=executor, on_progress=_Told())
+        return align(prompts, **settings, costs=costs, executor=executor, older=old, on_progress=_Told())
     except KeyboardInterrupt:
         print(f"\nspecviz: stopped{kept_words(options.out)}", file=sys.stderr)
         raise

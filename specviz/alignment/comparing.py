@@ -17,7 +17,7 @@ from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.views.sentences import percent
 
-from .rows import KS, Array
+from .rows import KS, Array, Identity
 from .slices import Part, Parts, excludes_zero, interval, weighted_sums
 from .summary import ENOUGH_PROMPTS, VERSION, Comparison, Difference, DraftSummary, Interval, Summary, Win
 
@@ -141,33 +141,41 @@ def _counted(draft: DraftSummary) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A draft now against the draft of an older job; verdict: BETTER, WORSE, SAME or UNSURE (fewer than 30 prompts)."""
+    """A draft now against the draft of an older job; verdict: BETTER, WORSE, SAME or UNSURE (fewer than 30 prompts).
+    is_same_model: None where the older job does not say what it was."""
 
     draft: str
     old_draft: str
     difference: Difference
     verdict: str
+    is_same_model: bool | None = None
 
 
 def against(summary: Summary, old: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Each draft that the old job has too, or the only draft of each; paired by the prompts' ids. A place that a draft
-    cannot read counts 0.
+    """Each draft that the old job has too, by what it holds or else by its name, or the only draft of each; paired by
+    the prompts' ids. A place that a draft cannot read counts 0.
 
     old: a summary as read from JSON, untrusted. Raises SpecvizError: no summary of this version, another target,
     sampling, prompts, length or chat form, or no draft in common.
     """
     before = _old_alphas(old)
     _check_same_job(_terms_of(summary), old)
-    names = _old_names([draft.name for draft in summary.drafts], before)
-    return tuple(_change(name, old_name, summary, before) for name, old_name in names.items())
+    _check_target(summary.target, summary.models.get(summary.target), old)
+    names = _old_names({draft.name: summary.models.get(draft.name) for draft in summary.drafts}, before, old)
+    return tuple(_change(name, old_name, summary, before, old) for name, old_name in names.items())
 
 
-def check_old(old: Any, request: Request, prompts: str, drafts: Sequence[str]) -> None:
-    """Before a job of this request, these prompts (their fingerprint) and these drafts: SpecvizError where `against`
-    would raise it because of what was asked."""
-    before = _old_alphas(old)
+def check_old(old: Any, request: Request, prompts: str) -> None:
+    """Before a job of this request and these prompts (their fingerprint): SpecvizError where `against` would raise it
+    because of what was asked."""
+    _old_alphas(old)
     _check_same_job(_asked(request) | {"prompts": prompts}, old)
-    _old_names(drafts, before)
+
+
+def check_models(old: Mapping[str, Any], target: Identity, drafts: Sequence[Identity]) -> None:
+    """The same for the models of the job."""
+    _check_target(target.name, target.content, old)
+    _old_names({draft.name: draft.content for draft in drafts}, _old_alphas(old), old)
 
 
 def _old_alphas(old: Any) -> dict[str, dict[str, float]]:
@@ -199,7 +207,6 @@ def sampling_of(request: Request) -> dict[str, float]:
 
 
 _TERMS = {
-    "target": "target",
     "sampling": "sampling",
     "prompts": "prompt set (fingerprint)",
     "max_new_tokens": "max_new_tokens",
@@ -213,7 +220,7 @@ def _terms_of(summary: Summary) -> dict[str, Any]:
 
 
 def _asked(request: Request) -> dict[str, Any]:
-    same = {name: getattr(request, name) for name in ("target", "max_new_tokens", "chat")}
+    same = {name: getattr(request, name) for name in ("max_new_tokens", "chat")}
     return same | {"sampling": sampling_of(request)}
 
 
@@ -226,25 +233,52 @@ def _check_same_job(terms: Mapping[str, Any], old: Mapping[str, Any]) -> None:
             )
 
 
-def _old_names(drafts: Sequence[str], before: Mapping[str, Any]) -> dict[str, str]:
-    """The draft of the older job for each of these that it has, or for the only one."""
-    shared = {name: name for name in drafts if name in before}
+def _check_target(name: str, content: str | None, old: Mapping[str, Any]) -> None:
+    """By what it holds where both jobs know that, else by its name."""
+    before = old.get("target")
+    is_same = _is_same_model(content, before, old)
+    if is_same or (is_same is None and before == name):
+        return
+    held = " with other weights or settings" if before == name else ""
+    raise SpecvizError(
+        f"the older job had another target, so its numbers cannot be compared: it was {str(before)[:200]}{held}, and "
+        f"is now {name}"
+    )
+
+
+def _is_same_model(content: str | None, old_name: object, old: Mapping[str, Any]) -> bool | None:
+    """Whether the older job's model of that name held the same; None where one of the two is not known."""
+    models = old.get("models")
+    held = models.get(old_name) if isinstance(models, Mapping) and isinstance(old_name, str) else None
+    return None if None in (content, held) else content == held
+
+
+def _old_names(drafts: Mapping[str, str | None], before: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, str]:
+    """The older job's draft for each of these (hashes by name): the same model, else one of its name, or the only
+    one."""
+    shared = {}
+    for name, content in drafts.items():
+        same = [each for each in before if _is_same_model(content, each, old)]
+        if name in before or same:
+            shared[name] = name if name in same or not same else same[0]
     if not shared and len(before) == len(drafts) == 1:
-        return {drafts[0]: next(iter(before))}
+        return {name: next(iter(before)) for name in drafts}
     if not shared:
         told = f"{', '.join(drafts)[:200]}; it has {', '.join(before)[:200] or 'none'}"
         raise SpecvizError(f"the older summary has none of the drafts {told}")
     return shared
 
 
-def _change(name: str, old_name: str, summary: Summary, before: Mapping[str, Mapping[str, float]]) -> Change:
+def _change(
+    name: str, old_name: str, summary: Summary, before: Mapping[str, Mapping[str, float]], old: Mapping[str, Any]
+) -> Change:
     now = {prompt: alphas[name] for prompt, alphas in summary.by_prompt.items() if name in alphas}
     shared = [prompt for prompt in now if prompt in before[old_name]]
     if not shared:
         raise SpecvizError(f"the two jobs share no prompt on which {name} was read; prompts are paired by their ids")
     gaps = np.array([now[prompt] - before[old_name][prompt] for prompt in shared])
     found = difference("all", "all", gaps, weighted_sums([gaps[:, None]])[0][:, 0], 1)
-    return Change(name, old_name, found, _verdict(found))
+    return Change(name, old_name, found, _verdict(found), _is_same_model(summary.models.get(name), old_name, old))
 
 
 def _verdict(found: Difference) -> str:

@@ -37,7 +37,7 @@ KINDS = ("all", "tag", "class", "depth", "context")
 class Facts:
     """What the driver of a job knows. costs: per draft, those that the shards' step_ms were made from. refused,
     num_refused: lines of the prompt file. prompts: fingerprint of the prompt set. findings, looked_for: of models
-    (`faults`). num_ids: ids of a draft, where known."""
+    (`faults`). num_ids: ids of a draft, where known. models: hashes by name."""
 
     request: Request
     specviz: str
@@ -50,6 +50,7 @@ class Facts:
     findings: Sequence[Finding] = ()
     looked_for: Sequence[str] = ()
     num_ids: Mapping[str, int] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
 
 
 class Gathering:
@@ -163,6 +164,7 @@ class Gathering:
             slices=tuple(self._slices(facts, parts, intervals, cliffs)),
             comparisons=self._comparisons(parts),
             by_prompt=self._by_prompt(parts),
+            models=dict(facts.models),
         )
 
     def _shown(self, parts: Parts) -> Parts:

@@ -182,7 +182,7 @@ def _typed(value: Any, kind: Any) -> Any:
     if kind is Any:
         return value
     if dataclasses.is_dataclass(kind):
-        return kind(**{name: _typed(value[name], inner) for name, inner in _hints(kind).items()})
+        return kind(**{name: _typed(value[name], inner) for name, inner in _hints(kind).items() if name in value})
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return None if value is None else _typed(value, next(each for each in inner if each is not NoneType))

@@ -6,7 +6,8 @@ numpy alone: no model, no tensor, no table library.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -43,12 +44,24 @@ class PromptRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """A model of a job. name: as it is shown; content: a hash of what it holds; num_ids: ids that have a text; wanted:
+    what it is loaded by, a name, a folder's path or a pair in memory, which is never shown or stored."""
+
+    name: str
+    content: str
+    num_ids: int
+    wanted: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Shard:
     """A piece of work of its own: what is asked, without a prompt, and the rows that it is asked about.
 
     request: target, sampling, seed, max_new_tokens and chat count; text number n is drawn with seed_of(seed, n).
     drafts: names. k: the K at which rejections are priced. step_ms: per draft the time of a step that drafts 0, 1, ...
-    16 tokens, where costs are known. batch: the most texts that are read at once.
+    16 tokens, where costs are known. batch: the most texts that are read at once. models: who the target and the drafts
+    are; without, they are found by their names.
     """
 
     request: Request
@@ -57,6 +70,7 @@ class Shard:
     k: int
     step_ms: Mapping[str, tuple[float, ...]]
     batch: int = 32
+    models: tuple[Identity, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ from ..dialogue import as_lines
 from ..draws import seed_of
 from ..errors import SpecvizError
 from ..machine import is_out_of_memory
-from ..models import Library, LoadedModel, check_pair
+from ..models import Library, LoadedModel
 from ..request import Request
 from ..sampling import Sampling
 from ..score import Text
 from ..session import workbench
 from ..text import has_chat_form, render_chat
-from . import tables
+from . import identity, tables
 from .along import Along, Numbers, along
 from .rows import GIVEN, SAMPLED, AnalysedText, DraftColumns, PromptRow, Refused, Shard, ShardTables
 from .sampled import sample
@@ -68,11 +68,7 @@ def analyse(shard: Shard, library: Library | None = None) -> ShardTables:
 
 
 def load(shard: Shard, library: Library) -> tuple[LoadedModel, tuple[LoadedModel, ...]]:
-    target = library.load(shard.request.target)
-    drafts = tuple(library.load(name, as_draft=True) for name in shard.drafts)
-    for draft in drafts:
-        check_pair(target, draft)
-    return target, drafts
+    return identity.load(shard.models or identity.introduce((shard.request.target, *shard.drafts), library), library)
 
 
 def sampling_of(request: Request) -> Sampling:

@@ -7,7 +7,7 @@ nothing is known of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 VERSION = 1
@@ -180,6 +180,7 @@ class Summary:
     prompts: fingerprint of the prompt set. chat: whether they were read in the target's chat form. looked_for: the
     fault checks that ran, in plain words. num_cut: texts that end where the target's context ends.
     by_prompt: alpha per prompt id and draft, to compare with a later job; a place that the draft cannot read counts 0.
+    models: by name a hash of what the target and each draft hold; older summaries have none.
     """
 
     specviz: str
@@ -205,6 +206,7 @@ class Summary:
     slices: tuple[Slice, ...]
     comparisons: tuple[Comparison, ...]
     by_prompt: Mapping[str, Mapping[str, float]]
+    models: Mapping[str, str] = field(default_factory=dict)
     version: int = VERSION
 
     def draft(self, name: str) -> DraftSummary:

@@ -75,6 +75,8 @@ def _difference(found: Difference) -> str:
 def change_line(change: Change) -> str:
     """A draft against the older job."""
     old = "" if change.old_draft == change.draft else f" (there {change.old_draft})"
+    if not old and change.is_same_model is False:
+        old = " (other weights or settings than there)"
     return f"{change.draft} against the older job{old}: {change.verdict}; {_difference(change.difference)}"
 
 

@@ -6,8 +6,8 @@ Each step yields how far it is. What is done lies in the job's folder, so that a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,10 @@ from . import outputs
 from .executors import Map
 from .faults import NUM_TEXTS, look
 from .gathering import Facts, Gathering
-from .identity import Identity, OnModels
+from .identity import load
 from .parts import Job, JobFolder, Known, saving
 from .prompt_files import PromptSet
-from .rows import KS, PromptRow, Shard
+from .rows import KS, Identity, PromptRow, Shard
 from .shard import analyse
 from .summary import IGNORED
 
@@ -48,27 +48,12 @@ class Progress:
     result: Alignment | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Runner:
-    """Runs functions where the shards run, with the models known there."""
-
-    each: Map
-    wanted: tuple[Any, ...]
-
-    def __call__(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-        return self.each(OnModels(self.wanted, function), items)
-
-    def one(self, function: Callable[[Any], Any], item: Any) -> Any:
-        ((_, result),) = self(function, [item])
-        return result
-
-
-def measure(names: tuple[str, str]) -> Costs:
+def measure(models: tuple[Identity, Identity]) -> Costs:
     """The costs of a target and a draft, behind the longest context up to `costing.CONTEXT` that they have room for."""
-    target, draft = (workbench().library.load(name) for name in names)
+    target, (draft,) = load(models, workbench().library)
     context = min(CONTEXT, longest_context(target, draft))
     *_, last = measure_costs(target, draft, context_length=context)
-    return last.costs
+    return replace(last.costs, target=models[0].name, draft=models[1].name)
 
 
 @dataclass(slots=True)
@@ -79,7 +64,7 @@ class Work:
     rows: PromptSet
     models: Sequence[Identity]
     batch: int
-    runner: Runner
+    each: Map
     num_tokens: int = 0
 
     @property
@@ -103,12 +88,12 @@ class Work:
             return
         created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         costs = dict(given or {})
-        for name in self.drafts if given is None else ():
-            yield self._words(f"measuring what {name} costs")
-            costs[name] = self.runner.one(measure, (self.job.request.target, name))
+        for draft in self.models[1:] if given is None else ():
+            yield self._words(f"measuring what {draft.name} costs")
+            costs[draft.name] = self._one(measure, (self.models[0], draft))
         yield self._words("looking inside the drafts")
         first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
-        found = self.runner.one(look, self._shard(first, {}))
+        found = self._one(look, self._shard(first, {}))
         plain = {name: own.to_dict() for name, own in costs.items()}
         self.folder.learn(Known(created, plain, found.findings, found.warnings, found.looked_for))
 
@@ -119,7 +104,7 @@ class Work:
         done = sum(self._size(part) for part in range(self.job.num_parts) if self.folder.has(part))
         clock = _Clock(done, self.job.num_rows)
         yield self._words(READING, done)
-        for place, tables in self.runner(analyse, missing):
+        for place, tables in self.each(analyse, missing):
             self.folder.write(numbers[place], tables)
             self.num_tokens += len(tables.tokens["prompt"]) // len(self.drafts)
             done += self._size(numbers[place])
@@ -152,7 +137,11 @@ class Work:
                 yield self._shard(own, step_ms)
 
     def _shard(self, rows: tuple[PromptRow, ...], step_ms: Mapping[str, tuple[float, ...]]) -> Shard:
-        return Shard(self.job.request, self.drafts, rows, self.job.request.k, step_ms, self.batch)
+        return Shard(self.job.request, self.drafts, rows, self.job.request.k, step_ms, self.batch, tuple(self.models))
+
+    def _one(self, function: Callable[[Any], Any], item: Any) -> Any:
+        ((_, result),) = self.each(function, [item])
+        return result
 
     def _size(self, part: int) -> int:
         return min(self.job.shard_size, self.job.num_rows - part * self.job.shard_size)
@@ -175,6 +164,7 @@ class Work:
             findings=self.folder.known.findings,
             looked_for=self.folder.known.looked_for,
             num_ids={model.name: model.num_ids for model in self.models[1:]},
+            models=dict(self.job.models),
         )
 
     def _words(self, words: str, done: int = 0) -> Progress:
