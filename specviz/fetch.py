@@ -29,6 +29,7 @@ _DATA_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.tiktoken", "*
 _NOT_NEEDED = ["*/*", "consolidated*"]
 _WEIGHTS = ["*.safetensors"]
 _HEAD_WEIGHTS = ["*.safetensors", "medusa_lm_head.pt", "pytorch_model*.bin"]  # the first that is there is read
+_ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 _INDEX = "model.safetensors.index.json"
 _TOKENIZERS = (
     "tokenizer.json",
@@ -158,6 +159,11 @@ def check_files(folder: Path, name: str) -> None:
         adapter = (folder / "adapter_config.json").is_file()
         hint = "it holds an adapter: merge it into its base model first" if adapter else "it is not a model's folder"
         raise SpecvizError(f"{name} has no config.json; {hint}")
+    if adapter := next((file for file in _ADAPTERS if (folder / file).is_file()), None):
+        raise SpecvizError(
+            f"{name} holds a LoRA adapter beside the model ({adapter}), whose weights would be ignored: merge it into "
+            "the model and save that, or take its files away"
+        )
     if not any(next(folder.glob(pattern), None) for pattern in _TOKENIZERS):
         raise SpecvizError(f"{name} has no tokenizer files; save the tokenizer beside the model")
 

@@ -1,13 +1,15 @@
 """Draft heads: what is trained on top of a target's states (Medusa, EAGLE), read from a checkpoint's folder.
 
-Two runs with the same target share them. A load report names the keys that were used, the ones that nothing uses and
-the ones that are missing: a half-loaded head only looks like a bad one, so that one is refused.
+Two runs with the same target share them. A load report names the keys that were used, the ones that nothing needs and
+the ones that are missing: a half-loaded head only looks like a bad one, so that one is refused, and so is a head of a
+layout with more tensors than its reader knows.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,14 +22,15 @@ from .fetch import Progress, fetch_heads, find, head_files, unwatched
 from .machine import is_out_of_memory
 from .models import Library, LoadedModel
 from .settings import settings
-from .weights import Attached, LoadReport, read_tensors
+from .weights import Attached, LoadReport, named, read_tensors
 
 Reader = Callable[[Mapping[str, object], Mapping[str, Tensor], LoadedModel], tuple[nn.Module, LoadReport]]
 
 KINDS: Mapping[str, Reader] = {"medusa": medusa_heads.read, "eagle": eagle_heads.read}
 """Kind -> what makes heads for a target from the settings and the tensors of their checkpoint."""
 _MOST_CONFIG_BYTES = 2**20
-_SHOWN_KEYS = 4
+IDLE: Mapping[str, str] = {"medusa": medusa_heads.IDLE, "eagle": eagle_heads.IDLE}
+"""Kind -> a pattern of the tensors that its files may hold and that nothing needs."""
 _attached = Attached()
 
 
@@ -73,8 +76,12 @@ def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progr
             raise
         raise SpecvizError(f"there is not enough memory for {name} beside {target.name}") from error
     if keys.missing:
-        raise SpecvizError(f"{name} is incomplete: it lacks {_named(keys.missing)}, so it was not loaded")
-    report(f"loaded {name}" + (f"; nothing uses {_named(keys.unused)} in its file" if keys.unused else ""), 1.0)
+        raise SpecvizError(f"{name} is incomplete: it lacks {named(keys.missing)}, so it was not loaded")
+    if unknown := [key for key in keys.unused if not re.fullmatch(IDLE[kind], key)]:
+        raise SpecvizError(
+            f"{name} holds {named(unknown)} that specviz has no use for: it is of another layout, so it was not loaded"
+        )
+    report(f"loaded {name}" + (f"; nothing needs {named(keys.unused)} in its file" if keys.unused else ""), 1.0)
     return LoadedHeads(name, kind, module, keys)
 
 
@@ -91,9 +98,3 @@ def _config(folder: Path) -> Mapping[str, object]:
     if not isinstance(config, dict):
         raise SpecvizError(f"its config.json must hold an object (got {type(config).__name__})")
     return config
-
-
-def _named(keys: Sequence[str]) -> str:
-    """The number of tensors and the first few of their names, which are a stranger's words."""
-    shown = ", ".join(f"{key!r:.60}" for key in keys[:_SHOWN_KEYS])
-    return f"{len(keys)} of the tensors ({shown}{', ...' if len(keys) > _SHOWN_KEYS else ''})"

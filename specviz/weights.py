@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import threading
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from .errors import SpecvizError
 
+_SHOWN_NAMES = 3
 MOST_BYTES = 16 * 2**30  # draft heads are small beside their target; a larger file is something else
 Made = TypeVar("Made")
 
@@ -78,6 +79,13 @@ def _read_zip(file: Path) -> dict[str, Tensor]:
     ):
         raise SpecvizError(f"{file.name} must hold named tensors alone (got a {type(held).__name__} of other things)")
     return dict(held)
+
+
+def named(keys: Sequence[str]) -> str:
+    """The number of tensors and the first few of their names, which are a stranger's words."""
+    shown = ", ".join(f"{key!r:.60}" for key in keys[:_SHOWN_NAMES])
+    count = "1 tensor" if len(keys) == 1 else f"{len(keys):,} tensors"
+    return f"{count} ({shown}{', ...' if len(keys) > _SHOWN_NAMES else ''})"
 
 
 def fill(module: nn.Module, state: Mapping[str, Tensor], like: Tensor, keys: Mapping[str, str]) -> LoadReport:

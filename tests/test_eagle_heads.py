@@ -237,6 +237,14 @@ def test_a_copy_of_the_targets_table_is_not_kept_twice():
     assert other.embed_tokens is not None
 
 
+def test_an_output_matrix_is_the_targets_or_nothing_uses_it():
+    target = target_of()
+    own = target.model.get_output_embeddings().weight
+    (config, state), name = eagle(target), "lm_head.weight"
+    same, other = (read(config, {**state, name: matrix}, target)[1] for matrix in (own.clone(), own + 1))
+    assert (same.unused, other.unused) == ((), (name,))
+
+
 def test_the_angles_stay_exact_in_half_precision():
     target = target_of(dtype=torch.bfloat16)
     head = read(*eagle(target), target)[0]
@@ -289,6 +297,11 @@ REFUSED = {
     "another shape": (with_tensor("fc.weight", torch.zeros(3, 3)), "fc.weight must be of the shape 16 x 48"),
     "its own layers": (with_config(eagle_aux_hidden_state_layer_ids=[1, 2, 3]), "the layers .2, 4, 5. "),
     "its own layers, inside": (with_config(eagle_config={"eagle_aux_hidden_state_layer_ids": [0]}), "names .0."),
+    "an output norm of EAGLE-3.1": (
+        with_config(norm_output=True),
+        "sets norm_output: norms that EAGLE-3 itself does not",
+    ),
+    "its norms, inside": (with_config(eagle_config={"norm_before_fc": True}), "sets norm_before_fc"),
     "d2t too far": (with_tensor("d2t", torch.tensor([0, 0, 99])), "d2t must lead"),
     "d2t twice the same": (with_tensor("d2t", torch.tensor([1, 0, 0])), "d2t must lead"),
     "d2t of decimals": (with_tensor("d2t", torch.zeros(3)), "d2t must hold whole"),

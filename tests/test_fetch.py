@@ -60,6 +60,15 @@ def test_a_folder_without_a_model_says_what_it_lacks(library, folder):
         library.load(str(folder))
 
 
+@pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
+def test_an_adapter_beside_a_model_is_refused_by_its_name(library, folder, file):
+    (folder / file).write_text("{}")
+    with pytest.raises(
+        SpecvizError, match=f"my-model holds a LoRA adapter beside the model .{file}., whose weights would"
+    ):
+        library.load(str(folder))
+
+
 def test_shards_must_be_there_and_inside_the_folder(library, folder):
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model.safetensors"}}))

@@ -8,6 +8,8 @@ import zipfile
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from test_eagle_heads import HIDDEN as EAGLE_HIDDEN
+from test_eagle_heads import eagle3
 from tiny_models import tiny, tiny_tokenizer
 from torch.nn.functional import silu
 
@@ -129,20 +131,46 @@ def test_what_was_made_for_a_model_goes_with_it():
     assert len(attached._made) == 0
 
 
-def test_tensors_that_nothing_uses_are_told_and_missing_ones_refused(library, target, tmp_path):
+def test_tensors_of_a_whole_model_are_told_and_missing_ones_refused(library, target, tmp_path):
     news = []
     more = folder_of(tmp_path / "more", medusa_state() | {"model.norm.weight": torch.ones(3)})
     heads = load_heads(library, more, "medusa", target, lambda *told: news.append(told))
     assert heads.report.unused == ("model.norm.weight",)
-    assert news[-1] == ("loaded more; nothing uses 1 of the tensors ('model.norm.weight') in its file", 1.0)
+    assert news[-1] == ("loaded more; nothing needs 1 tensor ('model.norm.weight') in its file", 1.0)
     state = medusa_state()
     del state["1.0.linear.bias"]
-    with pytest.raises(SpecvizError, match=r"less is incomplete: it lacks 1 of the tensors \('1.0.linear.bias'\)"):
+    with pytest.raises(SpecvizError, match=r"less is incomplete: it lacks 1 tensor \('1.0.linear.bias'\)"):
         load_heads(library, folder_of(tmp_path / "less", state), "medusa", target)
 
 
+def test_a_tensor_that_no_layout_knows_is_refused_with_its_name(library, target, tmp_path):
+    extra = {f"{head}.norm.weight": torch.ones(HIDDEN) for head in range(5)}
+    words = r"h holds 5 tensors \('0.norm.weight', '1.norm.weight', '2.norm.weight', ...\) that specviz has no use for"
+    with pytest.raises(SpecvizError, match=words):
+        load_heads(library, folder_of(tmp_path / "h", medusa_state() | extra), "medusa", target)
+
+
+EAGLES = {
+    "EAGLE-3.1, a norm per state": ({"fc_norm.0.weight": torch.ones(EAGLE_HIDDEN)}, r"'fc_norm\.0\.weight'"),
+    "the norms of Qwen3": (
+        {"midlayer.self_attn.q_norm.weight": torch.ones(4)},
+        r"'midlayer\.self_attn\.q_norm\.weight'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("extra", "words"), EAGLES.values(), ids=EAGLES)
+def test_an_eagle_head_of_another_layout_is_refused_with_its_tensors_names(library, tmp_path, extra, words):
+    target = library.load((tiny("llama", vocab_size=VOCAB, hidden=EAGLE_HIDDEN, layers=8), tiny_tokenizer(VOCAB)))
+    config, state = eagle3(target, [1, 2, 3])
+    idle = {"midlayer.self_attn.rotary_emb.inv_freq": torch.ones(2)}
+    assert load_heads(library, folder_of(tmp_path / "ours", state | idle, **config), "eagle", target).report.unused
+    with pytest.raises(SpecvizError, match=f"holds 1 tensor .{words}. that specviz has no use for"):
+        load_heads(library, folder_of(tmp_path / "other", state | extra, **config), "eagle", target)
+
+
 def test_heads_that_the_settings_promise_and_the_file_lacks_are_missing(library, target, tmp_path):
-    with pytest.raises(SpecvizError, match="incomplete: it lacks 6 of the tensors"):
+    with pytest.raises(SpecvizError, match="incomplete: it lacks 6 tensors"):
         load_heads(library, folder_of(tmp_path / "h", medusa_state(2), medusa_num_heads=4), "medusa", target)
 
 

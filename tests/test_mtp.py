@@ -295,6 +295,20 @@ def test_a_checkpoint_without_them_is_refused_in_words(tmp_path):
     assert str(tmp_path) not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"), [("more", "it holds 1 tensor "), ("less", "the checkpoint lacks 1 tensor ")]
+)
+def test_modules_of_another_layout_are_refused_with_their_tensors_names(tmp_path, change, words):
+    tiny_checkpoint(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    norm = state["mtp.norm.weight"] if change == "more" else state.pop("mtp.norm.weight")
+    state |= {"mtp.layers.0.extra_norm.weight": norm.clone()} if change == "more" else {}
+    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    loaded = Library(allow_any=True).load(str(tmp_path))
+    with pytest.raises(SpecvizError, match=words):
+        gather(METHOD, {}, loaded, None).drafter(loaded.cached_lm())
+
+
 def test_a_model_without_modules_is_refused():
     plain = tiny_target(modules=0)
     with pytest.raises(SpecvizError, match="plain has no modules for multi-token prediction"):

@@ -30,10 +30,13 @@ if TYPE_CHECKING:
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
 _OTHERWISE = ("head_dim", "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters")
 _LAYERS = "eagle_aux_hidden_state_layer_ids"
+_OTHER_NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")  # of EAGLE-3.1 and others
 _MOST_HEAD_SIZE = 1024
 _MOST = 1 << 20  # of any size in a configuration; the largest public heads stay far below
 _MOST_NUMBER = 1e12  # of a rotary base; the largest in use are far below
 _FEWEST_LAYERS = 7  # below, the three layers that EAGLE-3 reads are not three
+IDLE = r"(.*\.)?rotary_emb\.inv_freq"
+"""Names of tensors that these layouts may have and that nothing needs."""
 
 
 class Rows:
@@ -148,6 +151,15 @@ class EagleHead(nn.Module):
 
     def take(self, state: Mapping[str, Tensor]) -> set[str]:
         """Takes what is no weight of its layer; returns the names of the tensors that it has used."""
+        return self._take_output(state) | self._take_table(state)
+
+    def _take_output(self, state: Mapping[str, Tensor]) -> set[str]:
+        """The target's output matrix, if the checkpoint repeats it; another one is none of its tensors."""
+        output, own = state.get("lm_head.weight"), self._shared[1].weight
+        is_same = output is not None and output.shape == own.shape and torch.equal(output.to(own), own)
+        return {"lm_head.weight"} if is_same else set()
+
+    def _take_table(self, state: Mapping[str, Tensor]) -> set[str]:
         table, own = state.get("embed_tokens.weight"), self._shared[0].weight
         if table is None:
             return set()
@@ -185,7 +197,7 @@ class Eagle3Head(EagleHead):
     def take(self, state: Mapping[str, Tensor]) -> set[str]:
         names = {name for name in ("d2t", "t2d") if name in state}
         self._target_ids = _target_ids(state, self.num_choices, self.vocab_size).to(self._shared[0].weight.device)
-        return names | super().take(state)
+        return names | self._take_table(state)
 
 
 def read(
@@ -270,12 +282,15 @@ def _fused_layers(config: Mapping[str, object], target: LoadedModel) -> tuple[in
 
     Some checkpoints name them, by the layer before or behind the state.
     """
+    more = config.get("eagle_config")
+    places = (config, more if isinstance(more, Mapping) else {})
+    if others := [name for name in _OTHER_NORMS if any(place.get(name) for place in places)]:
+        raise SpecvizError(f"its config.json sets {' and '.join(others)}: norms that EAGLE-3 itself does not have")
     num_layers = target.model.config.get_text_config(decoder=True).num_hidden_layers
     if num_layers < _FEWEST_LAYERS:
         raise SpecvizError(f"EAGLE-3 needs a target of {_FEWEST_LAYERS} or more layers (got {num_layers})")
     behind = [2, num_layers // 2, num_layers - 3]
-    more = config.get("eagle_config")
-    for settings in (config, more if isinstance(more, Mapping) else {}):
+    for settings in places:
         named = settings.get(_LAYERS, behind)
         if named not in (behind, [layer - 1 for layer in behind]):
             raise SpecvizError(

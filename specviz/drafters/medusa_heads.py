@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ..models import LoadedModel
 
 MOST_HEADS, MOST_BLOCKS = 32, 8
+IDLE = r"(model|lm_head)\..*"
+"""Names of tensors that these layouts may have and that nothing needs: of the model that some were saved within."""
 _PREFIX = "medusa_head."
 _KEY = re.compile(r"(?:medusa_head\.)?([0-9]{1,3})\.[0-9]{1,3}\.(?:linear\.)?(?:weight|bias)")
 

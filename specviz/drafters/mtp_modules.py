@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..device import to_device
 from ..errors import SpecvizError
-from ..weights import Attached
+from ..weights import Attached, named
 from .base import Part
 
 _attached = Attached()
@@ -115,8 +115,22 @@ def _load(model: nn.Module, name: str) -> nn.Module:
             "this version of transformers cannot run modules for multi-token prediction one by one (5.23 can); install "
             "a later one, or choose another method"
         )
+
+    class Whole(MtpModel):
+        """Refuses also tensors that nothing uses, which transformers passes over."""
+
+        __module__ = MtpModel.__module__  # by module and name transformers knows what a checkpoint's tensors are called
+
+        def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
+            super()._adjust_missing_and_unexpected_keys(loading_info)
+            if missing := loading_info.missing_keys:
+                raise SpecvizError(f"the checkpoint lacks {named(sorted(missing))}")
+            if unknown := loading_info.unexpected_keys:
+                raise SpecvizError(f"it holds {named(sorted(unknown))} that nothing uses: their layout is another one")
+
+    Whole.__name__ = MtpModel.__name__
     try:
-        modules = MtpModel.from_pretrained(model, device_map={"": model.get_output_embeddings().weight.device})
+        modules = Whole.from_pretrained(model, device_map={"": model.get_output_embeddings().weight.device})
     except Exception as error:  # whatever a stranger's files make transformers raise
         lines = str(error).strip().splitlines()
         reason = lines[0].replace(str(model.config.name_or_path) or "\0", name) if lines else type(error).__name__
