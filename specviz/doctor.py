@@ -1,7 +1,7 @@
 """Can one model draft for another? Their ids, special tokens, chat forms and contexts, side by side, and a verdict.
 
 Reads tokenizers and configurations, never weights. The verdict is `models.check_pair`'s own: a pair that it takes can
-be drafted directly. For the others it says which ways there are and whether this version of specviz has them.
+be drafted directly. For the others it says which other ways there are and how to ask for them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import Any
 
 from .catalog import without_format
 from .chat_forms import Tokenizer, chat_difference
-from .drafters import METHODS
 from .errors import SpecvizError
 from .fetch import fetch, find, unwatched
-from .models import Files, LoadedModel, context_limit
+from .models import Files, LoadedModel, context_limit, limit_words
 from .settings import settings
 from .text import TokenText, differing_ids
 from .views.sentences import label, percent
@@ -78,16 +77,12 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to draft. works: for this pair. method: the name in METHODS, or None where this version has none."""
+    """A way to draft. works: for this pair. command: what asks for it."""
 
     name: str
     works: bool
-    method: str | None
+    command: str
     words: str
-
-    @property
-    def is_at_hand(self) -> bool:
-        return self.works and self.method in METHODS
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +124,7 @@ class _Model:
     text: TokenText
     table: int
     context_limit: int
+    limit_words: str
 
     @property
     def texts(self) -> frozenset[bytes]:
@@ -180,7 +176,8 @@ def _model(model: str | LoadedModel) -> _Model:
 
 
 def _loaded(model: LoadedModel) -> _Model:
-    return _Model(model.name, model.text, model.info.vocab_size, model.info.context_limit)
+    words = limit_words(model.model.config)
+    return _Model(model.name, model.text, model.info.vocab_size, model.info.context_limit, words)
 
 
 def _read(name: str) -> _Model:
@@ -191,7 +188,8 @@ def _read(name: str) -> _Model:
     config, tokenizer = files.config(), files.tokenizer()
     text_config = config.get_text_config(decoder=True)
     text = TokenText(tokenizer, _end_ids(folder, getattr(text_config, "eos_token_id", None)))
-    return _Model(source.name, text, text_config.vocab_size, context_limit(config, tokenizer))
+    limit = context_limit(config, tokenizer)
+    return _Model(source.name, text, text_config.vocab_size, limit, limit_words(config))
 
 
 def _end_ids(folder: Path, configured: object) -> frozenset[int]:
@@ -278,13 +276,16 @@ def _ways(num_differing: int, num_common: int, num_draft_texts: int) -> tuple[Wa
     shared = f"{num_common:,} texts ({share} of the draft's) are tokens of both: only those could be drafted"
     again = "the draft's text is cut anew by the target's tokenizer: always possible"
     return (
-        Way("direct", not num_differing, "draft_model", direct),
-        Way("shared vocabulary", num_common > 0, None, shared),
-        Way("re-encoding", True, None, again),
+        Way("direct", not num_differing, "--method draft_model", direct),
+        Way("re-encoding", True, "--method cross_vocabulary", again),
+        Way("shared vocabulary", num_common > 0, "--method cross_vocabulary --param way=shared", shared),
     )
 
 
 def _notes(target: _Model, draft: _Model) -> Iterator[str]:
+    for model in (target, draft):
+        if model.limit_words:
+            yield f"{model.name}: {model.limit_words}"
     if draft.context_limit < target.context_limit:
         limits = draft.context_limit, target.context_limit
         yield "beyond {:,} tokens the draft proposes nothing; the target reads {:,}".format(*limits)

@@ -32,9 +32,7 @@ def _verdict(diagnosis: Diagnosis) -> list[str]:
 def _other_ways(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.is_direct:
         return []
-    at_hand = any(way.is_at_hand for way in diagnosis.ways)
-    words = "" if at_hand else ", which this version of specviz does not have"
-    return [f"  possible: {', '.join(way.name for way in diagnosis.ways if way.works)}{words}"]
+    return [f"  possible: {way.name}, with {way.command}" for way in diagnosis.ways if way.works]
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
@@ -86,7 +84,5 @@ def _chat_words(chat: Chat) -> str:
 
 
 def _way_row(way: Way, is_direct: bool) -> tuple[str, str]:
-    if way.is_at_hand:
-        return way.name, f"yes: {way.words}"
-    state = "no" if not way.works else "not needed" if is_direct else "possible, but not in this version"
+    state = "no" if not way.works else "not needed" if is_direct and way.name != "direct" else "yes"
     return way.name, f"{state}: {way.words}"

@@ -58,6 +58,7 @@ _MAKERS: Mapping[tuple[str, str], Callable[[torch.dtype], QuantizationConfigMixi
 }
 _FEWER_BITS = "name it with :int8 or :int4 at the end"
 _PAIR = "pair "  # begins the key of a model that was handed over and cannot be loaded again
+_OTHER_ATTENTION = {"chunked_attention", "indexed_attention"}
 _LAYER_KINDS = {"full_attention", "sliding_attention"}
 _CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
 _LIMIT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
@@ -229,7 +230,7 @@ class Library:
             self._make_room(needed, homes, task.name)
             pair = files.model(config, dtype, self._places(homes), task.bits), files.tokenizer()
             loaded = self._add(task, pair, revision)
-        report(f"loaded {task.name}", 1.0)
+        report("; ".join(filter(None, (f"loaded {loaded.name}", limit_words(config)))), 1.0)
         return loaded
 
     def _homes(self, home: torch.device, needed: int) -> tuple[torch.device, ...]:
@@ -427,6 +428,11 @@ def _check_kind(config: PreTrainedConfig, model_class: type | None, name: str) -
         )
     if model_class is None or (architectures and not any(item.endswith(_WRITES_TEXT) for item in architectures)):
         raise SpecvizError(f"{name} is no model that continues a text ({', '.join(architectures) or kind})")
+    if other := _OTHER_ATTENTION & set(getattr(config.get_text_config(decoder=True), "layer_types", None) or ()):
+        raise SpecvizError(
+            f"{name} has {other.pop().replace('_', ' ')} ({kind}), which specviz does not compute; choose a model "
+            "with full or sliding attention in every layer"
+        )
     if getattr(model_class, "_is_stateful", False) or not _has_plain_cache(config):
         raise SpecvizError(
             f"{name} is a recurrent or hybrid model ({kind}): its state cannot be taken back when draft tokens are "
@@ -481,13 +487,29 @@ def bytes_per_token(model: PreTrainedModel) -> int:
 
 
 def context_limit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The most tokens the model reads at once."""
+    """The most tokens the model reads at once; of one with LongRoPE those before its other factors begin."""
+    own = (getattr(config.get_text_config(decoder=True), name, None) for name in _LIMIT_NAMES)
+    known = [limit for limit in own if isinstance(limit, int) and limit > 0][:1] + _switches(config)
+    return min(known, default=min(int(tokenizer.model_max_length), _UNKNOWN_LIMIT))
+
+
+def limit_words(config: PreTrainedConfig) -> str:
+    """Why a model reads less than it could; empty where it reads all.
+
+    Behind the switch a forward turns every token that it reads by the long factors, and those before keep the short
+    ones: a draft across it would be judged by other numbers than the target's own.
+    """
+    switches = _switches(config)
+    return f"it reads at most {min(switches):,} tokens here, as LongRoPE takes other factors beyond" if switches else ""
+
+
+def _switches(config: PreTrainedConfig) -> list[int]:
+    """The lengths behind which LongRoPE takes other factors; layers of several kinds have settings of their own."""
     text_config = config.get_text_config(decoder=True)
-    for name in _LIMIT_NAMES:
-        limit = getattr(text_config, name, None)
-        if isinstance(limit, int) and limit > 0:
-            return limit
-    return min(int(tokenizer.model_max_length), _UNKNOWN_LIMIT)
+    settings = getattr(text_config, "rope_parameters", None) or {}
+    each = [settings, *(own for own in settings.values() if isinstance(own, Mapping))]
+    lengths = [own.get("original_max_position_embeddings") for own in each if own.get("rope_type") == "longrope"]
+    return [length for length in lengths if length and length < text_config.max_position_embeddings]
 
 
 def _eos_ids(model: PreTrainedModel) -> frozenset[int]:

@@ -2,16 +2,17 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tiny_models import CHAT_TEMPLATE, EOS, tiny, tiny_folder, tiny_tokenizer
 from tokenizers import Tokenizer, models, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from specviz.catalog import resolve
+from specviz.cli import main
 from specviz.doctor import MOST_IDS, chat_difference, examine
 from specviz.doctor_report import text
-from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models import check_pair
 
@@ -279,22 +280,39 @@ def test_the_report_says_how_the_chat_forms_compare(saved, templates, words):
 # ---- verdict and report ---------------------------------------------------------------------------------------------
 
 
-def test_each_way_says_whether_this_version_has_it(saved):
-    diagnosis = examine(saved(tiny_tokenizer(), "a"), saved(OTHERS["swapped"](), "b"))
-    ways = {way.name: (way.works, way.is_at_hand) for way in diagnosis.ways}
-    assert ways == {"direct": (False, False), "shared vocabulary": (True, False), "re-encoding": (True, False)}
-    assert "b cannot draft for a directly\n  possible: shared vocabulary, re-encoding, which this version" in text(
-        diagnosis
-    )
+def test_each_way_that_is_possible_is_named_with_what_runs_it(saved, capsys):
+    target, draft = saved(tiny_tokenizer(), "a"), saved(OTHERS["swapped"](), "b")
+    for name in (target, draft):  # with weights that can be read
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        tiny_folder(Path(name), tiny("llama", layers=1, hidden=8, vocab_size=tokenizer_size(tokenizer)), tokenizer)
+    diagnosis = examine(target, draft)
+    assert {way.name: way.works for way in diagnosis.ways} == {
+        "direct": False,
+        "re-encoding": True,
+        "shared vocabulary": True,
+    }
+    for way in diagnosis.ways[1:]:
+        assert f"\n  possible: {way.name}, with {way.command}\n" in text(diagnosis)
+        asked = ["run", "--prompt", "Once upon", "--target", target, "--draft", draft, "--max-new-tokens", "4"]
+        assert main([*asked, *way.command.split()]) == 0
+    assert "cannot draft for" not in capsys.readouterr().err
 
 
 def test_the_direct_way_is_a_method(saved):
     diagnosis = examine(saved(tiny_tokenizer(), "a"), saved(tiny_tokenizer(), "b"))
-    direct, *others = diagnosis.ways
-    assert direct.method in METHODS
-    assert direct.is_at_hand
-    assert not any(way.is_at_hand for way in others)
+    direct, *others = text(diagnosis).split("Ways to draft\n")[1].splitlines()
+    assert " yes: " in direct
+    assert all(" not needed: " in way for way in others)
     assert text(diagnosis).startswith("b can draft for a directly\n\nIds\n")
+
+
+def test_a_context_that_longrope_cuts_short_is_told(saved):
+    rope = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [4.0], "rope_theta": 1e4}
+    rope["original_max_position_embeddings"] = 40
+    names = saved(tiny_tokenizer(), "a", rope_parameters=rope), saved(tiny_tokenizer(), "b")
+    diagnosis = examine(*names)
+    assert diagnosis.target.context_limit == 40
+    assert "note: a: it reads at most 40 tokens here, as LongRoPE takes other factors beyond" in text(diagnosis)
 
 
 def test_the_diagnosis_is_plain_json(saved):

@@ -299,7 +299,7 @@ REFUSED = {
     "its own layers, inside": (with_config(eagle_config={"eagle_aux_hidden_state_layer_ids": [0]}), "names .0."),
     "an output norm of EAGLE-3.1": (
         with_config(norm_output=True),
-        "sets norm_output: norms that EAGLE-3 itself does not",
+        "sets norm_output: norms that EAGLE-3 itself",
     ),
     "its norms, inside": (with_config(eagle_config={"norm_before_fc": True}), "sets norm_before_fc"),
     "d2t too far": (with_tensor("d2t", torch.tensor([0, 0, 99])), "d2t must lead"),

@@ -16,8 +16,18 @@ from tiny_models import (
     tiny_pair,
     tiny_tokenizer,
 )
-from transformers import BertConfig, BertForMaskedLM, DynamicCache, T5Config, T5ForConditionalGeneration
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    DynamicCache,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
+import specviz
+from specviz import models
 from specviz.catalog import default_pair, resolve
 from specviz.errors import SpecvizError
 from specviz.models import Library, bytes_per_token, check_pair
@@ -42,6 +52,47 @@ def test_every_supported_family_is_taken(library, family):
 def test_recurrent_and_hybrid_models_are_refused(library, family):
     with pytest.raises(SpecvizError, match=f"recurrent or hybrid model .{family}.*cannot be taken back"):
         library.load((tiny(family), tiny_tokenizer()))
+
+
+def test_attention_in_chunks_is_called_so(library, tmp_path):
+    config = Llama4TextConfig(vocab_size=320, hidden_size=16, num_hidden_layers=4, num_attention_heads=2)
+    with pytest.raises(SpecvizError, match=r"has chunked attention .llama4_text., which specviz does not compute"):
+        models._check_kind(config, Llama4ForCausalLM, "scout")
+
+
+def scaled(kind, **rope):
+    """A tiny model of 64 positions, pre-trained on 32, and its tokenizer."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.eos_token = None
+    original = {"original_max_position_embeddings": 32} if kind == "longrope" else {}  # Phi-3 reads the one outside
+    rope |= {"rope_type": kind, "rope_theta": 1e4, "factor": 2.0, **original}
+    options = {"max_position_embeddings": 64, "rope_parameters": rope, "eos_token_id": None, **original}
+    return tiny("phi3" if kind == "longrope" else "llama", vocab_size=len(tokenizer), **options), tokenizer
+
+
+LONGROPE = {"kind": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0, 5.0, 6.0, 7.0]}
+
+
+@pytest.mark.parametrize(("rope", "limit"), [(LONGROPE, 32), ({"kind": "dynamic"}, 64)], ids=["longrope", "dynamic"])
+def test_up_to_its_limit_a_model_of_scaled_positions_writes_its_own_text(library, rope, limit):
+    """Past LongRoPE's switch the text of a run with drafts was another than the target's own."""
+    target = library.load(scaled(**rope))
+    assert target.info.context_limit == limit
+    prompt = target.text.encode("Once upon a time")
+    run = specviz.run(
+        prompt, target=(target.model, target.tokenizer), method="early_exit", temperature=0.0, max_new_tokens=100
+    )
+    alone, reader = list(prompt), target.cached_lm()
+    while len(alone) < limit:
+        alone.append(int(reader.forward(alone)[-1].argmax()))
+    assert [token.id for token in run.tokens] == alone[len(prompt) :]
+    assert run.footer.reason == "context"
+
+
+def test_why_a_model_reads_less_is_told(library, tmp_path):
+    told = []
+    library.load(str(tiny_folder(tmp_path / "long", *scaled(**LONGROPE))), lambda *news: told.append(news))
+    assert told[-1] == ("loaded long; it reads at most 32 tokens here, as LongRoPE takes other factors beyond", 1.0)
 
 
 def test_a_refused_folder_is_refused_before_its_weights_are_read(library, tmp_path):

@@ -408,7 +408,7 @@ def test_the_form_gives_each_method_its_own_parameters_only():
 
 def fitted(page, method, rule="speculative_sampling", draft="tiny-draft", target="tiny-target"):
     """The updates of draft, K and rule, and which methods' own fields are shown."""
-    draft, k, rule, *own = page.fit_method(method, rule, draft, target)
+    draft, k, rule, *own, _ = page.fit_method(method, rule, draft, target)
     with_own = [name for name, each in METHODS.items() if each.params]
     return draft, k, rule, {name for name, update in zip(with_own, own, strict=True) if update["visible"]}
 
@@ -596,11 +596,13 @@ def test_a_model_that_was_typed_stays_beside_another_target(methods):
     form, _ = whole_form()
     offers = (served.tiny_offer(any_model=True), served.tiny_offer(any_model=False))
     typed, offered = (Handlers(Registry(), Workbench(None), form, offer) for offer in offers)
-    fit = [page.fit_target("fable-target", "my/own-draft", "draft_model")["value"] for page in (typed, offered)]
+    fit = [page.fit_target("fable-target", "my/own-draft", "draft_model")[0]["value"] for page in (typed, offered)]
     assert fit == ["my/own-draft", "fable-draft"]
     known = ("tiny-other", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B:int8", None, ["a"])
-    assert {typed.fit_target("fable-target", name, "draft_model")["value"] for name in known} == {"fable-draft"}
-    assert typed.fit_target("fable-target", "fable-draft-tiny:int8", "draft_model")["value"] == "fable-draft-tiny:int8"
+    assert {typed.fit_target("fable-target", name, "draft_model")[0]["value"] for name in known} == {"fable-draft"}
+    assert (
+        typed.fit_target("fable-target", "fable-draft-tiny:int8", "draft_model")[0]["value"] == "fable-draft-tiny:int8"
+    )
     others = [None for name in form.models() if not name.startswith("everything.")]
     stages, heads = typed.fit_models("tiny-target", *others, ["tiny-draft", "my/own"], "my/own-heads")[-2:]
     assert (stages["value"], heads["value"]) == (["tiny-draft", "my/own"], "my/own-heads")
@@ -665,6 +667,15 @@ def test_a_method_that_the_target_is_not_made_for_says_so_and_leaves_the_run_on_
     assert "no modules" in json.loads(page.explain("mtp", None, "tiny-target"))["lacks"]
     assert "no Medusa heads are known" in json.loads(page.explain("medusa", None, "tiny-target"))["lacks"]
     assert json.loads(page.explain("draft_model", None, "tiny-target"))["lacks"] == ""
+    assert "no modules" in json.loads(page.explain("mtp", None, "Qwen/Qwen3-8B:int8"))["lacks"]
+
+
+@pytest.mark.parametrize(("target", "is_offered"), [("tiny-target", False), ("fable-target", False), ("own/one", True)])
+def test_multi_token_prediction_is_offered_where_the_target_may_have_modules(page, target, is_offered):
+    *_, update = page.fit_method("draft_model", None, None, target)
+    assert ("mtp" in [name for _, name in update["choices"]]) is is_offered
+    *_, update = page.fit_method("mtp", None, None, target)
+    assert "mtp" in [name for _, name in update["choices"]], "what is chosen stays in its list"
 
 
 def test_of_a_target_that_is_not_loaded_nothing_is_claimed(page):

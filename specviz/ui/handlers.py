@@ -30,7 +30,7 @@ from specviz.text import has_chat_form, render_chat
 from specviz.trace import MAX_UPLOAD_BYTES, Trace, read_trace
 from specviz.trace_records import event_dict
 from specviz.ui.form import Form, draft_list, model_list, rule_list, text_or_none
-from specviz.ui.models_of import lacks
+from specviz.ui.models_of import lacks, methods_for
 from specviz.ui.offer import Offer, fitting_draft, fitting_models, fitting_rule, rule_to_explain
 from specviz.ui.registry import Registry
 from specviz.ui.reports import Report
@@ -302,12 +302,15 @@ class Handlers:
         return gr.update(value=render_chat(tokenizer, as_messages(prompt)), visible=True)
 
     @speaks
-    def fit_target(self, target: Any, draft: Any, method: Any) -> Any:
-        """The draft models that suit this target; the chosen one stays if it does, or if it was typed."""
+    def fit_target(self, target: Any, draft: Any, method: Any) -> list[Any]:
+        """The draft models that suit this target, the chosen one stays if it does or was typed; and its methods."""
         known = method_named(method)
         names = [name for _, name in self._offer.drafts_for(str(target), known)]
         chosen = draft if self._offer.may_stay(draft, names) else next(iter(names), None)
-        return draft_list(self._offer, str(target), known, chosen)
+        return [draft_list(self._offer, str(target), known, chosen), self._methods(str(target), method)]
+
+    def _methods(self, target: str, chosen: Any) -> Any:
+        return gr.update(choices=list(methods_for(target, self._bench.library, chosen)))
 
     def fit_models(self, target: Any, *values: Any) -> list[Any]:
         """What the methods' own lists of models offer for this target; what is chosen stays if it suits."""
@@ -318,13 +321,14 @@ class Handlers:
 
     @speaks
     def fit_method(self, name: Any, rule: Any, draft: Any, target: Any) -> list[Any]:
-        """Shows the fields that do something under this method: draft model, K, rule and its own parameters."""
+        """Shows the fields that do something under this method: draft model, K, rule and its own parameters; and lists
+        the methods that this target is made for."""
         method, target = method_named(name), str(target)
         fit = fitting_draft(method, target, text_or_none(draft))
         drafts = draft_list(self._offer, target, method, fit, visible="draft" in method.roles)
         rules = rule_list(method, fitting_rule(method, rule))
         own = [gr.update(visible=name == other) for other, each in METHODS.items() if each.params]
-        return [drafts, gr.update(visible=sets_k(method)), rules, *own]
+        return [drafts, gr.update(visible=sets_k(method)), rules, *own, self._methods(target, name)]
 
     def fit_params(self, *values: Any) -> list[Any]:
         """Shows the parameters that count under these values of those that others depend on."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from specviz.catalog import HEADS, MODELS, suiting
+from specviz.catalog import HEADS, MODELS, suiting, without_format
 from specviz.crew import names_of as names_in_force
 from specviz.drafters import METHODS
 from specviz.drafters.base import Method, Models
@@ -16,7 +16,7 @@ from specviz.request import Request
 from specviz.rules import RULES
 from specviz.session import Workbench
 from specviz.trace import ModelInfo, Trace
-from specviz.ui.offer import Offer
+from specviz.ui.offer import Listed, Offer, method_choices
 
 NO_RUN = "there is no run to look at: make one on Explore, or open a recorded one"
 
@@ -58,12 +58,23 @@ def lacks(method: Method, target: str, library: Library) -> str:
     heads = [param for param in method.params if isinstance(param, Models) and "heads" in method.roles]
     if missing := next((param for param in heads if param.default is None and not suiting(target, param.kind)), None):
         return f"For {Path(target).name} no {missing.title} are known: name some below, or choose another method."
-    if method.target_has is None or target not in library.loaded_names():
+    if method.target_has is None:
         return ""
-    loaded, (number, words) = library.load(target), method.target_has
-    if getattr(loaded.model.config.get_text_config(decoder=True), number, None):
-        return ""
-    return f"{loaded.name} has no {words}: choose another method."
+    number, words = method.target_has
+    if without_format(target) not in MODELS:  # no model of the catalogue brings any
+        is_loaded = target in library.loaded_names()
+        if not is_loaded or getattr(library.load(target).model.config.get_text_config(decoder=True), number, None):
+            return ""
+    return f"{Path(target).name} has no {words}: choose another method."
+
+
+def methods_for(target: str, library: Library, chosen: object) -> tuple[Listed, ...]:
+    """The methods that the target is made for, as far as that is known, and the chosen one."""
+    return tuple(
+        (title, name)
+        for title, name in method_choices()
+        if name == chosen or METHODS[name].target_has is None or not lacks(METHODS[name], target, library)
+    )
 
 
 def is_at_hand(name: str, bench: Workbench) -> bool:

@@ -12,12 +12,14 @@ from gradio.components import Component
 
 from specviz.drafters import METHODS
 from specviz.drafters.base import drafts, sets_k
+from specviz.models import Library
 from specviz.session import Workbench
 from specviz.trace import Trace
 from specviz.ui import components, lessons, sharing, shelf
 from specviz.ui.frame import NOW, QUIET, Frame
 from specviz.ui.handlers import Form, Handlers, ReportHandlers, since
-from specviz.ui.offer import Offer, fitting_rule, method_choices, rule_choices, rule_to_explain
+from specviz.ui.models_of import methods_for
+from specviz.ui.offer import Offer, fitting_rule, rule_choices, rule_to_explain
 from specviz.ui.registry import Registry
 from specviz.ui.report_pages import reports
 from specviz.views.help import method_help
@@ -55,7 +57,7 @@ def build(
         _bar()
         fields, buttons = _setup(offer)
         stage = components.stage(files, since(registry), shown)
-        more, own = _drawer(offer)
+        more, own = _drawer(offer, bench.library)
         fields |= more
         handlers = Handlers(registry, bench, Form.of(fields), offer, welcome)
         gr.api(handlers.run_to_end, api_name="run", concurrency_limit=API_LIMIT)
@@ -108,13 +110,15 @@ def _setup(offer: Offer) -> tuple[Parts, Parts]:
     return fields, actions | {"picker": picker}
 
 
-def _drawer(offer: Offer) -> tuple[Parts, Parts]:
+def _drawer(offer: Offer, library: Library) -> tuple[Parts, Parts]:
     """What is needed less often, and one group of fields per method that has parameters of its own."""
     first = offer.first
     method = METHODS[first.method]
     rule = fitting_rule(method, first.rule)
     with gr.Column(elem_id="drawer"):
-        fields: Parts = {"method": components.method_choice(method_choices(), method.name)}
+        fields: Parts = {
+            "method": components.method_choice(methods_for(first.target, library, method.name), method.name)
+        }
         fields["rule"] = components.rule_choice(rule_choices(method), rule, visible=drafts(method))
         words = method_help(method, rule_to_explain(method, rule), has_k=sets_k(method))
         own = {"help": components.method_panel(words), "wanted": gr.State(rule)}
@@ -161,7 +165,8 @@ def _wire_live(handlers: Handlers, fields: Parts, own: Parts, stage: gr.HTML) ->
     for name in handlers.form.governing():
         fields[name].input(**_counting(handlers, fields))
     target, draft, method = (fields[name] for name in ("target", "draft", "method"))
-    target.change(handlers.fit_target, [target, draft, method], draft, **_RAW, **NOW).then(**explain)
+    suited = [draft, method]
+    target.change(handlers.fit_target, [target, draft, method], suited, **_RAW, **NOW).then(**explain)
     if models := [fields[name] for name in handlers.form.models()]:
         target.change(handlers.fit_models, [target, *models], models, **_RAW, **NOW)
 
@@ -172,7 +177,7 @@ def _fitting(handlers: Handlers, fields: Parts, own: Parts) -> tuple[dict[str, A
     They follow in order, never by themselves: several fields that change at once would each be seen half changed.
     """
     method, rule, target = chosen = [fields[name] for name in ("method", "rule", "target")]
-    fitted = [fields["draft"], fields["k"], rule, *(own[name] for name in METHODS if name in own)]
+    fitted = [fields["draft"], fields["k"], rule, *(own[name] for name in METHODS if name in own), method]
     inputs = [method, own["wanted"], fields["draft"], target]
     fit = {"fn": handlers.fit_method, "inputs": inputs, "outputs": fitted, **_RAW, **NOW}
     return fit, {"fn": handlers.explain, "inputs": chosen, "outputs": own["help"], **_RAW, **NOW}
