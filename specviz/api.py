@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from . import catalog, trace
+from .fetch import DOWNLOADING, bar
 from .models import Library
 from .request import Request
 from .session import Status, open_run, workbench
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 
 def stream(prompt: str | list[int], *, target=None, draft=None, **options) -> Iterator[trace.Event]:
     """The events of `run(...)` as they come. Takes the same arguments."""
     bench = workbench()
     request = _request(bench.library, prompt, target, draft, options)
-    for event in open_run(request, bench=bench).events():
-        if not isinstance(event, Status):
-            yield event
+    yield from recorded(open_run(request, bench=bench).events())
+
+
+def recorded(events: Iterable[Status | trace.Event]) -> Iterator[trace.Event]:
+    """The events that a trace is made of; of the others, downloads show a bar on standard error."""
+    with ExitStack() as stack:
+        bars: dict[str, tqdm] = {}
+        for event in events:
+            if not isinstance(event, Status):
+                yield event
+            elif event.fraction is not None and event.message.startswith(DOWNLOADING):
+                if event.message not in bars:
+                    bars[event.message] = stack.enter_context(bar(event.message))
+                bars[event.message].update(round(100 * event.fraction) - bars[event.message].n)
 
 
 def _request(library: Library, prompt, target, draft, options: dict[str, object]) -> Request:

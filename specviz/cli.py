@@ -147,12 +147,14 @@ def _run(options: argparse.Namespace) -> int:
 
 def _follow(run: session.Run, out: Output | None) -> None:
     """Prints the run and keeps its file up with it; however it ends, the file has all of its trace."""
+    from .api import recorded
+
     colours = wants_colour(sys.stdout, os.environ)
     with Endings() as endings:
         writer = None if out is None else TraceWriter(run.trace, out.place)
         try:
             with writer or nullcontext(), closing(run.events()) as events:
-                for event in endings.over(events):
+                for event in recorded(endings.over(events)):
                     if writer:
                         writer.catch_up()
                     _print_event(event, colours)

@@ -12,23 +12,43 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
 
 from specviz import catalog
 from specviz.errors import SpecvizError
 
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
 Progress = Callable[[str, float | None], None]  # a message, and the fraction done where it is known
+
+DOWNLOADING = "downloading"  # begins what is said meanwhile
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _DATA_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.tiktoken", "*.txt"]
 _NOT_NEEDED = ["*/*", "consolidated*"]
 _WEIGHTS = ["*.safetensors"]
 _HEAD_WEIGHTS = ["*.safetensors", "medusa_lm_head.pt", "pytorch_model*.bin"]  # the first that is there is read
+_CONVERT = "load it where you trust it and write it again with save_pretrained, which makes safetensors"
+_ORIGINAL = "choose the model that it was made from, which has safetensors weights as a rule"
+_OTHER_FORMATS: Mapping[str, tuple[str, str]] = {
+    ".gguf": ("GGUF, the format of llama.cpp", _ORIGINAL),
+    ".ggml": ("GGML, an old format of llama.cpp", _ORIGINAL),
+    ".onnx": ("ONNX", _ORIGINAL),
+    ".npz": ("MLX", _ORIGINAL),
+    ".h5": ("TensorFlow's", _ORIGINAL),
+    ".msgpack": ("Flax's", _ORIGINAL),
+    ".bin": ("PyTorch's pickles, which can run code when they are opened", _CONVERT),
+    ".pt": ("PyTorch's pickles, which can run code when they are opened", _CONVERT),
+    ".pth": ("PyTorch's pickles, which can run code when they are opened", _CONVERT),
+}
+"""How other weight files end -> what they are, and what to do instead."""
 _ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 _INDEX = "model.safetensors.index.json"
 _TOKENIZERS = (
@@ -91,7 +111,7 @@ def _shown(folder: Path) -> str:
 
 
 def unwatched(message: str, fraction: float | None) -> None:
-    """Progress that nobody watches."""
+    """Progress that nobody watches: a download shows a bar of its own on standard error."""
 
 
 def fetch(
@@ -102,7 +122,21 @@ def fetch(
     Raises SpecvizError with what to do.
     """
     ignored = _NOT_NEEDED if weights else [*_NOT_NEEDED, *_WEIGHTS]
-    return _fetch(source, _DATA_FILES, ignored, may_download, on_progress)
+    folder, revision = _fetch(source, _DATA_FILES, ignored, may_download, on_progress)
+    if weights and source.folder is None and may_download and not any(folder.glob("*.safetensors")):
+        _refuse_other_formats(source)
+    return folder, revision
+
+
+def _refuse_other_formats(source: Source) -> None:
+    """Names the format of a hub model without safetensors, of which nothing was downloaded."""
+    from huggingface_hub import list_repo_files
+
+    try:
+        files = list_repo_files(source.key)
+    except Exception:  # as for a download; what the folder lacks is told in any case
+        return
+    raise SpecvizError(_no_weights(source.name, files))
 
 
 def fetch_heads(source: Source, *, may_download: bool, on_progress: Progress) -> tuple[Path, str | None]:
@@ -124,7 +158,7 @@ def _fetch(
             allow_patterns=wanted,
             ignore_patterns=ignored,
             local_files_only=not may_download,
-            tqdm_class=progress_bar(f"downloading {source.name}", on_progress),
+            tqdm_class=progress_bar(f"{DOWNLOADING} {source.name}", on_progress),
         )
     except SpecvizError:  # nobody waits for it any more
         raise
@@ -157,7 +191,8 @@ def check_files(folder: Path, name: str) -> None:
     """Refuses, in words, a folder that transformers could not load or would load from unsafe files."""
     if not (folder / "config.json").is_file():
         adapter = (folder / "adapter_config.json").is_file()
-        hint = "it holds an adapter: merge it into its base model first" if adapter else "it is not a model's folder"
+        hint = "it holds an adapter: merge it into its base model first" if adapter else _other_format(_names(folder))
+        hint = hint or "it is not a model's folder"
         raise SpecvizError(f"{name} has no config.json; {hint}")
     if adapter := next((file for file in _ADAPTERS if (folder / file).is_file()), None):
         raise SpecvizError(
@@ -174,10 +209,7 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     if not index.is_file():
         single = folder / "model.safetensors"
         if not single.is_file():
-            raise SpecvizError(
-                f"{name} has no safetensors weights, and other formats can run code when they are opened; convert it "
-                "with save_pretrained, or choose a model that has them"
-            )
+            raise SpecvizError(_no_weights(name, _names(folder)))
         return [single]
     files = [folder / shard for shard in _shards(index, name)]
     missing = [file.name for file in files if not file.is_file()]
@@ -194,6 +226,26 @@ def head_files(folder: Path, name: str) -> list[Path]:
     if files := next(filter(None, found), None):
         return files
     raise SpecvizError(f"its folder has no weights ({', '.join(_HEAD_WEIGHTS)})")
+
+
+def _no_weights(name: str, files: Iterable[str]) -> str:
+    """What is wrong with a model whose files have these names, and the way out."""
+    if told := _other_format(files):
+        return f"{name} has no safetensors weights; {told}"
+    return f"{name} has no weights: there is no model.safetensors; choose a model that has them"
+
+
+def _other_format(files: Iterable[str]) -> str:
+    """The first file of a format that is not read, what that is and the way out; empty where there is none."""
+    for file in sorted(files):
+        if (suffix := Path(file).suffix.lower()) in _OTHER_FORMATS and file != "training_args.bin":
+            format_name, way_out = _OTHER_FORMATS[suffix]
+            return f"{file!r:.80} is {format_name}: {way_out}"
+    return ""
+
+
+def _names(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir()]
 
 
 def _shards(index: Path, name: str) -> list[str]:
@@ -216,22 +268,32 @@ def num_parameters(files: Iterable[Path]) -> int:
 
 
 def progress_bar(message: str, on_progress: Progress) -> type:
-    """A tqdm class that reports the bytes of a download instead of printing them."""
+    """A tqdm class that reports the bytes of a download instead of printing them, unless nobody watches."""
     from tqdm import tqdm
 
     class Bar(tqdm):
         def __init__(self, *args: Any, **options: Any) -> None:
             # the hub counts each byte twice, when it comes and when it is written, under names of its own
-            self._is_told = not str(options.pop("name", "")).endswith(".transfer")
-            super().__init__(*args, **{**options, "file": io.StringIO(), "disable": False})
+            self._is_told = not str(options.pop("name", "")).endswith(".transfer") and options.get("unit") == "B"
+            shown = {"file": sys.stderr, "desc": message} if self._is_told and on_progress is unwatched else {}
+            super().__init__(*args, **{**options, "file": io.StringIO(), "disable": False, **shown})
 
         def update(self, n: float | None = 1) -> bool | None:
             shown = super().update(n)
-            if self.unit == "B" and self.total and self._is_told:
+            if self.total and self._is_told:
                 on_progress(message, min(1.0, self.n / self.total))
             return shown
 
     return Bar
+
+
+def bar(message: str) -> tqdm:
+    """A bar of 100 parts on standard error."""
+    from tqdm import tqdm
+
+    return tqdm(
+        total=100, desc=message, file=sys.stderr, bar_format="{desc}: {percentage:3.0f}%|{bar}| {remaining} left"
+    )
 
 
 def _explained(name: str, error: Exception, may_download: bool) -> SpecvizError:

@@ -337,7 +337,7 @@ class Files:
             raise SpecvizError(
                 f"{self._name} is of the kind {kind!r}, which this version of transformers does not know; upgrade it"
             )
-        quantised.check_checkpoint(values, self._name)
+        quantised.check_checkpoint(values, self._name, self._folder)
         config = self._explaining(
             lambda: AutoConfig.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False)
         )

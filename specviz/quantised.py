@@ -31,6 +31,7 @@ READERS: Mapping[str, tuple[str, ...]] = {
 }
 """The kinds of such checkpoints that are read, and the packages that reading needs."""
 
+_OLD_LAYOUTS = {"quantize_config.json": "GPTQ", "quant_config.json": "AWQ"}
 _TABLES = ("embed", "wte", "wpe", "lm_head", "embed_out")  # kept as they are by every library above
 _PACKED = (torch.int8, torch.uint8, torch.int32)
 _STORED_BITS: Mapping[str, int] = {"I64": 64, "I32": 32, "I16": 16, "I8": 8, "U8": 8, "F8_E4M3": 8, "F8_E5M2": 8}
@@ -58,10 +59,15 @@ def library_for(bits: str, name: str) -> str:
     )
 
 
-def check_checkpoint(values: Mapping[str, object], name: str) -> bool:
+def check_checkpoint(values: Mapping[str, object], name: str, folder: Path) -> bool:
     """Whether a configuration says that its weights hold fewer bits already; SpecvizError if they cannot be read."""
     about = values.get("quantization_config")
     if about is None:
+        if told := next((file for file in _OLD_LAYOUTS if (folder / file).is_file()), None):
+            raise SpecvizError(
+                f"{name} holds weights quantised by {_OLD_LAYOUTS[told]} in an old layout ({told}): choose one whose "
+                "config.json has a quantization_config, or the model in full precision"
+            )
         return False
     kind = str(about.get("quant_method", "bitsandbytes"))[:80] if isinstance(about, Mapping) else "an unknown kind"
     if kind not in READERS:

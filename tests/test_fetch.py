@@ -1,13 +1,18 @@
 """Where a model comes from: names, folders, the hub and its errors; which device and how much memory."""
 
 import json
+import re
+import time
 
 import pytest
 import torch
 
-from specviz import fetch, machine
+import specviz
+from specviz import fetch, machine, session
+from specviz.cli import main
 from specviz.errors import SpecvizError
 from specviz.models import Library
+from specviz.session import Workbench
 
 GB = 10**9
 
@@ -47,7 +52,7 @@ def test_what_is_no_name_is_refused(library, name):
 
 def test_a_folder_without_a_model_says_what_it_lacks(library, folder):
     cases = {
-        "model.safetensors": "my-model has no safetensors weights, and other formats can run code",
+        "model.safetensors": "my-model has no weights: there is no model.safetensors",
         "tokenizer.json": "my-model has no tokenizer files",
         "config.json": "my-model has no config.json; it is not a model's folder",
     }
@@ -57,6 +62,46 @@ def test_a_folder_without_a_model_says_what_it_lacks(library, folder):
             library.load(str(folder))
     (folder / "adapter_config.json").write_text("{}")
     with pytest.raises(SpecvizError, match="it holds an adapter: merge it"):
+        library.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("model-Q4_K_M.gguf", "is GGUF, the format of llama.cpp: choose the model that it was made from"),
+        (
+            "pytorch_model.bin",
+            "is PyTorch's pickles, which can run code .*: load it where you trust it",
+        ),
+        ("model.onnx", "is ONNX: choose"),
+        ("tf_model.h5", "is TensorFlow's: choose"),
+        ("flax_model.msgpack", "is Flax's: choose"),
+    ],
+)
+def test_weights_of_another_format_are_named_with_the_way_out(library, folder, file, words):
+    (folder / "model.safetensors").rename(folder / file)
+    (folder / "training_args.bin").touch()
+    with pytest.raises(SpecvizError, match=f"my-model has no safetensors weights; '{re.escape(file)}' {words}"):
+        library.load(str(folder))
+
+
+def test_a_folder_or_a_repository_of_gguf_alone_is_called_so(library, tmp_path, monkeypatch):
+    (tmp_path / "quantised" / "0123abcd").mkdir(parents=True)
+    (tmp_path / "quantised" / "model-Q4_K_M.gguf").touch()
+    with pytest.raises(
+        SpecvizError, match=r"quantised has no config.json; 'model-Q4_K_M.gguf' is GGUF, .*: choose the"
+    ):
+        library.load(str(tmp_path / "quantised"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path / "quantised" / "0123abcd"))
+    monkeypatch.setattr("huggingface_hub.list_repo_files", lambda repository: ["README.md", "model-Q8_0.gguf"])
+    with pytest.raises(SpecvizError, match=r"owner/gguf has no safetensors weights; 'model-Q8_0.gguf' is GGUF"):
+        library.load("owner/gguf")
+
+
+@pytest.mark.parametrize(("file", "kind"), [("quantize_config.json", "GPTQ"), ("quant_config.json", "AWQ")])
+def test_an_old_layout_of_quantised_weights_is_named(library, folder, file, kind):
+    (folder / file).write_text("{}")
+    with pytest.raises(SpecvizError, match=f"quantised by {kind} in an old layout .{file}.: choose one"):
         library.load(str(folder))
 
 
@@ -123,6 +168,44 @@ def test_a_download_reports_its_bytes(capsys):
     bar.update(6)
     bar.close()
     assert seen == [("downloading x", 0.4), ("downloading x", 1.0)]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.fixture
+def slow_hub(folder, monkeypatch):
+    """A hub that sends owner/model in four parts."""
+    snapshot = folder.rename(folder.with_name("0123abcd"))
+
+    def download(*_, tqdm_class, **__):
+        with tqdm_class(total=100, unit="B", name="huggingface_hub.snapshot_download") as written:
+            for _ in range(4):
+                time.sleep(0.12)  # a bar is drawn ten times a second, and news of it read as often
+                written.update(25)
+        return str(snapshot)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+
+
+@pytest.mark.parametrize("way", ["the library", "a run", "the shell"])
+def test_a_download_shows_a_bar_on_standard_error(slow_hub, monkeypatch, capsys, way):
+    monkeypatch.setattr(session, "_shared", [Workbench(Library(GB, allow_any=True))])
+    if way == "the library":
+        Library(GB, allow_any=True).load("owner/model")
+    elif way == "a run":
+        specviz.run("Once", target="owner/model", method="none", max_new_tokens=2)
+    else:
+        assert main(["run", "--prompt", "Once", "--target", "owner/model", "--method", "none"]) == 0
+    out, err = capsys.readouterr()
+    shown = [int(part) for part in re.findall(r"downloading owner/model: +(\d+)%", err)]
+    assert shown == sorted(shown)
+    assert {50, 75} & set(shown)
+    assert "downloading" not in out
+
+
+def test_where_somebody_watches_a_download_no_bar_is_drawn(slow_hub, capsys):
+    seen = []
+    Library(GB, allow_any=True).load("owner/model", lambda *news: seen.append(news))
+    assert ("downloading owner/model", 0.5) in seen
     assert capsys.readouterr().err == ""
 
 
