@@ -129,6 +129,11 @@ def test_the_page_can_stop_the_work(visit):
     assert "table" not in [block["kind"] for each in json.loads(last)["sections"] for block in each["blocks"]]
 
 
+def test_the_command_for_more_names_no_folder_by_its_base_name(visit):
+    """Typed again, the name alone would find another model or none."""
+    assert "align --target FOLDER --draft FOLDER" in json.dumps(pressed(visit())[-1])
+
+
 def test_a_result_stays_while_the_next_one_is_made(visit):
     new = visit()
     first = pressed(new)[-1]

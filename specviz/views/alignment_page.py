@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from specviz.catalog import is_known
 from specviz.views import blocks
 from specviz.views.alignment import compact
 from specviz.views.blocks import Props, Words
@@ -69,6 +70,11 @@ def _controls(kinds: Sequence[tuple[str, str]], is_new: bool) -> list[Props]:
 
 
 def _command(summary: Summary) -> Words:
-    drafts = " ".join(f"--draft {label(draft.name)}" for draft in summary.drafts)
-    command = f"python -m specviz align --target {label(summary.target)} {drafts} --prompts FILE.jsonl --out DIR"
+    drafts = " ".join(f"--draft {_findable(draft.name)}" for draft in summary.drafts)
+    command = f"python -m specviz align --target {_findable(summary.target)} {drafts} --prompts FILE.jsonl --out DIR"
     return ["For more prompts, and a report to keep: ", command]
+
+
+def _findable(name: str) -> str:
+    """A name by which a command finds the model: of a folder the name alone would find another, or nothing."""
+    return label(name) if is_known(name) or "/" in name else "FOLDER"
