@@ -15,7 +15,7 @@ from gradio.components import Component
 
 from specviz.controls import PACES
 from specviz.drafters.base import Choice, Decimal, Method, Models, Param, Whole
-from specviz.request import Request
+from specviz.request import MAX_TEMPERATURE, Request
 from specviz.settings import settings
 from specviz.ui.offer import FIRST_METHODS, FIRST_SEED, Listed, Offer, fitting_models, model_choices, usual_models
 
@@ -199,7 +199,7 @@ def k_slider(value: int) -> gr.Slider:
 
 
 def temperature_slider(value: float) -> gr.Slider:
-    return gr.Slider(0, 2, value, step=0.05, label="Temperature", elem_id="temperature", buttons=[])
+    return gr.Slider(0, MAX_TEMPERATURE, value, step=0.05, label="Temperature", elem_id="temperature", buttons=[])
 
 
 def pace_choice() -> gr.Radio:
