@@ -525,7 +525,7 @@ def enough(*_):
 def peak_of(num_prompts, folder, monkeypatch):
     """Bytes that Python and Arrow held at once, most, while shards are read and while their tables pass by.
 
-    What follows is bounded by itself: the bootstrap works in blocks, the report holds 20 MB of texts at most.
+    What follows is bounded by itself: an interval needs few numbers per prompt, the report holds 20 MB of texts.
     """
     monkeypatch.setattr(working, "analyse", stand_in)
     monkeypatch.setattr(working, "look", lambda shard: Examined((), (), ()))

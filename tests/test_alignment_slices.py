@@ -1,12 +1,14 @@
-"""Slices and their intervals: buckets, resamples against a direct count, and coverage by simulation."""
+"""Slices and their intervals: buckets, and the coverage of intervals by simulation."""
 
 import itertools
 
 import aligned
 import numpy as np
 import pytest
+from scipy import stats
 
 from specviz.alignment import slices
+from specviz.alignment.comparing import compare
 from specviz.alignment.slices import CONTEXT_STARTS, DEPTH_STARTS, Part, PerPrompt
 
 
@@ -37,42 +39,19 @@ def test_every_token_is_in_one_slice_of_each_kind_and_in_every_tag_once():
     assert np.flatnonzero(where["context", "96-127"]).tolist() == list(range(66, 98))
 
 
-# ---- bootstrap ------------------------------------------------------------------------------------------------------
+# ---- intervals ------------------------------------------------------------------------------------------------------
 
 
-def test_a_resample_draws_as_many_prompts_as_there_are_and_all_alike():
-    counts = np.concatenate(list(slices.resamples(37)))
-    assert counts.shape == (slices.RESAMPLES, 37)
-    assert (counts.sum(1) == 37).all()
-    np.testing.assert_allclose(counts.mean(0), 1, atol=5 / np.sqrt(slices.RESAMPLES))
-    np.testing.assert_allclose(counts.var(0).mean(), 1 - 1 / 37, atol=0.05)
+def test_the_interval_of_a_mean_is_that_of_the_t_test():
+    values = np.random.default_rng(2).random(7)
+    found = slices.interval(slices.without_each(values) / 6)
+    assert found == pytest.approx(tuple(stats.ttest_1samp(values, 0).confidence_interval(0.95)))
+    assert slices.interval(slices.without_each(values[:1])) is None
 
 
-def test_blocks_do_not_change_the_draws(monkeypatch):
-    whole = np.concatenate(list(slices.resamples(50)))
-    monkeypatch.setattr(slices, "BLOCK_VALUES", 1000)
-    assert len(list(slices.resamples(50))) == slices.RESAMPLES / 20
-    np.testing.assert_array_equal(np.concatenate(list(slices.resamples(50))), whole)
-
-
-def test_sums_of_a_resample_are_those_of_its_prompts_one_by_one():
-    generator = np.random.default_rng(1)
-    tables = [generator.random((size, width)) for size, width in ((9, 2), (5, 1), (9, 3))]
-    found = slices.weighted_sums(tables)
-    for table, sums in zip(tables, found, strict=True):
-        counts = np.concatenate(list(slices.resamples(len(table))))
-        for row in (0, 1, 1999):
-            drawn = [prompt for prompt, times in enumerate(counts[row]) for _ in range(int(times))]
-            np.testing.assert_allclose(sums[row], table[drawn].sum(0), rtol=1e-5)
-    assert slices.weighted_sums([]) == []
-
-
-def test_an_interval_of_many_prompts_is_the_middle_of_the_draws_and_of_few_is_wider():
-    draws = np.random.default_rng(2).random(20_000)
-    assert slices.interval(draws, 100_000) == pytest.approx((0.025, 0.975), abs=0.005)
-    few, many = slices.interval(draws, 5), slices.interval(draws, 50)
-    assert few[0] < many[0] < many[1] < few[1]
-    assert slices.interval(draws, 1) is None
+def test_alphas_without_a_prompt_are_those_of_the_others():
+    part = PerPrompt(np.arange(3), np.array([10, 20, 5]), np.array([5.0, 5.0, 5.0]))
+    assert part.alphas_without == pytest.approx([10 / 25, 10 / 15, 10 / 30])
 
 
 def test_one_of_many_intervals_must_clear_zero_by_more():
@@ -82,16 +61,37 @@ def test_one_of_many_intervals_must_clear_zero_by_more():
     assert not slices.excludes_zero((-0.01, 0.21), 0.1, 50, 1)
 
 
-@pytest.mark.parametrize(("num_prompts", "num_jobs", "least"), [(5, 500, 0.895), (30, 300, 0.91)])
-def test_intervals_of_alpha_hold_it_in_about_95_of_100_jobs(num_prompts, num_jobs, least):
-    """Over 3,000 simulated jobs 92 of 100 at 5 prompts, 94 at 30; the bounds are two standard errors away. The texts'
-    own drift, prompts that differ and lengths that differ are in it; alpha is 1/2 by symmetry."""
-    generator, inside, part = np.random.default_rng((4, num_prompts)), 0, Part("one", "all", "all")
-    for _ in range(num_jobs):
-        job = aligned.parts(generator, num_prompts, size=40)
-        low, high = slices.alpha_intervals({part: job[part]})[part]
-        inside += low <= 0.5 <= high
-    assert least <= inside / num_jobs <= 0.98
+FEW = {2: 800, 3: 800, 5: 600, 9: 500, 20: 400}
+"""Prompts -> simulated jobs."""
+
+
+def coverage(num_prompts, interval_of, drafts=("one",)):
+    generator, inside = np.random.default_rng((4, num_prompts)), 0
+    for _ in range(FEW[num_prompts]):
+        job = aligned.parts(generator, num_prompts, drafts=drafts, size=40)
+        (low, high), truth = interval_of({part: own for part, own in job.items() if part.kind == "all"})
+        inside += low <= truth <= high
+    return inside / FEW[num_prompts]
+
+
+@pytest.mark.parametrize("num_prompts", FEW)
+def test_intervals_of_alpha_hold_it_in_95_of_100_jobs_however_few_their_prompts(num_prompts):
+    """The texts' own drift, prompts that differ and lengths that differ are in it; alpha is 1/2 by symmetry."""
+    found = coverage(num_prompts, lambda job: (slices.alpha_intervals(job)[Part("one", "all", "all")], 0.5))
+    assert 0.93 <= found <= 0.98
+
+
+@pytest.mark.parametrize("num_prompts", FEW)
+def test_intervals_of_a_difference_hold_it_in_95_of_100_jobs_however_few_their_prompts(num_prompts):
+    """Of two drafts that agree alike; so do those of `--compare`."""
+    ids = {prompt: str(prompt) for prompt in range(num_prompts)}
+    found = coverage(num_prompts, lambda job: (compare(job, "ab", ids)[0].slices[0].interval, 0.0), drafts="ab")
+    assert 0.93 <= found <= 0.98
+
+
+def test_an_interval_of_alpha_stays_between_0_and_1():
+    part = PerPrompt(np.arange(2), np.array([10, 10]), np.array([1.0, 9.0]))
+    assert slices.alpha_intervals({"any": part}) == {"any": (0.0, 1.0)}
 
 
 def test_prompts_are_paired_by_their_number():
@@ -100,4 +100,3 @@ def test_prompts_are_paired_by_their_number():
     mine, others = ours.among(theirs)
     assert (mine.prompts.tolist(), others.prompts.tolist()) == ([4, 6], [4, 6])
     assert (mine.alphas.tolist(), others.alphas.tolist()) == ([0.25, 1.0], [1.0, 0.5])
-    assert mine.table.tolist() == [[5, 20], [5, 5]]

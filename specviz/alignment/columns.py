@@ -98,7 +98,7 @@ _MEANINGS = {
     "num_tokens": ("int64", "tokens in the slice that the draft's context reaches"),
     "num_prompts": ("int64", "prompts with such tokens"),
     "alpha": ("float64", "agreement, mean of sum min(p, q)"),
-    "alpha_interval": ("list<double>", "95 % interval of alpha, bootstrap over prompts; null below two prompts"),
+    "alpha_interval": ("list<double>", "95 % interval of alpha, Student's t over prompts; null below two prompts"),
     "greedy_agreement": ("float64", "share of places where both models have the same likeliest token"),
     "tokens_per_call": (
         "float64",

@@ -1,7 +1,7 @@
 """Draft against draft, a job against its thresholds, and a job against an older one: always paired by prompt.
 
-A difference is the mean of the prompts' own differences, its interval a bootstrap over prompts. Fewer than 30 prompts
-are never called significant. An old summary is read from JSON that anybody may have written.
+A difference is the mean of the prompts' own differences, its interval one over prompts. Fewer than 30 prompts are
+never called significant. An old summary is read from JSON that anybody may have written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from specviz.request import Request
 from specviz.views.sentences import percent
 
 from .rows import KS, Array, Identity
-from .slices import Part, Parts, excludes_zero, interval, weighted_sums
+from .slices import Part, Parts, excludes_zero, interval, without_each
 from .summary import ENOUGH_PROMPTS, VERSION, Comparison, Difference, DraftSummary, Interval, Summary, Win
 
 MOST_WINS = 10
@@ -47,17 +47,16 @@ def _compare(parts: Parts, a: str, b: str, ids: Mapping[int, str], words: str) -
 def _differences(gaps: Mapping[Part, Array]) -> tuple[Difference, ...]:
     """The whole first. It is asked by itself, the slices all together."""
     num_asked = sum(part.kind != "all" and len(gap) >= ENOUGH_PROMPTS for part, gap in gaps.items())
-    sums = weighted_sums([gap[:, None] for gap in gaps.values()])
     found = [
-        difference(part.kind, part.value, gap, drawn[:, 0], 1 if part.kind == "all" else max(1, num_asked))
-        for (part, gap), drawn in zip(gaps.items(), sums, strict=True)
+        difference(part.kind, part.value, gap, 1 if part.kind == "all" else max(1, num_asked))
+        for part, gap in gaps.items()
     ]
     return tuple(sorted(found, key=lambda each: each.kind != "all"))
 
 
-def difference(kind: str, value: str, gaps: Array, drawn: Array, num_asked: int) -> Difference:
+def difference(kind: str, value: str, gaps: Array, num_asked: int) -> Difference:
     size, mean = len(gaps), float(gaps.mean())
-    around = interval(drawn / size, size)
+    around = interval(without_each(gaps) / (size - 1))
     return Difference(kind, value, size, mean, around, _is_significant(around, mean, size, num_asked))
 
 
@@ -277,7 +276,7 @@ def _change(
     if not shared:
         raise SpecvizError(f"the two jobs share no prompt on which {name} was read; prompts are paired by their ids")
     gaps = np.array([now[prompt] - before[old_name][prompt] for prompt in shared])
-    found = difference("all", "all", gaps, weighted_sums([gaps[:, None]])[0][:, 0], 1)
+    found = difference("all", "all", gaps, 1)
     return Change(name, old_name, found, _verdict(found), _is_same_model(summary.models.get(name), old_name, old))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from specviz.views.sentences import percent
 
 from .rows import BINS, Array
-from .slices import Part, Parts, PerPrompt, bucket_start, excludes_zero, interval, weighted_sums
+from .slices import Part, Parts, PerPrompt, bucket_start, excludes_zero, interval
 from .summary import ENOUGH_PROMPTS, Bin, Calibration, DraftSummary, Finding, Interval
 
 MOST_OUTSIDE = 0.001  # of the target's probability, outside the draft's vocabulary
@@ -64,13 +64,11 @@ class _Step:
 
 
 def cliffs(parts: Parts) -> tuple[Cliff, ...]:
-    """The cliffs by depth and by context of every draft: alpha falls by LEAST_FALL or more, and the bootstrap interval
-    over prompts leaves out 0 with all steps of all drafts taken together. Those by context are told from the "settled"
+    """The cliffs by depth and by context of every draft: alpha falls by LEAST_FALL or more, and the interval over
+    prompts leaves out 0 with all steps of all drafts taken together. Those by context are told from the "settled"
     tokens: the first ones of a text would pass for short context."""
     steps = list(_steps(parts))
-    steep = [step for step in steps if step.fall >= LEAST_FALL]
-    sums = weighted_sums([np.hstack([step.high.table, step.low.table]) for step in steep])
-    found = [_cliff(step, drawn, len(steps)) for step, drawn in zip(steep, sums, strict=True)]
+    found = [_cliff(step, len(steps)) for step in steps if step.fall >= LEAST_FALL]
     return tuple(cliff for cliff in found if cliff is not None)
 
 
@@ -94,9 +92,9 @@ def _alpha(part: PerPrompt) -> float:
     return float(part.overlap.sum() / part.num_tokens.sum())
 
 
-def _cliff(step: _Step, drawn: Array, num_asked: int) -> Cliff | None:
+def _cliff(step: _Step, num_asked: int) -> Cliff | None:
     size = len(step.high)
-    found = interval(drawn[:, 0] / drawn[:, 1] - drawn[:, 2] / drawn[:, 3], size)
+    found = interval(step.high.alphas_without - step.low.alphas_without)
     if found is None or not excludes_zero(found, step.fall, size, num_asked):
         return None
     high, low = _alpha(step.high), _alpha(step.low)

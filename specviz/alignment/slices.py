@@ -1,12 +1,12 @@
-"""Parts of the tokens: tags, classes, buckets of depth and of context, and intervals by a bootstrap over prompts.
+"""Parts of the tokens: tags, classes, buckets of depth and of context, and intervals over prompts.
 
-Depth counts the text's own tokens before a place, context those of the prompt too. numpy alone; scipy where intervals
-are widened for few prompts.
+Depth counts the text's own tokens before a place, context those of the prompt too. numpy alone; scipy for the law of
+Student's t.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,9 +18,6 @@ from .summary import Interval
 DEPTH_STARTS = (0, *(2**power for power in range(4, 25)))
 SETTLED = DEPTH_STARTS[1]  # the first tokens of a text are easier or harder than the rest, whatever their context
 CONTEXT_STARTS = (0, *(start for power in range(5, 25) for start in (2**power, 3 * 2 ** (power - 1))))
-RESAMPLES = 2000
-SEED = 20221130
-BLOCK_VALUES = 1_000_000  # draws held at once
 LEVEL = 0.95
 
 
@@ -66,45 +63,26 @@ def _parted(kind: str, names, codes: Array) -> list[tuple[str, str, Array]]:
     return [(kind, names[int(code)], (codes == code).astype(float)) for code in np.unique(codes[codes >= 0])]
 
 
-# ---- bootstrap over prompts -----------------------------------------------------------------------------------------
+# ---- intervals over prompts -----------------------------------------------------------------------------------------
 
 
-def resamples(num_prompts: int, seed: int = SEED, num: int = RESAMPLES) -> Iterator[Array]:
-    """How often each prompt is drawn, in blocks [B, num_prompts] that together have `num` rows."""
-    generator = np.random.default_rng((seed, num_prompts))
-    block = max(1, min(num, BLOCK_VALUES // num_prompts))
-    for first in range(0, num, block):
-        size = min(block, num - first)
-        drawn = generator.integers(num_prompts, size=(size, num_prompts), dtype=np.int32)
-        drawn += np.arange(size, dtype=np.int32)[:, None] * num_prompts
-        counts = np.bincount(drawn.ravel(), minlength=size * num_prompts)
-        yield counts.reshape(size, num_prompts).astype(np.float32)
+def without_each(values: Array) -> Array:
+    """The sum of all values but each in turn [n]; empty for a single one."""
+    values = np.asarray(values, dtype=np.float64)
+    return values.sum() - values if len(values) > 1 else values[:0]
 
 
-def weighted_sums(tables: Sequence[Array]) -> list[Array]:
-    """For each table [n, C]: its column sums in every resample of its rows, [RESAMPLES, C]. Tables of equal n share
-    their draws."""
-    results: list[Array] = [np.zeros(0)] * len(tables)
-    for size in {len(table) for table in tables}:
-        which = [place for place, table in enumerate(tables) if len(table) == size]
-        joined = np.hstack([tables[place] for place in which]).astype(np.float32)
-        sums = np.concatenate([counts @ joined for counts in resamples(size)])
-        ends = np.cumsum([tables[place].shape[1] for place in which])
-        for place, piece in zip(which, np.split(sums, ends[:-1], axis=1), strict=True):
-            results[place] = piece
-    return results
-
-
-def interval(draws: Array, num_prompts: int) -> Interval | None:
-    """95 % of these bootstrap draws, widened for few prompts as Student's t is (the expanded percentile interval of
-    Hesterberg 2015, section 3.1); None below two prompts."""
-    if num_prompts < 2:
+def interval(without: Array) -> Interval | None:
+    """95 % by Student's t over the jackknife; None below two prompts. without: the number with each prompt left out in
+    turn [n] (Efron and Tibshirani 1993, chapter 11). Resampling few prompts would miss it far too often."""
+    size = len(without)
+    if size < 2:
         return None
-    from scipy.special import ndtr, stdtrit
+    from scipy.special import stdtrit
 
-    tail = ndtr(stdtrit(num_prompts - 1, (1 - LEVEL) / 2) * np.sqrt(num_prompts / (num_prompts - 1)))
-    low, high = np.quantile(draws, [tail, 1 - tail])
-    return float(low), float(high)
+    middle = without.mean()
+    arm = stdtrit(size - 1, (1 + LEVEL) / 2) * np.sqrt((size - 1) * np.mean((without - middle) ** 2))
+    return float(middle - arm), float(middle + arm)
 
 
 def excludes_zero(found: Interval, middle: float, num_prompts: int, num_asked: int) -> bool:
@@ -133,14 +111,14 @@ class PerPrompt:
         return len(self.prompts)
 
     @property
-    def table(self) -> Array:
-        """[n, 2], for a bootstrap of alpha, the quotient of its columns' sums."""
-        return np.stack([self.overlap, self.num_tokens], axis=1)
-
-    @property
     def alphas(self) -> Array:
         """Alpha of each prompt [n]."""
         return self.overlap / self.num_tokens
+
+    @property
+    def alphas_without(self) -> Array:
+        """Alpha of all tokens but those of each prompt in turn [n]; empty for one prompt."""
+        return without_each(self.overlap) / without_each(self.num_tokens)
 
     def among(self, other: PerPrompt) -> tuple[PerPrompt, PerPrompt]:
         """Both, cut to the prompts that they share."""
@@ -187,6 +165,8 @@ def by_part(added: Sequence[Array], numbers: Mapping[Part, int]) -> Parts:
 
 
 def alpha_intervals(parts: Parts) -> dict[Part, Interval | None]:
-    sums = weighted_sums([part.table for part in parts.values()])
-    pairs = zip(parts.items(), sums, strict=True)
-    return {key: interval(drawn[:, 0] / drawn[:, 1], len(part)) for (key, part), drawn in pairs}
+    return {key: _within_0_and_1(interval(part.alphas_without)) for key, part in parts.items()}
+
+
+def _within_0_and_1(found: Interval | None) -> Interval | None:
+    return found and (max(0.0, found[0]), min(1.0, found[1]))

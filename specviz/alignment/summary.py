@@ -1,6 +1,6 @@
 """What an alignment job found, as plain frozen values: the summary that is saved as JSON, shown and compared.
 
-Standard library only. Shares and probabilities are from 0 to 1, intervals are 95 % by a bootstrap over prompts. None:
+Standard library only. Shares and probabilities are from 0 to 1, intervals are 95 % by Student's t over prompts. None:
 nothing is known of it.
 """
 

@@ -24,8 +24,8 @@ KEPT_WORDS = (
 )
 COLUMN_WORDS = (
     "p: the target's probabilities, q: the draft's. Agreement is averaged over all tokens that the draft can read; the "
-    f"paper calls it alpha. {KEPT_WORDS} So the two columns of agreement should be close. Intervals: bootstrap over "
-    "prompts. Speedups are predicted from costs, not timed."
+    f"paper calls it alpha. {KEPT_WORDS} So the two columns of agreement should be close. Intervals: 95 %, by "
+    "Student's t over prompts, so they are wide where prompts are few. Speedups are predicted from costs, not timed."
 )
 NOTHING_LOOKED_FOR = "Too few prompts to look for faults of the draft models."
 FEWEST_TOKENS = 30  # of a class that is named as the one that agrees least
