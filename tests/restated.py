@@ -73,3 +73,11 @@ def calls_of_runs(k):
 def spread(values, decimals=0):
     """Mean and standard deviation, as numbers in a text."""
     return tuple(f"{value:.{decimals}f}" for value in (mean(values), stdev(values)))
+
+
+def read_for_a_draft_token():
+    """Of early exit: the numbers in the layers that draft and in the output layer, over those in all layers and it."""
+    model, layers = pair()[0].model, shipped_trace("early-exit").steps[1].evidence["layers"]
+    own = [sum(weight.numel() for weight in layer.parameters()) for layer in model.model.layers]
+    head = model.lm_head.weight.numel()
+    return (sum(own[layer] for layer in layers) + head) / (sum(own) + head)

@@ -93,14 +93,6 @@ def cost_of_a_draft_token():
     return median(drafting) / median(step.timing.verify_ms for step in trace("one-by-one").steps)
 
 
-def read_for_a_draft_token():
-    """Of early exit: the numbers in the layers that draft and in the output layer, over those in all layers and it."""
-    model, layers = restated.pair()[0].model, trace("early-exit").steps[1].evidence["layers"]
-    own = [sum(weight.numel() for weight in layer.parameters()) for layer in model.model.layers]
-    head = model.lm_head.weight.numel()
-    return (sum(own[layer] for layer in layers) + head) / (sum(own) + head)
-
-
 def used(name):
     return f"{counters(name).statuses['accepted']} of {counters(name).num_drafted}"
 
@@ -415,7 +407,7 @@ def of_no_draft_model():
         f"{calls('prompt-lookup', 'draft')} of a draft model",
         f"Here {len(layers['layers'])} of the {layers['of']} layers draft",
         f"{length('early-exit')} tokens took {calls('early-exit')} passes",
-        f"it needs the output layer as well, {share(read_for_a_draft_token())} of the numbers that a pass reads",
+        f"the output layer as well, {share(restated.read_for_a_draft_token())} of the numbers that a pass reads",
         f"it took {share(cost_of_a_draft_token())} of the time of a pass over one token",
         f"{stories} tokens per target call were measured for stories",
         f"{repeats} tokens per target call where a text is to be repeated, {stories} in a story",

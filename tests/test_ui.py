@@ -24,6 +24,7 @@ from specviz.drafters import METHODS
 from specviz.drafters.base import Choice
 from specviz.errors import SpecvizError
 from specviz.models import Library
+from specviz.request import MAX_TEMPERATURE
 from specviz.session import Status, Workbench
 from specviz.speed import Speed
 from specviz.trace import Footer, Step, Trace, dump_event, parse_event
@@ -351,6 +352,10 @@ def test_a_new_run_first_stops_the_old_one_of_the_same_session_only(page, regist
     assert old.run.controls.values().stopped
     assert not others.run.controls.values().stopped
     assert registry.current("one") is not old
+
+
+def test_the_temperature_can_be_set_as_high_as_a_request_may_ask():
+    assert components.temperature_slider(1.0).maximum == MAX_TEMPERATURE
 
 
 @pytest.mark.parametrize(("name", "value"), [("k", 2), ("temperature", 0.5), ("top_k", 5), ("top_p", 0.5)])

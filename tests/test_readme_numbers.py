@@ -1,0 +1,177 @@
+"""Every number of README about what ships is worked out from what ships; a number that nobody claims fails.
+
+Measurements are exempt: what stands in the section "Measured", beside a command and a machine, apart from what is
+claimed there too. Elsewhere only codes, versions, years and names with a digit in them may stand unclaimed.
+"""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import restated
+from test_readme import README
+
+from specviz import settings, theory
+from specviz.alignment.outputs import CSV_NAMES
+from specviz.alignment.summary import ENOUGH_PROMPTS
+from specviz.alignment.totals import MOST_COSTLY
+from specviz.costing import Costs
+from specviz.lessons import lessons
+from specviz.measures import metrics
+from specviz.planning import what_if
+from specviz.prompts import prompts_file
+from specviz.ratios import ONE_RUN
+from specviz.rules.broken import BROKEN
+from specviz.rules.lenience import Lenience
+from specviz.settings import Settings
+from specviz.shipped import shipped_trace
+from specviz.views import race_words
+from specviz.views.lesson_file import lesson_page
+from specviz.views.lesson_plan import plan
+
+NAMES = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+NUMBER = re.compile(rf"\d|\b({'|'.join([*NAMES[2:], 'half', 'thirds?', 'quarters?', 'twice'])})\b", re.IGNORECASE)
+TOLD_ELSEWHERE = re.compile(
+    r"Python 3\.\d+|Chromium \d+|Firefox \d+ ESR|WebKitGTK [\d.]+|JupyterLab [\d.]+|UTF-8|GSM8K|Apache-2\.0"  # versions
+    r"|\bet al\. \d{4}|(Saxena|Spector and Ré) \d{4}|EAGLE-1, -2, -3|EAGLE-[23]|DeepSeek-V3|A\.5|bf16|float32"  # names
+    r"|exits with 2|0 done, 1 below|2 bad input|3 cannot tell|count as 0|min\(1, p/|max\(0, p"  # codes, formulas
+    r"|in two processes|Each prompt is raced twice per side|any two (setups|traces)|\*Two runs\*|none twice"
+)
+PROSE, REST = README.split("---\n", 2)[2].split("\n## Measured\n")
+MEASURED, AFTER = REST.split("\n## Settings\n")
+
+
+def told():
+    """What README says outside of measurements, code and addresses, in one line."""
+    text = re.sub(r"^```.*?^```", "", PROSE + AFTER, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"`[^`]*`|<http[^>]*>", "…", text)
+    return " ".join(re.sub(r"\]\([^)]*\)", "]", text).split())
+
+
+def exits():
+    return json.loads((settings.assets_dir() / "models/fable-target/recipe.json").read_text())["recipe"]["early_exit"][
+        "layers"
+    ]
+
+
+def large():
+    """The recipe of the target for a GPU."""
+    return json.loads((Path(settings.__file__).parent / "zoo/configs/full/fable-target.json").read_text())
+
+
+def claims():
+    """Phrases with a number, made of what ships."""
+    (listed,) = [block for block in plan()["blocks"] if block["kind"] == "lessons"]
+    total, short = (re.search(r"\d+", way)[0] for way in listed["ways"])
+    recipe = large()
+    return [
+        f"the median over {NAMES[race_words.ENOUGH_PROMPTS]} prompts or more is beyond chance at a fixed level and "
+        f"{ONE_RUN:.0%} away, and where the same setup takes {ONE_RUN:.0%} more or less time".replace("%", " %"),
+        f"**Learn** holds {NAMES[len(lessons())]} short lessons",
+        f"a plan for {total} minutes or {short}; and two games",
+        f"and {NAMES[len(CSV_NAMES)]} tables as Parquet and CSV",
+        f"the {MOST_COSTLY} rejections that cost the most",
+        f"below {ENOUGH_PROMPTS} prompts nothing is called significant",
+        f"(fewer than {ENOUGH_PROMPTS} prompts in common)",
+        f"{Lenience()._lenience:g} q",
+        f"{NAMES[len(BROKEN)].capitalize()} broken rules",
+        "early exits after layers {} and {}".format(*exits()),
+        f"a target of {recipe['shape']['num_layers']} layers, {recipe['schedule']['tokens'] / 1e6:.0f} M tokens",
+        f"(default {Settings().max_runs})",
+    ]
+
+
+def test_every_number_outside_of_measurements_is_worked_out_from_what_ships():
+    text = told()
+    for phrase in claims():
+        assert phrase in text
+        text = text.replace(phrase, "…")
+    text = TOLD_ELSEWHERE.sub("…", text)
+    left = [text[max(0, found.start() - 40) : found.end() + 40] for found in NUMBER.finditer(text)]
+    assert not left, "numbers that nothing backs"
+
+
+# ---- facts among the measurements -----------------------------------------------------------------------------------
+
+
+def row(label):
+    """The cells of a table's row."""
+    (found,) = [line for line in MEASURED.splitlines() if line.startswith(f"| {label} |")]
+    return [cell.strip() for cell in found.split("|")[2:-1]]
+
+
+def costs():
+    """As README's `bench --costs` measured them; a pass over another number of tokens lies on the line between."""
+    numbers = re.search(
+        r"takes ([\d.]+) ms over one token, ([\d.]+) over 2, ([\d.]+) over 5, ([\d.]+) over 9, ([\d.]+) over 33; "
+        r"a drafted token ([\d.]+) ms; the rest of a step ([\d.]+) ms, of one without a draft ([\d.]+) ms",
+        " ".join(MEASURED.split()),
+    )
+    *verify, draft, overhead, plain = map(float, numbers.groups())
+    return Costs(
+        target="fable-target", draft="fable-draft", context_length=128, device="cpu", threads=2, dtype="float32",
+        draft_ms=draft, verify_ms=tuple(np.interp(range(1, 34), (1, 2, 5, 9, 33), verify).tolist()),
+        overhead_ms=overhead, plain_overhead_ms=plain, batch=(), weight_bytes=1, bandwidth_gb_s=1.0, bandwidth_bytes=1,
+        spread=0.0,
+    )  # fmt: skip
+
+
+@cache
+def at_every_k():
+    trace, known = shipped_trace("first-visit"), costs()
+    rows = what_if(trace, restated.KS, costs=known).set_index("k").loc[list(restated.KS)]
+    alpha, c = metrics(trace)["alpha"], theory.cost_ratio(known)
+    formula = [theory.walltime_improvement(alpha, k, c) for k in restated.KS]
+    return rows, alpha, c, formula
+
+
+def test_one_text_at_every_k_is_the_what_if_of_a_recorded_run():
+    rows, alpha, c, formula = at_every_k()
+    assert row("K")[: len(restated.KS)] == [str(k) for k in restated.KS]
+    assert row("expected target calls, this text (5-95 %)") == [
+        f"{each.expected_target_calls:.1f} ({each.calls_low}-{each.calls_high})" for each in rows.itertuples()
+    ]
+    assert row("speed from the costs above") == [f"{speed:.2f}x" for speed in rows.speedup]
+    assert row("speed by the formula") == [f"{speed:.2f}x" for speed in formula]
+    told = " ".join(MEASURED.split())
+    assert f"own alpha ({alpha:.2f}), the measured c ({c:.2f})" in told
+
+
+def test_the_runs_beside_it_are_really_made():
+    found = [restated.calls_of_runs(k) for k in restated.KS]
+    assert row(f"target calls of {restated.NUM_RUNS} runs: mean, sd, smallest to largest") == [
+        "{}, sd {}, ".format(*restated.spread(calls, 1)) + f"{min(calls)}-{max(calls)}" for calls in found
+    ]
+
+
+def test_agreement_by_temperature_is_that_of_texts_drawn_from_the_target():
+    found = [[100 * each for each in restated.agreements(float(at))] for at in row("temperature")]
+    assert row("mean") == [f"{restated.spread(each, 1)[0]} %" for each in found]
+    assert row("sd of one text") == [restated.spread(each, 1)[1] for each in found]
+    assert row("smallest to largest") == [f"{min(each):.1f}-{max(each):.1f}" for each in found]
+
+
+def test_what_is_said_of_the_bundled_models_and_prompts_is_so():
+    told, kinds = " ".join(MEASURED.split()), prompts_file()["kinds"]
+    target, draft = restated.pair()
+    assert f"`fable-target` ({target.info.num_parameters / 1e6:.1f} M parameters)" in told
+    assert f"`fable-draft` ({draft.info.num_parameters / 1e6:.1f} M)" in told
+    assert f"the {target.info.num_parameters * 4 / 1e6:.1f} MB of weights" in told
+    assert f"{sum(len(kind['prompts']) for kind in kinds)} prompts of {NAMES[len(kinds)]} kinds" in told
+    assert f"{restated.read_for_a_draft_token():.0%} of the weights".replace("%", " %") in told
+
+
+def test_the_cost_of_an_early_exit_is_that_of_its_row():
+    """The table's last column: drafting of K = 4 tokens, and a pass over one token without a draft."""
+    rows = dict.fromkeys(("none", "early_exit"))
+    for name in rows:
+        line = [line for line in MEASURED.splitlines() if line.startswith(f"| `{name}` | ")][1]
+        rows[name] = [float(ms) for ms in line.split("|")[-2].split("+")]
+    c = rows["early_exit"][0] / 4 / rows["none"][1]
+    assert f"c = {c:.2f} at T = 1" in " ".join(MEASURED.split())
+
+
+def test_the_lessons_in_one_file_have_the_size_that_is_said():
+    assert row("all ten lessons with their runs as one file") == [f"{len(lesson_page().encode()) / 1e6:.2f} MB"]
