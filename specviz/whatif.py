@@ -100,8 +100,12 @@ def _reached(kept: Array) -> Array:
 
 def _going_on(chances: Chances, k: int, starts: slice = slice(None)) -> Array:
     """keep [N, k] with 0 where the step ends in any case: behind what it drafted, and at the last token."""
-    free = np.minimum(chances.depths(k), len(chances) - 1 - np.arange(len(chances)))
-    return chances.keep[starts, :k] * (np.arange(k) < free[starts, None])
+    return chances.keep[starts, :k] * (np.arange(k) < _judged(chances, k)[starts, None])
+
+
+def _judged(chances: Chances, k: int) -> Array:
+    """Drafted tokens at each start that stand in the text [N]: its last token is the target's."""
+    return np.minimum(chances.depths(k), len(chances) - 1 - np.arange(len(chances)))
 
 
 def start_chances(chances: Chances, ks: Sequence[int]) -> Array:
@@ -167,7 +171,7 @@ def quantile(law: Array, share: float) -> int:
 def sensitivity(chances: Chances, k: int) -> Array:
     """dE[calls] / da[s, j], exact: [N, k]. Negative where keeping the token saves calls."""
     size, kept = len(chances), _going_on(chances, k)
-    depths = np.minimum(chances.depths(k), size - 1 - np.arange(size))
+    depths = _judged(chances, k)
     reached = _reached(kept)[:, :-1]
     differs = np.zeros((size, k))  # calls still to make when the token is kept, less those when it is not
     calls = np.zeros(size + 1)
@@ -182,10 +186,23 @@ def sensitivity(chances: Chances, k: int) -> Array:
 
 def sensitivity_along_text(chances: Chances, k: int) -> Array:
     """dE[calls] / da[t] for a draft whose q depends on the text alone: [N]."""
-    by_start = sensitivity(chances, k)
-    total = np.zeros(len(chances))
-    for j in range(min(k, len(chances))):
-        total[j:] += by_start[: len(chances) - j, j]
+    return _by_place(sensitivity(chances, k))
+
+
+def lost_along_text(chances: Chances, k: int) -> Array:
+    """Tokens that a rejection at each place is expected to lose, those that its step could still have added: [N]. For
+    a draft whose q depends on the text alone. Their sum and the text are all that the steps could have emitted."""
+    kept = _going_on(chances, k)
+    still = np.maximum(_judged(chances, k)[:, None] - np.arange(k), 0)
+    return _by_place(start_chances(chances, [k])[0][:, None] * _reached(kept)[:, :-1] * (1 - kept) * still)
+
+
+def _by_place(by_start: Array) -> Array:
+    """Sums over the starts from which each place is drafted: [N] of [N, k]."""
+    size, k = by_start.shape
+    total = np.zeros(size)
+    for j in range(min(k, size)):
+        total[j:] += by_start[: size - j, j]
     return total
 
 

@@ -8,7 +8,7 @@ from specviz.alignment.rows import BINS, GIVEN, SAMPLED, AnalysedText, DraftColu
 from specviz.alignment.slices import CONTEXT_STARTS, DEPTH_STARTS, Part, PerPrompt, bucket_name
 from specviz.alignment.tables import CLASSES, chances
 from specviz.request import Request
-from specviz.whatif import sensitivity_along_text
+from specviz.whatif import lost_along_text, sensitivity_along_text
 
 VOCABULARY = 12
 TARGET = "big"
@@ -55,6 +55,7 @@ def draft_columns(p, q, ids, *, readable, k, num_ids=VOCABULARY):
         outside=p[:, num_ids:].sum(1),
         readable=readable,
         price=-sensitivity_along_text(chances(keep, readable), k),
+        lost=lost_along_text(chances(keep, readable), k),
         confidence=confidence_of(p, q, readable),
     )
 

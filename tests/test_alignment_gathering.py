@@ -16,6 +16,7 @@ from specviz.alignment import gathering, tables, totals
 from specviz.alignment.gathering import Facts, Gathering
 from specviz.alignment.rows import Refused, ShardTables
 from specviz.alignment.summary import Finding
+from specviz.whatif import start_chances
 
 DRAFTS = ("one", "two")
 COSTS = SimpleNamespace(
@@ -178,19 +179,22 @@ def test_the_costliest_rejections_are_the_dearest_of_all_and_carry_their_surroun
         assert each.p == pytest.approx(texts[each.prompt].p[each.place], rel=1e-6)
 
 
-def test_savings_are_all_that_rejections_cost_by_class_and_by_reason(texts):
-    found = summary_of(texts).draft("one")
-    whole = sum(own.price[n] * (1 - own.keep[n]) for text in texts for own in [text.drafts["one"]] for n in range(40))
+def test_losses_add_up_to_all_that_the_steps_could_have_added_by_class_and_by_reason(texts):
+    """A step that nothing cut short emits K + 1 tokens, or what is left of the text."""
+    found, whole = summary_of(texts).draft("one"), 0.0
+    for text in texts:
+        chances = tables.chances(text.drafts["one"].keep, text.drafts["one"].readable)
+        most = np.minimum(chances.depths(4), 39 - np.arange(40)) + 1
+        whole += start_chances(chances, [4])[0] @ most - 40
     for kind in ("class", "reason"):
-        own = [each for each in found.savings if each.kind == kind]
-        assert sum(each.saved for each in own) == pytest.approx(whole, rel=1e-5)
+        own = [each for each in found.losses if each.kind == kind]
+        assert sum(each.lost for each in own) == pytest.approx(whole, rel=1e-5)
         assert sum(each.share for each in own) == pytest.approx(1)
-        assert own == sorted(own, key=lambda each: -each.saved)
-    words = [n for n, name in enumerate(tables.CLASSES) if name == "word"]
-    saved = sum(own.price[n] * (1 - own.keep[n]) for text, own, n in places(texts, "one") if text.kinds[n] in words)
-    told = {(each.kind, each.value): each.saved for each in found.savings}
-    assert told["class", "word"] == pytest.approx(saved, rel=1e-5)
-    assert [each.kind for each in found.savings] == sorted(each.kind for each in found.savings)
+        assert own == sorted(own, key=lambda each: -each.lost)
+    lost = sum(own.lost[n] for text, own, n in places(texts, "one") if tables.CLASSES[text.kinds[n]] == "word")
+    told = {(each.kind, each.value): each.lost for each in found.losses}
+    assert told["class", "word"] == pytest.approx(lost, rel=1e-5)
+    assert [each.kind for each in found.losses] == sorted(each.kind for each in found.losses)
 
 
 def test_calls_are_the_expected_target_calls_for_all_texts(texts):

@@ -160,7 +160,7 @@ def test_every_token_row_says_what_the_models_say_there():
         told |= {each: getattr(draft, each)[place] for each in same}
         told |= {"q_entropy": draft.entropy[place], "draft_favourite": draft.favourite[place]}
         told |= {"draft_favourite_q": draft.favourite_q[place], "draft_favourite_p": draft.favourite_p[place]}
-        told |= {"readable": draft.readable[place]}
+        told |= {"readable": draft.readable[place], "lost": draft.lost[place]}
         assert {each: row[each] for each in told} == {
             each: pytest.approx(value, rel=1e-6) if isinstance(value, float) else value for each, value in told.items()
         }

@@ -17,9 +17,9 @@ from specviz.alignment.summary import (
     Difference,
     DraftSummary,
     Finding,
+    Loss,
     Reason,
     Rejection,
-    Saving,
     Slice,
     Summary,
     Win,
@@ -41,10 +41,10 @@ REASONS = (
 )
 
 
-SAVINGS = (
-    Saving("class", "word", 60.5, 0.6),
-    Saving("class", "name", 40.3, 0.4),
-    Saving("reason", "near-tie", 70.0, 1.0),
+LOSSES = (
+    Loss("class", "word", 60.5, 0.6),
+    Loss("class", "name", 40.3, 0.4),
+    Loss("reason", "near-tie", 70.0, 1.0),
 )
 LOOKED_FOR = ("a damaged layer", "another chat form", "places out of reach")
 
@@ -85,7 +85,7 @@ def draft(name, alpha, fastest=1.4, **changes):
         tokens_per_call=tuple((1 - alpha ** (k + 1)) / (1 - alpha) for k in range(1, 17)),
         speedups=tuple(fastest - 0.02 * abs(k - 4) for k in range(1, 17)), best_k=(3, 5), readable=1.0, ceiling=1.0,
         calibration=Calibration(bins, 0.11, "A confidence stop would help: 12 % is kept too seldom."),
-        reasons=reasons, savings=SAVINGS, costliest=tuple(rejection(name, place) for place in range(20)), findings=(),
+        reasons=reasons, losses=LOSSES, costliest=tuple(rejection(name, place) for place in range(20)), findings=(),
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -396,13 +396,13 @@ def test_a_confidence_stop_is_judged_in_a_sentence_and_no_gap_is_called_an_error
     assert "kept above confidence is no fault" in shown["lead"]
 
 
-def test_the_costliest_say_what_they_come_to_and_what_there_is_to_save():
+def test_the_costliest_say_what_they_come_to_and_what_all_rejections_lose():
     one = made_summary(drafts=(draft("a", 0.6),), comparisons=())
     shown = section_of(one, "costliest")["blocks"]
     saved = sum(each.saved for each in one.drafts[0].costliest)
     assert "".join(shown[0]["words"]) == f"a: these 20 save {saved:.1f} of 900 target calls (1.7\u00a0%)."
-    savings, listed = tables(shown)
-    assert [texts_of(row) for row in savings["rows"]] == [
+    losses, listed = tables(shown)
+    assert [texts_of(row) for row in losses["rows"]] == [
         ["class: word", "60.5", "60\u00a0%"],
         ["class: name", "40.3", "40\u00a0%"],
         ["reason: near-tie", "70.0", "100\u00a0%"],

@@ -142,6 +142,20 @@ def test_sensitivity_is_the_difference_of_both_ends():
             assert whatif.sensitivity_along_text(chances, 3)[2] == pytest.approx(slope, abs=1e-8)
 
 
+def test_lost_tokens_are_those_of_every_way_in_which_the_text_can_be_cut():
+    chances = random_chances(7, 4, 6)
+    a, lost = chances.keep[:, 0], np.zeros(7)
+    for kept in itertools.product((False, True), repeat=7):
+        likely = np.prod(np.where(kept, a, 1 - a))
+        flags = whatif.along_text(np.array(kept, dtype=float), deepest=4).keep > 0
+        start = 0
+        for length in whatif.cut(chances, flags, 3).lengths:
+            most = min(3, 7 - 1 - start) + 1
+            lost[start + length - 1] += likely * (most - length)
+            start += length
+    assert whatif.lost_along_text(chances, 3) == pytest.approx(lost, abs=EXACT)
+
+
 # ---- against the engine ---------------------------------------------------------------------------------------------
 
 

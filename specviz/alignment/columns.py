@@ -52,6 +52,7 @@ TOKENS = _table(
     ("outside", "float32", "the target's probability of all tokens that the draft has no id for"),
     ("readable", "bool", "false beyond the draft's context or behind an id that it lacks: it drafts nothing there"),
     ("price", "float32", "target calls that one more unit of keep would save, -dE[calls]/da at the job's K"),
+    ("lost", "float32", "tokens that a rejection here is expected to lose: those that its step could still have added"),
     ("reason", "string", "why p and q part here; empty where they are equal"),
 )
 PROMPTS = _table(

@@ -201,7 +201,7 @@ class Gathering:
             ceiling=None if total.share("outside") is None else 1 - total.share("outside"),
             calibration=findings.calibration(own.confidence, None if costs is None else theory.cost_ratio(costs)),
             reasons=own.reasons(),
-            savings=own.savings(),
+            losses=own.losses(),
             costliest=tuple(own.costliest),
             findings=(),
         )

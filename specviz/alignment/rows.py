@@ -92,7 +92,7 @@ class DraftColumns:
     outside: the target's probability of all tokens that the draft has no id for.
     confidence [BINS, 3]: over all places and all tokens x that the draft might have drawn, by q(x) in ten bins: the
     sums of q, of q * q and of min(p, q): how often, how surely, and how often kept.
-    price: -dE[target calls] / da[t] at the shard's K, exact.
+    price: -dE[target calls] / da[t] at the shard's K, exact. lost: tokens that a rejection there is expected to lose.
     """
 
     q: Array
@@ -108,6 +108,7 @@ class DraftColumns:
     outside: Array
     readable: Array  # bool
     price: Array
+    lost: Array
     confidence: Array
 
 

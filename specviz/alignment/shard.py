@@ -232,7 +232,8 @@ def _analysed(written: Written, part: Along, target: LoadedModel, shard: Shard) 
 def _draft_columns(numbers: Numbers, p: np.ndarray, k: int, most_tokens: int) -> DraftColumns:
     keep = np.where(numbers["readable"], whatif.keep_chances(p, numbers["q"]), 0.0)
     chances = tables.chances(keep, numbers["readable"], most_tokens)
-    return DraftColumns(**numbers, keep=keep, price=-whatif.sensitivity_along_text(chances, k))
+    price, lost = -whatif.sensitivity_along_text(chances, k), whatif.lost_along_text(chances, k)
+    return DraftColumns(**numbers, keep=keep, price=price, lost=lost)
 
 
 def _labels(target: LoadedModel, ids: Sequence[int]) -> tuple[str, ...]:

@@ -91,13 +91,13 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
-    """Expected target calls that keeping all rejected tokens of one class, or of one reason, for sure would save: the
-    sum of price * (1 - keep). kind: class or reason. share: of the sum over all classes, or over all reasons."""
+class Loss:
+    """Expected tokens that the rejections of one class, or for one reason, lose: each ends its step, which could still
+    have added them. kind: class or reason. share: of all lost tokens; the shares of a kind add up to 1."""
 
     kind: str
     value: str
-    saved: float
+    lost: float
     share: float
 
 
@@ -116,7 +116,7 @@ class DraftSummary:
     """One draft against the target. tokens_per_call, speedups: for K = 1, 2, ... 16. best_k: the range within 2 % of
     the fastest. readable: the share of tokens that the draft's context reaches; alpha, greedy_agreement, mean_keep and
     ceiling are means over these, None where there are none. ceiling: 1 - the mean target probability outside the
-    draft's vocabulary, which alpha cannot exceed. calls: expected target calls for all texts at the job's K. savings:
+    draft's vocabulary, which alpha cannot exceed. calls: expected target calls for all texts at the job's K. losses:
     largest first, classes then reasons."""
 
     name: str
@@ -134,7 +134,7 @@ class DraftSummary:
     ceiling: float | None
     calibration: Calibration
     reasons: tuple[Reason, ...]
-    savings: tuple[Saving, ...]
+    losses: tuple[Loss, ...]
     costliest: tuple[Rejection, ...]
     findings: tuple[Finding, ...]
 

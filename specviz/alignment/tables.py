@@ -190,6 +190,7 @@ def _token_rows(part: _Part) -> dict[str, object]:
         "outside": draft.outside,
         "readable": draft.readable,
         "price": draft.price,
+        "lost": draft.lost,
     }
     return rows | {"reason": NAMES[reasons(rows)]}
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from .reasons import NO_REASON, READ, REASONS, lost_by_reason, reasons
 from .rows import BINS, KS, Array, Columns
-from .summary import Reason, Rejection, Saving
+from .summary import Loss, Reason, Rejection
 
 MOST_COSTLY = 50
 MOST_ALIKE = 2  # of one token in one text among these
@@ -66,16 +66,16 @@ class DraftTotals:
         self.name = name
         self.confidence = np.zeros((BINS, 3))
         self.costliest: list[Rejection] = []
-        self._lost = np.zeros(len(REASONS))
+        self._lost = np.zeros(len(REASONS))  # overlap, by reason
         self._places = np.zeros(len(REASONS), dtype=np.int64)
-        self._saved: dict[str, Counter[str]] = {"class": Counter(), "reason": Counter()}
+        self._losses: dict[str, Counter[str]] = {"class": Counter(), "reason": Counter()}
 
     def add(self, tokens: Columns, rows: Array, ids: Mapping[int, str]) -> None:
         """rows: those of this draft in a shard's tokens, a text's behind each other. ids: of prompts, by number."""
         price, keep = (np.asarray(tokens[name], dtype=np.float64)[rows] for name in ("price", "keep"))
         saved = price * (1 - keep)
         self._add_reasons(tokens, rows)
-        self._add_savings(tokens, rows, saved)
+        self._add_losses(tokens, rows)
         self._add_rejections(tokens, rows, saved, ids)
 
     def reasons(self) -> tuple[Reason, ...]:
@@ -85,12 +85,12 @@ class DraftTotals:
         found = [Reason(kind.name, float(lost / whole), int(num), kind.words) for kind, lost, num in kinds if lost > 0]
         return tuple(sorted(found, key=lambda reason: -reason.share))
 
-    def savings(self) -> tuple[Saving, ...]:
+    def losses(self) -> tuple[Loss, ...]:
         """Those by class, largest first, then those by reason."""
         return tuple(
-            Saving(kind, value, saved, saved / sums.total())
-            for kind, sums in self._saved.items()
-            for value, saved in sorted(sums.items(), key=lambda item: (-item[1], item[0]))
+            Loss(kind, value, lost, lost / sums.total())
+            for kind, sums in self._losses.items()
+            for value, lost in sorted(sums.items(), key=lambda item: (-item[1], item[0]))
         )
 
     def _add_reasons(self, tokens: Columns, rows: Array) -> None:
@@ -98,10 +98,11 @@ class DraftTotals:
         self._lost += lost_by_reason(own)
         self._places += np.bincount(reasons(own), minlength=NO_REASON + 1)[:NO_REASON]
 
-    def _add_savings(self, tokens: Columns, rows: Array, saved: Array) -> None:
-        for kind, sums in self._saved.items():
+    def _add_losses(self, tokens: Columns, rows: Array) -> None:
+        lost = np.asarray(tokens["lost"], dtype=np.float64)[rows]
+        for kind, sums in self._losses.items():
             values, places = np.unique(np.asarray(tokens[kind], dtype=object)[rows].astype(str), return_inverse=True)
-            found = zip(values.tolist(), np.bincount(places, saved, len(values)).tolist(), strict=True)
+            found = zip(values.tolist(), np.bincount(places, lost, len(values)).tolist(), strict=True)
             sums.update({value: total for value, total in found if value and total > 0})
 
     def _add_rejections(self, tokens: Columns, rows: Array, saved: Array, ids: Mapping[int, str]) -> None:

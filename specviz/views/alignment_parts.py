@@ -24,9 +24,9 @@ MOST_ROWS = 200  # of a table of slices
 FEWEST_TOKENS = 30  # below, a slice has no K and no speed
 ENDING = "special"  # the class of tokens that end a text: a step there can give one token only
 MOST_AROUND = 80  # characters before and after a rejected token
-SAVINGS_NOTE = (
-    "Price times 1 - keep, added up: each token is priced as if it alone were kept for sure, so a sum is a guide to "
-    "what is worth training, not a promise."
+LOSSES_NOTE = (
+    "A rejection ends its step and loses the tokens that the step could still have added; each loss is counted once, "
+    "at the rejected token, so the shares add up to the whole."
 )
 REASON_NAMES = tuple(reason.name for reason in REASONS)
 REASON_TONES = ("ignored", "plain", "p", "q", "owed", "accepted", "rejected", "bonus")
@@ -243,10 +243,10 @@ def costliest(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
 
 
 def _costly(draft: DraftSummary, place: int, texts: Collection[int]) -> list[Props]:
-    """What the list comes to, the whole saving by class and by reason, then the list."""
+    """What the list comes to, what all rejections lose by class and by reason, then the list."""
     listed = _rejections(draft.costliest, place, texts)
-    savings = [_savings(draft), blocks.words(SAVINGS_NOTE, small=True)] if draft.savings else []
-    return [blocks.words(_listed_words(draft)), *savings, listed]
+    losses = [_losses(draft), blocks.words(LOSSES_NOTE, small=True)] if draft.losses else []
+    return [blocks.words(_listed_words(draft)), *losses, listed]
 
 
 def _listed_words(draft: DraftSummary) -> Words:
@@ -257,13 +257,13 @@ def _listed_words(draft: DraftSummary) -> Words:
             f" target calls{part}."]  # fmt: skip
 
 
-def _savings(draft: DraftSummary) -> Props:
+def _losses(draft: DraftSummary) -> Props:
     rows = [
-        [f"{label(each.kind)}: {label(each.value)}", cells.number(each.saved, "{:,.1f}"), cells.share(each.share)]
-        for each in draft.savings
+        [f"{label(each.kind)}: {label(each.value)}", cells.number(each.lost, "{:,.1f}"), cells.share(each.share)]
+        for each in draft.losses
     ]
-    columns = ["rejected tokens of this class, or for this reason", "target calls to save", "of all such savings"]
-    return blocks.table(columns, rows, caption=f"What there is to save with {label(draft.name)}", sortable=True)
+    columns = ["rejected tokens of this class, or for this reason", "tokens lost", "of all lost tokens"]
+    return blocks.table(columns, rows, caption=f"What rejections lose with {label(draft.name)}", sortable=True)
 
 
 def _rejections(found: Sequence[Rejection], draft: int, texts: Collection[int]) -> Props:
