@@ -2,7 +2,8 @@
 trace a person names.
 
 Numbers come from `measures.tokens` and `measures.steps`. Texts that a spreadsheet would run as formulas get an
-apostrophe in front; ids, `text_json` and all of the JSON lines are exact. pandas is loaded when a CSV is made.
+apostrophe in front; ids, `text_json` and all of the JSON lines are exact. pandas is loaded when a CSV is made; its cells
+are written here, for pandas and Python's csv write other bytes from version to version.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import pandas
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # one such sign alone is no formula
+QUOTED = ('"', ",", "\r", "\n")
 EXACT = "text_json"  # a token's text as a JSON string, which no reader takes for a number, a formula or a missing value
 
 
@@ -66,10 +68,20 @@ def file_name(trace: Trace, suffix: str) -> str:
     return "-".join(filter(None, (re.sub(r"[^A-Za-z0-9_]+", "", word)[:60] for word in words))) + suffix
 
 
+def guarded(text: str) -> str:
+    """The text, with an apostrophe in front if a spreadsheet would run it as a formula."""
+    return f"'{text}" if len(text) > 1 and text.startswith(FORMULA) else text
+
+
 def _csv(frame: pandas.DataFrame) -> str:
-    # RFC 4180; with both signs in the line end, texts that hold either are quoted
-    return frame.map(_plain).to_csv(index=False, lineterminator="\r\n")
+    lines = zip(*(map(_cell, column, column.isna()) for _, column in frame.items()), strict=True)
+    return "".join(f"{','.join(line)}\r\n" for line in [frame.columns, *lines])
 
 
-def _plain(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and len(value) > 1 and value.startswith(FORMULA) else value
+def _cell(value: Any, is_missing: bool) -> str:
+    """A cell after RFC 4180: quoted where it holds a comma, a quote or a line end; nothing where it is missing."""
+    text = "" if is_missing else guarded(value) if isinstance(value, str) else str(value)
+    if not any(sign in text for sign in QUOTED):
+        return text
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'

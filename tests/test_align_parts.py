@@ -326,15 +326,24 @@ def test_tables_hold_the_rows_of_all_parts_in_order(tmp_path):
     ]
 
 
-def test_csv_holds_the_cells_of_parquet_and_prefixes_none(tmp_path):
+def test_no_spreadsheet_runs_a_cell_of_csv_and_every_text_stands_there_exactly_too(tmp_path):
     made = tables(count=1)
+    evil, harmless = [FORMULA, "-1", "+1", "@x", "\ty", "\ry"], ["-", "b", "", 'a "b",\n']
     size = len(made.tokens["text"])
-    odd = replace(made, tokens={**made.tokens, "text": [FORMULA, "-1", "@x", "\ty"] + ["b"] * (size - 4)})
+    texts = [*evil, *harmless] + ["b"] * (size - len(evil) - len(harmless))
+    labels = dict.fromkeys(("text", "favourite_text", "draft_favourite_text"), texts)
+    ids = {"id": [FORMULA] * 2, "tags": ["@x"] * 2, "prompt_text": [FORMULA, "\0"]}
+    odd = replace(made, tokens={**made.tokens, **labels}, prompts={**made.prompts, **ids})
     list(outputs.write_tables(tmp_path, [odd]))
     rows, exact = read_csv(tmp_path / "tokens.csv.gz"), parquet.read_table(tmp_path / "tokens.parquet").to_pylist()
-    assert [row["text"] for row in rows] == [row["text"] for row in exact]
-    assert rows[0]["text"] == FORMULA
+    for name in labels:
+        assert [row[name] for row in rows] == [f"'{text}" if text in evil else text for text in texts]
+        assert [row[name] for row in exact] == texts
+    assert [json.loads(row["text_json"]) for row in rows] == texts
     assert [np.float32(row["overlap"]) for row in rows] == [np.float32(row["overlap"]) for row in exact]
+    first, second = read_csv(tmp_path / "prompts.csv")
+    assert (first["id"], first["tags"], first["prompt_text"]) == (f"'{FORMULA}", "'@x", f"'{FORMULA}")
+    assert [json.loads(row["prompt_text_json"]) for row in (first, second)] == ids["prompt_text"]
 
 
 def test_tables_that_fail_leave_nothing(tmp_path):

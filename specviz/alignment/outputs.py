@@ -1,7 +1,7 @@
 """What a job leaves behind: tables as Parquet and CSV, summary.json, report.html, and the summary read back.
 
-Tables are written part by part. Parquet is the exact form; CSV holds the same cells as they are, also those that begin
-with =, +, - or @, which a spreadsheet may take for formulas: open it as text there.
+Tables are written part by part. Parquet is the exact form. In CSV whatever a spreadsheet would run as a formula gets an
+apostrophe in front; the texts stand there as JSON strings too, exact.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 from specviz.errors import SpecvizError
+from specviz.exports import guarded
 
 from .arrow_tables import schema_of, to_arrow
 from .columns import COLUMNS, SLICES, Table
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 MOST_SUMMARY_BYTES = 256 << 20
 CSV_NAMES = {"tokens": "tokens.csv.gz", "prompts": "prompts.csv", "slices": "slices.csv"}
+EXACT = {"text": "text_json", "prompt_text": "prompt_text_json"}  # of CSV: a text's column, and that of its JSON string
 
 
 class TableFile:
@@ -94,16 +96,23 @@ def _flat_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
 
 
 def _flat(rows: pyarrow.Table) -> pyarrow.Table:
-    """A list column, an interval, becomes two columns: CSV has no lists."""
+    """The rows as CSV has them: a list column, an interval, becomes two columns, and texts are harmless; see EXACT."""
+    import pyarrow
     import pyarrow.compute as compute
     import pyarrow.types as types
 
-    for name in [item.name for item in rows.schema if types.is_list(item.type)]:
-        place, ends = rows.column_names.index(name), rows[name]
-        rows = rows.remove_column(place)
-        for index, end in enumerate(("low", "high")):
-            rows = rows.add_column(place + index, f"{name}_{end}", compute.list_element(ends, index))
-    return rows
+    columns = {}
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if types.is_list(column.type):
+            columns |= {f"{name}_{end}": compute.list_element(column, at) for at, end in enumerate(("low", "high"))}
+        elif types.is_string(column.type):
+            texts = column.to_pylist()
+            columns[name] = pyarrow.array(map(guarded, texts), "string")
+            if name in EXACT:
+                columns[EXACT[name]] = pyarrow.array(map(json.dumps, texts), "string")
+        else:
+            columns[name] = column
+    return pyarrow.table(columns)
 
 
 def write_tables(folder: Path, parts: Iterable[ShardTables]) -> Iterator[ShardTables]:
