@@ -1,4 +1,4 @@
-"""python -m specviz run | show | export | align | prove | bench | models. Heavy packages are imported when needed."""
+"""specviz page | run | show | export | align | prove | bench | models. Heavy packages are imported when needed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import export_command
+from . import __version__, export_command, page_command
 from .alignment import command as align_command
 from .catalog import default_pair
 from .checks import command
+from .command_help import METHOD_NAMES, METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling, epilog
 from .ending import Endings
 from .errors import SpecvizError
 from .saving import Output, drop, output, words_apart
@@ -27,9 +29,19 @@ if TYPE_CHECKING:
     from . import session
 
 
+def console(arguments: Sequence[str] | None = None) -> int:
+    """`main` for a terminal: one of few characters shows the others by their numbers."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")
+    return main(arguments)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status. Messages for the person go to standard error."""
-    options = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or (given[0].startswith("--") and given[0] not in ("--help", "--version")):
+        given.insert(0, "page")  # without a command the page opens, with its options
+    options = _parser().parse_args(given)
     try:
         with words_apart([each for each in vars(options).values() if isinstance(each, Output)]):
             return options.command(options)
@@ -45,28 +57,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m specviz", description="Speculative decoding, step by step.")
-    commands = parser.add_subparsers(required=True, metavar="run | show | export | align | prove | bench | models")
-    _add_run(commands.add_parser("run", help="generate and print every token with its fate"))
-    show = commands.add_parser("show", help="replay a recorded trace")
-    show.add_argument("file", type=Path)
-    show.set_defaults(command=_show)
-    export = commands.add_parser("export", help="a recorded run as one HTML page, as tables or as JSON lines")
-    export_command.add_arguments(export)
-    export.set_defaults(command=export_command.run)
-    align = commands.add_parser("align", help="why the target rejects a draft: many prompts, tables, a report")
-    align_command.add_arguments(align)
-    prove = commands.add_parser("prove", help="check a pair and a rule, or someone else's samples, against the target")
-    command.add_arguments(prove)
-    prove.set_defaults(command=command.run)
-    _add_bench(commands.add_parser("bench", help="measure against no draft and against transformers' generate"))
-    models = commands.add_parser("models", help="list models and draft heads that are here and what fits together")
-    words = "only: can this draft model draft for this target, and what differs?"
-    models.add_argument("--check", nargs=2, metavar=("TARGET", "DRAFT"), help=words)
-    words = "only: how these draft heads load for --target, with every tensor's name"
-    models.add_argument("--heads", metavar="NAME", help=words)
-    models.add_argument("--target", default=default_pair()[0], help="of --heads (default: %(default)s)")
-    models.set_defaults(command=_models)
+    prog = "specviz" if Path(sys.argv[0]).stem == "specviz" else "python -m specviz"
+    words = "Speculative decoding, step by step. Without a command the page opens, with the options of `page`."
+    more = "COMMAND --help shows a command's options, examples and exit codes"
+    parser = argparse.ArgumentParser(prog=prog, description=words, epilog=more)
+    parser.add_argument("--version", action="version", version=f"specviz {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    shape = argparse.RawDescriptionHelpFormatter
+    for name, one in _COMMANDS.items():
+        words = {"help": one.words, "description": one.words, "epilog": epilog(name)}
+        added = commands.add_parser(name, **words, formatter_class=shape)
+        one.add_arguments(added)
+        added.set_defaults(command=one.run)
     return parser
 
 
@@ -81,18 +83,18 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", required=True, help="the text to go on with; - reads standard input")
     _add_pair(parser)
     parser.add_argument("--k", type=_positive, help=f"tokens drafted per step (default: {command.K})")
-    parser.add_argument("--method", default="draft_model", help="how to draft (default: %(default)s)")
-    parser.add_argument("--rule", default=None, help="how drafts are judged (default: the method's own rule)")
-    parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--top-k", type=int, default=0)
-    parser.add_argument("--top-p", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--method", default="draft_model", help=METHOD_WORDS)
+    parser.add_argument("--rule", default=None, help=RULE_WORDS)
+    add_sampling(parser)
+    parser.add_argument("--max-new-tokens", type=int, default=64, help="at most (default: %(default)s)")
     parser.add_argument("--chat", action="store_true", help="render the prompt with the target's chat template")
-    parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the method")
+    parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help=PARAM_WORDS)
     words = "save the trace as it grows, as .jsonl or .jsonl.gz; - is standard output"
     parser.add_argument("--out", type=partial(output, makes_folder=True), help=words)
-    parser.set_defaults(command=_run)
+
+
+def _add_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="a trace that run or the page has saved, .jsonl or .jsonl.gz")
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -111,7 +113,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--align", action="store_true", help="only: tokens/s of the alignment lab's batches beside recorded runs"
     )
-    words = "only: these methods, or all, against no draft, by kind of prompt"
+    words = f"only: all methods, or some of {METHOD_NAMES}, against no draft, by kind of prompt"
     parser.add_argument("--methods", nargs="+", metavar="NAME", help=words)
     parser.add_argument("--costs", action="store_true", help="only: what one drafted token and each check cost here")
     parser.add_argument(
@@ -119,7 +121,14 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     )
     words = "write what --costs or --methods measures; - is standard output"
     parser.add_argument("--json", type=output, metavar="OUT", help=words)
-    parser.set_defaults(command=_bench)
+
+
+def _add_models(parser: argparse.ArgumentParser) -> None:
+    words = "only: can this draft model draft for this target, and what differs?"
+    parser.add_argument("--check", nargs=2, metavar=("TARGET", "DRAFT"), help=words)
+    words = "only: how these draft heads load for --target, with every tensor's name"
+    parser.add_argument("--heads", metavar="NAME", help=words)
+    parser.add_argument("--target", default=default_pair()[0], help="of --heads (default: %(default)s)")
 
 
 def _positive(text: str) -> int:
@@ -239,3 +248,30 @@ def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
             raise SpecvizError(f"--methods takes one K (got {', '.join(map(str, options.k))})")
         return bench_methods.lines(**runs, methods=options.methods, k=options.k[0], save_as=options.json)
     return bench_report.lines(**runs, k=options.k)
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """words: one line on what it does; `run` returns the exit status."""
+
+    words: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+_COMMANDS: Mapping[str, _Command] = {
+    "page": _Command("open the page in the browser", page_command.add_arguments, page_command.run),
+    "run": _Command("generate and print every token with its fate", _add_run, _run),
+    "show": _Command("replay a recorded trace", _add_show, _show),
+    "export": _Command(
+        "a recorded run as one HTML page, as tables or as JSON lines", export_command.add_arguments, export_command.run
+    ),
+    "align": _Command(
+        "why the target rejects a draft: many prompts, tables, a report", align_command.add_arguments, align_command.run
+    ),
+    "prove": _Command(
+        "check a pair and a rule, or someone else's samples, against the target", command.add_arguments, command.run
+    ),
+    "bench": _Command("measure against no draft and against transformers' generate", _add_bench, _bench),
+    "models": _Command("list models and draft heads that are here and what fits together", _add_models, _models),
+}

@@ -2,8 +2,8 @@
 trace a person names.
 
 Numbers come from `measures.tokens` and `measures.steps`. Texts that a spreadsheet would run as formulas get an
-apostrophe in front; ids, `text_json` and all of the JSON lines are exact. pandas is loaded when a CSV is made; its cells
-are written here, for pandas and Python's csv write other bytes from version to version.
+apostrophe in front; ids, `text_json` and all of the JSON lines are exact. pandas is loaded when a CSV is made, and its
+cells are written here, for pandas and Python's csv write other bytes from version to version.
 """
 
 from __future__ import annotations

@@ -50,10 +50,10 @@ def settings() -> Settings:
 
 
 def assets_dir() -> Path:
-    """The folder with models, web files, prompts and traces: SPECVIZ_ASSETS, the repository's, or the packaged copy."""
+    """The folder with models, web files, prompts and traces: SPECVIZ_ASSETS, the installed one, or the repository's."""
     package = Path(__file__).resolve().parent
     given = os.environ.get("SPECVIZ_ASSETS", "").strip()
-    places = [Path(given)] if given else [package.parent / "assets", package / "assets"]
+    places = [Path(given)] if given else [package / "assets", package.parent / "assets"]
     for place in places:
         if place.is_dir():
             return place

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -10,40 +9,46 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 DEADLINE_S = 120
 
 
 def main() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     started = time.monotonic()
-    app = subprocess.Popen(
-        [sys.executable, "app.py"],
-        cwd=Path(__file__).parent.parent,
-        env={**os.environ, "GRADIO_SERVER_PORT": str(port)},
-    )
-    try:
-        health = _wait_for(f"http://127.0.0.1:{port}/healthz", started, app)
-    finally:
-        app.terminate()
-        app.wait(20)
-    print(f"app.py answered after {time.monotonic() - started:.1f} s: {health}")
+    with serving([sys.executable, "app.py"], Path(__file__).parent.parent, os.environ) as address:
+        print(f"app.py answered on {address} after {time.monotonic() - started:.1f} s")
     return 0
 
 
-def _wait_for(url: str, started: float, app: subprocess.Popen) -> dict:
+@contextmanager
+def serving(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    """The address of the page that this command serves, on a free port, once it can be used; then it is ended."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    app = subprocess.Popen(command, cwd=folder, env={**environment, "GRADIO_SERVER_PORT": str(port)})
+    try:
+        _wait_for(f"http://127.0.0.1:{port}/healthz", app)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        app.terminate()
+        app.wait(20)
+
+
+def _wait_for(url: str, app: subprocess.Popen) -> None:
+    started = time.monotonic()
     while time.monotonic() - started < DEADLINE_S:
         if app.poll() is not None:
-            raise SystemExit(f"app.py ended with status {app.returncode} before it answered")
+            raise SystemExit(f"the page's server ended with status {app.returncode} before it answered")
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                return json.load(answer)
+            with urllib.request.urlopen(url, timeout=5):
+                return
         except (urllib.error.URLError, ConnectionError):
             time.sleep(0.2)
-    raise SystemExit(f"app.py did not answer on {url} within {DEADLINE_S} s")
+    raise SystemExit(f"the page's server did not answer on {url} within {DEADLINE_S} s")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,13 +16,15 @@ from runs import PROMPT, Fails
 from safetensors.torch import save_file
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
+import specviz
 from specviz import catalog, session
 from specviz.catalog import CatalogHeads
-from specviz.cli import main
+from specviz.cli import _parser, main
 from specviz.drafters import METHODS
 from specviz.drafters.base import Choice, Decimal, Models, Whole
 from specviz.measures import METRICS
 from specviz.overview import overview
+from specviz.rules import RULES
 from specviz.trace import Footer, Trace, load_trace
 from specviz.views.terminal import neutral
 
@@ -163,7 +166,8 @@ LOOKUP = ["run", "--prompt", "a", "--method", "prompt_lookup", "--param"]
         (["bench", "--num-tokens", "0"], "argument --num-tokens: must be a whole number of at least 1"),
         (["bench", "--repeats", "-1"], "argument --repeats: must be a whole number of at least 1"),
         (["dance"], "invalid choice: 'dance'"),
-        ([], "the following arguments are required: run | show | export | align | prove | bench | models"),
+        (["--port", "x"], "specviz page: error: argument --port: invalid int value: 'x'"),
+        (["--port=1", "--draft"], "specviz page: error: argument --draft: expected one argument"),
     ],
 )
 def test_bad_arguments_end_with_2_and_words(cli, arguments, words):
@@ -171,6 +175,46 @@ def test_bad_arguments_end_with_2_and_words(cli, arguments, words):
     assert (status, out) == (2, "")
     assert re.search(words.replace("|", r"\|"), err)
     assert "Traceback" not in err
+
+
+def test_without_a_command_the_page_opens(cli, monkeypatch):
+    monkeypatch.setenv("GRADIO_SERVER_PORT", "x")  # which the page alone reads, when it is started
+    words = "specviz: the environment variable GRADIO_SERVER_PORT must be a whole number from 0 to 65535 (got 'x')\n"
+    assert cli() == cli("page") == (2, "", words)
+    assert cli("show", "no-such-file")[2] != words
+
+
+def test_the_version_is_told(cli):
+    assert cli("--version") == (0, f"specviz {specviz.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", ["page", "run", "show", "export", "align", "prove", "bench", "models"])
+def test_the_help_of_a_command_has_words_for_every_option_examples_that_work_and_exit_codes(cli, command):
+    (one,) = [action for action in _parser()._actions if action.choices]
+    parser = one.choices[command]
+    assert all(action.help for action in parser._actions)
+    status, out, _ = cli(command, "--help")
+    assert status == 0
+    examples, codes = (part.splitlines() for part in out.split("\nexamples:\n")[1].split("\n\nexit codes:\n"))
+    for example in examples:
+        assert callable(_parser().parse_args(shlex.split(example.partition("specviz ")[2])).command)
+    assert [int(code.split()[0]) for code in codes] == sorted({0, 2, 130, *VERDICTS.get(command, ())})
+
+
+VERDICTS = {"align": (1, 3), "prove": (1, 3), "models": (1,)}
+
+
+def test_help_names_every_method_and_rule_and_loads_no_torch(cli):
+    for command in ("run", "prove"):
+        said = " ".join(cli(command, "--help")[1].split())
+        assert f"how to draft: {', '.join(METHODS)} (" in said
+        assert f"how drafts are judged: {', '.join(RULES)} (" in said
+    program = "import sys\nfrom specviz.cli import main\ntry: main(['run', '--help'])\nexcept SystemExit: pass\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}assert not {{'torch', 'gradio', 'transformers'}} & set(sys.modules)"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_prompts_that_are_no_text_are_refused(cli, pair, monkeypatch):

@@ -65,15 +65,15 @@ def importers(wanted):
 
 
 def test_only_the_page_imports_gradio():
-    assert importers("gradio") <= {"ui", "app"}
+    assert importers("gradio") <= {"ui"}
 
 
 def test_only_who_reads_models_imports_transformers():
     assert importers("transformers") - set(MEASURES_TRANSFORMERS) <= set(MAY_IMPORT_TRANSFORMERS)
 
 
-def test_nobody_below_the_top_imports_the_page():
-    assert importers("specviz.ui") <= {"ui", "app"}
+def test_nobody_but_the_command_that_serves_it_imports_the_page():
+    assert importers("specviz.ui") <= {"ui", "page_command"}
 
 
 def test_views_and_numbers_import_no_session():
@@ -146,6 +146,14 @@ def test_every_public_name_loads_and_none_hides_a_module():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = specviz.nothing
+
+
+def test_the_package_is_installed_with_all_of_its_folders():
+    (listed,) = re.findall(
+        r"^packages = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    inside = {".".join(path.parent.relative_to(ROOT).parts) for path in PACKAGE.rglob("__init__.py")}
+    assert set(re.findall(r'"([\w.]+)"', listed)) == inside | {"specviz.assets"}
 
 
 def without_comments(script):

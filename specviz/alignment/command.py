@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..catalog import default_pair
+from ..command_help import add_sampling
 from ..errors import SpecvizError
 from ..views.terminal import neutral
 from .summary_text import change_line, text
@@ -46,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_sampling(parser)
     _add_work(parser)
     _add_verdict(parser)
-    parser.set_defaults(command=run)
 
 
 def _folder(text: str) -> Path:
@@ -57,10 +57,7 @@ def _folder(text: str) -> Path:
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--k", type=int, default=4, help="tokens drafted per step, 1 to 16 (default: %(default)s)")
-    parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--top-k", type=int, default=0)
-    parser.add_argument("--top-p", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=0)
+    add_sampling(parser)
     parser.add_argument("--max-new-tokens", type=int, default=128, help="of each text (default: %(default)s)")
     parser.add_argument("--chat", action="store_true", help="render every prompt with the target's chat template")
 
@@ -74,7 +71,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
         "--costs", type=Path, metavar="FILE", help="measured before: bench's --json, a list, or a summary.json"
     )
     costs.add_argument("--no-costs", action="store_true", help="measure none, and tell no speedups")
-    parser.add_argument("--executor", choices=("local", "ray"), default="local")
+    parser.add_argument("--executor", choices=("local", "ray"), default="local", help="where it works (default: local)")
     parser.add_argument("--ray-address", metavar="ADDRESS", help='"auto" or host:port; else a cluster of this machine')
     parser.add_argument("--workers", type=int, metavar="N", help="of ray (default: one per GPU, or per CPU)")
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from ..catalog import default_pair
+from ..command_help import METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling
 from ..errors import SpecvizError
 from ..saving import output
 from ..views.terminal import neutral
@@ -24,15 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", help="one text to go on with (default: the bundled prompts)")
     parser.add_argument("--target", help=f"a bundled name, a folder or a hub id (default: {target})")
     parser.add_argument("--draft", help=f"the draft model, likewise (default: {draft} for the default target)")
-    parser.add_argument("--method", default="draft_model")
-    parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the method")
-    parser.add_argument("--rule", help="how drafts are judged; broken:NAME for one that is wrong on purpose")
+    parser.add_argument("--method", default="draft_model", help=METHOD_WORDS)
+    parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help=PARAM_WORDS)
+    parser.add_argument("--rule", help=f"{RULE_WORDS}; broken:NAME: one that is wrong on purpose")
     parser.add_argument("--k", type=int, help=f"tokens drafted per step (default: {K})")
-    parser.add_argument("--temperature", type=float, default=1.0, help="0 compares with the greedy text")
-    parser.add_argument("--top-k", type=int, default=0)
-    parser.add_argument("--top-p", type=float, default=1.0)
+    add_sampling(parser, temperature_words="0 compares with the greedy text")
     parser.add_argument("--tokens", type=int, default=2000, help="to write and judge (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--samples",
         type=Path,

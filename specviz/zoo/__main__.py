@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from specviz.settings import assets_dir
 from specviz.zoo.config import EDITIONS, load_recipe, recipe_names
 from specviz.zoo.export import load_model
 from specviz.zoo.family import Workplace
@@ -19,7 +20,7 @@ from specviz.zoo.tokenizer import load_tokenizer
 from specviz.zoo.train import Pace, Trainer, train
 from specviz.zoo.trials import continuation
 
-MODELS = Path(__file__).parents[2] / "assets" / "models"
+MODELS = assets_dir() / "models"
 Command = Callable[[argparse.Namespace], None]
 COMMANDS = {
     "train": "train a model on text, or go on training it",
