@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -62,7 +61,12 @@ def run(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | 
     return done.stdout
 
 
-def lowest(file: Path, *, without: str = "") -> list[str]:
-    """The packages of a file of requirements, each at the lowest version that it allows."""
-    bounds = re.findall(r"^([\w.-]+)>=([\w.]+)", file.read_text("utf-8"), re.MULTILINE)
-    return [f"{name}=={version}" for name, version in bounds if name != without]
+def newest(file: Path, names: Collection[str] = ()) -> list[str]:
+    """The lines of a file of requirements; names: of these packages only."""
+    lines = file.read_text("utf-8").split()
+    return [line for line in lines if not names or line.partition(">=")[0] in names]
+
+
+def lowest(file: Path, names: Collection[str] = ()) -> list[str]:
+    """Likewise, each package at the lowest version that is allowed."""
+    return [line.partition(",")[0].replace(">=", "==") for line in newest(file, names)]
