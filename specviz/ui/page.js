@@ -19,6 +19,12 @@
     store(THEME, document.body.classList.toggle('dark') ? 'dark' : 'light');
   }
 
+  // what was chosen here outlasts a change of the system's theme, which Gradio follows first
+  function keepTheme() {
+    const chosen = stored(THEME, false);
+    if (chosen) document.body.classList.toggle('dark', chosen === 'dark');
+  }
+
   // name -> the panel that opens, if it is one, and the button that opens it
   const OPENS = {
     drawer: ['#drawer', '#more'], setup: [null, '#fold button'], library: ['#library', '#library-open'], share: ['#share', '#share-open'],
@@ -223,8 +229,8 @@
   function stage(element, host) {
     const before = recalled();
     refused = () => host.trigger('refused', {});
-    const chosen = stored(THEME, false);
-    if (chosen) document.body.classList.toggle('dark', chosen === 'dark');
+    keepTheme();
+    window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', keepTheme);
     close();
     admits(host.props.value);
     hub = window.specviz.mountStage(element, screened(host));
