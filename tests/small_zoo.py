@@ -10,7 +10,9 @@ from specviz.zoo.config import EDITIONS, Distillation, EarlyExit, Heads, Recipe,
 from specviz.zoo.corpus import END_OF_TEXT, Source
 
 WORDS = ("the", "cat", "sat", "on", "a mat.", "go(x):\n    if", "x:\n        return", "12", "+", "x\n\n")
-SOURCES = {name: Source(name, name, f"{name}.txt", f"{name}.txt", "made up", "none") for name in ("stories", "code")}
+SOURCES = {
+    name: Source(name, name, f"{name}.txt", f"{name}.valid.txt", "made up", "none") for name in ("stories", "code")
+}
 VOCABULARY = TokenizerRecipe(320, 10_000, {"stories": 0.75, "code": 0.25})
 SCHEDULE = Schedule(
     tokens=6 * 64,
@@ -54,11 +56,15 @@ FAMILY = (DEEP, UNDISTILLED, DISTILLED, OTHER, MEDUSA, EAGLE)
 
 
 def write_corpus(folder: Path) -> Path:
-    for seed, name in enumerate(SOURCES):
+    for seed, source in enumerate(SOURCES.values()):
         generator = random.Random(seed)
-        texts = [" ".join(generator.choices(WORDS, k=40)) for _ in range(12)]
-        (folder / f"{name}.txt.xz").write_bytes(lzma.compress(f"\n{END_OF_TEXT}\n".join(texts).encode()))
+        for file in (source.train, source.valid):
+            write_texts(folder / f"{file}.xz", [" ".join(generator.choices(WORDS, k=40)) for _ in range(12)])
     return folder
+
+
+def write_texts(path: Path, texts: list[str]) -> None:
+    path.write_bytes(lzma.compress(f"\n{END_OF_TEXT}\n".join(texts).encode()))
 
 
 def write_configs(folder: Path) -> Path:

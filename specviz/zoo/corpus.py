@@ -6,8 +6,9 @@ where documents start."""
 
 import json
 import lzma
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -22,6 +23,8 @@ END_OF_TEXT = "<|endoftext|>"
 ENCODE_BATCH = 512
 ARITHMETIC = "arithmetic"
 SPLITS = ("train", "valid")
+RUN_WORDS = 13
+MOST_OVERLAP = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class Source:
         return self.valid is not None or self.name == ARITHMETIC
 
     def texts(self, corpus: Path, split: str) -> Iterator[str] | None:
-        """The documents of "train" or "valid"; None where there are none."""
+        """The documents of "train" or "valid" as they lie in the corpus; None where there are none."""
         if self.name == ARITHMETIC:
             return arithmetic.problems(split)
         relative = self.train if split == "train" else self.valid
@@ -63,6 +66,47 @@ def documents(corpus: Path, relative: str) -> Iterator[str]:
         raise SpecvizError(f"the corpus folder {corpus.name!r} has no {relative}.xz; pass the right one with --corpus")
     text = lzma.decompress(path.read_bytes()).decode("utf-8")
     return (piece for part in text.split(END_OF_TEXT) if (piece := part.strip("\n")))
+
+
+def held_out(corpus: Path, source: Source, sources: Iterable[Source]) -> Iterator[str] | None:
+    """A source's held-out documents without those that training gives away: the training text of `sources` has more
+    than MOST_OVERLAP of their runs of words. None where there are none; raises SpecvizError when none is left.
+
+    Generated problems share their worked steps with others by design and differ by their numbers: all are kept."""
+    texts = source.texts(corpus, "valid")
+    if texts is None:
+        return None
+    known = given_away(corpus, tuple(sources))
+    kept = [text for text in texts if overlap(text, known) <= MOST_OVERLAP]
+    if not kept:
+        raise SpecvizError(
+            f"{source.valid} holds nothing out: training text has over {MOST_OVERLAP:.0%} of each document"
+        )
+    return iter(kept)
+
+
+@cache
+def given_away(corpus: Path, sources: tuple[Source, ...]) -> frozenset[str]:
+    """The runs of words that the held-out and the training files of `sources` have in common."""
+    held = frozenset(run for text in file_texts(corpus, [source.valid for source in sources]) for run in runs(text))
+    training = file_texts(corpus, [source.train for source in sources])
+    return frozenset().union(*(held.intersection(runs(text)) for text in training))
+
+
+def file_texts(corpus: Path, files: Iterable[str | None]) -> Iterator[str]:
+    return (text for file in files if file for text in documents(corpus, file))
+
+
+def overlap(text: str, known: frozenset[str]) -> float:
+    """The share of the text's runs of words that are `known`."""
+    found = [run in known for run in runs(text)]
+    return sum(found) / len(found)
+
+
+def runs(text: str) -> Iterator[str]:
+    """Every RUN_WORDS words that follow each other; a shorter text is one run."""
+    words = text.split()
+    return (" ".join(words[start : start + RUN_WORDS]) for start in range(max(1, len(words) - RUN_WORDS + 1)))
 
 
 def write_tokens(texts: Iterator[str], tokenizer: Tokenizer, stem: Path) -> int:
@@ -89,12 +133,15 @@ def encoded(texts: Iterator[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
         yield from (encoding.ids for encoding in tokenizer.encode_batch(batch))
 
 
-def prepare(corpus: Path, folder: Path, tokenizer: Tokenizer, sources: Iterable[Source]) -> None:
+def prepare(corpus: Path, folder: Path, tokenizer: Tokenizer, sources: Collection[Source]) -> None:
     """Tokenise every source once into `folder`; what is already there is kept."""
     for source in sources:
         for split in SPLITS:
             stem = tokens_stem(folder, source.name, split)
-            if not stem.with_suffix(".npy").exists() and (texts := source.texts(corpus, split)) is not None:
+            if stem.with_suffix(".npy").exists():
+                continue
+            texts = source.texts(corpus, split) if split == "train" else held_out(corpus, source, sources)
+            if texts is not None:
                 print(f"{source.name} {split}: {write_tokens(texts, tokenizer, stem):,} tokens", flush=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from test_explore import run_to_end
 
 GROUND = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}
 OTHER = {"light": "dark", "dark": "light"}
