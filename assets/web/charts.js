@@ -60,7 +60,7 @@
     function shapes({ figure }) {
       const selected = hub.selected(), place = selected ? placeOf(figure, selected) : -1;
       if (place < 0) return [];
-      const x = figure.data[0].x[place], ink = getComputedStyle(root).getPropertyValue('--sv-ink').trim();
+      const x = figure.data[0].x[place], ink = getComputedStyle(root).color;
       const line = { color: ink, width: 2, dash: 'dot' };
       return [{ type: 'line', x0: x, x1: x, y0: 0, y1: 1, yref: 'paper', line, opacity: 0.7, layer: 'above' }];
     }

@@ -29,12 +29,12 @@
   // colours the figure's data for the theme around `root`, and gives a layout in its colours
   function themed(figure, root) {
     const theme = root.closest('.dark') ? 'dark' : 'light';
-    const variable = (name) => getComputedStyle(root).getPropertyValue(name).trim(), line = variable('--sv-line');
+    const { color, fontFamily: family } = getComputedStyle(root), line = getComputedStyle(root).getPropertyValue('--sv-line').trim();
     for (const trace of figure.data) {
       const colour = shade(trace.meta.status, theme);
       for (const part of ['marker', 'line', 'error_y']) if (trace[part]) trace[part].color = colour;
     }
-    const layout = { ...figure.layout, font: { color: variable('--sv-ink'), family: getComputedStyle(root).fontFamily, size: 12 } };
+    const layout = { ...figure.layout, font: { color, family, size: 12 } };
     for (const axis of AXES) {
       if (layout[axis]) layout[axis] = { ...layout[axis], gridcolor: line, linecolor: line, zerolinecolor: line };
     }
