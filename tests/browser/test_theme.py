@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from io import BytesIO
+
 import pytest
+from PIL import Image
+from test_explore import run_to_end
 
 GROUND = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}
 OTHER = {"light": "dark", "dark": "light"}
@@ -58,3 +62,80 @@ def test_a_change_of_the_system_s_theme_changes_only_what_was_not_chosen(open_pa
     chosen(page, choice, "light")
     page.emulate_media(color_scheme="dark")
     is_painted(page, "dark" if choice == "system" else choice)
+
+
+FORCED = {"forced_colors": "active", "reduced_motion": "reduce"}
+SWATCH = """(colour) => {
+    const swatch = document.getElementById('swatch') || document.body.appendChild(document.createElement('div'));
+    swatch.id = 'swatch';
+    swatch.style = `position: fixed; z-index: 99; inset: auto auto 0 0; width: 4px; height: 4px; background: ${colour}`;
+}"""
+
+
+def picture(page, selector: str) -> Image.Image:
+    return Image.open(BytesIO(page.locator(selector).first.screenshot())).convert("RGB")
+
+
+def painted(page, selector: str, system: str) -> float:
+    """The share of the part's box that has the look of the system's colour, which the browser may blend."""
+    image = picture(page, selector)
+    page.evaluate(SWATCH, system)
+    wanted = picture(page, "#swatch").getpixel((2, 2))
+    return sum(colour == wanted for colour in image.getdata()) / (image.width * image.height)
+
+
+def computed(page, selector: str, name: str) -> str:
+    return page.eval_on_selector(selector, f"(part) => getComputedStyle(part).{name}")
+
+
+@pytest.fixture(params=GROUND)
+def forced(open_page, request):
+    page = open_page(color_scheme=request.param, forced_colors="active", reduced_motion="reduce")
+    run_to_end(page)
+    return page
+
+
+@pytest.mark.parametrize("name", ["k", "temperature"])
+def test_in_forced_colours_a_slider_shows_its_track_its_thumb_and_how_far_it_is(forced, name):
+    for system in ("Canvas", "CanvasText", "Highlight"):
+        assert painted(forced, f"#{name} input[type=range]", system) > 0.02, system
+
+
+@pytest.mark.parametrize(
+    ("chosen_one", "other"),
+    [
+        ("#pace label.selected", "#pace label:not(.selected)"),
+        (".sv-pages [aria-current]", ".sv-pages :not([aria-current])"),
+        (".sv-modes [aria-pressed=true]", ".sv-modes [aria-pressed=false]"),
+    ],
+)
+def test_in_forced_colours_the_choice_is_filled_and_the_others_are_not(forced, chosen_one, other):
+    assert painted(forced, chosen_one, "Highlight") > 0.5
+    assert painted(forced, chosen_one, "HighlightText") > 0.01
+    assert painted(forced, other, "Highlight") == 0
+
+
+def test_in_forced_colours_a_pressed_mark_of_the_legend_is_framed(forced):
+    assert painted(forced, ".sv-legend-entry", "Highlight") == 0
+    forced.locator(".sv-legend-entry").first.click()
+    assert painted(forced, ".sv-legend-entry", "Highlight") > 0.05
+
+
+def test_in_forced_colours_bars_are_told_apart_by_shape(forced):
+    """Solid, hatched and hollow, with the dart over them; a step's cut tokens are hollow beside its solid kept ones."""
+    forced.locator(".sv-cell.sv-is-rejected").first.click()
+    assert painted(forced, ".sv-key .sv-both", "CanvasText") > 0.7
+    assert 0.2 < painted(forced, ".sv-key .sv-owed", "LinkText") < 0.8
+    assert painted(forced, ".sv-key .sv-cut", "Canvas") > 0.4
+    assert painted(forced, ".sv-odds .sv-dart", "CanvasText") > 0.4
+    assert painted(forced, ".sv-foot-bar", "CanvasText") > 0
+    assert computed(forced, ".sv-bar-accepted", "fill") == computed(forced, ".sv-sentence", "color")
+    assert computed(forced, ".sv-bar-rejected", "fill") == computed(forced, "body", "backgroundColor")
+
+
+def test_in_forced_colours_the_button_that_begins_a_work_can_be_read(forced):
+    for button in ("#run", "#compare .sv-primary"):
+        if button != "#run":
+            forced.click("#pages [data-page=compare]")
+        assert painted(forced, button, "Canvas") > 0.02, button
+        assert painted(forced, button, "CanvasText") > 0.02, button
