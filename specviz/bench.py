@@ -1,8 +1,8 @@
 """Contenders side by side: specviz with and without a draft, and transformers' own generate with and without one.
 
-All run in one process, warmed up, alternating on every prompt, on equal token counts with end tokens ignored. Reported
-are medians and quartiles over prompts and medians of per-prompt ratios. On models of a few million parameters such
-a ratio measures the frameworks' overhead more than the method.
+All run in one process, in rounds on every prompt, on equal token counts with end tokens ignored. Reported are medians
+and quartiles over prompts and medians of per-prompt ratios with their intervals. On models of a few million parameters
+such a ratio measures the frameworks' overhead more than the method.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
@@ -24,6 +25,7 @@ from .engine import Plan, Step, speculate
 from .lm import CachedLM
 from .models import LoadedModel
 from .recorder import Recorder, Situation
+from .rounds import Comparison, Timings, middle, turns
 from .rules import RULES
 from .sampling import Sampling
 
@@ -48,7 +50,8 @@ class StepMeans:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One generation of one contender. Seconds; the decode rate leaves out the first step, which reads the prompt."""
+    """One generation of one contender. Seconds; the decode rate leaves out the first step, which reads the prompt.
+    round: its number in the bench, from 1."""
 
     contender: str
     kind: str
@@ -62,6 +65,7 @@ class Sample:
     record_share: float | None = None
     tokens: tuple[int, ...] = ()
     steps: StepMeans | None = None
+    round: int = 1
 
     @property
     def tokens_per_s(self) -> float:
@@ -224,20 +228,19 @@ def run_bench(
     num_tokens: int = 64,
     repeats: int = 3,
 ) -> Iterator[Sample]:
-    """Samples as they are measured: every prompt, temperature and repeat, the contenders alternating and rotating."""
-    for contender in contenders:
-        contender(Job(prompts[0], Sampling(), 0, min(num_tokens, 16)))  # warm-up, not reported
-    for repeat in range(repeats):
-        for number, prompt in enumerate(prompts):
-            for temperature in temperatures:
-                turn = (repeat + number) % len(contenders)
-                for contender in (*contenders[turn:], *contenders[:turn]):
-                    yield contender(Job(prompt, Sampling(temperature), repeat, num_tokens))
+    """Samples as they are measured: a round for every repeat, prompt and temperature; each has two of a contender."""
+    jobs = [Job(prompts[0], Sampling(), 0, min(num_tokens, 16))]  # to warm up, not reported
+    for repeat, prompt, temperature in product(range(repeats), prompts, temperatures):
+        jobs.append(Job(prompt, Sampling(temperature), repeat, num_tokens))
+    for turn in turns(len(contenders), len(jobs) - 1):
+        sample = contenders[turn.contender](jobs[turn.round])
+        if turn.round:
+            yield replace(sample, round=turn.round)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: tokens/s as median and quartiles over prompts, ratios as medians of per-prompt ratios."""
+    """One line of the table: tokens/s as median and quartiles over prompts, ratios by prompt; None to itself."""
 
     contender: str
     temperature: float
@@ -246,46 +249,69 @@ class Row:
     decode_low: float
     decode_high: float
     tokens_per_call: float
-    to_baseline: float | None
-    to_peer: float | None
+    to_baseline: Comparison | None
+    to_peer: Comparison | None
     record_share: float | None
 
 
 def summarise(samples: Sequence[Sample]) -> list[Row]:
     """Rows by temperature and contender, from at least two prompts."""
-    groups: dict[tuple[float, str], dict[str, list[Sample]]] = {}
+    groups: dict[float, list[Sample]] = {}
     for sample in samples:
-        groups.setdefault((sample.temperature, sample.contender), {}).setdefault(sample.prompt, []).append(sample)
-    medians = {
-        key: {prompt: statistics.median(s.decode_tokens_per_s for s in group) for prompt, group in by_prompt.items()}
-        for key, by_prompt in groups.items()
-    }
-    return [_row(key, by_prompt, medians) for key, by_prompt in sorted(groups.items())]
+        groups.setdefault(sample.temperature, []).append(sample)
+    return [
+        _row(group, contender)
+        for _, group in sorted(groups.items())
+        for contender in sorted({sample.contender for sample in group})
+    ]
 
 
-def _row(key: tuple[float, str], by_prompt: Mapping[str, list[Sample]], medians: Mapping) -> Row:
-    temperature, contender = key
-    every = [sample for group in by_prompt.values() for sample in group]
-    low, middle, high = statistics.quantiles(medians[key].values(), n=4)
+def _row(samples: Sequence[Sample], contender: str) -> Row:
+    """samples: all of one temperature."""
+    every = [sample for sample in samples if sample.contender == contender]
+    times = _by_prompt(every, _timings(every).quicker(contender))
+    low, decode, high = statistics.quantiles([1 / statistics.median(each) for each in times], n=4)
     shares = [sample.record_share for sample in every if sample.record_share is not None]
     return Row(
         contender=contender,
-        temperature=temperature,
+        temperature=every[0].temperature,
         whole=statistics.median(sample.tokens_per_s for sample in every),
-        decode=middle,
+        decode=decode,
         decode_low=low,
         decode_high=high,
         tokens_per_call=sum(s.num_tokens for s in every) / sum(s.target_calls for s in every),
-        to_baseline=_ratio(medians, key, (temperature, f"specviz, {BASELINE}")),
-        to_peer=_ratio(medians, key, (temperature, PEER)),
+        to_baseline=compared(samples, contender, f"specviz, {BASELINE}"),
+        to_peer=compared(samples, contender, PEER),
         record_share=statistics.median(shares) if shares else None,
     )
 
 
-def _ratio(medians: Mapping, mine: tuple, other: tuple) -> float | None:
-    if other not in medians:
+def compared(samples: Sequence[Sample], ours: str, others: str) -> Comparison | None:
+    """How fast we decode beside another contender, by prompt; None beside ourselves, or where it did not run. samples:
+    of one temperature."""
+    both = [sample for sample in samples if sample.contender in (ours, others)]
+    if len({sample.contender for sample in both}) < 2:
         return None
-    return statistics.median(rate / medians[other][prompt] for prompt, rate in medians[mine].items())
+    timings = _timings(both)
+    ratios = _by_prompt(both, timings.ratios(ours, others))
+    return Comparison(tuple(map(middle, ratios)), timings.spread)
+
+
+def _timings(samples: Sequence[Sample]) -> Timings[str]:
+    """Seconds per token of decoding."""
+    timings: Timings[str] = Timings()
+    for sample in samples:
+        timings.add(sample.contender, sample.round, 1 / sample.decode_tokens_per_s)
+    return timings
+
+
+def _by_prompt(samples: Sequence[Sample], values: Mapping[int, float]) -> list[list[float]]:
+    """What each round gave, the rounds of one prompt together."""
+    prompts = {sample.round: sample.prompt for sample in samples}
+    groups: dict[str, list[float]] = {}
+    for number, value in values.items():
+        groups.setdefault(prompts[number], []).append(value)
+    return list(groups.values())
 
 
 def step_overhead_ms(target: CachedLM, draft: CachedLM, *, context: int, k: int = 4, num_steps: int = 40) -> float:

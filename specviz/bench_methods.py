@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from . import __version__, catalog
-from .bench import BASELINE, Job, Prompt, Row, Sample, StepMeans, run_bench, specviz_contender, summarise
+from .bench import BASELINE, Job, Prompt, Row, Sample, StepMeans, compared, run_bench, specviz_contender, summarise
 from .bench_report import check_lengths, prompts_for
 from .crew import Crew, gather
 from .drafters import METHODS
@@ -21,12 +21,13 @@ from .drafters.base import Method, names_in
 from .errors import SpecvizError
 from .machine import environment
 from .models import Library, LoadedModel
+from .rounds import WORDS, Comparison
 from .sampling import Sampling
 from .saving import Output
 
 ALL = "all"
 _TRIAL_TOKENS = 4
-_EVEN = 0.02  # a ratio this near to 1 is neither a gain nor a loss
+_OUTCOMES = {"faster": "gains", "slower": "loses", "even": "breaks even"}
 _FEW = 1.3  # tokens per step, so few that no cheap step would help
 
 
@@ -42,7 +43,7 @@ class KindRow:
 
     kind: str
     tokens_per_call: float
-    to_baseline: float
+    to_baseline: Comparison | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +150,9 @@ def _row(crew: Crew, whole: Row, samples: Sequence[Sample]) -> MethodRow:
     own = [sample for sample in here if sample.contender == whole.contender]
     plain = [sample for sample in here if sample.contender == f"specviz, {BASELINE}"]
     steps, plain_steps = _typical(own), _typical(plain)
-    kinds = tuple(_kind_row(kind, own, plain) for kind in dict.fromkeys(sample.kind for sample in own))
+    kinds = tuple(_kind_row(kind, here, whole.contender) for kind in dict.fromkeys(sample.kind for sample in own))
     rule = crew.rule(None)
-    why = "" if crew.method.name == BASELINE else _why(whole.to_baseline, steps, plain_steps)
+    why = "" if whole.to_baseline is None else _why(whole.to_baseline, steps, plain_steps)
     return MethodRow(crew.method.name, rule.name, rule.lossless, whole, kinds, steps, why)
 
 
@@ -162,26 +163,19 @@ def _typical(samples: Sequence[Sample]) -> StepMeans:
     return StepMeans(*(statistics.median([getattr(each, name) for each in means] or [0.0]) for name in names))
 
 
-def _kind_row(kind: str, own: Sequence[Sample], plain: Sequence[Sample]) -> KindRow:
-    mine, others = _rates(kind, own), _rates(kind, plain)
-    here = [sample for sample in own if sample.kind == kind]
-    calls = sum(sample.target_calls for sample in here)
-    ratio = statistics.median(rate / others[prompt] for prompt, rate in mine.items())
-    return KindRow(kind, sum(sample.num_tokens for sample in here) / calls, ratio)
+def _kind_row(kind: str, samples: Sequence[Sample], contender: str) -> KindRow:
+    here = [sample for sample in samples if sample.kind == kind]
+    own = [sample for sample in here if sample.contender == contender]
+    tokens, calls = sum(sample.num_tokens for sample in own), sum(sample.target_calls for sample in own)
+    return KindRow(kind, tokens / calls, compared(here, contender, f"specviz, {BASELINE}"))
 
 
-def _rates(kind: str, samples: Sequence[Sample]) -> dict[str, float]:
-    """Tokens/s of decoding by prompt, the median over repeats."""
-    groups: dict[str, list[float]] = {}
-    for sample in samples:
-        if sample.kind == kind:
-            groups.setdefault(sample.prompt, []).append(sample.decode_tokens_per_s)
-    return {prompt: statistics.median(rates) for prompt, rates in groups.items()}
-
-
-def _why(ratio: float, steps: StepMeans, plain: StepMeans) -> str:
-    """In words: what a step costs in plain steps, part by part, and how many tokens it writes for that."""
-    verdict = "gains" if ratio > 1 + _EVEN else "loses" if ratio < 1 - _EVEN else "breaks even"
+def _why(found: Comparison, steps: StepMeans, plain: StepMeans) -> str:
+    """In words: what a step costs in plain steps, part by part, and how many tokens it writes for that; on a machine
+    too busy to measure it, only that."""
+    if found.verdict == "noisy":
+        return WORDS["noisy"]
+    verdict = _OUTCOMES.get(found.verdict, WORDS[found.verdict])
     drafting, checking, rest, whole = (
         part / plain.total_ms for part in (steps.draft_ms, steps.verify_ms, steps.rest_ms, steps.total_ms)
     )
@@ -220,11 +214,26 @@ def _line(row: MethodRow) -> str:
         row.method if row.lossless else f"{row.method} (lossy)",
         f"{whole.tokens_per_call:.2f}",
         f"{whole.decode:.0f} ({whole.decode_low:.0f}-{whole.decode_high:.0f})",
-        f"{whole.to_baseline:.2f}x",
-        *(f"{kind.tokens_per_call:.2f}, {kind.to_baseline:.2f}x" for kind in row.kinds),
+        str(whole.to_baseline or "1.00x"),
+        *(
+            f"{kind.tokens_per_call:.2f}, {kind.to_baseline.span if kind.to_baseline else '1.00x'}"
+            for kind in row.kinds
+        ),
         row.why or "-",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _plain(row: Row | KindRow) -> dict[str, object]:
+    """With the ratio as a number, its interval and its verdict beside it."""
+    found = row.to_baseline
+    if found is None:
+        return asdict(row) | {"to_baseline": 1.0}
+    return asdict(row) | {"to_baseline": found.ratio, "between": found.between, "verdict": found.verdict}
+
+
+def _saved(row: MethodRow) -> dict[str, object]:
+    return asdict(row) | {"whole": _plain(row.whole), "kinds": [_plain(kind) for kind in row.kinds]}
 
 
 def _json(
@@ -235,7 +244,7 @@ def _json(
         **about,
         "methods": {crew.method.name: {"params": dict(crew.params), "draft": _name(crew.draft)} for crew in crews},
         "left_out": [asdict(each) for each in left_out],
-        "rows": [asdict(row) for row in rows],
+        "rows": [_saved(row) for row in rows],
     }
     return json.dumps(made, indent=1, allow_nan=False)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 
@@ -26,6 +25,7 @@ from .lm import CachedLM
 from .machine import environment
 from .models import Library, LoadedModel, check_pair
 from .prompts import prompts_file
+from .rounds import Timings, turns
 
 MIN_PROMPTS = 8
 CONTEXTS = (100, 4000)
@@ -91,7 +91,7 @@ def _table(rows: list[Row]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|"
     for row in rows:
         decode = f"{row.decode:.0f} ({row.decode_low:.0f}-{row.decode_high:.0f})"
-        ratios = ["-" if ratio is None else f"{ratio:.2f}x" for ratio in (row.to_baseline, row.to_peer)]
+        ratios = ["-" if each is None else str(each) for each in (row.to_baseline, row.to_peer)]
         share = "-" if row.record_share is None else f"{100 * row.record_share:.1f} %"
         cells = [f"{row.temperature:g}", row.contender, decode, f"{row.whole:.0f}", f"{row.tokens_per_call:.2f}"]
         yield f"| {' | '.join([*cells, *ratios, share])} |"
@@ -100,14 +100,14 @@ def _table(rows: list[Row]) -> Iterator[str]:
 def overhead(rounds: int = 5) -> str:
     """What a step costs outside the models' forwards at two lengths of context, on a tiny random Llama."""
     target, draft = (_tiny_llama(layers, seed) for seed, layers in enumerate((2, 1)))
-    measured = {context: [] for context in CONTEXTS}
-    for _ in range(rounds):
-        for context in CONTEXTS:
-            lms = (CachedLM(model, model.config.max_position_embeddings) for model in (target, draft))
-            measured[context].append(step_overhead_ms(*lms, context=context))
-    short, long = (statistics.median(measured[context]) for context in CONTEXTS)
-    words = [f"{statistics.median(values):.3f} ms at context {context}" for context, values in measured.items()]
-    return f"step overhead outside both models' forwards: {', '.join(words)}; ratio {long / short:.2f}"
+    timings: Timings[int] = Timings()
+    for turn in turns(len(CONTEXTS), rounds):
+        lms = (CachedLM(model, model.config.max_position_embeddings) for model in (target, draft))
+        ms = step_overhead_ms(*lms, context=CONTEXTS[turn.contender])
+        timings.add(CONTEXTS[turn.contender], turn.round, ms)
+    words = ", ".join(f"{timings.median(context):.3f} ms at context {context}" for context in CONTEXTS)
+    ratio = timings.compare(*CONTEXTS).ratio
+    return f"step overhead outside both models' forwards: {words}; ratio {ratio:.2f}"
 
 
 def _tiny_llama(layers: int, seed: int) -> LlamaForCausalLM:

@@ -1,4 +1,4 @@
-"""A race: two requests on the same prompts, each really run, twice per prompt, in turn, warmed up, prefill counted.
+"""A race: two requests on the same prompts, each really run, twice per prompt (a round of `rounds`), prefill counted.
 
 The caller holds the engine while it asks for the next result; one run is made per result. A run is what
 `recording.record` makes of it, so every number of a race is a number of a trace: the quicker one of a side's two, and
@@ -7,7 +7,6 @@ how far the other lies behind tells how steady the machine is. Where greedy text
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,9 +20,9 @@ from .machine import is_out_of_memory
 from .measures import count, metrics
 from .models import LoadedModel
 from .parting import parting
-from .ratios import is_far, middle
 from .recording import cast_for, record
 from .request import Request
+from .rounds import Comparison, Timings, turns
 from .score import Text, read
 from .session import Workbench
 from .trace import EmittedToken, Trace
@@ -31,6 +30,7 @@ from .trace import EmittedToken, Trace
 TIE = {"float32": 1e-3, "float64": 1e-6}
 """Two logits that are no further apart may change places when tokens are read together instead of one by one."""
 TIE_OF_HALVES = 0.25
+LEFT, RIGHT = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,35 +52,18 @@ class Start:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heat:
-    """The runs of one prompt. left, right: each side's quicker run; slower_ms: what its other one took, where each was
-    run twice."""
+    """The runs of one prompt. left, right: each side's quicker run; slower_ms: what its other one took."""
 
     title: str
     left: Trace
     right: Trace
-    slower_ms: tuple[float, float] | None = None
+    slower_ms: tuple[float, float]
 
     @property
     def ratio(self) -> float | None:
         """The right side's tokens/s over the left one's; None where one of them is undefined."""
         slow, fast = (metrics(each)["tokens_per_s"] for each in (self.left, self.right))
         return fast / slow if slow and fast else None
-
-    @property
-    def unsteadiness(self) -> tuple[float, ...]:
-        """Per side: how much more time the slower run of the same setup took, as a share."""
-        pairs = zip(map(_working_ms, (self.left, self.right)), self.slower_ms or (), strict=False)
-        return tuple(slow / quick - 1 for quick, slow in pairs if quick > 0)
-
-    @property
-    def ahead(self) -> int:
-        """1 where both runs of the right side were clearly quicker than both of the left one, -1 for the opposite."""
-        if self.ratio is None or len(self.unsteadiness) < 2:
-            return 0
-        left, right = (1 + share for share in self.unsteadiness)
-        if self.ratio / right > 1:
-            return int(is_far(self.ratio / right))
-        return -int(self.ratio * left < 1 and is_far(self.ratio * left))
 
     @property
     def parted(self) -> int | None:
@@ -128,41 +111,48 @@ class Race:
     difference: Difference | None = None
 
     @property
-    def ratios(self) -> tuple[float, ...]:
-        known = (heat.ratio for heat in self.heats)
-        return tuple(ratio for ratio in known if ratio is not None)
+    def comparison(self) -> Comparison | None:
+        """The right side beside the left one, by prompt; None where no time was measured."""
+        timings = self._timings()
+        return timings.compare(RIGHT, LEFT) if timings else None
 
     @property
-    def ratio(self) -> float | None:
-        """The median over the prompts."""
-        return middle(self.ratios) if self.ratios else None
+    def divided(self) -> tuple[int, int]:
+        """On how many prompts the right side is beyond doubt faster, and slower; (0, 0) unless there are both."""
+        timings = self._timings()
+        return timings.divided(RIGHT, LEFT) if timings else (0, 0)
 
-    @property
-    def unsteadiness(self) -> float | None:
-        """How much more time the same setup took on the same prompt, as a share: the median over sides and prompts."""
-        known = [share for heat in self.heats for share in heat.unsteadiness]
-        return statistics.median(known) if known else None
+    def _timings(self) -> Timings | None:
+        """Milliseconds per token of every run."""
+        timed = [heat for heat in self.heats if heat.ratio is not None]
+        timings = Timings()
+        for number, heat in enumerate(timed, 1):
+            for side, run, slower_ms in zip((LEFT, RIGHT), (heat.left, heat.right), heat.slower_ms, strict=True):
+                for ms in (_working_ms(run), slower_ms):
+                    timings.add(side, number, ms / count(run).num_emitted)
+        return timings if timed else None
 
 
 def racing(left: Side, right: Side, starts: Sequence[Start], bench: Workbench) -> Generator[Race, None, None]:
-    """One run per result: each side once to warm up, then on every prompt one side, twice the other, and the first
-    again; who begins changes. Raises SpecvizError that names the side."""
-    sides, total = (left, right), 2 + 4 * len(starts)
-    warm, heats, is_shared = [], [], False
-    for side in sides:
-        yield Race(len(warm), total, f"warming up {side.title}")
-        warm.append(_run(side, starts[0], bench)[0])
-    for number, start in enumerate(starts):
-        runs: dict[Side, list[Trace]] = {side: [] for side in sides}
-        first, second = sides if number % 2 == 0 else sides[::-1]
-        for turn, side in enumerate((first, second, second, first)):
-            yield Race(2 + 4 * number + turn, total, f"{start.title}: {side.title}", tuple(heats), is_shared)
-            is_disturbed = others.watch()
-            runs[side].append(_run(side, start, bench)[1])
-            is_shared |= is_disturbed() or len(bench.engine) > 1
-        heats.append(_heat(start, *(runs[side] for side in sides)))
+    """One run per result: each side once to warm up, then a round on every prompt: one side, twice the other, and the
+    first again; the lot says who begins. Raises SpecvizError that names the side."""
+    warm, heats, is_shared, runs = [], [], False, {}
+    for turn in turns(2, len(starts)):
+        side, start = (left, right)[turn.contender], starts[turn.round - 1 if turn.round else 0]
+        lead = f"{start.title}:" if turn.round else "warming up"
+        yield Race(turn.done, turn.total, f"{lead} {side.title}", tuple(heats), is_shared)
+        is_disturbed = others.watch()
+        cast, run = _run(side, start, bench)
+        if not turn.round:
+            warm.append(cast)
+            continue
+        is_shared |= is_disturbed() or len(bench.engine) > 1
+        runs.setdefault(turn.contender, []).append(run)
+        if sum(map(len, runs.values())) == 4:
+            heats.append(_heat(start, runs[LEFT], runs[RIGHT]))
+            runs = {}
     difference = _first_difference(heats, warm) if left.request.temperature == 0 else None
-    yield Race(total, total, "", tuple(heats), is_shared, difference)
+    yield Race(turn.total, turn.total, "", tuple(heats), is_shared, difference)
 
 
 def _heat(start: Start, left: Sequence[Trace], right: Sequence[Trace]) -> Heat:

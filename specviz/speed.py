@@ -1,8 +1,7 @@
-"""The measured speed behind "faster": a method against no draft, alternating, warmed up, each alone on the engine."""
+"""The measured speed behind "faster": a method against no draft in rounds, each alone on the engine."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Generator
 from dataclasses import dataclass
 
@@ -14,17 +13,18 @@ from .drafters import METHODS
 from .errors import SpecvizError
 from .machine import environment
 from .request import Request
+from .rounds import FEWEST, WORDS, Comparison, Timings, turns
 from .session import Workbench, baseline_key
 
-NUM_TOKENS, REPEATS = 64, 5
+NUM_TOKENS, ROUNDS = 64, FEWEST
+ALONE, ASKED = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
     """done, total: runs made. The rest stands when they are equal: medians of tokens/s, and their ratio.
 
-    instead: why that ratio says nothing, in words; empty where it does. ratios: the smallest and the largest one of a
-    run to the run without a draft before it.
+    instead: why that ratio says nothing, in words; empty where it does. between: the interval of the ratio.
     """
 
     done: int
@@ -33,11 +33,8 @@ class Speed:
     tokens_per_s: float = 0.0
     note: str = ""
     instead: str = ""
-    ratios: tuple[float, float] = (0.0, 0.0)
-
-    @property
-    def speedup(self) -> float:
-        return self.tokens_per_s / self.baseline_tokens_per_s
+    speedup: float = 0.0
+    between: tuple[float, float] = (0.0, 0.0)
 
 
 def measuring(request: Request, bench: Workbench) -> Generator[Speed, None, None]:
@@ -48,34 +45,37 @@ def measuring(request: Request, bench: Workbench) -> Generator[Speed, None, None
     cast = Cast(request.checked(), bench.library)
     cast.take(Controls(request).values())
     job, contenders = _job(cast, request), _contenders(cast, request)
-    total = (REPEATS + 1) * len(contenders)
-    rates: list[list[float]] = [[] for _ in contenders]
+    timings: Timings[int] = Timings()
     is_shared = False
-    for done in range(total):
-        yield Speed(done, total)
-        rates[done % len(contenders)].append(contenders[done % len(contenders)](job).tokens_per_s)
+    for turn in turns(len(contenders), ROUNDS):
+        yield Speed(turn.done, turn.total)
+        timings.add(turn.contender, turn.round, 1 / contenders[turn.contender](job).tokens_per_s)
         is_shared |= len(bench.engine) > 1
-    alone, own = (measured[1:] for measured in rates)  # the first round warms up
-    baseline, speed = statistics.median(alone), statistics.median(own)
-    ratios = [mine / others for mine, others in zip(own, alone, strict=True)]
-    between = min(ratios), max(ratios)
+    baseline, speed = (1 / timings.median(each) for each in (ALONE, ASKED))
+    found = timings.compare(ASKED, ALONE)
     bench.baselines[baseline_key(cast.settings)] = {
         "tokens_per_s": round(baseline, 3),
         "num_tokens": job.num_tokens,
         "environment": environment(cast.plan.target.device),
     }
-    note = f"median of {REPEATS} alternated runs of {job.num_tokens} tokens, warmed up, each alone on the engine"
-    yield Speed(total, total, baseline, speed, note, _instead(request, between, is_shared), between)
+    note = f"median of {ROUNDS} rounds of runs of {job.num_tokens} tokens, warmed up, each alone on the engine"
+    note += f"; {_between(found)}"
+    instead = _instead(request, found, is_shared)
+    yield Speed(turn.total, turn.total, baseline, speed, note, instead, found.ratio, found.between)
 
 
-def _instead(request: Request, between: tuple[float, float], is_shared: bool) -> str:
+def _between(found: Comparison) -> str:
+    low, high = found.between
+    return f"{found.ratio:.2g}×, between {low:.2g}× and {high:.2g}×"
+
+
+def _instead(request: Request, found: Comparison, is_shared: bool) -> str:
     """What is said in place of a ratio that says nothing."""
-    low, high = between
     if request.method == "none":
         return "nothing to compare: without a draft this is the measure itself"
     if is_shared:
         return "under load: others used the engine meanwhile, so no speedup"
-    return "" if low > 1 or high < 1 else f"no clear difference: {low:.2g}× to {high:.2g}×"
+    return "" if found.is_told else f"{WORDS[found.verdict]} ({_between(found)})"
 
 
 def measure(request: Request, bench: Workbench) -> Speed:

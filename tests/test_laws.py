@@ -20,7 +20,7 @@ from specviz.drafters import METHODS
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "specviz"
 SOURCES = [ROOT / "app.py", *sorted(PACKAGE.rglob("*.py"))]
-STANDARD = ["trace", "request", "settings", "catalog", "errors", "link", "beside", "ratios"]
+STANDARD = ["trace", "request", "settings", "catalog", "errors", "link", "beside", "rounds"]
 LIGHT = [
     *STANDARD,
     *["measures", "theory", "whatif", "judged", "planning", "breakdown", "tool_names", "parting"],

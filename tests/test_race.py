@@ -1,13 +1,14 @@
 """Laws of a race: both sides are really run, alone, warmed up and from nothing; its numbers are its traces' numbers."""
 
 from dataclasses import replace
+from functools import partial
+from random import Random
 
 import numpy as np
 import pytest
 import torch
 import traces
 from runs import PROMPT, REQUEST, Fails, greedy, ids
-from scipy.stats import binom
 
 from specviz import race
 from specviz.beside import Beside, others
@@ -15,7 +16,7 @@ from specviz.errors import SpecvizError
 from specviz.loading import Loading
 from specviz.parting import are_of_one_prompt, parting
 from specviz.race import Heat, Race, Side, Start, racing
-from specviz.ratios import COVERAGE, interval, is_far, middle
+from specviz.rounds import turns
 from specviz.score import Text
 from specviz.trace import Trace
 
@@ -40,8 +41,8 @@ def test_its_ratios_are_those_of_its_traces(bench):
     result = raced(bench)
     assert result.done == result.total == 2 + 4 * len(STARTS)
     by_hand = [tokens_per_s(heat.right) / tokens_per_s(heat.left) for heat in result.heats]
-    assert result.ratios == pytest.approx(by_hand)
-    assert result.ratio == pytest.approx(sorted(by_hand)[1])
+    assert result.comparison.ratios == pytest.approx(by_hand)
+    assert result.comparison.ratio == pytest.approx(sorted(by_hand)[1])
 
 
 def test_greedy_sides_write_what_the_target_writes_alone(bench):
@@ -53,26 +54,35 @@ def test_greedy_sides_write_what_the_target_writes_alone(bench):
     assert result.difference is None
 
 
-def test_each_side_warms_up_once_and_who_begins_changes(bench, monkeypatch):
+def test_each_side_warms_up_once_and_the_lot_says_who_begins(bench, monkeypatch):
     order, record = [], race.record
     monkeypatch.setattr(race, "record", lambda cast: order.append(cast.request.method) or record(cast))
+    monkeypatch.setattr(race, "turns", partial(turns, lots=Random(1)))
     result = raced(bench)
     one, other = "none", "draft_model"
     abba, baab = [one, other, other, one], [other, one, one, other]
-    assert order == [one, other, *abba, *baab, *abba]
+    assert order[:2] == [one, other]
+    rounds = [order[start : start + 4] for start in range(2, len(order), 4)]
+    assert all(each in (abba, baab) for each in rounds)
+    assert abba in rounds
+    assert baab in rounds
     assert len(result.heats) == 3
 
 
 def test_the_quicker_of_a_sides_two_runs_counts_and_the_other_tells_how_steady_it_was(bench, monkeypatch):
     made, record = [], race.record
     monkeypatch.setattr(race, "record", lambda cast: made.append(record(cast)) or made[-1])
+    monkeypatch.setattr(race, "turns", partial(turns, lots=Random(2)))
     (heat,) = raced(bench, starts=STARTS[:1]).heats
-    times = [sum(step.timing.total_ms - step.timing.wait_ms for step in trace.steps) for trace in made[2:]]
-    sides = (times[0], times[3]), (times[1], times[2])
+    sides = [[], []]
+    for trace in made[2:]:
+        ms = sum(step.timing.total_ms - step.timing.wait_ms for step in trace.steps)
+        sides[trace.header.request["method"] != "none"].append(ms)
     for run, both, slower in zip((heat.left, heat.right), sides, heat.slower_ms, strict=True):
         assert sum(step.timing.total_ms - step.timing.wait_ms for step in run.steps) == pytest.approx(min(both))
         assert slower == pytest.approx(max(both))
-    assert heat.unsteadiness == pytest.approx([max(both) / min(both) - 1 for both in sides])
+    spread = Race(6, 6, "", (heat,)).comparison.spread
+    assert spread == pytest.approx(sum(max(both) / min(both) - 1 for both in sides) / 2)
 
 
 def lasting(*ms):
@@ -90,31 +100,38 @@ def lasting(*ms):
     ]
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "ahead"),
-    [
-        ((100, 110), (50, 60), 1), ((50, 60), (100, 110), -1), ((100, 130), (90, 99), 0), ((90, 99), (100, 130), 0),
-        ((100, 100), (86, 86), 1), ((100, 100), (88, 88), 0), ((100, 140), (80, 130), 0), ((80, 130), (100, 140), 0),
-    ],
-)  # fmt: skip
-def test_a_side_is_clearly_ahead_when_both_its_runs_beat_both_of_the_other_by_far(left, right, ahead):
-    heat = Heat("", *lasting(left[0], right[0]), (left[1], right[1]))
-    assert heat.ahead == ahead
-    assert replace(heat, slower_ms=None).ahead == 0
+def heat(left, right):
+    """Of both times of either side."""
+    return Heat("", *lasting(min(left), min(right)), (max(left), max(right)))
 
 
-def test_a_races_unsteadiness_is_the_median_over_sides_and_prompts():
-    heats = [Heat("", *lasting(100, 100), slower) for slower in ((110, 120), (130, 300), (101, 102))]
-    assert Race(1, 1, "", tuple(heats)).unsteadiness == pytest.approx(0.15)
-    assert Race(1, 1, "", (replace(heats[0], slower_ms=None),)).unsteadiness is None
+def test_a_race_compares_its_sides_prompt_by_prompt_in_time_per_token():
+    heats = [heat((100, 110), (50, 60)), heat((100, 130), (80, 80)), heat((70, 77), (100, 101))]
+    found = Race(1, 1, "", tuple(heats))
+    assert found.comparison.ratios == pytest.approx([2, 1.25, 0.7])
+    assert found.comparison.spread == pytest.approx(0.1)  # the median of 10, 20, 30, 0, 10 and 1 %
+    assert found.divided == (0, 0)  # two runs of one side lie 30 % apart
+
+
+def test_a_race_without_a_clock_compares_nothing():
+    assert Race(1, 1).comparison is None
+    assert Race(1, 1, "", (heat((0, 0), (0, 0)),)).comparison is None
+    assert Race(1, 1, "", (heat((0, 0), (0, 0)),)).divided == (0, 0)
+
+
+def test_a_race_is_divided_where_each_side_is_beyond_doubt_ahead_on_a_prompt():
+    heats = heat((100, 101), (50, 51)), heat((50, 51), (100, 101)), heat((50, 50), (100, 100))
+    assert Race(1, 1, "", heats).divided == (1, 2)
+    assert Race(1, 1, "", heats[:1]).divided == (0, 0)
 
 
 def test_the_median_of_ratios_does_not_depend_on_who_is_called_a():
     pairs = [(100, 50), (100, 80), (70, 100), (100, 90)]
     there, back = (
-        Race(1, 1, "", tuple(Heat("", *lasting(*each)) for each in way)) for way in (pairs, [(b, a) for a, b in pairs])
+        Race(1, 1, "", tuple(heat((one,) * 2, (other,) * 2) for one, other in way))
+        for way in (pairs, [(b, a) for a, b in pairs])
     )
-    assert there.ratio == pytest.approx(1 / back.ratio)
+    assert there.comparison.ratio == pytest.approx(1 / back.comparison.ratio)
 
 
 def test_one_run_is_made_per_turn(bench, monkeypatch):
@@ -209,27 +226,6 @@ def test_prompts_of_one_length_need_not_be_one_prompt():
     other = replace(right.header, prompt=replace(prompt, tokens=(*prompt.tokens[:-1], token)))
     changed = Trace(other if event is right.header else event for event in right.events())
     assert not are_of_one_prompt(left, changed)
-
-
-# ---- ratios ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("number", "left_out"), [(1, 0), (2, 0), (5, 0), (7, 0), (8, 1), (10, 1), (11, 2), (12, 2)])
-def test_the_interval_of_a_median_leaves_out_what_the_binomial_law_allows(number, left_out):
-    values = [float(value) for value in range(number, 0, -1)]
-    assert interval(values) == (1.0 + left_out, number - left_out)
-    if number >= 5:
-        inside, narrower = (
-            binom.cdf(number - 1 - out, number, 0.5) - binom.cdf(out, number, 0.5) for out in (left_out, left_out + 1)
-        )
-        assert inside > COVERAGE > narrower
-
-
-def test_far_is_far_on_both_sides_and_the_middle_lies_halfway_by_ratio():
-    assert is_far(1.151) and is_far(1 / 1.151) and is_far(0.0)  # noqa: PT018
-    assert not is_far(1.149) and not is_far(1 / 1.149)  # noqa: PT018
-    assert middle([0.5, 2.0]) == pytest.approx(1)
-    assert middle([0.5, 2.0, 3.0]) == pytest.approx(2)
 
 
 def test_the_first_difference_has_the_logits_of_both_models(bench):

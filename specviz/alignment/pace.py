@@ -1,15 +1,13 @@
 """The command `bench --align`: tokens per second of the lab's batches beside those of recorded speculative runs.
 
-Both do the same prompts at the same settings in one process, warmed up and in turn; medians over rounds, and the ratio
-as the median of the rounds' ratios.
+Both do the same prompts at the same settings in one process, in rounds.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 from ..bench import Contender, Job, Prompt, specviz_contender
 from ..bench_report import prompts_for
@@ -18,21 +16,15 @@ from ..drafters import METHODS
 from ..machine import environment
 from ..models import Library
 from ..request import Request
+from ..rounds import Timings, turns
 from ..sampling import Sampling
 from . import shard as shards
 from .rows import PromptRow, Shard
 
 K = 4
-WARM_UP_TOKENS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """Tokens per second: recorded by runs, analysed in batches, and the same with the texts' drawing counted."""
-
-    recorded: float
-    analysed: float
-    with_drawing: float
+RECORDED = "speculative runs, recorded"
+ANALYSED = "texts that exist: one pass per model, all tables"
+WITH_DRAWING = "the same, the texts drawn from the target first"
 
 
 def lines(*, target: str, draft: str, num_tokens: int, repeats: int) -> Iterator[str]:
@@ -47,21 +39,26 @@ def lines(*, target: str, draft: str, num_tokens: int, repeats: int) -> Iterator
     request = Request(prompt="any", target=loaded.name, max_new_tokens=num_tokens).checked()
     rows = tuple(PromptRow(i, i + 1, prompt.name, prompt=_text(prompt, loaded)) for i, prompt in enumerate(prompts))
     shard = Shard(request, (small.name,), rows, K, {})
-    contender(Job(prompts[0], Sampling(), 0, WARM_UP_TOKENS))
-    shards.analyse(shard, library)
-    rounds = [_round(contender, prompts, num_tokens, shard, library, turn) for turn in range(repeats)]
-    yield from _table(rounds)
+    contenders = partial(_recorded, contender, prompts, num_tokens), lambda seed: _analysed(shard, library)
+    timings: Timings[str] = Timings()
+    for turn in turns(len(contenders), repeats):
+        for name, seconds in contenders[turn.contender](turn.round).items():
+            timings.add(name, turn.round, seconds)
+    yield from _table(timings)
 
 
 def _text(prompt: Prompt, model) -> str:
     return model.tokenizer.decode(list(prompt.ids), skip_special_tokens=True)
 
 
-def _round(
-    contender: Contender, prompts: Sequence[Prompt], num_tokens: int, shard: Shard, library: Library, turn: int
-) -> Round:
-    samples = [contender(Job(prompt, Sampling(), turn, num_tokens)) for prompt in prompts]
-    recorded = sum(sample.num_tokens for sample in samples) / sum(sample.seconds for sample in samples)
+def _recorded(contender: Contender, prompts: Sequence[Prompt], num_tokens: int, seed: int) -> dict[str, float]:
+    """Seconds per token."""
+    samples = [contender(Job(prompt, Sampling(), seed, num_tokens)) for prompt in prompts]
+    return {RECORDED: sum(sample.seconds for sample in samples) / sum(sample.num_tokens for sample in samples)}
+
+
+def _analysed(shard: Shard, library: Library) -> dict[str, float]:
+    """Seconds per token of the lab's batches, without and with drawing the texts."""
     begun = time.perf_counter()
     target, drafts = shards.load(shard, library)
     written, _, _ = shards.texts_of(shard, target)
@@ -69,17 +66,12 @@ def _round(
     shards.judged(shard, target, drafts, written)
     ended = time.perf_counter()
     size = sum(len(text.ids) for text in written)
-    return Round(recorded, size / (ended - drawn), size / (ended - begun))
+    return {ANALYSED: (ended - drawn) / size, WITH_DRAWING: (ended - begun) / size}
 
 
-def _table(rounds: Sequence[Round]) -> Iterator[str]:
+def _table(timings: Timings[str]) -> Iterator[str]:
     yield "| | tokens/s | times the recorded |"
     yield "|---|---|---|"
-    for name, words in (
-        ("recorded", "speculative runs, recorded"),
-        ("analysed", "texts that exist: one pass per model, all tables"),
-        ("with_drawing", "the same, the texts drawn from the target first"),
-    ):
-        rate = statistics.median(getattr(each, name) for each in rounds)
-        ratio = statistics.median(getattr(each, name) / each.recorded for each in rounds)
-        yield f"| {words} | {rate:,.0f} | {ratio:.1f}x |"
+    for words in (RECORDED, ANALYSED, WITH_DRAWING):
+        ratio = "-" if words == RECORDED else timings.compare(words, RECORDED)
+        yield f"| {words} | {1 / timings.median(words):,.0f} | {ratio} |"

@@ -30,7 +30,7 @@ from specviz.views.sentences import label, visible
 PAGE = "explore"  # the setup of the run that is looked at
 AS_ON_EXPLORE = "as the run on Explore: "
 AS_AT_FIRST = "the page's first setup: "
-FIRST = {"left": "none", "right": PAGE, "temperature": 0.0, "tokens": 64, "prompts": 5, "own": ""}
+FIRST = {"left": "none", "right": PAGE, "temperature": 0.0, "tokens": 64, "prompts": 6, "own": ""}
 TEMPERATURES = (0.0, 0.2, 0.5, 0.7, 0.8, 1.0, 1.2, 1.5)
 MOST_WORDS = 48  # characters of a prompt that stand for it
 MOST_STEPS = 8_000  # of all races that are kept; a step takes about 10 kB

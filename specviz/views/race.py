@@ -227,7 +227,8 @@ def _again(seat: Seat, number: int) -> Cell:
 def _together(result: Race) -> list[Cell]:
     both = tuple(metrics(_counted(runs)) for runs in sides(result))
     num_same = sum(heat.parted is None for heat in result.heats)
-    _, _, *numbers = _numbers(both, result.ratio, result.is_shared)
+    found = result.comparison
+    _, _, *numbers = _numbers(both, None if found is None else found.ratio, result.is_shared)
     return ["all together; the median ratio", "", "", *numbers, f"{num_same} of {len(result.heats)} the same", ""]
 
 

@@ -18,7 +18,7 @@ OF_A_PROMPT = ("prompt", "prompt_ids")
 
 def race_file(result: Race, titles: Titles) -> str:
     state, words = speed_verdict(result, titles)
-    first = result.heats[0].left.header
+    first, found = result.heats[0].left.header, result.comparison
     told = {
         "specviz_race": FORMAT,
         "specviz": first.specviz,
@@ -27,9 +27,10 @@ def race_file(result: Race, titles: Titles) -> str:
         "sides": [_setup(*each) for each in zip(titles, (result.heats[0].left, result.heats[0].right), strict=True)],
         "verdict": {"state": state, "words": words if isinstance(words, str) else "".join(words)},
         "under_load": result.is_shared,
-        "unsteadiness": result.unsteadiness,
+        "unsteadiness": None if found is None else found.spread,
         "runs": {"done": result.done, "planned": result.total},
-        "median_ratio_b_over_a": result.ratio,
+        "median_ratio_b_over_a": None if found is None else found.ratio,
+        "median_between": None if found is None else found.between,
         "prompts": [_heat(heat) for heat in result.heats],
     }
     return json.dumps(told, ensure_ascii=False, allow_nan=False, indent=1)
@@ -41,7 +42,7 @@ def _setup(title: str, trace: Trace) -> dict[str, Any]:
 
 
 def _heat(heat: Heat) -> dict[str, Any]:
-    runs = zip((heat.left, heat.right), heat.slower_ms or (None, None), strict=True)
+    runs = zip((heat.left, heat.right), heat.slower_ms, strict=True)
     return {
         "title": heat.title,
         "prompt": {name: heat.left.header.request.get(name) for name in OF_A_PROMPT},
@@ -51,7 +52,7 @@ def _heat(heat: Heat) -> dict[str, Any]:
     }
 
 
-def _side(quick: Trace, slower_ms: float | None) -> dict[str, Any]:
-    values, times = metrics(quick), [count(quick).working_ms, *([] if slower_ms is None else [slower_ms])]
+def _side(quick: Trace, slower_ms: float) -> dict[str, Any]:
+    values, times = metrics(quick), [count(quick).working_ms, slower_ms]
     names = ("tokens_per_s", "emitted", "target_calls", "draft_calls", "tokens_per_target_call", "kept")
     return {"times_ms": times, **{name: values[name] for name in names}}

@@ -9,30 +9,33 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specviz.ratios import COVERAGE, ONE_RUN, interval, is_far
+from specviz.rounds import FEWEST, LEVEL, NEAR, ONE_RUN
 from specviz.trace import Trace
 from specviz.views.blocks import Words
 from specviz.views.sentences import percent, visible
 
 if TYPE_CHECKING:
     from specviz.race import Race
+    from specviz.rounds import Comparison
 
 Titles = tuple[str, str]
 MOST_TITLE = 160  # characters
-ENOUGH_PROMPTS, ENOUGH_TOKENS = 5, 32  # for a side to be called faster
-UNSTEADY = ONE_RUN
+ENOUGH_TOKENS = 32  # for a side to be called faster
 LOADED = (
     "Under load: this server did other work meanwhile (somebody's run, a file, a model), so no speedup is told. Race "
     "again later."
 )
 HOW = (
     "A ratio is one side's tokens per second over the other's on the same prompt. Every prompt is run twice by each "
-    "side, in the order A B B A, on the next prompt B A A B; a side's quicker run counts, and it is the one that is "
+    "side, in the order A B B A or B A A B, drawn by lot; a side's quicker run counts, and it is the one that is "
     "replayed.",
-    f"A side is called faster when, over {ENOUGH_PROMPTS} prompts or more with {ENOUGH_TOKENS} tokens or more, the "
-    f"median is {percent(ONE_RUN)} or more away from 1 and its whole interval lies on one side of 1: from the smallest "
-    f"to the largest ratio of 5 prompts, without one at either end of 8, without two of 12 ({percent(COVERAGE)} sure). "
-    "It depends on the prompt when on one both runs of a side were clearly quicker, and on another both of the other.",
+    f"A side is called faster when, over {FEWEST} prompts or more with {ENOUGH_TOKENS} tokens or more, the median is "
+    f"{percent(NEAR - 1)} or more away from 1 and its whole interval lies on one side of 1: from the smallest to the "
+    f"largest ratio of 6 prompts, without one at either end of 9, without two of 12. Two equal setups are called "
+    f"different in at most {percent(LEVEL)} of races, however busy the machine is.",
+    f"It depends on the prompt when on one both runs of a side were quicker than both of the other, on another the "
+    f"other way round, each time by {percent(ONE_RUN)} and by more than two runs of one setup ever lay apart in the "
+    "race.",
     "One unrecorded run of each side comes first, to warm up. Every run starts with nothing read, so reading the "
     "prompt counts on both sides.",
     "Other work of this server is noticed, and then no speedup is told. Other programs on the machine are not: they "
@@ -48,64 +51,53 @@ def speed_verdict(result: Race, titles: Titles) -> tuple[str, Words]:
     """The verdict of the clock: its state, and words with both sides' names."""
     if result.is_shared:
         return "unsure", LOADED
-    if result.ratio is None:
+    found = result.comparison
+    if found is None:
         return "unsure", "No time was measured, so neither side can be called faster."
-    if (result.unsteadiness or 0) >= UNSTEADY and not _is_beyond_doubt(result):
-        return "unsure", _unsteady(result.unsteadiness)
-    state, words = _compared(result, *map(bare_title, titles))
+    state, words = _compared(result, found, *map(bare_title, titles))
     *most, end = words
     return state, [*most, *_lossy(result, titles, end)]
 
 
-def _unsteady(share: float) -> Words:
+def _compared(result: Race, found: Comparison, one: str, other: str) -> tuple[str, list[str]]:
+    ran, over = f"{found.ratio:.2f}× the speed of ", f" ({_over(found)})."
+    if lack := _lack(result, found):
+        return "unsure", ["Too few to tell: ", other, f" ran at {ran}", one, f"{over} {lack}"]
+    if found.is_told:
+        return "consistent", ["", other, f" was {found.verdict}: {ran}", one, over]
+    ahead, behind = result.divided
+    if ahead:
+        counts = f" on {ahead} of {len(found.ratios)}, slower on {behind}"
+        return "unsure", ["It depends on the prompt: ", other, " was faster than ", one, f"{counts}{over}"]
+    if found.verdict == "even":
+        return "unsure", ["About as fast: ", other, f" ran at {ran}", one, over]
+    busy = f" {_busy(found.spread)}" if found.verdict == "noisy" else ""
+    return "unsure", ["No clear difference: ", other, f" ran at {ran}", one, f"{over}{busy}"]
+
+
+def _busy(share: float) -> str:
     took = f"the same setup on the same prompt took {percent(share)} more or less time"
-    return f"This machine was unsteady: {took}, so neither is called faster. Race again when it has less to do."
+    return f"This machine was too busy: {took}. Race again when it is idle."
 
 
-def _compared(result: Race, one: str, other: str) -> tuple[str, list[str]]:
-    ran = f"{result.ratio:.2f}× the speed of "
-    if lack := _lack(result):
-        return "unsure", ["Too few to tell: ", other, f" ran at {ran}", one, f" ({_over(result)}). {lack}"]
-    if _is_clear(result):
-        how = "faster" if result.ratio > 1 else "slower"
-        return "consistent", ["", other, f" was {how}: {ran}", one, f" ({_over(result)})."]
-    ahead = [heat.ahead for heat in result.heats]
-    if 1 in ahead and -1 in ahead:
-        counts = f"on {ahead.count(1)} of {len(ahead)}, slower on {ahead.count(-1)}"
-        lead = "It depends on the prompt: "
-        return "unsure", [lead, other, " was faster than ", one, f" {counts} ({_over(result)})."]
-    return "unsure", ["No clear difference: ", other, f" ran at {ran}", one, f" ({_over(result)})."]
-
-
-def _is_clear(result: Race) -> bool:
-    """Whether the median's whole interval is on one side of 1, and the median far enough away."""
-    low, high = interval(result.ratios)
-    return (low > 1 or high < 1) and is_far(result.ratio)
-
-
-def _is_beyond_doubt(result: Race) -> bool:
-    """Whether one and the same side was clearly ahead in every run of every prompt: so far no unsteadiness reaches."""
-    return {heat.ahead for heat in result.heats} in ({1}, {-1})
-
-
-def _lack(result: Race) -> str:
+def _lack(result: Race, found: Comparison) -> str:
     """What a race still lacks to say anything; empty where it lacks nothing."""
     lengths = [min(len(heat.left.tokens), len(heat.right.tokens)) for heat in result.heats]
     lacks = [
-        f"over {ENOUGH_PROMPTS} prompts or more" if len(result.ratios) < ENOUGH_PROMPTS else "",
+        f"over {FEWEST} prompts or more" if len(found.ratios) < FEWEST else "",
         f"with texts of {ENOUGH_TOKENS} tokens or more" if statistics.median(lengths) < ENOUGH_TOKENS else "",
     ]
     needed = " and ".join(filter(None, lacks))
     return f"Race {needed} to be sure." if needed else ""
 
 
-def _over(result: Race) -> str:
+def _over(found: Comparison) -> str:
     """What the ratio stands on: how many prompts, and how far apart they were."""
-    number, low, high = len(result.ratios), min(result.ratios), max(result.ratios)
+    number, low, high = len(found.ratios), min(found.ratios), max(found.ratios)
     if number == 1:
         return "one prompt only"
-    inner = interval(result.ratios)
-    left_out = sum(ratio < inner[0] for ratio in result.ratios)
+    inner = found.between
+    left_out = sum(ratio < inner[0] for ratio in found.ratios)
     ends = f"; {inner[0]:.2f}× to {inner[1]:.2f}× without the {left_out} at either end" if left_out else ""
     return f"median of {number} prompts, {low:.2f}× to {high:.2f}×{ends}"
 
@@ -134,9 +126,8 @@ def _is_exact(trace: Trace) -> bool:
 
 def steadiness(result: Race) -> list[str]:
     """How far two runs of one setup lay apart; nothing where others slowed them down."""
-    share = result.unsteadiness
-    if share is None or result.is_shared:
+    found = result.comparison
+    if found is None or result.is_shared:
         return []
-    took = f"In its slower run the same setup on the same prompt took {percent(share)} more time"
-    rule = f"From {percent(UNSTEADY)} on neither is called faster, unless one was clearly quicker in every run"
-    return [f"{took} (median over both sides and all prompts). {rule}."]
+    took = f"In its slower run the same setup on the same prompt took {percent(found.spread)} more time"
+    return [f"{took} (median over both sides and all prompts)."]

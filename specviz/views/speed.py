@@ -7,7 +7,7 @@ from typing import Any
 
 from specviz.counters import Counters
 from specviz.measures import METRICS, metrics
-from specviz.ratios import is_far
+from specviz.rounds import is_far
 from specviz.views.sentences import visible
 
 NO_DRAFT = "no draft reached the target: nothing to compare"

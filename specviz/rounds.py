@@ -1,0 +1,175 @@
+"""Timing things side by side: rounds of alternating turns, what they took, and what may be said of it.
+
+In a round every contender runs twice: in an order drawn by lot, then in the same order backwards (A B B A). Its quicker
+turn counts; how far the other one lies behind tells how busy the machine was. Of two equal contenders the lot makes
+either as likely to win a round, whatever the machine does meanwhile: so a sign test over rounds keeps its level under
+drift, spikes and busy spells alike. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Generic, Literal, TypeVar
+
+Contender = TypeVar("Contender", bound=Hashable)
+Verdict = Literal["faster", "slower", "even", "unclear", "noisy", "few"]
+
+LEVEL = 0.04
+"""At most so often are two equal contenders called different."""
+FEWEST = 6
+"""Rounds without which nothing is called faster: five that agree come by chance in one case of 16."""
+NEAR = 1.05
+"""A ratio nearer to 1 is about as fast, however sure it is."""
+ONE_RUN = 0.15
+"""How much faster one side must be for a single run to say anything, and how far apart the two turns of one contender
+may lie on a machine that is not busy."""
+WIDE = 1.5
+"""An interval whose ends lie further apart, as a ratio, cannot say "about as fast"."""
+WORDS: Mapping[Verdict, str] = {
+    "faster": "faster",
+    "slower": "slower",
+    "even": "about as fast",
+    "unclear": "no clear difference",
+    "noisy": "too noisy to tell: repeat when this machine is idle",
+    "few": "too few to tell",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """contender: its place. round: from 1; in round 0 all warm up. done, total: turns, those of round 0 among them."""
+
+    contender: int
+    round: int
+    done: int
+    total: int
+
+
+def turns(num_contenders: int, num_rounds: int, lots: Random | None = None) -> Iterator[Turn]:
+    """Who runs next. lots: draws the orders; by default they differ from call to call."""
+    lots, done, total = lots or Random(), 0, num_contenders * (1 + 2 * num_rounds)
+    for number in range(num_rounds + 1):
+        order = list(range(num_contenders))
+        if number:
+            lots.shuffle(order)
+            order += order[::-1]
+        for contender in order:
+            yield Turn(contender, number, done, total)
+            done += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How many times as fast one contender is as another. ratios: one per round, or one per prompt. spread: how much
+    more time the slower turn of the same contender took, as a share; the median over both and all rounds."""
+
+    ratios: tuple[float, ...]
+    spread: float = 0.0
+
+    @property
+    def ratio(self) -> float:
+        """The median."""
+        return middle(self.ratios)
+
+    @property
+    def between(self) -> tuple[float, float]:
+        return interval(self.ratios)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of two equal contenders "faster" and "slower" together come with a probability of at most LEVEL."""
+        (low, high), ratio = self.between, self.ratio
+        if len(self.ratios) < FEWEST:
+            return "few"
+        if max(ratio, 1 / ratio) >= NEAR and (low > 1 or high < 1):
+            return "faster" if ratio > 1 else "slower"
+        if high <= WIDE * low and not is_far(ratio):
+            return "even"
+        return "noisy" if self.spread >= ONE_RUN else "unclear"
+
+    @property
+    def is_told(self) -> bool:
+        """Whether one of the two is faster."""
+        return self.verdict in ("faster", "slower")
+
+    @property
+    def span(self) -> str:
+        low, high = self.between
+        return f"{self.ratio:.2f}x ({low:.2f}-{high:.2f})"
+
+    def __str__(self) -> str:
+        """As a cell of a table; the verdict only where neither is faster."""
+        return self.span if self.is_told else f"{self.span}, {WORDS[self.verdict].partition(':')[0]}"
+
+
+class Timings(Generic[Contender]):
+    """What each turn took, by contender and round: in any unit of which less is faster."""
+
+    def __init__(self) -> None:
+        self._times: dict[Contender, dict[int, list[float]]] = {}
+
+    def add(self, contender: Contender, number: int, time: float) -> None:
+        """number: of the round; what round 0 took does not count."""
+        if number:
+            self._times.setdefault(contender, {}).setdefault(number, []).append(time)
+
+    def quicker(self, contender: Contender) -> dict[int, float]:
+        """The quicker turn of each round."""
+        return {number: min(times) for number, times in self._times[contender].items()}
+
+    def median(self, contender: Contender) -> float:
+        return statistics.median(self.quicker(contender).values())
+
+    @property
+    def spread(self) -> float:
+        """How much more time the slower turn of the same contender took, as a share: the median of all rounds."""
+        return statistics.median(max(times) / min(times) - 1 for times in self._rounds())
+
+    def _rounds(self) -> Iterator[list[float]]:
+        return (times for rounds in self._times.values() for times in rounds.values())
+
+    def ratios(self, ours: Contender, others: Contender) -> dict[int, float]:
+        """Per round, how many times as fast we are."""
+        theirs = self.quicker(others)
+        return {number: theirs[number] / time for number, time in self.quicker(ours).items()}
+
+    def compare(self, ours: Contender, others: Contender) -> Comparison:
+        return Comparison(tuple(self.ratios(ours, others).values()), self.spread)
+
+    def divided(self, ours: Contender, others: Contender) -> tuple[int, int]:
+        """In how many rounds we were ahead and behind in both turns of either, by ONE_RUN and by more than two turns of
+        one contender ever lie apart; (0, 0) unless there are rounds of both kinds."""
+        apart = max(1 + ONE_RUN, *(max(times) / min(times) for times in self._rounds()))
+        pairs = [(times, self._times[others][number]) for number, times in self._times[ours].items()]
+        ahead = sum(min(theirs) / max(times) >= apart for times, theirs in pairs)
+        behind = sum(min(times) / max(theirs) >= apart for times, theirs in pairs)
+        return (ahead, behind) if ahead and behind else (0, 0)
+
+
+def is_far(ratio: float) -> bool:
+    """Whether one side is ahead by ONE_RUN or more, whichever."""
+    return ratio <= 0 or max(ratio, 1 / ratio) - 1 >= ONE_RUN
+
+
+def middle(ratios: Sequence[float]) -> float:
+    """The median; between two middle ones it halves their distance on the logarithmic scale."""
+    return math.exp(statistics.median(map(math.log, ratios)))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The narrowest pair of order statistics that misses the median of the law the values come from with a probability
+    of at most LEVEL, as the binomial law gives it for any continuous law (David and Nagaraja, Order Statistics, 2003,
+    section 7.1); of fewer than FEWEST values the smallest and the largest, which hold it less surely."""
+    ordered, rank = sorted(values), 0
+    while 2 * (rank + 1) < len(ordered) and _missed(len(ordered), rank + 1) <= LEVEL:
+        rank += 1
+    return ordered[rank], ordered[-1 - rank]
+
+
+def _missed(number: int, left_out: int) -> float:
+    """With so many values left out on either side."""
+    return 2 * sum(math.comb(number, below) for below in range(left_out + 1)) / 2**number
