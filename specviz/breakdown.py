@@ -115,6 +115,8 @@ def _refuse(recorded: Trace, counters: Counters, costs: Costs) -> None:
     target, draft = recorded.steps[-1].settings.target, recorded.steps[-1].settings.draft_model
     if costs.target != target or (draft is not None and costs.draft != draft):
         raise SpecvizError("the costs were measured for other models; measure them for this pair")
+    if costs.doubt:
+        raise SpecvizError(costs.doubt)
 
 
 def _refuse_method(recorded: Trace, counters: Counters) -> None:

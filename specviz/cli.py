@@ -20,7 +20,7 @@ from .catalog import default_pair
 from .checks import command
 from .command_help import METHOD_NAMES, METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling, epilog
 from .ending import Endings
-from .errors import SpecvizError
+from .errors import CannotTell, SpecvizError
 from .saving import Output, drop, output, words_apart
 from .trace import Event, Step, Trace, TraceWriter, load_trace
 from .views.terminal import event_text, generated_text, neutral, numbers_text, wants_colour
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SpecvizError as error:
         message = neutral(str(error), keep="\n")
         print(f"specviz: {message}", file=sys.stderr)
-        return 2
+        return 3 if isinstance(error, CannotTell) else 2
     except BrokenPipeError:  # the reader has seen enough
         drop(sys.stdout)
         return 0
@@ -115,7 +115,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     )
     words = f"only: all methods, or some of {METHOD_NAMES}, against no draft, by kind of prompt"
     parser.add_argument("--methods", nargs="+", metavar="NAME", help=words)
-    parser.add_argument("--costs", action="store_true", help="only: what one drafted token and each check cost here")
+    words = "only: what one drafted token and each check cost here; ends with 3 where the machine was too busy to tell"
+    parser.add_argument("--costs", action="store_true", help=words)
     parser.add_argument(
         "--context", type=_positive, default=128, help="tokens before what --costs measures (default: %(default)s)"
     )

@@ -1,7 +1,8 @@
 """Measured costs of a pair on this machine: a drafted token, one target forward over 1..33 tokens, a step's rest.
 
-`measure_costs` times everything in rounds, so that a busy moment meets all alike, and reports medians; the first round
-only warms up. What a step takes by these numbers is `theory.step_ms`.
+`measure_costs` times everything, several drafts too, in the same rounds, so that a busy moment meets all alike, and
+reports medians. Costs of a machine that was too busy say so in `doubt`. What a step takes by these numbers is
+`theory.step_ms`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, NamedTuple
+from itertools import accumulate
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,22 +30,24 @@ from .errors import SpecvizError
 from .machine import environment
 from .models import LoadedModel, check_pair
 from .quantised import stored_bytes
+from .rounds import ONE_RUN, Timings, interval, turns
 from .rules import RULES
 from .sampling import Sampling
 from .session import workbench
 from .trace_records import Count, Extra, MaybeName, Name, Number, require
-from .trace_values import Record, number, record, tuple_of
+from .trace_values import Record, maybe, number, record, row_of, tuple_of
 
 CONTEXT = 128
 MOST_TOKENS = 33
-REPEATS = 9
+ROUNDS = 5
 BATCHES = (1, 2, 4, 8)
 BATCH_TOKENS = (1, 5, 9)  # nothing drafted, K = 4 and K = 8
 STEP_K = 4
-STEPS_PER_ROUND = 3
+STEPS_PER_TURN = 3
 READ_BYTES, READ_BYTES_CUDA = 512 << 20, 2 << 30  # to measure the memory, not a cache
 FIRST_ID = 3
 PAUSE_S = 0.25  # between two results
+DROP = 1.3  # a forward over fewer tokens that takes so many times as long was disturbed
 
 
 @record
@@ -62,9 +66,11 @@ class Costs(Record):
 
     draft_ms: one drafted token, drawing included (0 without a draft model). overhead_ms: a step's time outside drafting
     and verifying, recording left out; plain_overhead_ms: that of a step that drafts nothing. weight_bytes: what one
-    forward must read. spread: the middle half of repeated timings, relative.
+    forward must read. spread: the middle half of repeated timings, relative. verify_between_ms: the interval of each
+    of verify_ms, where it is known.
     """
 
+    OMITTED_WHEN_NONE: ClassVar[tuple[str, ...]] = ("verify_between_ms",)
     target: Name
     draft: MaybeName
     context_length: Count
@@ -80,7 +86,22 @@ class Costs(Record):
     bandwidth_gb_s: Number
     bandwidth_bytes: Count
     spread: Number
+    verify_between_ms: Annotated[
+        tuple[tuple[float, float], ...] | None, maybe(tuple_of(row_of(number(), number())))
+    ] = None
     extra: Extra = field(default_factory=dict)
+
+    @property
+    def doubt(self) -> str:
+        """Why these times carry no advice, in words; empty where they do."""
+        longest = accumulate(self.verify_ms, max)
+        drop = max(before / ms for before, ms in zip(longest, self.verify_ms, strict=True))
+        if self.spread <= ONE_RUN and drop <= DROP:
+            return ""
+        busy = f"one target forward took {drop:.1f} times as long as one over more tokens"
+        if self.spread > ONE_RUN:
+            busy = f"the middle half of repeated timings spans {self.spread:.0%} of them"
+        return f"This machine was too busy: {busy}. Measure the costs again when it is idle."
 
     @property
     def floor_ms(self) -> float:
@@ -103,16 +124,18 @@ class Costs(Record):
         whole = [(b, n) for b in sorted({b for b, _ in sizes}) for n in sorted({1, *(n for _, n in sizes)})]
         require(not sizes or sizes == whole, "batch", f"must list every batch and number of tokens (got {sizes})")
         require(self.verify_ms and min(self.verify_ms) > 0 and self.bandwidth_gb_s > 0, "verify_ms", "must be times")
+        is_whole = self.verify_between_ms is None or len(self.verify_between_ms) == len(self.verify_ms)
+        require(is_whole, "verify_between_ms", "must be one interval for each of verify_ms")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How far measuring has come, in timed pieces; `costs` with the last one."""
+    """How far measuring has come, in timed pieces; `costs`, one per draft, with the last one."""
 
     done: int
     total: int
     doing: str
-    costs: Costs | None = None
+    costs: tuple[Costs, ...] = ()
 
 
 class _Series(NamedTuple):
@@ -121,10 +144,11 @@ class _Series(NamedTuple):
     what: str
     tokens: int = 1
     batch: int = 1
+    draft: str | None = None
 
 
 Reading = tuple[_Series, float]
-DRAFT, OVERHEAD, PLAIN, READ = (_Series(what) for what in ("draft", "overhead", "plain", "read"))
+PLAIN, READ = _Series("overhead"), _Series("read")
 
 
 def costs(target=None, draft=None, context_length: int = CONTEXT) -> Costs:
@@ -137,53 +161,51 @@ def costs(target=None, draft=None, context_length: int = CONTEXT) -> Costs:
     loaded = library.load(target or default_target)
     draft = draft or (default_draft if loaded.name == default_target else None)
     small = None if draft is None else library.load(draft, as_draft=True)
-    *_, last = measure_costs(loaded, small, context_length=context_length)
-    return last.costs
+    *_, last = measure_costs(loaded, [] if small is None else [small], context_length=context_length)
+    return last.costs[0]
 
 
 def measure_costs(
     target: LoadedModel,
-    draft: LoadedModel | None,
+    drafts: Sequence[LoadedModel],
     *,
     context_length: int = CONTEXT,
     most_tokens: int = MOST_TOKENS,
-    repeats: int = REPEATS,
+    rounds: int = ROUNDS,
 ) -> Iterator[Measured]:
     """Times forwards over 1..most_tokens tokens behind `context_length` tokens, real steps, batches and memory.
 
-    Raises SpecvizError where the context does not fit and where the two models do not share a vocabulary.
+    Without drafts the one result has no draft. Raises SpecvizError where the context does not fit and where two models
+    do not share a vocabulary.
     """
-    if most_tokens < 1 or repeats < 1:
-        raise ValueError(f"most_tokens and repeats must be >= 1 (got {most_tokens} and {repeats})")
-    _check(target, draft, context_length, most_tokens)
-    timer = _Timer(target, draft, context_length)
+    if most_tokens < 1 or rounds < 1:
+        raise ValueError(f"most_tokens and rounds must be >= 1 (got {most_tokens} and {rounds})")
+    _check(target, drafts, context_length, most_tokens)
+    timer = _Timer(target, drafts, context_length)
     jobs = timer.jobs(most_tokens)
-    samples: dict[_Series, list[float]] = {}
-    done, total, told = 0, (repeats + 1) * len(jobs), time.perf_counter()
-    yield Measured(0, total, "warming up")
-    for turn in range(repeats + 1):
-        start = turn * len(jobs) // (repeats + 1)
-        for job in (*jobs[start:], *jobs[:start]):
-            readings = job()
-            for series, ms in readings if turn else ():
-                samples.setdefault(series, []).append(ms)
-            done += 1
-            if time.perf_counter() - told > PAUSE_S:
-                yield Measured(done, total, f"round {turn} of {repeats}" if turn else "warming up")
-                told = time.perf_counter()
-    yield Measured(total, total, "done", _summary(timer, samples, most_tokens))
+    timings: Timings[_Series] = Timings()
+    told = -PAUSE_S
+    for turn in turns(len(jobs), rounds):
+        if time.perf_counter() - told > PAUSE_S:
+            words = f"round {turn.round} of {rounds}" if turn.round else "warming up"
+            yield Measured(turn.done, turn.total, words)
+            told = time.perf_counter()
+        for series, ms in jobs[turn.contender]():
+            timings.add(series, turn.round, ms)
+    names = [draft.name for draft in drafts] or [None]
+    yield Measured(turn.total, turn.total, "done", tuple(_summary(timer, timings, most_tokens, each) for each in names))
 
 
-def longest_context(target: LoadedModel, draft: LoadedModel | None, most_tokens: int = MOST_TOKENS) -> int:
+def longest_context(target: LoadedModel, drafts: Sequence[LoadedModel], most_tokens: int = MOST_TOKENS) -> int:
     """The longest context that leaves these models room for what is measured behind it."""
-    limit = min(model.info.context_limit for model in (target, draft) if model is not None)
+    limit = min(model.info.context_limit for model in (target, *drafts))
     return limit - max(most_tokens, 2 * (STEP_K + 1), *BATCH_TOKENS)
 
 
-def _check(target: LoadedModel, draft: LoadedModel | None, context_length: int, most_tokens: int) -> None:
-    if draft is not None:
+def _check(target: LoadedModel, drafts: Sequence[LoadedModel], context_length: int, most_tokens: int) -> None:
+    for draft in drafts:
         check_pair(target, draft)
-    longest = longest_context(target, draft, most_tokens)
+    longest = longest_context(target, drafts, most_tokens)
     if not 1 <= context_length <= longest:
         raise SpecvizError(
             f"the context length must be from 1 to {longest:,} tokens, which leaves these models room for what is "
@@ -194,25 +216,26 @@ def _check(target: LoadedModel, draft: LoadedModel | None, context_length: int, 
 class _Timer:
     """Times one thing per call; what a call needs is set up by its first one, which is not counted."""
 
-    def __init__(self, target: LoadedModel, draft: LoadedModel | None, context_length: int) -> None:
-        self.target, self.draft = target, draft
+    def __init__(self, target: LoadedModel, drafts: Sequence[LoadedModel], context_length: int) -> None:
+        self.target = target
         self.device = target.model.device
         self.sampling = Sampling()
         self.lm = target.cached_lm()
-        size = min(model.info.vocab_size for model in (target, draft) if model is not None)
+        size = min(model.info.vocab_size for model in (target, *drafts))
         self.ids = [FIRST_ID + i % (size - FIRST_ID) for i in range(context_length)]
         self._plain = self._plan_of(NoDraft())
-        self._drafting = None if draft is None else self._plan_of(ModelDrafter(draft.cached_lm()))
+        self._drafting = {draft.name: self._plan_of(ModelDrafter(draft.cached_lm())) for draft in drafts}
         self._num_steps = 0
 
     def _plan_of(self, drafter: Drafter) -> Plan:
         return Plan(self.target.cached_lm(), drafter, RULES["speculative_sampling"], self.sampling, STEP_K)
 
     def jobs(self, most_tokens: int) -> list[Callable[[], Sequence[Reading]]]:
-        """One round. Reading memory empties the caches, so what follows it is a step, which warms up by itself."""
+        """All that is timed. Reading memory empties the caches, so steps follow it, which warm up by themselves."""
+        drafting = [lambda name=name: self._steps(name) for name in self._drafting]
         verify = [lambda n=n: self._verify(n) for n in range(1, most_tokens + 1)]
         batch = [lambda b=b, n=n: self._batch(b, n) for b in BATCHES for n in BATCH_TOKENS]
-        return [self._read, *[self._step] * STEPS_PER_ROUND, *verify, *batch]
+        return [lambda: [*self._read(), *self._steps(None)], *drafting, *verify, *batch]
 
     def _timed(self, action: Callable[[], object]) -> float:
         """Milliseconds until the device has finished it."""
@@ -237,13 +260,13 @@ class _Timer:
         """What follows the context: its own beginning again."""
         return [self.ids[i % len(self.ids)] for i in range(count)]
 
-    def _step(self) -> Sequence[Reading]:
-        """A step of its own kind each: one that drafts, if there is a draft model, and one that does not."""
-        plain_rest, _ = self._second_step(self._plain)
-        if self._drafting is None:
-            return [(DRAFT, 0.0), (OVERHEAD, plain_rest), (PLAIN, plain_rest)]
-        rest, draft_ms = self._second_step(self._drafting)
-        return [(DRAFT, draft_ms), (OVERHEAD, rest), (PLAIN, plain_rest)]
+    def _steps(self, draft: str | None) -> Sequence[Reading]:
+        """Medians of a few steps that draft with this model, or of steps that draft nothing."""
+        plan = self._plain if draft is None else self._drafting[draft]
+        steps = [self._second_step(plan) for _ in range(STEPS_PER_TURN)]
+        rest, draft_ms = map(statistics.median, zip(*steps, strict=True))
+        drafting = [] if draft is None else [(_Series("draft", draft=draft), draft_ms)]
+        return [*drafting, (_Series("overhead", draft=draft), rest)]
 
     def _second_step(self, plan: Plan) -> tuple[float, float]:
         """Of a run's second step, which like all that follow finds the context read: the milliseconds outside both
@@ -297,26 +320,26 @@ def _finish(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def _summary(timer: _Timer, samples: dict[_Series, list[float]], most_tokens: int) -> Costs:
-    ms = {series: statistics.median(values) for series, values in samples.items()}
-    verify = [_Series("verify", n) for n in range(1, most_tokens + 1)]
+def _summary(timer: _Timer, timings: Timings[_Series], most_tokens: int, draft: str | None) -> Costs:
+    verify = [list(timings.quicker(_Series("verify", n)).values()) for n in range(1, most_tokens + 1)]
     model, about = timer.target.model, environment(timer.device)
     return Costs(
         target=timer.target.name,
-        draft=None if timer.draft is None else timer.draft.name,
+        draft=draft,
         context_length=len(timer.ids),
         device=str(about["device_name"]),
         threads=int(about["threads"]),
         dtype=timer.target.info.dtype,
-        draft_ms=ms[DRAFT],
-        verify_ms=tuple(ms[series] for series in verify),
-        overhead_ms=ms[OVERHEAD],
-        plain_overhead_ms=ms[PLAIN],
-        batch=tuple(BatchCost(b, n, ms[_Series("batch", n, b)]) for b in BATCHES for n in BATCH_TOKENS),
+        draft_ms=0.0 if draft is None else timings.median(_Series("draft", draft=draft)),
+        verify_ms=tuple(map(statistics.median, verify)),
+        overhead_ms=timings.median(_Series("overhead", draft=draft)),
+        plain_overhead_ms=timings.median(PLAIN),
+        batch=tuple(BatchCost(b, n, timings.median(_Series("batch", n, b))) for b in BATCHES for n in BATCH_TOKENS),
         weight_bytes=weight_bytes(model),
-        bandwidth_gb_s=timer.num_read_bytes / ms[READ] / 1e6,
+        bandwidth_gb_s=timer.num_read_bytes / timings.median(READ) / 1e6,
         bandwidth_bytes=timer.num_read_bytes,
-        spread=statistics.median(_spread(samples[series]) for series in verify),
+        spread=statistics.median(map(_spread, verify)),
+        verify_between_ms=tuple(map(interval, verify)),
     )
 
 

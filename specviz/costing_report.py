@@ -1,4 +1,7 @@
-"""The command `bench --costs`: measures one pair at one context length and writes it as Markdown tables, or as JSON."""
+"""The command `bench --costs`: measures one pair at one context length and writes it as Markdown tables, or as JSON.
+
+Costs of a machine that was too busy are written with their spread; the command then ends with an exit code of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 from collections.abc import Iterator
 
 from .costing import CONTEXT, Costs, measure_costs
+from .errors import CannotTell
 from .models import Library
 from .saving import Output
 
@@ -15,15 +19,19 @@ SHOWN = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
 def lines(
     *, target: str, draft: str | None, context_length: int = CONTEXT, save_as: Output | None = None
 ) -> Iterator[str]:
-    """Says what is measured, then measures, then gives the tables; save_as: and writes JSON. Raises SpecvizError."""
+    """Says what is measured, then measures, then gives the tables; save_as: and writes JSON. Raises SpecvizError, and in
+    the end CannotTell where the machine was too busy."""
     library = Library()
-    loaded, small = library.load(target), None if draft is None else library.load(draft, as_draft=True)
-    pair = f"{loaded.name} + {small.name if small else 'no draft'}"
+    loaded, drafts = library.load(target), [] if draft is None else [library.load(draft, as_draft=True)]
+    pair = f"{loaded.name} + {drafts[0].name if drafts else 'no draft'}"
     yield f"{pair}, {context_length} tokens of context; nothing else should be running"
-    *_, last = measure_costs(loaded, small, context_length=context_length)
-    yield from tables(last.costs)
+    *_, last = measure_costs(loaded, drafts, context_length=context_length)
+    (costs,) = last.costs
+    yield from tables(costs)
     if save_as is not None:
-        save_as.write(json.dumps(last.costs.to_dict(), indent=1, ensure_ascii=False))
+        save_as.write(json.dumps(costs.to_dict(), indent=1, ensure_ascii=False))
+    if costs.doubt:
+        raise CannotTell(costs.doubt)
 
 
 def tables(costs: Costs) -> Iterator[str]:
@@ -36,12 +44,13 @@ def tables(costs: Costs) -> Iterator[str]:
 
 
 def _of_tokens(costs: Costs) -> Iterator[str]:
-    yield "| new tokens in one target forward | ms | times one token |"
-    yield "|---|---|---|"
+    yield "| new tokens in one target forward | ms | between | times one token |"
+    yield "|---|---|---|---|"
     for n in SHOWN:
         if n <= len(costs.verify_ms):
             ms = costs.verify_ms[n - 1]
-            yield f"| {n} | {ms:.2f} | {ms / costs.verify_ms[0]:.2f} |"
+            between = "-".join(f"{end:.2f}" for end in (costs.verify_between_ms or [()] * n)[n - 1]) or "not known"
+            yield f"| {n} | {ms:.2f} | {between} | {ms / costs.verify_ms[0]:.2f} |"
 
 
 def _single(costs: Costs) -> Iterator[str]:

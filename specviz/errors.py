@@ -3,3 +3,7 @@
 
 class SpecvizError(Exception):
     """What is wrong, what was got and what is allowed, in words a person can act on."""
+
+
+class CannotTell(SpecvizError):
+    """A measurement that was made and does not carry an answer."""

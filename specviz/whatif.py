@@ -299,8 +299,10 @@ def check_ks(ks: Sequence[int]) -> None:
 def every_k(
     chances: Chances, ks: Sequence[int], costs: Costs | None = None, *, exact: bool = False, note: str = ""
 ) -> WhatIf:
-    """The what-if for each K of `ks`, with speedups where costs are given."""
+    """The what-if for each K of `ks`, with speedups where costs are given that carry advice."""
     check_ks(ks)
+    if costs is not None and costs.doubt:
+        costs, note = None, f"{note} No speedup is told. {costs.doubt}".strip()
     begins = start_chances(chances, ks)
     outcomes = tuple(_outcome(chances, k, row, costs) for k, row in zip(ks, begins, strict=True))
     by_depth = tuple(float(share) for share in acceptance_by_depth(chances)[: len(chances)])

@@ -3,16 +3,19 @@
 import copy
 import json
 import time
+from contextlib import suppress
 from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
 from tiny_models import tiny
 
 from specviz import costing
-from specviz.costing import BATCH_TOKENS, BATCHES, BatchCost, Costs, costs, measure_costs, weight_bytes
+from specviz.cli import main
+from specviz.costing import BATCH_TOKENS, BATCHES, BatchCost, Costs, Measured, costs, measure_costs, weight_bytes
 from specviz.costing_report import lines, tables
-from specviz.errors import SpecvizError
+from specviz.errors import CannotTell, SpecvizError
 from specviz.rules import RULES
 from specviz.rules.speculative_sampling import SpeculativeSampling
 
@@ -90,10 +93,10 @@ def make_slow(pair, clock):
     return seen
 
 
-def measured(target, draft, **options):
-    options = {"context_length": CONTEXT, "most_tokens": MOST, "repeats": 2} | options
-    *_, last = measure_costs(target, draft, **options)
-    return last.costs
+def measured(target, *drafts, **options):
+    options = {"context_length": CONTEXT, "most_tokens": MOST, "rounds": 2} | options
+    *_, last = measure_costs(target, drafts, **options)
+    return last.costs[0]
 
 
 def close(ms):
@@ -113,7 +116,7 @@ def test_every_time_is_what_the_models_took(pair, clock):
 
 def test_without_a_draft_model_a_step_is_verifying_and_the_rest(pair, clock):
     make_slow(pair, clock)
-    found = measured(pair[0], None)
+    found = measured(pair[0])
     assert (found.draft, found.draft_ms) == (None, 0.0)
     assert found.overhead_ms == found.plain_overhead_ms == close(RULE_MS / 2)
 
@@ -121,40 +124,79 @@ def test_without_a_draft_model_a_step_is_verifying_and_the_rest(pair, clock):
 def test_all_but_the_first_forwards_find_the_context_read(pair, clock):
     """A text's last token is fed again with each draft; a batch begins behind the whole context."""
     seen = make_slow(pair, clock)
-    measured(*pair, repeats=1)
-    after_warm_up = seen[len(seen) // 2 :]
+    measured(*pair, rounds=1)
+    after_warm_up = seen[len(seen) // 3 :]
     assert {past for (batch, _), past in after_warm_up if batch > 1} == {CONTEXT}
     assert {past for (batch, _), past in after_warm_up if batch == 1} <= {*range(CONTEXT - 1, CONTEXT + 6)}
     assert max(size for (_, size), _ in after_warm_up) == max(MOST, *BATCH_TOKENS)
 
 
-def test_the_median_is_taken_and_the_first_round_left_out(pair, clock):
-    """The forwards of round r take r * r times as long."""
+def test_the_median_of_the_quicker_turns_is_taken_and_warming_up_left_out(pair, clock):
+    """The n-th of these forwards takes n * n times as long."""
     calls = []
 
     def spend(shape, past):
-        if shape == (8, 9):  # once per round
+        if shape == (8, 9):  # once per turn
             calls.append(shape)
         clock.ms += TARGET_MS * (len(calls) ** 2 if shape == (8, 9) else 1)
 
     watched(pair[0].model, spend)
-    found = measured(*pair, repeats=4)
-    assert found.batch[-1].ms == close(TARGET_MS * (9 + 16) / 2)  # of rounds 2, 3, 4 and 5
+    found = measured(*pair, rounds=4)
+    assert found.batch[-1].ms == close(TARGET_MS * (16 + 36) / 2)  # of turns 2, 4, 6 and 8
     assert found.spread == pytest.approx(0, abs=1e-3)
+
+
+def test_several_drafts_are_timed_in_the_same_rounds_as_their_target(pair, clock, named_models):
+    make_slow(pair, clock)
+    slow = named_models.load("far")
+    slow = replace(slow, model=copy.deepcopy(slow.model))
+    watched(slow.model, lambda shape, past: setattr(clock, "ms", clock.ms + 3 * DRAFT_MS))
+    *_, last = measure_costs(pair[0], [pair[1], slow], context_length=CONTEXT, most_tokens=MOST, rounds=1)
+    one, other = last.costs
+    assert [(each.draft, each.draft_ms) for each in last.costs] == [("near", close(DRAFT_MS)), ("far", close(9))]
+    assert replace(one, draft="far", draft_ms=other.draft_ms, overhead_ms=other.overhead_ms) == other
+
+
+def test_a_machine_that_slows_down_and_speeds_up_gives_costs_that_say_so(pair, clock):
+    """As one did that gave 315, 2,749 and 1,521 ms for one, two and three tokens."""
+    noise = Random(0)
+    make_slow(pair, clock)
+    assert measured(*pair, rounds=5).doubt == ""
+    watched(pair[0].model, lambda shape, past: setattr(clock, "ms", clock.ms + 20 * noise.paretovariate(0.6)))
+    found = measured(*pair, rounds=5)
+    assert found.spread > 0.15
+    assert found.doubt.startswith("This machine was too busy: the middle half of repeated timings spans ")
+    assert all(low <= ms <= high for ms, (low, high) in zip(found.verify_ms, found.verify_between_ms, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, ""),
+        ({"spread": 0.15}, ""),
+        ({"spread": 0.16}, "the middle half of repeated timings spans 16% of them"),
+        ({"verify_ms": (5.0, 4.0)}, ""),
+        ({"verify_ms": (315.0, 2749.0, 1521.0)}, "one target forward took 1.8 times as long as one over more tokens"),
+        ({"verify_ms": (4.0, 6.0, 7.0, 4.5)}, "one target forward took 1.6 times as long as one over more tokens"),
+    ],
+)
+def test_a_curve_that_falls_far_or_a_wide_spread_is_doubted(change, words):
+    told = f"This machine was too busy: {words}. Measure the costs again when it is idle."
+    assert replace(EXAMPLE, **change).doubt == (told if words else "")
 
 
 def test_progress_is_cumulative_and_ends_with_the_costs(pair, monkeypatch):
     monkeypatch.setattr(costing, "PAUSE_S", 0.0)
-    told = list(measure_costs(*pair, context_length=CONTEXT, most_tokens=2, repeats=1))
-    assert [each.done for each in told] == [*range(told[0].total + 1), told[0].total]
+    told = list(measure_costs(pair[0], pair[1:], context_length=CONTEXT, most_tokens=2, rounds=1))
+    assert [each.done for each in told] == [*range(told[0].total + 1)]
     assert {each.total for each in told} == {told[0].total}
-    assert [each.costs is not None for each in told] == [False] * (len(told) - 1) + [True]
+    assert [bool(each.costs) for each in told] == [False] * (len(told) - 1) + [True]
 
 
 def test_closing_stops_the_work(pair):
     forwards = []
     watched(pair[0].model, lambda shape, past: forwards.append(shape))
-    work = measure_costs(*pair, context_length=CONTEXT)
+    work = measure_costs(pair[0], pair[1:], context_length=CONTEXT)
     next(work)
     work.close()
     assert forwards == []
@@ -183,6 +225,7 @@ def test_costs_survive_json(pair):
         {"batch": [{"batch": 1, "tokens": 5, "ms": 1.0}]},
         {"batch": [{"batch": 1, "tokens": 1, "ms": 1.0}, {"batch": 2, "tokens": 5, "ms": 1.0}]},
         {"threads": "two"},
+        {"verify_between_ms": [[4.0, 5.0]]},
     ],
     ids=str,
 )
@@ -227,23 +270,23 @@ def test_a_forward_reads_all_weights_but_only_rows_of_a_table_of_its_own():
 @pytest.mark.parametrize("context", [0, 250])
 def test_a_context_without_room_is_refused(pair, context):
     with pytest.raises(SpecvizError, match=f"from 1 to 223.*got {context}"):
-        next(measure_costs(*pair, context_length=context))
+        next(measure_costs(pair[0], pair[1:], context_length=context))
 
 
 def test_a_draft_with_a_short_context_counts_too(named_models):
     with pytest.raises(SpecvizError, match="from 1 to 7 tokens"):
-        next(measure_costs(named_models.load("big"), named_models.load("brief"), context_length=CONTEXT))
+        next(measure_costs(named_models.load("big"), [named_models.load("brief")], context_length=CONTEXT))
 
 
 def test_models_of_different_vocabularies_are_refused(named_models):
     with pytest.raises(SpecvizError, match="vocabularies differ"):
-        next(measure_costs(named_models.load("big"), named_models.load("stranger"), context_length=CONTEXT))
+        next(measure_costs(named_models.load("big"), [named_models.load("stranger")], context_length=CONTEXT))
 
 
-@pytest.mark.parametrize("wrong", [{"repeats": 0}, {"most_tokens": 0}])
+@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"most_tokens": 0}])
 def test_nothing_to_measure_is_a_callers_mistake(pair, wrong):
     with pytest.raises(ValueError, match="must be >= 1"):
-        next(measure_costs(*pair, **wrong))
+        next(measure_costs(pair[0], pair[1:], **wrong))
 
 
 def test_costs_takes_models_from_memory(bench, pair, monkeypatch):
@@ -255,14 +298,33 @@ def test_costs_takes_models_from_memory(bench, pair, monkeypatch):
 
 
 def test_the_tables_hold_the_numbers():
-    text = "\n".join(tables(EXAMPLE))
-    for row in ("| 2 | 5.00 | 1.25 |", "| one drafted token | 1.00 ms |", "| 8 | 8.00 | 20.00 |"):
+    text = "\n".join(tables(replace(EXAMPLE, verify_between_ms=((3.9, 4.1), (4.8, 5.2)))))
+    assert "| 2 | 5.00 | not known | 1.25 |" in "\n".join(tables(EXAMPLE))  # of an older file
+    for row in ("| 2 | 5.00 | 4.80-5.20 | 1.25 |", "| one drafted token | 1.00 ms |", "| 8 | 8.00 | 20.00 |"):
         assert row in text
     assert "| floor: 20.0 MB of weights at that bandwidth | 2.00 ms |" in text
 
 
 def test_the_lines_say_first_what_is_measured(named_models, monkeypatch):
     monkeypatch.setattr("specviz.costing_report.Library", lambda: named_models)
-    first, *rest = lines(target="big", draft="near", context_length=CONTEXT)
-    assert first.startswith(f"big + near, {CONTEXT} tokens of context")
-    assert sum(line.startswith("| ") for line in rest) > 10
+    told = []
+    with suppress(CannotTell):  # this machine may be busy
+        for line in lines(target="big", draft="near", context_length=CONTEXT):
+            told.append(line)
+    assert told[0].startswith(f"big + near, {CONTEXT} tokens of context")
+    assert sum(line.startswith("| ") for line in told) > 10
+
+
+@pytest.mark.parametrize(("spread", "code"), [(0.02, 0), (0.4, 3)])
+def test_the_command_writes_what_it_measured_and_ends_with_3_where_that_carries_no_answer(
+    named_models, monkeypatch, tmp_path, capsys, spread, code
+):
+    found = replace(EXAMPLE, spread=spread)
+    monkeypatch.setattr("specviz.costing_report.Library", lambda: named_models)
+    monkeypatch.setattr("specviz.costing_report.measure_costs", lambda *_, **__: [Measured(1, 1, "", (found,))])
+    place = tmp_path / "costs.json"
+    assert main(["bench", "--costs", "--target", "big", "--draft", "near", "--json", str(place)]) == code
+    said = capsys.readouterr()
+    assert Costs.from_dict(json.loads(place.read_text())) == found
+    assert "| 2 | 5.00 | not known | 1.25 |" in said.out
+    assert said.err == (f"specviz: {found.doubt}\n" if code else "")

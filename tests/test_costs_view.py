@@ -123,8 +123,13 @@ def test_the_chart_has_the_measured_times_beside_single_passes_and_the_floor():
 
 
 def test_doubtful_timings_are_called_doubtful():
-    assert "measure again" not in said(section())
-    assert "spans 40 % of them. That is a lot" in said(section(replace(COSTS, spread=0.4)))
+    assert "verdict" not in [block["kind"] for block in section()["blocks"]]
+    for doubtful in (replace(COSTS, spread=0.4), replace(COSTS, verify_ms=(315.0, 2749.0, 1521.0))):
+        blocks = section(doubtful)["blocks"]
+        (told,) = [block for block in blocks if block["kind"] == "verdict"]
+        assert told["state"] == "unsure"
+        assert told["words"] == f"{doubtful.doubt} Until then no speedup and no best K is told."
+        assert [block["kind"] for block in blocks] == ["words", "verdict", "chart", "details"]  # numbers, no reading
 
 
 def test_names_from_outside_are_labelled():

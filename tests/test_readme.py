@@ -28,9 +28,9 @@ import specviz
 def quick_costs(*, draft):
     "specviz.costs with one round of timings in place of many."
     from specviz import catalog, costing, models
-    pair = map(models.Library().load, (catalog.default_pair()[0], draft))
-    *_, last = costing.measure_costs(*pair, repeats=1)
-    return last.costs
+    target, draft = map(models.Library().load, (catalog.default_pair()[0], draft))
+    *_, last = costing.measure_costs(target, [draft], rounds=1)
+    return last.costs[0]
 
 trace = specviz.load_trace("run.jsonl.gz")
 served_text = " there was a little fox who lived in a wood. It saw a dog."

@@ -123,7 +123,7 @@ def _failure(draft: DraftSummary, name: str, bound: float, k: int) -> str:
     measure = MEASURES[name]
     measured = measure.of(draft, k)
     if measured is None and not measure.over_tokens:
-        raise SpecvizError(f"{name} of {draft.name} is not known: no costs were measured or given for it")
+        raise SpecvizError(f"{name} of {draft.name} is not known: it has no costs, or none that are steady")
     if measured is None:
         return f"{draft.name}: {name} is not known, it can read none of the tokens (at least {bound:g} was asked for)"
     measured *= draft.readable if measure.over_tokens else 1.0

@@ -52,6 +52,11 @@ class Facts:
     num_ids: Mapping[str, int] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
 
+    def steady_costs(self, draft: str) -> Costs | None:
+        """Those that carry advice."""
+        costs = self.costs.get(draft)
+        return None if costs is None or costs.doubt else costs
+
 
 class Gathering:
     """`add` every shard's tables once, in order; then `summary`."""
@@ -182,7 +187,7 @@ class Gathering:
     def _draft(
         self, name: str, facts: Facts, intervals: Mapping[Part, Interval | None], cliffs: Sequence[Cliff]
     ) -> DraftSummary:
-        whole, own, costs = Part(name, "all", "all"), self._drafts[name], facts.costs.get(name)
+        whole, own, costs = Part(name, "all", "all"), self._drafts[name], facts.steady_costs(name)
         total = self._totals.get(whole, Totals())
         speedups = total.speedups(_plain_ms(costs))
         made = DraftSummary(
@@ -214,7 +219,7 @@ class Gathering:
         falls = {cliff.part for cliff in cliffs if cliff.significant}
         for part in parts:
             total = self._totals[part]
-            speedups = total.speedups(_plain_ms(facts.costs.get(part.draft)))
+            speedups = total.speedups(_plain_ms(facts.steady_costs(part.draft)))
             best = None if speedups is None else int(np.argmax(speedups))
             rate = float(total.tokens_per_call[self.k - KS[0]])
             yield Slice(

@@ -48,12 +48,13 @@ class Progress:
     result: Alignment | None = None
 
 
-def measure(models: tuple[Identity, Identity]) -> Costs:
-    """The costs of a target and a draft, behind the longest context up to `costing.CONTEXT` that they have room for."""
-    target, (draft,) = load(models, workbench().library)
-    context = min(CONTEXT, longest_context(target, draft))
-    *_, last = measure_costs(target, draft, context_length=context)
-    return replace(last.costs, target=models[0].name, draft=models[1].name)
+def measure(models: Sequence[Identity]) -> tuple[Costs, ...]:
+    """The costs of a target and each of its drafts, timed in the same rounds, behind the longest context up to
+    `costing.CONTEXT` that all have room for."""
+    target, drafts = load(models, workbench().library)
+    *_, last = measure_costs(target, drafts, context_length=min(CONTEXT, longest_context(target, drafts)))
+    names = [model.name for model in models]
+    return tuple(replace(own, target=names[0], draft=name) for own, name in zip(last.costs, names[1:], strict=True))
 
 
 @dataclass(slots=True)
@@ -88,9 +89,9 @@ class Work:
             return
         created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         costs = dict(given or {})
-        for draft in self.models[1:] if given is None else ():
-            yield self._words(f"measuring what {draft.name} costs")
-            costs[draft.name] = self._one(measure, (self.models[0], draft))
+        if given is None:
+            yield self._words(f"measuring what {', '.join(self.drafts)} cost{'s' if len(self.drafts) == 1 else ''}")
+            costs = dict(zip(self.drafts, self._one(measure, tuple(self.models)), strict=True))
         yield self._words("looking inside the drafts")
         first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
         found = self._one(look, self._shard(first, {}))
@@ -129,7 +130,7 @@ class Work:
     def _missing(self, numbers: list[int]) -> Iterator[Shard]:
         """The shards still to be done, read from the prompts when they are due; `numbers` gets their parts' numbers."""
         rows = islice(self.rows.rows(), self.job.num_rows)
-        step_ms = {name: _step_ms(costs) for name, costs in self._costs().items()}
+        step_ms = {name: _step_ms(costs) for name, costs in self._costs().items() if not costs.doubt}
         for part in range(self.job.num_parts):
             own = tuple(islice(rows, self.job.shard_size))
             if not self.folder.has(part):
@@ -151,6 +152,7 @@ class Work:
 
     def _facts(self) -> Facts:
         ignored = [f"{IGNORED}: {', '.join(self.rows.ignored)}"] if self.rows.ignored else []
+        doubts = [f"{name}: no speedup and no best K. {own.doubt}" for name, own in self._costs().items() if own.doubt]
         is_whole = self.job.num_rows == len(self.rows)  # else nobody knows which lines would have been refused
         return Facts(
             request=self.job.request,
@@ -160,7 +162,7 @@ class Work:
             costs=self._costs(),
             refused=self.rows.refused if is_whole else (),
             num_refused=self.rows.num_refused if is_whole else 0,
-            warnings=[*self.folder.known.warnings, *ignored],
+            warnings=[*self.folder.known.warnings, *doubts, *ignored],
             findings=self.folder.known.findings,
             looked_for=self.folder.known.looked_for,
             num_ids={model.name: model.num_ids for model in self.models[1:]},

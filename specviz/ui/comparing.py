@@ -115,11 +115,10 @@ class Comparing:
         length = whole_number(values, "context_length", 1, MOST_CONTEXT)
         yield self._costs_section(look, context_length=length)
         target, draft = models_of(look.trace, self._bench, self._offer)
-        for measured in measure_costs(target, draft, context_length=length):
-            if measured.costs is None:
+        for measured in measure_costs(target, [] if draft is None else [draft], context_length=length):
+            self._costs |= {(costs.target, costs.draft): costs for costs in measured.costs}
+            if not measured.costs:
                 yield self._costs_section(look, context_length=length, running=measured)
-            else:
-                self._costs[measured.costs.target, measured.costs.draft] = measured.costs
         yield self._costs_section(look, context_length=length)
 
     # ---- other drafts -----------------------------------------------------------------------------------------------

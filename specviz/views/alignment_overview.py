@@ -47,7 +47,7 @@ def overview(summary: Summary, *, no_costs: str = "made with --no-costs") -> lis
     ]
     shown += [blocks.verdict("unsure", visible(warning)) for warning in summary.warnings if not is_aside(warning)]
     shown += [*_fastest(summary), _drafts_table(summary), blocks.words(COLUMN_WORDS, small=True)]
-    if not all(draft.speedups for draft in summary.drafts):
+    if not all(draft.name in summary.costs for draft in summary.drafts):
         shown.append(blocks.words(f"No speedup is given where costs are not known: {no_costs}.", small=True))
     if summary.num_refused:
         shown.append(_refused(summary))

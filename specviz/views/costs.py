@@ -31,7 +31,6 @@ CACHE_NOTE = (
 )
 SHOWN = (1, 2, 3, 5, 9, 17, 33)
 MOSTLY, HARDLY = 0.6, 0.4  # shares of a forward that reading the weights explains
-BUSY = 0.15  # a spread of repeated timings that makes their medians doubtful
 ROOM = 1.6  # the height of the chart over the longest forward
 
 
@@ -59,6 +58,10 @@ def costs(
 
 
 def _result(costs: Costs) -> list[Props]:
+    numbers = blocks.details("Numbers", [_table(costs), blocks.words(CACHE_NOTE)])
+    if costs.doubt:
+        told = blocks.verdict("unsure", f"{costs.doubt} Until then no speedup and no best K is told.")
+        return [blocks.words(_setting(costs), small=True), told, blocks.chart(chart(costs)), numbers]
     return [
         blocks.words(_setting(costs), small=True),
         blocks.words(_growth(costs)),
@@ -66,17 +69,16 @@ def _result(costs: Costs) -> list[Props]:
         blocks.words(_single(costs)),
         blocks.words(_floor(costs)),
         *([blocks.words(_batch_words(costs)), _batch_table(costs)] if costs.batch else []),
-        blocks.details("Numbers", [_table(costs), blocks.words(CACHE_NOTE)]),
+        numbers,
     ]
 
 
 def _setting(costs: Costs) -> str:
     draft = "no draft model" if costs.draft is None else label(costs.draft)
     machine = f"{label(costs.device)}, {costs.threads} thread{'s' if costs.threads != 1 else ''}, {label(costs.dtype)}"
-    busy = " That is a lot: something else was running, so measure again." if costs.spread > BUSY else ""
     return (
         f"{label(costs.target)} with {draft}, {costs.context_length:,} tokens of context; {machine}. Medians; the "
-        f"middle half of repeated timings spans {percent(costs.spread)} of them.{busy}"
+        f"middle half of repeated timings spans {percent(costs.spread)} of them."
     )
 
 
