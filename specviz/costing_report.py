@@ -19,8 +19,10 @@ SHOWN = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
 def lines(
     *, target: str, draft: str | None, context_length: int = CONTEXT, save_as: Output | None = None
 ) -> Iterator[str]:
-    """Says what is measured, then measures, then gives the tables; save_as: and writes JSON. Raises SpecvizError, and in
-    the end CannotTell where the machine was too busy."""
+    """Says what is measured, then measures, then gives the tables; save_as: and writes JSON.
+
+    Raises SpecvizError, and in the end CannotTell where the machine was too busy.
+    """
     library = Library()
     loaded, drafts = library.load(target), [] if draft is None else [library.load(draft, as_draft=True)]
     pair = f"{loaded.name} + {drafts[0].name if drafts else 'no draft'}"

@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from test_aligning import made_costs
@@ -16,7 +17,7 @@ from specviz.alignment.summary import Difference
 from specviz.alignment.working import Progress
 from specviz.cli import main
 from specviz.costing import Measured
-from specviz.errors import SpecvizError
+from specviz.errors import CannotTell, SpecvizError
 from specviz.saving import output
 from specviz.session import Workbench
 
@@ -101,7 +102,7 @@ def test_a_job_takes_the_costs_of_another_jobs_summary(cli, tmp_path):
 
 def test_what_bench_writes_is_read(tmp_path, monkeypatch, named_models):
     monkeypatch.setattr(costing_report, "Library", lambda: named_models)
-    measured = [Measured(1, 1, "all", made_costs("near"))]
+    measured = [Measured(1, 1, "all", (made_costs("near"),))]
     monkeypatch.setattr(costing_report, "measure_costs", lambda *_, **__: measured)
     told = list(costing_report.lines(target="big", draft="near", save_as=output(str(tmp_path / "costs.json"))))
     assert told[-1].startswith("| ")
@@ -237,6 +238,16 @@ def test_a_threshold_for_the_speedup_needs_the_costs_of_every_draft(cli, tmp_pat
         cli("--fail-under", "speedup=0", draft=("near", "far"), costs=("--costs", file))
     assert not (tmp_path / "out").exists()
     assert cli("--fail-under", "speedup=0", costs=("--costs", file))[0] == 0
+    file.write_text(json.dumps(NEAR | {"spread": 0.4}))
+    with pytest.raises(SpecvizError, match="none are measured, or given and steady"):
+        cli("--fail-under", "speedup=0", out="new", costs=("--costs", file))
+
+
+def test_a_threshold_for_the_speedup_ends_with_3_where_the_machine_was_too_busy(cli, monkeypatch):
+    busy = replace(made_costs("near"), spread=0.4)
+    monkeypatch.setattr(working, "measure", lambda names: [busy])
+    with pytest.raises(CannotTell, match="speedup of near is not known: it has no costs, or none that are steady"):
+        cli("--fail-under", "speedup=0", costs=())
 
 
 @pytest.mark.parametrize(

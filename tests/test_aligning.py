@@ -317,20 +317,40 @@ def test_given_costs_make_the_speeds(bench, costs):
 
 def test_costs_are_measured_where_none_are_given(bench, monkeypatch):
     asked = []
-    monkeypatch.setattr(working, "measure", lambda models: asked.append(names_of(models)) or made_costs(models[1].name))
+
+    def measure(models):
+        asked.append(names_of(models))
+        return [*map(made_costs, names_of(models)[1:])]
+
+    monkeypatch.setattr(working, "measure", measure)
     done = align(PROMPTS, **{**SETTINGS, "costs": None})
-    assert asked == [("big", "near"), ("big", "far")]
-    assert set(done.summary.costs) == {"near", "far"}
+    assert asked == [("big", "near", "far")]
+    assert {name: costs["draft"] for name, costs in done.summary.costs.items()} == {"near": "near", "far": "far"}
 
 
-def test_costs_are_measured_for_a_draft_with_little_room(bench):
-    measured = working.measure(introduce(("big", "brief")))
-    assert (measured.target, measured.draft, measured.context_length) == ("big", "brief", 7)
+def test_the_drafts_of_a_job_are_measured_beside_one_and_the_same_target_where_all_have_room(bench):
+    near, brief = working.measure(introduce(("big", "near", "brief")))
+    assert [(each.target, each.draft, each.context_length) for each in (near, brief)] == [
+        ("big", "near", 7), ("big", "brief", 7),
+    ]  # fmt: skip
+    assert near.verify_ms == brief.verify_ms
+
+
+def test_costs_of_a_busy_machine_give_no_speed_and_no_best_k_and_the_job_says_why(bench, costs):
+    doubted = {"near": replace(costs["near"], spread=0.4), "far": costs["far"]}
+    done = align(PROMPTS, **{**SETTINGS, "costs": doubted})
+    near, far = done.summary.drafts
+    assert (near.speedups, near.best_k) == (None, None)
+    assert far.speedups
+    assert done.summary.costs["near"] == doubted["near"].to_dict()
+    assert f"near: no speedup and no best K. {doubted['near'].doubt}" in done.summary.warnings
+    assert {row["best_k"] for row in rows_of(done, "prompts") if row["draft"] == "near"} == {0}
+    assert {each.best_k for each in done.summary.slices if each.draft == "near"} == {None}
 
 
 def test_a_resumed_job_keeps_the_costs_that_were_measured(bench, tmp_path, monkeypatch):
     times = iter([1.0, 2.0])
-    monkeypatch.setattr(working, "measure", lambda models: made_costs(models[1].name, draft_ms=next(times)))
+    monkeypatch.setattr(working, "measure", lambda models: [made_costs(models[1].name, draft_ms=next(times))])
     settings = {**SETTINGS, "draft": "near", "costs": None, "shard_size": 1, "out": tmp_path}
     steps = aligning(PROMPTS, **settings)
     while next(steps).done < 3:

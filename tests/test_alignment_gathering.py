@@ -24,6 +24,7 @@ COSTS = SimpleNamespace(
     verify_ms=[10.0 + n for n in range(33)],
     overhead_ms=1.0,
     plain_overhead_ms=0.5,
+    doubt="",
     to_dict=lambda: {"draft_ms": 1.0},
 )
 STEP_MS = (10.5, *(k * 1.0 + 10.0 + k + 1.0 for k in range(1, 17)))

@@ -213,6 +213,14 @@ def test_who_is_fastest_is_said_only_where_it_can_be_told(fastest, words):
     assert words in ["".join(block["words"]) for block in shown if block["kind"] == "words"]
 
 
+def test_drafts_whose_target_was_measured_at_different_speeds_are_not_ranked():
+    for plain_ms, is_ranked in ((18.0, True), (23.8, False)):
+        costs = {name: {**COSTS, "verify_ms": [ms, ms]} for name, ms in zip(NAMES, (16.5, 16.7, plain_ms), strict=True)}
+        shown = json.dumps(section_of(made_summary(costs=costs), "overview")["blocks"])
+        assert ("naming one fastest" in shown) == is_ranked
+        assert ("so their speedups are not ranked: measure all in one job." in shown) != is_ranked
+
+
 def test_what_was_read_looked_for_and_left_out_is_said_first():
     words = "".join(section_of(made_summary(num_cut=12), "overview")["blocks"][0]["words"])
     assert words == (

@@ -22,6 +22,7 @@ class Costs:
     verify_ms: tuple[float, ...] = tuple(8.0 + 0.25 * n for n in range(9))
     overhead_ms: float = 0.7
     plain_overhead_ms: float = 0.7
+    doubt: str = ""
 
 
 def changed(**settings):
@@ -120,6 +121,7 @@ def test_proposals_without_a_model_cost_nothing_to_draft():
         (changed(rule="block_verification"), Costs(), "the rule changed during the run"),
         (changed(draft_model="other"), Costs(), "the draft model changed during the run"),
         (traces.chain, replace(Costs(), draft="other"), "other models"),
+        (traces.chain, replace(Costs(), doubt="This machine was too busy."), "too busy"),
         (traces.chain, replace(Costs(), verify_ms=(8.0, 8.1, 8.2)), "at most 2 tokens"),
     ],
 )

@@ -28,6 +28,7 @@ class Costs:
     verify_ms: tuple[float, ...] = tuple(4.0 + 0.05 * n for n in range(33))
     overhead_ms: float = 0.3
     plain_overhead_ms: float = 0.3
+    doubt: str = ""
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +195,7 @@ def test_other_drafts_table_marks_the_best_and_says_who_cannot(first_visit, text
     table = section["blocks"][0]
     assert table["marked"] == 1
     assert table["rows"][1][:3] == ["fable-draft", "68\u00a0%", f"{near.what_if.at(4).tokens_per_call:.2f}"]
-    assert table["rows"][0][3] == "not measured"
+    assert table["rows"][0][3] == "not known"
     assert table["rows"][2] == ["stranger", "another vocabulary", "–", "–"]
     (figure,) = figures(section)
     assert [each["name"] for each in figure["data"]] == ["slow", "fable-draft"]
@@ -215,6 +216,13 @@ def test_other_drafts_before_and_without_a_run(first_visit):
 
 
 # ---- theory ---------------------------------------------------------------------------------------------------------
+
+
+def test_theory_draws_no_speed_from_costs_of_a_busy_machine_and_says_so(text, alpha):
+    costs = replace(Costs(), doubt="This machine was too busy.")
+    section = plan_theory.theory(text.every_k(costs=costs), alpha, costs)
+    assert len(figures(section)) == 1
+    assert costs.doubt in said(section)
 
 
 def test_theory_draws_the_formula_beside_the_text(first_visit, text, alpha):

@@ -26,6 +26,7 @@ class Costs:
     verify_ms: tuple[float, ...] = tuple(8.0 + 0.1 * n for n in range(33))
     overhead_ms: float = 0.5
     plain_overhead_ms: float = 0.5
+    doubt: str = ""
 
 
 @pytest.fixture(scope="module")

@@ -739,14 +739,16 @@ def test_after_a_refusal_the_lists_show_what_is_in_force(page, registry):
 
 def test_measuring_keeps_the_rule_and_the_parameters_of_the_run(page, registry, monkeypatch):
     asked = []
-    monkeypatch.setattr(handlers, "measure", lambda request, bench: asked.append(request) or Speed(2, 2, 1.0, 2.0))
+    monkeypatch.setattr(
+        handlers, "measure", lambda request, bench: asked.append(request) or Speed(2, 2, 1.0, 2.0, speedup=2.0)
+    )
     list(page.step(SESSION, *values(method="prompt_lookup", rule="typical", **{"prompt_lookup.max_ngram": 2})))
     page.measure(SESSION)
     assert (asked[0].method, asked[0].rule, asked[0].params["max_ngram"]) == ("prompt_lookup", "typical", 2)
 
 
 def test_a_measurement_that_says_nothing_is_shown_as_words_and_no_ratio(page, registry, monkeypatch):
-    found = Speed(2, 2, 100.0, 110.0, "a note", "no clear difference: 0.9× to 1.2×", (0.9, 1.2))
+    found = Speed(2, 2, 100.0, 110.0, "a note", "about as fast (1.1×, between 0.9× and 1.2×)", 1.1, (0.9, 1.2))
     monkeypatch.setattr(handlers, "measure", lambda request, bench: found)
     list(page.step(SESSION, *values()))
     shown = json.loads(page.measure(SESSION))["speed"]

@@ -296,7 +296,8 @@ def test_the_band_is_two_quantiles_of_the_law():
 
 
 def test_speedup_is_time_one_by_one_over_time_of_the_steps():
-    costs = SimpleNamespace(draft_ms=2.0, verify_ms=(10.0, 11.0, 13.0), overhead_ms=1.0, plain_overhead_ms=0.5)
+    times = {"draft_ms": 2.0, "verify_ms": (10.0, 11.0, 13.0), "overhead_ms": 1.0, "plain_overhead_ms": 0.5}
+    costs = SimpleNamespace(**times, doubt="")
     result = whatif.every_k(whatif.along_text([0.0, 1.0, 0.5, 0.5], deepest=3), [1, 2, 3], costs)
     # K = 1: the first token is cut; steps then begin at 1 (kept: 1, 2), at 3 alone.
     assert result.at(1).expected_target_calls == 3
@@ -305,6 +306,10 @@ def test_speedup_is_time_one_by_one_over_time_of_the_steps():
     assert result.at(2).speedup == pytest.approx(4 * 10.5 / (18 + 18 + 0.5 * 10.5))
     assert math.isnan(result.at(3).speedup)
     assert result.best == (1, 1)
+    doubted = SimpleNamespace(**times, doubt="This machine was too busy.")
+    result = whatif.every_k(whatif.along_text([0.0, 1.0, 0.5, 0.5], deepest=3), [1, 2], doubted, note="Exact.")
+    assert all(math.isnan(outcome.speedup) for outcome in result.outcomes)
+    assert (result.best, result.note) == (None, "Exact. No speedup is told. This machine was too busy.")
 
 
 def test_without_costs_there_is_no_speedup():

@@ -111,7 +111,8 @@ def _check_verdict(
     from . import comparing
 
     drafts = map(workbench().library.shown_name, options.draft or default_pair()[1:])
-    comparing.check_names(least, has_costs=costs is None or set(drafts) <= set(costs))
+    steady = {name for name, own in (costs or {}).items() if not own.doubt}
+    comparing.check_names(least, has_costs=costs is None or set(drafts) <= steady)
     if old is not None:
         names = ("temperature", "top_k", "top_p", "max_new_tokens", "chat")
         settings = {name: getattr(options, name) for name in names}

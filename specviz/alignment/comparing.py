@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from specviz.errors import SpecvizError
+from specviz.errors import CannotTell, SpecvizError
 from specviz.request import Request
 from specviz.views.sentences import percent
 
@@ -102,7 +102,7 @@ def check_names(least: Mapping[str, float], *, has_costs: bool = True) -> None:
     if unknown:
         raise SpecvizError(f"there is no threshold {unknown[0][:80]!r}; thresholds are {', '.join(MEASURES)}")
     if "speedup" in least and not has_costs:
-        raise SpecvizError("a threshold for the speedup needs costs, and none are measured or given")
+        raise SpecvizError("a threshold for the speedup needs costs, and none are measured, or given and steady")
 
 
 def check_thresholds(summary: Summary, least: Mapping[str, float]) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ def _failure(draft: DraftSummary, name: str, bound: float, k: int) -> str:
     measure = MEASURES[name]
     measured = measure.of(draft, k)
     if measured is None and not measure.over_tokens:
-        raise SpecvizError(f"{name} of {draft.name} is not known: it has no costs, or none that are steady")
+        raise CannotTell(f"{name} of {draft.name} is not known: it has no costs, or none that are steady")
     if measured is None:
         return f"{draft.name}: {name} is not known, it can read none of the tokens (at least {bound:g} was asked for)"
     measured *= draft.readable if measure.over_tokens else 1.0

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from specviz.alignment.summary import IGNORED
+from specviz.rounds import is_far
 from specviz.views import alignment_cells as cells
 from specviz.views import blocks
 from specviz.views.blocks import Cell, Props, Words
@@ -156,6 +157,9 @@ def _fastest(summary: Summary) -> list[Props]:
     timed = sorted(((max(draft.speedups), draft.name) for draft in summary.drafts if draft.speedups), reverse=True)
     if len(timed) < 2:
         return []
+    if is_far(_plain_ratio(summary)):
+        apart = "The drafts' costs were measured apart, and the target alone took different times beside them"
+        return [blocks.verdict("unsure", f"{apart}, so their speedups are not ranked: measure all in one job.")]
     (best, name), (second, other) = timed[:2]
     if second > best * (1 - TOO_CLOSE):
         close = f" differ by less than {percent(TOO_CLOSE)}: that is not worth naming one fastest."
@@ -164,6 +168,12 @@ def _fastest(summary: Summary) -> list[Props]:
     if best < 1:
         words[-1] = f" is predicted to be fastest of the {len(timed)}, {best:.2f}x: still slower than one by one."
     return [blocks.words(words)]
+
+
+def _plain_ratio(summary: Summary) -> float:
+    """How far apart the target's own costs lie that were measured for the drafts; 1 where all were timed together."""
+    plain_ms = [ms for costs in summary.costs.values() for ms in (costs.get("verify_ms") or ())[:1]]
+    return max(plain_ms) / min(plain_ms) if plain_ms else 1.0
 
 
 def _drafts_table(summary: Summary) -> Props:

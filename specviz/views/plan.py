@@ -154,7 +154,7 @@ def _draft_row(row: DraftOnText, k: int) -> list[str]:
         return [label(row.name), row.refusal, "–", "–"]
     outcome, best = row.what_if.at(k), row.what_if.best
     per_call = "–" if outcome is None else f"{outcome.tokens_per_call:.2f}"
-    return [label(row.name), percent(row.alpha), per_call, "not measured" if best is None else _range(best)]
+    return [label(row.name), percent(row.alpha), per_call, "not known" if best is None else _range(best)]
 
 
 def _range(best: tuple[int, int]) -> str:

@@ -51,7 +51,7 @@ def theory(what_if: WhatIf | None, alpha: float | None, costs: Costs | None, poi
     if alpha < 1:
         shown.append(blocks.words(_most_words(alpha)))
     if costs is None or what_if.best is None:
-        shown.append(blocks.words(NO_COSTS))
+        shown.append(blocks.words((costs and costs.doubt) or NO_COSTS))
     else:
         shown += [
             blocks.words(_speed_words(what_if, alpha, costs)),
