@@ -25,7 +25,7 @@ from .engine import Plan, Step, speculate
 from .lm import CachedLM
 from .models import LoadedModel
 from .recorder import Recorder, Situation
-from .rounds import Comparison, Timings, middle, turns
+from .rounds import ONE_RUN, Comparison, Timings, middle, turns
 from .rules import RULES
 from .sampling import Sampling
 
@@ -295,6 +295,13 @@ def compared(samples: Sequence[Sample], ours: str, others: str) -> Comparison | 
     timings = _timings(both)
     ratios = _by_prompt(both, timings.ratios(ours, others))
     return Comparison(tuple(map(middle, ratios)), timings.spread)
+
+
+def steadiness(samples: Sequence[Sample]) -> str:
+    """How far two turns of one contender on one prompt lay apart, in words."""
+    spread = _timings(samples).spread
+    busy = "; this machine was too busy, so repeat it when it is idle" if spread >= ONE_RUN else ""
+    return f"the slower of two turns of one contender took {spread:.0%} more time (median){busy}"
 
 
 def _timings(samples: Sequence[Sample]) -> Timings[str]:

@@ -13,7 +13,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from . import __version__, catalog
-from .bench import BASELINE, Job, Prompt, Row, Sample, StepMeans, compared, run_bench, specviz_contender, summarise
+from .bench import (
+    BASELINE,
+    Job,
+    Prompt,
+    Row,
+    Sample,
+    StepMeans,
+    compared,
+    run_bench,
+    specviz_contender,
+    steadiness,
+    summarise,
+)
 from .bench_report import check_lengths, prompts_for
 from .crew import Crew, gather
 from .drafters import METHODS
@@ -83,7 +95,7 @@ def lines(
     started = time.perf_counter()
     contenders = [specviz_contender(crew, k) for crew in crews]
     samples = list(run_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats))
-    yield f"{len(samples)} generations in {time.perf_counter() - started:.0f} s\n"
+    yield f"{len(samples)} generations in {time.perf_counter() - started:.0f} s; {steadiness(samples)}\n"
     rows = rows_of(crews, samples)
     yield from _tables(rows)
     if save_as is not None:

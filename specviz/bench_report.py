@@ -14,6 +14,7 @@ from .bench import (
     Row,
     run_bench,
     specviz_contender,
+    steadiness,
     step_overhead_ms,
     summarise,
     transformers_contender,
@@ -47,7 +48,7 @@ def lines(*, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats
     yield ", ".join(f"{name} {value}" for name, value in environment(loaded.model.device).items())
     started = time.perf_counter()
     samples = list(run_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats))
-    yield f"{len(samples)} generations in {time.perf_counter() - started:.0f} s\n"
+    yield f"{len(samples)} generations in {time.perf_counter() - started:.0f} s; {steadiness(samples)}\n"
     yield from _table(summarise(samples))
 
 

@@ -22,6 +22,7 @@ from specviz.bench import (
     StepMeans,
     run_bench,
     specviz_contender,
+    steadiness,
     step_overhead_ms,
     summarise,
     transformers_contender,
@@ -108,6 +109,12 @@ def test_rounds_count_by_their_quicker_turn_prompts_by_the_median_of_rounds_and_
     assert (row.decode_low, row.decode, row.decode_high) == pytest.approx((low, middle, high))
     assert row.to_peer is None
     assert row.whole == pytest.approx(statistics.median(s.tokens_per_s for s in samples))
+
+
+@pytest.mark.parametrize(("slower", "words"), [(1.1, "10% more time (median)"), (1.2, "so repeat it when it is idle")])
+def test_how_busy_the_machine_was_is_said_by_two_turns_of_one_contender(slower, words):
+    samples = [sample(NONE, prompt, rate) for prompt in SIZES for rate in (50.0, 50.0 / slower)]
+    assert steadiness(samples).endswith(words)
 
 
 def test_temperatures_are_summed_up_apart():
