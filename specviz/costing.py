@@ -47,7 +47,7 @@ STEPS_PER_TURN = 3
 READ_BYTES, READ_BYTES_CUDA = 512 << 20, 2 << 30  # to measure the memory, not a cache
 FIRST_ID = 3
 PAUSE_S = 0.25  # between two results
-DROP = 1.3  # a forward over fewer tokens that takes so many times as long was disturbed
+APART = 1.3  # repeated times, or a forward and one over more tokens, that lie further apart were disturbed
 
 
 @record
@@ -96,9 +96,12 @@ class Costs(Record):
         """Why these times carry no advice, in words; empty where they do."""
         longest = accumulate(self.verify_ms, max)
         drop = max(before / ms for before, ms in zip(longest, self.verify_ms, strict=True))
-        if self.spread <= ONE_RUN and drop <= DROP:
+        apart = statistics.median([high / low for low, high in self.verify_between_ms or ((1.0, 1.0),)])
+        if self.spread <= ONE_RUN and max(drop, apart) <= APART:
             return ""
         busy = f"one target forward took {drop:.1f} times as long as one over more tokens"
+        if apart > APART:
+            busy = f"the slowest round of a target forward took {apart:.1f} times as long as the quickest"
         if self.spread > ONE_RUN:
             busy = f"the middle half of repeated timings spans {self.spread:.0%} of them"
         return f"This machine was too busy: {busy}. Measure the costs again when it is idle."
@@ -126,6 +129,7 @@ class Costs(Record):
         require(self.verify_ms and min(self.verify_ms) > 0 and self.bandwidth_gb_s > 0, "verify_ms", "must be times")
         is_whole = self.verify_between_ms is None or len(self.verify_between_ms) == len(self.verify_ms)
         require(is_whole, "verify_between_ms", "must be one interval for each of verify_ms")
+        require(min(map(min, self.verify_between_ms or [(1.0,)])) > 0, "verify_between_ms", "must be times")
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,11 @@ def test_a_machine_that_slows_down_and_speeds_up_gives_costs_that_say_so(pair, c
         ({"spread": 0.15}, ""),
         ({"spread": 0.16}, "the middle half of repeated timings spans 16% of them"),
         ({"verify_ms": (5.0, 4.0)}, ""),
+        ({"verify_between_ms": ((4.0, 5.0), (4.0, 5.0))}, ""),
+        (
+            {"verify_between_ms": ((35.8, 63.4), (20.7, 51.4))},  # of a machine with six times the work it can do
+            "the slowest round of a target forward took 2.1 times as long as the quickest",
+        ),
         ({"verify_ms": (315.0, 2749.0, 1521.0)}, "one target forward took 1.8 times as long as one over more tokens"),
         ({"verify_ms": (4.0, 6.0, 7.0, 4.5)}, "one target forward took 1.6 times as long as one over more tokens"),
     ],
@@ -226,6 +231,7 @@ def test_costs_survive_json(pair):
         {"batch": [{"batch": 1, "tokens": 1, "ms": 1.0}, {"batch": 2, "tokens": 5, "ms": 1.0}]},
         {"threads": "two"},
         {"verify_between_ms": [[4.0, 5.0]]},
+        {"verify_between_ms": [[0.0, 5.0], [4.0, 5.0]]},
     ],
     ids=str,
 )
