@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from .views.names import METHOD_TITLES, RULE_TITLES
 
-FAILED = ("2  bad input, or the work failed", "130  interrupted")
+FAILED = ("2  bad input, or the work failed", "130  interrupted (128 + the signal)")
 METHOD_NAMES, RULE_NAMES = ", ".join(METHOD_TITLES), ", ".join(RULE_TITLES)
 METHOD_WORDS = f"how to draft: {METHOD_NAMES} (default: %(default)s)"
 RULE_WORDS = f"how drafts are judged: {RULE_NAMES} (default: the method's own rule)"
@@ -38,7 +38,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 }
 EXIT_CODES: Mapping[str, tuple[str, ...]] = {
     "align": ("0  done", "1  below --fail-under, or significantly worse than --compare", "3  cannot tell"),
-    "prove": ("0  exact or consistent", "1  differs", "3  cannot tell"),
+    "prove": ("0  exact or consistent", "1  differs", "3  cannot tell", "4  suspicious: draw more"),
+    "bench": ("0  done", "3  the machine was too busy for --costs to tell"),
     "models": ("0  done", "1  the draft of --check cannot draft for its target"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import threading
 from collections.abc import Generator, Iterator
@@ -53,8 +54,10 @@ class Endings:
             self._before = {number: signal.signal(number, self._take) for number in usual}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        if self._came is not None and (kind is None or issubclass(kind, OSError)):  # a hangup takes the terminal too
+        if isinstance(error, OSError) and error.errno == errno.EIO and self._came is None:
+            self._came = getattr(signal, "SIGHUP", None)  # a hangup may take the terminal before its signal comes
+        if self._came is not None and (kind is None or issubclass(kind, OSError)):
             raise Ended(self._came) from None

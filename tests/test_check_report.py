@@ -9,7 +9,7 @@ from tiny_models import tiny, tiny_tokenizer
 
 from specviz.checks.command import add_arguments, run
 from specviz.checks.proving import bundled_prompts, prove, rule_named
-from specviz.checks.report import EXIT_CODES, STATES, CheckResult, Report, RuleLine
+from specviz.checks.report import STATES, CheckResult, Report, RuleLine
 from specviz.errors import SpecvizError
 from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.broken import BROKEN
@@ -203,10 +203,3 @@ def test_the_report_names_the_k_that_was_in_force(models):
     assert "token trees" in report.checks[0].words
     with_k = prove(PROMPT, target=models["target"], method="prompt_lookup", k=9, temperature=0, tokens=8)
     assert with_k.about["k"] == 9
-
-
-def test_the_help_names_every_exit_code():
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    told = parser.format_help().partition("exit codes:")[2]
-    assert {int(word) for word in told.split() if word.isdigit()} == {*EXIT_CODES.values(), 2}

@@ -30,6 +30,8 @@ def command(out, *more):
 def running(out, **options):
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
     process = subprocess.Popen(command(out), cwd=ROOT, **options)
+    if process.stdout:  # a run that nobody reads waits, so that it can't end before it is ended
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
     try:
         yield process
     finally:

@@ -13,31 +13,33 @@ import numpy as np
 import restated
 from test_readme import README
 
-from specviz import settings, theory
+from specviz import rounds, settings, theory
 from specviz.alignment.outputs import CSV_NAMES
 from specviz.alignment.summary import ENOUGH_PROMPTS
 from specviz.alignment.totals import MOST_COSTLY
+from specviz.checks.statistics import ALPHA, SUSPICION
 from specviz.costing import Costs
 from specviz.lessons import lessons
 from specviz.measures import metrics
 from specviz.planning import what_if
 from specviz.prompts import prompts_file
-from specviz.ratios import ONE_RUN
 from specviz.rules.broken import BROKEN
 from specviz.rules.lenience import Lenience
 from specviz.settings import Settings
 from specviz.shipped import shipped_trace
-from specviz.views import race_words
 from specviz.views.lesson_file import lesson_page
 from specviz.views.lesson_plan import plan
 
 NAMES = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 NUMBER = re.compile(rf"\d|\b({'|'.join([*NAMES[2:], 'half', 'thirds?', 'quarters?', 'twice'])})\b", re.IGNORECASE)
 TOLD_ELSEWHERE = re.compile(
-    r"Python 3\.\d+|Chromium \d+|Firefox \d+ ESR|WebKitGTK [\d.]+|JupyterLab [\d.]+|UTF-8|GSM8K|Apache-2\.0"  # versions
-    r"|\bet al\. \d{4}|(Saxena|Spector and Ré) \d{4}|EAGLE-1, -2, -3|EAGLE-[23]|DeepSeek-V3|A\.5|bf16|float32"  # names
-    r"|exits with 2|0 done, 1 below|2 bad input|3 cannot tell|count as 0|min\(1, p/|max\(0, p"  # codes, formulas
-    r"|in two processes|Each prompt is raced twice per side|any two (setups|traces)|\*Two runs\*|none twice"
+    r"Python 3\.\d+(, 3\.\d+)*( and 3\.\d+)?|3\.10 and 3\.13|torch 2\.\d+|Chromium \d+|Firefox \d+ ESR"  # versions
+    r"|WebKitGTK [\d.]+|JupyterLab [\d.]+|UTF-8|GSM8K|Apache-2\.0"
+    r"|\bet al\. \d{4}|(Saxena|Spector and Ré) \d{4}|EAGLE-1, -2, -3|EAGLE-3\.1|EAGLE-[23]|DeepSeek-V3|Phi-3 128k"
+    r"|A\.5|bf16|fp16|float32"  # names
+    r"|exits with 2|is 128 \+ the|0 done, 1 below|2 bad input|3 cannot tell|count as 0|min\(1, p/|max\(0, p"  # codes
+    r"|in two processes|took 16 minutes on two busy cores|Each prompt is raced twice per side|any two (setups|traces)"
+    r"|\*Two runs\*|none twice"
 )
 PROSE, REST = README.split("---\n", 2)[2].split("\n## Measured\n")
 MEASURED, AFTER = REST.split("\n## Settings\n")
@@ -66,9 +68,11 @@ def claims():
     (listed,) = [block for block in plan()["blocks"] if block["kind"] == "lessons"]
     total, short = (re.search(r"\d+", way)[0] for way in listed["ways"])
     recipe = large()
+    assert ALPHA == 1e-6  # "a million"
     return [
-        f"the median over {NAMES[race_words.ENOUGH_PROMPTS]} prompts or more is beyond chance at a fixed level and "
-        f"{ONE_RUN:.0%} away, and where the same setup takes {ONE_RUN:.0%} more or less time".replace("%", " %"),
+        f"{NAMES[rounds.FEWEST]} prompts or more is {rounds.NEAR - 1:.0%} away from 1 and beyond chance: two equal "
+        f"setups are called different in at most {rounds.LEVEL:.0%} of races".replace("%", " %"),
+        f'suspicious in at most 1 of {1 / SUSPICION:,.0f} checks and "differs" in 1 of a million',
         f"**Learn** holds {NAMES[len(lessons())]} short lessons",
         f"a plan for {total} minutes or {short}; and two games",
         f"and {NAMES[len(CSV_NAMES)]} tables as Parquet and CSV",

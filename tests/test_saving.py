@@ -64,7 +64,7 @@ def test_a_report_goes_to_standard_output_alone(main, pair):
 def test_costs_go_to_standard_output_alone(main, monkeypatch, named_models):
     monkeypatch.setattr(costing_report, "Library", lambda: named_models)
     costs = made_costs("near")
-    monkeypatch.setattr(costing_report, "measure_costs", lambda *_, **__: [Measured(1, 1, "all", costs)])
+    monkeypatch.setattr(costing_report, "measure_costs", lambda *_, **__: [Measured(1, 1, "all", (costs,))])
     status, out, err = main("bench", "--costs", "--target", "big", "--draft", "near", "--json", "-")
     assert (status, json.loads(out)) == (0, costs.to_dict())
     assert "| memory bandwidth" in err
@@ -88,7 +88,7 @@ def test_a_job_of_many_files_is_refused_there(main, tmp_path):
 
 def test_every_option_that_names_a_path_is_an_output_or_read():
     """So that no command comes to write a file called `-`."""
-    read = {"--prompts", "--samples", "--costs", "--compare"}
+    read = {"--prompts", "--samples", "--costs", "--compare", "--open"}
     (commands,) = (each for each in cli._parser()._actions if isinstance(each, argparse._SubParsersAction))
     options = [option for command in commands.choices.values() for option in command._actions if option.option_strings]
     kinds = {each.option_strings[0]: getattr(each.type, "func", each.type) for each in options if each.type}

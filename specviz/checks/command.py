@@ -13,7 +13,6 @@ from ..command_help import METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling
 from ..errors import SpecvizError
 from ..saving import output
 from ..views.terminal import neutral
-from .report import EXIT_WORDS
 
 PAUSE_S = 1.0  # between two lines of progress
 K = 4
@@ -21,7 +20,6 @@ K = 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     target, draft = default_pair()
-    parser.epilog = f"exit codes: {EXIT_WORDS}"
     parser.add_argument("--prompt", help="one text to go on with (default: the bundled prompts)")
     parser.add_argument("--target", help=f"a bundled name, a folder or a hub id (default: {target})")
     parser.add_argument("--draft", help=f"the draft model, likewise (default: {draft} for the default target)")
