@@ -26,9 +26,16 @@ def command(out, *more):
     return [sys.executable, "-m", "specviz", "run", *arguments]
 
 
+def usual_signals():
+    """Whoever started the tests may ignore some, and what is ignored is inherited."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+
+
 @contextmanager
 def running(out, **options):
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    options = {**streams, "preexec_fn": usual_signals, **options}
     process = subprocess.Popen(command(out), cwd=ROOT, **options)
     if process.stdout:  # a run that nobody reads waits, so that it can't end before it is ended
         fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
@@ -109,7 +116,12 @@ def test_what_is_told_to_ignore_a_hangup_ignores_it(tmp_path):
 def test_a_terminal_that_is_closed_leaves_the_run_so_far_with_its_end(tmp_path):
     out = tmp_path / "run.jsonl"
     ours, its = pty.openpty()
-    closed = {"preexec_fn": lambda: fcntl.ioctl(its, termios.TIOCSCTTY, 0), "start_new_session": True}
+
+    def in_terminal():
+        usual_signals()
+        fcntl.ioctl(its, termios.TIOCSCTTY, 0)
+
+    closed = {"preexec_fn": in_terminal, "start_new_session": True}
     with running(out, stdin=its, stdout=its, stderr=its, **closed) as process:
         os.close(its)
         seen = b""
