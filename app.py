@@ -2,7 +2,7 @@
 
 import sys
 
-from specviz.cli import console
+from specviz.cli.main import console
 
 if __name__ == "__main__":
     raise SystemExit(console(["page", *sys.argv[1:]]))

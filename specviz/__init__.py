@@ -14,16 +14,16 @@ _HOMES = {
     "RULES": "rules",
     "Request": "request",
     "SpecvizError": "errors",
-    "Trace": "trace",
-    "align": "alignment.aligning",
-    "costs": "costing",
-    "load_trace": "trace",
-    "metrics": "measures",
-    "prove": "checks.proving",
+    "Trace": "trace.file",
+    "align": "alignment.job",
+    "costs": "analysis.costs",
+    "load_trace": "trace.file",
+    "metrics": "trace.metrics",
+    "prove": "checks.prove",
     "run": "api",
     "show": "notebook",
     "stream": "api",
-    "what_if": "planning",
+    "what_if": "analysis.every_k",
 }
 __all__ = [*_HOMES]
 

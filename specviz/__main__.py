@@ -1,5 +1,5 @@
-"""python -m specviz: see `specviz.cli`."""
+"""python -m specviz: see `specviz.cli.main`."""
 
-from .cli import console
+from specviz.cli.main import console
 
 raise SystemExit(console())

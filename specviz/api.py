@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from . import catalog, trace
-from .fetch import DOWNLOADING, bar
-from .models import Library
-from .request import Request
-from .session import Status, open_run, workbench
+from specviz.models import catalog
+from specviz.models.hub import DOWNLOADING, bar
+from specviz.models.library import Library
+from specviz.request import Request
+from specviz.session.run import Status, open_run, workbench
+from specviz.trace import file as trace
 
 if TYPE_CHECKING:
     from tqdm import tqdm

@@ -10,9 +10,9 @@ import html
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specviz.exports import named_trace
-from specviz.trace import Trace
-from specviz.views.stage_file import stage_page
+from specviz.trace.export import named_trace
+from specviz.trace.file import Trace
+from specviz.views.explore.run_file import stage_page
 
 LEAST_HEIGHT, MOST_HEIGHT = 200, 5_000
 FRAME = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .settings import assets_dir
+from specviz.settings import assets_dir
 
 
 def prompts_file() -> dict[str, Any]:

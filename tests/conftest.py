@@ -19,7 +19,7 @@ def named_models():
     token; brief: a draft that reads 40 tokens; ending: a target with an end token; chatty: one with a chat template;
     stranger: a model with another tokenizer; broken: a target whose weights hold not-a-number.
     """
-    from specviz.models import Library
+    from specviz.models.library import Library
 
     library = Library(10**9, allow_any=True)
     for name, (model, tokenizer) in _pairs().items():
@@ -30,7 +30,7 @@ def named_models():
 
 @pytest.fixture
 def bench(named_models):
-    from specviz.session import Workbench
+    from specviz.session.run import Workbench
 
     return Workbench(named_models)
 
@@ -38,7 +38,7 @@ def bench(named_models):
 @pytest.fixture
 def library():
     """An empty library of one gigabyte."""
-    from specviz.models import Library
+    from specviz.models.library import Library
 
     return Library(10**9, allow_any=True)
 

@@ -8,10 +8,10 @@ import zipfile
 
 import environments
 import pytest
-import starts_up
 from environments import ROOT
 
 import specviz
+from tests import starts_up
 
 pytestmark = pytest.mark.slow
 SHOWN = "import specviz, sys; print(specviz.__file__, *sys.path, sep='\\n')"

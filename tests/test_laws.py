@@ -2,7 +2,6 @@
 
 import ast
 import gzip
-import importlib.util
 import json
 import pkgutil
 import re
@@ -20,19 +19,10 @@ from specviz.drafters import METHODS
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "specviz"
 SOURCES = [ROOT / "app.py", *sorted(PACKAGE.rglob("*.py"))]
-STANDARD = ["trace", "request", "settings", "catalog", "errors", "link", "beside", "rounds"]
-LIGHT = [
-    *STANDARD,
-    *["measures", "theory", "whatif", "judged", "planning", "breakdown", "tool_names", "parting"],
-    *["views", "exports", "notebook", "lessons", "lesson_parts", "lesson_types", "shipped"],
-]
-HEADLESS = ["engine", "session", "api", "alignment", "doctor", "bench", "speed", "cli", "checks", "costing"]
-ALIGNMENT_WITHOUT_MODELS = [
-    *["rows", "columns", "summary", "prompt_files", "prompt_rows", "reasons", "tables", "slices", "totals", "findings"],
-    *["comparing", "gathering", "parts", "outputs", "executors", "command", "arrow_tables", "holding", "summary_text"],
-]
-MAY_IMPORT_TRANSFORMERS = ["lm", "models", "text", "drafters", "score", "zoo"]
-MEASURES_TRANSFORMERS = ["bench", "bench_report"]  # its own `generate` is the peer that they time
+LIGHT = ["trace", "views", "lessons.load", "notebook", "request", "settings", "models.catalog", "alignment.summary"]
+"""What reads and shows recorded things: a laptop without torch has to be able to."""
+MAY_IMPORT_TRANSFORMERS = ["decoding", "models", "drafters", "zoo"]
+MEASURES_TRANSFORMERS = ["bench"]  # its own `generate` is the peer that they time
 # Directories of one machine; the pattern is written so that it does not find itself.
 MACHINE_PATH = re.compile(r"(?<![\w.~])(?:/(?:home|Users|root|tmp|work|mnt|private)/|[A-Z]:\\+Users\\)[\w.-]")
 NOT_OURS = re.compile(r"\..*|__pycache__|.*\.egg-info|venv|build|dist|runs")
@@ -64,38 +54,31 @@ def importers(wanted):
     return {part_of(path) for path in SOURCES for name in imports(path) if f"{name}.".startswith(f"{wanted}.")}
 
 
-def test_only_the_page_imports_gradio():
-    assert importers("gradio") <= {"ui"}
+def test_a_room_imports_only_the_rooms_below_it():
+    """The contracts of pyproject.toml: layers, who knows Gradio, what the core reads, no circle inside a room."""
+    done = subprocess.run([Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5_000:] + done.stderr
 
 
 def test_only_who_reads_models_imports_transformers():
     assert importers("transformers") - set(MEASURES_TRANSFORMERS) <= set(MAY_IMPORT_TRANSFORMERS)
 
 
-def test_nobody_but_the_command_that_serves_it_imports_the_page():
-    assert importers("specviz.ui") <= {"ui", "page_command"}
-
-
-def test_views_and_numbers_import_no_session():
-    for module in ("session", "engine", "models", "recorder"):
-        assert importers(f"specviz.{module}").isdisjoint({"views", "measures", "trace", "request"})
-
-
 def test_the_engine_knows_no_drafter_by_type_or_name():
-    tree = ast.parse((PACKAGE / "engine.py").read_text("utf-8"))
+    tree = ast.parse((PACKAGE / "decoding" / "engine.py").read_text("utf-8"))
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     assert names.isdisjoint({"isinstance", "type", "METHODS"})
     assert texts.isdisjoint(METHODS)
 
 
-def existing(modules):
-    """Full names of those of these modules that exist, with everything inside the packages among them."""
-    names = [f"specviz.{module}" for module in modules if importlib.util.find_spec(f"specviz.{module}")]
+def everything_in(modules):
+    """Full names of these modules, with everything inside the packages among them."""
+    names = [f"specviz.{module}" for module in modules]
     inside = [
         module.name
         for name in names
-        for module in pkgutil.walk_packages([str(PACKAGE / name.split(".")[1])], f"{name}.")
+        for module in pkgutil.walk_packages([str(PACKAGE.joinpath(*name.split(".")[1:]))], f"{name}.")
     ]
     return [*names, *inside]
 
@@ -110,31 +93,11 @@ def loaded_by(program):
     return {name.split(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
 
 
-def test_the_bare_package_and_its_plain_records_need_the_standard_library_alone():
-    loaded = loaded_by(f"import specviz\nimport {', '.join(existing(STANDARD))}")
-    assert loaded - set(sys.stdlib_module_names) == {"specviz"}
-
-
-def test_views_and_numbers_load_no_torch():
-    assert loaded_by(f"import {', '.join(existing(LIGHT))}").isdisjoint({"torch", "transformers", "gradio"})
-
-
-def test_of_the_alignment_lab_only_what_reads_models_loads_torch():
-    names = [f"specviz.alignment.{name}" for name in ALIGNMENT_WITHOUT_MODELS]
-    loaded = loaded_by(f"import {', '.join(names)}")
-    assert loaded.isdisjoint({"torch", "transformers", "gradio", "plotly", "pandas", "pyarrow", "ray"})
-
-
-def test_what_runs_without_a_page_loads_no_gradio_and_no_plotly():
-    loaded = loaded_by(f"import {', '.join(existing(HEADLESS))}")
-    assert "torch" in loaded
-    assert loaded.isdisjoint({"gradio", "plotly"})
-
-
-def test_showing_a_trace_loads_no_torch(tmp_path):
+def test_what_shows_recorded_runs_loads_no_torch(tmp_path):
     traces.chain().save(tmp_path / "run.jsonl.gz")
-    program = f"from specviz.cli import main\nassert main(['show', {str(tmp_path / 'run.jsonl.gz')!r}]) == 0"
-    assert loaded_by(program).isdisjoint({"torch", "transformers", "gradio", "plotly"})
+    show = f"from specviz.cli.main import main\nassert main(['show', {str(tmp_path / 'run.jsonl.gz')!r}]) == 0"
+    assert loaded_by(show).isdisjoint({"torch", "transformers", "gradio", "plotly"})
+    assert loaded_by(f"import {', '.join(everything_in(LIGHT))}").isdisjoint({"torch", "transformers", "gradio"})
 
 
 def test_every_public_name_loads_and_none_hides_a_module():

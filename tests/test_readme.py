@@ -5,18 +5,17 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from readme_file import README, ROOT
 
 import specviz
-from specviz import cli, exports
-from specviz.alignment.columns import COLUMNS
+from specviz.alignment.tables.columns import COLUMNS
+from specviz.cli import main as cli
 from specviz.drafters import METHODS
 from specviz.rules import RULES
+from specviz.trace import export as exports
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text("utf-8")
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 COMMANDS = re.findall(r"python -m specviz ([^`\n]+)", README)
 SHORTER = {"specviz.costs(": "quick_costs(", "prove(tokens=2000)": "prove(tokens=24)"}
@@ -27,9 +26,10 @@ import specviz
 
 def quick_costs(*, draft):
     "specviz.costs with one round of timings in place of many."
-    from specviz import catalog, costing, models
-    target, draft = map(models.Library().load, (catalog.default_pair()[0], draft))
-    *_, last = costing.measure_costs(target, [draft], rounds=1)
+    from specviz.analysis import costs
+    from specviz.models import catalog, library
+    target, draft = map(library.Library().load, (catalog.default_pair()[0], draft))
+    *_, last = costs.measure_costs(target, [draft], rounds=1)
     return last.costs[0]
 
 trace = specviz.load_trace("run.jsonl.gz")

@@ -11,24 +11,25 @@ from pathlib import Path
 
 import numpy as np
 import restated
-from test_readme import README
+from readme_file import README
 
-from specviz import rounds, settings, theory
+from specviz import settings
 from specviz.alignment.outputs import CSV_NAMES
 from specviz.alignment.summary import ENOUGH_PROMPTS
-from specviz.alignment.totals import MOST_COSTLY
+from specviz.alignment.tables.totals import MOST_COSTLY
+from specviz.analysis import rounds, theory
+from specviz.analysis.costs import Costs
+from specviz.analysis.every_k import what_if
 from specviz.checks.statistics import ALPHA, SUSPICION
-from specviz.costing import Costs
-from specviz.lessons import lessons
-from specviz.measures import metrics
-from specviz.planning import what_if
+from specviz.lessons.load import lessons
 from specviz.prompts import prompts_file
 from specviz.rules.broken import BROKEN
 from specviz.rules.lenience import Lenience
 from specviz.settings import Settings
-from specviz.shipped import shipped_trace
-from specviz.views.lesson_file import lesson_page
-from specviz.views.lesson_plan import plan
+from specviz.trace.metrics import metrics
+from specviz.trace.recorded import shipped_trace
+from specviz.views.learn.lesson_file import lesson_page
+from specviz.views.learn.plan import plan
 
 NAMES = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 NUMBER = re.compile(rf"\d|\b({'|'.join([*NAMES[2:], 'half', 'thirds?', 'quarters?', 'twice'])})\b", re.IGNORECASE)

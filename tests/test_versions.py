@@ -10,8 +10,9 @@ from environments import ROOT
 
 pytestmark = pytest.mark.slow
 QUICK = (
-    *("request", "trace", "measures", "whatif", "engine", "text", "models", "loading"),
-    *("check_statistics", "figures", "exports", "align_parts"),
+    *("session/request", "trace/file", "trace/metrics", "analysis/whatif", "decoding/engine", "models/tokens"),
+    *("models/library", "session/background_task", "checks/statistics", "views/figures", "trace/export"),
+    "alignment/job_folder",
 )
 """Tests of every package that is required: torch, transformers, tokenizers, safetensors, scipy, plotly, pandas, pyarrow
 and, in the routes of `exports`, gradio."""
@@ -27,8 +28,8 @@ def python(version):
 def tables(command, folder):
     """What the parts that need no torch write there, by name."""
     folder.mkdir()
-    path = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
-    environments.run(command, ROOT / "tests" / "without_torch.py", folder, env={"PYTHONPATH": path})
+    path = os.pathsep.join((str(ROOT), str(ROOT / "tests" / "helpers")))
+    environments.run(command, ROOT / "tests" / "helpers" / "without_torch.py", folder, env={"PYTHONPATH": path})
     plain = {path.name: path.read_bytes() for path in folder.glob("*.csv")}
     return plain | {path.name: gzip.decompress(path.read_bytes()) for path in folder.glob("*.csv.gz")}
 
@@ -56,6 +57,6 @@ def test_the_lowest_versions_pass_the_quick_tests(tmp_path):
     testing = environments.newest(ROOT / "tests" / "requirements.txt", TESTING)
     packages = (*lowest, environments.TORCH, *testing)
     command = environments.make(tmp_path / "lowest", *packages, python=python("3.11"))
-    files = [ROOT / "tests" / f"test_{name}.py" for name in QUICK]
+    files = [ROOT / "tests" / room / f"test_{name}.py" for room, name in (each.split("/") for each in QUICK)]
     said = environments.run(command, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *files, cwd=ROOT)
     assert " passed" in said

@@ -12,26 +12,61 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
+from specviz.alignment.job_folder import write_text
+from specviz.alignment.summary import VERSION, Summary
+from specviz.alignment.tables.arrow import schema_of, to_arrow
+from specviz.alignment.tables.columns import COLUMNS, SLICES, Table
+from specviz.alignment.types import ShardTables
 from specviz.errors import SpecvizError
-from specviz.exports import guarded
-
-from .arrow_tables import schema_of, to_arrow
-from .columns import COLUMNS, SLICES, Table
-from .parts import write_text
-from .rows import ShardTables
-from .summary import VERSION, Summary
+from specviz.trace.export import guarded
 
 if TYPE_CHECKING:
+    import pandas
     import pyarrow
 
 MOST_SUMMARY_BYTES = 256 << 20
 CSV_NAMES = {"tokens": "tokens.csv.gz", "prompts": "prompts.csv", "slices": "slices.csv"}
 EXACT = {"text": "text_json", "prompt_text": "prompt_text_json"}  # of CSV: a text's column, and that of its JSON string
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alignment:
+    """A finished job. folder: where tables, summary.json and report.html lie; a temporary one is removed with this."""
+
+    summary: Summary
+    folder: Path
+    _home: TemporaryDirectory | None = field(default=None, repr=False)
+
+    @property
+    def tokens(self) -> pandas.DataFrame:
+        """One row per token and draft (`columns.TOKENS`)."""
+        return self._frame("tokens")
+
+    @property
+    def prompts(self) -> pandas.DataFrame:
+        """One row per text and draft (`columns.PROMPTS`)."""
+        return self._frame("prompts")
+
+    @property
+    def slices(self) -> pandas.DataFrame:
+        """One row per draft and slice (`columns.SLICES`)."""
+        return self._frame("slices")
+
+    @property
+    def report_path(self) -> Path:
+        return self.folder / "report.html"
+
+    def _frame(self, name: str) -> pandas.DataFrame:
+        import pandas
+
+        return pandas.read_parquet(self.folder / f"{name}.parquet")
 
 
 class TableFile:
@@ -133,8 +168,8 @@ def write_summary(folder: Path, summary: Summary) -> None:
 
 
 def write_report(folder: Path, summary: Summary, parts: Iterable[ShardTables]) -> None:
-    from specviz.views.alignment_texts import of_tables
-    from specviz.views.standalone import report_page
+    from specviz.alignment.report.page import report_page
+    from specviz.alignment.report.texts import of_tables
 
     texts = (text for part in parts for text in of_tables(part))
     with closing(texts):

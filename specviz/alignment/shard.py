@@ -12,21 +12,22 @@ from typing import TypeVar
 
 import numpy as np
 
-from .. import whatif
-from ..dialogue import as_lines
-from ..draws import seed_of
-from ..errors import SpecvizError
-from ..machine import is_out_of_memory
-from ..models import Library, LoadedModel
-from ..request import Request
-from ..sampling import Sampling
-from ..score import Text
-from ..session import workbench
-from ..text import has_chat_form, render_chat
-from . import identity, tables
-from .along import Along, Numbers, along
-from .rows import GIVEN, SAMPLED, AnalysedText, DraftColumns, PromptRow, Refused, Shard, ShardTables
-from .sampled import sample
+from specviz.alignment import model_identity as identity
+from specviz.alignment.generate import sample
+from specviz.alignment.tables import of_texts as tables
+from specviz.alignment.token_stats import Along, Numbers, along
+from specviz.alignment.types import GIVEN, SAMPLED, AnalysedText, DraftColumns, PromptRow, Refused, Shard, ShardTables
+from specviz.analysis import whatif
+from specviz.decoding.draws import seed_of
+from specviz.decoding.sampling import Sampling
+from specviz.errors import SpecvizError
+from specviz.models.chat import as_lines
+from specviz.models.library import Library, LoadedModel
+from specviz.models.memory import is_out_of_memory
+from specviz.models.score import Text
+from specviz.models.tokens import has_chat_form, render_chat
+from specviz.request import Request
+from specviz.session.run import workbench
 
 MIN_TOKENS = 2
 READ_TOKENS, READ_TOKENS_CUDA = 1024, 16_384  # of all texts that are read at once, unless one alone is longer

@@ -12,16 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from ..accept import Rule
-from ..draws import Seeded, seed_of
-from ..engine import Step, speculate
-from ..rules import ANY_CHAIN
-from ..rules.broken import BROKEN, drawn_under
-from ..rules.chain_rule import ChainRule
-from ..sampling import Sampling
-from .pair import Pair
-from .scoring import Scored, features, law_of, plain_logits, score_text
-from .statistics import (
+from specviz.checks.pair import Pair
+from specviz.checks.scoring import Scored, features, law_of, plain_logits, score_text
+from specviz.checks.statistics import (
     COARSE,
     STAKES,
     SUSPICION,
@@ -34,6 +27,13 @@ from .statistics import (
     price,
     tokens_needed,
 )
+from specviz.decoding.draws import Seeded, seed_of
+from specviz.decoding.engine import Step, speculate
+from specviz.decoding.rule import Rule
+from specviz.decoding.sampling import Sampling
+from specviz.rules import ANY_CHAIN
+from specviz.rules.broken import BROKEN, drawn_under
+from specviz.rules.chain_rule import ChainRule
 
 TEXT_LENGTH = 32  # tokens of one text
 MOST_TOKENS = 10_000_000  # who would need more is not called out

@@ -15,21 +15,22 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..accept import Rule
-from ..draft import EMPTY, ROOT, Draft, chain
-from ..drafters import METHODS
-from ..drafters.base import TREE_RULES, Drafter, Part, Parts
-from ..drafters.draft_model import ModelDrafter, fit
-from ..drafters.prompt_lookup import PromptLookup
-from ..drafters.tree import TreeDrafter
-from ..draws import Draws, enumerate_outcomes
-from ..engine import Plan, speculate
-from ..models import LoadedModel
-from ..rules.broken import drawn_under
-from ..sampling import Sampling
-from .pair import Pair
-from .scoring import law_of, plain_logits
-from .statistics import Outcome
+from specviz.checks.pair import Pair
+from specviz.checks.scoring import law_of, plain_logits
+from specviz.checks.statistics import Outcome
+from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
+from specviz.decoding.drafter import Drafter
+from specviz.decoding.draws import Draws, enumerate_outcomes
+from specviz.decoding.engine import Plan, speculate
+from specviz.decoding.rule import Rule
+from specviz.decoding.sampling import Sampling, fit
+from specviz.drafters import METHODS
+from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.method import TREE_RULES, Part, Parts
+from specviz.drafters.prompt_lookup import PromptLookup
+from specviz.drafters.tree.drafter import TreeDrafter
+from specviz.models.library import LoadedModel
+from specviz.rules.broken import drawn_under
 
 EXACT = 1e-9  # far above the rounding of float64, far below every mistake
 NUM_CELLS = 3

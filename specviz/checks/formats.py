@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .. import quantised
-from ..errors import SpecvizError
-from ..models import LoadedModel
-from .scoring import plain_logits
+from specviz.checks.scoring import plain_logits
+from specviz.errors import SpecvizError
+from specviz.models import quantisation as quantised
+from specviz.models.library import LoadedModel
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 

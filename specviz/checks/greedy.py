@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import torch
 
-from ..accept import Rule
-from ..draws import Seeded
-from ..engine import speculate
-from ..models import LoadedModel
-from ..sampling import Sampling
-from .pair import Pair
-from .scoring import ROUNDING, Outside, outside_of, plain_logits
-from .statistics import Outcome
+from specviz.checks.pair import Pair
+from specviz.checks.scoring import ROUNDING, Outside, outside_of, plain_logits
+from specviz.checks.statistics import Outcome
+from specviz.decoding.draws import Seeded
+from specviz.decoding.engine import speculate
+from specviz.decoding.rule import Rule
+from specviz.decoding.sampling import Sampling
+from specviz.models.library import LoadedModel
 
 GREEDY = Sampling(0.0)
 

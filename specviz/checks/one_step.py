@@ -11,21 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import trace
-from ..accept import Rule
-from ..draft import chain
-from ..draws import DRAFT, Draws, Seeded
-from ..models import LoadedModel
-from ..rules.broken import BrokenRule
-from .rows import StepRows, step_rows
-from .statistics import (
-    Cells,
-    Outcome,
-    draws_needed,
-    likeliest,
-    outcome_of_cells,
-    pooled,
-)
+from specviz.checks.rows import StepRows, step_rows
+from specviz.checks.statistics import Cells, Outcome, draws_needed, likeliest, outcome_of_cells, pooled
+from specviz.decoding.draft import chain
+from specviz.decoding.draws import DRAFT, Draws, Seeded
+from specviz.decoding.rule import Rule
+from specviz.models.library import LoadedModel
+from specviz.rules.broken import BrokenRule
+from specviz.trace import file as trace
 
 MOST_PLACES = 512
 MOST_KEPT = 20_000_000  # numbers in the places' rows, two of the vocabulary each

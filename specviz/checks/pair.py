@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..accept import Rule
-from ..crew import Crew, gather
-from ..drafters import METHODS
-from ..engine import Plan
-from ..models import Library, LoadedModel
-from ..sampling import Sampling
+from specviz.decoding.engine import Plan
+from specviz.decoding.rule import Rule
+from specviz.decoding.sampling import Sampling
+from specviz.drafters import METHODS
+from specviz.models.library import Library, LoadedModel
+from specviz.session.setup import Crew, gather
 
 
 @dataclass(frozen=True, slots=True, eq=False)

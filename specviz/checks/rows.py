@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import trace
-from ..draft import ROOT, Draft, chain
-from ..drafters.draft_model import fit
-from ..errors import SpecvizError
-from ..lm import CachedLM
-from ..models import LoadedModel
-from ..sampling import Sampling
+from specviz.decoding.cached_lm import CachedLM
+from specviz.decoding.draft import ROOT, Draft, chain
+from specviz.decoding.sampling import Sampling, fit
+from specviz.errors import SpecvizError
+from specviz.models.library import LoadedModel
+from specviz.trace import file as trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,14 +14,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..errors import SpecvizError
-from ..models import LoadedModel
-from ..sampling import Sampling
-from .end_to_end import strongest, verdict
-from .formats import FORMATS, format_name, in_format
-from .pair import Pair
-from .scoring import ROUNDING, Outside, Reach, Scored, features, score_parts
-from .statistics import Evidence, Outcome
+from specviz.checks.end_to_end import strongest, verdict
+from specviz.checks.formats import FORMATS, format_name, in_format
+from specviz.checks.pair import Pair
+from specviz.checks.scoring import ROUNDING, Outside, Reach, Scored, features, score_parts
+from specviz.checks.statistics import Evidence, Outcome
+from specviz.decoding.sampling import Sampling
+from specviz.errors import SpecvizError
+from specviz.models.library import LoadedModel
 
 MOST_BYTES = 64 << 20
 MOST_LINES = 100_000

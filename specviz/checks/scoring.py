@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..drafters.draft_model import fit
-from ..models import LoadedModel
-from ..sampling import Sampling
-from ..score import CHUNK
-from .pair import Pair
+from specviz.checks.pair import Pair
+from specviz.decoding.sampling import Sampling, fit
+from specviz.models.library import LoadedModel
+from specviz.models.score import CHUNK
 
 TARGET_FAVOURITE = "the target's favourite"
 DRAFT_FAVOURITE = "the draft's favourite"

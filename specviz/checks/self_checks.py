@@ -16,14 +16,14 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from ..draft import Draft, chain
-from ..drafters.base import Context, Drafter
-from ..draws import DRAFT, Draws, Seeded
-from ..engine import Plan, Step, speculate
-from ..models import LoadedModel
-from ..rules import RULES
-from ..sampling import Sampling
-from .pair import Pair
+from specviz.checks.pair import Pair
+from specviz.decoding.draft import Draft, chain
+from specviz.decoding.drafter import Context, Drafter
+from specviz.decoding.draws import DRAFT, Draws, Seeded
+from specviz.decoding.engine import Plan, Step, speculate
+from specviz.decoding.sampling import Sampling
+from specviz.models.library import LoadedModel
+from specviz.rules import RULES
 
 SEED = 20
 MOST_STEPS = 8

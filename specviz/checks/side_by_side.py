@@ -14,20 +14,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .. import trace
-from ..accept import Rule, proposal
-from ..draft import Draft
-from ..drafters.base import Context
-from ..drafters.draft_model import ModelDrafter
-from ..draws import Draws, Recorded, Seeded
-from ..errors import SpecvizError
-from ..models import LoadedModel
-from ..rules import ANY_CHAIN
-from ..rules.broken import BROKEN, BrokenRule
-from ..rules.chain_rule import ChainRule
-from .enumerated import FEWEST_K, apart, language_after
-from .pair import Pair
-from .rows import StepRows, is_made_by, step_rows
+from specviz.checks.enumerated import FEWEST_K, apart, language_after
+from specviz.checks.pair import Pair
+from specviz.checks.rows import StepRows, is_made_by, step_rows
+from specviz.decoding.draft import Draft
+from specviz.decoding.drafter import Context
+from specviz.decoding.draws import Draws, Recorded, Seeded
+from specviz.decoding.rule import Rule, proposal
+from specviz.drafters.draft_model import ModelDrafter
+from specviz.errors import SpecvizError
+from specviz.models.library import LoadedModel
+from specviz.rules import ANY_CHAIN
+from specviz.rules.broken import BROKEN, BrokenRule
+from specviz.rules.chain_rule import ChainRule
+from specviz.trace import file as trace
 
 EXACT = 1e-9
 NOT_THE_MODELS = 0.05  # recorded probabilities that are this far off were made by other models

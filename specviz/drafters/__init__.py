@@ -1,22 +1,16 @@
 """METHODS: name -> Method, one line per method."""
 
-from ..errors import SpecvizError
-from ..listing import Listing
-from . import (
-    cross_vocabulary,
-    draft_model,
-    eagle,
-    early_exit,
-    lookahead,
-    medusa,
-    mtp,
-    none,
-    prompt_lookup,
-    reasoning,
-    staged,
-    tree,
-)
-from .base import Method, needs
+from specviz.drafters import draft_model, early_exit, lookahead, none, prompt_lookup
+from specviz.drafters.cross_vocabulary import drafter as cross_vocabulary
+from specviz.drafters.eagle import drafter as eagle
+from specviz.drafters.medusa import drafter as medusa
+from specviz.drafters.method import Method, needs
+from specviz.drafters.mtp import drafter as mtp
+from specviz.drafters.reasoning import drafter as reasoning
+from specviz.drafters.staged import drafter as staged
+from specviz.drafters.tree import drafter as tree
+from specviz.errors import SpecvizError
+from specviz.listing import Listing
 
 METHODS: Listing[Method] = Listing(
     (

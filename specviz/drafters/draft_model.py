@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..accept import Verdict
-from ..device import exact_dtype, to_host
-from ..draft import EMPTY, Draft, chain
-from ..draws import DRAFT
-from ..lm import CachedLM
-from ..sampling import DRAFT_MODEL, refuse_nan
-from .base import CHAIN_RULES, Context, Drafter, Method, Work
-from .policy import K_PARAMS, Constant, Policy, policy_of
+from specviz.decoding.cached_lm import CachedLM
+from specviz.decoding.device import exact_dtype, to_host
+from specviz.decoding.draft import EMPTY, Draft, chain
+from specviz.decoding.drafter import Context, Drafter, Work
+from specviz.decoding.draws import DRAFT
+from specviz.decoding.rule import Verdict
+from specviz.decoding.sampling import DRAFT_MODEL, fit, refuse_nan
+from specviz.drafters.method import CHAIN_RULES, Method
+from specviz.drafters.policy import K_PARAMS, Constant, Policy, policy_of
 
 
 class ModelDrafter(Drafter):
@@ -51,13 +52,6 @@ class ModelDrafter(Drafter):
 
     def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
         self._policy.observe(draft, verdict)
-
-
-def fit(logits: Tensor, vocab_size: int) -> Tensor:
-    """Logits [..., V_draft] as wide as the target's vocabulary: ids that one of the two lacks get probability 0."""
-    if logits.shape[-1] >= vocab_size:
-        return logits[..., :vocab_size]
-    return torch.nn.functional.pad(logits, (0, vocab_size - logits.shape[-1]), value=float("-inf"))
 
 
 METHOD = Method(

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ..draft import EMPTY, Draft
-from ..errors import SpecvizError
-from .base import CHAIN_RULES, Choice, Context, Method, Parts, Value, Whole
-from .draft_model import ModelDrafter
-from .policy import K_PARAMS, Policy, policy_of
+from specviz.decoding.draft import EMPTY, Draft
+from specviz.decoding.drafter import Context
+from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.method import CHAIN_RULES, Choice, Method, Parts, Value, Whole
+from specviz.drafters.policy import K_PARAMS, Policy, policy_of
+from specviz.errors import SpecvizError
 
 
 class EarlyExit(ModelDrafter):

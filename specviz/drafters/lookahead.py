@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from ..accept import Verdict
-from ..device import to_host
-from ..draft import EMPTY, ROOT, Draft, DraftBuilder
-from .base import TREE_RULES, Context, Drafter, Method, Whole
+from specviz.decoding.device import to_host
+from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
+from specviz.decoding.drafter import Context, Drafter
+from specviz.decoding.rule import Verdict
+from specviz.drafters.method import TREE_RULES, Method, Whole
 
 MOST_SHOWN = 8
 

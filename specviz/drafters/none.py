@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..draft import EMPTY, Draft
-from .base import CHAIN_RULES, Context, Drafter, Method
+from specviz.decoding.draft import EMPTY, Draft
+from specviz.decoding.drafter import Context, Drafter
+from specviz.drafters.method import CHAIN_RULES, Method
 
 
 class NoDraft(Drafter):

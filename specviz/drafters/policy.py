@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
-from ..accept import Verdict
-from ..draft import Draft
-from .base import Choice, Decimal, Param, Value
+from specviz.decoding.draft import Draft
+from specviz.decoding.rule import Verdict
+from specviz.drafters.method import Choice, Decimal, Param, Value
 
 
 class Policy:

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from ..accept import Verdict
-from ..draft import EMPTY, Draft, chain
-from ..errors import SpecvizError
-from ..lm import common_prefix
-from .base import CHAIN_RULES, Context, Drafter, Method, Parts, Value, Whole
-from .policy import BLIND_K_PARAMS, Constant, Policy, policy_of
+from specviz.decoding.cached_lm import common_prefix
+from specviz.decoding.draft import EMPTY, Draft, chain
+from specviz.decoding.drafter import Context, Drafter
+from specviz.decoding.rule import Verdict
+from specviz.drafters.method import CHAIN_RULES, Method, Parts, Value, Whole
+from specviz.drafters.policy import BLIND_K_PARAMS, Constant, Policy, policy_of
+from specviz.errors import SpecvizError
 
 MOST_TAKEN_BACK = 512  # tokens; a draft that another model threw away is shorter
 Learnt = tuple[int, tuple[int, ...], int | None]  # where an n-gram ends, the n-gram, where it ended before

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ..accept import Rule
-from ..draft import chain
-from ..listing import Listing
-from .block_verification import BlockVerification
-from .ensemble import Ensemble
-from .graded import Graded
-from .lenience import Lenience
-from .sample_and_match import SampleAndMatch
-from .speculative_sampling import SpeculativeSampling
-from .typical import Typical
+from specviz.decoding.draft import chain
+from specviz.decoding.rule import Rule
+from specviz.listing import Listing
+from specviz.rules.block_verification import BlockVerification
+from specviz.rules.ensemble import Ensemble
+from specviz.rules.graded import Graded
+from specviz.rules.lenience import Lenience
+from specviz.rules.sample_and_match import SampleAndMatch
+from specviz.rules.speculative_sampling import SpeculativeSampling
+from specviz.rules.typical import Typical
 
 RULES: Listing[Rule] = Listing(
     (

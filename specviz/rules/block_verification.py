@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..accept import residual
-from .chain_rule import ChainRule, Rows
+from specviz.decoding.rule import residual
+from specviz.rules.chain_rule import ChainRule, Rows
 
 
 class BlockVerification(ChainRule):

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..accept import Rule, residual
-from ..draws import DRAFT, Draws
-from .chain_rule import ChainRule, Rows, exact, favourite
+from specviz.decoding.draws import DRAFT, Draws
+from specviz.decoding.rule import Rule, residual
+from specviz.rules.chain_rule import ChainRule, Rows, exact, favourite
 
 
 class BrokenRule(ChainRule):

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..accept import Check, Laws, Rule, Verdict, draw_last, proposal, ratio, residual
-from ..device import exact_dtype, to_device, to_host
-from ..draft import ROOT, Draft
-from ..draws import ACCEPT, FINAL, Draws
-from ..sampling import TARGET, Sampling, refuse_nan
+from specviz.decoding.device import exact_dtype, to_device, to_host
+from specviz.decoding.draft import ROOT, Draft
+from specviz.decoding.draws import ACCEPT, FINAL, Draws
+from specviz.decoding.rule import Check, Laws, Rule, Verdict, draw_last, proposal, ratio, residual
+from specviz.decoding.sampling import TARGET, Sampling, refuse_nan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

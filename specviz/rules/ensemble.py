@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .chain_rule import ChainRule
+from specviz.rules.chain_rule import ChainRule
 
 
 class Ensemble(ChainRule):

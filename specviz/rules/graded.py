@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..draft import Draft
-from .chain_rule import ChainRule, exact, is_plain_chain
+from specviz.decoding.draft import Draft
+from specviz.rules.chain_rule import ChainRule, exact, is_plain_chain
 
 
 class Graded(ChainRule):

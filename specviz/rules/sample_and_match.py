@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..accept import point_mass
-from .chain_rule import Rows, exact
-from .tree_walk import TreeRule
+from specviz.decoding.rule import point_mass
+from specviz.rules.chain_rule import Rows, exact
+from specviz.rules.tree_walk import TreeRule
 
 
 class SampleAndMatch(TreeRule):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .tree_walk import TreeRule
+from specviz.rules.tree_walk import TreeRule
 
 
 class SpeculativeSampling(TreeRule):

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..accept import Check, Laws, Verdict, draw_last, proposal, ratio, residual
-from ..device import to_device, to_host
-from ..draft import ROOT, Draft
-from ..draws import ACCEPT, Draws
-from ..sampling import TARGET, refuse_nan
-from .chain_rule import ChainRule, is_plain_chain
+from specviz.decoding.device import to_device, to_host
+from specviz.decoding.draft import ROOT, Draft
+from specviz.decoding.draws import ACCEPT, Draws
+from specviz.decoding.rule import Check, Laws, Verdict, draw_last, proposal, ratio, residual
+from specviz.decoding.sampling import TARGET, refuse_nan
+from specviz.rules.chain_rule import ChainRule, is_plain_chain
 
 JudgedAs = Callable[[Draft, int, Tensor], Tensor]
 """The law [V] that a node's token counts as drawn from: draft, node, rows like the target's -> q."""

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..accept import Check, Verdict, draw_last
-from ..device import exact_dtype, to_device, to_host
-from ..draft import ROOT, Draft
-from ..draws import ACCEPT, Draws
-from ..sampling import TARGET, refuse_nan
-from .chain_rule import ChainRule, exact, favourite, is_plain_chain
-from .tree_walk import kind_of, laws_of, node_p, node_q
+from specviz.decoding.device import exact_dtype, to_device, to_host
+from specviz.decoding.draft import ROOT, Draft
+from specviz.decoding.draws import ACCEPT, Draws
+from specviz.decoding.rule import Check, Verdict, draw_last
+from specviz.decoding.sampling import TARGET, refuse_nan
+from specviz.rules.chain_rule import ChainRule, exact, favourite, is_plain_chain
+from specviz.rules.tree_walk import kind_of, laws_of, node_p, node_q
 
 
 class Typical(ChainRule):

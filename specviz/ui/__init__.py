@@ -6,7 +6,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio i
 os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", "100000")  # a summary at each event costs more than it
 
 from specviz.ui.page import build
-from specviz.ui.serving import launch_options
+from specviz.ui.server import launch_options
 from specviz.ui.startup import make_page, start
 
 __all__ = ["build", "launch_options", "make_page", "start"]

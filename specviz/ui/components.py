@@ -13,11 +13,11 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from specviz.controls import PACES
-from specviz.drafters.base import Choice, Decimal, Method, Models, Param, Whole
+from specviz.drafters.method import Choice, Decimal, Method, Models, Param, Whole
 from specviz.request import MAX_TEMPERATURE, Request
+from specviz.session.controls import PACES
 from specviz.settings import settings
-from specviz.ui.offer import FIRST_METHODS, FIRST_SEED, Listed, Offer, fitting_models, model_choices, usual_models
+from specviz.ui.choices import FIRST_METHODS, FIRST_SEED, Listed, Offer, fitting_models, model_choices, usual_models
 
 ACTIONS = {
     "back": "‹ Step",

@@ -11,18 +11,21 @@ import gradio as gr
 from gradio.components import Component
 
 from specviz.drafters import METHODS
-from specviz.drafters.base import drafts, sets_k
-from specviz.models import Library
-from specviz.session import Workbench
-from specviz.trace import Trace
-from specviz.ui import components, lessons, sharing, shelf
-from specviz.ui.frame import NOW, QUIET, Frame
-from specviz.ui.handlers import Form, Handlers, ReportHandlers, since
-from specviz.ui.models_of import methods_for
-from specviz.ui.offer import Offer, fitting_rule, rule_choices, rule_to_explain
+from specviz.drafters.method import drafts, sets_k
+from specviz.models.library import Library
+from specviz.session.run import Workbench
+from specviz.trace.file import Trace
+from specviz.ui import components
+from specviz.ui.choices import Offer, fitting_rule, rule_choices, rule_to_explain
+from specviz.ui.explore import lessons
+from specviz.ui.explore import library as shelf
+from specviz.ui.explore import share as sharing
+from specviz.ui.explore.frame import NOW, QUIET, Frame
+from specviz.ui.explore.handlers import Form, Handlers, ReportHandlers, since
 from specviz.ui.registry import Registry
-from specviz.ui.report_pages import reports
-from specviz.views.help import method_help
+from specviz.ui.reports.pages import reports
+from specviz.ui.reports.trace_models import methods_for
+from specviz.views.explore.help import method_help
 
 RUN_LIMIT = 128
 """Streams at once. Each waits for its turn at the engine, which is fair; this only bounds threads."""

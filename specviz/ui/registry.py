@@ -11,13 +11,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection
 
-from specviz.parting import should_be_one_text
-from specviz.session import Run
-from specviz.shipped import shipped_trace
-from specviz.trace import Trace
-from specviz.ui.viewing import GRACE_S, View, view_of
-from specviz.views.feed import SO_FAR, Feed
-from specviz.views.lessons import SHIPPED
+from specviz.session.run import Run
+from specviz.trace.file import Trace
+from specviz.trace.first_difference import should_be_one_text
+from specviz.trace.recorded import shipped_trace
+from specviz.ui.view import GRACE_S, View, view_of
+from specviz.views.explore.feed import SO_FAR, Feed
+from specviz.views.learn.lesson import SHIPPED
 
 MOST_VIEWS = 128
 MOST_STEPS = 10_000

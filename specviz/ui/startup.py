@@ -10,19 +10,19 @@ from pathlib import Path
 
 import gradio as gr
 
-from specviz import session
 from specviz.errors import SpecvizError
-from specviz.lessons import found_lessons
-from specviz.models import Library
+from specviz.lessons.load import found_lessons
+from specviz.models.library import Library
 from specviz.request import Request
-from specviz.session import Workbench, workbench
+from specviz.session import run as session
+from specviz.session.run import Workbench, workbench
 from specviz.settings import settings
-from specviz.shipped import FIRST_VISIT, shipped_trace
-from specviz.trace import Trace, load_trace
-from specviz.ui.offer import Offer, make_offer, web_files
+from specviz.trace.file import Trace, load_trace
+from specviz.trace.recorded import FIRST_VISIT, shipped_trace
+from specviz.ui.choices import Offer, make_offer, web_files
 from specviz.ui.page import build
 from specviz.ui.registry import Registry
-from specviz.ui.serving import is_loopback, launch_options, typed_address, web_address
+from specviz.ui.server import is_loopback, launch_options, typed_address, web_address
 
 PORTS_TRIED = 20
 

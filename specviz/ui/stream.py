@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from specviz.errors import SpecvizError
-from specviz.session import Status
-from specviz.trace import Step
-from specviz.ui.viewing import View
+from specviz.session.run import Status
+from specviz.trace.file import Step
+from specviz.ui.view import View
 
 FLUSH_S = 0.05
 """At full pace: 20 increments a second are all an eye needs; at the slower paces every step goes out at once."""

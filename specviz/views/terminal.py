@@ -10,13 +10,13 @@ import unicodedata
 from collections.abc import Mapping
 from typing import TextIO
 
-from specviz.counters import Counters
-from specviz.measures import METRICS, count, lossy_words, metrics, rounding_words
-from specviz.trace import DraftToken, EmittedToken, Event, Footer, Header, ModelInfo, Models, Scores, Step, Trace
+from specviz.trace.counters import Counters
+from specviz.trace.file import DraftToken, EmittedToken, Event, Footer, Header, ModelInfo, Models, Scores, Step, Trace
+from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
+from specviz.views.explore.sentences import num_refused, titled
+from specviz.views.explore.steps import most_telling, others_words
 from specviz.views.names import RULE_TITLES
 from specviz.views.palette import colour, palette
-from specviz.views.sentences import num_refused, titled
-from specviz.views.steps import most_telling, others_words
 
 MARKS: Mapping[str, tuple[str, str, str]] = {  # mark -> before, after, ANSI attribute
     "underline": ("_", "_", "4"),

@@ -14,7 +14,7 @@ from torch.nn.functional import smooth_l1_loss
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from specviz.drafters.medusa_heads import MedusaHeads
+from specviz.drafters.medusa.heads import MedusaHeads
 from specviz.zoo.config import Recipe
 from specviz.zoo.model import causal_mask
 from specviz.zoo.objectives import Inputs, Objective, forward_kl

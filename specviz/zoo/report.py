@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from specviz import machine
+from specviz.models import memory as machine
 from specviz.zoo import card, trials
 from specviz.zoo.config import recipe_names
 from specviz.zoo.corpus import load_sources

@@ -7,23 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import served as pages
+from windows import BROWSERS, DESKTOP, SWITCHES
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SWITCHES = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 ON_LEAVING = ("AbortError: signal is aborted", "Connection errored out")
 """What Gradio itself says in the console of a page that is left while it streams."""
-DESKTOP = {"width": 1366, "height": 768}
-PHONE = {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="session")

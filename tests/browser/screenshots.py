@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT / "tests"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT / "tests" / "helpers"), str(ROOT)]
 
-from conftest import BROWSERS, DESKTOP, PHONE, SWITCHES  # noqa: E402
 from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
+from windows import BROWSERS, DESKTOP, PHONE, SWITCHES  # noqa: E402
 
-from specviz.models import Library  # noqa: E402
-from specviz.ui.offer import make_offer  # noqa: E402
+from specviz.models.library import Library  # noqa: E402
+from specviz.ui.choices import make_offer  # noqa: E402
 from specviz.ui.startup import first_visit, free_port, make_page  # noqa: E402
 
 HOST = "127.0.0.1"

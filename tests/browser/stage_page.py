@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from specviz.settings import assets_dir
-from specviz.trace import Trace
-from specviz.views.feed import Feed
-from specviz.views.web import palette_head
+from specviz.trace.file import Trace
+from specviz.views.explore.feed import Feed
+from specviz.views.head import palette_head
 
 HOST = "http://stage.test"  # never resolved: every request is answered here
 CSP = (

@@ -3,18 +3,18 @@
 from dataclasses import replace
 
 import pytest
-from conftest import DESKTOP
-from conftest import PHONE as PHONE_SIZE
+from access import serious
+from made_summaries import HOSTILE, NAMES, made_summary, made_text, rejection
 from report_page import push, reports
 from stage_page import settle, shown
-from test_alignment_view import HOSTILE, NAMES, made_summary, made_text, rejection
-from test_stage_access import serious
+from windows import DESKTOP
+from windows import PHONE as PHONE_SIZE
 
+from specviz.alignment.report.live import many_prompts
+from specviz.alignment.report.page import report_page
 from specviz.views import blocks
-from specviz.views.alignment_page import many_prompts
-from specviz.views.sentences import percent
-from specviz.views.standalone import page as page_of
-from specviz.views.standalone import report_page
+from specviz.views.document import page as page_of
+from specviz.views.explore.sentences import percent
 
 PHONE = {"viewport": PHONE_SIZE, "has_touch": True, "is_mobile": True}
 DESK = {"viewport": DESKTOP}

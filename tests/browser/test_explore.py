@@ -8,82 +8,28 @@ import time
 
 import pytest
 import traces
-from conftest import DESKTOP, PHONE
-
-from specviz.trace import Trace, read_trace
-
-HOSTILE = (
-    "<img src=x onerror=window.__pwned=1>${window.__pwned=2}{{window.__pwned=3}}<script>window.__pwned=4</script>`"
+from explore_page import (
+    HOSTILE,
+    PIECES,
+    STATE,
+    begin,
+    choose,
+    choose_pace,
+    open_file,
+    run_to_end,
+    saved,
+    slide,
+    stop,
+    wait_for_state,
+    wait_for_steps,
 )
-STATE = "document.documentElement.dataset.svState"
-PIECES = """() => [...document.querySelectorAll('.sv-text .sv-piece')].map((node) => ({
-  step: Number(node.dataset.step), ref: node.dataset.ref, text: node.textContent,
-  status: [...node.classList].find((name) => name.startsWith('sv-is-')).slice(6)}))"""
+from windows import DESKTOP, PHONE
+
+from specviz.trace.file import Trace
+
 CELLS = """() => [...document.querySelectorAll('.sv-cell')].map((node) => ({
   step: Number(node.dataset.step), ref: node.dataset.ref,
   status: [...node.classList].find((name) => name.startsWith('sv-is-')).slice(6)}))"""
-
-
-def choose_pace(page, pace):
-    page.click(f"#pace label:has(input[value={pace}])")
-
-
-def slide(page, field, value):
-    page.eval_on_selector(
-        f"#{field} input[type=range]",
-        "(node, value) => { node.value = value; node.dispatchEvent(new Event('input', {bubbles: true})); }",
-        value,
-    )
-
-
-def choose(page, field, name):
-    page.click(f"#{field} input")
-    page.click(f"[role=option][aria-label='{name}']")
-
-
-def wait_for_state(page, *states):
-    page.wait_for_function(f"{list(states)}.includes({STATE})")
-
-
-def run_to_end(page, pace="full"):
-    choose_pace(page, pace)
-    page.click("#run")
-    wait_for_state(page, "running", "finished")
-    wait_for_state(page, "finished")
-
-
-def saved(page) -> Trace:
-    page.click("#share-open")
-    with page.expect_download() as download:
-        page.click("#share a[data-file=trace]")
-    page.click("#share-open")
-    assert re.fullmatch(r"specviz-[\dTZ]+-draft_model\.jsonl\.gz", download.value.suggested_filename)
-    with open(download.value.path(), "rb") as file:
-        return read_trace(file.read())
-
-
-def wait_for_steps(page, count):
-    page.wait_for_function(
-        f"new Set([...document.querySelectorAll('.sv-text .sv-piece')].map((n) => n.dataset.step)).size >= {count}"
-    )
-
-
-def begin(page, pace="reading", steps=2):
-    choose_pace(page, pace)
-    page.click("#run")
-    wait_for_steps(page, steps)
-
-
-def stop(page):
-    page.click("#stop")
-    wait_for_state(page, "finished")
-
-
-def open_file(page, tmp_path, trace):
-    path = tmp_path / "opened.jsonl.gz"
-    trace.save(path)
-    page.set_input_files("input[type=file]", path)
-    page.wait_for_function(f"document.querySelectorAll('.sv-text .sv-piece').length >= {len(trace.tokens)}")
 
 
 def test_every_mark_is_what_the_trace_says(page, app):

@@ -3,17 +3,17 @@
 import json
 
 import traces
-from conftest import PHONE
+from access import serious
 from stage_page import CSP, settle, watched_page
-from test_stage_access import serious
+from windows import PHONE
 
 from specviz.settings import assets_dir
-from specviz.shipped import shipped_trace
-from specviz.trace import read_trace
+from specviz.trace.file import read_trace
+from specviz.trace.recorded import shipped_trace
 from specviz.ui.components import REPORT_HTML
-from specviz.ui.playing import FIRST_RUN
-from specviz.views.predict import predict_block, predict_props
-from specviz.views.web import palette_head, stage_template
+from specviz.ui.reports.games import FIRST_RUN
+from specviz.views.head import palette_head, stage_template
+from specviz.views.learn.predict import predict_block, predict_props
 
 BOARD = ".sv-predict-board"
 LINE = ".sv-turns-form input[name=words]"

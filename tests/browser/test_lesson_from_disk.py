@@ -1,13 +1,13 @@
 """The file of all lessons, opened from disk in Chromium: every view works, nothing is asked of anybody."""
 
 import pytest
-from conftest import DESKTOP, PHONE
+from access import serious
 from lesson_texts import HOSTILE, hostile_lesson, other_lesson, stage_lesson, taught
 from playwright.sync_api import expect
-from test_stage_access import serious
+from windows import DESKTOP, PHONE
 
-from specviz.shipped import shipped_trace
-from specviz.views.lesson_file import lesson_page
+from specviz.trace.recorded import shipped_trace
+from specviz.views.learn.lesson_file import lesson_page
 
 NEXT = "#lesson .sv-lesson-foot .sv-primary"
 TASK = "#lesson .sv-lesson-task"

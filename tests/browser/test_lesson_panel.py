@@ -4,13 +4,13 @@ from itertools import pairwise
 
 import pytest
 import served as pages
-from conftest import DESKTOP, PHONE
+from access import serious
 from lesson_texts import HOSTILE, PIN, hostile_lesson, lesson, other_lesson, screen, stage_lesson, task, taught
+from page_reports import turn_to
 from playwright.sync_api import expect
-from test_page_reports import turn_to
-from test_stage_access import serious
+from windows import DESKTOP, PHONE
 
-from specviz.shipped import shipped_trace
+from specviz.trace.recorded import shipped_trace
 
 HEADING = "#lesson .sv-lesson-body h3"
 TASK = "#lesson .sv-lesson-task"

@@ -3,11 +3,11 @@
 import pytest
 import served as pages
 import traces
-from conftest import DESKTOP, PHONE
-from test_explore import HOSTILE, PIECES, STATE, begin, open_file, run_to_end, stop
-from test_stage_access import serious
+from access import serious
+from explore_page import HOSTILE, PIECES, STATE, begin, open_file, run_to_end, stop
+from windows import DESKTOP, PHONE
 
-from specviz.shipped import shipped
+from specviz.trace.recorded import shipped
 
 OWN = "#shelf .sv-shelf-group:nth-of-type(1) .sv-shelf-entry"
 RECORDED = "#shelf .sv-shelf-group:nth-of-type(2) .sv-shelf-entry"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import served as pages
-from conftest import PHONE
+from explore_page import begin, choose, saved, stop
 from made_up import MADE_UP
-from test_explore import begin, choose, saved, stop
-from test_page_memory import reload
+from page_memory import reload
+from windows import PHONE
 
 from specviz.drafters import METHODS
 

@@ -6,8 +6,7 @@ import time
 
 import pytest
 import served as pages
-from conftest import DESKTOP, PHONE
-from test_explore import (
+from explore_page import (
     PIECES,
     STATE,
     begin,
@@ -17,6 +16,7 @@ from test_explore import (
     saved,
     wait_for_state,
 )
+from windows import DESKTOP, PHONE
 
 PROJECTOR = {"width": 1920, "height": 1080}
 PRESENTED = "document.documentElement.hasAttribute('data-sv-present')"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import served as pages
-from test_explore import begin, choose_pace, run_to_end, saved, stop, wait_for_state
-from test_fetch import hub_error
-from test_loading import HUB_ID, Hub
+from explore_page import begin, choose_pace, run_to_end, saved, stop, wait_for_state
+from fake_hub import HUB_ID, Hub
+from hub_stub import hub_error
 
 LOADING = ".sv-loading:not([hidden])"
 

@@ -7,19 +7,15 @@ import time
 import pytest
 import served as pages
 import traces
+from explore_page import PIECES, STATE, begin, choose, choose_pace, run_to_end, saved, slide, stop, wait_for_state
+from page_memory import reload
 from playwright.sync_api import expect
-from test_explore import PIECES, STATE, begin, choose, choose_pace, run_to_end, saved, slide, stop, wait_for_state
 
 RUN = "sessionStorage.getItem('specviz-run')"
 
 
 def shown_steps(page):
     return {piece["step"] for piece in page.evaluate(PIECES)}
-
-
-def reload(page):
-    page.reload()
-    page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
 
 
 def test_a_reload_during_a_run_goes_on_with_it_and_loses_no_step(page):

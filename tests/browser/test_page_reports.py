@@ -2,34 +2,11 @@
 
 import pytest
 import traces
-from conftest import DESKTOP, PHONE
+from access import serious
+from explore_page import begin, choose_pace, open_file, run_to_end, stop
+from page_reports import IDLE, SECTIONS, turn_to
 from playwright.sync_api import expect
-from test_explore import begin, choose_pace, open_file, run_to_end, stop
-from test_stage_access import serious
-
-IDLE = "(name) => !document.querySelector(`#${name} .sv-report`).hasAttribute('data-busy')"
-SECTIONS = {
-    "compare": [
-        "race",
-        "two-runs",
-        "every-k",
-        "costs",
-        "other-drafts",
-        "many-prompts",
-        "theory",
-        "why-slow",
-        "tool-names",
-    ],
-    "check": ["identity", "one_step", "end_to_end", "side_by_side", "self_checks", "someone_else"],
-    "learn": ["plan", "predict", "be-the-draft"],
-}
-
-
-def turn_to(page, name):
-    page.click(f"#pages [data-page={name}]")
-    if name in SECTIONS:
-        page.wait_for_selector(f"#{name} [data-section={SECTIONS[name][-1]}]")
-        page.wait_for_function(IDLE, arg=name)
+from windows import DESKTOP, PHONE
 
 
 def press(page, name, section, does):

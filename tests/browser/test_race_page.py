@@ -2,12 +2,12 @@
 
 import pytest
 import traces
-from conftest import DESKTOP, PHONE
+from access import serious
+from explore_page import open_file
 from playwright.sync_api import expect
-from test_explore import open_file
-from test_stage_access import serious
+from windows import DESKTOP, PHONE
 
-from specviz.shipped import shipped_trace
+from specviz.trace.recorded import shipped_trace
 
 IDLE = "() => !document.querySelector('#compare .sv-report').hasAttribute('data-busy')"
 NAMES = ("first-visit", "broken-residual")

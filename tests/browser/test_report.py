@@ -1,9 +1,9 @@
 """Pages of sections in Chromium: every kind of block, controls that keep what was set, work that can be stopped."""
 
 import pytest
+from access import serious
 from report_page import push, reports
 from stage_page import PHONE, settle, shown
-from test_stage_access import serious
 
 from specviz.views import blocks
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import served as pages
 import traces
-from conftest import PHONE
-from test_explore import HOSTILE, PIECES, STATE, begin, choose_pace, open_file, run_to_end, slide, stop, wait_for_state
+from explore_page import HOSTILE, PIECES, STATE, begin, choose_pace, open_file, run_to_end, slide, stop, wait_for_state
+from windows import PHONE
 
-from specviz.link import Link, decode, encode
-from specviz.trace import Trace, read_trace
+from specviz.trace.file import Trace, read_trace
+from specviz.trace.link import Link, decode, encode
 
 LINE = ".sv-shared"
 FIELD = "#share .sv-share-link"

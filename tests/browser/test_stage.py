@@ -7,8 +7,8 @@ import pytest
 import traces
 from stage_page import PHONE, RUNNING, part, push, settle, shown, stages, whole
 
-from specviz.trace import Trace
-from specviz.views.feed import Feed
+from specviz.trace.file import Trace
+from specviz.views.explore.feed import Feed
 
 stage = pytest.fixture(stages)
 

@@ -5,9 +5,9 @@ A filter and the spotlight of presenting dim on purpose and are not among the st
 
 import pytest
 import traces
+from access import serious
 from stage_page import PHONE, push, settle, shown, stages, whole
 
-Axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe
 LOADING = {"name": "loading", "message": "", "ahead": 0, "words": "loading", "progress": {"width": 40, "words": "40 %"}}
 STATES = {
     "a tree's token": "() => hub.pin(0, '1')",
@@ -18,17 +18,6 @@ STATES = {
 }
 
 stage = pytest.fixture(stages)
-
-
-def serious(page) -> list[str]:
-    """What axe-core calls serious or critical, with the elements."""
-    found = Axe().run(page).response["violations"]
-    return [
-        f"{rule['id']}: {node['html'][:160]} {node['any'][:1]}"
-        for rule in found
-        if rule["impact"] in ("serious", "critical")
-        for node in rule["nodes"]
-    ]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

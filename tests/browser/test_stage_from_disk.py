@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 import traces
-from conftest import DESKTOP, PHONE
+from access import serious
+from hostile_trace import EVIL, evil_trace
 from stage_page import settle, shown
-from test_stage_access import serious
-from test_stage_file import EVIL, evil_trace
+from windows import DESKTOP, PHONE
 
 import specviz
-from specviz.shipped import shipped_trace
-from specviz.trace import Trace, load_trace
-from specviz.views.feed import Feed
-from specviz.views.stage_file import stage_page
+from specviz.trace.file import Trace, load_trace
+from specviz.trace.recorded import shipped_trace
+from specviz.views.explore.feed import Feed
+from specviz.views.explore.run_file import stage_page
 
 DESK_LIGHT = {"viewport": DESKTOP, "color_scheme": "light"}
 PHONE_DARK = {"viewport": PHONE, "color_scheme": "dark", "has_touch": True, "is_mobile": True}

@@ -7,8 +7,8 @@ import pytest
 import traces
 from stage_page import PHONE, part, push, settle, shown, stages, whole
 
-from specviz.trace import Header, Prompt, Token, Trace
-from specviz.views.feed import Feed
+from specviz.trace.file import Header, Prompt, Token, Trace
+from specviz.views.explore.feed import Feed
 
 OPACITY = "(node) => Number(getComputedStyle(node).opacity)"
 CAN_COPY = {"permissions": ["clipboard-read", "clipboard-write"]}

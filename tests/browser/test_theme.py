@@ -5,8 +5,8 @@ from __future__ import annotations
 from io import BytesIO
 
 import pytest
+from explore_page import run_to_end
 from PIL import Image
-from test_explore import run_to_end
 
 GROUND = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}
 OTHER = {"light": "dark", "dark": "light"}

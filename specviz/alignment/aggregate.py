@@ -1,0 +1,298 @@
+"""Gathering: the tables of all shards, one at a time and in order -> the summary of the job.
+
+Of a prompt it keeps only two sums per slice and draft, of the rest totals, so that memory stays flat in tokens. Knows
+no model and no file; what the driver knows comes in `Facts`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz.alignment.causes import findings
+from specviz.alignment.causes.findings import Cliff
+from specviz.alignment.summary import Comparison, DraftSummary, Finding, Interval, Slice, Summary
+from specviz.alignment.tables import compare as comparing
+from specviz.alignment.tables.of_texts import CLASSES
+from specviz.alignment.tables.slices import Part, Parts, alpha_intervals, bucket_start, by_part, records
+from specviz.alignment.tables.totals import DraftTotals, Totals
+from specviz.alignment.types import KS, SAMPLED, Array, Columns, Refused, ShardTables
+from specviz.analysis import theory, whatif
+from specviz.request import Request
+
+if TYPE_CHECKING:
+    from specviz.analysis.costs import Costs
+
+MOST_TAGS = 1000  # told apart; of them the summary has the largest
+TAGS_SHOWN = 100
+MOST_REFUSED = 20  # lines listed; all are counted
+KINDS = ("all", "tag", "class", "depth", "context")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the driver of a job knows. costs: per draft, those that the shards' step_ms were made from. refused,
+    num_refused: lines of the prompt file. prompts: fingerprint of the prompt set. findings, looked_for: of models
+    (`faults`). num_ids: ids of a draft, where known. models: hashes by name."""
+
+    request: Request
+    specviz: str
+    created: str
+    prompts: str = ""
+    costs: Mapping[str, Costs] = field(default_factory=dict)
+    refused: Sequence[Refused] = ()
+    num_refused: int = 0
+    warnings: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
+    looked_for: Sequence[str] = ()
+    num_ids: Mapping[str, int] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
+
+    def steady_costs(self, draft: str) -> Costs | None:
+        """Those that carry advice."""
+        costs = self.costs.get(draft)
+        return None if costs is None or costs.doubt else costs
+
+
+class Gathering:
+    """`add` every shard's tables once, in order; then `summary`."""
+
+    def __init__(self, k: int, drafts: Sequence[str]) -> None:
+        if k not in KS:
+            raise ValueError(f"k must be from {KS[0]} to {KS[-1]} (got {k})")
+        self.k, self.drafts = k, tuple(drafts)
+        self.num_cut = 0
+        self.ids: dict[int, str] = {}
+        self._lengths: list[Array] = []  # of the prompts' texts, in the order of `ids`
+        self._sources: Counter[tuple[str, bool]] = Counter()
+        self._drafts = {name: DraftTotals(name) for name in drafts}
+        self._totals: dict[Part, Totals] = {}
+        self._numbers: dict[Part, int] = {}  # from 1, of a part in the records
+        self._rows: list[Array] = []  # records of readable tokens
+        self._shared: list[Array] = []  # records of the tokens that every draft can read
+        self._tags: set[str] = set()
+        self._too_many_tags = False
+        self._refused: list[Refused] = []
+        self._num_refused = 0
+        self._warnings: dict[str, None] = {}
+
+    # ---- adding -----------------------------------------------------------------------------------------------------
+
+    def add(self, tables: ShardTables) -> None:
+        self._add_prompts(tables.prompts)
+        self._add_sums(tables.sums)
+        for name, confidence in tables.confidence.items():
+            self._drafts[name].confidence += confidence
+        drafts = np.asarray(tables.tokens["draft"], dtype=object)
+        for name, own in self._drafts.items():
+            own.add(tables.tokens, np.flatnonzero(drafts == name), self.ids)
+        self._refused = [*self._refused, *tables.refused][:MOST_REFUSED]
+        self._num_refused += len(tables.refused)
+        self._warnings |= dict.fromkeys(tables.warnings)
+
+    def _add_prompts(self, prompts: Columns) -> None:
+        own = np.flatnonzero(np.asarray(prompts["draft"], dtype=object) == self.drafts[0])
+        self._lengths.append(np.asarray(prompts["num_tokens"], dtype=np.int32)[own])
+        names = ("prompt", "id", "finish", "source", "exact")
+        for prompt, name, finish, source, exact in ([prompts[each][place] for each in names] for place in own):
+            self.ids[int(prompt)] = str(name)
+            self.num_cut += finish == "context"
+            self._sources[str(source), bool(exact)] += 1
+
+    def _add_sums(self, sums: Columns) -> None:
+        numbers = np.stack([np.asarray(sums[name], dtype=np.float64) for name in Totals.NAMES], axis=1)
+        by_k = np.array([[np.asarray(row) for row in sums[name]] for name in Totals.BY_K], dtype=np.float64)
+        part_numbers = np.zeros(len(numbers), dtype=np.int32)
+        for place, part in enumerate(map(Part, sums["draft"], sums["kind"], sums["value"])):
+            if self._is_told_apart(part):
+                self._totals.setdefault(part, Totals()).add(numbers[place], by_k[:, place])
+                part_numbers[place] = self._numbers.setdefault(part, 1 + len(self._numbers))
+        own = records(sums["prompt"], part_numbers, sums["num_readable"], sums["overlap"])
+        shared = records(sums["prompt"], part_numbers, sums["num_shared"], sums["shared_overlap"])
+        self._rows.append(own)
+        self._shared.append(own if np.array_equal(own, shared) else shared)
+
+    def _is_told_apart(self, part: Part) -> bool:
+        if part.kind != "tag" or part.value in self._tags:
+            return True
+        if len(self._tags) == MOST_TAGS:
+            self._too_many_tags = True
+            return False
+        self._tags.add(part.value)
+        return True
+
+    # ---- the summary ------------------------------------------------------------------------------------------------
+
+    def parts(self) -> Parts:
+        """Every prompt's readable tokens and their overlap, by draft and slice; prompts in order."""
+        return by_part(self._rows, self._numbers)
+
+    def shared_parts(self) -> Parts:
+        """The same of the tokens that every draft can read."""
+        return by_part(self._shared, self._numbers)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(int(lengths.sum()) for lengths in self._lengths)
+
+    def summary(self, facts: Facts) -> Summary:
+        every = self.parts()
+        parts, cliffs = self._shown(every), findings.cliffs(every)
+        intervals = alpha_intervals(parts)
+        exact = bool(self._sources) and all(is_exact for _, is_exact in self._sources)
+        request = facts.request
+        return Summary(
+            specviz=facts.specviz,
+            created=facts.created,
+            target=request.target,
+            sampling=comparing.sampling_of(request),
+            seed=request.seed,
+            max_new_tokens=request.max_new_tokens,
+            prompts=facts.prompts,
+            chat=request.chat,
+            k=self.k,
+            num_prompts=len(self.ids),
+            num_tokens=self.num_tokens,
+            num_cut=self.num_cut,
+            num_refused=facts.num_refused + self._num_refused,
+            refused=self._all_refused(facts),
+            exact=exact,
+            note=self._note(request),
+            warnings=self._all_warnings(facts),
+            looked_for=(*facts.looked_for, *findings.looked_for(every)) if self.ids else (),
+            costs={name: costs.to_dict() for name, costs in facts.costs.items()},
+            drafts=tuple(self._draft(name, facts, intervals, cliffs) for name in self.drafts),
+            slices=tuple(self._slices(facts, parts, intervals, cliffs)),
+            comparisons=self._comparisons(parts),
+            by_prompt=self._by_prompt(parts),
+            models=dict(facts.models),
+        )
+
+    def _shown(self, parts: Parts) -> Parts:
+        """Those of the report's kinds in its order; of too many tags those that most prompts have."""
+        sizes = Counter({part.value: len(own) for part, own in parts.items() if part.kind == "tag"})
+        tags = {value for value, _ in sizes.most_common(TAGS_SHOWN)}
+        shown = [part for part in parts if part.kind in KINDS and (part.kind != "tag" or part.value in tags)]
+        return {part: parts[part] for part in sorted(shown, key=self._order)}
+
+    def _order(self, part: Part) -> tuple[int, int, int, str]:
+        orders = {"class": lambda: CLASSES.index(part.value), "tag": lambda: 0, "all": lambda: 0}
+        within = orders.get(part.kind, lambda: bucket_start(part.value))()
+        return self.drafts.index(part.draft), KINDS.index(part.kind), within, part.value
+
+    def _draft(
+        self, name: str, facts: Facts, intervals: Mapping[Part, Interval | None], cliffs: Sequence[Cliff]
+    ) -> DraftSummary:
+        whole, own, costs = Part(name, "all", "all"), self._drafts[name], facts.steady_costs(name)
+        total = self._totals.get(whole, Totals())
+        speedups = total.speedups(_plain_ms(costs))
+        made = DraftSummary(
+            name=name,
+            num_tokens=int(total["num_tokens"]),
+            num_prompts=total.num_prompts,
+            alpha=total.share("overlap"),
+            alpha_interval=intervals.get(whole),
+            greedy_agreement=total.share("agreement"),
+            mean_keep=total.share("keep"),
+            calls=float(total.by_k[0][self.k - KS[0]]),
+            tokens_per_call=tuple(total.tokens_per_call.tolist()) if total["num_tokens"] else (),
+            speedups=None if speedups is None else tuple(speedups.tolist()),
+            best_k=None if speedups is None else whatif.best_range(dict(zip(KS, speedups.tolist(), strict=True))),
+            readable=total["num_readable"] / max(total["num_tokens"], 1.0),
+            ceiling=None if total.share("outside") is None else 1 - total.share("outside"),
+            calibration=findings.calibration(own.confidence, None if costs is None else theory.cost_ratio(costs)),
+            reasons=own.reasons(),
+            losses=own.losses(),
+            costliest=tuple(own.costliest),
+            findings=(),
+        )
+        of_models = tuple(finding for finding in facts.findings if finding.draft == name)
+        return replace(made, findings=of_models + findings.of_draft(made, cliffs, facts.num_ids.get(name)))
+
+    def _slices(
+        self, facts: Facts, parts: Parts, intervals: Mapping[Part, Interval | None], cliffs: Sequence[Cliff]
+    ) -> Iterator[Slice]:
+        falls = {cliff.part for cliff in cliffs if cliff.significant}
+        for part in parts:
+            total = self._totals[part]
+            speedups = total.speedups(_plain_ms(facts.steady_costs(part.draft)))
+            best = None if speedups is None else int(np.argmax(speedups))
+            rate = float(total.tokens_per_call[self.k - KS[0]])
+            yield Slice(
+                *part,
+                num_tokens=int(total["num_readable"]),
+                num_prompts=total.num_prompts,
+                alpha=total.share("overlap"),
+                alpha_interval=intervals[part],
+                greedy_agreement=total.share("agreement"),
+                tokens_per_call=rate if np.isfinite(rate) else None,
+                best_k=None if best is None else KS[best],
+                speedup=None if best is None else float(speedups[best]),
+                cliff=part in falls,
+            )
+
+    def _by_prompt(self, parts: Parts) -> dict[str, dict[str, float]]:
+        """Overlap over all tokens of the text: what the draft cannot read counts 0."""
+        wholes = {part.draft: own for part, own in parts.items() if part.kind == "all"}
+        overlaps = {
+            draft: dict(zip(own.prompts.tolist(), own.overlap.tolist(), strict=True)) for draft, own in wholes.items()
+        }
+        lengths = np.concatenate(self._lengths).tolist() if self._lengths else []
+        return {
+            name: {draft: overlaps.get(draft, {}).get(prompt, 0.0) / length for draft in self.drafts}
+            for (prompt, name), length in zip(self.ids.items(), lengths, strict=True)
+        }
+
+    def _comparisons(self, parts: Parts) -> tuple[Comparison, ...]:
+        """Over the tokens that all drafts can read, or the nearer reach of one would look like a better draft."""
+        if all(own is shared for own, shared in zip(self._rows, self._shared, strict=True)):
+            return comparing.compare(parts, self.drafts, self.ids)
+        every = self.shared_parts()
+        shared = {part: every[part] for part in parts if part in every}
+        whole = shared.get(Part(self.drafts[0], "all", "all"))
+        num_shared = 0 if whole is None else int(whole.num_tokens.sum(dtype=np.float64))
+        return comparing.compare(shared, self.drafts, self.ids, _shared_words(num_shared, self.num_tokens))
+
+    def _all_refused(self, facts: Facts) -> tuple[tuple[int, str], ...]:
+        lines = sorted({(each.line, each.reason) for each in (*facts.refused, *self._refused)})
+        return tuple(lines[:MOST_REFUSED])
+
+    def _all_warnings(self, facts: Facts) -> tuple[str, ...]:
+        warnings = dict.fromkeys([*facts.warnings, *self._warnings])
+        if self._too_many_tags or len(self._tags) > TAGS_SHOWN:
+            told = f"Only the {TAGS_SHOWN} tags with most prompts are listed" + self._beyond_tags()
+            warnings[told] = None
+        return tuple(warnings)
+
+    def _beyond_tags(self) -> str:
+        return f", of the first {MOST_TAGS:,}; later ones were not told apart." if self._too_many_tags else "."
+
+    def _note(self, request: Request) -> str:
+        """What the numbers rest on."""
+        filters = [f", top-k {request.top_k}"] * bool(request.top_k) + [f", top-p {request.top_p:g}"] * (
+            request.top_p < 1
+        )
+        law = f"{request.target} at temperature {request.temperature:g}{''.join(filters)}"
+        told = [_told(source, is_exact, size, law) for (source, is_exact), size in sorted(self._sources.items())]
+        return " ".join(told) or "No text could be used."
+
+
+def _shared_words(num_shared: int, num_tokens: int) -> str:
+    if not num_shared:
+        return "There is no token that all drafts can read, so nothing is compared."
+    return f"Only over the {num_shared:,} of {num_tokens:,} tokens that all drafts can read: their reach differs."
+
+
+def _told(source: str, is_exact: bool, size: int, law: str) -> str:
+    texts = f"{size:,} text{'' if size == 1 else 's'}"
+    if not is_exact:
+        return f"{texts} given: an estimate, exact only if sampled from {law}."
+    return f"{texts} sampled from {law}{'' if source == SAMPLED else ', as their rows say'}."
+
+
+def _plain_ms(costs: Costs | None) -> float | None:
+    return None if costs is None else theory.step_ms(costs, 0)

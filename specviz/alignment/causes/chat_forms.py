@@ -1,0 +1,65 @@
+"""Where two chat templates part: three standard dialogues by both tokenizers, and the first difference in words.
+
+Templates are programs of strangers: one that fails refuses the dialogue. Loads no torch by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from specviz.errors import SpecvizError
+from specviz.models.tokens import has_chat_form, render_chat
+from specviz.views.explore.sentences import label
+
+SHOWN_CHARACTERS = 24  # on each side of a place where chat forms part
+USER = {"role": "user", "content": "What is two and two?"}
+ANSWER = {"role": "assistant", "content": "Four."}
+DIALOGUES = (
+    ("one question", (USER,)),
+    ("a system message and a question", ({"role": "system", "content": "Answer briefly."}, USER)),
+    ("a question, an answer and a question", (USER, ANSWER, {"role": "user", "content": "And three?"})),
+)
+
+
+class Tokenizer(Protocol):
+    """As much of a transformers tokenizer as is used here."""
+
+    chat_template: Any
+
+    def apply_chat_template(self, conversation: Sequence[dict[str, str]], **options: Any) -> str: ...
+
+
+def chat_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
+    """Where the two chat forms part, in words; None where three dialogues render alike, or neither has a template."""
+    ours, theirs = has_chat_form(target), has_chat_form(draft)
+    if ours != theirs:
+        has, lacks = ("target", "draft") if ours else ("draft", "target")
+        return f"the {has} has a chat template and the {lacks} has none"
+    differences = (_difference(name, messages, target, draft) for name, messages in DIALOGUES)
+    return next(filter(None, differences), None)
+
+
+def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer, draft: Tokenizer) -> str | None:
+    ours, theirs = _rendered(target, messages), _rendered(draft, messages)
+    if ours == theirs:
+        return None
+    if ours is None or theirs is None:
+        refuses = "target" if ours is None else "draft"
+        return f"{name}: the {refuses}'s chat template refuses it, the other does not"
+    place = next((place for place, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+    place = min(len(ours), len(theirs)) if place is None else place  # one goes on where the other ends
+    after = f"after {_quoted(ours[max(0, place - SHOWN_CHARACTERS) : place])} " if place else "at once "
+    ours, theirs = (_quoted(text[place : place + SHOWN_CHARACTERS]) for text in (ours, theirs))
+    return f"{name}: {after}the target's chat form goes on with {ours}, the draft's with {theirs}"
+
+
+def _rendered(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> str | None:
+    try:
+        return render_chat(tokenizer, messages)
+    except SpecvizError:
+        return None
+
+
+def _quoted(text: str) -> str:
+    return f'"{label(text)}"' if text else "nothing"

@@ -1,0 +1,296 @@
+"""Can one model draft for another? Their ids, special tokens, chat forms and contexts, side by side, and a verdict.
+
+Reads tokenizers and configurations, never weights. The verdict is `models.check_pair`'s own: a pair that it takes can
+be drafted directly. For the others it says which other ways there are and how to ask for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from specviz.alignment.causes.chat_forms import Tokenizer, chat_difference
+from specviz.errors import SpecvizError
+from specviz.models.catalog import without_format
+from specviz.models.hub import fetch, find, unwatched
+from specviz.models.library import Files, LoadedModel, context_limit, limit_words
+from specviz.models.tokens import TokenText, differing_ids
+from specviz.settings import settings
+from specviz.views.explore.sentences import label, percent
+
+MOST_IDS = 4_000_000  # no vocabulary is larger; a damaged one may claim to be
+MOST_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class NamedId:
+    id: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two models. num_ids: ids up to the last that has a token; table: the rows of its table of tokens, of
+    which those beyond are padding. starts: what its tokenizer puts before a text by itself."""
+
+    name: str
+    num_ids: int
+    table: int
+    context_limit: int
+    starts: tuple[NamedId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DifferingId:
+    id: int
+    target: str
+    draft: str
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """The special tokens of a kind in both models. matters: whether the difference changes what is drafted or kept."""
+
+    kind: str
+    target: tuple[NamedId, ...]
+    draft: tuple[NamedId, ...]
+    matters: bool
+    words: str
+
+    @property
+    def differs(self) -> bool:
+        return self.target != self.draft
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """same_text: both templates are one text. difference: None where both render alike or there is none at all."""
+
+    target: bool
+    draft: bool
+    same_text: bool
+    difference: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to draft. works: for this pair. command: what asks for it."""
+
+    name: str
+    works: bool
+    command: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Two tokenizers compared. num_same: ids of the same bytes in both; differing: the first ids of other bytes.
+
+    num_other_special: ids that are special in both and differ, which is allowed. num_only_*: ids that the other one
+    lacks. num_common_texts: ordinary tokens of the same bytes under whatever id; num_*_texts: ordinary tokens at all.
+    """
+
+    target: Side
+    draft: Side
+    num_same: int
+    num_differing: int
+    differing: tuple[DifferingId, ...]
+    num_other_special: int
+    num_only_target: int
+    num_only_draft: int
+    num_common_texts: int
+    num_target_texts: int
+    num_draft_texts: int
+    special: tuple[Special, ...]
+    chat: Chat
+    ways: tuple[Way, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def is_direct(self) -> bool:
+        return self.num_differing == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**asdict(self), "is_direct": self.is_direct}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Model:
+    name: str
+    text: TokenText
+    table: int
+    context_limit: int
+    limit_words: str
+
+    @property
+    def texts(self) -> frozenset[bytes]:
+        """The bytes of the ordinary tokens."""
+        ordinary = (token for token in range(self.text.num_ids) if token not in self.text.special_ids)
+        return frozenset(map(self.text.bytes_of, ordinary)) - {b""}
+
+    def named(self, ids: Sequence[int]) -> tuple[NamedId, ...]:
+        return tuple(NamedId(token, label(self.text.label(token))) for token in ids)
+
+    def side(self) -> Side:
+        return Side(self.name, self.text.num_ids, self.table, self.context_limit, self.named(_starts(self.text)))
+
+
+def examine(target: str | LoadedModel, draft: str | LoadedModel) -> Diagnosis:
+    """The diagnosis of a pair: catalogue names, folders, hub ids or loaded models. SpecvizError for an unknown one."""
+    ours, theirs = _model(target), _model(draft)
+    differing = differing_ids(ours.text, theirs.text, most=MOST_IDS)
+    pairs = [(ours.text.bytes_of(token), theirs.text.bytes_of(token)) for token in range(_num_ids(ours, theirs))]
+    our_texts, their_texts = ours.texts, theirs.texts
+    num_common = len(our_texts & their_texts)
+    return Diagnosis(
+        target=ours.side(),
+        draft=theirs.side(),
+        num_same=sum(a == b != b"" for a, b in pairs),
+        num_differing=len(differing),
+        differing=tuple(_differing(ours, theirs, differing[:MOST_SHOWN])),
+        num_other_special=sum(b"" != a != b != b"" for a, b in pairs) - len(differing),
+        num_only_target=sum(a != b == b"" for a, b in pairs),
+        num_only_draft=sum(b != a == b"" for a, b in pairs),
+        num_common_texts=num_common,
+        num_target_texts=len(our_texts),
+        num_draft_texts=len(their_texts),
+        special=_special(ours, theirs),
+        chat=_chat(ours.text.tokenizer, theirs.text.tokenizer),
+        ways=_ways(len(differing), num_common, len(their_texts)),
+        notes=tuple(_notes(ours, theirs)),
+    )
+
+
+# ---- models ---------------------------------------------------------------------------------------------------------
+
+
+def _model(model: str | LoadedModel) -> _Model:
+    found = _read(model) if isinstance(model, str) else _loaded(model)
+    if found.text.num_ids > MOST_IDS:
+        raise SpecvizError(f"{found.name} has ids up to {found.text.num_ids:,}; at most {MOST_IDS:,} can be compared")
+    return found
+
+
+def _loaded(model: LoadedModel) -> _Model:
+    words = limit_words(model.model.config)
+    return _Model(model.name, model.text, model.info.vocab_size, model.info.context_limit, words)
+
+
+def _read(name: str) -> _Model:
+    may_download = settings().allow_any_model
+    source = find(without_format(name), allow_any=may_download)
+    folder, _ = fetch(source, may_download=may_download, on_progress=unwatched, weights=False)
+    files = Files(folder, source.name)
+    config, tokenizer = files.config(), files.tokenizer()
+    text_config = config.get_text_config(decoder=True)
+    text = TokenText(tokenizer, _end_ids(folder, getattr(text_config, "eos_token_id", None)))
+    limit = context_limit(config, tokenizer)
+    return _Model(source.name, text, text_config.vocab_size, limit, limit_words(config))
+
+
+def _end_ids(folder: Path, configured: object) -> frozenset[int]:
+    """End tokens by the generation settings, or those of the configuration where the settings say nothing."""
+    told = _generation_settings(folder).get("eos_token_id")
+    ids = configured if told is None else told
+    return frozenset(token for token in (ids if isinstance(ids, list) else [ids]) if type(token) is int)
+
+
+def _generation_settings(folder: Path) -> dict[str, Any]:
+    try:
+        values = json.loads((folder / "generation_config.json").read_text("utf-8"))
+    except (OSError, ValueError):  # not there, or damaged: the configuration counts
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+# ---- ids ------------------------------------------------------------------------------------------------------------
+
+
+def _num_ids(target: _Model, draft: _Model) -> int:
+    return max(target.text.num_ids, draft.text.num_ids)
+
+
+def _differing(target: _Model, draft: _Model, ids: Sequence[int]) -> Iterator[DifferingId]:
+    for ours, theirs in zip(target.named(ids), draft.named(ids), strict=True):
+        yield DifferingId(ours.id, ours.label, theirs.label)
+
+
+def _starts(text: TokenText) -> list[int]:
+    """The ids that the tokenizer puts before a text by itself."""
+    bare, whole = text.encode("a", special=False), text.encode("a")
+    places = (place for place in range(len(whole)) if whole[place : place + len(bare)] == bare)
+    return whole[: next(places, 0)]
+
+
+def _special(target: _Model, draft: _Model) -> tuple[Special, ...]:
+    start = "the draft reads what the target's tokenizer puts before a text, and may have learned with something else"
+    end = "texts end at different places: only the target's end tokens end a text, and the draft seldom proposes them"
+    kinds = (
+        ("before a text", _starts(target.text), _starts(draft.text), start),
+        ("end", sorted(target.text.eos_ids), sorted(draft.text.eos_ids), end),
+        ("start (bos)", _own(target, "bos"), _own(draft, "bos"), ""),
+        ("padding (pad)", _own(target, "pad"), _own(draft, "pad"), ""),
+        ("unknown (unk)", _own(target, "unk"), _own(draft, "unk"), ""),
+    )
+    return tuple(_compared(kind, target.named(ours), draft.named(theirs), why) for kind, ours, theirs, why in kinds)
+
+
+def _own(model: _Model, kind: str) -> list[int]:
+    token = getattr(model.text.tokenizer, f"{kind}_token_id", None)
+    return [token] if isinstance(token, int) else []
+
+
+HARMLESS = {
+    "start (bos)": "does not matter: only what a tokenizer puts before a text is read",
+    "padding (pad)": "does not matter: padding is masked",
+    "unknown (unk)": "does not matter: the target's tokenizer alone cuts the text",
+}
+
+
+def _compared(kind: str, target: tuple[NamedId, ...], draft: tuple[NamedId, ...], why: str) -> Special:
+    """why: what a difference of the texts leads to; "" where it leads to nothing."""
+    if target == draft:
+        return Special(kind, target, draft, False, "the same")
+    if sorted(item.label for item in target) == sorted(item.label for item in draft):
+        return Special(kind, target, draft, False, "the same text under another id")
+    return Special(kind, target, draft, bool(why), f"matters: {why}" if why else HARMLESS[kind])
+
+
+def _chat(target: Tokenizer, draft: Tokenizer) -> Chat:
+    ours, theirs = (getattr(tokenizer, "chat_template", None) for tokenizer in (target, draft))
+    return Chat(bool(ours), bool(theirs), ours == theirs, chat_difference(target, draft))
+
+
+# ---- verdict --------------------------------------------------------------------------------------------------------
+
+
+def _ways(num_differing: int, num_common: int, num_draft_texts: int) -> tuple[Way, ...]:
+    direct = (
+        f"{num_differing:,} ids mean other texts" if num_differing else "every id that both have means the same text"
+    )
+    share = percent(num_common / num_draft_texts) if num_draft_texts else "none"
+    shared = f"{num_common:,} texts ({share} of the draft's) are tokens of both: only those could be drafted"
+    again = "the draft's text is cut anew by the target's tokenizer: always possible"
+    return (
+        Way("direct", not num_differing, "--method draft_model", direct),
+        Way("re-encoding", True, "--method cross_vocabulary", again),
+        Way("shared vocabulary", num_common > 0, "--method cross_vocabulary --param way=shared", shared),
+    )
+
+
+def _notes(target: _Model, draft: _Model) -> Iterator[str]:
+    for model in (target, draft):
+        if model.limit_words:
+            yield f"{model.name}: {model.limit_words}"
+    if draft.context_limit < target.context_limit:
+        limits = draft.context_limit, target.context_limit
+        yield "beyond {:,} tokens the draft proposes nothing; the target reads {:,}".format(*limits)
+    if (lacking := target.text.num_ids - draft.table) > 0:
+        yield (
+            f"the draft's table ends {lacking:,} ids before the target's tokens do: agreement cannot exceed 1 less the "
+            "target's probability of those, and once one stands in a text the draft proposes nothing more"
+        )

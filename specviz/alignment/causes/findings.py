@@ -1,0 +1,197 @@
+"""What is wrong with a draft by its numbers: vocabulary that ends early, cliffs of agreement, tokens out of its reach.
+
+Also what its confidence is worth. Numbers in, words and numbers out; models are examined by `faults`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+import numpy as np
+
+from specviz.alignment.summary import ENOUGH_PROMPTS, Bin, Calibration, DraftSummary, Finding, Interval
+from specviz.alignment.tables.slices import Part, Parts, PerPrompt, bucket_start, excludes_zero, interval
+from specviz.alignment.types import BINS, Array
+from specviz.views.explore.sentences import percent
+
+MOST_OUTSIDE = 0.001  # of the target's probability, outside the draft's vocabulary
+LEAST_FALL = 0.1  # of alpha, from one bucket to the next
+LEAST_PROMPTS = 5  # to speak of a fall at all
+USUAL_RATIO = 0.3  # stands in for c where no costs are known
+WORTH_STOPPING = 0.05  # of what is drafted
+ONE_HOT = 1e-6  # a mean confidence nearer to 1 is that of a draft without a choice
+NEXT_ONLY = "This looks at a draft's next token only; how many to draft: see Every K."
+EARLY_END, LONGER_CONTEXT, OUT_OF_REACH = (
+    "a vocabulary that ends early", "a fall with longer context", "places out of reach"
+)  # fmt: skip
+NOT_CALLED = f"not called significant: fewer than {ENOUGH_PROMPTS} prompts"
+
+# ---- cliffs ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cliff:
+    """Alpha falls by `fall` from the bucket `before` to the one of `part`, over the prompts with tokens in both."""
+
+    part: Part
+    before: str
+    high: float
+    low: float
+    num_prompts: int
+    interval: Interval  # of the fall
+    significant: bool
+
+    @property
+    def fall(self) -> float:
+        return self.high - self.low
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """From one bucket to the next, prompts with tokens in both."""
+
+    part: Part
+    before: str
+    high: PerPrompt
+    low: PerPrompt
+
+    @property
+    def fall(self) -> float:
+        return _alpha(self.high) - _alpha(self.low)
+
+
+def cliffs(parts: Parts) -> tuple[Cliff, ...]:
+    """The cliffs by depth and by context of every draft: alpha falls by LEAST_FALL or more, and the interval over
+    prompts leaves out 0 with all steps of all drafts taken together. Those by context are told from the "settled"
+    tokens: the first ones of a text would pass for short context."""
+    steps = list(_steps(parts))
+    found = [_cliff(step, len(steps)) for step in steps if step.fall >= LEAST_FALL]
+    return tuple(cliff for cliff in found if cliff is not None)
+
+
+_SERIES = {"depth": "depth", "settled": "context"}  # kind of the sums -> kind of the cliffs
+
+
+def _steps(parts: Parts) -> Iterator[_Step]:
+    buckets = sorted((part for part in parts if part.kind in _SERIES), key=_order)
+    for _, series in groupby(buckets, key=lambda part: (part.draft, part.kind)):
+        for before, after in pairwise(series):
+            high, low = parts[before].among(parts[after])
+            if len(high) >= LEAST_PROMPTS:
+                yield _Step(after._replace(kind=_SERIES[after.kind]), before.value, high, low)
+
+
+def _order(part: Part) -> tuple[str, str, int]:
+    return part.draft, part.kind, bucket_start(part.value)
+
+
+def _alpha(part: PerPrompt) -> float:
+    return float(part.overlap.sum() / part.num_tokens.sum())
+
+
+def _cliff(step: _Step, num_asked: int) -> Cliff | None:
+    size = len(step.high)
+    found = interval(step.high.alphas_without - step.low.alphas_without)
+    if found is None or not excludes_zero(found, step.fall, size, num_asked):
+        return None
+    high, low = _alpha(step.high), _alpha(step.low)
+    return Cliff(step.part, step.before, high, low, size, found, size >= ENOUGH_PROMPTS)
+
+
+# ---- findings -------------------------------------------------------------------------------------------------------
+
+
+def looked_for(parts: Parts) -> tuple[str, ...]:
+    """What is looked for in these numbers, in plain words."""
+    context = (LONGER_CONTEXT,) if any(step.part.kind == "context" for step in _steps(parts)) else ()
+    return (EARLY_END, *context, OUT_OF_REACH)
+
+
+def of_draft(draft: DraftSummary, found: Iterable[Cliff], num_ids: int | None = None) -> tuple[Finding, ...]:
+    """The findings on one draft. num_ids: how many ids it has, where that is known."""
+    context = [cliff for cliff in found if cliff.part.draft == draft.name and cliff.part.kind == "context"]
+    steepest = max(context, key=lambda cliff: (cliff.significant, cliff.fall), default=None)
+    findings = [_vocabulary(draft, num_ids), None if steepest is None else _context(steepest), _reach(draft)]
+    return tuple(finding for finding in findings if finding is not None)
+
+
+def _vocabulary(draft: DraftSummary, num_ids: int | None) -> Finding | None:
+    if draft.ceiling is None or 1 - draft.ceiling <= MOST_OUTSIDE:
+        return None
+    outside = 1 - draft.ceiling
+    ends = "" if num_ids is None else f" Its ids end at {num_ids - 1:,}."
+    words = (
+        f"On average {percent(outside)} of the target's probability lies on tokens that the draft has no id for, so "
+        f"the agreement cannot exceed {draft.ceiling:.3f}.{ends}"
+    )
+    numbers = {"outside": outside, "ceiling": draft.ceiling} | ({} if num_ids is None else {"num_ids": num_ids})
+    return Finding(draft.name, "vocabulary", words, numbers)
+
+
+def _context(cliff: Cliff) -> Finding:
+    at, (low, high) = bucket_start(cliff.part.value), cliff.interval
+    falls = "falls" if cliff.significant else "looks as if it falls"
+    called = "" if cliff.significant else f" It is {NOT_CALLED}."
+    words = (
+        f"The agreement {falls} off a cliff at about {at:,} tokens of context: from {cliff.high:.2f} to "
+        f"{cliff.low:.2f} ({cliff.num_prompts:,} prompts, 95 % interval of the fall {low:.2f} to {high:.2f}).{called} "
+        "Was the draft trained on contexts this long?"
+    )
+    numbers = {"at": at, "before": cliff.high, "after": cliff.low, "low": low, "high": high}
+    return Finding(cliff.part.draft, "context", words, {**numbers, "num_prompts": cliff.num_prompts})
+
+
+def _reach(draft: DraftSummary) -> Finding | None:
+    if draft.readable == 1:
+        return None
+    words = (
+        f"{percent(1 - draft.readable)} of the tokens lie where the draft cannot read: beyond its context, or behind a "
+        "token that it has no id for. It drafts nothing there, so the target writes them one by one."
+    )
+    return Finding(draft.name, "reach", words, {"beyond": 1 - draft.readable})
+
+
+# ---- calibration ----------------------------------------------------------------------------------------------------
+
+
+def calibration(confidence: Array, cost_ratio: float | None) -> Calibration:
+    """From the sums of q, q * q and min(p, q) by bin [BINS, 3]. cost_ratio: a drafted token over a plain target step,
+    None where no costs are known."""
+    drafted, squared, kept = np.asarray(confidence, dtype=np.float64).T
+    total, some = max(drafted.sum(), 1e-300), np.where(drafted > 0, drafted, 1.0)
+    values = zip(drafted / total, squared / some, kept / some, strict=True)
+    bins = tuple(
+        Bin(place / BINS, (place + 1) / BINS, float(share), float(sure), float(stays))
+        for place, (share, sure, stays) in enumerate(values)
+    )
+    ece = sum(each.share * abs(each.confidence - each.kept) for each in bins)
+    return Calibration(bins, float(ece), _stop_words(bins, cost_ratio))
+
+
+def _stop_words(bins: tuple[Bin, ...], cost_ratio: float | None) -> str:
+    """Is it worth to stop drafting where the draft is unsure: by the lowest bins that are kept too seldom."""
+    drafted = [each for each in bins if each.share > 0]
+    if not drafted:
+        return "No token was drafted, so nothing can be told from the draft's confidence."
+    if len(drafted) == 1 and drafted[0].confidence > 1 - ONE_HOT:
+        return "Every confidence is 1, as always at temperature 0, so nothing can be told from it."
+    line = USUAL_RATIO if cost_ratio is None else cost_ratio
+    poor = next((n for n, each in enumerate(drafted) if each.kept >= line), len(drafted))
+    seldom = f"kept, once reached, less often than {_line_words(cost_ratio)}"
+    if poor == len(drafted):
+        return f"No confidence tells the tokens worth drafting apart: at each of them they are {seldom}. {NEXT_ONLY}"
+    share = sum(each.share for each in drafted[:poor])
+    if share < WORTH_STOPPING:
+        return f"A confidence stop would help little: {percent(share)} of draft tokens are {seldom}. {NEXT_ONLY}"
+    return (
+        f"A confidence stop could help: draft tokens with a confidence below {drafted[poor - 1].high:.1f} are "
+        f"{percent(share)} of what is drafted, and they are {seldom}. {NEXT_ONLY}"
+    )
+
+
+def _line_words(cost_ratio: float | None) -> str:
+    if cost_ratio is None:
+        return f"{USUAL_RATIO:.2f}, taken as the line because no costs are known"
+    return f"c = {cost_ratio:.2f}, the cost of a draft token in target steps"

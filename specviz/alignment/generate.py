@@ -1,0 +1,92 @@
+"""Texts drawn from the target, many at a time: transformers' own `generate` over a padded batch, with specviz's draws.
+
+Text i is the one that a run without a draft would write with the same seed: it does not depend on its neighbours,
+except where rounding tips a draw.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from specviz.decoding.draft import ROOT
+from specviz.decoding.draws import FINAL, Draws, Seeded, SideBySide
+from specviz.decoding.sampling import TARGET, Sampling, refuse_nan
+from specviz.models.library import LoadedModel
+
+EOS, LENGTH, CONTEXT = "eos", "length", "context"
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A text and why it ends."""
+
+    ids: tuple[int, ...]
+    finish: str
+
+
+def sample(
+    target: LoadedModel, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling, max_new_tokens: int
+) -> list[Drawn]:
+    """One text after each prompt, which must leave room in the target's context for at least one token."""
+    room = [min(max_new_tokens, target.info.context_limit - len(prompt)) for prompt in prompts]
+    if min(room) < 1:
+        raise ValueError(f"a prompt must leave room for a token (got {max(map(len, prompts)):,} tokens)")
+    made: dict[int, Drawn] = {}
+    for num_tokens, group in groupby(sorted(range(len(prompts)), key=room.__getitem__), key=room.__getitem__):
+        places = list(group)
+        written = _written(target, [prompts[i] for i in places], [seeds[i] for i in places], sampling, num_tokens)
+        at_end = LENGTH if num_tokens == max_new_tokens else CONTEXT
+        made |= {place: _drawn(ids, target, at_end) for place, ids in zip(places, written, strict=True)}
+    return [made[place] for place in range(len(prompts))]
+
+
+def _written(target: LoadedModel, prompts, seeds, sampling: Sampling, num_tokens: int) -> list[list[int]]:
+    """Ids after each prompt, padding behind an end token included. `generate` falls back on the model's own settings
+    wherever it is told nothing, so a copy that shares the weights is given none."""
+    bare = copy.copy(target.model)
+    bare.generation_config = type(bare.generation_config)()
+    ids, mask = _padded(prompts, target.model.get_input_embeddings().weight.device)
+    draws = SideBySide([Seeded(seed) for seed in seeds], [len(prompt) for prompt in prompts])
+    out = bare.generate(
+        ids,
+        attention_mask=mask,
+        max_new_tokens=num_tokens,
+        do_sample=False,
+        num_beams=1,
+        eos_token_id=sorted(target.text.eos_ids) or None,
+        pad_token_id=0,
+        logits_processor=[_Drawing(sampling, draws, ids.shape[1])],
+    )
+    return out[:, ids.shape[1] :].tolist()
+
+
+def _padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids and mask [B, longest], padding before each prompt."""
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    return ids.to(device), mask.to(device)
+
+
+class _Drawing:
+    """Leaves of every row of logits only the token that is drawn from it."""
+
+    def __init__(self, sampling: Sampling, draws: Draws, width: int) -> None:
+        self._sampling, self._draws, self._width = sampling, draws, width
+
+    def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
+        probs = self._sampling.probs(logits)
+        refuse_nan(probs.sum(-1).tolist(), TARGET)
+        drawn = self._draws.sample(probs, FINAL, ids.shape[1] - self._width, ROOT)
+        return torch.full_like(logits, float("-inf")).scatter_(1, drawn[:, None], 0.0)
+
+
+def _drawn(ids: Sequence[int], target: LoadedModel, at_end: str) -> Drawn:
+    end = next((place for place, token in enumerate(ids) if token in target.text.eos_ids), None)
+    return Drawn(tuple(ids), at_end) if end is None else Drawn(tuple(ids[: end + 1]), EOS)

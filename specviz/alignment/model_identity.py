@@ -1,0 +1,59 @@
+"""Who the models of a job are: a hash of weights, dtype, tokenizer and configuration, found out where the shards run.
+
+A job's work carries them along: whoever does a piece of it loads what the caller named, never what a shown name would
+find there, and refuses other weights than the job began with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from specviz.alignment.types import Identity
+from specviz.errors import SpecvizError
+from specviz.models.library import Library, LoadedModel, check_pair
+from specviz.session.run import workbench
+
+NOT_ITS_OWN = ("_name_or_path", "transformers_version")  # of a configuration: where it lay, and who read it
+VALUES_PER_TABLE = 64  # of each weight table; training changes nearly all of them
+
+
+def introduce(wanted: Sequence[Any], library: Library | None = None) -> tuple[Identity, ...]:
+    """The target and its drafts, loaded once each. Raises SpecvizError for one that cannot draft for the first."""
+    library = library or workbench().library
+    target, *drafts = (library.load(each, as_draft=place > 0) for place, each in enumerate(wanted))
+    for draft in drafts:
+        check_pair(target, draft)
+    return tuple(_identity(*each) for each in zip((target, *drafts), wanted, strict=True))
+
+
+def load(models: Sequence[Identity], library: Library) -> tuple[LoadedModel, tuple[LoadedModel, ...]]:
+    """These very models, the target first. Raises SpecvizError where one holds something else by now."""
+    target, *drafts = (_verified(model, library, as_draft=place > 0) for place, model in enumerate(models))
+    for draft in drafts:
+        check_pair(target, draft)
+    return target, tuple(drafts)
+
+
+def _verified(model: Identity, library: Library, *, as_draft: bool) -> LoadedModel:
+    loaded = library.load(model.wanted, as_draft=as_draft)
+    if _identity(loaded, model.wanted).content != model.content:
+        raise SpecvizError(
+            f"{model.name} is no longer the model that this job began with: its weights or its configuration differ; "
+            "begin the job again in another folder"
+        )
+    return loaded
+
+
+def _identity(loaded: LoadedModel, wanted: Any) -> Identity:
+    told = (loaded.text.sha, loaded.tokenizer.chat_template, sorted(loaded.text.eos_ids), loaded.info.context_limit)
+    config = {name: value for name, value in loaded.model.config.to_dict().items() if name not in NOT_ITS_OWN}
+    digest = hashlib.sha256(f"{told!r} {json.dumps(config, sort_keys=True, default=str)}".encode())
+    for name, table in loaded.model.named_parameters():
+        flat = table.detach().flatten()
+        some = flat[:: max(1, len(flat) // VALUES_PER_TABLE)][:VALUES_PER_TABLE].float().cpu()
+        digest.update(f"{name} {tuple(table.shape)} {table.dtype}".encode() + some.numpy().tobytes())
+    num_ids = min(loaded.info.vocab_size, loaded.text.num_ids)
+    return Identity(loaded.name, digest.hexdigest()[:16], num_ids, wanted)

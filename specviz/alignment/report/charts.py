@@ -1,0 +1,161 @@
+"""The charts of an alignment report: every K per draft, agreement by depth and by context, the draft's confidence.
+
+Whole figures as plain data in `charts.py`'s format. Drafts keep their colour, dash and symbol from chart to chart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from specviz.alignment.report.cells import NONE, is_known, share_words, spread_words
+from specviz.alignment.summary import ENOUGH_PROMPTS
+from specviz.views.compare.plan_charts import DRAFT_STYLES
+from specviz.views.explore.charts import Chart, chart_of, line_of
+from specviz.views.explore.sentences import label
+from specviz.views.palette import THEMES, colour
+
+if TYPE_CHECKING:
+    from specviz.alignment.summary import DraftSummary, Slice
+
+NAMED = {"type": "category", "showgrid": False, "automargin": True}
+SHARE = {"range": [0, 1.02], "tickformat": ".0%"}
+
+
+def tokens_chart(drafts: Sequence[DraftSummary]) -> Chart:
+    """Tokens per target call against K, one curve per draft."""
+    hover = "%{fullData.name}, K %{x}: %{y:.2f} tokens per target call"
+    data = [_per_k(place, draft.name, draft.tokens_per_call, hover) for place, draft in enumerate(drafts)]
+    return _k_figure("Tokens per target call", data, "tokens per target call")
+
+
+def speed_chart(drafts: Sequence[DraftSummary]) -> Chart:
+    """Speedup against K, of the drafts whose costs are known, and the line where a draft neither pays nor costs."""
+    hover = "%{fullData.name}, K %{x}: %{y:.2f} times as fast"
+    known = [(place, draft) for place, draft in enumerate(drafts) if draft.speedups is not None]
+    data = [_per_k(place, draft.name, draft.speedups, hover) for place, draft in known]
+    most = max(len(draft.speedups) for _, draft in known)
+    alone = line_of("one by one", "ignored", THEMES[0], "one by one: 1")
+    alone |= {"x": list(range(1, most + 1)), "y": [1.0] * most, "line": {**alone["line"], "dash": "longdash"},
+              "customdata": [["1.00"]] * most}  # fmt: skip
+    return _k_figure("Speedup over one by one", [*data, alone], "times as fast")
+
+
+def _per_k(place: int, name: str, values: Sequence[float], hover: str) -> Chart:
+    line = _line(place, name, hover)
+    told = [[f"{value:.2f}" if is_known(value) else NONE] for value in values]
+    return line | {"x": list(range(1, len(values) + 1)), "y": [_known(value) for value in values], "customdata": told}
+
+
+def _k_figure(title: str, data: list[Chart], y: str) -> Chart:
+    axes = {
+        "xaxis": {"title": {"text": "K"}, "showgrid": False, "automargin": True},
+        "yaxis": {"title": {"text": y}, "rangemode": "tozero"},
+        "showlegend": True,
+    }
+    return chart_of(title, data, axes, _columns("K", data))
+
+
+def slices_chart(title: str, x: str, slices: Sequence[Slice], drafts: Sequence[str]) -> Chart:
+    """Agreement by slice with its interval, one curve per draft; cliffs are marked, few prompts are drawn hollow.
+
+    slices: of one kind, in the order of the axis; a draft may lack some.
+    """
+    values = list(dict.fromkeys(each.value for each in slices))
+    by_draft = [{each.value: each for each in slices if each.draft == name} for name in drafts]
+    data = [_slice_line(place, drafts[place], [found.get(value) for value in values]) for place, found in
+            enumerate(by_draft)]  # fmt: skip
+    shown = [label(value) for value in values]
+    cliffs = [{each.value for each in found.values() if each.cliff} for found in by_draft]
+    for line, places in zip(list(data), cliffs, strict=True):
+        if places:
+            data.append(_cliff_marks(line, [value in places for value in values]))
+    for line in data:
+        line["x"] = shown
+    axes = {
+        "xaxis": {"title": {"text": x}, **NAMED},
+        "yaxis": {"title": {"text": "agreement"}, **SHARE},
+        "showlegend": True,
+    }
+    columns = [[x, 0, "x"]]
+    for place in range(len(drafts)):
+        columns += [[data[place]["name"], place, "customdata", 0], ["95 % interval", place, "customdata", 1]]
+    return chart_of(title, data, axes, columns)
+
+
+def _slice_line(place: int, name: str, slices: Sequence[Slice | None]) -> Chart:
+    line = _line(place, name, "%{fullData.name}, %{x}: %{customdata[0]} (%{customdata[1]})")
+    reach = [_reach(each) for each in slices]
+    line["marker"]["symbol"] = [
+        line["marker"]["symbol"] + ("-open" if each is not None and each.num_prompts < ENOUGH_PROMPTS else "")
+        for each in slices
+    ]
+    return line | {
+        "y": [None if each is None else _known(each.alpha) for each in slices],
+        "customdata": [[NONE, NONE] if each is None else [share_words(each.alpha), spread_words(each.alpha_interval)]
+                       for each in slices],
+        "error_y": {"type": "data", "symmetric": False, "array": [high for _, high in reach],
+                    "arrayminus": [low for low, _ in reach], "color": colour(line["meta"]["status"]), "thickness": 1},
+    }  # fmt: skip
+
+
+def _reach(found: Slice | None) -> tuple[float, float]:
+    """From the value down and up to the ends of its interval."""
+    if found is None or found.alpha_interval is None:
+        return 0.0, 0.0
+    low, high = found.alpha_interval
+    return round(max(0.0, found.alpha - low), 4), round(max(0.0, high - found.alpha), 4)
+
+
+def _cliff_marks(line: Chart, marked: Sequence[bool]) -> Chart:
+    marks = line_of(f"{line['name']} falls here", "rejected", THEMES[0], "%{fullData.name}: %{x}")
+    symbol = {"color": colour("rejected"), "symbol": "triangle-down-open", "size": 18, "line": {"width": 2}}
+    y = [value if is_marked else None for value, is_marked in zip(line["y"], marked, strict=True)]
+    return marks | {"mode": "markers", "y": y, "marker": symbol}
+
+
+def calibration_chart(draft: DraftSummary) -> Chart:
+    """What the draft's confidence promises and what is kept, by confidence; bars: how much is drafted so."""
+    bins = [each for each in draft.calibration.bins if each.share > 0]
+    names = [f"{100 * each.low:.0f}–{100 * each.high:.0f}" for each in bins]
+    promised = _line(0, "the draft's mean confidence", "confidence %{x} %: promised %{y:.0%}")
+    kept = _line(1, "kept", "confidence %{x} %: %{y:.0%} kept")
+    drafted = {
+        "type": "bar", "name": "share of draft tokens", "meta": {"status": "ignored"},
+        "marker": {"color": colour("ignored"), "pattern": {"shape": "/", "size": 6}},
+        "hovertemplate": "%{y:.0%} of all draft tokens have confidence %{x} %<extra></extra>",
+    }  # fmt: skip
+    columns = ([each.confidence for each in bins], [each.kept for each in bins], [each.share for each in bins])
+    data = [promised, kept, drafted]
+    for trace, values in zip(data, columns, strict=True):
+        told = [[share_words(value)] for value in values]
+        trace |= {"x": names, "y": [_known(value) for value in values], "customdata": told}
+    axes = {
+        "xaxis": {"title": {"text": "confidence, q of the drafted token, in percent"}, **NAMED},
+        "yaxis": {"title": {"text": "share"}, **SHARE},
+        "showlegend": True,
+        "bargap": 0.35,
+    }
+    return chart_of(
+        f"Confidence and what is kept: {label(draft.name)}", data, axes, _columns("confidence in percent", data)
+    )
+
+
+# ---- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _columns(first: str, data: Sequence[Chart]) -> list[list[Any]]:
+    """The table of a chart: the axis, then every trace in words."""
+    return [[first, 0, "x"], *([trace["name"], place, "customdata", 0] for place, trace in enumerate(data))]
+
+
+def _known(value: float | None) -> float | None:
+    return round(value, 4) if is_known(value) else None
+
+
+def _line(place: int, name: str, hover: str) -> Chart:
+    """A curve in the style of this place."""
+    status, dash, symbol = DRAFT_STYLES[place % len(DRAFT_STYLES)]
+    line = line_of(label(name), status, THEMES[0], hover)
+    marker = {"color": colour(status), "symbol": symbol, "size": 8}
+    return line | {"mode": "lines+markers", "line": {**line["line"], "dash": dash}, "marker": marker}

@@ -1,0 +1,80 @@
+"""The section of the Compare page that asks many prompts: what to ask, how far it is, and the findings as a report.
+
+Plain values in, a section of `blocks` out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from specviz.alignment.report.sections import compact
+from specviz.models.catalog import is_known
+from specviz.views import blocks
+from specviz.views.blocks import Props, Words
+from specviz.views.explore.sentences import label
+
+if TYPE_CHECKING:
+    from specviz.alignment.summary import Summary
+
+NAME, TITLE = "many-prompts", "Many prompts"
+LEAD = (
+    "One run says little about a draft model: prompts differ far more than that. Here the target writes a text for "
+    "each of many prompts, every draft model at hand reads all of them once, and the differences are counted over "
+    "prompts."
+)
+EVERY, OWN = "every", "own"
+MOST_PROMPTS = 100
+MOST_CHARACTERS = 50_000  # of own prompts
+TOKENS = (8, 32, 128)  # per prompt: least, usual, most
+NOT_YET = (
+    "It takes seconds for the bundled models; the settings are those of the run on Explore, or the usual ones before "
+    "there is a run."
+)
+
+
+def many_prompts(
+    kinds: Sequence[tuple[str, str]],
+    *,
+    summary: Summary | None = None,
+    asked: str = "",
+    texts: Props | None = None,
+    progress: tuple[int, int, str] | None = None,
+) -> Props:
+    """kinds: (title, name) of the ready prompts. asked: which prompts the summary is of. progress: how far the work has
+    come, in prompts and in words."""
+    shown = [blocks.progress(*progress)] if progress is not None else []
+    if summary is None:
+        return blocks.section(NAME, TITLE, LEAD, _controls(kinds, True), shown or [blocks.words(NOT_YET)])
+    text = json.dumps(summary.to_dict(), ensure_ascii=False, indent=1)
+    shown += [
+        *([blocks.words(f"{asked}.")] if asked else []),
+        *compact(summary, texts),
+        blocks.words(_command(summary), small=True),
+        blocks.download("Save the summary as JSON", "summary.json", text),
+    ]
+    return blocks.section(NAME, TITLE, LEAD, _controls(kinds, False), shown)
+
+
+def _controls(kinds: Sequence[tuple[str, str]], is_new: bool) -> list[Props]:
+    options = [("All ready prompts", EVERY), *kinds, ("Own prompts, from the box", OWN)]
+    least, usual, most = TOKENS
+    hint = f"one prompt per line, at most {MOST_PROMPTS}"
+    return [
+        blocks.choice("prompts", "Prompts", options, EVERY),
+        blocks.lines("own", "Own prompts", "", hint, MOST_CHARACTERS),
+        blocks.count("tokens", "Tokens per prompt", usual, least, most),
+        blocks.button("analyse", "Analyse", primary=is_new),
+    ]
+
+
+def _command(summary: Summary) -> Words:
+    drafts = " ".join(f"--draft {_findable(draft.name)}" for draft in summary.drafts)
+    command = f"python -m specviz align --target {_findable(summary.target)} {drafts} --prompts FILE.jsonl --out DIR"
+    return ["For more prompts, and a report to keep: ", command]
+
+
+def _findable(name: str) -> str:
+    """A name by which a command finds the model: of a folder the name alone would find another, or nothing."""
+    return label(name) if is_known(name) or "/" in name else "FOLDER"

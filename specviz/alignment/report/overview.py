@@ -1,0 +1,213 @@
+"""The first part of an alignment report: what was read, the answer for each draft, what is wrong, the table of drafts.
+
+A `Summary` in, a list of `blocks` out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from specviz.alignment.report import cells
+from specviz.alignment.summary import IGNORED
+from specviz.analysis.rounds import is_far
+from specviz.views import blocks
+from specviz.views.blocks import Cell, Props, Words
+from specviz.views.explore.sentences import counted, label, percent, visible
+
+if TYPE_CHECKING:
+    from specviz.alignment.summary import DraftSummary, Slice, Summary
+
+OFF = {"top_k": 0, "top_p": 1}
+KEPT_WORDS = (
+    "Given the text that the target wrote, its token passes with min(1, q/p); looked at from the drafted token it is "
+    "min(1, p/q). The means of both are the agreement."
+)
+COLUMN_WORDS = (
+    "p: the target's probabilities, q: the draft's. Agreement is averaged over all tokens that the draft can read; the "
+    f"paper calls it alpha. {KEPT_WORDS} So the two columns of agreement should be close. Intervals: 95 %, by "
+    "Student's t over prompts, so they are wide where prompts are few. Speedups are predicted from costs, not timed."
+)
+NOTHING_LOOKED_FOR = "Too few prompts to look for faults of the draft models."
+FEWEST_TOKENS = 30  # of a class that is named as the one that agrees least
+MOST_REASONS = 3
+TOO_CLOSE = 0.1  # speedups within this part of each other are not told apart: costs timed anew differ as much
+
+
+def overview(summary: Summary, *, no_costs: str = "made with --no-costs") -> list[Props]:
+    """no_costs: why costs are not known, where they are not, or what to do about it."""
+    shown = [blocks.words(_read_words(summary))]
+    if not summary.exact:
+        words = "Not every text is known to be the target's own at these settings, so the numbers hold for these texts."
+        shown.append(blocks.verdict("unsure", words))
+    shown.append(blocks.words(visible(summary.note), small=True))
+    shown += [blocks.words(_answer(summary, draft)) for draft in summary.drafts if cells.is_known(draft.alpha)]
+    findings = [finding for draft in summary.drafts for finding in draft.findings]
+    shown += [
+        blocks.verdict("differs", ["", label(finding.draft), f": {visible(finding.words)}"]) for finding in findings
+    ]
+    shown += [blocks.verdict("unsure", visible(warning)) for warning in summary.warnings if not is_aside(warning)]
+    shown += [*_fastest(summary), _drafts_table(summary), blocks.words(COLUMN_WORDS, small=True)]
+    if not all(draft.name in summary.costs for draft in summary.drafts):
+        shown.append(blocks.words(f"No speedup is given where costs are not known: {no_costs}.", small=True))
+    if summary.num_refused:
+        shown.append(_refused(summary))
+    return shown
+
+
+def is_aside(warning: str) -> bool:
+    """Whether a warning is about the file's spare fields only: it is said where the making is told."""
+    return warning.startswith(IGNORED)
+
+
+# ---- what was read --------------------------------------------------------------------------------------------------
+
+
+def _read_words(summary: Summary) -> Words:
+    prompts = counted(summary.num_prompts, "prompt")
+    refused = ""
+    if summary.num_refused:
+        prompts = f"{summary.num_prompts:,} of {counted(summary.num_prompts + summary.num_refused, 'prompt')}"
+        refused = f" ({summary.num_refused:,} could not be used, see below)"
+    told = ["", prompts, f"{refused}, ", counted(summary.num_tokens, "token"), " of text by ",
+            label(summary.target), f", {sampling_words(summary)}."]  # fmt: skip
+    if summary.num_cut:
+        ends = "text ends" if summary.num_cut == 1 else "texts end"
+        told[-1] += f" {summary.num_cut:,} {ends} where the target's context ends."
+    told[-1] += f" {_looked_words(summary)}"
+    return told
+
+
+def _looked_words(summary: Summary) -> str:
+    if not summary.looked_for:
+        return NOTHING_LOOKED_FOR
+    looked = f"Looked for: {', '.join(map(visible, summary.looked_for))}."
+    number = sum(len(draft.findings) for draft in summary.drafts)
+    return f"{looked} {f'Found: {number}, see below.' if number else 'None found.'}"
+
+
+def sampling_words(summary: Summary) -> str:
+    values = summary.sampling
+    filters = [f"{name.replace('_', '-')} {values[name]:g}" for name in OFF if _narrows(name, values)]
+    return ", ".join([f"temperature {values.get('temperature', 1):g}", *filters])
+
+
+def _narrows(name: str, values: Mapping[str, float]) -> bool:
+    return name in values and values[name] != OFF[name]
+
+
+# ---- the answer for each draft --------------------------------------------------------------------------------------
+
+
+def _answer(summary: Summary, draft: DraftSummary) -> Words:
+    """How far it agrees, where the rest is lost, and what it is good for."""
+    told = [["", label(draft.name), " agrees ", percent(draft.alpha), "."]]
+    largest = sorted((reason for reason in draft.reasons if reason.share > 0), key=lambda reason: -reason.share)
+    if largest:
+        told.append(_lost_words(draft.alpha, [(reason.name, reason.share) for reason in largest[:MOST_REASONS]]))
+    told += _class_words([each for each in summary.slices if each.draft == draft.name and each.kind == "class"])
+    if draft.speedups:
+        best = max(draft.speedups)
+        at = f"K = {draft.speedups.index(best) + 1}, {best:.2f}x"
+        told.append(["Best: ", at, f" the speed of one by one (predicted){', slower' if best < 1 else ''}."])
+    return _joined(told)
+
+
+def _lost_words(alpha: float, parts: Sequence[tuple[str, float]]) -> list[str]:
+    lost = 100 * (1 - alpha)
+    told = ["Of the ", _points(lost), " points lost, "]
+    for place, (name, share) in enumerate(parts):
+        told[-1] += f"{_points(lost * share)}{'' if place else ' fall'} to "
+        told += [label(name), ", "]
+    return [*told[:-1], "."]
+
+
+def _class_words(classes: Sequence[Slice]) -> list[list[str]]:
+    """The class that holds most of what is lost, and the one that agrees least."""
+    known = [each for each in classes if cells.is_known(each.alpha)]
+    loss = {each.value: each.num_tokens * (1 - each.alpha) for each in known}
+    enough = [each for each in known if each.num_tokens >= FEWEST_TOKENS]
+    total = sum(loss.values())
+    if not enough or total <= 0:
+        return []
+    most, least = max(loss, key=loss.get), min(enough, key=lambda each: each.alpha)
+    held = ["Of the classes of tokens, ", label(most), f" holds {percent(loss[most] / total)} of the loss; "]
+    return [[*held, label(least.value), f" agrees least ({percent(least.alpha)})."]]
+
+
+def _points(value: float) -> str:
+    """Of a percent, without the sign."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _joined(sentences: Sequence[list[str]]) -> list[str]:
+    """One text of several sentences, each a list that begins and ends with what is not set off."""
+    told = [""]
+    for first, *rest in sentences:
+        told[-1] += f" {first}" if told[-1] else first
+        told += rest
+    return told
+
+
+# ---- the table ------------------------------------------------------------------------------------------------------
+
+
+def _fastest(summary: Summary) -> list[Props]:
+    """Who is fastest among several, as far as it can be told."""
+    timed = sorted(((max(draft.speedups), draft.name) for draft in summary.drafts if draft.speedups), reverse=True)
+    if len(timed) < 2:
+        return []
+    if is_far(_plain_ratio(summary)):
+        apart = "The drafts' costs were measured apart, and the target alone took different times beside them"
+        return [blocks.verdict("unsure", f"{apart}, so their speedups are not ranked: measure all in one job.")]
+    (best, name), (second, other) = timed[:2]
+    if second > best * (1 - TOO_CLOSE):
+        close = f" differ by less than {percent(TOO_CLOSE)}: that is not worth naming one fastest."
+        return [blocks.words(["The predicted speedups of ", label(name), " and ", label(other), close])]
+    words = ["", label(name), f" is predicted to be fastest of the {len(timed)}, {best:.2f}x."]
+    if best < 1:
+        words[-1] = f" is predicted to be fastest of the {len(timed)}, {best:.2f}x: still slower than one by one."
+    return [blocks.words(words)]
+
+
+def _plain_ratio(summary: Summary) -> float:
+    """How far apart the target's own costs lie that were measured for the drafts; 1 where all were timed together."""
+    plain_ms = [ms for costs in summary.costs.values() for ms in (costs.get("verify_ms") or ())[:1]]
+    return max(plain_ms) / min(plain_ms) if plain_ms else 1.0
+
+
+def _drafts_table(summary: Summary) -> Props:
+    columns = [
+        "draft model", "agreement, sum min(p, q)", "95 % interval", "same favourite",
+        "agreement, by the tokens that stand there", f"tokens per target call at K = {summary.k}", "best K",
+        "predicted speedup at best K", "prompts", "tokens",
+    ]  # fmt: skip
+    known = [place for place, draft in enumerate(summary.drafts) if cells.is_known(draft.alpha)]
+    best = max(known, key=lambda place: summary.drafts[place].alpha, default=-1)
+    rows = [_draft_row(draft, summary.k) for draft in summary.drafts]
+    marked = best if len(rows) > 1 else -1
+    caption = "Bold: agrees most." if marked >= 0 else ""
+    return blocks.table(columns, rows, caption=caption, marked=marked, sortable=len(rows) > 1)
+
+
+def _draft_row(draft: DraftSummary, k: int) -> list[Cell]:
+    per_call = draft.tokens_per_call[k - 1] if k <= len(draft.tokens_per_call) else None
+    return [
+        label(draft.name),
+        cells.share(draft.alpha),
+        cells.spread(draft.alpha_interval),
+        cells.share(draft.greedy_agreement),
+        cells.share(draft.mean_keep),
+        cells.number(per_call, "{:.2f}"),
+        cells.best_k(draft.best_k),
+        cells.speedup(max(draft.speedups, default=None) if draft.speedups else None),
+        cells.number(draft.num_prompts),
+        cells.number(draft.num_tokens),
+    ]
+
+
+def _refused(summary: Summary) -> Props:
+    rows = [[blocks.cell(f"{line:,}", sort=line), visible(reason)] for line, reason in summary.refused]
+    caption = "" if len(rows) == summary.num_refused else f"The first {len(rows):,} of them."
+    title = f"Lines that could not be used: {summary.num_refused:,}"
+    return blocks.details(title, [blocks.table(["line", "why"], rows, caption=caption)])

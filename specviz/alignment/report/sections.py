@@ -1,0 +1,158 @@
+"""What an alignment job found, as sections of a report: a `Summary` in, `blocks` out, every number worded here.
+
+Texts from outside (names, ids, tags, tokens) are written out so that none of them steers the page. Shares are worded
+as percent, differences of agreement in points of a percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from specviz.alignment.report import cells, parts
+from specviz.alignment.report.overview import KEPT_WORDS, is_aside, overview, sampling_words
+from specviz.alignment.summary import ENOUGH_PROMPTS
+from specviz.alignment.tables.columns import COLUMNS
+from specviz.views import blocks
+from specviz.views.blocks import Cell, Props
+from specviz.views.explore.sentences import label, visible
+
+if TYPE_CHECKING:
+    from specviz.alignment.summary import Summary
+
+TITLE = "Why does the target reject this draft?"
+SAVED = ("tokens", "prompts", "slices")
+CPUS = ("x86_64", "AMD64", "aarch64", "arm64")  # what machines call themselves
+COSTS_NOTE = (
+    "Each pair is timed by itself, at this many tokens of context, so the target's time differs a little from row to "
+    "row. Speedups are predicted from these times: differences of a few percent mean nothing."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One section of the report. `make` gives no blocks where there is nothing to say."""
+
+    name: str
+    title: str
+    lead: str
+    make: Callable[[Summary], list[Props]]
+
+
+def sections(summary: Summary, texts: Props | None = None) -> list[Props]:
+    """The whole report. texts: the block of `alignment_texts`, if there is one."""
+    shown = [blocks.section(part.name, part.title, part.lead, blocks=found) for part, found in _made(summary, texts)]
+    if texts is not None:
+        shown.insert(len(shown) - 1, blocks.section(*TEXTS, blocks=[texts]))
+    return shown
+
+
+def compact(summary: Summary, texts: Props | None = None) -> list[Props]:
+    """The same as blocks of one section of the Compare page: the overview, and the other parts to be opened."""
+    made = [(part.title, [blocks.words(part.lead, small=True), *found]) for part, found in _made(summary, texts)[1:]]
+    if texts is not None:
+        made.insert(len(made) - 1, (TEXTS[1], [blocks.words(TEXTS[2], small=True), texts]))
+    shown = overview(summary, no_costs="press Measure costs above for each draft, then Analyse again")
+    return [*shown, *(blocks.details(title, found) for title, found in made)]
+
+
+def _made(summary: Summary, texts: Props | None) -> list[tuple[Part, list[Props]]]:
+    """The parts that have something to say. Two of them lead to the texts that the page shows."""
+    numbers = frozenset() if texts is None else frozenset(texts["numbers"])
+    linked = {make: partial(make, texts=numbers) for make in (parts.against, parts.costliest)}
+    made = [(part, linked.get(part.make, part.make)(summary)) for part in PARTS]
+    return [(part, found) for part, found in made if found]
+
+
+# ---- how it was made ------------------------------------------------------------------------------------------------
+
+
+def how(summary: Summary) -> list[Props]:
+    settings = [
+        ["target", label(summary.target)],
+        ["draft models", ", ".join(label(draft.name) for draft in summary.drafts)],
+        ["sampling", sampling_words(summary)],
+        ["seed", f"{summary.seed}"],
+        ["most new tokens", f"{summary.max_new_tokens:,}"],
+        ["prompts read in the chat form", "yes" if summary.chat else "no"],
+        ["K at which rejections are priced", f"{summary.k}"],
+        ["made", f"{label(summary.created)} by specviz {label(summary.specviz)}"],
+    ]
+    shown = [blocks.table(["setting", "value"], settings)]
+    if summary.costs:
+        shown += [_costs_table(summary), blocks.words(COSTS_NOTE, small=True)]
+    shown += [blocks.words(visible(warning), small=True) for warning in summary.warnings if is_aside(warning)]
+    return [*shown, *(_columns_table(name) for name in SAVED)]
+
+
+def _costs_table(summary: Summary) -> Props:
+    columns = ["draft model", "one drafted token", "one target call", "tokens of context", "device", "numbers as"]
+    rows = [_costs_row(name, costs) for name, costs in summary.costs.items()]
+    return blocks.table(columns, rows, caption="Measured or given costs that the predicted speedups rest on.")
+
+
+def _costs_row(name: str, costs: Mapping[str, Any]) -> list[Cell]:
+    plain_ms = next(iter(costs.get("verify_ms") or ()), None)
+    length, device, dtype = (str(costs.get(field, cells.NONE)) for field in ("context_length", "device", "dtype"))
+    told = [length, f"CPU ({device})" if device in CPUS else device, dtype]
+    return [label(name), *map(cells.milliseconds, (costs.get("draft_ms"), plain_ms)), *map(label, told)]
+
+
+def _columns_table(name: str) -> Props:
+    rows = [[column, each.type, each.meaning] for column, each in COLUMNS[name].items()]
+    return blocks.details(f"Columns of {name}.parquet", [blocks.table(["column", "type", "meaning"], rows)])
+
+
+PARTS = (
+    Part("overview", "Overview", "How well each draft model foresees the target on these texts.", overview),
+    Part(
+        "against",
+        "Where the drafts differ",
+        "Both drafts are asked about the same texts, so each prompt is compared with itself. A difference over fewer "
+        f"than {ENOUGH_PROMPTS} prompts is not called significant.",
+        parts.against,
+    ),
+    Part(
+        "every-k",
+        "Every K",
+        "The same texts cut into steps as speculative sampling would cut them at each K; no speculative run is needed.",
+        parts.every_k,
+    ),
+    Part(
+        "slices",
+        "Where in the text",
+        "Agreement for parts of the tokens. A fall of 10 points or more from one bucket to the next is marked.",
+        parts.slices,
+    ),
+    Part(
+        "reasons",
+        "Why p and q part",
+        "What is lost to full agreement, 1 - sum min(p, q), shared out: every place has one reason, and the target's "
+        "mass outside the draft's vocabulary is a part of its own.",
+        parts.reasons,
+    ),
+    Part(
+        "calibration",
+        "Is the draft's confidence worth anything?",
+        "How sure the draft was (q), and how often such a token is kept. A draft equal to the target is kept always, "
+        "also where it is unsure: kept above confidence is no fault. Kept below confidence means too sure; a kept line "
+        "that climbs steeply is what a confidence stop can use.",
+        parts.calibration,
+    ),
+    Part(
+        "costliest",
+        "The costliest rejections",
+        "How many target calls it would save if the draft were sure to be kept at this one place: the what-if for the "
+        "K of this job, taken backwards. The lists show what to train on; a text's name opens it at that token.",
+        parts.costliest,
+    ),
+    Part("how", "How it was made", "Settings, costs, and what stands in the saved tables.", how),
+)
+TEXTS = (
+    "texts",
+    "Texts, token by token",
+    "Choose a text. The stronger the shade and the underline, the less both models agree on what comes next at that "
+    "place. Point at a token, or go along the text with the arrow keys. " + KEPT_WORDS,
+)

@@ -1,0 +1,77 @@
+"""The command `bench --align`: tokens per second of the lab's batches beside those of recorded speculative runs.
+
+Both do the same prompts at the same settings in one process, in rounds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from specviz.alignment import shard as shards
+from specviz.alignment.types import PromptRow, Shard
+from specviz.analysis.rounds import Timings, turns
+from specviz.bench.contenders import Contender, Job, Prompt, specviz_contender
+from specviz.bench.report import prompts_for
+from specviz.decoding.sampling import Sampling
+from specviz.drafters import METHODS
+from specviz.models.library import Library
+from specviz.models.memory import environment
+from specviz.request import Request
+from specviz.session.setup import gather
+
+K = 4
+RECORDED = "speculative runs, recorded"
+ANALYSED = "texts that exist: one pass per model, all tables"
+WITH_DRAWING = "the same, the texts drawn from the target first"
+
+
+def lines(*, target: str, draft: str, num_tokens: int, repeats: int) -> Iterator[str]:
+    """Says what is measured, then measures, then gives the table as Markdown. Raises SpecvizError."""
+    library = Library()
+    loaded, small = library.load(target), library.load(draft, as_draft=True)
+    prompts = prompts_for(loaded)
+    amounts = f"{len(prompts)} prompts x {repeats} rounds x up to {num_tokens} tokens, K = {K}, T = 1"
+    yield f"{loaded.name} + {small.name}, {amounts}"
+    yield ", ".join(f"{name} {value}" for name, value in environment(loaded.model.device).items())
+    contender = specviz_contender(gather(METHODS["draft_model"], {}, loaded, small), K)
+    request = Request(prompt="any", target=loaded.name, max_new_tokens=num_tokens).checked()
+    rows = tuple(PromptRow(i, i + 1, prompt.name, prompt=_text(prompt, loaded)) for i, prompt in enumerate(prompts))
+    shard = Shard(request, (small.name,), rows, K, {})
+    contenders = partial(_recorded, contender, prompts, num_tokens), lambda seed: _analysed(shard, library)
+    timings: Timings[str] = Timings()
+    for turn in turns(len(contenders), repeats):
+        for name, seconds in contenders[turn.contender](turn.round).items():
+            timings.add(name, turn.round, seconds)
+    yield from _table(timings)
+
+
+def _text(prompt: Prompt, model) -> str:
+    return model.tokenizer.decode(list(prompt.ids), skip_special_tokens=True)
+
+
+def _recorded(contender: Contender, prompts: Sequence[Prompt], num_tokens: int, seed: int) -> dict[str, float]:
+    """Seconds per token."""
+    samples = [contender(Job(prompt, Sampling(), seed, num_tokens)) for prompt in prompts]
+    return {RECORDED: sum(sample.seconds for sample in samples) / sum(sample.num_tokens for sample in samples)}
+
+
+def _analysed(shard: Shard, library: Library) -> dict[str, float]:
+    """Seconds per token of the lab's batches, without and with drawing the texts."""
+    begun = time.perf_counter()
+    target, drafts = shards.load(shard, library)
+    written, _, _ = shards.texts_of(shard, target)
+    drawn = time.perf_counter()
+    shards.judged(shard, target, drafts, written)
+    ended = time.perf_counter()
+    size = sum(len(text.ids) for text in written)
+    return {ANALYSED: (ended - drawn) / size, WITH_DRAWING: (ended - begun) / size}
+
+
+def _table(timings: Timings[str]) -> Iterator[str]:
+    yield "| | tokens/s | times the recorded |"
+    yield "|---|---|---|"
+    for words in (RECORDED, ANALYSED, WITH_DRAWING):
+        ratio = "-" if words == RECORDED else timings.compare(words, RECORDED)
+        yield f"| {words} | {1 / timings.median(words):,.0f} | {ratio} |"

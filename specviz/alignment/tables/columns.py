@@ -1,0 +1,113 @@
+"""The columns of the alignment lab's tables: name, type as Arrow spells it, meaning. One source for writer and README.
+
+`TOKENS` and `PROMPTS` are what a shard gives and what is saved, `SLICES` is saved at the end; `SUMS` travels only
+between the two. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from specviz.alignment.summary import Slice
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    type: str
+    meaning: str
+
+
+Table = Mapping[str, Column]
+
+
+def _table(*rows: tuple[str, str, str]) -> Table:
+    return {name: Column(kind, meaning) for name, kind, meaning in rows}
+
+
+TOKENS = _table(
+    ("prompt", "int32", "number of the prompt, from 0: one row per token and draft"),
+    ("place", "int32", "place in the text, from 0"),
+    ("context", "int32", "tokens before it, prompt included"),
+    ("token", "int32", "its id"),
+    ("text", "string", "its text"),
+    ("class", "string", "whitespace, punctuation, digit, name, code, special, rare or word"),
+    ("p", "float32", "the target's probability of it, at the sampling asked for"),
+    ("p_entropy", "float32", "entropy of p, nats"),
+    ("favourite", "int32", "id of the target's likeliest token"),
+    ("favourite_text", "string", "its text"),
+    ("favourite_p", "float32", "p of it"),
+    ("target_favourite_q", "float32", "q of it"),
+    ("draft", "string", "name of the draft"),
+    ("q", "float32", "the draft's probability of the token; 0 where it cannot read the place"),
+    ("overlap", "float32", "sum over all tokens of min(p, q)"),
+    ("keep", "float32", "chance that this token is kept if drafted here, a = min(1, q/p)"),
+    ("q_entropy", "float32", "entropy of q, nats"),
+    ("draft_favourite", "int32", "id of the draft's likeliest token"),
+    ("draft_favourite_text", "string", "its text"),
+    ("draft_favourite_q", "float32", "q of it"),
+    ("draft_favourite_p", "float32", "p of it"),
+    ("rank_in_draft", "int32", "place of the target's likeliest token in the draft's order, 1 = the same"),
+    ("rank_in_target", "int32", "place of the draft's likeliest token in the target's order, 1 = the same"),
+    ("outside", "float32", "the target's probability of all tokens that the draft has no id for"),
+    ("readable", "bool", "false beyond the draft's context or behind an id that it lacks: it drafts nothing there"),
+    ("price", "float32", "target calls that one more unit of keep would save, -dE[calls]/da at the job's K"),
+    ("lost", "float32", "tokens that a rejection here is expected to lose: those that its step could still have added"),
+    ("reason", "string", "why p and q part here; empty where they are equal"),
+)
+PROMPTS = _table(
+    ("prompt", "int32", "number of the prompt, from 0: one row per text and draft"),
+    ("id", "string", "its id"),
+    ("tags", "string", "its tags, joined by |"),
+    ("line", "int32", "its line in the file, from 1"),
+    ("source", "string", "sampled (from the target here) or given"),
+    ("exact", "bool", "whether the text is the target's own at the sampling asked for"),
+    ("finish", "string", "eos, length, context or given"),
+    ("prompt_text", "string", "the prompt as the target read it, chat form included"),
+    ("num_prompt_tokens", "int32", "its tokens"),
+    ("num_tokens", "int32", "tokens of the text"),
+    ("draft", "string", "name of the draft"),
+    ("num_readable", "int32", "tokens of the text that the draft's context reaches"),
+    ("alpha", "float32", "agreement, mean of sum min(p, q), over readable tokens; nan where there are none"),
+    ("greedy_agreement", "float32", "share of readable tokens with the same likeliest token; nan where there are none"),
+    ("mean_keep", "float32", "mean of keep over readable tokens; nan where there are none"),
+    ("tokens_per_call", "float32", "tokens over the expected target calls at the job's K"),
+    ("best_k", "int32", "the fastest K for this text; 0 where costs are not known"),
+    ("speedup", "float32", "predicted speedup at best_k; nan where costs are not known"),
+)
+SUMS = _table(
+    ("prompt", "int32", "number of the prompt: one row per text, draft, kind of slice and value"),
+    ("draft", "string", "name of the draft"),
+    ("kind", "string", "all, tag, class, depth, context or settled (context of tokens from depth 16 on)"),
+    ("value", "string", "which of that kind"),
+    ("num_tokens", "int32", "tokens of the text in the slice"),
+    ("num_readable", "int32", "those that the draft's context reaches; the next four are sums over these"),
+    ("overlap", "float64", "of sum min(p, q)"),
+    ("keep", "float64", "of keep"),
+    ("agreement", "float64", "of places with the same likeliest token"),
+    ("outside", "float64", "of the target's probability outside the draft's vocabulary"),
+    ("num_shared", "int32", "tokens that every draft's context reaches"),
+    ("shared_overlap", "float64", "of sum min(p, q) over these"),
+    ("calls", "list<float>", "for K = 1 to 16: expected steps that begin at these tokens"),
+    ("emitted", "list<float>", "for K = 1 to 16: expected tokens of the text that those steps give"),
+    ("time_ms", "list<float>", "for K = 1 to 16: their expected time; nan where costs are not known"),
+)
+_MEANINGS = {
+    "draft": ("string", "name of the draft"),
+    "kind": ("string", "all, tag, class, depth (tokens of text before) or context (tokens before, prompt included)"),
+    "value": ("string", "which of that kind"),
+    "num_tokens": ("int64", "tokens in the slice that the draft's context reaches"),
+    "num_prompts": ("int64", "prompts with such tokens"),
+    "alpha": ("float64", "agreement, mean of sum min(p, q)"),
+    "alpha_interval": ("list<double>", "95 % interval of alpha, Student's t over prompts; null below two prompts"),
+    "greedy_agreement": ("float64", "share of places where both models have the same likeliest token"),
+    "tokens_per_call": (
+        "float64",
+        "tokens per target call of steps that begin in the slice, at the job's K; null where none does",
+    ),
+    "best_k": ("int64", "the fastest K for these steps; null where costs are not known or no step begins at some K"),
+    "speedup": ("float64", "predicted speedup at best_k; null where that is"),
+    "cliff": ("bool", "whether alpha falls here by 0.1 or more from the slice before"),
+}
+SLICES: Table = {item.name: Column(*_MEANINGS[item.name]) for item in fields(Slice)}
+COLUMNS: Mapping[str, Table] = {"tokens": TOKENS, "prompts": PROMPTS, "sums": SUMS, "slices": SLICES}

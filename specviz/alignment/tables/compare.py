@@ -1,0 +1,294 @@
+"""Draft against draft, a job against its thresholds, and a job against an older one: always paired by prompt.
+
+A difference is the mean of the prompts' own differences, its interval one over prompts. Fewer than 30 prompts are
+never called significant. An old summary is read from JSON that anybody may have written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from specviz.alignment.summary import (
+    ENOUGH_PROMPTS,
+    VERSION,
+    Comparison,
+    Difference,
+    DraftSummary,
+    Interval,
+    Summary,
+    Win,
+)
+from specviz.alignment.tables.slices import Part, Parts, excludes_zero, interval, without_each
+from specviz.alignment.types import KS, Array, Identity
+from specviz.errors import CannotTell, SpecvizError
+from specviz.request import Request
+from specviz.views.explore.sentences import percent
+
+MOST_WINS = 10
+MOST_OLD_PROMPTS = 1_000_000
+BETTER, WORSE, SAME, UNSURE = "better", "worse", "no significant change", "cannot tell"
+
+
+# ---- draft against draft --------------------------------------------------------------------------------------------
+
+
+def compare(parts: Parts, drafts: Sequence[str], ids: Mapping[int, str], words: str = "") -> tuple[Comparison, ...]:
+    """Every two drafts, over all tokens and in every slice. parts: sums over the same tokens for all drafts. ids: of
+    the prompts, by number. words: which tokens these are, where not all."""
+    return tuple(_compare(parts, a, b, ids, words) for a, b in combinations(drafts, 2))
+
+
+def _compare(parts: Parts, a: str, b: str, ids: Mapping[int, str], words: str) -> Comparison:
+    shared = [part for part in parts if part.draft == a and part._replace(draft=b) in parts]
+    pairs = {part: parts[part].among(parts[part._replace(draft=b)]) for part in shared}
+    gaps = {part: ours.alphas - theirs.alphas for part, (ours, theirs) in pairs.items() if len(ours)}
+    whole = Part(a, "all", "all")
+    ahead, behind = _wins(pairs[whole][0].prompts, gaps[whole], ids) if whole in gaps else ((), ())
+    return Comparison(a, b, words, _differences(gaps), ahead, behind)
+
+
+def _differences(gaps: Mapping[Part, Array]) -> tuple[Difference, ...]:
+    """The whole first. It is asked by itself, the slices all together."""
+    num_asked = sum(part.kind != "all" and len(gap) >= ENOUGH_PROMPTS for part, gap in gaps.items())
+    found = [
+        difference(part.kind, part.value, gap, 1 if part.kind == "all" else max(1, num_asked))
+        for part, gap in gaps.items()
+    ]
+    return tuple(sorted(found, key=lambda each: each.kind != "all"))
+
+
+def difference(kind: str, value: str, gaps: Array, num_asked: int) -> Difference:
+    size, mean = len(gaps), float(gaps.mean())
+    around = interval(without_each(gaps) / (size - 1))
+    return Difference(kind, value, size, mean, around, _is_significant(around, mean, size, num_asked))
+
+
+def _is_significant(around: Interval | None, mean: float, num_prompts: int, num_asked: int) -> bool | None:
+    if around is None or num_prompts < ENOUGH_PROMPTS:
+        return None
+    return excludes_zero(around, mean, num_prompts, num_asked)
+
+
+def _wins(prompts: Array, gaps: Array, ids: Mapping[int, str]) -> tuple[tuple[Win, ...], tuple[Win, ...]]:
+    """The texts where the first is ahead most, and those where the second is."""
+    order = np.argsort(-gaps, kind="stable")
+    wins = [Win(int(prompts[place]), ids[int(prompts[place])], float(gaps[place])) for place in order]
+    ahead = tuple(win for win in wins[:MOST_WINS] if win.difference > 0)
+    return ahead, tuple(win for win in wins[::-1][:MOST_WINS] if win.difference < 0)
+
+
+# ---- thresholds -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What a threshold may be set for. of: its value at a K, None where it is not known. over_tokens: it is a mean
+    over the tokens that can be read; for a threshold the others count 0."""
+
+    of: Callable[[DraftSummary, int], float | None]
+    over_tokens: bool = False
+
+
+MEASURES: Mapping[str, Measure] = {
+    "alpha": Measure(lambda draft, k: draft.alpha, over_tokens=True),
+    "greedy_agreement": Measure(lambda draft, k: draft.greedy_agreement, over_tokens=True),
+    "mean_keep": Measure(lambda draft, k: draft.mean_keep, over_tokens=True),
+    "tokens_per_call": Measure(lambda draft, k: draft.tokens_per_call[k - KS[0]]),
+    "speedup": Measure(lambda draft, k: None if draft.speedups is None else max(draft.speedups)),
+}
+"""Tokens per call at the job's K; the speedup at the best K."""
+
+
+def check_names(least: Mapping[str, float], *, has_costs: bool = True) -> None:
+    """Before a job: SpecvizError for a threshold that there is not, or of the speedup where no costs will be known."""
+    unknown = [name for name in least if name not in MEASURES]
+    if unknown:
+        raise SpecvizError(f"there is no threshold {unknown[0][:80]!r}; thresholds are {', '.join(MEASURES)}")
+    if "speedup" in least and not has_costs:
+        raise SpecvizError("a threshold for the speedup needs costs, and none are measured, or given and steady")
+
+
+def check_thresholds(summary: Summary, least: Mapping[str, float]) -> tuple[str, ...]:
+    """What falls below its threshold, one sentence each; every draft must pass. Raises SpecvizError."""
+    check_names(least)
+    failed = [_failure(draft, name, bound, summary.k) for draft in summary.drafts for name, bound in least.items()]
+    return tuple(words for words in failed if words)
+
+
+def unreadable_words(summary: Summary, least: Mapping[str, float]) -> tuple[str, ...]:
+    """How the thresholds count what a draft cannot read, a sentence for each draft that they do so for."""
+    if not any(MEASURES[name].over_tokens for name in least):
+        return ()
+    return tuple(f"{draft.name}: {_counted(draft)}" for draft in summary.drafts if draft.readable < 1)
+
+
+def _failure(draft: DraftSummary, name: str, bound: float, k: int) -> str:
+    measure = MEASURES[name]
+    measured = measure.of(draft, k)
+    if measured is None and not measure.over_tokens:
+        raise CannotTell(f"{name} of {draft.name} is not known: it has no costs, or none that are steady")
+    if measured is None:
+        return f"{draft.name}: {name} is not known, it can read none of the tokens (at least {bound:g} was asked for)"
+    measured *= draft.readable if measure.over_tokens else 1.0
+    counted = f" ({_counted(draft)})" if measure.over_tokens and draft.readable < 1 else ""
+    return "" if measured >= bound else f"{draft.name}: {name} is {measured:.4g}, below {bound:g}{counted}"
+
+
+def _counted(draft: DraftSummary) -> str:
+    return f"it can read {percent(draft.readable)} of the tokens, the others count 0"
+
+
+# ---- against an older job -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A draft now against the draft of an older job; verdict: BETTER, WORSE, SAME or UNSURE (fewer than 30 prompts).
+    is_same_model: None where the older job does not say what it was."""
+
+    draft: str
+    old_draft: str
+    difference: Difference
+    verdict: str
+    is_same_model: bool | None = None
+
+
+def against(summary: Summary, old: Mapping[str, Any]) -> tuple[Change, ...]:
+    """Each draft that the old job has too, by what it holds or else by its name, or the only draft of each; paired by
+    the prompts' ids. A place that a draft cannot read counts 0.
+
+    old: a summary as read from JSON, untrusted. Raises SpecvizError: no summary of this version, another target,
+    sampling, prompts, length or chat form, or no draft in common.
+    """
+    before = _old_alphas(old)
+    _check_same_job(_terms_of(summary), old)
+    _check_target(summary.target, summary.models.get(summary.target), old)
+    names = _old_names({draft.name: summary.models.get(draft.name) for draft in summary.drafts}, before, old)
+    return tuple(_change(name, old_name, summary, before, old) for name, old_name in names.items())
+
+
+def check_old(old: Any, request: Request, prompts: str) -> None:
+    """Before a job of this request and these prompts (their fingerprint): SpecvizError where `against` would raise it
+    because of what was asked."""
+    _old_alphas(old)
+    _check_same_job(_asked(request) | {"prompts": prompts}, old)
+
+
+def check_models(old: Mapping[str, Any], target: Identity, drafts: Sequence[Identity]) -> None:
+    """The same for the models of the job."""
+    _check_target(target.name, target.content, old)
+    _old_names({draft.name: draft.content for draft in drafts}, _old_alphas(old), old)
+
+
+def _old_alphas(old: Any) -> dict[str, dict[str, float]]:
+    """Alpha by draft and prompt id."""
+    if not isinstance(old, Mapping) or not isinstance(old.get("by_prompt"), Mapping):
+        raise SpecvizError("the older file is not a summary of an alignment job: it has no by_prompt")
+    if old.get("version") != VERSION:
+        raise SpecvizError(f"the older summary must have version {VERSION} (got {str(old.get('version'))[:20]})")
+    if len(old["by_prompt"]) > MOST_OLD_PROMPTS:
+        raise SpecvizError(f"the older summary has too many prompts: at most {MOST_OLD_PROMPTS:,}")
+    found: dict[str, dict[str, float]] = {}
+    for prompt, alphas in old["by_prompt"].items():
+        if not isinstance(alphas, Mapping):
+            raise SpecvizError(f"the older summary has no alphas for prompt {str(prompt)[:80]!r}")
+        for draft, alpha in alphas.items():
+            found.setdefault(draft, {})[prompt] = _checked_alpha(alpha)
+    return found
+
+
+def _checked_alpha(alpha: Any) -> float:
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 <= alpha <= 1:
+        raise SpecvizError(f"the older summary has an alpha that is no number from 0 to 1 (got {str(alpha)[:20]})")
+    return float(alpha)
+
+
+def sampling_of(request: Request) -> dict[str, float]:
+    """As a summary has it."""
+    return {"temperature": request.temperature, "top_k": request.top_k, "top_p": request.top_p}
+
+
+_TERMS = {
+    "sampling": "sampling",
+    "prompts": "prompt set (fingerprint)",
+    "max_new_tokens": "max_new_tokens",
+    "chat": "chat setting",
+}
+"""What two jobs must share to be compared: name in a summary, and in words."""
+
+
+def _terms_of(summary: Summary) -> dict[str, Any]:
+    return {name: getattr(summary, name) for name in _TERMS} | {"sampling": dict(summary.sampling)}
+
+
+def _asked(request: Request) -> dict[str, Any]:
+    same = {name: getattr(request, name) for name in ("max_new_tokens", "chat")}
+    return same | {"sampling": sampling_of(request)}
+
+
+def _check_same_job(terms: Mapping[str, Any], old: Mapping[str, Any]) -> None:
+    for name, now in terms.items():
+        if old.get(name) != now:
+            raise SpecvizError(
+                f"the older job had another {_TERMS[name]}, so its numbers cannot be compared: it was "
+                f"{str(old.get(name))[:200]}, and is now {now}"
+            )
+
+
+def _check_target(name: str, content: str | None, old: Mapping[str, Any]) -> None:
+    """By what it holds where both jobs know that, else by its name."""
+    before = old.get("target")
+    is_same = _is_same_model(content, before, old)
+    if is_same or (is_same is None and before == name):
+        return
+    held = " with other weights or settings" if before == name else ""
+    raise SpecvizError(
+        f"the older job had another target, so its numbers cannot be compared: it was {str(before)[:200]}{held}, and "
+        f"is now {name}"
+    )
+
+
+def _is_same_model(content: str | None, old_name: object, old: Mapping[str, Any]) -> bool | None:
+    """Whether the older job's model of that name held the same; None where one of the two is not known."""
+    models = old.get("models")
+    held = models.get(old_name) if isinstance(models, Mapping) and isinstance(old_name, str) else None
+    return None if None in (content, held) else content == held
+
+
+def _old_names(drafts: Mapping[str, str | None], before: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, str]:
+    """The older job's draft for each of these (hashes by name): the same model, else one of its name, or the only
+    one."""
+    shared = {}
+    for name, content in drafts.items():
+        same = [each for each in before if _is_same_model(content, each, old)]
+        if name in before or same:
+            shared[name] = name if name in same or not same else same[0]
+    if not shared and len(before) == len(drafts) == 1:
+        return {name: next(iter(before)) for name in drafts}
+    if not shared:
+        told = f"{', '.join(drafts)[:200]}; it has {', '.join(before)[:200] or 'none'}"
+        raise SpecvizError(f"the older summary has none of the drafts {told}")
+    return shared
+
+
+def _change(
+    name: str, old_name: str, summary: Summary, before: Mapping[str, Mapping[str, float]], old: Mapping[str, Any]
+) -> Change:
+    now = {prompt: alphas[name] for prompt, alphas in summary.by_prompt.items() if name in alphas}
+    shared = [prompt for prompt in now if prompt in before[old_name]]
+    if not shared:
+        raise SpecvizError(f"the two jobs share no prompt on which {name} was read; prompts are paired by their ids")
+    gaps = np.array([now[prompt] - before[old_name][prompt] for prompt in shared])
+    found = difference("all", "all", gaps, 1)
+    return Change(name, old_name, found, _verdict(found), _is_same_model(summary.models.get(name), old_name, old))
+
+
+def _verdict(found: Difference) -> str:
+    if found.significant is None:
+        return UNSURE
+    return SAME if not found.significant else BETTER if found.difference > 0 else WORSE

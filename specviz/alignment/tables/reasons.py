@@ -1,0 +1,92 @@
+"""Why p and q part at a place: rows of the token table -> one of seven reasons, and what each takes of the agreement.
+
+The thresholds below decide; they are a reading aid, not a diagnosis. numpy alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specviz.alignment.types import Array, Columns
+
+CERTAIN = 0.5  # of the target's favourite
+OVERCONFIDENT = 0.25  # q - p of the draft's favourite
+NEAR = 0.1  # at most, between the target's probabilities of the two favourites
+NEAR_RATIO = 0.5  # at least, of the smaller to the larger: among many small ones all lie within NEAR
+EQUAL = 1e-6  # lost overlap below this is rounding
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonKind:
+    name: str
+    words: str
+
+
+REASONS = (
+    ReasonKind(
+        "beyond the draft's reach", "the draft cannot read this far (its context, an id it lacks) and drafts nothing"
+    ),
+    ReasonKind("outside the draft's vocabulary", "the target's probability of tokens that the draft has no id for"),
+    ReasonKind(
+        "target certain, draft picks another",
+        f"the target gives {CERTAIN:g} or more to a token that is not the draft's favourite",
+    ),
+    ReasonKind(
+        "draft overconfident", f"the draft gives its favourite at least {OVERCONFIDENT:g} more than the target does"
+    ),
+    ReasonKind(
+        "near-tie",
+        "two different favourites, and the target finds the draft's at least half as likely as its own, "
+        f"within {NEAR:g}",
+    ),
+    ReasonKind("same favourite, other odds", "both would pick the same token; only the odds around it differ"),
+    ReasonKind("spread", "two different favourites, neither near-tied nor certain nor too sure"),
+)
+BEYOND, OUTSIDE, OTHER_TOKEN, TOO_SURE, TIE, SAME, SPREAD = range(len(REASONS))
+NO_REASON = len(REASONS)  # p and q are equal here
+NAMES = np.array([*(reason.name for reason in REASONS), ""], dtype=object)
+
+
+READ = (
+    "overlap", "outside", "readable", "favourite", "favourite_p",
+    "draft_favourite", "draft_favourite_q", "draft_favourite_p",
+)  # fmt: skip
+"""The columns of the token table that this is told from."""
+
+
+def reasons(tokens: Columns) -> Array:
+    """The reason of each row, by its place in REASONS, or NO_REASON [N]: the first that fits, in their order.
+
+    "outside" where more than half of what is lost, 1 - overlap, is the target's mass outside the draft's vocabulary.
+    """
+    lost = 1 - np.asarray(tokens["overlap"])
+    is_missing = np.asarray(tokens["readable"], dtype=bool) & (lost > EQUAL) & (tokens["outside"] > lost / 2)
+    return np.where(is_missing, OUTSIDE, _within(tokens))
+
+
+def _within(tokens: Columns) -> Array:
+    """The reason apart from what is outside the draft's vocabulary."""
+    readable, favourite_p = np.asarray(tokens["readable"], dtype=bool), np.asarray(tokens["favourite_p"])
+    differs = np.asarray(tokens["favourite"]) != np.asarray(tokens["draft_favourite"])
+    its_q, its_p = np.asarray(tokens["draft_favourite_q"]), np.asarray(tokens["draft_favourite_p"])
+    tests = {
+        BEYOND: ~readable,
+        NO_REASON: 1 - np.asarray(tokens["overlap"]) <= EQUAL,
+        OTHER_TOKEN: differs & (favourite_p >= CERTAIN),
+        TOO_SURE: its_q - its_p >= OVERCONFIDENT,
+        TIE: differs & (favourite_p - its_p <= NEAR) & (its_p >= NEAR_RATIO * favourite_p),
+        SAME: ~differs,
+    }
+    return np.select(list(tests.values()), list(tests), SPREAD)
+
+
+def lost_by_reason(tokens: Columns) -> Array:
+    """What each reason takes of the lost overlap, summed over rows: [len(REASONS)]. The target's mass outside the
+    draft's vocabulary is counted there at every place it reads; the rest falls to the reason apart from that."""
+    lost = 1 - np.asarray(tokens["overlap"], dtype=np.float64)
+    missing = np.where(tokens["readable"], np.clip(tokens["outside"], 0.0, lost), 0.0)
+    sums = np.bincount(_within(tokens), lost - missing, minlength=len(REASONS) + 1)[: len(REASONS)]
+    sums[OUTSIDE] += missing.sum()
+    return sums

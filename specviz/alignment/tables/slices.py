@@ -1,0 +1,172 @@
+"""Parts of the tokens: tags, classes, buckets of depth and of context, and intervals over prompts.
+
+Depth counts the text's own tokens before a place, context those of the prompt too. numpy alone; scipy for the law of
+Student's t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from specviz.alignment.summary import Interval
+from specviz.alignment.types import AnalysedText, Array
+
+DEPTH_STARTS = (0, *(2**power for power in range(4, 25)))
+SETTLED = DEPTH_STARTS[1]  # the first tokens of a text are easier or harder than the rest, whatever their context
+CONTEXT_STARTS = (0, *(start for power in range(5, 25) for start in (2**power, 3 * 2 ** (power - 1))))
+LEVEL = 0.95
+
+
+def bucket_name(starts: Sequence[int], bucket: int) -> str:
+    """ "128-191" """
+    return f"{starts[bucket]}-{starts[bucket + 1] - 1}" if bucket + 1 < len(starts) else f"{starts[bucket]}-"
+
+
+def bucket_start(name: str) -> int:
+    """The first number of a bucket, which also orders buckets."""
+    return int(name.partition("-")[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Membership:
+    """The slices that a text has tokens in: kinds and values by slice [S], inside [S, N] 1.0 for their tokens."""
+
+    kinds: Array
+    values: Array
+    inside: Array
+
+
+def membership(text: AnalysedText, class_names: Sequence[str]) -> Membership:
+    """One slice for all, one per tag, class, bucket of depth and bucket of context; and "settled", of context without
+    the text's first SETTLED tokens."""
+    size = len(text.ids)
+    depths, contexts = np.arange(size), text.context_lengths
+    found = [("all", "all", np.ones(size))]
+    found += [("tag", tag, np.ones(size)) for tag in dict.fromkeys(text.row.tags)]
+    found += _parted("class", class_names, np.asarray(text.kinds))
+    for kind, starts, numbers in (
+        ("depth", DEPTH_STARTS, depths),
+        ("context", CONTEXT_STARTS, contexts),
+        ("settled", CONTEXT_STARTS, np.where(depths < SETTLED, -1, contexts)),
+    ):
+        buckets = np.searchsorted(starts, numbers, side="right") - 1  # -1 for places left out
+        found += _parted(kind, {int(b): bucket_name(starts, int(b)) for b in np.unique(buckets)}, buckets)
+    kinds, values, inside = zip(*found, strict=True)
+    return Membership(np.array(kinds, dtype=object), np.array(values, dtype=object), np.array(inside))
+
+
+def _parted(kind: str, names, codes: Array) -> list[tuple[str, str, Array]]:
+    return [(kind, names[int(code)], (codes == code).astype(float)) for code in np.unique(codes[codes >= 0])]
+
+
+# ---- intervals over prompts -----------------------------------------------------------------------------------------
+
+
+def without_each(values: Array) -> Array:
+    """The sum of all values but each in turn [n]; empty for a single one."""
+    values = np.asarray(values, dtype=np.float64)
+    return values.sum() - values if len(values) > 1 else values[:0]
+
+
+def interval(without: Array) -> Interval | None:
+    """95 % by Student's t over the jackknife; None below two prompts. without: the number with each prompt left out in
+    turn [n] (Efron and Tibshirani 1993, chapter 11). Resampling few prompts would miss it far too often."""
+    size = len(without)
+    if size < 2:
+        return None
+    from scipy.special import stdtrit
+
+    middle = without.mean()
+    arm = stdtrit(size - 1, (1 + LEVEL) / 2) * np.sqrt((size - 1) * np.mean((without - middle) ** 2))
+    return float(middle - arm), float(middle + arm)
+
+
+def excludes_zero(found: Interval, middle: float, num_prompts: int, num_asked: int) -> bool:
+    """Whether the interval leaves out 0 also when it is one of `num_asked` of which none may do so by chance: its arms
+    grow as Student's t does (Bonferroni)."""
+    from scipy.special import stdtrit
+
+    tail = (1 - LEVEL) / 2
+    growth = stdtrit(num_prompts - 1, tail / num_asked) / stdtrit(num_prompts - 1, tail)
+    low, high = (middle + growth * (end - middle) for end in found)
+    return bool(low > 0 or high < 0)
+
+
+# ---- what is kept of every prompt -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PerPrompt:
+    """One draft in one slice: the prompts that have readable tokens there, how many, and their sums of overlap [n]."""
+
+    prompts: Array
+    num_tokens: Array
+    overlap: Array
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @property
+    def alphas(self) -> Array:
+        """Alpha of each prompt [n]."""
+        return self.overlap / self.num_tokens
+
+    @property
+    def alphas_without(self) -> Array:
+        """Alpha of all tokens but those of each prompt in turn [n]; empty for one prompt."""
+        return without_each(self.overlap) / without_each(self.num_tokens)
+
+    def among(self, other: PerPrompt) -> tuple[PerPrompt, PerPrompt]:
+        """Both, cut to the prompts that they share."""
+        _, ours, theirs = np.intersect1d(self.prompts, other.prompts, assume_unique=True, return_indices=True)
+        return self._at(ours), other._at(theirs)
+
+    def _at(self, places: Array) -> PerPrompt:
+        return PerPrompt(self.prompts[places], self.num_tokens[places], self.overlap[places])
+
+
+class Part(NamedTuple):
+    """Which draft, and which slice."""
+
+    draft: str
+    kind: str
+    value: str
+
+
+Parts = Mapping[Part, PerPrompt]
+
+
+_RECORD = np.dtype([("prompt", "i4"), ("part", "i4"), ("num_tokens", "f4"), ("overlap", "f4")])
+
+
+def records(prompts: Array, part_numbers: Array, num_tokens: Array, overlap: Array) -> Array:
+    """Rows of sums, small enough to be kept for every prompt; without those of part 0 or of no token."""
+    found = np.zeros(len(part_numbers), dtype=_RECORD)
+    for name, values in zip(_RECORD.names, (prompts, part_numbers, num_tokens, overlap), strict=True):
+        found[name] = values
+    return found[(found["part"] > 0) & (found["num_tokens"] > 0)]
+
+
+def by_part(added: Sequence[Array], numbers: Mapping[Part, int]) -> Parts:
+    """Records, put together; prompts in order. numbers: of the parts, from 1."""
+    rows = np.concatenate([np.zeros(0, dtype=_RECORD), *added])
+    rows = rows[np.lexsort((rows["prompt"], rows["part"]))]
+    bounds = np.searchsorted(rows["part"], np.arange(1, len(numbers) + 2))
+    pieces = {part: rows[bounds[number - 1] : bounds[number]] for part, number in numbers.items()}
+    return {
+        part: PerPrompt(*(np.ascontiguousarray(piece[name]) for name in ("prompt", "num_tokens", "overlap")))
+        for part, piece in pieces.items()
+        if len(piece)
+    }
+
+
+def alpha_intervals(parts: Parts) -> dict[Part, Interval | None]:
+    return {key: _within_0_and_1(interval(part.alphas_without)) for key, part in parts.items()}
+
+
+def _within_0_and_1(found: Interval | None) -> Interval | None:
+    return found and (max(0.0, found[0]), min(1.0, found[1]))

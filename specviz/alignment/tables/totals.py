@@ -1,0 +1,147 @@
+"""Sums that grow shard by shard: those of a slice, and of a draft its confidence, reasons and costliest rejections.
+
+Their size does not depend on the number of prompts. numpy alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from specviz.alignment.summary import Loss, Reason, Rejection
+from specviz.alignment.tables.reasons import NO_REASON, READ, REASONS, lost_by_reason, reasons
+from specviz.alignment.types import BINS, KS, Array, Columns
+
+MOST_COSTLY = 50
+MOST_ALIKE = 2  # of one token in one text among these
+AROUND = 12  # tokens shown on either side of a rejection
+AROUND_CHARACTERS = 240
+
+
+class Totals:
+    """Sums over the tokens of one slice under one draft. by_k: calls, emitted and time_ms, each for every K [3, 16]."""
+
+    __slots__ = ("by_k", "num_prompts", "sums")
+    NAMES = ("num_tokens", "num_readable", "overlap", "keep", "agreement", "outside")
+    BY_K = ("calls", "emitted", "time_ms")
+
+    def __init__(self) -> None:
+        self.sums = np.zeros(len(self.NAMES))
+        self.by_k = np.zeros((len(self.BY_K), len(KS)))
+        self.num_prompts = 0  # with readable tokens
+
+    def add(self, sums: Array, by_k: Array) -> None:
+        """Those of one text."""
+        self.sums += sums
+        self.by_k += by_k
+        self.num_prompts += int(sums[self.NAMES.index("num_readable")] > 0)
+
+    def __getitem__(self, name: str) -> float:
+        return float(self.sums[self.NAMES.index(name)])
+
+    def share(self, name: str) -> float | None:
+        """A mean over readable tokens; None where there are none."""
+        return self[name] / self["num_readable"] if self["num_readable"] else None
+
+    @property
+    def tokens_per_call(self) -> Array:
+        """For every K, of steps that begin here; nan where none does. [16]"""
+        calls, emitted, _ = self.by_k
+        return np.where(calls > 0, emitted / np.where(calls > 0, calls, 1.0), np.nan)
+
+    def speedups(self, plain_ms: float | None) -> Array | None:
+        """For every K [16]; None where costs, or those of some K, are not known. plain_ms: a step without a draft."""
+        _, emitted, time_ms = self.by_k
+        if plain_ms is None or not (time_ms > 0).all():
+            return None
+        return emitted * plain_ms / time_ms
+
+
+class DraftTotals:
+    """What is kept of one draft beside its slices. confidence: as `DraftColumns` has it, summed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.confidence = np.zeros((BINS, 3))
+        self.costliest: list[Rejection] = []
+        self._lost = np.zeros(len(REASONS))  # overlap, by reason
+        self._places = np.zeros(len(REASONS), dtype=np.int64)
+        self._losses: dict[str, Counter[str]] = {"class": Counter(), "reason": Counter()}
+
+    def add(self, tokens: Columns, rows: Array, ids: Mapping[int, str]) -> None:
+        """rows: those of this draft in a shard's tokens, a text's behind each other. ids: of prompts, by number."""
+        price, keep = (np.asarray(tokens[name], dtype=np.float64)[rows] for name in ("price", "keep"))
+        saved = price * (1 - keep)
+        self._add_reasons(tokens, rows)
+        self._add_losses(tokens, rows)
+        self._add_rejections(tokens, rows, saved, ids)
+
+    def reasons(self) -> tuple[Reason, ...]:
+        """Those that take a part of the lost overlap, most first."""
+        whole = max(self._lost.sum(), 1e-300)
+        kinds = zip(REASONS, self._lost, self._places, strict=True)
+        found = [Reason(kind.name, float(lost / whole), int(num), kind.words) for kind, lost, num in kinds if lost > 0]
+        return tuple(sorted(found, key=lambda reason: -reason.share))
+
+    def losses(self) -> tuple[Loss, ...]:
+        """Those by class, largest first, then those by reason."""
+        return tuple(
+            Loss(kind, value, lost, lost / sums.total())
+            for kind, sums in self._losses.items()
+            for value, lost in sorted(sums.items(), key=lambda item: (-item[1], item[0]))
+        )
+
+    def _add_reasons(self, tokens: Columns, rows: Array) -> None:
+        own = {name: np.asarray(tokens[name])[rows] for name in READ}
+        self._lost += lost_by_reason(own)
+        self._places += np.bincount(reasons(own), minlength=NO_REASON + 1)[:NO_REASON]
+
+    def _add_losses(self, tokens: Columns, rows: Array) -> None:
+        lost = np.asarray(tokens["lost"], dtype=np.float64)[rows]
+        for kind, sums in self._losses.items():
+            values, places = np.unique(np.asarray(tokens[kind], dtype=object)[rows].astype(str), return_inverse=True)
+            found = zip(values.tolist(), np.bincount(places, lost, len(values)).tolist(), strict=True)
+            sums.update({value: total for value, total in found if value and total > 0})
+
+    def _add_rejections(self, tokens: Columns, rows: Array, saved: Array, ids: Mapping[int, str]) -> None:
+        least = self.costliest[-1].saved if len(self.costliest) == MOST_COSTLY else 0.0
+        dearest = self._dearest(tokens, rows, saved, least)
+        made = [self._rejection(tokens, rows, at, float(saved[at]), ids) for at in dearest]
+        ranked = sorted([*self.costliest, *made], key=lambda each: (-each.saved, each.prompt, each.place))
+        self.costliest = ranked[:MOST_COSTLY]
+
+    @staticmethod
+    def _dearest(tokens: Columns, rows: Array, saved: Array, least: float) -> list[int]:
+        """The places that save most, and more than `least`; few of one token in one text."""
+        found: list[int] = []
+        alike: Counter[tuple[int, int]] = Counter()
+        for at in np.argsort(-saved, kind="stable").tolist():
+            if saved[at] <= least or len(found) == MOST_COSTLY:
+                break
+            same = int(tokens["prompt"][rows[at]]), int(tokens["token"][rows[at]])
+            alike[same] += 1
+            if alike[same] <= MOST_ALIKE:
+                found.append(at)
+        return found
+
+    def _rejection(self, tokens: Columns, rows: Array, at: int, saved: float, ids: Mapping[int, str]) -> Rejection:
+        row = int(rows[at])
+        prompt, place = int(tokens["prompt"][row]), int(tokens["place"][row])
+        near = [int(each) for each in rows[max(0, at - AROUND) : at + AROUND + 1] if tokens["prompt"][each] == prompt]
+        here = near.index(row)
+        return Rejection(
+            draft=self.name,
+            prompt=prompt,
+            id=ids[prompt],
+            place=place,
+            before="".join(str(tokens["text"][each]) for each in near[:here])[-AROUND_CHARACTERS:],
+            token=str(tokens["text"][row]),
+            after="".join(str(tokens["text"][each]) for each in near[here + 1 :])[:AROUND_CHARACTERS],
+            target_favourite=str(tokens["favourite_text"][row]),
+            draft_favourite=str(tokens["draft_favourite_text"][row]),
+            reason=str(tokens["reason"][row]),
+            saved=saved,
+            **{name: float(tokens[name][row]) for name in ("p", "q", "keep", "price")},
+        )

@@ -1,0 +1,215 @@
+"""Why is it slow? From the ideal of K + 1 tokens per target call down to the measured speedup, as factors in one order.
+
+Each factor has its formula and a sentence with this run's numbers. All but the last come from the run and the measured
+costs and predict a speed; the last, overhead, closes the gap to the measured speedup. Knows no model.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from specviz.errors import SpecvizError
+from specviz.trace.counters import Counters
+from specviz.trace.file import Trace
+from specviz.trace.metrics import count
+
+if TYPE_CHECKING:
+    from specviz.analysis.costs import Costs
+
+MEASURED = ("draft_model", "prompt_lookup")  # what their drafts cost is known: the measured one, and next to nothing
+FAR = 2  # a context so many times longer or shorter has other costs
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One reason; above 1 it helps, below 1 it costs."""
+
+    name: str
+    value: float
+    formula: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """ideal: K + 1, every draft full and kept, at the price of one target call for one token. predicted: the speedup
+    if all time went into the two models. notes: where costs, speeds and run were not measured alike."""
+
+    ideal: int
+    factors: tuple[Factor, ...]
+    predicted: float
+    speedup: float
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Means over the steps of a run. Milliseconds."""
+
+    k: int
+    drafted: float
+    emitted: float
+    one_token_ms: float
+    draft_ms: float
+    verify_ms: float
+
+
+def why_slow(
+    recorded: Trace,
+    costs: Costs,
+    *,
+    tokens_per_s: float,
+    baseline_tokens_per_s: float,
+    most_timed: int | None = None,
+) -> Breakdown:
+    """tokens_per_s: this run's speed; baseline_tokens_per_s: without a draft, measured in the same session.
+    most_timed: the most tokens that the timed runs wrote, where they are other runs than this one.
+
+    Raises SpecvizError where K, method, rule, models or sampling changed, or the costs are not of the run's models.
+    """
+    for name, speed in (("tokens_per_s", tokens_per_s), ("baseline_tokens_per_s", baseline_tokens_per_s)):
+        if not 0 < speed < math.inf:
+            raise ValueError(f"{name} must be above 0 (got {speed})")
+    step = _mean_step(recorded, costs)
+    factors = (_shorter_drafts(step), _rejections(step), _draft_cost(step), _verify_growth(step))
+    predicted = (step.k + 1) * math.prod(factor.value for factor in factors)
+    speedup = tokens_per_s / baseline_tokens_per_s
+    last = _overhead(step, predicted, tokens_per_s, baseline_tokens_per_s)
+    notes = (*_context_note(recorded, costs), *_length_note(recorded, most_timed))
+    return Breakdown(step.k + 1, (*factors, last), predicted, speedup, notes)
+
+
+def _mean_step(recorded: Trace, costs: Costs) -> _Step:
+    counters = count(recorded)
+    _refuse(recorded, counters, costs)
+    lengths = _draft_lengths(counters)
+    num_steps = counters.num_steps
+    drafted = counters.num_drafted / num_steps
+    has_draft_model = recorded.steps[-1].settings.draft_model is not None
+    verify_ms = math.fsum(steps * costs.verify_ms[length] for length, steps in enumerate(lengths)) / num_steps
+    return _Step(
+        k=recorded.steps[-1].settings.k,
+        drafted=drafted,
+        emitted=counters.num_emitted / num_steps,
+        one_token_ms=costs.verify_ms[0],
+        draft_ms=drafted * costs.draft_ms if has_draft_model else 0.0,
+        verify_ms=verify_ms,
+    )
+
+
+def _draft_lengths(counters: Counters) -> list[int]:
+    """Steps that drafted exactly 0, 1, 2, ... tokens."""
+    return [fewer - more for fewer, more in pairwise([counters.num_steps, *counters.drafted_to, 0])]
+
+
+def _refuse(recorded: Trace, counters: Counters, costs: Costs) -> None:
+    if not counters.num_drafted or not counters.num_emitted:
+        raise SpecvizError("nothing was drafted in this run, so there is nothing to take apart")
+    _refuse_method(recorded, counters)
+    if len(counters.drafted_to) >= len(costs.verify_ms):
+        raise SpecvizError(f"drafts were longer than measured: at most {len(costs.verify_ms) - 1} tokens")
+    _refuse_changes(recorded, counters)
+    target, draft = recorded.steps[-1].settings.target, recorded.steps[-1].settings.draft_model
+    if costs.target != target or (draft is not None and costs.draft != draft):
+        raise SpecvizError("the costs were measured for other models; measure them for this pair")
+    if costs.doubt:
+        raise SpecvizError(costs.doubt)
+
+
+def _refuse_method(recorded: Trace, counters: Counters) -> None:
+    """The costs are those of chains that a draft model writes, or that cost nothing to write."""
+    if counters.num_drafted != sum(counters.drafted_to):
+        raise SpecvizError("this run drafted trees; the costs are measured for chains only")
+    if counters.statuses["scratch"]:
+        raise SpecvizError("more tokens than the draft rode along in this run; the costs are measured for drafts alone")
+    method = recorded.steps[-1].settings.method
+    if method not in MEASURED:
+        words = method.replace("_", " ")
+        raise SpecvizError(f"what it costs to draft by {words} was not measured; only a draft model's cost was")
+
+
+def _refuse_changes(recorded: Trace, counters: Counters) -> None:
+    names = {"k": "K", "method": "the method", "rule": "the rule", "draft_model": "the draft model"}
+    for name, words in names.items():
+        if len({getattr(step.settings, name) for step in recorded.steps}) > 1:
+            raise SpecvizError(f"{words} changed during the run, so it has no one ideal and no one speed")
+    if counters.law_changed:
+        raise SpecvizError("the target model or the sampling changed during the run, so it has no one speed")
+
+
+def _context_note(recorded: Trace, costs: Costs) -> list[str]:
+    """What a forward costs depends on the context before it."""
+    lengths = [step.context_length for step in recorded.steps]
+    middle = max(1, (lengths[0] + lengths[-1]) // 2)
+    if max(middle, costs.context_length) <= FAR * min(middle, costs.context_length):
+        return []
+    return [
+        f"The costs were measured behind {costs.context_length:,} tokens of context, and the middle of this run has "
+        f"{middle:,}: measure them at that length."
+    ]
+
+
+def _length_note(recorded: Trace, most_timed: int | None) -> list[str]:
+    num_tokens = len(recorded.tokens)
+    if most_timed is None or num_tokens <= most_timed:
+        return []
+    return [
+        f"The measured speed is of runs of at most {most_timed:,} tokens; all other factors are of this whole text of "
+        f"{num_tokens:,}."
+    ]
+
+
+def _shorter_drafts(step: _Step) -> Factor:
+    return Factor(
+        "shorter drafts",
+        (step.drafted + 1) / (step.k + 1),
+        "(drafted per step + 1) / (K + 1)",
+        f"A step drafted {step.drafted:.2f} tokens on average, of the {step.k} asked for: drafts end early at the end "
+        "of the text and where nothing matches.",
+    )
+
+
+def _rejections(step: _Step) -> Factor:
+    return Factor(
+        "rejections",
+        step.emitted / (step.drafted + 1),
+        "tokens per step / (drafted per step + 1)",
+        f"Of {step.drafted + 1:.2f} possible tokens a step gave {step.emitted:.2f}; the others were cut, or not judged "
+        "behind a cut.",
+    )
+
+
+def _draft_cost(step: _Step) -> Factor:
+    return Factor(
+        "draft cost",
+        step.one_token_ms / (step.one_token_ms + step.draft_ms),
+        "target time for 1 token / (that + draft time per step)",
+        f"Drafting took {step.draft_ms:.2f} ms a step, next to {step.one_token_ms:.2f} ms for one token of the target.",
+    )
+
+
+def _verify_growth(step: _Step) -> Factor:
+    return Factor(
+        "verify growth",
+        (step.one_token_ms + step.draft_ms) / (step.verify_ms + step.draft_ms),
+        "(target time for 1 token + draft time) / (target time for the whole draft + draft time)",
+        f"Checking a whole draft took {step.verify_ms:.2f} ms instead of {step.one_token_ms:.2f} ms.",
+    )
+
+
+def _overhead(step: _Step, predicted: float, tokens_per_s: float, baseline_tokens_per_s: float) -> Factor:
+    """What is left over: it makes the product equal to the measured speedup, whatever the others miss."""
+    share = (step.draft_ms + step.verify_ms) / (1000 * step.emitted / tokens_per_s)
+    alone = step.one_token_ms / (1000 / baseline_tokens_per_s)
+    words = (
+        f"What is left over: the lines above predict {predicted:.2f}x. By these costs the models fill "
+        f"{100 * share:.0f} % of the time with a draft and {100 * alone:.0f} % without; the rest is judging, "
+        "recording, reading the prompt, and whatever the measured costs miss."
+    )
+    if max(share, alone) > 1:
+        words += " More than 100 % cannot be: the costs are not those of the timed runs, so measure both again."
+    formula = "measured speedup / product of the lines above"
+    return Factor("overhead", tokens_per_s / baseline_tokens_per_s / predicted, formula, words)

@@ -1,0 +1,157 @@
+"""what_if and other_drafts: every K, and every other draft, on a text that exists, without generating again.
+
+The numbers are `whatif`'s; which text may be asked, and how far the answer is exact, is `judged`'s to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz.analysis import whatif
+from specviz.analysis.given_text import (
+    KS,
+    Judged,
+    check_readable,
+    ids_of,
+    judge_run,
+    loaded,
+    of_run,
+    refuse,
+    refuse_long,
+    rollouts,
+    target_of,
+)
+from specviz.analysis.whatif import DEEPEST, WhatIf, check_ks
+from specviz.errors import SpecvizError
+from specviz.trace.file import Trace
+
+if TYPE_CHECKING:
+    import pandas
+
+    from specviz.analysis.costs import Costs
+    from specviz.models.library import LoadedModel
+
+__all__ = ["DraftOnText", "OtherDrafts", "judge_run", "judge_text", "other_drafts", "rollouts", "what_if"]
+Source = Trace | tuple[str | Sequence[int], str | Sequence[int]]
+
+
+def what_if(
+    source: Source,
+    ks: Sequence[int] = KS,
+    *,
+    target=None,
+    draft=None,
+    costs: Costs | None = None,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+) -> pandas.DataFrame:
+    """One row per K: k, expected_target_calls, tokens_per_call, speedup (nan without costs), calls_low, calls_high.
+
+    source: a trace (its own sampling counts), or (prompt, completion) as texts or token ids. target, draft: a name, a
+    folder or a loaded pair; a trace needs `draft` only for another draft than its own. calls_low, calls_high: 5 % and
+    95 % of the law of the number of calls. attrs["exact"] is False where the text may not be the target's own, and
+    attrs["note"] says why. Raises SpecvizError.
+    """
+    check_ks(ks)
+    if isinstance(source, Trace):
+        judged = judge_run(source, target=target, draft=draft, deepest=max(ks))
+    else:
+        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        judged = judge_text(*source, target=target, draft=draft, deepest=max(ks), **sampling)
+    return judged.every_k(ks, costs).frame()
+
+
+def judge_text(
+    prompt: str | Sequence[int],
+    completion: str | Sequence[int],
+    *,
+    target=None,
+    draft=None,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    deepest: int = DEEPEST,
+) -> Judged:
+    """A text from anywhere, as if it had been sampled from the target; one pass of both models. Raises SpecvizError."""
+    from specviz.decoding.sampling import Sampling
+    from specviz.models import catalog
+    from specviz.models.score import score
+    from specviz.request import Request
+
+    asked = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    Request(prompt="any", target="any", max_new_tokens=1, **asked).checked()
+    default_target, default_draft = catalog.default_pair()
+    if draft is None and target not in (None, default_target):
+        raise SpecvizError("name a draft model for this target (got none)")
+    target, draft = loaded(target or default_target), loaded(draft or default_draft)
+    before = target.text.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    text = target.text.encode(completion, special=False) if isinstance(completion, str) else list(completion)
+    if not before or len(text) < 2:
+        raise SpecvizError(f"a prompt and at least two tokens after it are needed (got {len(before)} and {len(text)})")
+    refuse_long(len(text))
+    check_readable(target, draft, [*before, *text])
+    sampling = Sampling(**asked)
+    scored = score(target, draft, [*before, *text], len(text), sampling)
+    chances = whatif.along_text(whatif.keep_chances(scored.p, scored.q), deepest=deepest)
+    note = _estimate_note(target.name, scored.p.count(0.0), is_text=isinstance(completion, str))
+    return Judged(target.name, draft.name, chances, None, False, note)
+
+
+def _estimate_note(target: str, num_impossible: int, *, is_text: bool) -> str:
+    note = f"An estimate: exact only if this text was sampled from {target} at these settings."
+    if num_impossible:
+        note += f" It was not: {num_impossible:,} of its tokens have probability 0 there."
+    return note + " Its tokens were made anew from the text." if is_text else note
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOnText:
+    """What one draft model would have done with the text; `refusal` says why it cannot, and then there is no more."""
+
+    name: str
+    alpha: float | None = None  # mean of sum min(p, q) over all places
+    what_if: WhatIf | None = None
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherDrafts:
+    """The drafts asked so far."""
+
+    done: int
+    total: int
+    rows: tuple[DraftOnText, ...]
+
+
+def other_drafts(
+    recorded: Trace, target, drafts: Sequence, ks: Sequence[int] = KS, costs: Mapping[str, Costs] | None = None
+) -> Iterator[OtherDrafts]:
+    """One teacher-forced pass per draft model, a result after each. costs: by the draft's name. Raises SpecvizError."""
+    check_ks(ks)
+    refuse(recorded)
+    target, rows = target_of(recorded, target), []
+    yield OtherDrafts(0, len(drafts), ())
+    for wanted in drafts:
+        rows.append(_draft_on_text(recorded, target, wanted, ks, costs or {}))
+        yield OtherDrafts(len(rows), len(drafts), tuple(rows))
+
+
+def _draft_on_text(recorded, target: LoadedModel, wanted, ks: Sequence[int], costs: Mapping[str, Costs]) -> DraftOnText:
+    from specviz.models.score import score
+
+    name = wanted if isinstance(wanted, str) else getattr(wanted, "name", "draft")
+    prompt, text, sampling = ids_of(recorded)
+    try:
+        draft = loaded(wanted)
+        check_readable(target, draft, [*prompt, *text])
+    except SpecvizError as error:
+        return DraftOnText(name, refusal=str(error))
+    scored = score(target, draft, [*prompt, *text], len(text), sampling)
+    judged = of_run(recorded, draft.name, scored.p, scored.q, max(ks), None)
+    alpha = float(np.mean(scored.overlap))
+    return DraftOnText(draft.name, alpha, judged.every_k(ks, costs.get(draft.name)))

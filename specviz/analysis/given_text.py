@@ -1,0 +1,293 @@
+"""A text that exists, with the chance of each of its tokens to be kept: what the what-if of every K is made from.
+
+A trace needs nothing but its `scores`: then no model is asked and no torch is loaded, which is why models are imported
+where they are used. Says of every text whether its numbers are exact, and refuses in words where there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz.analysis import whatif
+from specviz.analysis.whatif import DEEPEST, Chances, Cut, WhatIf
+from specviz.errors import SpecvizError
+from specviz.trace.file import Scores, Settings, Step, Trace
+
+if TYPE_CHECKING:
+    from specviz.analysis.costs import Costs
+    from specviz.decoding.sampling import Sampling
+    from specviz.models.library import LoadedModel
+
+KS = range(1, DEEPEST + 1)
+MOST_TOKENS = 50_000
+RULE = "speculative_sampling"  # the rule whose steps the what-if gives
+_VERDICTS = {"accepted": True, "resampled": False}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """A text with the chance of each of its tokens to be kept; verdicts: what a run found, None where it judged not."""
+
+    target: str
+    draft: str | None  # None: proposals without a model
+    chances: Chances
+    verdicts: tuple[bool | None, ...] | None
+    exact: bool
+    note: str
+
+    def every_k(self, ks: Sequence[int] = KS, costs: Costs | None = None) -> WhatIf:
+        costs = None if costs is None else _fitting(costs, self)
+        return whatif.every_k(self.chances, ks, costs, exact=self.exact, note=self.note)
+
+    def cuts(self, ks: Sequence[int] = KS, seed: int = 0) -> dict[int, Cut]:
+        """The text cut into steps at every K: one exact draw, the same flags for all; a run's own where it has any."""
+        from specviz.decoding.draws import ACCEPT, Seeded
+
+        draws = Seeded(seed)
+        u = [draws.uniform(ACCEPT, place, 0) for place in range(len(self.chances))]
+        kept = whatif.flags(self.chances, u, self.verdicts)
+        return {k: whatif.cut(self.chances, kept, k) for k in ks}
+
+
+# ---- a recorded run -------------------------------------------------------------------------------------------------
+
+
+def judge_run(recorded: Trace, *, target=None, draft=None, deepest: int = DEEPEST) -> Judged:
+    """The text of a run under its own draft, by its scores alone; or under another draft model. Raises SpecvizError."""
+    refuse(recorded)
+    own, scores = recorded.steps[-1].settings, _scores(recorded)
+    if target is not None:
+        target = target_of(recorded, target)
+    if draft is not None and (scores is None or draft != scores.draft_model):
+        return _with_another(recorded, target or own.target, draft, deepest)
+    if scores is not None and scores.draft_model is not None:
+        return _scored_run(recorded, scores, deepest)
+    if own.method == "prompt_lookup":
+        return rollouts(recorded, deepest)
+    raise SpecvizError(_why_not(own.method, scores))
+
+
+def refuse(recorded: Trace) -> None:
+    """Raises SpecvizError for texts that are not one draw of one target's law."""
+    if len(recorded.tokens) < 2:
+        raise SpecvizError("the text has fewer than two tokens, so there is nothing to plan; generate a longer one")
+    settings = [step.settings for step in recorded.steps]
+    lossy = next((each for each in settings if not each.lossless), None)
+    if lossy is not None:
+        raise SpecvizError(
+            f"the run used a lossy rule ({lossy.rule}): its text is not the target's own, and what another K would "
+            "have made of it cannot be told"
+        )
+    if len({(each.target, each.temperature, each.top_k, each.top_p) for each in settings}) > 1:
+        raise SpecvizError("the target model or the sampling changed during the run, so its text follows no one law")
+    refuse_long(len(recorded.tokens))
+
+
+def refuse_long(num_tokens: int) -> None:
+    if num_tokens > MOST_TOKENS:
+        raise SpecvizError(f"the text is too long to plan: at most {MOST_TOKENS:,} tokens (got {num_tokens:,})")
+
+
+def is_own_plan(recorded: Trace) -> bool:
+    """Whether all steps were cut as the what-if cuts the text, so that the run's own calls are one draw of its law."""
+    ways = _ways(recorded)
+    fixed = len(ways) == 1 and ways[0].k_policy in (None, "constant")
+    return fixed and ways[0].rule == RULE and ways[0].method in ("draft_model", "prompt_lookup")
+
+
+def _ways(recorded: Trace) -> list[Settings]:
+    """The settings of the first step of every way of drafting and judging that the run took."""
+    ways: list[Settings] = []
+    for own in (step.settings for step in recorded.steps):
+        if not any(_way(own) == _way(known) for known in ways):
+            ways.append(own)
+    return ways
+
+
+def _way(own: Settings) -> tuple[object, ...]:
+    return own.method, own.draft_model, own.rule, own.params
+
+
+def _way_words(own: Settings) -> str:
+    how = own.draft_model if own.method == "draft_model" else own.method.replace("_", " ")
+    how += f" of {own.draft_model}" if own.draft_model and own.method != "draft_model" else ""
+    how += f", its K by the policy {own.k_policy}," if own.k_policy not in (None, "constant") else ""
+    judges = own.rule is not None and own.method != "none"
+    return f"{how} with {own.rule.replace('_', ' ')}" if judges else f"{how}"
+
+
+def _scores(recorded: Trace) -> Scores | None:
+    """The newest scores of the whole text, made at the run's sampling."""
+    own, size = recorded.steps[-1].settings, len(recorded.tokens)
+    names = ("temperature", "top_k", "top_p")
+    whole = [each for each in recorded.scores if len(each.p) == size]
+    fitting = [each for each in whole if all(each.sampling.get(name) == getattr(own, name) for name in names)]
+    return fitting[-1] if fitting else None
+
+
+def _why_not(method: str, scores: Scores | None) -> str:
+    if method in _UNTOLD:
+        return f"{_UNTOLD[method]}; {_INSTEAD}"
+    if scores is None:
+        return "the run was not scored because it did not come to its end; let it finish, or name a draft model"
+    return f"what the method {method} would have proposed elsewhere in this text is not recorded; {_INSTEAD}"
+
+
+_INSTEAD = "name a draft model to see what it would have done with this text"
+_UNTOLD = {  # what a method would have drafted from another place of the text cannot be told from the trace, and why
+    "none": "the run had no draft",
+    "lookahead": "lookahead's proposals depend on its earlier steps, so other K cannot be told from one text",
+    "medusa": "each Medusa head reads the target's state where a step begins, so what the heads would have proposed "
+    "between the recorded steps is not known",
+    "eagle": "an EAGLE draft reads the target's states up to where its step begins and its own guesses behind them, so "
+    "its odds belong to that step alone",
+    "mtp": "a multi-token-prediction module reads the target's state where a step begins and its own guesses behind "
+    "it, so its odds belong to that step alone",
+    "early_exit": "the first layers read the target's own context up to where a step begins, and their odds were not "
+    "recorded for the whole text",
+    "cross_vocabulary": "the draft model writes other tokens than the target: its odds along this text are unknown",
+    "reasoning": "whole reasoning steps were judged and not their tokens, so no K can be told",
+}
+
+
+def _scored_run(recorded: Trace, scores: Scores, deepest: int) -> Judged:
+    if any(value is None for value in (*scores.p, *scores.q)):
+        raise SpecvizError(f"{scores.draft_model} could not read this text to its end, so its q is not known")
+    return of_run(recorded, scores.draft_model, scores.p, scores.q, deepest, _verdicts(recorded, scores.draft_model))
+
+
+def of_run(recorded: Trace, draft: str, p, q, deepest: int, verdicts: tuple[bool | None, ...] | None) -> Judged:
+    chances = whatif.along_text(whatif.keep_chances(p, q), deepest=deepest, most_tokens=_most_tokens(recorded))
+    return Judged(recorded.steps[-1].settings.target, draft, chances, verdicts, True, _exact_note(recorded, draft))
+
+
+def _exact_note(recorded: Trace, draft: str | None) -> str:
+    own = recorded.steps[-1].settings
+    note = (
+        f"Exact for this text: it was sampled from {own.target} by a lossless rule, with the same sampling all along."
+    )
+    if is_own_plan(recorded) and own.draft_model == draft:
+        return note
+    ways = ", then ".join(_way_words(way) for way in _ways(recorded))
+    return (
+        f"{note} It is cut as {draft or 'prompt lookup'} with speculative sampling and a fixed K would have cut it; "
+        f"this run used {ways}, so its own calls are not one of these draws."
+    )
+
+
+def _most_tokens(recorded: Trace) -> int:
+    """The length that the run was allowed; a text that ended before it might have been drafted beyond its end."""
+    size, asked = len(recorded.tokens), recorded.header.request.get("max_new_tokens")
+    if type(asked) is not int or recorded.footer is None or recorded.footer.reason == "length":
+        return size
+    limit = recorded.models[-1].target.context_limit
+    space = asked if limit is None else min(asked, limit - len(recorded.header.prompt.tokens))
+    return max(size, space)
+
+
+def _verdicts(recorded: Trace, draft: str) -> tuple[bool | None, ...]:
+    """Per emitted token: kept, cut, or None where this draft was not judged."""
+    return tuple(
+        _VERDICTS.get(token.kind) if _is_plain_chain(step, draft) else None
+        for step in recorded.steps
+        for token in step.emitted
+    )
+
+
+def _is_plain_chain(step: Step, draft: str) -> bool:
+    """Whether the step is one that the what-if is about."""
+    own = step.settings
+    return (own.method, own.draft_model, own.rule) == ("draft_model", draft, RULE)
+
+
+def rollouts(recorded: Trace, deepest: int = DEEPEST) -> Judged:
+    """A run whose drafts need no model, drafted again from every place of its text.
+
+    A proposal equal to the emitted token was always kept and any other never: given that the target wrote x, a point
+    mass on x was kept, for else x could not have been drawn.
+    """
+    from specviz.decoding.drafter import Context
+    from specviz.decoding.draws import Seeded
+    from specviz.decoding.sampling import Sampling
+    from specviz.drafters import METHODS
+    from specviz.drafters.method import Parts
+
+    own, text = recorded.steps[-1].settings, [token.id for token in recorded.tokens]
+    method = METHODS[own.method]
+    drafter, tokens = method.build(Parts(), method.checked(own.params)), [t.id for t in recorded.header.prompt.tokens]
+    context = Context(tokens, Sampling(own.temperature, own.top_k, own.top_p), Seeded(0), 0)
+    keep, proposed = np.zeros((len(text), deepest)), np.zeros(len(text), dtype=int)
+    for start, token in enumerate(text):
+        drafted = drafter.draft(context, deepest).tokens
+        proposed[start] = len(drafted)
+        rest = text[start : start + len(drafted)]
+        keep[start, : len(rest)] = [one == other for one, other in zip(drafted, rest, strict=False)]
+        tokens.append(token)
+    chances = Chances(keep, np.minimum(proposed, whatif.room(len(text), _most_tokens(recorded))))
+    return Judged(own.target, None, chances, None, True, _exact_note(recorded, None))
+
+
+# ---- with models ----------------------------------------------------------------------------------------------------
+
+
+def _with_another(recorded: Trace, target, draft, deepest: int) -> Judged:
+    from specviz.models.score import score
+
+    target, draft = target_of(recorded, target), loaded(draft)
+    prompt, text, sampling = ids_of(recorded)
+    check_readable(target, draft, [*prompt, *text])
+    scored = score(target, draft, [*prompt, *text], len(text), sampling)
+    return of_run(recorded, draft.name, scored.p, scored.q, deepest, None)
+
+
+def ids_of(recorded: Trace) -> tuple[list[int], list[int], Sampling]:
+    from specviz.decoding.sampling import Sampling
+
+    own = recorded.steps[-1].settings
+    texts = [token.id for token in recorded.header.prompt.tokens], [token.id for token in recorded.tokens]
+    return *texts, Sampling(own.temperature, own.top_k, own.top_p)
+
+
+def target_of(recorded: Trace, target) -> LoadedModel:
+    """The run's target model. Raises SpecvizError for another one, or one that spells texts otherwise."""
+    model, info = loaded(target), recorded.models[-1].target
+    if model.name != info.name:
+        raise SpecvizError(f"the text of this run belongs to {info.name}; it says nothing about {model.name}")
+    if info.tokenizer_sha not in (None, model.info.tokenizer_sha):
+        raise SpecvizError(f"{model.name} cuts text into other tokens than {info.name}, which made this run")
+    return model
+
+
+def check_readable(target: LoadedModel, draft: LoadedModel, tokens: Sequence[int]) -> None:
+    from specviz.models.library import check_pair
+
+    check_pair(target, draft)
+    for model in (target, draft):
+        if len(tokens) > model.info.context_limit:
+            raise SpecvizError(
+                f"the text has {len(tokens):,} tokens and {model.name} reads at most {model.info.context_limit:,}"
+            )
+        if not all(0 <= token < model.info.vocab_size for token in tokens):
+            raise SpecvizError(f"the text has tokens that {model.name} does not know")
+
+
+def loaded(wanted) -> LoadedModel:
+    """A model by name, by folder, as (model, tokenizer), or loaded already."""
+    from specviz.models.library import LoadedModel
+    from specviz.session.run import workbench
+
+    return wanted if isinstance(wanted, LoadedModel) else workbench().library.load(wanted)
+
+
+def _fitting(costs: Costs, judged: Judged) -> Costs:
+    """Proposals without a model cost nothing to draft; other models than the measured ones are refused."""
+    if costs.target != judged.target or (judged.draft is not None and costs.draft != judged.draft):
+        raise SpecvizError(
+            f"the costs were measured for {costs.target} with {costs.draft or 'no draft model'}, and this is about "
+            f"{judged.target} with {judged.draft or 'no draft model'}; measure them for these models"
+        )
+    return costs if judged.draft is not None else replace(costs, draft_ms=0.0)

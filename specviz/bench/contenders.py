@@ -1,0 +1,355 @@
+"""Contenders side by side: specviz with and without a draft, and transformers' own generate with and without one.
+
+All run in one process, in rounds on every prompt, on equal token counts with end tokens ignored. Reported are medians
+and quartiles over prompts and medians of per-prompt ratios with their intervals. On models of a few million parameters
+such a ratio measures the frameworks' overhead more than the method.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+
+import torch
+from transformers import StoppingCriteria, StoppingCriteriaList
+
+from specviz.analysis.rounds import ONE_RUN, Comparison, Timings, middle, turns
+from specviz.decoding.cached_lm import CachedLM
+from specviz.decoding.draws import Seeded
+from specviz.decoding.engine import Plan, Step, speculate
+from specviz.decoding.sampling import Sampling
+from specviz.drafters.draft_model import ModelDrafter
+from specviz.models.library import LoadedModel
+from specviz.rules import RULES
+from specviz.session.recorder import Recorder, Situation
+from specviz.session.setup import Crew
+from specviz.trace import file as trace
+
+BASELINE, PEER = "none", "generate, assistant_model"
+
+
+@dataclass(frozen=True, slots=True)
+class StepMeans:
+    """Of one generation's steps after the first: how many, what they drafted and emitted, where their time went."""
+
+    number: int
+    drafted: float
+    emitted: float
+    draft_ms: float
+    verify_ms: float
+    rest_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        return self.draft_ms + self.verify_ms + self.rest_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One generation of one contender. Seconds; the decode rate leaves out the first step, which reads the prompt.
+    round: its number in the bench, from 1."""
+
+    contender: str
+    kind: str
+    prompt: str
+    temperature: float
+    num_tokens: int
+    seconds: float
+    num_first: int
+    first_seconds: float
+    target_calls: int
+    record_share: float | None = None
+    tokens: tuple[int, ...] = ()
+    steps: StepMeans | None = None
+    round: int = 1
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.num_tokens / self.seconds
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Where one step wrote everything, the rate of the whole, reading included."""
+        if self.num_tokens == self.num_first:
+            return self.tokens_per_s
+        return (self.num_tokens - self.num_first) / (self.seconds - self.first_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    kind: str
+    name: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every contender is asked for."""
+
+    prompt: Prompt
+    sampling: Sampling
+    seed: int
+    num_tokens: int
+
+
+Contender = Callable[[Job], Sample]
+
+
+def specviz_contender(crew: Crew, k: int, label: str | None = None, rule: str | None = None) -> Contender:
+    """The engine with its recorder, as the page runs them. label: its name in the table, by default the method's;
+    rule: by default the method's too."""
+    target, judge = crew.target, crew.rule(rule)
+
+    def generate(job: Job) -> Sample:
+        target_lm = target.cached_lm()
+        plan = Plan(target_lm, crew.drafter(target_lm), judge, job.sampling, crew.k(k))
+        settings = crew.settings(plan)
+        recorder, records, started = Recorder(target.text), [], time.perf_counter()
+        steps = speculate(job.prompt.ids, lambda: plan, Seeded(job.seed), max_new_tokens=job.num_tokens)
+        first = begun = started
+        while (step := next(steps, None)) is not None:
+            situation = Situation(settings, (), (begun - started) * 1e3, 0.0, begun)
+            records.append(recorder.record(step, situation))
+            begun = time.perf_counter()
+            first = begun if len(records) == 1 else first
+        return _sample(
+            f"specviz, {label or crew.method.name}",
+            job,
+            [token.id for record in records for token in record.emitted],
+            sum(record.calls["target"] for record in records),
+            seconds=begun - started,
+            num_first=len(records[0].emitted),
+            first_seconds=first - started,
+            record_share=_record_share(records),
+            steps=_step_means(records),
+        )
+
+    return generate
+
+
+def _record_share(records: Sequence[trace.Step]) -> float:
+    """What recording costs of the steps after the first, which reads the prompt."""
+    later = [record.timing for record in records[1:]]
+    return sum(timing.record_ms for timing in later) / max(sum(timing.total_ms for timing in later), 1e-9)
+
+
+def _step_means(records: Sequence[trace.Step]) -> StepMeans | None:
+    if not (later := records[1:]):
+        return None
+    timings = [record.timing for record in later]
+    draft_ms, verify_ms = statistics.fmean(t.draft_ms for t in timings), statistics.fmean(t.verify_ms for t in timings)
+    return StepMeans(
+        number=len(later),
+        drafted=statistics.fmean(len(record.draft) for record in later),
+        emitted=statistics.fmean(len(record.emitted) for record in later),
+        draft_ms=draft_ms,
+        verify_ms=verify_ms,
+        rest_ms=max(0.0, statistics.fmean(t.working_ms for t in timings) - draft_ms - verify_ms),
+    )
+
+
+def _sample(
+    contender: str, job: Job, tokens: Sequence[int], target_calls: int, **measured: float | StepMeans | None
+) -> Sample:
+    return Sample(
+        contender=contender,
+        kind=job.prompt.kind,
+        prompt=job.prompt.name,
+        temperature=job.sampling.temperature,
+        num_tokens=len(tokens),
+        target_calls=target_calls,
+        tokens=tuple(tokens),
+        **measured,
+    )
+
+
+class _Watch(StoppingCriteria):
+    """Never stops; notes when each forward's tokens arrived."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, int]] = []
+
+    def __call__(self, input_ids, scores, **kwargs) -> torch.Tensor:
+        self.seen.append((time.perf_counter(), input_ids.shape[1]))
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
+
+
+def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: int) -> Contender:
+    """transformers' generate; with a draft at constant K and no confidence threshold, as specviz drafts."""
+    name = "generate" if draft is None else PEER
+    assistant = None if draft is None else _assistant(draft, k)
+
+    def generate(job: Job) -> Sample:
+        watch = _Watch()
+        options: dict[str, object] = {"max_new_tokens": job.num_tokens, "eos_token_id": None, "pad_token_id": 0}
+        options |= {"do_sample": False} if job.sampling.temperature == 0 else {
+            "do_sample": True, **asdict(job.sampling),
+        }  # fmt: skip
+        if assistant is not None:
+            options["assistant_model"] = assistant
+        torch.manual_seed(job.seed)
+        ids = torch.tensor([job.prompt.ids], device=target.model.device)
+        started = time.perf_counter()
+        out = target.model.generate(ids, stopping_criteria=StoppingCriteriaList([watch]), **options)
+        seconds = time.perf_counter() - started
+        first_at, first_length = watch.seen[0]
+        return _sample(
+            name,
+            job,
+            out[0, len(job.prompt.ids) :].tolist(),
+            len(watch.seen),
+            seconds=seconds,
+            num_first=first_length - len(job.prompt.ids),
+            first_seconds=first_at - started,
+        )
+
+    return generate
+
+
+def _assistant(draft: LoadedModel, k: int) -> torch.nn.Module:
+    """The same weights under generation settings of their own: the draft model itself is not touched."""
+    assistant = copy.copy(draft.model)
+    assistant.generation_config = copy.deepcopy(draft.model.generation_config)
+    assistant.generation_config.update(
+        num_assistant_tokens=k, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
+    )
+    return assistant
+
+
+def run_bench(
+    contenders: Sequence[Contender],
+    prompts: Sequence[Prompt],
+    *,
+    temperatures: Sequence[float] = (0.0, 1.0),
+    num_tokens: int = 64,
+    repeats: int = 3,
+) -> Iterator[Sample]:
+    """Samples as they are measured: a round for every repeat, prompt and temperature; each has two of a contender."""
+    jobs = [Job(prompts[0], Sampling(), 0, min(num_tokens, 16))]  # to warm up, not reported
+    for repeat, prompt, temperature in product(range(repeats), prompts, temperatures):
+        jobs.append(Job(prompt, Sampling(temperature), repeat, num_tokens))
+    for turn in turns(len(contenders), len(jobs) - 1):
+        sample = contenders[turn.contender](jobs[turn.round])
+        if turn.round:
+            yield replace(sample, round=turn.round)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: tokens/s as median and quartiles over prompts, ratios by prompt; None to itself."""
+
+    contender: str
+    temperature: float
+    whole: float
+    decode: float
+    decode_low: float
+    decode_high: float
+    tokens_per_call: float
+    to_baseline: Comparison | None
+    to_peer: Comparison | None
+    record_share: float | None
+
+
+def summarise(samples: Sequence[Sample]) -> list[Row]:
+    """Rows by temperature and contender, from at least two prompts."""
+    groups: dict[float, list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.temperature, []).append(sample)
+    return [
+        _row(group, contender)
+        for _, group in sorted(groups.items())
+        for contender in sorted({sample.contender for sample in group})
+    ]
+
+
+def _row(samples: Sequence[Sample], contender: str) -> Row:
+    """samples: all of one temperature."""
+    every = [sample for sample in samples if sample.contender == contender]
+    times = _by_prompt(every, _timings(every).quicker(contender))
+    low, decode, high = statistics.quantiles([1 / statistics.median(each) for each in times], n=4)
+    shares = [sample.record_share for sample in every if sample.record_share is not None]
+    return Row(
+        contender=contender,
+        temperature=every[0].temperature,
+        whole=statistics.median(sample.tokens_per_s for sample in every),
+        decode=decode,
+        decode_low=low,
+        decode_high=high,
+        tokens_per_call=sum(s.num_tokens for s in every) / sum(s.target_calls for s in every),
+        to_baseline=compared(samples, contender, f"specviz, {BASELINE}"),
+        to_peer=compared(samples, contender, PEER),
+        record_share=statistics.median(shares) if shares else None,
+    )
+
+
+def compared(samples: Sequence[Sample], ours: str, others: str) -> Comparison | None:
+    """How fast we decode beside another contender, by prompt; None beside ourselves, or where it did not run. samples:
+    of one temperature."""
+    both = [sample for sample in samples if sample.contender in (ours, others)]
+    if len({sample.contender for sample in both}) < 2:
+        return None
+    timings = _timings(both)
+    ratios = _by_prompt(both, timings.ratios(ours, others))
+    return Comparison(tuple(map(middle, ratios)), timings.spread)
+
+
+def steadiness(samples: Sequence[Sample]) -> str:
+    """How far two turns of one contender on one prompt lay apart, in words."""
+    spread = _timings(samples).spread
+    busy = "; this machine was too busy, so repeat it when it is idle" if spread >= ONE_RUN else ""
+    return f"the slower of two turns of one contender took {spread:.0%} more time (median){busy}"
+
+
+def _timings(samples: Sequence[Sample]) -> Timings[str]:
+    """Seconds per token of decoding."""
+    timings: Timings[str] = Timings()
+    for sample in samples:
+        timings.add(sample.contender, sample.round, 1 / sample.decode_tokens_per_s)
+    return timings
+
+
+def _by_prompt(samples: Sequence[Sample], values: Mapping[int, float]) -> list[list[float]]:
+    """What each round gave, the rounds of one prompt together."""
+    prompts = {sample.round: sample.prompt for sample in samples}
+    groups: dict[str, list[float]] = {}
+    for number, value in values.items():
+        groups.setdefault(prompts[number], []).append(value)
+    return list(groups.values())
+
+
+def step_overhead_ms(target: CachedLM, draft: CachedLM, *, context: int, k: int = 4, num_steps: int = 40) -> float:
+    """Median milliseconds of a step outside the two models' forwards, at a context of about `context` tokens."""
+    inside = [0.0]
+    handles = [handle for lm in (target, draft) for handle in _time_forwards(lm.model, inside)]
+    ids = [3 + i % (target.vocab_size - 3) for i in range(context)]
+    plan = Plan(target, ModelDrafter(draft), RULES["speculative_sampling"], Sampling(), k)
+    steps = speculate(ids, lambda: plan, Seeded(0), max_new_tokens=(k + 1) * (num_steps + 2))
+    try:
+        next(steps)  # reads the context
+        return statistics.median(_overhead_ms(steps, inside) for _ in range(num_steps))
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _overhead_ms(steps: Iterator[Step], inside: list[float]) -> float:
+    inside[0], begun = 0.0, time.perf_counter()
+    next(steps)
+    return (time.perf_counter() - begun - inside[0]) * 1e3
+
+
+def _time_forwards(model: torch.nn.Module, inside: list[float]) -> list:
+    """Hooks that add the seconds of each forward to inside[0]."""
+    begun: list[float] = []
+
+    def leave(*args: object) -> None:
+        inside[0] += time.perf_counter() - begun.pop()
+
+    return [
+        model.register_forward_pre_hook(lambda *args: begun.append(time.perf_counter())),
+        model.register_forward_hook(leave),
+    ]

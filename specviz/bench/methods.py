@@ -1,0 +1,265 @@
+"""The command `bench --methods`: every method against no draft on one target, by kind of prompt, and why it loses.
+
+Takes what METHODS and the catalogue offer; a method that cannot draft for this target is left out with the reason.
+All run in one process, alternating; the words beside the ratios hold measured times only.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from specviz import __version__
+from specviz.analysis.rounds import WORDS, Comparison
+from specviz.bench.contenders import (
+    BASELINE,
+    Job,
+    Prompt,
+    Row,
+    Sample,
+    StepMeans,
+    compared,
+    run_bench,
+    specviz_contender,
+    steadiness,
+    summarise,
+)
+from specviz.bench.report import check_lengths, prompts_for
+from specviz.decoding.sampling import Sampling
+from specviz.drafters import METHODS
+from specviz.drafters.method import Method, names_in
+from specviz.errors import SpecvizError
+from specviz.models import catalog
+from specviz.models.library import Library, LoadedModel
+from specviz.models.memory import environment
+from specviz.session.setup import Crew, gather
+
+ALL = "all"
+_TRIAL_TOKENS = 4
+_OUTCOMES = {"faster": "gains", "slower": "loses", "even": "breaks even"}
+_FEW = 1.3  # tokens per step, so few that no cheap step would help
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    method: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KindRow:
+    """One method on one kind of prompt."""
+
+    kind: str
+    tokens_per_call: float
+    to_baseline: Comparison | None
+
+
+@dataclass(frozen=True, slots=True)
+class MethodRow:
+    """One method at one temperature, over all prompts and by kind. steps: medians over its generations."""
+
+    method: str
+    rule: str
+    lossless: bool
+    whole: Row
+    kinds: tuple[KindRow, ...]
+    steps: StepMeans
+    why: str
+
+
+def lines(
+    *,
+    methods: Sequence[str],
+    target: str,
+    draft: str,
+    k: int,
+    num_tokens: int,
+    repeats: int,
+    save: Callable[[str], None] | None = None,
+) -> Iterator[str]:
+    """Says what is measured and what is left out, then measures, then gives a table per temperature as Markdown."""
+    library = Library()
+    loaded = library.load(target)
+    prompts = prompts_for(loaded)
+    check_lengths(prompts, k, num_tokens, loaded.info.context_limit)
+    crews, left_out = crews_for(chosen_methods(methods), library, loaded, draft)
+    crews, failed = _tried(crews, k, prompts[0])
+    amounts = f"{len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
+    yield f"{loaded.name}, K = {k} where a method has no depth of its own, {amounts}"
+    yield ", ".join(f"{name} {value}" for name, value in environment(loaded.model.device).items())
+    yield from (f"left out: {each.method}: {each.reason}" for each in (*left_out, *failed))
+    started = time.perf_counter()
+    contenders = [specviz_contender(crew, k) for crew in crews]
+    samples = list(run_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats))
+    yield f"{len(samples)} generations in {time.perf_counter() - started:.0f} s; {steadiness(samples)}\n"
+    rows = rows_of(crews, samples)
+    yield from _tables(rows)
+    if save is not None:
+        about = {"target": loaded.name, "k": k, "num_tokens": num_tokens, "repeats": repeats}
+        about["environment"] = environment(loaded.model.device)
+        save(_json(about, crews, (*left_out, *failed), rows))
+
+
+def chosen_methods(methods: Sequence[str]) -> list[str]:
+    """The methods' names, no draft always the first of them. SpecvizError for an unknown one."""
+    asked = [name for each in methods for name in names_in(each)]
+    if unknown := [name for name in asked if name != ALL and name not in METHODS]:
+        raise SpecvizError(f"a method must be {ALL} or one of {', '.join(METHODS)} (got {unknown[0]!r:.80})")
+    chosen = list(METHODS) if ALL in asked else asked
+    return [BASELINE, *dict.fromkeys(name for name in chosen if name != BASELINE)]
+
+
+def crews_for(
+    names: Sequence[str], library: Library, target: LoadedModel, draft: str
+) -> tuple[list[Crew], list[LeftOut]]:
+    """Each method with its own parameters and the models that suit it, or why it has none."""
+    crews, left_out = [], []
+    for name in names:
+        try:
+            crews.append(_crew(METHODS[name], library, target, draft))
+        except SpecvizError as error:
+            left_out.append(LeftOut(name, str(error)))
+    return crews, left_out
+
+
+def _crew(method: Method, library: Library, target: LoadedModel, draft: str) -> Crew:
+    small = None
+    if "draft" in method.roles:
+        foreign = catalog.drafts_for(target.name, foreign=True) if method.foreign else ()
+        small = library.load(foreign[0] if foreign else draft, as_draft=True)
+    return gather(method, {}, target, small, library)
+
+
+def _tried(crews: Sequence[Crew], k: int, prompt: Prompt) -> tuple[list[Crew], list[LeftOut]]:
+    """Those that can write a few tokens; a model may turn out to lack what a method needs only then."""
+    able, failed = [], []
+    for crew in crews:
+        try:
+            specviz_contender(crew, k)(Job(prompt, Sampling(), 0, _TRIAL_TOKENS))
+            able.append(crew)
+        except SpecvizError as error:
+            failed.append(LeftOut(crew.method.name, str(error)))
+    return able, failed
+
+
+def rows_of(crews: Sequence[Crew], samples: Sequence[Sample]) -> list[MethodRow]:
+    """By temperature, the methods in the order of `crews`; no draft must be among the contenders."""
+    whole = {(row.temperature, row.contender): row for row in summarise(samples)}
+    temperatures = sorted({sample.temperature for sample in samples})
+    return [_row(crew, whole[temperature, _label(crew)], samples) for temperature in temperatures for crew in crews]
+
+
+def _label(crew: Crew) -> str:
+    return f"specviz, {crew.method.name}"
+
+
+def _row(crew: Crew, whole: Row, samples: Sequence[Sample]) -> MethodRow:
+    here = [sample for sample in samples if sample.temperature == whole.temperature]
+    own = [sample for sample in here if sample.contender == whole.contender]
+    plain = [sample for sample in here if sample.contender == f"specviz, {BASELINE}"]
+    steps, plain_steps = _typical(own), _typical(plain)
+    kinds = tuple(_kind_row(kind, here, whole.contender) for kind in dict.fromkeys(sample.kind for sample in own))
+    rule = crew.rule(None)
+    why = "" if whole.to_baseline is None else _why(whole.to_baseline, steps, plain_steps)
+    return MethodRow(crew.method.name, rule.name, rule.lossless, whole, kinds, steps, why)
+
+
+def _typical(samples: Sequence[Sample]) -> StepMeans:
+    """The median of every number over generations that had more than one step."""
+    means = [sample.steps for sample in samples if sample.steps is not None]
+    names = ("number", "drafted", "emitted", "draft_ms", "verify_ms", "rest_ms")
+    return StepMeans(*(statistics.median([getattr(each, name) for each in means] or [0.0]) for name in names))
+
+
+def _kind_row(kind: str, samples: Sequence[Sample], contender: str) -> KindRow:
+    here = [sample for sample in samples if sample.kind == kind]
+    own = [sample for sample in here if sample.contender == contender]
+    tokens, calls = sum(sample.num_tokens for sample in own), sum(sample.target_calls for sample in own)
+    return KindRow(kind, tokens / calls, compared(here, contender, f"specviz, {BASELINE}"))
+
+
+def _why(found: Comparison, steps: StepMeans, plain: StepMeans) -> str:
+    """In words: what a step costs in plain steps, part by part, and how many tokens it writes for that; on a machine
+    too busy to measure it, only that."""
+    if found.verdict == "noisy":
+        return WORDS["noisy"]
+    verdict = _OUTCOMES.get(found.verdict, WORDS[found.verdict])
+    drafting, checking, rest, whole = (
+        part / plain.total_ms for part in (steps.draft_ms, steps.verify_ms, steps.rest_ms, steps.total_ms)
+    )
+    c = steps.draft_ms / steps.drafted / plain.verify_ms if steps.drafted and plain.verify_ms else 0.0
+    words = (
+        f"{verdict}: a step writes {steps.emitted:.2f} tokens and takes {whole:.2f} plain steps: drafting "
+        f"{steps.draft_ms:.1f} ms = {drafting:.2f} (c = {c:.2f} a token), checking {steps.drafted + 1:.1f} tokens "
+        f"{steps.verify_ms:.1f} ms = {checking:.2f}, the rest {steps.rest_ms:.1f} ms = {rest:.2f}"
+    )
+    if verdict != "loses":
+        return words
+    if steps.emitted < _FEW:
+        return f"{words}; few of its tokens are kept"
+    grown = {
+        "drafting": drafting,
+        "checking many tokens": checking - plain.verify_ms / plain.total_ms,
+        "what comes beside both models": rest - plain.rest_ms / plain.total_ms,
+    }
+    return f"{words}; {max(grown, key=grown.__getitem__)} costs most"
+
+
+def _tables(rows: Sequence[MethodRow]) -> Iterator[str]:
+    kinds = [row.kind for row in rows[0].kinds]
+    for temperature in dict.fromkeys(row.whole.temperature for row in rows):
+        yield f"T = {temperature:g}; each kind of prompt: tokens per target call, tokens/s over no draft's\n"
+        heads = ("method", "tokens per target call", "tokens/s, decoding (quartiles)", "vs none", *kinds, "why")
+        yield f"| {' | '.join(heads)} |"
+        yield f"|{'---|' * len(heads)}"
+        yield from (_line(row) for row in rows if row.whole.temperature == temperature)
+        yield ""
+
+
+def _line(row: MethodRow) -> str:
+    whole = row.whole
+    cells = [
+        row.method if row.lossless else f"{row.method} (lossy)",
+        f"{whole.tokens_per_call:.2f}",
+        f"{whole.decode:.0f} ({whole.decode_low:.0f}-{whole.decode_high:.0f})",
+        str(whole.to_baseline or "1.00x"),
+        *(
+            f"{kind.tokens_per_call:.2f}, {kind.to_baseline.span if kind.to_baseline else '1.00x'}"
+            for kind in row.kinds
+        ),
+        row.why or "-",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _plain(row: Row | KindRow) -> dict[str, object]:
+    """With the ratio as a number, its interval and its verdict beside it."""
+    found = row.to_baseline
+    if found is None:
+        return asdict(row) | {"to_baseline": 1.0}
+    return asdict(row) | {"to_baseline": found.ratio, "between": found.between, "verdict": found.verdict}
+
+
+def _saved(row: MethodRow) -> dict[str, object]:
+    return asdict(row) | {"whole": _plain(row.whole), "kinds": [_plain(kind) for kind in row.kinds]}
+
+
+def _json(
+    about: dict[str, object], crews: Sequence[Crew], left_out: Sequence[LeftOut], rows: Sequence[MethodRow]
+) -> str:
+    made = {
+        "specviz": __version__,
+        **about,
+        "methods": {crew.method.name: {"params": dict(crew.params), "draft": _name(crew.draft)} for crew in crews},
+        "left_out": [asdict(each) for each in left_out],
+        "rows": [_saved(row) for row in rows],
+    }
+    return json.dumps(made, indent=1, allow_nan=False)
+
+
+def _name(loaded: LoadedModel | None) -> str | None:
+    return None if loaded is None else loaded.name

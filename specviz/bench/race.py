@@ -1,0 +1,221 @@
+"""A race: two requests on the same prompts, each really run, twice per prompt (a round of `rounds`), prefill counted.
+
+The caller holds the engine while it asks for the next result; one run is made per result. A run is what
+`recording.record` makes of it, so every number of a race is a number of a trace: the quicker one of a side's two, and
+how far the other lies behind tells how steady the machine is. Where greedy texts differ, the models are asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from specviz.analysis.rounds import Comparison, Timings, turns
+from specviz.errors import SpecvizError
+from specviz.models.busy import others
+from specviz.models.library import LoadedModel
+from specviz.models.memory import is_out_of_memory
+from specviz.models.score import Text, read
+from specviz.request import Request
+from specviz.session.active_setup import Cast
+from specviz.session.record import cast_for, record
+from specviz.session.run import Workbench
+from specviz.trace.file import EmittedToken, Trace
+from specviz.trace.first_difference import parting
+from specviz.trace.metrics import count, metrics
+
+TIE = {"float32": 1e-3, "float64": 1e-6}
+"""Two logits that are no further apart may change places when tokens are read together instead of one by one."""
+TIE_OF_HALVES = 0.25
+LEFT, RIGHT = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """title: how a person tells it from the other one."""
+
+    title: str
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A prompt of a race. ids: what is fed, where the text alone does not say it."""
+
+    title: str
+    prompt: str
+    ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heat:
+    """The runs of one prompt. left, right: each side's quicker run; slower_ms: what its other one took."""
+
+    title: str
+    left: Trace
+    right: Trace
+    slower_ms: tuple[float, float]
+
+    @property
+    def ratio(self) -> float | None:
+        """The right side's tokens/s over the left one's; None where one of them is undefined."""
+        slow, fast = (metrics(each)["tokens_per_s"] for each in (self.left, self.right))
+        return fast / slow if slow and fast else None
+
+    @property
+    def parted(self) -> int | None:
+        return parting(self.left, self.right)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one model gives both tokens at the place where the texts part: logits, and odds at temperature 1. best: the
+    highest logit there, of whatever token."""
+
+    role: str  # "target" | "draft"
+    name: str
+    logits: tuple[float, float]
+    odds: tuple[float, float]
+    best: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where the texts of a heat part. heat: which of the race's. place: tokens before it. is_tie: both tokens are the
+    target's favourite there, as far as its number format can tell."""
+
+    heat: int
+    title: str
+    place: int
+    left: EmittedToken
+    right: EmittedToken
+    readings: tuple[Reading, ...]
+    is_tie: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Race:
+    """done, total: runs made, two unrecorded ones to warm up among them. note: which one comes next.
+
+    is_shared: whether others wanted the engine meanwhile, so that no ratio may be told.
+    """
+
+    done: int
+    total: int
+    note: str = ""
+    heats: tuple[Heat, ...] = ()
+    is_shared: bool = False
+    difference: Difference | None = None
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """The right side beside the left one, by prompt; None where no time was measured."""
+        timings = self._timings()
+        return timings.compare(RIGHT, LEFT) if timings else None
+
+    @property
+    def divided(self) -> tuple[int, int]:
+        """On how many prompts the right side is beyond doubt faster, and slower; (0, 0) unless there are both."""
+        timings = self._timings()
+        return timings.divided(RIGHT, LEFT) if timings else (0, 0)
+
+    def _timings(self) -> Timings | None:
+        """Milliseconds per token of every run."""
+        timed = [heat for heat in self.heats if heat.ratio is not None]
+        timings = Timings()
+        for number, heat in enumerate(timed, 1):
+            for side, run, slower_ms in zip((LEFT, RIGHT), (heat.left, heat.right), heat.slower_ms, strict=True):
+                for ms in (_working_ms(run), slower_ms):
+                    timings.add(side, number, ms / count(run).num_emitted)
+        return timings if timed else None
+
+
+def racing(left: Side, right: Side, starts: Sequence[Start], bench: Workbench) -> Generator[Race, None, None]:
+    """One run per result: each side once to warm up, then a round on every prompt: one side, twice the other, and the
+    first again; the lot says who begins. Raises SpecvizError that names the side."""
+    warm, heats, is_shared, runs = [], [], False, {}
+    for turn in turns(2, len(starts)):
+        side, start = (left, right)[turn.contender], starts[turn.round - 1 if turn.round else 0]
+        lead = f"{start.title}:" if turn.round else "warming up"
+        yield Race(turn.done, turn.total, f"{lead} {side.title}", tuple(heats), is_shared)
+        is_disturbed = others.watch()
+        cast, run = _run(side, start, bench)
+        if not turn.round:
+            warm.append(cast)
+            continue
+        is_shared |= is_disturbed() or len(bench.engine) > 1
+        runs.setdefault(turn.contender, []).append(run)
+        if sum(map(len, runs.values())) == 4:
+            heats.append(_heat(start, runs[LEFT], runs[RIGHT]))
+            runs = {}
+    difference = _first_difference(heats, warm) if left.request.temperature == 0 else None
+    yield Race(turn.total, turn.total, "", tuple(heats), is_shared, difference)
+
+
+def _heat(start: Start, left: Sequence[Trace], right: Sequence[Trace]) -> Heat:
+    (quick, slow), (fast, late) = (sorted(runs, key=_working_ms) for runs in (left, right))
+    return Heat(start.title, quick, fast, (_working_ms(slow), _working_ms(late)))
+
+
+def _working_ms(trace: Trace) -> float:
+    return count(trace).working_ms
+
+
+def _run(side: Side, start: Start, bench: Workbench) -> tuple[Cast, Trace]:
+    """A run from nothing: with models that have read no text yet."""
+    with _named(side):
+        request = replace(side.request, prompt=start.prompt, prompt_ids=start.ids)
+        cast = cast_for(request.checked(), bench.library)
+        return cast, record(cast)
+
+
+@contextmanager
+def _named(side: Side) -> Iterator[None]:
+    """Says whose error it is."""
+    try:
+        yield
+    except SpecvizError as error:
+        raise SpecvizError(f"{side.title}: {error}") from error
+    except Exception as error:  # a stranger's model may fail in any way
+        words = "there is not enough memory on the device" if is_out_of_memory(error) else str(error)[:300]
+        raise SpecvizError(f"{side.title} could not be run: {type(error).__name__}: {words}") from error
+
+
+def _first_difference(heats: Sequence[Heat], casts: Sequence[Cast]) -> Difference | None:
+    """The first heat whose texts part, with what the models say there."""
+    number = next((number for number, heat in enumerate(heats) if heat.parted is not None), None)
+    if number is None:
+        return None
+    heat, place = heats[number], heats[number].parted
+    one, other = heat.left.tokens[place], heat.right.tokens[place]
+    before = [token.id for token in heat.left.tokens[:place]]
+    text = Text([token.id for token in heat.left.header.prompt.tokens], [*before, one.id])
+    readings = tuple(_readings(text, (one.id, other.id), casts))
+    is_tie = readings[0].best - min(readings[0].logits) <= tie_of(casts[0].target.info.dtype)
+    return Difference(number, heat.title, place, one, other, readings, is_tie)
+
+
+def tie_of(dtype: str | None) -> float:
+    """How far apart two logits of this number format may be and still change places."""
+    return TIE.get(dtype or "", TIE_OF_HALVES)
+
+
+def _readings(text: Text, tokens: tuple[int, int], casts: Sequence[Cast]) -> Iterator[Reading]:
+    """Of the target, and of each draft model that shares its vocabulary and can read the text."""
+    target = casts[0].target
+    drafts = {cast.draft.name: cast.draft for cast in casts if cast.draft and not cast.crew.method.foreign}
+    *_, rows = read(target, list(drafts.values()), [text])
+    yield _reading("target", target, rows.target[-1], tokens)
+    for draft, own in zip(drafts.values(), rows.drafts, strict=True):
+        if bool(own.readable[-1]):
+            yield _reading("draft", draft, own.logits[-1], tokens)
+
+
+def _reading(role: str, model: LoadedModel, logits: Tensor, tokens: tuple[int, int]) -> Reading:
+    row = logits.cpu().double()  # [V]
+    odds = row.softmax(-1)
+    pairs = (tuple(float(each[token]) for token in tokens) for each in (row, odds))
+    return Reading(role, model.name, *pairs, float(row.max()))

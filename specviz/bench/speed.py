@@ -1,0 +1,98 @@
+"""The measured speed behind "faster": a method against no draft in rounds, each alone on the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from specviz.analysis.rounds import FEWEST, WORDS, Comparison, Timings, turns
+from specviz.bench.contenders import Contender, Job, Prompt, specviz_contender
+from specviz.drafters import METHODS
+from specviz.errors import SpecvizError
+from specviz.models.memory import environment
+from specviz.request import Request
+from specviz.session.active_setup import Cast
+from specviz.session.controls import Controls
+from specviz.session.run import Workbench, baseline_key
+from specviz.session.setup import gather
+
+NUM_TOKENS, ROUNDS = 64, FEWEST
+ALONE, ASKED = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """done, total: runs made. The rest stands when they are equal: medians of tokens/s, and their ratio.
+
+    instead: why that ratio says nothing, in words; empty where it does. between: the interval of the ratio.
+    """
+
+    done: int
+    total: int
+    baseline_tokens_per_s: float = 0.0
+    tokens_per_s: float = 0.0
+    note: str = ""
+    instead: str = ""
+    speedup: float = 0.0
+    between: tuple[float, float] = (0.0, 0.0)
+
+
+def measuring(request: Request, bench: Workbench) -> Generator[Speed, None, None]:
+    """Runs the request's method and no draft in turn, one run per result, and remembers the baseline for later runs.
+
+    The caller holds the engine while it asks for the next result. Prefill counts on both sides. Raises SpecvizError.
+    """
+    cast = Cast(request.checked(), bench.library)
+    cast.take(Controls(request).values())
+    job, contenders = _job(cast, request), _contenders(cast, request)
+    timings: Timings[int] = Timings()
+    is_shared = False
+    for turn in turns(len(contenders), ROUNDS):
+        yield Speed(turn.done, turn.total)
+        timings.add(turn.contender, turn.round, 1 / contenders[turn.contender](job).tokens_per_s)
+        is_shared |= len(bench.engine) > 1
+    baseline, speed = (1 / timings.median(each) for each in (ALONE, ASKED))
+    found = timings.compare(ASKED, ALONE)
+    bench.baselines[baseline_key(cast.settings)] = {
+        "tokens_per_s": round(baseline, 3),
+        "num_tokens": job.num_tokens,
+        "environment": environment(cast.plan.target.device),
+    }
+    note = f"median of {ROUNDS} rounds of runs of {job.num_tokens} tokens, warmed up, each alone on the engine"
+    note += f"; {_between(found)}"
+    instead = _instead(request, found, is_shared)
+    yield Speed(turn.total, turn.total, baseline, speed, note, instead, found.ratio, found.between)
+
+
+def _between(found: Comparison) -> str:
+    low, high = found.between
+    return f"{found.ratio:.2g}×, between {low:.2g}× and {high:.2g}×"
+
+
+def _instead(request: Request, found: Comparison, is_shared: bool) -> str:
+    """What is said in place of a ratio that says nothing."""
+    if request.method == "none":
+        return "nothing to compare: without a draft this is the measure itself"
+    if is_shared:
+        return "under load: others used the engine meanwhile, so no speedup"
+    return "" if found.is_told else f"{WORDS[found.verdict]} ({_between(found)})"
+
+
+def measure(request: Request, bench: Workbench) -> Speed:
+    """`measuring` to its end; others have their turn at the engine between two runs."""
+    *_, speed = bench.in_turns(measuring(request, bench))
+    return speed
+
+
+def _job(cast: Cast, request: Request) -> Job:
+    _, tokens = cast.prompt()
+    num_tokens = min(NUM_TOKENS, cast.plan.target.context_limit - len(tokens))
+    if num_tokens < 1:
+        raise SpecvizError(f"the prompt leaves no room to measure: it has {len(tokens)} tokens; shorten it")
+    return Job(Prompt("", "", tuple(tokens)), cast.plan.sampling, request.seed, num_tokens)
+
+
+def _contenders(cast: Cast, request: Request) -> list[Contender]:
+    """No draft, and what was asked for."""
+    alone = gather(METHODS["none"], {}, cast.target, None)
+    return [specviz_contender(alone, request.k), specviz_contender(cast.crew, request.k, rule=cast.plan.rule.name)]

@@ -1,0 +1,303 @@
+"""prove(): all checks of one pair and one rule, or of someone else's samples, as one Report.
+
+Nothing is said to be proved: a check is exact where it enumerates, consistent where it samples, and says what it would
+have seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from specviz import __version__
+from specviz.api import run
+from specviz.checks.end_to_end import EndToEnd, end_to_end, first_token
+from specviz.checks.enumerated import enumerated
+from specviz.checks.formats import FORMATS
+from specviz.checks.greedy import greedy
+from specviz.checks.one_step import SAME
+from specviz.checks.pair import Pair
+from specviz.checks.report import CheckResult, Report, RuleLine
+from specviz.checks.samples import judge_samples, read_samples
+from specviz.checks.self_checks import self_checks
+from specviz.checks.side_by_side import side_by_side
+from specviz.checks.statistics import Evidence, Outcome
+from specviz.decoding.rule import Rule
+from specviz.decoding.sampling import Sampling
+from specviz.drafters import METHODS, method_named
+from specviz.errors import SpecvizError
+from specviz.models import catalog
+from specviz.models.hub import unwatched
+from specviz.models.library import Library, LoadedModel, check_pair
+from specviz.models.memory import environment
+from specviz.prompts import prompts_file
+from specviz.request import Request
+from specviz.rules import RULES
+from specviz.rules.broken import BROKEN
+from specviz.session.run import workbench
+
+Watch = Callable[[str, float | None], None]
+Result = TypeVar("Result")
+
+BROKEN_PREFIX = "broken:"  # a rule that is wrong on purpose is never picked by accident
+FIRST_TOKENS = 0.6  # first tokens drawn anew, per token of the end-to-end check
+GREEDY_TOKENS = (8, 64)  # after each prompt: at least, at most
+RULES_TOKENS = 64  # of the run whose drafts all rules judge
+MOST_TOKENS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is checked, and who is told how far it has come."""
+
+    pair: Pair
+    rule: Rule
+    prompts: tuple[tuple[int, ...], ...]
+    sampling: Sampling
+    k: int
+    tokens: int
+    seed: int
+    watch: Watch
+
+
+def prove(
+    prompt: str | Sequence[int] | None = None,
+    *,
+    target=None,
+    draft=None,
+    method: str = "draft_model",
+    params: Mapping[str, object] = MappingProxyType({}),
+    rule: str | None = None,
+    k: int = 4,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    tokens: int = 2000,
+    seed: int = 0,
+    samples: str | Path | None = None,
+    made_in: str | None = None,
+    on_progress: Watch | None = None,
+) -> Report:
+    """Checks whether the text is the target's own, and returns what each check came to.
+
+    prompt: text, token ids, or None for the bundled prompts. target, draft, params: as for `run`. rule: a name of
+    RULES, or "broken:NAME" for one that is wrong on purpose. tokens: how many are written at temperatures above 0.
+    samples: a file of someone else's token ids, which is then judged alone, each line at its own settings. made_in: the
+    number format that they were made in (bf16, fp16 or fp32), for lines that name none.
+    on_progress(message, fraction or None) is told what takes long. Raises SpecvizError.
+    """
+    watch = on_progress or unwatched
+    if type(tokens) is not int or not 1 <= tokens <= MOST_TOKENS:
+        raise SpecvizError(f"tokens must be a whole number from 1 to {MOST_TOKENS:,} (got {tokens!r})")
+    if made_in is not None and (samples is None or made_in not in FORMATS):
+        raise SpecvizError(f"made_in is one of {', '.join(FORMATS)}, for samples alone (got {made_in!r:.40})")
+    method_named(method)
+    large, small = _models(workbench().library, target, draft, method if samples is None else None, watch)
+    if samples is not None:
+        return _of_samples(Pair(large, small), Path(samples), made_in, watch)
+    chosen = _rule(rule, method)
+    text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": None if prompt is None else tuple(prompt)}
+    request = Request(
+        **{"prompt": "bundled", **text},
+        target=large.name,
+        draft=None if small is None else small.name,
+        method=method,
+        params=dict(params),
+        rule=rule,
+        k=k,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+    ).checked()
+    sampling = Sampling(request.temperature, request.top_k, request.top_p)
+    prompts = bundled_prompts(large) if prompt is None else (_prompt_ids(large, prompt),)
+    pair = Pair(large, small, method, request.params, workbench().library)
+    crew = pair.crew()
+    setup = Setup(pair, chosen, prompts, sampling, crew.k(request.k), tokens, request.seed, watch)
+    return _of_pair(setup, _about(request, setup))
+
+
+def bundled_prompts(target: LoadedModel) -> tuple[tuple[int, ...], ...]:
+    """The prompts that come with specviz, as this model's ids."""
+    kinds = prompts_file()["kinds"]
+    return tuple(tuple(target.text.encode(prompt["text"])) for kind in kinds for prompt in kind["prompts"])
+
+
+def rule_named(name: str) -> Rule:
+    """A rule by its name, a broken one by "broken:" and its name. Raises SpecvizError with those there are."""
+    wrong = name.removeprefix(BROKEN_PREFIX)
+    known = BROKEN.get(wrong) if wrong != name else RULES.get(name)
+    if known is None:
+        broken = ", ".join(f"{BROKEN_PREFIX}{each}" for each in BROKEN)
+        raise SpecvizError(f"no rule is named {name!r}; choose one of {', '.join(RULES)}, or to see one fail {broken}")
+    return known
+
+
+def _rule(name: str | None, method: str) -> Rule:
+    rules = METHODS[method].rules
+    rule = rule_named(name or rules[0])
+    if rule.name in RULES and rule.name not in rules:
+        raise SpecvizError(f"{rule.title} cannot judge the drafts of {method}; choose one of {', '.join(rules)}")
+    return rule
+
+
+def _models(
+    library: Library, target, draft, method: str | None, watch: Watch
+) -> tuple[LoadedModel, LoadedModel | None]:
+    """The target, and a draft model where the method needs one; where there is no method, one that is at hand."""
+    default_target, default_draft = catalog.default_pair()
+    large = library.load(default_target if target is None else target, watch)
+    if method is not None and "draft" not in METHODS[method].roles:
+        return large, None
+    foreign = method is not None and METHODS[method].foreign
+    if foreign and draft is None:
+        draft = next(iter(catalog.drafts_for(large.name, foreign=True)), None)
+    wanted = default_draft if draft is None and large.name == default_target else draft
+    if wanted is None and method is not None:
+        raise SpecvizError(f"the method {method} needs a draft model (got none); choose one or another method")
+    if wanted is None:
+        return large, None
+    small = library.load(wanted, watch, as_draft=True)
+    if not foreign:
+        check_pair(large, small)
+    return large, small
+
+
+def _prompt_ids(target: LoadedModel, prompt: str | Sequence[int]) -> tuple[int, ...]:
+    ids = tuple(target.text.encode(prompt)) if isinstance(prompt, str) else tuple(prompt)
+    if any(token >= target.info.vocab_size for token in ids):
+        raise SpecvizError(f"the prompt has ids that {target.name} does not know: they end at {target.info.vocab_size}")
+    return ids
+
+
+def _about(request: Request, setup: Setup) -> dict[str, Any]:
+    names = ("target", "draft", "method", "k", "temperature", "top_k", "top_p", "seed")
+    rule = request.rule or setup.rule.name
+    asked = {name: getattr(request, name) for name in names}
+    return {**asked, "k": setup.k, "rule": rule, "tokens": setup.tokens, **_here(setup.pair)}
+
+
+def _here(pair: Pair) -> dict[str, Any]:
+    info = pair.target.info
+    return {"dtype": info.dtype, "specviz": __version__, **environment(pair.target.model.device)}
+
+
+# ---- the checks -----------------------------------------------------------------------------------------------------
+
+
+def _of_pair(setup: Setup, about: dict[str, Any]) -> Report:
+    checks = _greedy(setup) if setup.sampling.temperature == 0 else [*_end_to_end(setup), _first_token(setup)]
+    return Report(about, (_enumerated(setup), *checks, *_self_checks(setup)), _rules(setup))
+
+
+def _last(results: Iterator[Result], words: str, watch: Watch) -> Result:
+    """The last of the results, with progress while they come."""
+    for result in results:
+        watch(words, result.done / max(1, result.total))
+    return result
+
+
+def _enumerated(setup: Setup) -> CheckResult:
+    results = enumerated(setup.pair, setup.rule, setup.prompts, setup.sampling, setup.k)
+    result = _last(results, "enumerating every outcome over small texts", setup.watch)
+    numbers = {"outcomes": result.num_outcomes, "k": result.k, "total_variation": result.distance}
+    return _check("whole texts, every outcome of the rule's program", result.outcome, numbers)
+
+
+def _greedy(setup: Setup) -> list[CheckResult]:
+    low, high = GREEDY_TOKENS
+    length = min(high, max(low, setup.tokens // len(setup.prompts)))
+    results = greedy(setup.pair, setup.rule, setup.prompts, setup.k, length)
+    result = _last(results, "comparing with the target's own greedy text", setup.watch)
+    numbers = {"prompts": result.total, "tokens": result.num_tokens, "texts_that_part": len(result.partings)}
+    return [_check("greedy text, equal to the target's own", result.outcome, numbers)]
+
+
+def _end_to_end(setup: Setup) -> Iterator[CheckResult]:
+    results = end_to_end(setup.pair, setup.rule, setup.prompts, setup.sampling, setup.k, setup.tokens, setup.seed)
+    result = _last(results, "writing texts and judging every token", setup.watch)
+    if result.distance is not None:
+        yield _check(
+            "one step, by formula", _by_formula(result, setup.rule), {"largest_total_variation": result.distance}
+        )
+    name = "end to end, every token against the target's law"
+    power = {one.name: one.tokens_needed for one in result.power}
+    yield _check(name, result.outcome, {**evidence_numbers(result.evidence), "tokens_needed_to_call_out": power})
+
+
+def _by_formula(result: EndToEnd, rule: Rule) -> Outcome:
+    places = f"{result.done:,} places, largest total variation to the target's law {result.distance:.1e}"
+    if result.distance > SAME:
+        return Outcome("differs", f"differs by formula, where one token is judged alone: {places}")
+    if not rule.lossless:
+        return Outcome("unsure", f"cannot tell: what is wrong with the rule does no harm here, {places}")
+    return Outcome("exact", f"exact by formula, where one token is judged alone: {places}")
+
+
+def _first_token(setup: Setup) -> CheckResult:
+    n = max(1, round(FIRST_TOKENS * setup.tokens))
+    results = first_token(setup.pair, setup.rule, setup.prompts[0], setup.sampling, setup.k, n, setup.seed)
+    result = _last(results, "writing the first token anew", setup.watch)
+    numbers = {"n": result.total, "tokens": list(result.tokens), "law": list(result.cells.law)}
+    return _check("first token after one prompt", result.outcome, {**numbers, "counts": list(result.cells.counts)})
+
+
+def _self_checks(setup: Setup) -> Iterator[CheckResult]:
+    for check in self_checks(setup.pair, setup.prompts[0], setup.sampling, setup.k):
+        setup.watch("checking the pair itself", check.done / max(1, check.total))
+        yield CheckResult(check.name, check.verdict, check.words)
+
+
+def _rules(setup: Setup) -> tuple[RuleLine, ...]:
+    """All rules on the drafts of one run; empty where drafts are certain, greedy or not the draft model's own."""
+    pair, sampling = setup.pair, setup.sampling
+    if pair.method != "draft_model" or sampling.temperature == 0:
+        return ()
+    recorded = run(
+        list(setup.prompts[0]),
+        target=pair.target.name,
+        draft=pair.draft.name,
+        method=pair.method,
+        k=setup.k,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=setup.seed,
+        max_new_tokens=RULES_TOKENS,
+    )
+    table = _last(side_by_side(recorded, pair.target, pair.draft), "judging the same drafts by every rule", setup.watch)
+    return tuple(
+        RuleLine(row.title, row.lossless, row.verdict, row.acceptance, row.tokens_per_call, row.mean_distance)
+        for row in table.rows
+    )
+
+
+def _of_samples(pair: Pair, path: Path, made_in: str | None, watch: Watch) -> Report:
+    samples = read_samples(path, pair.target, made_in)
+    result = _last(judge_samples(pair, samples), "judging the samples", watch)
+    about = {"samples": path.name, "target": pair.target.name, "num_samples": len(samples), "made_in": made_in}
+    checks = []
+    if result.greedy_outcome is not None:
+        numbers = {"n": result.num_greedy, "near_ties": len(result.tied_greedy), "wrong": len(result.wrong_greedy)}
+        checks.append(_check("tokens at temperature 0", result.greedy_outcome, numbers))
+    if result.drawn_outcome is not None:
+        numbers = evidence_numbers(result.evidence)
+        checks.append(_check("drawn tokens against the target's law", result.drawn_outcome, numbers))
+    return Report({**about, **_here(pair)}, tuple(checks))
+
+
+def evidence_numbers(evidence: Evidence) -> dict[str, Any]:
+    """What the evidence rests on, JSON-safe."""
+    seen = (None if shift == float("inf") else shift for shift in evidence.smallest_shifts())
+    columns = zip(evidence.features, evidence.shifts, evidence.z, seen, strict=True)
+    rows = [{"feature": name, "shift": shift, "z": z, "would_see": see} for name, shift, z, see in columns]
+    return {"n": evidence.num_tokens, "log10_e": evidence.peak / math.log(10), "features": rows}
+
+
+def _check(name: str, outcome: Outcome, numbers: dict[str, Any]) -> CheckResult:
+    return CheckResult(name, outcome.state, outcome.words, numbers)

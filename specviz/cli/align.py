@@ -1,0 +1,275 @@
+"""The command `align`: its arguments, its progress on standard error, a short table on standard output, its exit code.
+
+0: done, 1: below a threshold or worse than an older job, 3: cannot tell; what cannot be used raises SpecvizError.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specviz.cli.align_text import change_line, text
+from specviz.cli.help import add_sampling
+from specviz.errors import SpecvizError
+from specviz.models.catalog import default_pair
+from specviz.views.terminal import neutral
+
+if TYPE_CHECKING:
+    from specviz.alignment.executors import Executor
+    from specviz.alignment.outputs import Alignment
+    from specviz.alignment.phases import Progress
+    from specviz.alignment.prompts.files import PromptSet
+    from specviz.alignment.summary import Summary
+    from specviz.alignment.tables.compare import Change
+    from specviz.analysis.costs import Costs
+
+PAUSE_S = 1.0  # between two lines of progress
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    target, draft = default_pair()
+    parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="JSON lines: prompt or messages")
+    parser.add_argument("--target", help=f"a bundled name, a folder or a hub id (default: {target})")
+    parser.add_argument(
+        "--draft", action="append", help=f"a draft model, likewise; may be given again (default: {draft})"
+    )
+    words = "of the job; the same job goes on there"
+    parser.add_argument("--out", type=_folder, required=True, metavar="DIR", help=words)
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
+    parser.add_argument("--overwrite", action="store_true", help="start over where an earlier job lies")
+    parser.add_argument("--keep-parts", action="store_true", help="keep the parts that a killed job goes on from")
+    _add_sampling(parser)
+    _add_work(parser)
+    _add_verdict(parser)
+
+
+def _folder(text: str) -> Path:
+    if text == "-":
+        raise argparse.ArgumentTypeError("must name a folder: a job writes several files (got '-')")
+    return Path(text)
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--k", type=int, default=4, help="tokens drafted per step, 1 to 16 (default: %(default)s)")
+    add_sampling(parser)
+    parser.add_argument("--max-new-tokens", type=int, default=128, help="of each text (default: %(default)s)")
+    parser.add_argument("--chat", action="store_true", help="render every prompt with the target's chat template")
+
+
+def _add_work(parser: argparse.ArgumentParser) -> None:
+    words = "texts written or read at once, fewer where they are long or memory is short (default: %(default)s)"
+    parser.add_argument("--batch", type=int, default=32, help=words)
+    parser.add_argument("--shard-size", type=int, default=32, help="prompts per part (default: %(default)s)")
+    costs = parser.add_mutually_exclusive_group()
+    costs.add_argument(
+        "--costs", type=Path, metavar="FILE", help="measured before: bench's --json, a list, or a summary.json"
+    )
+    costs.add_argument("--no-costs", action="store_true", help="measure none, and tell no speedups")
+    parser.add_argument("--executor", choices=("local", "ray"), default="local", help="where it works (default: local)")
+    parser.add_argument("--ray-address", metavar="ADDRESS", help='"auto" or host:port; else a cluster of this machine')
+    parser.add_argument("--workers", type=int, metavar="N", help="of ray (default: one per GPU, or per CPU)")
+
+
+def _add_verdict(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--fail-under", action="append", default=[], metavar="NAME=NUMBER", help="end with 1 below it, as alpha=0.6"
+    )
+    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="summary.json of an older job to compare with")
+
+
+def run(options: argparse.Namespace) -> int:
+    """0: done, 1: below a threshold or significantly worse, 3: fewer than 30 prompts in common with the older job."""
+    least, executor, costs = thresholds(options.fail_under), _executor(options), _costs(options)
+    from specviz.alignment import outputs
+    from specviz.alignment.prompts.files import open_prompts
+
+    old = None if options.compare is None else outputs.read_json(options.compare)
+    prompts = open_prompts(options.prompts)
+    _check_verdict(options, prompts.fingerprint, least, costs, old)
+    done = _done(options, prompts, costs, executor, old)
+    _say(text(done.summary))
+    _say(f"\nreport: {done.report_path}")
+    return verdict(done.summary, least, old)
+
+
+def _check_verdict(
+    options: argparse.Namespace,
+    prompts: str,
+    least: Mapping[str, float],
+    costs: Mapping[str, Costs] | None,
+    old: Mapping[str, Any] | None,
+) -> None:
+    """SpecvizError, before any work, for a question that the job would not answer."""
+    from specviz.alignment.tables import compare as comparing
+    from specviz.request import Request
+    from specviz.session.run import workbench
+
+    drafts = map(workbench().library.shown_name, options.draft or default_pair()[1:])
+    steady = {name for name, own in (costs or {}).items() if not own.doubt}
+    comparing.check_names(least, has_costs=costs is None or set(drafts) <= steady)
+    if old is not None:
+        names = ("temperature", "top_k", "top_p", "max_new_tokens", "chat")
+        settings = {name: getattr(options, name) for name in names}
+        comparing.check_old(old, Request(prompt="", target="", **settings), prompts)
+
+
+def _done(
+    options: argparse.Namespace,
+    prompts: PromptSet,
+    costs: Mapping[str, Costs] | None,
+    executor: Executor,
+    old: Mapping[str, Any] | None,
+) -> Alignment:
+    from specviz.alignment.job import align
+    from specviz.alignment.job_folder import kept_words
+
+    names = ("target", "draft", "out", "k", "temperature", "top_k", "top_p", "seed", "max_new_tokens", "chat")
+    names += ("batch", "shard_size", "limit", "overwrite", "keep_parts")
+    settings = {name: getattr(options, name) for name in names}
+    try:
+        return align(prompts, **settings, costs=costs, executor=executor, older=old, on_progress=_Told())
+    except KeyboardInterrupt:
+        print(f"\nspecviz: stopped{kept_words(options.out)}", file=sys.stderr)
+        raise
+
+
+def verdict(summary: Summary, least: Mapping[str, float], old: Mapping[str, Any] | None) -> int:
+    """Says what is below a threshold, then how each draft stands against the older job; the exit code."""
+    from specviz.alignment.tables import compare as comparing
+
+    failed = comparing.check_thresholds(summary, least)
+    _say("\n".join([*failed, *(f"note: {words}" for words in comparing.unreadable_words(summary, least))]))
+    try:
+        changes = () if old is None else comparing.against(summary, old)
+    except SpecvizError as error:
+        if not failed:
+            raise
+        _say(f"note: {error}")
+        return 1
+    _say("\n".join([*map(change_line, changes), *_without_old(summary, old, changes)]))
+    return exit_code(failed, changes)
+
+
+def _without_old(summary: Summary, old: Mapping[str, Any] | None, changes: Sequence[Change]) -> list[str]:
+    told = {change.draft for change in changes}
+    names = [draft.name for draft in summary.drafts if draft.name not in told] if old is not None else []
+    return [f"note: {name} is not in the older job, so nothing is said of it" for name in names]
+
+
+def exit_code(failed: Sequence[str], changes: Sequence[Change]) -> int:
+    from specviz.alignment.tables.compare import UNSURE, WORSE
+
+    verdicts = {change.verdict for change in changes}
+    if failed or WORSE in verdicts:
+        return 1
+    return 3 if UNSURE in verdicts else 0
+
+
+def thresholds(pairs: Sequence[str]) -> dict[str, float]:
+    """NAME=NUMBER as given. Raises SpecvizError, before anything is loaded."""
+    from specviz.alignment.tables.compare import MEASURES
+
+    least = {}
+    for pair in pairs:
+        name, _, number = pair.partition("=")
+        if name not in MEASURES:
+            raise SpecvizError(
+                f"--fail-under takes NAME=NUMBER with a name of {', '.join(MEASURES)} (got {pair!r:.80})"
+            )
+        least[name] = _finite(pair, number)
+    return least
+
+
+def _finite(pair: str, number: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise SpecvizError(f"--fail-under takes NAME=NUMBER (got {pair!r:.80})")
+    return value
+
+
+def _costs(options: argparse.Namespace) -> Mapping[str, Costs] | None:
+    if options.no_costs:
+        return {}
+    return None if options.costs is None else read_costs(options.costs)
+
+
+def read_costs(path: Path) -> dict[str, Costs]:
+    """Costs by draft, from a JSON file of one, of several in a list or by draft, or of a job's summary with its own.
+
+    Raises SpecvizError.
+    """
+    from specviz.alignment.outputs import read_values
+    from specviz.analysis.costs import Costs
+
+    values = read_values(path)
+    try:
+        found = [Costs.from_dict(each) for each in _each_costs(values)]
+    except SpecvizError as error:
+        raise SpecvizError(f"{path.name} does not hold costs as bench --costs --json writes them: {error}") from error
+    costs = {own.draft: own for own in found if own.draft is not None}
+    if not found or len(costs) < len(found):
+        raise SpecvizError(f"{path.name} must hold the costs of at least one draft, and of each only once")
+    return costs
+
+
+def _each_costs(values: Any) -> Sequence[Any]:
+    if isinstance(values, Mapping) and isinstance(values.get("costs"), Mapping):
+        values = values["costs"]
+    if isinstance(values, Mapping) and all(isinstance(each, Mapping) for each in values.values()):
+        return list(values.values())
+    return values if isinstance(values, list) else [values]
+
+
+def _executor(options: argparse.Namespace) -> Executor:
+    from specviz.alignment import executors
+
+    if options.executor == "local":
+        if options.ray_address is not None or options.workers is not None:
+            raise SpecvizError("--ray-address and --workers need --executor ray")
+        return executors.local
+    if options.workers is not None and options.workers < 1:
+        raise SpecvizError(f"--workers must be at least 1 (got {options.workers})")
+    return partial(executors.on_ray, options.ray_address, options.workers)
+
+
+class _Told:
+    """Says what is being done when that changes, and how far it is now and then."""
+
+    def __init__(self) -> None:
+        self._words, self._at = "", -math.inf
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if progress.result is not None or (progress.words == self._words and now - self._at < PAUSE_S):
+            return
+        self._words, self._at = progress.words, now
+        print(neutral(progress_line(progress)), file=sys.stderr, flush=True)
+
+
+def progress_line(progress: Progress) -> str:
+    words = [f"{progress.words}: {progress.done:,} of {progress.total:,} prompts"]
+    if progress.tokens_per_s is not None:
+        words.append(f"{progress.tokens_per_s:,.0f} tokens/s")
+    if progress.seconds_left is not None:
+        words.append(f"{_duration(progress.seconds_left)} left")
+    return ", ".join(words)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _say(words: str) -> None:
+    if words:
+        print(neutral(words, keep="\n"))

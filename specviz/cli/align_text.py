@@ -1,0 +1,91 @@
+"""A job's summary as a short text for a terminal. What is not known is said in words, never as a number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from specviz.alignment.summary import Difference, DraftSummary, Interval, Summary
+    from specviz.alignment.tables.compare import Change
+
+SHOWN_LINES = 5  # of what was refused
+NOT_KNOWN = "not known"
+
+
+def text(summary: Summary) -> str:
+    """The drafts' numbers, what is wrong with them, how they compare, what was left out."""
+    lines = [
+        f"{summary.target}: {_count(summary.num_prompts, 'prompt')}, {_count(summary.num_tokens, 'token')}",
+        summary.note,
+        "",
+        *_table(summary),
+        "agreement: sum min(p, q), p = the target's probability, q = the draft's; the paper calls its mean alpha",
+        *(f"! {draft.name}: {finding.words}" for draft in summary.drafts for finding in draft.findings),
+        *_comparisons(summary),
+        *(f"note: {warning}" for warning in summary.warnings),
+        *_refused(summary),
+    ]
+    return "\n".join(lines)
+
+
+def _table(summary: Summary) -> list[str]:
+    head = ("draft", "agreement, 95 %", "same favourite", f"tokens per target call, K={summary.k}", "best K", "speedup")
+    rows = [head, *(_row(draft, summary.k) for draft in summary.drafts)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _row(draft: DraftSummary, k: int) -> tuple[str, ...]:
+    best = NOT_KNOWN if draft.best_k is None else "-".join(str(each) for each in dict.fromkeys(draft.best_k))
+    speedup = "no costs" if draft.speedups is None else f"{max(draft.speedups):.2f}x"
+    cells = (
+        f"{_known(draft.alpha, '.3f')}{_between(draft.alpha_interval)}",
+        _known(draft.greedy_agreement, ".1%"),
+        _known(draft.tokens_per_call[k - 1], ".2f"),
+    )
+    return (draft.name, *cells, best, speedup)
+
+
+def _known(value: float | None, form: str) -> str:
+    return NOT_KNOWN if value is None else format(value, form)
+
+
+def _between(interval: Interval | None) -> str:
+    return "" if interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
+
+
+def _comparisons(summary: Summary) -> list[str]:
+    lines = []
+    for each in summary.comparisons:
+        told = _difference(each.slices[0]) if each.slices else NOT_KNOWN
+        lines.append(f"{each.a} less {each.b}: {told}{f'; {each.words}' if each.words else ''}")
+    return lines
+
+
+def _difference(found: Difference) -> str:
+    told = {
+        None: "not called significant: fewer than 30 prompts",
+        False: "not significant",
+        True: "significant",
+    }[found.significant]
+    number = f"{found.difference:+.3f}".replace("-", "−")
+    return f"agreement {number}{_between(found.interval)}, n = {_count(found.num_prompts, 'prompt')}, {told}"
+
+
+def change_line(change: Change) -> str:
+    """A draft against the older job."""
+    old = "" if change.old_draft == change.draft else f" (there {change.old_draft})"
+    if not old and change.is_same_model is False:
+        old = " (other weights or settings than there)"
+    return f"{change.draft} against the older job{old}: {change.verdict}; {_difference(change.difference)}"
+
+
+def _refused(summary: Summary) -> list[str]:
+    if not summary.num_refused:
+        return []
+    shown = [f"  line {line}: {reason}" for line, reason in summary.refused[:SHOWN_LINES]]
+    return [f"{_count(summary.num_refused, 'row')} could not be used:", *shown]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,75 @@
+"""python -m specviz export: a recorded run as one HTML page, as tables, as JSON lines. Loads no torch and no model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from specviz.cli.output import Output, output
+from specviz.errors import SpecvizError
+from specviz.trace import export as exports
+from specviz.trace.file import Trace
+
+OUTPUTS = {
+    "html": "one page that needs no network: text, steps, odds",
+    "tokens": "a line per token, as CSV",
+    "steps": "a line per step, as CSV",
+    "jsonl": "the trace itself; every OUT is packed if it ends in .gz, and - is standard output",
+}
+CUT_OFF = "specviz: FILE holds no end: the recording ends before the run does, and what it has was exported"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    words = "a trace's file, or the name of a recorded run that comes with specviz"
+    parser.add_argument("file", type=Path, nargs="?", help=words)
+    for name, words in OUTPUTS.items():
+        parser.add_argument(f"--{name}", type=output, metavar="OUT", help=words)
+    parser.add_argument("--no-charts", action="store_true", help="of --html: no charts, about 2 MB less")
+    words = "all lessons with their runs as one page; no FILE"
+    parser.add_argument("--lessons", type=output, metavar="OUT", help=words)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes what was asked for; raises SpecvizError in words for the person."""
+    outputs = {name: out for name in OUTPUTS if (out := getattr(options, name)) is not None}
+    if options.lessons is not None:
+        return _lessons(options, outputs)
+    _check(options, outputs)
+    trace = exports.named_trace(options.file)
+    for name, out in outputs.items():
+        out.write(_maker(name, charts=not options.no_charts)(trace))
+    if trace.footer is None:
+        print(CUT_OFF, file=sys.stderr)
+    return 0
+
+
+def _lessons(options: argparse.Namespace, outputs: dict[str, Output]) -> int:
+    from specviz.views.learn.lesson_file import lesson_page  # it reads all of the page's code
+
+    if options.file is not None or options.no_charts or outputs:
+        raise SpecvizError("--lessons stands alone: it takes no FILE and nothing else to write")
+    options.lessons.write(lesson_page())
+    return 0
+
+
+def _check(options: argparse.Namespace, outputs: dict[str, Output]) -> None:
+    wanted = ", ".join(f"--{name}" for name in OUTPUTS)
+    if options.file is None:
+        raise SpecvizError("say what to export: FILE, or --lessons OUT")
+    if not outputs:
+        raise SpecvizError(f"say what to write: at least one of {wanted}")
+    if options.no_charts and "html" not in outputs:
+        raise SpecvizError("--no-charts is about the page: it needs --html")
+    files = [out.place for out in outputs.values() if isinstance(out.place, Path)]
+    places = [path.resolve() for path in (options.file, *files)]
+    if len(set(places)) < len(places):
+        raise SpecvizError(f"FILE and what {wanted} write must be different files")
+
+
+def _maker(name: str, *, charts: bool) -> Callable[[Trace], str]:
+    from specviz.views.explore.run_file import stage_page  # it reads all of the page's code
+
+    makers = {"tokens": exports.tokens_csv, "steps": exports.steps_csv, "jsonl": exports.json_lines}
+    return makers.get(name) or (lambda trace: stage_page(trace, charts=charts))

@@ -1,0 +1,63 @@
+"""What --help says beyond the options of one command: names to choose from, examples, exit codes.
+
+Standard library and names alone: no command's help loads a model or torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from specviz.views.names import METHOD_TITLES, RULE_TITLES
+
+FAILED = ("2  bad input, or the work failed", "130  interrupted (128 + the signal)")
+METHOD_NAMES, RULE_NAMES = ", ".join(METHOD_TITLES), ", ".join(RULE_TITLES)
+METHOD_WORDS = f"how to draft: {METHOD_NAMES} (default: %(default)s)"
+RULE_WORDS = f"how drafts are judged: {RULE_NAMES} (default: the method's own rule)"
+PARAM_WORDS = "a parameter of the method; may be given again"
+
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "page": ("", "--port 8000", "--host 0.0.0.0", "--open run.jsonl.gz"),
+    "run": (
+        '--prompt "Once upon a time" --k 4 --out run.jsonl.gz',
+        '--prompt "2 + 3 =" --method medusa --param nodes=16 --rule typical',
+    ),
+    "show": ("run.jsonl.gz",),
+    "export": (
+        "run.jsonl.gz --html run.html",
+        "first-visit --tokens tokens.csv --steps steps.csv",
+        "--lessons all.html",
+    ),
+    "align": (
+        "--prompts prompts.jsonl --draft fable-draft --draft fable-draft-tiny --out job",
+        "--prompts prompts.jsonl --out job2 --fail-under alpha=0.6 --compare job/summary.json",
+    ),
+    "prove": ("", "--rule typical --tokens 500", "--samples samples.jsonl --json report.json"),
+    "bench": ("--k 1 2 3 4", "--methods all", "--costs --json costs.json"),
+    "models": ("", "--check fable-target fable-draft", "--heads fable-medusa"),
+}
+EXIT_CODES: Mapping[str, tuple[str, ...]] = {
+    "align": ("0  done", "1  below --fail-under, or significantly worse than --compare", "3  cannot tell"),
+    "prove": ("0  exact or consistent", "1  differs", "3  cannot tell", "4  suspicious: draw more"),
+    "bench": ("0  done", "3  the machine was too busy for --costs to tell"),
+    "models": ("0  done", "1  the draft of --check cannot draft for its target"),
+}
+
+
+def epilog(name: str) -> str:
+    """What stands below the options of the command of this name."""
+    examples = [f"%(prog)s {example}".rstrip() for example in EXAMPLES[name]]
+    codes = sorted((*EXIT_CODES.get(name, ("0  done",)), *FAILED), key=lambda code: int(code.split()[0]))
+    return "\n  ".join(["examples:", *examples]) + "\n\n" + "\n  ".join(["exit codes:", *codes])
+
+
+def add_sampling(parser: argparse.ArgumentParser, *, temperature_words: str = "0 is greedy") -> None:
+    """The settings that the target's distribution is made with, and the seed."""
+    words = f"from 0 to 5; {temperature_words} (default: %(default)s)"
+    parser.add_argument("--temperature", type=float, default=1.0, help=words)
+    parser.add_argument(
+        "--top-k", type=int, default=0, help="only so many of the likeliest; 0: all (default: %(default)s)"
+    )
+    words = "only the likeliest tokens of this total probability; 1: all (default: %(default)s)"
+    parser.add_argument("--top-p", type=float, default=1.0, help=words)
+    parser.add_argument("--seed", type=int, default=0, help="of all random draws (default: %(default)s)")

@@ -1,0 +1,283 @@
+"""specviz page | run | show | export | align | prove | bench | models. Heavy packages are imported when needed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specviz import __version__
+from specviz.cli import align as align_command
+from specviz.cli import export as export_command
+from specviz.cli import page as page_command
+from specviz.cli import prove as command
+from specviz.cli.ending import Endings
+from specviz.cli.help import METHOD_NAMES, METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling, epilog
+from specviz.cli.output import Output, drop, output, words_apart
+from specviz.errors import CannotTell, SpecvizError
+from specviz.models.catalog import default_pair
+from specviz.trace.file import Event, Step, Trace, TraceWriter, load_trace
+from specviz.views.terminal import event_text, generated_text, neutral, numbers_text, wants_colour
+
+if TYPE_CHECKING:
+    from specviz.session import run as session
+
+
+def console(arguments: Sequence[str] | None = None) -> int:
+    """`main` for a terminal: one of few characters shows the others by their numbers."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")
+    return main(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status. Messages for the person go to standard error."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or (given[0].startswith("--") and given[0] not in ("--help", "--version")):
+        given.insert(0, "page")  # without a command the page opens, with its options
+    options = _parser().parse_args(given)
+    try:
+        with words_apart([each for each in vars(options).values() if isinstance(each, Output)]):
+            return options.command(options)
+    except SpecvizError as error:
+        message = neutral(str(error), keep="\n")
+        print(f"specviz: {message}", file=sys.stderr)
+        return 3 if isinstance(error, CannotTell) else 2
+    except BrokenPipeError:  # the reader has seen enough
+        drop(sys.stdout)
+        return 0
+    except KeyboardInterrupt as end:
+        return 128 + getattr(end, "number", signal.SIGINT)
+
+
+def _parser() -> argparse.ArgumentParser:
+    prog = "specviz" if Path(sys.argv[0]).stem == "specviz" else "python -m specviz"
+    words = "Speculative decoding, step by step. Without a command the page opens, with the options of `page`."
+    more = "COMMAND --help shows a command's options, examples and exit codes"
+    parser = argparse.ArgumentParser(prog=prog, description=words, epilog=more)
+    parser.add_argument("--version", action="version", version=f"specviz {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    shape = argparse.RawDescriptionHelpFormatter
+    for name, one in _COMMANDS.items():
+        words = {"help": one.words, "description": one.words, "epilog": epilog(name)}
+        added = commands.add_parser(name, **words, formatter_class=shape)
+        one.add_arguments(added)
+        added.set_defaults(command=one.run)
+    return parser
+
+
+def _add_pair(parser: argparse.ArgumentParser) -> None:
+    target, draft = default_pair()
+    words = "a bundled name, a folder or a hub id; :int8 or :int4 behind it for smaller weights (default: %(default)s)"
+    parser.add_argument("--target", default=target, help=words)
+    parser.add_argument("--draft", default=draft, help="the draft model, likewise (default: %(default)s)")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prompt", required=True, help="the text to go on with; - reads standard input")
+    _add_pair(parser)
+    parser.add_argument("--k", type=_positive, help=f"tokens drafted per step (default: {command.K})")
+    parser.add_argument("--method", default="draft_model", help=METHOD_WORDS)
+    parser.add_argument("--rule", default=None, help=RULE_WORDS)
+    add_sampling(parser)
+    parser.add_argument("--max-new-tokens", type=int, default=64, help="at most (default: %(default)s)")
+    parser.add_argument("--chat", action="store_true", help="render the prompt with the target's chat template")
+    parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help=PARAM_WORDS)
+    words = "save the trace as it grows, as .jsonl or .jsonl.gz; - is standard output"
+    parser.add_argument("--out", type=partial(output, makes_folder=True), help=words)
+
+
+def _add_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="a trace that run or the page has saved, .jsonl or .jsonl.gz")
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    _add_pair(parser)
+    parser.add_argument(
+        "--k",
+        type=_positive,
+        nargs="+",
+        default=[4],
+        help="tokens drafted per step (default: 4); several: which is best",
+    )
+    parser.add_argument("--num-tokens", type=_positive, default=64, help="per generation (default: %(default)s)")
+    parser.add_argument("--repeats", type=_positive, default=3, help="of every prompt (default: %(default)s)")
+    parser.add_argument("--threads", type=_positive, help="of torch on the CPU")
+    parser.add_argument("--overhead", action="store_true", help="only: a step's overhead at contexts of 100 and 4,000")
+    parser.add_argument(
+        "--align", action="store_true", help="only: tokens/s of the alignment lab's batches beside recorded runs"
+    )
+    words = f"only: all methods, or some of {METHOD_NAMES}, against no draft, by kind of prompt"
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help=words)
+    words = "only: what one drafted token and each check cost here; ends with 3 where the machine was too busy to tell"
+    parser.add_argument("--costs", action="store_true", help=words)
+    parser.add_argument(
+        "--context", type=_positive, default=128, help="tokens before what --costs measures (default: %(default)s)"
+    )
+    words = "write what --costs or --methods measures; - is standard output"
+    parser.add_argument("--json", type=output, metavar="OUT", help=words)
+
+
+def _add_models(parser: argparse.ArgumentParser) -> None:
+    words = "only: can this draft model draft for this target, and what differs?"
+    parser.add_argument("--check", nargs=2, metavar=("TARGET", "DRAFT"), help=words)
+    words = "only: how these draft heads load for --target, with every tensor's name"
+    parser.add_argument("--heads", metavar="NAME", help=words)
+    parser.add_argument("--target", default=default_pair()[0], help="of --heads (default: %(default)s)")
+
+
+def _positive(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1 (got {text!r})")
+    return int(text)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from specviz.drafters import method_named
+    from specviz.request import Request
+    from specviz.session import run as session
+
+    fields = ("target", "draft", "method", "rule", "temperature", "top_k", "top_p")
+    fields += ("seed", "max_new_tokens", "chat")
+    prompt = _standard_input() if options.prompt == "-" else options.prompt
+    params = method_named(options.method).read(options.param)
+    k = command.k_of(options)
+    request = Request(prompt=prompt, params=params, k=k, **{name: getattr(options, name) for name in fields})
+    run = session.open_run(request)
+    _follow(run, options.out)
+    _print_end(run.trace)
+    return 0
+
+
+def _follow(run: session.Run, out: Output | None) -> None:
+    """Prints the run and keeps its file up with it; however it ends, the file has all of its trace."""
+    from specviz.api import recorded
+
+    colours = wants_colour(sys.stdout, os.environ)
+    with Endings() as endings:
+        writer = None if out is None else TraceWriter(run.trace, out.place)
+        try:
+            with writer or nullcontext(), closing(run.events()) as events:
+                for event in recorded(endings.over(events)):
+                    if writer:
+                        writer.catch_up()
+                    _print_event(event, colours)
+        finally:
+            if writer and writer.has_all:
+                out.tell()
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SpecvizError(f"the prompt on standard input must be UTF-8 text ({error.reason})") from None
+
+
+def _show(options: argparse.Namespace) -> int:
+    trace = load_trace(options.file)
+    colours = wants_colour(sys.stdout, os.environ)
+    for event in trace.events():
+        _print_event(event, colours)
+    _print_end(trace)
+    if trace.footer is None:
+        print("specviz: the recording ends before the run does", file=sys.stderr)
+    return 0
+
+
+def _print_event(event: Event | session.Status, colours: bool) -> None:
+    if text := event_text(event, colours=colours):
+        print(text, flush=isinstance(event, Step))
+
+
+def _print_end(trace: Trace) -> None:
+    prompt = neutral(trace.header.prompt.text, keep=" \n")
+    print(f"\n{prompt}{generated_text(trace)}\n")
+    print(numbers_text(trace))
+
+
+def _models(options: argparse.Namespace) -> int:
+    if options.check:
+        return _check_pair(*options.check)
+    from specviz.cli.models import heads_report, overview
+
+    print(neutral(heads_report(options.heads, options.target), keep="\n") if options.heads else overview())
+    return 0
+
+
+def _check_pair(target: str, draft: str) -> int:
+    from specviz.alignment.causes.doctor import examine
+    from specviz.cli.doctor import text
+
+    diagnosis = examine(target, draft)
+    print(text(diagnosis))
+    return 0 if diagnosis.is_direct else 1
+
+
+def _bench(options: argparse.Namespace) -> int:
+    import torch
+
+    if options.json is not None and not (options.costs or options.methods):
+        raise SpecvizError("--json writes what --costs or --methods measures: it needs one of them")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    for line in _bench_lines(options):
+        print(line, flush=True)
+    return 0
+
+
+def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
+    from specviz.alignment import speed as pace
+    from specviz.bench import costs_report as costing_report
+    from specviz.bench import methods as bench_methods
+    from specviz.bench import report as bench_report
+
+    pair = {"target": options.target, "draft": options.draft}
+    save = options.json and options.json.write
+    runs = {**pair, "num_tokens": options.num_tokens, "repeats": options.repeats}
+    if options.overhead:
+        return [bench_report.overhead()]
+    if options.costs:
+        return costing_report.lines(**pair, context_length=options.context, save=save)
+    if options.align:
+        return pace.lines(**runs)
+    if options.methods:
+        if len(options.k) > 1:
+            raise SpecvizError(f"--methods takes one K (got {', '.join(map(str, options.k))})")
+        return bench_methods.lines(**runs, methods=options.methods, k=options.k[0], save=save)
+    return bench_report.lines(**runs, k=options.k)
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """words: one line on what it does; `run` returns the exit status."""
+
+    words: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+_COMMANDS: Mapping[str, _Command] = {
+    "page": _Command("open the page in the browser", page_command.add_arguments, page_command.run),
+    "run": _Command("generate and print every token with its fate", _add_run, _run),
+    "show": _Command("replay a recorded trace", _add_show, _show),
+    "export": _Command(
+        "a recorded run as one HTML page, as tables or as JSON lines", export_command.add_arguments, export_command.run
+    ),
+    "align": _Command(
+        "why the target rejects a draft: many prompts, tables, a report", align_command.add_arguments, align_command.run
+    ),
+    "prove": _Command(
+        "check a pair and a rule, or someone else's samples, against the target", command.add_arguments, command.run
+    ),
+    "bench": _Command("measure against no draft and against transformers' generate", _add_bench, _bench),
+    "models": _Command("list models and draft heads that are here and what fits together", _add_models, _models),
+}

@@ -1,0 +1,87 @@
+"""Where a command's result goes: into a file, or to standard output for `-`; all words then go to standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from specviz.errors import SpecvizError
+from specviz.trace import lines as trace_io
+from specviz.views.terminal import neutral
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What an option names. place: a path in a folder, or standard output; makes_folder: whether it may be missing."""
+
+    name: str
+    place: Path | BinaryIO
+    makes_folder: bool = False
+
+    def check(self) -> None:
+        """SpecvizError, before any work, where no file can be."""
+        if not isinstance(self.place, Path):
+            return
+        if not self.name or self.name.endswith(("/", os.sep)) or self.place.is_dir():
+            raise SpecvizError(f"OUT must name a file (got {self.name!r:.200})")
+        if not (trace_io.ordinary_place(self.place, "OUT").parent.is_dir() or self.makes_folder):
+            raise SpecvizError(f"OUT must lie in a folder that is there (got {self.name!r:.200})")
+
+    def write(self, text: str) -> None:
+        """All of it at once; tells of a file. Raises SpecvizError."""
+        lines = text.removesuffix("\n").split("\n")
+        try:
+            if isinstance(self.place, Path):
+                trace_io.write_lines(self.place, lines)
+            else:
+                self.place.writelines(trace_io.as_bytes(lines))
+                self.place.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise SpecvizError(f"{neutral(self.name)} could not be written: {error.strerror}") from None
+        self.tell()
+
+    def tell(self) -> None:
+        if isinstance(self.place, Path):
+            print(f"saved {neutral(self.name)}", flush=True)
+
+
+def output(name: str, *, makes_folder: bool = False) -> Output:
+    """The type of an option; `-` is what standard output is at this moment."""
+    return Output(name, sys.stdout.buffer if name == "-" else Path(name), makes_folder)
+
+
+@contextmanager
+def words_apart(outputs: Sequence[Output]) -> Iterator[None]:
+    """Checks them; while inside, what is printed goes to standard error if one of them is standard output."""
+    for each in outputs:
+        each.check()
+    streams = [each for each in outputs if not isinstance(each.place, Path)]
+    if len(streams) > 1:
+        raise SpecvizError("only one result can go to standard output (-)")
+    stdout = sys.stdout
+    try:
+        with redirect_stdout(sys.stderr) if streams else nullcontext():
+            yield
+    finally:
+        if streams:
+            _emptied(stdout)
+
+
+def _emptied(stdout: TextIO) -> None:
+    """What it can't take is dropped here, or Python would try once more at its end and fail there."""
+    try:
+        stdout.flush()
+    except OSError:
+        drop(stdout)
+
+
+def drop(stdout: TextIO) -> None:
+    """From here on whatever goes to this stream is lost."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())

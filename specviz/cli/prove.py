@@ -1,0 +1,83 @@
+"""The command `prove`: its arguments, its progress on standard error, its report on standard output."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from specviz.cli.help import METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling
+from specviz.cli.output import output
+from specviz.errors import SpecvizError
+from specviz.models.catalog import default_pair
+from specviz.views.terminal import neutral
+
+PAUSE_S = 1.0  # between two lines of progress
+K = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    target, draft = default_pair()
+    parser.add_argument("--prompt", help="one text to go on with (default: the bundled prompts)")
+    parser.add_argument("--target", help=f"a bundled name, a folder or a hub id (default: {target})")
+    parser.add_argument("--draft", help=f"the draft model, likewise (default: {draft} for the default target)")
+    parser.add_argument("--method", default="draft_model", help=METHOD_WORDS)
+    parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help=PARAM_WORDS)
+    parser.add_argument("--rule", help=f"{RULE_WORDS}; broken:NAME: one that is wrong on purpose")
+    parser.add_argument("--k", type=int, help=f"tokens drafted per step (default: {K})")
+    add_sampling(parser, temperature_words="0 compares with the greedy text")
+    parser.add_argument("--tokens", type=int, default=2000, help="to write and judge (default: %(default)s)")
+    parser.add_argument(
+        "--samples",
+        type=Path,
+        metavar="FILE",
+        help="judge another decoder: JSON lines {prompt_ids, ids, sampling, made_in}",
+    )
+    parser.add_argument("--made-in", help="the number format of samples whose lines name none: bf16, fp16 or fp32")
+    words = "save the report with all its numbers; - is standard output"
+    parser.add_argument("--json", type=output, metavar="OUT", help=words)
+
+
+def run(options: argparse.Namespace) -> int:
+    """The report's exit code; what cannot be used raises SpecvizError."""
+    from specviz.checks.prove import prove
+    from specviz.drafters import method_named
+
+    names = ("target", "draft", "method", "rule", "temperature", "top_k", "top_p", "tokens", "seed")
+    settings = {name: getattr(options, name) for name in (*names, "samples", "made_in")}
+    params = method_named(options.method).read(options.param)
+    report = prove(options.prompt, **settings, k=k_of(options), params=params, on_progress=_Progress())
+    print(neutral(report.text(), keep="\n"))
+    if options.json is not None:
+        options.json.write(json.dumps(report.to_dict(), indent=1, ensure_ascii=False, allow_nan=False))
+    return report.exit_code
+
+
+def k_of(options: argparse.Namespace) -> int:
+    """What --k says, K where it was not given. SpecvizError where another parameter stands for it."""
+    from specviz.drafters import method_named
+
+    depth = method_named(options.method).depth
+    if options.k is not None and depth is not None:
+        raise SpecvizError(
+            f"the method {options.method} has no K: how far it drafts is its parameter {depth} (say --param "
+            f"{depth}={options.k} instead of --k {options.k})"
+        )
+    return K if options.k is None else options.k
+
+
+class _Progress:
+    """Says what is being done when that changes, and how far it is now and then."""
+
+    def __init__(self) -> None:
+        self._words, self._told = "", 0.0
+
+    def __call__(self, words: str, fraction: float | None) -> None:
+        now = time.monotonic()
+        if words == self._words and now - self._told < PAUSE_S:
+            return
+        self._words, self._told = words, now
+        share = "" if fraction is None else f" {100 * fraction:.0f} %"
+        print(neutral(f"{words}{share}"), file=sys.stderr, flush=True)

@@ -1,0 +1,316 @@
+"""CachedLM: a causal language model whose KV cache follows whatever tokens it is given.
+
+Each call names the whole text; rows that already spell it are kept, the rest is dropped, what is missing is fed.
+There is no rewind, crop or commit anywhere else. A text that is passed again as the same list object must only have
+been appended to: then a step costs O(new tokens) in Python, however long the text is.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
+
+from specviz.decoding.device import to_device
+from specviz.decoding.draft import EMPTY, ROOT, Draft
+from specviz.errors import SpecvizError
+
+LONG = 256  # so many new tokens are read before a tree behind them: the mask of both together grows with the square
+
+
+class CachedLM:
+    """`calls` and `fed` count the forwards and the tokens read; both only ever grow."""
+
+    def __init__(self, model: PreTrainedModel, context_limit: int) -> None:
+        self.model = model
+        self.context_limit = context_limit
+        head = model.get_output_embeddings()
+        self.vocab_size = getattr(head, "out_features", head.weight.shape[0])  # packed weights have another shape
+        self.device = model.get_input_embeddings().weight.device
+        self.calls = 0
+        self.fed = 0
+        self._windows = _windows(model.config)
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._captured: tuple[int, ...] = ()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._cache = DynamicCache()
+        self._text: Sequence[int] = ()
+        self._num_rows = 0  # rows that spell self._text[:num_rows]; the tail's rows follow
+        self._tail: tuple[int, ...] = ()
+        self._tail_parents: tuple[int, ...] = ()
+        self._num_pending = 0  # rows behind the tail whose ids are still on the device
+        self._hidden: Tensor | None = None  # [rows, C], what `capture` asked for behind every row
+
+    def capture(self, layers: tuple[int, ...]) -> None:
+        """From now on the hidden states of these layers are kept behind every row, for `hidden`.
+
+        layers: transformers' numbers, 0 the embeddings, -1 the last after the final norm. Rows that were read without
+        them are dropped, and so read once more.
+        """
+        if layers == self._captured:
+            return
+        if layers:
+            self._reset()
+        self._captured, self._hidden = layers, None
+
+    def hidden(self, tokens: Sequence[int]) -> Tensor | None:
+        """The captured states [n, C] of the first n of `tokens` that have been read; None if nothing is captured."""
+        if not self._captured:
+            return None
+        self._follow(tokens)
+        if self._hidden is None:
+            width = len(self._captured) * self.model.config.get_text_config(decoder=True).hidden_size
+            return torch.zeros(0, width, dtype=self.model.dtype, device=self.device)
+        return self._hidden
+
+    @property
+    def num_layers(self) -> int:
+        return self.model.config.get_text_config(decoder=True).num_hidden_layers
+
+    def exit(self, layers: Sequence[int]) -> CachedLM:
+        """A reader that runs only these layers, by their numbers from 0, and then the model's own last norm and head.
+
+        It reads behind this reader's rows of the text and keeps none of its own from one text to the next. Raises
+        SpecvizError for a model whose layers cannot be told apart or lie on several devices.
+        """
+        places = set((getattr(self.model, "hf_device_map", None) or {}).values())
+        if len(places) > 1:
+            raise SpecvizError(
+                "some layers of the target cannot be run alone where it is spread over several devices "
+                f"({', '.join(sorted(map(str, places)))}); choose another method or a target that fits on one"
+            )
+        return _ExitLM(self, layers)
+
+    def missing(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The tokens that `forward(tokens)` would feed, the last one always among them."""
+        self._follow(tokens)
+        return tokens[self._num_rows :]
+
+    @torch.inference_mode()
+    def forward(self, tokens: Sequence[int], draft: Draft = EMPTY) -> Tensor:
+        """Logits [1+N, V]: row 0 follows the text, row 1+i follows the draft's node i. Needs at least one token."""
+        if not tokens:
+            raise ValueError("forward needs at least one token (got an empty text)")
+        new = self.missing(tokens)
+        try:
+            if len(new) > LONG and not draft.is_chain:
+                before = self._attention(self._num_rows, len(new) - 1, EMPTY)
+                self._run(to_device(new[:-1], torch.long, self.device), 1, **before)
+                self._num_rows, new = len(tokens) - 1, new[-1:]
+            past = self._num_rows
+            logits = self._run(
+                to_device([*new, *draft.tokens], torch.long, self.device),
+                len(draft) + 1,
+                **self._attention(past, len(new), draft),
+            )
+        except BaseException:
+            self._reset()  # some layers may have grown and others not
+            raise
+        self._num_rows, self._tail, self._tail_parents = len(tokens), draft.tokens, draft.parents
+        return logits
+
+    @torch.inference_mode()
+    def extend(self, token: Tensor) -> Tensor:
+        """Logits [V] after one more token [], whose id may still be on the device: name it later with `settle`."""
+        try:
+            logits = self._run(token.reshape(1), 1, **self._attention(self._total_rows, 1, EMPTY))
+        except BaseException:
+            self._reset()
+            raise
+        self._num_pending += 1
+        return logits[0]
+
+    def settle(self, ids: Sequence[int]) -> None:
+        """Names the rows added by `extend` since the last forward; ids beyond them are not cached and are ignored."""
+        self._tail = tuple(ids[: self._num_pending])
+        self._tail_parents = tuple(range(ROOT, len(self._tail) - 1))
+        self._num_pending = 0
+
+    @property
+    def _total_rows(self) -> int:
+        return self._num_rows + len(self._tail) + self._num_pending
+
+    def _run(self, ids: Tensor, num_logits: int, **attention) -> Tensor:
+        keep = {"logits_to_keep": num_logits} if self._keeps_logits else {}
+        states = {"output_hidden_states": True} if self._captured else {}
+        self.calls += 1
+        self.fed += ids.shape[0]
+        out = self.model(ids[None], past_key_values=self._cache, use_cache=True, **keep, **states, **attention)
+        if self._captured:
+            rows = torch.cat([out.hidden_states[layer][0].to(self.device) for layer in self._captured], dim=-1)
+            self._hidden = rows if self._hidden is None else torch.cat([self._hidden, rows])
+        return out.logits[0, -num_logits:].to(self.device)
+
+    @torch.inference_mode()
+    def _follow(self, tokens: Sequence[int]) -> None:
+        """Keeps the rows that spell `tokens` without its last one, drops all others."""
+        limit = len(tokens) - 1
+        if tokens is self._text:
+            common = min(self._num_rows, limit)
+        else:
+            common = common_prefix(self._text, tokens, min(self._num_rows, limit))
+        kept = _spelled(self._tail, self._tail_parents, tokens, common, limit) if common == self._num_rows else []
+        self._keep(common, kept)
+        self._text, self._num_rows = tokens, common + len(kept)
+        self._tail, self._tail_parents, self._num_pending = (), (), 0
+
+    def _keep(self, common: int, kept: list[int]) -> None:
+        end = common + len(kept)
+        if end == self._total_rows:
+            return
+        in_place = kept == list(range(len(kept)))
+        source = None if in_place else to_device([common + node for node in kept], torch.long, self.device)
+        for layer in self._cache.layers:
+            if not layer.is_initialized:
+                continue
+            for name in ("keys", "values"):
+                rows = getattr(layer, name)
+                if source is not None:
+                    rows[..., common:end, :] = rows[..., source.to(rows.device), :]  # layers may lie on several
+                setattr(layer, name, rows[..., :end, :])
+        if self._hidden is not None:
+            if source is not None:
+                self._hidden[common:end] = self._hidden[source]
+            self._hidden = self._hidden[:end]
+
+    def _attention(self, past: int, num_new: int, draft: Draft) -> dict[str, object]:
+        """Nothing for a chain of a model that sees everything; else positions and an additive float mask.
+
+        A boolean mask is silently wrong under eager attention, and a sliding window is not applied to a bare
+        DynamicCache: both are spelt out here.
+        """
+        total = past + num_new + len(draft)
+        windowed = any(window is not None and total > window for window in self._windows.values())
+        if draft.is_chain and not windowed:
+            return {}
+        depths = draft.depths
+        last = past + num_new - 1
+        position = to_device(
+            [*range(past, past + num_new), *(last + depth for depth in depths)], torch.long, self.device
+        )
+        see = _visible(num_new, draft).to(self.device, non_blocking=True)
+        past_position = torch.arange(past, device=self.device)
+        distance = position[:, None] - torch.cat([past_position, position])[None, :]  # [M, past + M]
+        see = torch.cat([torch.ones(see.shape[0], past, dtype=torch.bool, device=self.device), see], dim=1)
+        masks = {kind: self._additive(see, distance, window) for kind, window in self._windows.items()}
+        mask = masks if len(masks) > 1 else next(iter(masks.values()))
+        return {"attention_mask": mask, "position_ids": position[None]}
+
+    def _additive(self, see: Tensor, distance: Tensor, window: int | None) -> Tensor:
+        if window is not None:
+            see = see & (distance < window)
+        dtype = self.model.dtype
+        blocked = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=self.device)
+        return torch.where(see, torch.zeros((), dtype=dtype, device=self.device), blocked)[None, None]
+
+
+class _ExitLM(CachedLM):
+    """Some layers of another reader's model, over that reader's own rows: tensors are shared, new rows are not."""
+
+    def __init__(self, whole: CachedLM, layers: Sequence[int]) -> None:
+        super().__init__(_with_layers(whole.model, layers), whole.context_limit)
+        self._whole, self._windows = whole, whole._windows
+
+    @torch.inference_mode()
+    def _follow(self, tokens: Sequence[int]) -> None:
+        self._whole._follow(tokens)
+        self._reset()
+        self._cache.layers = [copy.copy(layer) for layer in self._whole._cache.layers]  # `update` makes new tensors
+        self._text, self._num_rows = tokens, self._whole._num_rows
+
+
+def _with_layers(model: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
+    """The same model, weights shared, with only these of its layers; they keep the numbers of their cached rows."""
+    count = model.config.num_hidden_layers if model.config.get_text_config(decoder=True) is model.config else 0
+    path = _path_to_layers(model, count)
+    if path is None:
+        raise SpecvizError(
+            f"the layers of a {type(model).__name__} cannot be run one by one here; choose another method or a plain "
+            "text model"
+        )
+    if not layers or list(layers) != sorted(set(layers)) or layers[0] != 0 or layers[-1] >= count:
+        raise ValueError(f"layers must rise from 0 to at most {count - 1} (got {list(layers)})")
+    config = copy.copy(model.config)
+    config.num_hidden_layers = len(layers)
+    if (kinds := getattr(config, "layer_types", None)) is not None:
+        config.layer_types = [kinds[layer] for layer in layers]
+    blocks = model.get_submodule(".".join(path))
+    return _shell(model, path, nn.ModuleList([blocks[layer] for layer in layers]), config)
+
+
+def _path_to_layers(model: PreTrainedModel, count: int) -> list[str] | None:
+    """Where the model's one list of `count` layers with attention lies; None unless there is exactly one."""
+    lists = [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    found = [name for name in lists if len(model.get_submodule(name)) == count > 0]
+    return found[0].split(".") if len(found) == 1 else None
+
+
+def _shell(module: nn.Module, path: Sequence[str], blocks: nn.ModuleList, config: PreTrainedConfig) -> nn.Module:
+    """A module like this one with the same children, but for `blocks` at the end of the path."""
+    shell = copy.copy(module)
+    for name in ("forward", "_hf_hook"):  # accelerate's hooks call the module that they were made for
+        vars(shell).pop(name, None)
+    name, *rest = path
+    shell._modules = dict(module._modules)
+    shell._modules[name] = _shell(module._modules[name], rest, blocks, config) if rest else blocks
+    if hasattr(module, "config"):
+        shell.config = config
+    return shell
+
+
+def _windows(config) -> dict[str, int | None]:
+    """Attention kind of the layers -> its window; one entry where all layers are alike."""
+    config = config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        return {"attention": window}
+    return {kind: window if kind == "sliding_attention" else None for kind in dict.fromkeys(kinds)}
+
+
+def common_prefix(known: Sequence[int], tokens: Sequence[int], limit: int) -> int:
+    """How many of the first `limit` tokens, which both have, are the same from the start on.
+
+    Slices are compared and halved: a few short operations in Python, however long the texts are.
+    """
+    same, end = 0, limit
+    while same < end:
+        middle = end if end == limit else (same + end + 1) // 2
+        if list(known[same:middle]) == list(tokens[same:middle]):
+            same = middle
+        else:
+            end = middle - 1
+    return same
+
+
+def _spelled(tail: Sequence[int], parents: Sequence[int], tokens: Sequence[int], start: int, limit: int) -> list[int]:
+    """The nodes of the tail, root first, that spell tokens[start:limit] as far as they reach."""
+    path: list[int] = []
+    parent = ROOT
+    for position in range(start, limit):
+        matches = (node for node in range(parent + 1, len(tail)) if parents[node] == parent)
+        node = next((node for node in matches if tail[node] == tokens[position]), None)
+        if node is None:
+            break
+        path.append(node)
+        parent = node
+    return path
+
+
+def _visible(num_new: int, draft: Draft) -> Tensor:
+    """Which of the M fed tokens sees which of them: bool [M, M] on the CPU; all of them see the past."""
+    size = num_new + len(draft)
+    see = torch.zeros(size, size, dtype=torch.bool)
+    see[:num_new, :num_new] = torch.ones(num_new, num_new, dtype=torch.bool).tril()
+    see[num_new:, :num_new] = True
+    for node, parent in enumerate(draft.parents, start=num_new):
+        if parent != ROOT:
+            see[node] |= see[num_new + parent]
+        see[node, node] = True
+    return see

@@ -1,0 +1,119 @@
+"""A draft model with another tokenizer: it writes text, which the target's tokenizer cuts (SLEM, arXiv:2502.05202).
+
+Greedy text, so every token is a point mass; a token is proposed only if it spells the very bytes that continue the
+text. The other way, drawing from the shared tokens, is shared_vocabulary.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import takewhile
+
+import torch
+from torch import Tensor
+
+from specviz.decoding.cached_lm import CachedLM
+from specviz.decoding.device import exact_dtype, to_host
+from specviz.decoding.draft import EMPTY, Draft, chain
+from specviz.decoding.drafter import Context, Drafter, Work
+from specviz.decoding.rule import Verdict
+from specviz.decoding.sampling import DRAFT_MODEL, refuse_nan
+from specviz.drafters.cross_vocabulary.respelled import LOOKBACK, Respelled
+from specviz.drafters.cross_vocabulary.shared import SharedVocabularyDrafter
+from specviz.drafters.method import CHAIN_RULES, Choice, Method, Parts, Value
+from specviz.drafters.policy import K_PARAMS, Policy, policy_of
+from specviz.models.tokens import TokenText, continued, whole_start
+
+
+class ReencodingDrafter(Drafter):
+    """target, draft: the two vocabularies; lm: the draft model."""
+
+    def __init__(self, lm: CachedLM, target: TokenText, draft: TokenText, vocab_size: int, policy: Policy) -> None:
+        self._lm, self._target, self._draft = lm, target, draft
+        self._respelled, self._policy = Respelled(target, draft), policy
+
+    @property
+    def work(self) -> Work:
+        return Work(self._lm.calls, self._lm.fed)
+
+    def draft(self, context: Context, k: int) -> Draft:
+        k = self._policy.most(k, context.tokens)
+        if k < 1 or not self._respelled.follow(context.tokens):
+            return EMPTY
+        own = self._respelled.ids
+        size = min(math.ceil(k * len(own) / len(context.tokens)) + 1, self._lm.context_limit - len(own) + 1)
+        if not own or size < 1 or any(token >= self._lm.vocab_size for token in self._lm.missing(own)):
+            return EMPTY
+        written = list(takewhile(lambda token: token not in self._draft.special_ids, self._write(own, size)))
+        added = b"".join(map(self._draft.bytes_of, written))
+        before = b"".join(map(self._target.bytes_of, context.tokens[-LOOKBACK:]))
+        cut = continued(self._target, before, whole_start(added))
+        tokens = list(takewhile(lambda token: token < context.vocab_size, cut))[:k]
+        return chain(tokens, evidence=self._evidence(written, tokens, k)) if tokens else EMPTY
+
+    def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
+        self._policy.observe(draft, verdict)
+
+    def _write(self, own: list[int], size: int) -> list[int]:
+        """The draft model's favourites, at most `size`, in one transfer at the end."""
+        logits = self._lm.forward(own)[0]
+        tokens, peaks = [], []
+        for place in range(size):
+            peak, token = logits.max(-1)
+            tokens.append(token)
+            peaks.append(peak)
+            if place == size - 1 or self._policy.stops(logits, token):
+                break
+            logits = self._lm.extend(token)
+        wide = exact_dtype(peaks[0].device)
+        ids, peaks = to_host(torch.stack([torch.stack(tokens).to(wide), torch.stack(peaks).to(wide)])).tolist()
+        refuse_nan(peaks, DRAFT_MODEL)
+        ids = [int(token) for token in ids]
+        self._lm.settle(ids)
+        return ids
+
+    def _evidence(self, written: list[int], tokens: list[int], k: int) -> dict[str, object]:
+        num_backed, text = self._respelled.backed
+        return {
+            "way": "reencode",
+            "draft_tokens": [{"text": self._draft.piece(token)[0]} for token in written],
+            "target_tokens": [{"id": token} for token in tokens],
+            "boundary": {"backed": num_backed, "text": text} if num_backed else None,
+            **self._policy.evidence(k),
+        }
+
+
+WAYS = {"reencode": ReencodingDrafter, "shared": SharedVocabularyDrafter}
+
+
+def _build(parts: Parts, params: Mapping[str, Value]) -> Drafter:
+    target, draft = parts.target, parts.draft
+    return WAYS[params["way"]](draft.lm, target.text, draft.text, target.lm.vocab_size, policy_of(params))
+
+
+METHOD = Method(
+    name="cross_vocabulary",
+    title="Different vocabularies",
+    summary="A draft model whose tokenizer cuts text into other tokens than the target's.",
+    caution=(
+        "Lets any model draft for any other; guesses are lost where the two cut a text differently, and every guess "
+        "that goes through text is the draft's favourite, which is kept less often at high temperatures."
+    ),
+    source="Timor et al., arXiv:2502.05202",
+    roles=("draft",),
+    params=(
+        Choice(
+            "way",
+            "how tokens are translated",
+            "reencode",
+            "Through text: the draft writes text, which is cut into the target's tokens. By shared tokens: the draft "
+            "writes only tokens that both vocabularies have.",
+            {"reencode": "through text", "shared": "by shared tokens"},
+        ),
+        *K_PARAMS,
+    ),
+    rules=CHAIN_RULES,
+    build=_build,
+    foreign=True,
+)

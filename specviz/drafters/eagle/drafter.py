@@ -1,0 +1,149 @@
+"""EAGLE: a small head goes on in the target's feature space and grows a token tree (arXiv:2401.15077, 2406.16858)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specviz.decoding.device import exact_dtype, to_device, to_host
+from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
+from specviz.decoding.drafter import Context, Drafter, Work
+from specviz.decoding.sampling import HEADS, refuse_nan
+from specviz.drafters.eagle.heads import EagleHead, Rows
+from specviz.drafters.method import TREE_RULES, Method, Models, Whole
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Level:
+    """The nodes grown at one depth, M = F x W, numbered over all levels from `first` on. All on the device."""
+
+    tokens: Tensor  # [M]
+    parents: Tensor  # [M]
+    scores: Tensor  # [M] log of the product of the head's probabilities along the path
+    logits: Tensor  # [F, V] what the W children of each expanded node were chosen from
+    first: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Front:
+    """The F nodes that are expanded at one depth."""
+
+    features: Tensor  # [F, H]
+    nodes: Tensor  # [F] their numbers
+    scores: Tensor  # [F]
+    see: Tensor  # [F, rows] which of the head's rows each one sees: the text, what it hangs from and itself
+
+
+class EagleDrafter(Drafter):
+    """The tree is grown and pruned on the device and comes to the host in one transfer.
+
+    Rows of the head's own cache that read the target's features stay; what it reads of its own is dropped again.
+    """
+
+    def __init__(self, head: EagleHead, width: int, nodes: int) -> None:
+        self._head, self._width, self._nodes = head, min(width, head.num_choices), nodes
+        self.hidden_layers = head.hidden_layers
+        self._work = Work()
+        self._forget(())
+
+    def _forget(self, tokens: Sequence[int]) -> None:
+        self._text, self._rows, self._num_read = tokens, Rows(), 0
+
+    @property
+    def work(self) -> Work:
+        return self._work
+
+    @torch.inference_mode()
+    def draft(self, context: Context, k: int) -> Draft:
+        known = len(context.tokens) - 1
+        if k < 1 or known < 1 or context.hidden is None or len(context.hidden) < known:
+            return EMPTY
+        if context.tokens is not self._text:
+            self._forget(context.tokens)
+        levels = self._grow(self._read(context.tokens, context.hidden[:known]), known, k)
+        return self._pruned(levels)
+
+    def _read(self, tokens: Sequence[int], states: Tensor) -> Tensor:
+        """Reads what is new of the text; the feature [1, H] behind its last token. Row i: state i and token i+1."""
+        start = min(self._num_read, len(states) - 1)
+        self._rows.count = start
+        ids = to_device(tokens[start + 1 :], torch.long, states.device)
+        positions = torch.arange(start + 1, len(tokens), device=states.device)
+        features = self._forward(self._head.fuse(states[start:]), ids, positions, None)
+        self._num_read = len(states)
+        return features[-1:]
+
+    def _forward(self, features: Tensor, ids: Tensor, positions: Tensor, see: Tensor | None) -> Tensor:
+        self._work += Work(1, len(ids))
+        return self._head(features, ids, positions, self._rows, see)
+
+    def _grow(self, features: Tensor, last: int, k: int) -> list[Level]:
+        """Per level the likeliest children of every expanded node; the best of all of them are expanded next."""
+        device = features.device
+        see = torch.ones(1, self._rows.count, dtype=torch.bool, device=device)
+        front = Front(features, torch.full((1,), ROOT, device=device), torch.zeros(1, device=device), see)
+        levels = [self._children(front, 0)]
+        for depth in range(1, k):
+            front = self._expanded(front, levels[-1], last + depth)
+            levels.append(self._children(front, levels[-1].first + len(levels[-1].tokens)))
+        return levels
+
+    def _children(self, front: Front, first: int) -> Level:
+        rows = self._head.logits(front.features)
+        wide = rows if rows.dtype == torch.float64 else rows.float()
+        chances, tokens = wide.log_softmax(-1).topk(self._width)  # [F, W]
+        scores = chances.clamp_max(0) + front.scores[:, None]  # a child never scores above its parent
+        return Level(tokens.flatten(), front.nodes.repeat_interleave(self._width), scores.flatten(), rows, first)
+
+    def _expanded(self, front: Front, level: Level, position: int) -> Front:
+        scores, best = level.scores.topk(min(self._width, len(level.scores)))
+        parents = best // self._width
+        see = torch.cat([front.see[parents], torch.eye(len(best), dtype=torch.bool, device=best.device)], dim=1)
+        positions = torch.full_like(best, position)
+        features = self._forward(front.features[parents], level.tokens[best], positions, see)
+        return Front(features, level.first + best, scores, see)
+
+    def _pruned(self, levels: list[Level]) -> Draft:
+        """The best nodes of all levels, the best first; of equal ones the earlier: a parent before its children."""
+        tokens, parents, scores = (
+            torch.cat(parts)
+            for parts in zip(*((each.tokens, each.parents, each.scores) for each in levels), strict=True)
+        )
+        best = scores.sort(descending=True, stable=True).indices[: self._nodes]
+        wide = exact_dtype(scores.device)
+        rows = to_host(torch.stack([row.to(wide) for row in (best, tokens[best], parents[best], scores[best].exp())]))
+        refuse_nan(rows[3].tolist(), HEADS)
+        logits = [row for level in levels for row in level.logits]
+        builder, places = DraftBuilder(), {ROOT: ROOT}
+        for number, token, parent in rows[:3].long().T.tolist():
+            places[number] = builder.add(token, places[parent], logits=logits[number // self._width])
+        evidence = {
+            "scores": [round(score, 4) for score in rows[3].tolist()],
+            "grown": len(scores),
+            "kept": len(best),
+            "levels": len(levels),
+        }
+        return builder.build(evidence=evidence)
+
+
+METHOD = Method(
+    name="eagle",
+    title="EAGLE",
+    summary="A trained head predicts the target's next inner states and grows a tree of likely tokens from them.",
+    caution="The head must have been trained on this very target; a step costs a small pass per level of the tree and "
+    "the target's reading of all its tokens, so it pays where reading many costs hardly more time than reading one.",
+    source="Li et al., arXiv:2401.15077, arXiv:2406.16858, arXiv:2503.01840",
+    roles=("heads",),
+    params=(
+        Models("heads", "EAGLE head", None, "A head that was trained for the target.", "eagle"),
+        Whole("width", "width", 4, "How many tokens are tried at a place, and at how many places per level.", 1, 32),
+        Whole(
+            "nodes", "tree nodes", 16, "How many of the likeliest drafted tokens are checked. K is the depth.", 1, 256
+        ),
+    ),
+    rules=TREE_RULES,
+    build=lambda parts, params: EagleDrafter(parts.heads, params["width"], params["nodes"]),
+)

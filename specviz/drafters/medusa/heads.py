@@ -1,0 +1,107 @@
+"""Medusa's heads (arXiv:2401.10774, section 2.1) and their reader: our layout and that of the public checkpoints.
+
+Keys `<head>.<block>.linear.weight` and `.bias`, then `<head>.<number of blocks>.weight`, also behind `medusa_head.`.
+The heads are counted by their keys: the settings of public checkpoints name fewer than their files hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from specviz.errors import SpecvizError
+from specviz.models.checkpoint import LoadReport, fill
+
+if TYPE_CHECKING:
+    from specviz.models.library import LoadedModel
+
+MOST_HEADS, MOST_BLOCKS = 32, 8
+IDLE = r"(model|lm_head)\..*"
+"""Names of tensors that these layouts may have and that nothing needs: of the model that some were saved within."""
+_PREFIX = "medusa_head."
+_KEY = re.compile(r"(?:medusa_head\.)?([0-9]{1,3})\.[0-9]{1,3}\.(?:linear\.)?(?:weight|bias)")
+
+
+class ResidualBlock(nn.Module):
+    """x + silu(W x + b)."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + silu(self.linear(hidden))
+
+
+class MedusaHeads(nn.ModuleList):
+    """Head j (0, 1, ...) sees the target's last state at t, after the final norm, and predicts token t+2+j."""
+
+    def __init__(
+        self, hidden_size: int, vocab_size: int, num_heads: int, num_blocks: int = 1, own_output: bool = True
+    ) -> None:
+        super().__init__(
+            nn.Sequential(
+                *(ResidualBlock(hidden_size) for _ in range(num_blocks)),
+                *(nn.Linear(hidden_size, vocab_size, bias=False) for _ in range(own_output)),
+            )
+            for _ in range(num_heads)
+        )
+        self.own_output = own_output
+
+    def forward(self, hidden: Tensor, output: nn.Module) -> list[Tensor]:
+        """States [..., H] -> one [..., V] of logits per head. output: the target's own, for heads without one."""
+        return [self.one(index, hidden, output) for index in range(len(self))]
+
+    def one(self, index: int, hidden: Tensor, output: nn.Module) -> Tensor:
+        """The logits of one head alone, as `forward` gives them."""
+        row = self[index](hidden)
+        return row if self.own_output else output(row)
+
+
+def read(
+    config: Mapping[str, object], state: Mapping[str, Tensor], target: LoadedModel
+) -> tuple[nn.Module, LoadReport]:
+    """Heads for `target` from a checkpoint's settings and tensors. Raises SpecvizError for what does not fit it."""
+    output = target.model.get_output_embeddings()
+    vocab_size, hidden_size = target.info.vocab_size, target.model.config.get_text_config(decoder=True).hidden_size
+    num_heads, num_blocks = _count_heads(config, state), _whole(config, "medusa_num_layers", 1, MOST_BLOCKS)
+    _check_sizes(state, num_blocks, hidden_size, vocab_size)
+    with torch.device("meta"):
+        own_output = config.get("medusa_own_output", True) is not False
+        module = MedusaHeads(hidden_size, vocab_size, num_heads, num_blocks, own_output)
+    prefix = _PREFIX if any(key.startswith(_PREFIX) for key in state) else ""
+    return module, fill(module, state, output.weight, {f"{prefix}{name}": name for name in module.state_dict()})
+
+
+def _count_heads(config: Mapping[str, object], state: Mapping[str, Tensor]) -> int:
+    found = [int(match[1]) + 1 for key in state if (match := _KEY.fullmatch(key))]
+    if not found:
+        raise SpecvizError("its weights hold no Medusa heads (no tensor is called like 0.0.linear.weight)")
+    number = max(*found, _whole(config, "medusa_num_heads", 1, MOST_HEADS))
+    if number > MOST_HEADS:
+        raise SpecvizError(f"it must have at most {MOST_HEADS} heads (got {number})")
+    return number
+
+
+def _whole(config: Mapping[str, object], name: str, default: int, most: int) -> int:
+    value = config.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise SpecvizError(f"{name} in its config.json must be a whole number from 1 to {most} (got {value!r:.40})")
+    return value
+
+
+def _check_sizes(state: Mapping[str, Tensor], num_blocks: int, hidden_size: int, vocab_size: int) -> None:
+    """The two mistakes that people make, in words; any other wrong shape is named with its tensor by `fill`."""
+    for key, tensor in state.items():
+        if tensor.ndim != 2:
+            continue
+        place = key.removeprefix(_PREFIX)
+        if place == "0.0.linear.weight" and tensor.shape[-1] != hidden_size:
+            raise SpecvizError(f"its hidden size must be {hidden_size}, the target's (got {tensor.shape[-1]})")
+        if place == f"0.{num_blocks}.weight" and tensor.shape[0] != vocab_size:
+            raise SpecvizError(f"its vocabulary must have {vocab_size} tokens, as the target's (got {tensor.shape[0]})")

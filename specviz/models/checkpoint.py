@@ -1,0 +1,135 @@
+"""Weights of a stranger's checkpoint: tensors by name, read without running code, and the way into a module.
+
+Every error is a SpecvizError that says what is wrong with the file; the caller puts the checkpoint's name in front.
+`attached` keeps what was made for a loaded model as long as that model lives.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from specviz.errors import SpecvizError
+
+_SHOWN_NAMES = 3
+MOST_BYTES = 16 * 2**30  # draft heads are small beside their target; a larger file is something else
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """Names of tensors: of the checkpoint and used, of the checkpoint and not used, lacking in it."""
+
+    used: tuple[str, ...]
+    unused: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
+    """All tensors of these files, on the CPU. safetensors, or torch's zip format (.pt, .bin) without program code."""
+    files = list(files)
+    if (size := sum(map(_unpacked_bytes, files))) > MOST_BYTES:
+        raise SpecvizError(f"its weights must not exceed {MOST_BYTES / 1e9:.3g} GB (got {size / 1e9:.3g} GB)")
+    state: dict[str, Tensor] = {}
+    for file in files:
+        state |= _read_safetensors(file) if file.suffix == ".safetensors" else _read_zip(file)
+    return state
+
+
+def _unpacked_bytes(file: Path) -> int:
+    if file.suffix == ".safetensors":
+        return file.stat().st_size
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return sum(item.file_size for item in archive.infolist())
+    except (zipfile.BadZipFile, OSError) as error:
+        raise SpecvizError(f"{file.name} is damaged, or no file that torch.save writes today") from error
+
+
+def _read_safetensors(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError, ValueError, KeyError) as error:  # the last two: a header that makes no sense
+        raise SpecvizError(f"{file.name} is damaged or incomplete; fetch it again") from error
+
+
+def _read_zip(file: Path) -> dict[str, Tensor]:
+    try:
+        held = torch.load(file, weights_only=True, map_location="cpu")
+    except pickle.UnpicklingError as error:
+        raise SpecvizError(
+            f"{file.name} holds more than tensors (program code could run when it is opened), so it was not opened; "
+            "convert it to safetensors"
+        ) from error
+    except Exception as error:  # whatever else a stranger's file makes torch raise
+        raise SpecvizError(f"{file.name} is damaged or incomplete; fetch it again") from error
+    if not isinstance(held, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in held.items()
+    ):
+        raise SpecvizError(f"{file.name} must hold named tensors alone (got a {type(held).__name__} of other things)")
+    return dict(held)
+
+
+def named(keys: Sequence[str]) -> str:
+    """The number of tensors and the first few of their names, which are a stranger's words."""
+    shown = ", ".join(f"{key!r:.60}" for key in keys[:_SHOWN_NAMES])
+    count = "1 tensor" if len(keys) == 1 else f"{len(keys):,} tensors"
+    return f"{count} ({shown}{', ...' if len(keys) > _SHOWN_NAMES else ''})"
+
+
+def fill(module: nn.Module, state: Mapping[str, Tensor], like: Tensor, keys: Mapping[str, str]) -> LoadReport:
+    """Puts tensors into `module`, in the number format and on the device of `like`; whole numbers stay whole.
+
+    module: built on the meta device. keys: the checkpoint's name of a tensor -> the module's; others count as unused.
+    Parameters that are missing stay on the meta device. SpecvizError for a tensor of another shape.
+    """
+    wanted = module.state_dict()
+    ready = {}
+    for key, name in keys.items():
+        if key not in state or name not in wanted:
+            continue
+        if state[key].shape != wanted[name].shape:
+            raise SpecvizError(f"{key} must be of the shape {_size(wanted[name])} (got {_size(state[key])})")
+        dtype = like.dtype if wanted[name].is_floating_point() else wanted[name].dtype
+        ready[name] = state[key].to(like.device, dtype)
+    module.load_state_dict(ready, strict=False, assign=True)
+    module.eval().requires_grad_(False)
+    used = tuple(key for key in state if keys.get(key) in ready)
+    named = {name: key for key, name in keys.items()}
+    missing = tuple(named.get(name, name) for name in wanted if name not in ready)
+    return LoadReport(used, tuple(key for key in state if key not in used), missing)
+
+
+def _size(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "one number"
+
+
+class Attached:
+    """Things made for a loaded model, each once, by any key; they are let go with the model."""
+
+    def __init__(self) -> None:
+        self._made: WeakKeyDictionary[nn.Module, dict[object, object]] = WeakKeyDictionary()
+        self._making = threading.Lock()
+
+    def find(self, model: nn.Module, key: object) -> object | None:
+        """What was made for this model and key, if it was."""
+        return self._made.get(model, {}).get(key)
+
+    def get(self, model: nn.Module, key: object, make: Callable[[], Made]) -> Made:
+        """What `make()` gave for this model and key the first time. `make` must not hold the model itself."""
+        with self._making:
+            made = self._made.setdefault(model, {})
+            if key not in made:
+                made[key] = make()
+            return made[key]

@@ -1,0 +1,327 @@
+"""From what a person typed to a local folder that holds a model: catalogue name, folder or Hugging Face hub id.
+
+Names are untrusted; what is shown of a folder is its base name. Downloads only plain data files: configuration,
+tokenizer and safetensors weights. Knows nothing of transformers or torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import safe_open
+
+from specviz.errors import SpecvizError
+from specviz.models import catalog
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+Progress = Callable[[str, float | None], None]  # a message, and the fraction done where it is known
+
+DOWNLOADING = "downloading"  # begins what is said meanwhile
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
+_DATA_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.tiktoken", "*.txt"]
+_NOT_NEEDED = ["*/*", "consolidated*"]
+_WEIGHTS = ["*.safetensors"]
+_HEAD_WEIGHTS = ["*.safetensors", "medusa_lm_head.pt", "pytorch_model*.bin"]  # the first that is there is read
+_CONVERT = "load it where you trust it and write it again with save_pretrained, which makes safetensors"
+_ORIGINAL = "choose the model that it was made from, which has safetensors weights as a rule"
+_OTHER_FORMATS: Mapping[str, tuple[str, str]] = {
+    ".gguf": ("GGUF, the format of llama.cpp", _ORIGINAL),
+    ".ggml": ("GGML, an old format of llama.cpp", _ORIGINAL),
+    ".onnx": ("ONNX", _ORIGINAL),
+    ".npz": ("MLX", _ORIGINAL),
+    ".h5": ("TensorFlow's", _ORIGINAL),
+    ".msgpack": ("Flax's", _ORIGINAL),
+    ".bin": ("PyTorch's pickles, which can run code when they are opened", _CONVERT),
+    ".pt": ("PyTorch's pickles, which can run code when they are opened", _CONVERT),
+    ".pth": ("PyTorch's pickles, which can run code when they are opened", _CONVERT),
+}
+"""How other weight files end -> what they are, and what to do instead."""
+_ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+_INDEX = "model.safetensors.index.json"
+_TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "*.tiktoken",
+    "tekken.json",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model lies. name: what is shown and stored; key: its identity; folder None: `key` is a hub id."""
+
+    name: str
+    key: str
+    folder: Path | None = None
+
+
+def find(name: str, *, allow_any: bool) -> Source:
+    """The source that `name` means. allow_any False: catalogue names only. Reads no model file."""
+    if name in catalog.MODELS or name in catalog.HEADS:
+        place = catalog.resolve(name)
+        if isinstance(place, str):
+            return Source(name, place)
+        if not place.is_dir():
+            raise SpecvizError(f"the bundled model {name} is not in the assets folder; install specviz with its models")
+        return Source(name, str(place), place)
+    if not allow_any:
+        raise SpecvizError(f"this server offers only its own models: {', '.join(catalog.MODELS)} (got {name!r})")
+    if not name.isprintable() or not name.strip():
+        raise SpecvizError(f"a model must be named by a catalogue name, a folder or a hub id (got {name!r})")
+    if (folder := _folder(name)) is not None:
+        return Source(_shown(folder), str(folder.resolve()), folder)
+    if not _HUB_ID.fullmatch(name) or ".." in name:
+        raise SpecvizError(
+            f"there is no folder {Path(name).name!r} there, and what was typed is no hub id of the form owner/model: "
+            "check the spelling"
+        )
+    return Source(name, name)
+
+
+def _folder(name: str) -> Path | None:
+    try:
+        folder = Path(os.path.abspath(Path(name).expanduser()))  # a link keeps its own name
+        return folder if folder.is_dir() else None
+    except (OSError, RuntimeError):  # a name too long for the file system; a home of nobody
+        return None
+
+
+def _shown(folder: Path) -> str:
+    """A folder's base name; marked where that name alone means another model."""
+    name = folder.name or "model"
+    meant = _folder(name)
+    is_other = catalog.is_known(name) or (meant is not None and not meant.samefile(folder))
+    return f"{name} (folder)" if is_other else name
+
+
+def unwatched(message: str, fraction: float | None) -> None:
+    """Progress that nobody watches: a download shows a bar of its own on standard error."""
+
+
+def fetch(
+    source: Source, *, may_download: bool, on_progress: Progress, weights: bool = True
+) -> tuple[Path, str | None]:
+    """The local folder of a source and, for a hub model, its revision. weights: are they needed there?
+
+    Raises SpecvizError with what to do.
+    """
+    ignored = _NOT_NEEDED if weights else [*_NOT_NEEDED, *_WEIGHTS]
+    folder, revision = _fetch(source, _DATA_FILES, ignored, may_download, on_progress)
+    if weights and source.folder is None and may_download and not any(folder.glob("*.safetensors")):
+        _refuse_other_formats(source)
+    return folder, revision
+
+
+def _refuse_other_formats(source: Source) -> None:
+    """Names the format of a hub model without safetensors, of which nothing was downloaded."""
+    from huggingface_hub import list_repo_files
+
+    try:
+        files = list_repo_files(source.key)
+    except Exception:  # as for a download; what the folder lacks is told in any case
+        return
+    raise SpecvizError(_no_weights(source.name, files))
+
+
+def fetch_heads(source: Source, *, may_download: bool, on_progress: Progress) -> tuple[Path, str | None]:
+    """The same for draft heads, whose weights may also come in torch's own format."""
+    return _fetch(source, ["config.json", *_HEAD_WEIGHTS], _NOT_NEEDED, may_download, on_progress)
+
+
+def _fetch(
+    source: Source, wanted: list[str], ignored: list[str], may_download: bool, on_progress: Progress
+) -> tuple[Path, str | None]:
+    if source.folder is not None:
+        return source.folder, None
+    from huggingface_hub import snapshot_download
+
+    on_progress(f"looking for {source.name} on the Hugging Face hub", None)
+    try:
+        folder = snapshot_download(
+            source.key,
+            allow_patterns=wanted,
+            ignore_patterns=ignored,
+            local_files_only=not may_download,
+            tqdm_class=progress_bar(f"{DOWNLOADING} {source.name}", on_progress),
+        )
+    except SpecvizError:  # nobody waits for it any more
+        raise
+    except Exception as error:  # the hub's client raises errors of several HTTP libraries, which have no common base
+        raise _explained(source.name, error, may_download) from error
+    return Path(folder), Path(folder).name
+
+
+def is_here(name: str) -> bool:
+    """Whether a model or draft heads of the catalogue lie whole on this machine; loads nothing and asks nobody.
+
+    Of any other name it is assumed: it was typed, and a folder has no download.
+    """
+    plain = catalog.without_format(name)
+    known = catalog.MODELS.get(plain) or catalog.HEADS.get(plain)
+    if known is None or known.is_bundled:
+        return True
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(plain, "config.json")
+    if not isinstance(config, str):
+        return False
+    try:
+        return bool(head_files(Path(config).parent, plain))
+    except SpecvizError:
+        return False
+
+
+def check_files(folder: Path, name: str) -> None:
+    """Refuses, in words, a folder that transformers could not load or would load from unsafe files."""
+    if not (folder / "config.json").is_file():
+        adapter = (folder / "adapter_config.json").is_file()
+        hint = "it holds an adapter: merge it into its base model first" if adapter else _other_format(_names(folder))
+        hint = hint or "it is not a model's folder"
+        raise SpecvizError(f"{name} has no config.json; {hint}")
+    if adapter := next((file for file in _ADAPTERS if (folder / file).is_file()), None):
+        raise SpecvizError(
+            f"{name} holds a LoRA adapter beside the model ({adapter}), whose weights would be ignored: merge it into "
+            "the model and save that, or take its files away"
+        )
+    if not any(next(folder.glob(pattern), None) for pattern in _TOKENIZERS):
+        raise SpecvizError(f"{name} has no tokenizer files; save the tokenizer beside the model")
+
+
+def weight_files(folder: Path, name: str) -> list[Path]:
+    """The safetensors files of a model, all of them there. SpecvizError if there are none or some are missing."""
+    index = folder / _INDEX
+    if not index.is_file():
+        single = folder / "model.safetensors"
+        if not single.is_file():
+            raise SpecvizError(_no_weights(name, _names(folder)))
+        return [single]
+    files = [folder / shard for shard in _shards(index, name)]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise SpecvizError(f"{name} is incomplete: {len(missing)} of {len(files)} weight files are missing")
+    return files
+
+
+def head_files(folder: Path, name: str) -> list[Path]:
+    """The weight files of draft heads; safetensors where there are both kinds. SpecvizError if there are none."""
+    if (folder / _INDEX).is_file():
+        return weight_files(folder, name)
+    found = (sorted(folder.glob(pattern)) for pattern in _HEAD_WEIGHTS)
+    if files := next(filter(None, found), None):
+        return files
+    raise SpecvizError(f"its folder has no weights ({', '.join(_HEAD_WEIGHTS)})")
+
+
+def _no_weights(name: str, files: Iterable[str]) -> str:
+    """What is wrong with a model whose files have these names, and the way out."""
+    if told := _other_format(files):
+        return f"{name} has no safetensors weights; {told}"
+    return f"{name} has no weights: there is no model.safetensors; choose a model that has them"
+
+
+def _other_format(files: Iterable[str]) -> str:
+    """The first file of a format that is not read, what that is and the way out; empty where there is none."""
+    for file in sorted(files):
+        if (suffix := Path(file).suffix.lower()) in _OTHER_FORMATS and file != "training_args.bin":
+            format_name, way_out = _OTHER_FORMATS[suffix]
+            return f"{file!r:.80} is {format_name}: {way_out}"
+    return ""
+
+
+def _names(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir()]
+
+
+def _shards(index: Path, name: str) -> list[str]:
+    try:
+        shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SpecvizError(f"{name} has a damaged {_INDEX}; fetch it again") from error
+    if any(Path(shard).name != shard for shard in shards):
+        raise SpecvizError(f"{name} names weight files outside its own folder; it was not loaded")
+    return shards
+
+
+def num_parameters(files: Iterable[Path]) -> int:
+    """Read from the headers of safetensors files alone. Raises SafetensorError for a damaged one."""
+    total = 0
+    for file in files:
+        with safe_open(file, framework="numpy") as weights:
+            total += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    return total
+
+
+def progress_bar(message: str, on_progress: Progress) -> type:
+    """A tqdm class that reports the bytes of a download instead of printing them, unless nobody watches."""
+    from tqdm import tqdm
+
+    class Bar(tqdm):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            # the hub counts each byte twice, when it comes and when it is written, under names of its own
+            self._is_told = not str(options.pop("name", "")).endswith(".transfer") and options.get("unit") == "B"
+            shown = {"file": sys.stderr, "desc": message} if self._is_told and on_progress is unwatched else {}
+            super().__init__(*args, **{**options, "file": io.StringIO(), "disable": False, **shown})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            shown = super().update(n)
+            if self.total and self._is_told:
+                on_progress(message, min(1.0, self.n / self.total))
+            return shown
+
+    return Bar
+
+
+def bar(message: str) -> tqdm:
+    """A bar of 100 parts on standard error."""
+    from tqdm import tqdm
+
+    return tqdm(
+        total=100, desc=message, file=sys.stderr, bar_format="{desc}: {percentage:3.0f}%|{bar}| {remaining} left"
+    )
+
+
+def _explained(name: str, error: Exception, may_download: bool) -> SpecvizError:
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.GatedRepoError):
+        words = "its owner gives access on request: ask on its page at huggingface.co, then run `hf auth login`"
+    elif isinstance(error, errors.RepositoryNotFoundError):
+        words = "the hub has no such model, or it is private: check the spelling, or run `hf auth login`"
+    elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        words = "the disk is full; delete what is not needed, for example with `hf cache rm`"
+    elif not may_download:
+        words = "it is not on this server, which downloads nothing; choose a bundled model"
+    elif _is_offline(error):
+        words = (
+            "it is not on this machine and the hub cannot be reached; connect once and run "
+            f"`hf download {name}`, or choose a bundled model"
+        )
+    else:
+        words = (
+            f"the download failed: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
+        )
+    return SpecvizError(f"{name} could not be fetched: {words}")
+
+
+def _is_offline(error: Exception) -> bool:
+    """Whether the hub could not be reached, by any of the libraries that may have tried."""
+    from huggingface_hub import errors
+
+    offline = (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError, TimeoutError)
+    return isinstance(error, offline) or type(error).__name__.startswith(("Connect", "Timeout", "ReadTimeout"))

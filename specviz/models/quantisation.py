@@ -1,0 +1,137 @@
+"""Weights in fewer bits: what a model's name may ask for, what that needs installed, what is then really held.
+
+A name that ends in `:int8` or `:int4` asks for it while loading. A checkpoint that holds such weights already is read
+where its library is installed. Knows nothing of transformers; what it says is for the person.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from specviz.errors import SpecvizError
+from specviz.models import catalog
+
+BITS: Mapping[str, int] = dict(zip(catalog.FORMATS, (8, 4), strict=True))
+LIBRARIES: Mapping[str, tuple[str, ...]] = {"int8": ("torchao", "bitsandbytes"), "int4": ("bitsandbytes",)}
+"""What can make such weights, the first installed one is used."""
+READERS: Mapping[str, tuple[str, ...]] = {
+    "bitsandbytes": ("bitsandbytes", "accelerate"),
+    "torchao": ("torchao", "accelerate"),
+    "gptq": ("gptqmodel", "optimum", "accelerate"),
+    "awq": ("gptqmodel", "accelerate"),
+    "compressed-tensors": ("compressed_tensors", "accelerate"),
+}
+"""The kinds of such checkpoints that are read, and the packages that reading needs."""
+
+_OLD_LAYOUTS = {"quantize_config.json": "GPTQ", "quant_config.json": "AWQ"}
+_TABLES = ("embed", "wte", "wpe", "lm_head", "embed_out")  # kept as they are by every library above
+_PACKED = (torch.int8, torch.uint8, torch.int32)
+_STORED_BITS: Mapping[str, int] = {"I64": 64, "I32": 32, "I16": 16, "I8": 8, "U8": 8, "F8_E4M3": 8, "F8_E5M2": 8}
+
+
+def split(wanted: str) -> tuple[str, str | None]:
+    """A model's own name, and the format of its weights that the name asks for."""
+    plain = catalog.without_format(wanted)
+    return plain, wanted[len(plain) + 1 :] or None
+
+
+def joined(name: str, bits: str | None) -> str:
+    return name if bits is None else f"{name}:{bits}"
+
+
+def library_for(bits: str, name: str) -> str:
+    """The installed library that can make such weights. SpecvizError: what to install."""
+    able = [library for library in LIBRARIES[bits] if not _lacking(READERS[library])]
+    if able:
+        return able[0]
+    wanted = " or ".join(f"`pip install {' '.join(READERS[library])}`" for library in LIBRARIES[bits])
+    raise SpecvizError(
+        f"{name} is to be held in {bits}, which this installation cannot do: run {wanted}, or name the model without "
+        f":{bits}"
+    )
+
+
+def check_checkpoint(values: Mapping[str, object], name: str, folder: Path) -> bool:
+    """Whether a configuration says that its weights hold fewer bits already; SpecvizError if they cannot be read."""
+    about = values.get("quantization_config")
+    if about is None:
+        if told := next((file for file in _OLD_LAYOUTS if (folder / file).is_file()), None):
+            raise SpecvizError(
+                f"{name} holds weights quantised by {_OLD_LAYOUTS[told]} in an old layout ({told}): choose one whose "
+                "config.json has a quantization_config, or the model in full precision"
+            )
+        return False
+    kind = str(about.get("quant_method", "bitsandbytes"))[:80] if isinstance(about, Mapping) else "an unknown kind"
+    if kind not in READERS:
+        raise SpecvizError(
+            f"{name} holds weights quantised by {kind}, which specviz does not read; choose one by "
+            f"{', '.join(READERS)}, or the model in full precision"
+        )
+    if lacking := _lacking(READERS[kind]):
+        raise SpecvizError(f"{name} holds weights quantised by {kind}: run `pip install {' '.join(lacking)}`")
+    return True
+
+
+def _lacking(packages: Sequence[str]) -> list[str]:
+    return [package.replace("_", "-") for package in packages if not is_installed(package)]
+
+
+def is_installed(package: str) -> bool:
+    return find_spec(package) is not None
+
+
+def needed_bytes(files: Iterable[Path], dtype: torch.dtype, bits: str | None) -> int:
+    """What the weights will take, from the files' headers alone; the scales of quantised ones are not counted.
+
+    Raises SafetensorError for a damaged file.
+    """
+    total = 0
+    for file in files:
+        with safe_open(file, framework="numpy") as weights:
+            for name in weights.keys():  # noqa: SIM118
+                part = weights.get_slice(name)
+                shape = part.get_shape()
+                is_made_smaller = bits is not None and len(shape) == 2 and not any(key in name for key in _TABLES)
+                plain = _STORED_BITS.get(part.get_dtype(), 8 * dtype.itemsize)
+                total += math.prod(shape) * (BITS[bits] if is_made_smaller else plain) // 8
+    return total
+
+
+def bytes_by_device(model: torch.nn.Module) -> dict[torch.device, int]:
+    """What the weights and buffers take where they are; a tensor that is shared counts once."""
+    total: defaultdict[torch.device, int] = defaultdict(int)
+    for tensor in (*model.parameters(), *model.buffers()):
+        total[tensor.device] += stored_bytes(tensor)
+    return dict(total)
+
+
+def stored_bytes(tensor: Tensor) -> int:
+    """A tensor that only looks like floats, as torchao's do, takes what its parts take."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        return sum(stored_bytes(getattr(tensor, part)) for part in tensor.__tensor_flatten__()[0])
+    return tensor.nbytes
+
+
+def is_quantised(model: torch.nn.Module) -> bool:
+    """Whether any of its weights really holds fewer bits."""
+    held = (*model.parameters(), *model.buffers())
+    return any(hasattr(each, "__tensor_flatten__") or _is_packed(each) for each in held)
+
+
+def _is_packed(tensor: Tensor) -> bool:
+    return tensor.dim() == 2 and tensor.dtype in _PACKED
+
+
+def number_format(model: torch.nn.Module, bits: str | None) -> str:
+    """What a trace says of the weights: the format that it computes in, and what it holds where that differs."""
+    computes = str(model.dtype).removeprefix("torch.")
+    kind = getattr(getattr(model, "quantization_method", None), "value", None)
+    return computes if kind is None else f"{computes}, weights {bits or 'quantised'} ({kind})"

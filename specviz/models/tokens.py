@@ -1,0 +1,265 @@
+"""TokenText: what a tokenizer's ids look like as bytes, text and labels, and how ids become text one at a time.
+
+The bytes of an id depend on the id alone, so the texts of emitted tokens join to exactly the generated text, and half
+a character is known as such. Takes a transformers tokenizer; knows no model.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from specviz.errors import SpecvizError
+from specviz.trace.file import Token
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MAX_CHARACTERS = 1_000_000
+_SPACE = "▁"  # how sentencepiece writes a space
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_ESCAPED = re.compile("[\udc80-\udcff]+")
+
+
+class TokenText:
+    """The texts of one tokenizer's ids. `eos_ids`: every id that ends a text, the model's own ones included."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: Iterable[int] = ()) -> None:
+        self.tokenizer = tokenizer
+        own = tokenizer.eos_token_id
+        self.eos_ids = frozenset(eos_ids) | (frozenset() if own is None else _as_set(own))
+        self.num_ids = 1 + max(tokenizer.get_vocab().values(), default=-1)
+        self.special_ids = _special_ids(tokenizer)
+        self._to_bytes = _piece_reader(tokenizer)
+        self._known: dict[int, bytes] = {}
+        self._labels: dict[int, str] = {}
+        self._encoding = threading.Lock()
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes that this id adds to a text; none for an id without a token (a padded table has such ids)."""
+        known = self._known.get(token)
+        if known is None:
+            known = self._known[token] = self._read(token)
+        return known
+
+    def piece(self, token: int) -> tuple[str, str | None]:
+        """(text, None), or (text with U+FFFD, hex) when the id's own bytes are not whole characters."""
+        raw = self.bytes_of(token)
+        return raw.decode("utf-8", "replace"), _hex_of_halves(raw)
+
+    def label(self, token: int) -> str:
+        """The text for a table row: bytes that are no character as <F0 9F>, an id without a token as <id 7>."""
+        known = self._labels.get(token)
+        if known is None:
+            known = self._labels[token] = self._label(token)
+        return known
+
+    def _label(self, token: int) -> str:
+        raw = self.bytes_of(token)
+        if not raw:
+            return f"<id {token}>"
+        return _ESCAPED.sub(_byte_names, raw.decode("utf-8", "surrogateescape"))
+
+    def incremental(self) -> IncrementalText:
+        return IncrementalText(self)
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """The ids of a text. special: with the tokenizer's own start token, which a chat-rendered text has already."""
+        if len(text) > MAX_CHARACTERS:
+            raise SpecvizError(f"the text is too long: at most {MAX_CHARACTERS:,} characters (got {len(text):,})")
+        with self._encoding:  # a fast tokenizer sets its truncation on every call: not safe from two threads
+            return list(self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids)
+
+    @cached_property
+    def sha(self) -> str:
+        """A hash of every id's bytes and whether it is special: equal for interchangeable vocabularies."""
+        digest = hashlib.sha256()
+        for token in range(self.num_ids):
+            raw = self.bytes_of(token)
+            digest.update(b"%d %d " % (len(raw), token in self.special_ids) + raw)
+        return digest.hexdigest()[:16]
+
+    def _read(self, token: int) -> bytes:
+        piece = self.tokenizer.convert_ids_to_tokens(token) if 0 <= token < self.num_ids else None
+        if not isinstance(piece, str):
+            return b""
+        return _utf8(piece) if token in self.special_ids else self._to_bytes(token, piece)
+
+
+class IncrementalText:
+    """Ids in, texts out: "" while a character is incomplete, U+FFFD for bytes that can never become one."""
+
+    def __init__(self, text: TokenText) -> None:
+        self._text = text
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> Token:
+        raw = self._text.bytes_of(token)
+        return Token(token, self._decoder.decode(raw), _hex_of_halves(raw))
+
+
+@lru_cache(maxsize=64)
+def differing_ids(target: TokenText, draft: TokenText, most: int = 3) -> tuple[int, ...]:
+    """The first ids that are ordinary tokens of both vocabularies with different bytes; () if the two agree.
+
+    Ids that only one of them has, and ids that are special in both, may differ.
+    """
+    if target.sha == draft.sha:
+        return ()
+    special = target.special_ids & draft.special_ids
+    shared = (token for token in range(min(target.num_ids, draft.num_ids)) if token not in special)
+    pairs = ((token, target.bytes_of(token), draft.bytes_of(token)) for token in shared)
+    return tuple(islice((token for token, ours, theirs in pairs if ours and theirs and ours != theirs), most))
+
+
+@lru_cache(maxsize=64)
+def shared_ids(target: TokenText, draft: TokenText) -> tuple[tuple[int, int], ...]:
+    """(target's id, draft's id) of every token that both vocabularies have, byte for byte; a special one matches only a
+    special one. Each id stands in one pair at most: of several with the same bytes the last, as byte pieces come first.
+    """
+    ours, theirs = _by_bytes(target), _by_bytes(draft)
+    return tuple((token, theirs[key]) for key, token in ours.items() if key in theirs)
+
+
+def _by_bytes(text: TokenText) -> dict[tuple[bytes, bool], int]:
+    known = ((text.bytes_of(token), token) for token in range(text.num_ids))
+    return {(raw, token in text.special_ids): token for raw, token in known if raw}
+
+
+def continued(text: TokenText, before: bytes, added: bytes) -> list[int]:
+    """Ids that spell exactly `added`, whole characters, behind a text that ends with `before`.
+
+    As the tokenizer cuts both together, if it cuts between them; else as it cuts `added` alone; [] where neither gives
+    these very bytes.
+    """
+    more = added.decode("utf-8")
+    for start in (before.decode("utf-8", "ignore"), ""):
+        ids, missing = text.encode(start + more, special=False), added
+        place = len(ids)
+        while missing and place and missing.endswith(raw := text.bytes_of(ids[place - 1])) and raw:
+            missing, place = missing[: -len(raw)], place - 1
+        if not missing:
+            return ids[place:]
+    return []
+
+
+def ends_whole(raw: bytes) -> bool:
+    """Whether no character is still incomplete at the end."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(raw)
+    return not decoder.getstate()[0]
+
+
+def whole_start(raw: bytes) -> bytes:
+    """The bytes before the first that belong to no whole character."""
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return raw[: error.start]
+    return raw
+
+
+def has_chat_form(tokenizer: PreTrainedTokenizerBase) -> bool:
+    return bool(getattr(tokenizer, "chat_template", None))
+
+
+def render_chat(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mapping[str, str]]) -> str:
+    """The prompt, or a list of {"role", "content"} messages, in the model's chat form, ready for the answer.
+
+    Encode the result with special=False: the form contains its start token. Raises SpecvizError without a template.
+    """
+    if not has_chat_form(tokenizer):
+        raise SpecvizError("this model has no chat template (it was not trained to chat); turn the chat template off")
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(item) for item in prompt]
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except Exception as error:  # the template is the model's own program: it may fail in any way
+        raise SpecvizError(f"the model's chat template cannot render these messages: {error}") from error
+
+
+def _as_set(ids: int | Sequence[int]) -> frozenset[int]:
+    return frozenset([ids] if isinstance(ids, int) else ids)
+
+
+def _special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    added = {token for token, content in tokenizer.added_tokens_decoder.items() if content.special}
+    return frozenset(added) | frozenset(tokenizer.all_special_ids)
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
+
+
+def _hex_of_halves(raw: bytes) -> str | None:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.hex()
+    return None
+
+
+def _byte_names(match: re.Match[str]) -> str:
+    return f"<{' '.join(f'{ord(char) - 0xDC00:02X}' for char in match[0])}>"
+
+
+def _piece_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[int, str], bytes]:
+    """How this tokenizer's pieces become bytes, decided by its decoder."""
+    kinds = _decoder_kinds(tokenizer)
+    if "ByteLevel" in kinds:
+        alphabet = _byte_alphabet()
+        return lambda _, piece: _from_alphabet(piece, alphabet)
+    if kinds & {"ByteFallback", "Metaspace"} or hasattr(tokenizer, "sp_model"):
+        return lambda _, piece: _from_sentencepiece(piece)
+    return _Differences(tokenizer)
+
+
+def _decoder_kinds(tokenizer: PreTrainedTokenizerBase) -> set[str]:
+    """The type names of the fast tokenizer's decoder and its parts."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or backend.decoder is None:
+        return set()
+    state: dict[str, Any] = json.loads(backend.decoder.__getstate__())
+    return {part["type"] for part in [state, *state.get("decoders", ())]}
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for U+0100 and what follows, in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+def _from_alphabet(piece: str, alphabet: Mapping[str, int]) -> bytes:
+    """An added token may hold characters outside the alphabet: then its text is meant as it stands."""
+    values = [alphabet.get(char) for char in piece]
+    return _utf8(piece) if None in values else bytes(values)
+
+
+def _from_sentencepiece(piece: str) -> bytes:
+    if match := _BYTE_PIECE.fullmatch(piece):
+        return bytes([int(match[1], 16)])
+    return _utf8(piece.replace(_SPACE, " "))
+
+
+class _Differences:
+    """For any other decoder: what an id adds to the decoded text of an ordinary token before it."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._anchor = list(tokenizer("a", add_special_tokens=False).input_ids[-1:])
+        self._before = self._decode(self._anchor)
+
+    def __call__(self, token: int, _: str) -> bytes:
+        after = self._decode([*self._anchor, token])
+        added = after[len(self._before) :] if after.startswith(self._before) else self._decode([token])
+        return _utf8(added)
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)

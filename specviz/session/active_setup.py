@@ -1,0 +1,192 @@
+"""Cast: the models, drafters and settings in force during one run, and the way from one set of values to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from specviz.decoding.cached_lm import CachedLM
+from specviz.decoding.drafter import Drafter
+from specviz.decoding.engine import Plan
+from specviz.decoding.sampling import Sampling
+from specviz.drafters import METHODS
+from specviz.drafters.method import Method, Models
+from specviz.errors import SpecvizError
+from specviz.models.chat import as_messages
+from specviz.models.hub import Progress
+from specviz.models.library import Library, LoadedModel
+from specviz.models.tokens import render_chat
+from specviz.request import Request
+from specviz.session.controls import LIVE, ControlValues
+from specviz.session.setup import Crew, gather, names_of
+from specviz.trace import file as trace
+
+
+class Cast:
+    """`take` puts new values into force or changes nothing; models and drafters are kept while there is room."""
+
+    def __init__(self, request: Request, library: Library) -> None:
+        self.request, self._library = request, library
+        self._lms: dict[tuple[str, str], CachedLM] = {}
+        self._drafters: dict[tuple[str, str | None, str], Drafter] = {}
+        self._taken: set[tuple[str, str]] = set()  # role and name, as it was asked for
+        self._announced: tuple[str, str | None] | None = None
+        self.values: ControlValues | None = None
+        self.target: LoadedModel | None = None
+        self.draft: LoadedModel | None = None
+        self.crew: Crew | None = None
+        self.plan: Plan | None = None
+        self.settings: trace.Settings | None = None
+
+    def is_current(self, values: ControlValues) -> bool:
+        return self.values is not None and all(getattr(values, name) == getattr(self.values, name) for name in LIVE)
+
+    def unloaded(self, values: ControlValues) -> str:
+        """The names, as they may be shown, of what `values` needs and this run has not used. Raises SpecvizError."""
+        wanted = [*_wanted(values), *self._named(values)]
+        missing = [name for role, name in wanted if (role, name) not in self._taken]
+        return " and ".join(map(self._library.shown_name, missing))
+
+    def load(self, values: ControlValues, report: Progress) -> list[LoadedModel]:
+        """The models that `values` needs, held by the caller from now on. Changes nothing. Raises SpecvizError.
+
+        Heads and models that the method's parameters name are loaded too; heads stay with their target.
+        """
+        method = METHODS[values.method]
+        loaded = [self._load(name, report, as_draft=role == "draft") for role, name in _wanted(values)]
+        target, *drafts = loaded
+        self._check_goes_on(target)
+        crew = gather(method, self._params(method), target, next(iter(drafts), None), self._library, report)
+        return [*loaded, *crew.others.values()]
+
+    def take(self, values: ControlValues) -> None:
+        """Loads what is missing and makes `values` the ones in force. Raises SpecvizError and changes nothing."""
+        method = METHODS[values.method]
+        target = self._load(values.target)
+        self._check_goes_on(target)
+        draft = self._draft_for(method, values)
+        crew = gather(method, self._params(method), target, draft, self._library)
+        rule = crew.rule(values.rule)
+        sampling = Sampling(values.temperature, values.top_k, values.top_p)
+        self.plan = Plan(self._lm("target", target), self._drafter(crew), rule, sampling, crew.k(values.k))
+        self.values, self.target, self.draft, self.crew = values, target, draft, crew
+        self._taken |= {*_wanted(values), *self._named(values)}
+        self.settings = crew.settings(self.plan)
+
+    def prompt(self) -> tuple[str, list[int]]:
+        """The prompt as the target sees it, and its ids. Raises SpecvizError for ids that it does not have."""
+        request, target = self.request, self.target
+        if request.prompt_ids is not None:
+            too_large = [token for token in request.prompt_ids if token >= target.info.vocab_size]
+            if too_large:
+                raise SpecvizError(
+                    f"prompt_ids must be below the target's vocabulary size {target.info.vocab_size} "
+                    f"(got {too_large[0]})"
+                )
+            decoder = target.text.incremental()
+            text = request.prompt or "".join(decoder.push(token).text for token in request.prompt_ids)
+            return text, list(request.prompt_ids)
+        if not request.chat:
+            return request.prompt, target.text.encode(request.prompt)
+        rendered = render_chat(target.tokenizer, as_messages(request.prompt))
+        return rendered, target.text.encode(rendered, special=False)
+
+    def cut(self, tokens: list[int]) -> list[int]:
+        """The end of a text that is too long for the target, with room for what is to be written."""
+        limit = self.target.info.context_limit
+        kept = limit - min(self.request.max_new_tokens, limit // 2)
+        if len(tokens) <= kept:
+            return tokens
+        start = [token for token in tokens[:1] if token in self.target.text.special_ids]
+        return start + tokens[len(tokens) - kept + len(start) :]
+
+    def shown_request(self) -> Request:
+        """The run's request with its models by the names they are shown by, never by a folder's path."""
+        draft = self.request.draft
+        if self.draft is not None:
+            draft = self.draft.name
+        elif draft is not None:
+            draft = self._library.shown_name(draft)
+        params = self.crew.params if self.crew.method.name == self.request.method else self.request.params
+        return replace(self.request, target=self.target.name, draft=draft, params=params)
+
+    def models_event(self, index: int) -> trace.Models | None:
+        """The event that must stand before the next step, if its models are not the ones last announced."""
+        names = (self.target.name, None if self.draft is None else self.draft.name)
+        if names == self._announced:
+            return None
+        self._announced = names
+        return trace.Models(index, self.target.info, None if self.draft is None else self.draft.info)
+
+    def renew(self) -> None:
+        """The same values over empty caches: the next run reads its prompt."""
+        self._lms.clear()
+        self._drafters.clear()
+        self.take(self.values)
+
+    def release(self) -> None:
+        """Lets go of every model, so that others may take its room; values and settings stay."""
+        self._lms.clear()
+        self._drafters.clear()
+        self.plan = self.target = self.draft = self.crew = None
+
+    def _load(self, name: str, report: Progress | None = None, *, as_draft: bool = False) -> LoadedModel:
+        """Loads a model; if it is refused, once more without the models that this run no longer uses."""
+        try:
+            return self._library.load(name, report, as_draft=as_draft)
+        except SpecvizError:
+            if not self._drop_idle():
+                raise
+            return self._library.load(name, report, as_draft=as_draft)
+
+    def _drop_idle(self) -> bool:
+        in_force = {("target", self.target), ("draft", self.draft)} if self.target is not None else set()
+        names = {(role, loaded.name) for role, loaded in in_force if loaded is not None}
+        idle = [key for key in self._lms if key not in names]
+        for key in idle:
+            self._lms.pop(key, None)
+        if self.plan is not None:
+            self._drafters = {key: kept for key, kept in self._drafters.items() if kept is self.plan.drafter}
+        return bool(idle)
+
+    def _draft_for(self, method: Method, values: ControlValues) -> LoadedModel | None:
+        return self._load(values.draft, as_draft=True) if "draft" in method.roles and values.draft is not None else None
+
+    def _check_goes_on(self, target: LoadedModel) -> None:
+        """Refuses a target that reads the run's text as other tokens."""
+        if self.target is not None and target.info.tokenizer_sha != self.target.info.tokenizer_sha:
+            raise SpecvizError(
+                f"{target.name} cuts text into other tokens than {self.target.name}, so it cannot go on with this "
+                "text; start a new run with it"
+            )
+
+    def _named(self, values: ControlValues) -> list[tuple[str, str]]:
+        """(kind, name) of the heads and further models that the method's parameters name. Raises SpecvizError."""
+        method = METHODS[values.method]
+        params = method.checked(self._params(method))
+        asked = [param for param in method.params if isinstance(param, Models)]
+        named = [(param, name) for param in asked for name in names_of(param, params[param.name], values.target)]
+        return [(param.kind, name) for param, name in named if name not in param.beside]
+
+    def _params(self, method: Method) -> Mapping[str, object]:
+        """The request's, for its own method; another one has its defaults."""
+        return self.request.params if method.name == self.request.method else {}
+
+    def _drafter(self, crew: Crew) -> Drafter:
+        key = (crew.method.name, None if crew.draft is None else crew.draft.name, crew.target.name)
+        if key not in self._drafters:
+            small = None if crew.draft is None else self._lm("draft", crew.draft)
+            self._drafters[key] = crew.drafter(self._lm("target", crew.target), small)
+        return self._drafters[key]
+
+    def _lm(self, role: str, loaded: LoadedModel) -> CachedLM:
+        key = (role, loaded.name)
+        if key not in self._lms:
+            self._lms[key] = loaded.cached_lm()
+        return self._lms[key]
+
+
+def _wanted(values: ControlValues) -> list[tuple[str, str]]:
+    """(role, name) of the models that the method needs, as far as they are chosen."""
+    drafts = [("draft", values.draft)] if "draft" in METHODS[values.method].roles and values.draft is not None else []
+    return [("target", values.target), *drafts]

@@ -1,0 +1,311 @@
+"""The one bridge from tensors to records: an engine Step in, a trace Step out, with one transfer in between.
+
+Numbers are rounded to nine significant digits; a row of a distribution holds both models' likeliest tokens, the drafted
+and the emitted one, and the rest as a sum.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specviz.decoding.device import exact_dtype, to_device, to_host
+from specviz.decoding.engine import Step
+from specviz.models.tokens import TokenText
+from specviz.trace import file as trace
+from specviz.trace.evidence import written
+
+NUM_TOP = 8
+NUM_SUMS = 6
+TINY = 1e-37  # smaller probabilities are raised to it: arithmetic on denormal floats is many times slower
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the engine does not know of a step and a reader wants to."""
+
+    settings: trace.Settings
+    changed: tuple[str, ...]
+    at_ms: float
+    wait_ms: float
+    started: float  # time.perf_counter() when the step began, after all waiting
+
+
+class Recorder:
+    """Keeps the text decoder of one run; `record` must see its steps in order."""
+
+    def __init__(self, text: TokenText) -> None:
+        self._labels = _Made(text.label)
+        self._pieces = _Made(text.piece)
+        self._decoder = text.incremental()
+
+    @torch.inference_mode()
+    def record(self, step: Step, situation: Situation) -> trace.Step:
+        started = time.perf_counter()
+        numbers = _Numbers(step)
+        positions = self._positions(step, numbers)
+        drafted = self._drafted(step, numbers)
+        emitted = self._emitted(step, numbers)
+        timing = _timing(step, started, situation)
+        return trace.Step(
+            index=step.index,
+            at_ms=trace.round9(situation.at_ms),
+            context_length=step.context_length,
+            truncated=step.truncated,
+            settings=situation.settings,
+            changed=situation.changed,
+            calls={"target": step.target_work.calls, "draft": step.draft_work.calls},
+            fed={"target": step.target_work.fed, "draft": step.draft_work.fed},
+            draft=drafted,
+            emitted=emitted,
+            positions=positions,
+            timing=timing,
+            evidence=written(step.draft.evidence, self._pieces),
+        )
+
+    def _positions(self, step: Step, numbers: _Numbers) -> tuple[trace.Position, ...]:
+        positions = []
+        is_lossy = not step.plan.rule.lossless
+        for walk_node, child, has_q, (*sums, shift), shown in numbers.rows():
+            top, rest = _top(shown, sums[-1], has_q, child is None, self._labels)
+            alone = has_q and len(step.draft.children(walk_node)) == 1
+            moved = trace.round9(shift) if is_lossy and child is not None else None
+            positions.append(trace.Position(walk_node, child, top, rest, *_statistics(sums, has_q, alone), moved))
+        return tuple(positions)
+
+    def _drafted(self, step: Step, numbers: _Numbers) -> tuple[trace.DraftToken, ...]:
+        draft = step.draft
+        judged = {check.node: numbers.judged[i] for i, check in enumerate(step.verdict.checks)}
+        accepted, first_scratch = set(step.verdict.path), len(draft) - draft.num_scratch
+        nodes = []
+        for node, (token, parent, depth) in enumerate(zip(draft.tokens, draft.parents, draft.depths, strict=True)):
+            scratch = node >= first_scratch
+            status = "scratch" if scratch else "rejected" if node in judged else "ignored"
+            nodes.append(
+                trace.DraftToken(
+                    token,
+                    *self._pieces[token],
+                    parent,
+                    depth,
+                    "accepted" if node in accepted else status,
+                    None if scratch else numbers.draft_p[node],
+                    None if draft.probs[node] is None else numbers.draft_q[node],
+                    *judged.get(node, (None, None, None)),
+                )
+            )
+        return tuple(nodes)
+
+    def _emitted(self, step: Step, numbers: _Numbers) -> tuple[trace.EmittedToken, ...]:
+        emitted = []
+        for index, token in enumerate(step.tokens):
+            piece = self._decoder.push(token)
+            if index < len(step.verdict.path):
+                node = step.verdict.path[index]
+                q = None if step.draft.probs[node] is None else numbers.draft_q[node]
+                place = (node, "accepted", numbers.draft_p[node], q)
+            else:
+                place = (None, step.verdict.kind, numbers.final_p, numbers.final_q)
+            emitted.append(trace.EmittedToken(token, piece.text, piece.bytes, *place))
+        return tuple(emitted)
+
+
+class _Made(dict):
+    """Token id -> what `make` says of it, asked once."""
+
+    def __init__(self, make: Callable[[int], object]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, token: int) -> object:
+        made = self[token] = self._make(token)
+        return made
+
+
+class _Numbers:
+    """Everything a record needs from the device, gathered there, brought over and rounded at once."""
+
+    def __init__(self, step: Step) -> None:
+        checks, laws = step.verdict.checks, step.verdict.laws
+        self._step, self._num_checks = step, len(checks)
+        draws, raw = _pack(step)
+        size = draws.numel()
+        on_host = to_host(draws.reshape(-1) if raw is None else torch.cat([draws.reshape(-1), raw.reshape(-1)]))
+        rounded = _nine_digits(on_host.numpy())
+        self._draws = rounded[:size].reshape(draws.shape).tolist()
+        self._num_shown = (draws.shape[1] - NUM_SUMS) // 4
+        self._p_raw, self._q_raw = self._unfiltered(None if raw is None else rounded[size:].reshape(raw.shape).tolist())
+        self.draft_p, self.draft_q = ([*map(trace.round9, row)] for row in (laws.node_p, laws.node_q))
+        self.judged = [tuple(map(trace.round9, (check.p_judged, check.accept_prob, check.u))) for check in checks]
+        self.final_p, self.final_q = self._final()
+
+    def _unfiltered(self, raw: list | None) -> tuple[list, list]:
+        """Per draw the unfiltered p and q of its ids; None where they are p and q themselves."""
+        p_raw: list[list[float] | None] = [None] * len(self._draws)
+        if raw is None:
+            return p_raw, p_raw
+        if not self._step.plan.sampling.is_plain:
+            return raw[0], raw[1]
+        for row, values in zip(_after_rejection(self._step), raw, strict=True):
+            p_raw[row] = values
+        return p_raw, [None] * len(p_raw)
+
+    def _final(self) -> tuple[float, float | None]:
+        """The target's own p of the last token, and the q of the draft that failed there; it is shown second there."""
+        verdict, draft, second = self._step.verdict, self._step.draft, self._num_shown + 1
+        if verdict.kind != "resampled":
+            return self._draws[-1][self._num_shown], None
+        here = [row for row, check in enumerate(verdict.checks) if draft.parents[check.node] == verdict.last_node]
+        has_q = draft.probs[verdict.checks[-1].node] is not None
+        return self._draws[here[0]][second], self._draws[here[-1]][self._num_shown + second] if has_q else None
+
+    def rows(self):
+        """Per draw of the walk: node, child, whether it has a q, the sums, and the shown ids with their columns."""
+        step, size = self._step, self._num_shown
+        for row, (draw, *raw) in enumerate(zip(self._draws, self._p_raw, self._q_raw, strict=True)):
+            shown = ([int(token) for token in draw[:size]], *(draw[size * i : size * (i + 1)] for i in (1, 2, 3)), *raw)
+            if row == self._num_checks:
+                yield step.verdict.last_node, None, False, draw[4 * size :], shown
+            else:
+                child = step.verdict.checks[row].node
+                yield step.draft.parents[child], child, step.draft.probs[child] is not None, draw[4 * size :], shown
+
+
+def _top(
+    shown: tuple, owed: float, has_q: bool, is_final: bool, labels: Mapping[int, str]
+) -> tuple[tuple[tuple, ...], dict[str, float | None]]:
+    """The rows (id, text, p, q, residual, p_raw, q_raw), each id once, and what they leave out, per column.
+
+    The columns of a distribution add up to one, an empty residual to 0; the draft's likeliest tokens are shown only
+    where it gives them anything.
+    """
+    ids, p, q, residual, p_raw, q_raw = shown
+    num_sure = len(ids) - (len(ids) - 2) // 2  # the first two and the target's likeliest
+    places: dict[int, int] = {}
+    for place, token in enumerate(ids):
+        if token not in places and (place < num_sure or q[place]):
+            places[token] = place
+    columns = (p, q, residual, p if p_raw is None else p_raw, q if q_raw is None else q_raw)
+    p, q, residual, p_raw, q_raw = ([column[place] for place in places.values()] for column in columns)
+    unknown = (None,) * len(p)
+    if not has_q:
+        q = q_raw = unknown
+    if is_final:
+        residual = unknown
+    rows = zip(places, [labels[token] for token in places], p, q, residual, p_raw, q_raw, strict=True)
+    columns = (("p", p), ("q", q), ("residual", residual), ("p_raw", p_raw), ("q_raw", q_raw))
+    rest = {name: None if column is unknown else _left(sum(column)) for name, column in columns}
+    if residual is not unknown and not owed:
+        rest["residual"] = 0.0
+    return tuple(rows), rest
+
+
+def _left(total: float) -> float:
+    return min(1.0, max(0.0, round(1.0 - total, 9)))
+
+
+def _statistics(sums: list[float], has_q: bool, alone: bool) -> tuple[float | None, ...]:
+    """Overlap (of an only child), KL(p||q), entropy of p and of q, in nats."""
+    p_log_p, q_log_q, p_log_q, beyond_q, owed = sums
+    p_entropy = trace.round9(-p_log_p)
+    if not has_q:
+        return None, None, p_entropy, None
+    overlap = trace.round9(max(0.0, 1.0 - owed)) if alone else None
+    kl = None if beyond_q else trace.round9(max(0.0, p_log_p - p_log_q))
+    return overlap, kl, p_entropy, trace.round9(-q_log_q)
+
+
+def _first_tokens(step: Step) -> list[list[int]]:
+    """Per draw: the drafted token and the one emitted at that place (the same one when it was kept)."""
+    depths = step.draft.depths
+    emitted = step.verdict.emitted(step.draft)
+    firsts = [[step.draft.tokens[check.node], emitted[depths[check.node] - 1]] for check in step.verdict.checks]
+    return [*firsts, [step.verdict.token, step.verdict.token]]
+
+
+def _pack(step: Step) -> tuple[Tensor, Tensor | None]:
+    """Per draw (M) and shown token (R) the ids, p, q, residual, then the sums: [M, 4R + NUM_SUMS]; and `_raw`."""
+    laws, num_draws = step.verdict.laws, len(step.verdict.checks) + 1
+    final = laws.final[None]
+    exact = torch.cat([laws.judged, final, laws.drawn_from, torch.zeros_like(final)])  # [2M, V]
+    both = exact.clamp_min(TINY)
+    p, q = both[:num_draws], both[num_draws:]
+    likeliest = both.topk(min(NUM_TOP, p.shape[1])).indices
+    shown = to_device(_first_tokens(step), torch.long, p.device)
+    ids = torch.cat([shown, likeliest[:num_draws], likeliest[num_draws:]], dim=1)
+    owed = (p - q).clamp_min_(0)
+    total = owed.sum(-1, keepdim=True)
+    residual = owed.gather(1, ids) / total.clamp_min(TINY)
+    wide = ids.to(exact_dtype(p.device))  # the others widen when they are joined
+    sums = _sums(both, exact[num_draws:])
+    columns = [wide, p.gather(1, ids), q.gather(1, ids), residual, sums, total, _shift(step)]
+    return torch.cat(columns, dim=1), _raw(step, ids)
+
+
+def _shift(step: Step) -> Tensor:
+    """Per draw [M, 1] the total variation between the rule's law of one token and the target's; 0 where it is lossless
+    and for the last draw."""
+    rule, judged = step.plan.rule, step.verdict.laws.judged
+    moved = torch.zeros((len(judged) + 1, 1), dtype=exact_dtype(judged.device), device=judged.device)
+    if not rule.lossless and len(judged):
+        apart = rule.one_step_law(judged, step.verdict.laws.drawn_from) - judged
+        moved[:-1] = (apart.abs().sum(-1, keepdim=True) / 2).clamp_max(1)
+    return moved
+
+
+def _sums(both: Tensor, exact_q: Tensor) -> Tensor:
+    """Sums of p ln p, q ln q, p ln q, and of p where q is nothing, per draw [M, 4].
+
+    both: p above q, [2M, V], at least TINY.
+    """
+    num_draws = len(exact_q)
+    logs, p = both.log(), both[:num_draws]
+    own = torch.linalg.vecdot(both, logs)
+    cross, beyond_q = torch.linalg.vecdot(p, logs[num_draws:]), torch.linalg.vecdot(p, 1 - exact_q.sign())
+    return torch.stack((own[:num_draws], own[num_draws:], cross, beyond_q), dim=1)
+
+
+def _raw(step: Step, ids: Tensor) -> Tensor | None:
+    """The models' unfiltered probabilities of `ids` at temperature 1.
+
+    Plainly sampled, they are p and q themselves but for the draws that follow a rejection: those rows of p alone
+    [X, R], if any. Otherwise p and q of every draw, [2, M, R], q 0 where there is no draft row.
+    """
+    checks, draft = step.verdict.checks, step.draft
+    nodes = [draft.parents[check.node] for check in checks] + [step.verdict.last_node]
+    if step.plan.sampling.is_plain:
+        rows = [step.probs[nodes[row] + 1].gather(0, ids[row]) for row in _after_rejection(step)]
+        return torch.stack(rows) if rows else None
+    p_raw = step.logits[to_device([node + 1 for node in nodes], torch.long, ids.device)]
+    q_raw = torch.zeros_like(p_raw, dtype=step.probs.dtype)
+    for row, check in enumerate(checks):
+        if draft.logits[check.node] is not None:
+            q_raw[row] = draft.logits[check.node].to(q_raw.dtype).softmax(-1)
+    return torch.stack((p_raw.to(q_raw.dtype).softmax(-1).gather(1, ids), q_raw.gather(1, ids)))
+
+
+def _after_rejection(step: Step) -> list[int]:
+    """The draws made from what an earlier rejection at the same place left of p."""
+    return [row + 1 for row, check in enumerate(step.verdict.checks) if not check.accepted]
+
+
+def _nine_digits(values: np.ndarray) -> np.ndarray:
+    """trace.round9 of many finite numbers at once; what is smaller than 1e-12 becomes 0."""
+    size = np.abs(values)
+    is_small = size < 1e-12
+    size[is_small] = 1.0
+    scale = 10.0 ** (8.0 - np.floor(np.log10(size)))
+    rounded = np.rint(values * scale) / scale
+    rounded[is_small] = 0.0
+    return rounded
+
+
+def _timing(step: Step, record_started: float, situation: Situation) -> trace.Timing:
+    now = time.perf_counter()
+    phases = (step.timing.draft_ms, step.timing.verify_ms, step.timing.accept_ms, (now - record_started) * 1e3)
+    total = (now - situation.started) * 1e3 + situation.wait_ms
+    return trace.Timing(*(trace.round9(value) for value in (*phases, situation.wait_ms, total)))

@@ -1,0 +1,111 @@
+"""Crew: a method with its parameters and every model that it drafts with, loaded; the way from names to a Drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from specviz.decoding.cached_lm import CachedLM
+from specviz.decoding.drafter import Drafter
+from specviz.decoding.engine import Plan
+from specviz.decoding.rule import Rule
+from specviz.drafters.heads import LoadedHeads, load_heads
+from specviz.drafters.method import Method, Models, Part, Parts, Value, names_in
+from specviz.errors import SpecvizError
+from specviz.models import catalog
+from specviz.models.hub import Progress, unwatched
+from specviz.models.library import Library, LoadedModel, check_pair
+from specviz.rules import RULES
+from specviz.trace.file import Settings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crew:
+    """params: all of the method's, with models by the names that they may be shown by. Makes any number of drafters."""
+
+    method: Method
+    params: Mapping[str, Value]
+    target: LoadedModel
+    draft: LoadedModel | None
+    heads: LoadedHeads | None = None
+    others: Mapping[str, LoadedModel] = field(default_factory=dict)
+
+    def drafter(self, target: CachedLM, draft: CachedLM | None = None) -> Drafter:
+        """target: the reader that its drafts are checked with. draft: a reader of the draft model that may be used."""
+        small = None if self.draft is None else _part(self.draft, draft)
+        heads = None if self.heads is None else self.heads.module
+        others = {name: _part(loaded) for name, loaded in self.others.items()}
+        return self.method.build(Parts(_part(self.target, target), small, heads, others), self.params)
+
+    def rule(self, name: str | None) -> Rule:
+        """The rule of that name, the method's own for None. SpecvizError where it cannot judge these drafts."""
+        name = name or self.method.default_rule
+        if name not in self.method.rules:
+            allowed = ", ".join(self.method.rules)
+            title = RULES[name].title if name in RULES else name
+            raise SpecvizError(f"{title} cannot judge the drafts of {self.method.title}; choose one of {allowed}")
+        return RULES[name]
+
+    def k(self, asked: int) -> int:
+        """The largest depth of a draft, where a person asks for `asked`."""
+        return asked if self.method.depth is None else int(self.params[self.method.depth])
+
+    def settings(self, plan: Plan) -> Settings:
+        """What a trace says of the steps that are made by this plan."""
+        return Settings(
+            k=plan.k,
+            k_policy=str(self.params.get("k_policy", "constant")),
+            **asdict(plan.sampling),
+            method=self.method.name,
+            params=self.params,
+            rule=plan.rule.name,
+            lossless=plan.rule.lossless,
+            draft_model=None if self.draft is None else self.draft.name,
+            target=self.target.name,
+        )
+
+
+def gather(
+    method: Method,
+    params: Mapping[str, object],
+    target: LoadedModel,
+    draft: LoadedModel | None,
+    library: Library | None = None,
+    report: Progress = unwatched,
+) -> Crew:
+    """Checks the parameters and the pair, and loads what the parameters name.
+
+    library: where further models come from, needed for methods that name some. Raises SpecvizError.
+    """
+    checked = method.checked(params)
+    if "draft" in method.roles and draft is None:
+        raise SpecvizError(f"the method {method.name} needs a draft model (got none); choose one or another method")
+    draft = draft if "draft" in method.roles else None
+    if draft is not None and not method.foreign:
+        check_pair(target, draft)
+    heads, others = None, {}
+    for param in (param for param in method.params if isinstance(param, Models)):
+        names = names_of(param, checked[param.name], target.name)
+        if "heads" in method.roles:
+            heads = load_heads(library, names[0], param.kind, target, report)
+            checked[param.name] = heads.name
+            continue
+        loaded = {name: library.load(name, report, as_draft=True) for name in names if name not in param.beside}
+        for other in loaded.values():
+            check_pair(target, other)
+        others |= {other.name: other for other in loaded.values()}
+        checked[param.name] = ", ".join(loaded[name].name if name in loaded else name for name in names)
+    return Crew(method, checked, target, draft, heads, others)
+
+
+def names_of(param: Models, value: Value, target: str) -> list[str]:
+    """The names that a parameter stands for; where it names none, the catalogue's for the target. SpecvizError."""
+    if value is not None:
+        return names_in(str(value))
+    if not (offered := catalog.suiting(target, param.kind) or param.beside):
+        raise SpecvizError(f"{param.name} must name a model: nothing of the kind {param.kind} is known for {target}")
+    return [offered[0]]
+
+
+def _part(loaded: LoadedModel, lm: CachedLM | None = None) -> Part:
+    return Part(loaded.name, lm or loaded.cached_lm(), loaded.cached_lm, loaded.text)

@@ -1,0 +1,178 @@
+"""Counters: what happened in a trace so far, in counts, added event by event in O(K); all metrics are made from them.
+
+Depths count from 1 and live at index depth - 1. Scratch nodes are counted apart: they are no drafted tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+
+from specviz.trace.file import Event, Footer, Models, Scores, Step
+
+PHASES = ("draft_ms", "verify_ms", "accept_ms", "record_ms", "wait_ms", "total_ms")
+Z_95 = 1.959963984540054
+KEPT, REFUSED = "kept", "refused"
+HALVES = {"bfloat16": "bf16", "float16": "fp16"}  # number formats that round visibly, as a trace calls them
+
+
+@dataclass(frozen=True, slots=True)
+class DepthRates:
+    """Acceptance at one depth. joint: of the steps that drafted this deep, how many kept this deep; conditional: of the
+    steps that judged a token of this depth. Bounds are Wilson intervals (95 %); None where nothing was counted."""
+
+    depth: int
+    accepted: int
+    drafted: int
+    joint: float | None
+    joint_low: float | None
+    joint_high: float | None
+    judged: int
+    conditional: float | None
+    conditional_low: float | None
+    conditional_high: float | None
+
+
+def wilson(successes: int, n: int, z: float = Z_95) -> tuple[float, float]:
+    """Wilson's score interval for a proportion (Wilson 1927); (0, 1) for n = 0."""
+    if n == 0:
+        return 0.0, 1.0
+    share, z2 = successes / n, z * z
+    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = z / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+class Counters:
+    """What happened so far, in counts: `add` takes each event of a trace once and in order, in O(K)."""
+
+    def __init__(self) -> None:
+        self.num_steps = self.num_drafting_steps = self.num_trees = 0
+        self.statuses = dict.fromkeys(("accepted", "rejected", "ignored", "scratch"), 0)
+        self.kinds = dict.fromkeys(("accepted", "resampled", "bonus", "plain"), 0)
+        self.num_truncated = 0
+        self.num_graded = self.num_graded_kept = 0  # whole reasoning steps
+        self.num_lossy = 0
+        self.lossy_spans: list[list[int]] = []  # [first, last] of the steps under a lossy rule
+        self.rounds_in = ""  # the first of HALVES in which a target judged drafts by a lossless rule
+        self.calls = {"target": 0, "draft": 0}
+        self.times_ms = dict.fromkeys(PHASES, 0.0)
+        self.drafted_to: list[int] = []  # steps whose draft reached this depth
+        self.judged_at: list[int] = []  # steps that judged a token of this depth
+        self.accepted_to: list[int] = []  # steps that kept this many
+        self.overlap_sum, self.num_overlaps = 0.0, 0
+        self.scores: Scores | None = None
+        self.footer: Footer | None = None
+        self.law_changed = False  # the target or the sampling settings
+        self._law: tuple | None = None
+        self._half = ""  # the target's number format, if it is one of HALVES
+
+    def add(self, event: Event) -> Counters:
+        if isinstance(event, Step):
+            self._add_step(event)
+        elif isinstance(event, Models):
+            self._half = HALVES.get((event.target.dtype or "").partition(",")[0], "")
+        elif isinstance(event, Scores):
+            self.scores = event
+        elif isinstance(event, Footer):
+            self.footer = event
+        return self
+
+    def _add_step(self, step: Step) -> None:
+        self.num_steps += 1
+        self.num_truncated += step.truncated
+        for model in self.calls:
+            self.calls[model] += step.calls[model]
+        for phase in PHASES:
+            self.times_ms[phase] += getattr(step.timing, phase)
+        for token in step.emitted:
+            self.kinds[token.kind] += 1
+        self._add_draft(step)
+        for position in step.positions:
+            if position.child is not None and position.overlap is not None:
+                self.overlap_sum += position.overlap
+                self.num_overlaps += 1
+        self._add_promise(step)
+        settings = step.settings
+        law = (settings.target, settings.temperature, settings.top_k, settings.top_p)
+        self.law_changed = self.law_changed or self._law not in (None, law)
+        self._law = law
+
+    def _add_promise(self, step: Step) -> None:
+        verdict = grade_of(step)
+        self.num_graded += verdict in (KEPT, REFUSED)
+        self.num_graded_kept += verdict == KEPT
+        if step.settings.lossless:
+            self.rounds_in = self.rounds_in or (self._half if step.settings.method != "none" else "")
+            return
+        self.num_lossy += 1
+        if self.lossy_spans and self.lossy_spans[-1][1] == self.num_steps - 2:
+            self.lossy_spans[-1][1] += 1
+        else:
+            self.lossy_spans.append([self.num_steps - 1] * 2)
+
+    def _add_draft(self, step: Step) -> None:
+        reached, kept, judged = 0, 0, set()
+        for token in step.draft:
+            self.statuses[token.status] += 1
+            if token.status != "scratch":
+                reached = max(reached, token.depth)
+            if token.is_judged:
+                judged.add(token.depth)
+            if token.status == "accepted":
+                kept = max(kept, token.depth)
+        self.num_drafting_steps += reached > 0
+        self.num_trees += step.is_tree
+        _count(self.drafted_to, range(reached))
+        _count(self.accepted_to, range(kept))
+        _count(self.judged_at, (depth - 1 for depth in judged))
+
+    @property
+    def is_lossy_in_part(self) -> bool:
+        return 0 < self.num_lossy < self.num_steps
+
+    @property
+    def num_drafted(self) -> int:
+        return self.num_judged + self.statuses["ignored"]
+
+    @property
+    def num_judged(self) -> int:
+        return self.statuses["accepted"] + self.statuses["rejected"]
+
+    @property
+    def num_emitted(self) -> int:
+        return sum(self.kinds.values())
+
+    @property
+    def working_ms(self) -> float:
+        """Time without the waiting that a slower pace adds."""
+        return self.times_ms["total_ms"] - self.times_ms["wait_ms"]
+
+    def by_depth(self, deepest: int | None = None) -> list[DepthRates]:
+        """The rates of depth 1, 2, ... down to the deepest draft, or to `deepest`."""
+        columns = islice(zip_longest(self.accepted_to, self.drafted_to, self.judged_at, fillvalue=0), deepest)
+        return [_depth_rates(depth, *counts) for depth, counts in enumerate(columns, start=1)]
+
+
+def grade_of(step: Step) -> str:
+    """What became of the whole reasoning step that was drafted: KEPT, REFUSED, or "" where none was graded."""
+    verdict = step.evidence.get("verdict")
+    return verdict if verdict in (KEPT, REFUSED) and "threshold" in step.evidence else ""
+
+
+def _count(counts: list[int], indices: Iterable[int]) -> None:
+    for index in indices:
+        while len(counts) <= index:
+            counts.append(0)
+        counts[index] += 1
+
+
+def _depth_rates(depth: int, accepted: int, drafted: int, judged: int) -> DepthRates:
+    joint = _rate(accepted, drafted)
+    return DepthRates(depth, accepted, drafted, *joint, judged, *_rate(accepted, judged))
+
+
+def _rate(successes: int, n: int) -> tuple[float | None, float | None, float | None]:
+    return (successes / n, *wilson(successes, n)) if n else (None, None, None)

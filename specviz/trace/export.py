@@ -1,0 +1,87 @@
+"""A trace in other shapes: CSV of its tokens and of its steps, JSON lines, and what a file of it is called; and which
+trace a person names.
+
+Numbers come from `measures.tokens` and `measures.steps`. Texts that a spreadsheet would run as formulas get an
+apostrophe in front; ids, `text_json` and all of the JSON lines are exact. pandas is loaded when a CSV is made, and its
+cells are written here, for pandas and Python's csv write other bytes from version to version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specviz.errors import SpecvizError
+from specviz.trace import metrics as measures
+from specviz.trace.file import Trace, dump_event, load_trace
+from specviz.trace.recorded import shipped, shipped_trace
+
+if TYPE_CHECKING:
+    import pandas
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # one such sign alone is no formula
+QUOTED = ('"', ",", "\r", "\n")
+EXACT = "text_json"  # a token's text as a JSON string, which no reader takes for a number, a formula or a missing value
+
+
+def named_trace(named: Trace | str | Path) -> Trace:
+    """The trace itself, the one in this file, or the recorded run of this name where there is no such file.
+
+    Raises SpecvizError for what is there no trace, ValueError for what names none.
+    """
+    if isinstance(named, Trace):
+        return named
+    if not isinstance(named, (str, Path)):
+        raise ValueError(f"trace must be a Trace, a file or the name of a recorded run (got {type(named).__name__})")
+    if os.path.exists(named):
+        return load_trace(named)
+    if str(named) in shipped():
+        return shipped_trace(str(named))
+    names = ", ".join(shipped())
+    raise SpecvizError(f"a trace must be a file, or one of the recorded runs {names} (got {str(named)!r:.200})")
+
+
+def tokens_csv(trace: Trace) -> str:
+    """One line per drafted or emitted token (columns: `frames.TOKEN_COLUMNS`; behind `text` stands EXACT)."""
+    frame = measures.tokens(trace)
+    frame.insert(frame.columns.get_loc("text") + 1, EXACT, frame["text"].map(json.dumps))
+    return _csv(frame)
+
+
+def steps_csv(trace: Trace) -> str:
+    """One line per step (columns: specviz.trace.frames.STEP_COLUMNS)."""
+    return _csv(measures.steps(trace))
+
+
+def json_lines(trace: Trace) -> str:
+    """The content of the trace's own file."""
+    return "".join(f"{dump_event(event)}\n" for event in trace.events())
+
+
+def file_name(trace: Trace, suffix: str) -> str:
+    """A harmless name: when the trace was made and by which method. suffix: what follows, ".jsonl" and the like."""
+    header = trace.header
+    words = ("specviz", header.created if header else "", str(header.request.get("method", "")) if header else "")
+    return "-".join(filter(None, (re.sub(r"[^A-Za-z0-9_]+", "", word)[:60] for word in words))) + suffix
+
+
+def guarded(text: str) -> str:
+    """The text, with an apostrophe in front if a spreadsheet would run it as a formula."""
+    return f"'{text}" if len(text) > 1 and text.startswith(FORMULA) else text
+
+
+def _csv(frame: pandas.DataFrame) -> str:
+    lines = zip(*(map(_cell, column, column.isna()) for _, column in frame.items()), strict=True)
+    return "".join(f"{','.join(line)}\r\n" for line in [frame.columns, *lines])
+
+
+def _cell(value: Any, is_missing: bool) -> str:
+    """A cell after RFC 4180: quoted where it holds a comma, a quote or a line end; nothing where it is missing."""
+    text = "" if is_missing else guarded(value) if isinstance(value, str) else str(value)
+    if not any(sign in text for sign in QUOTED):
+        return text
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'

@@ -1,0 +1,269 @@
+"""The trace of one generation: its events in order, and its file, which is the interface (JSON lines, version 1).
+
+`Trace` refuses what cannot follow; a file without footer, or cut anywhere, loads up to its last whole line; saving
+what was loaded gives the same bytes. Whatever is wrong with a file is one TraceError with the line. Knows no model;
+how it shows itself is a view's.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+from specviz.trace import lines as trace_io
+from specviz.trace.records import (
+    KINDS,
+    REASONS,
+    ROOT,
+    STATUSES,
+    VERSION,
+    DraftToken,
+    EmittedToken,
+    Event,
+    Footer,
+    Header,
+    ModelInfo,
+    Models,
+    Position,
+    Prompt,
+    Scores,
+    Settings,
+    Step,
+    Timing,
+    Token,
+    UnknownEvent,
+    dump_event,
+    event_dict,
+    parse_event,
+    require,
+)
+from specviz.trace.values import TraceError, round9
+
+__all__ = [
+    "KINDS",
+    "REASONS",
+    "ROOT",
+    "STATUSES",
+    "VERSION",
+    "DraftToken",
+    "EmittedToken",
+    "Event",
+    "Footer",
+    "Header",
+    "ModelInfo",
+    "Models",
+    "Position",
+    "Prompt",
+    "Scores",
+    "Settings",
+    "Step",
+    "Timing",
+    "Token",
+    "Trace",
+    "TraceError",
+    "TraceWriter",
+    "UnknownEvent",
+    "dump_event",
+    "event_dict",
+    "load_trace",
+    "parse_event",
+    "read_trace",
+    "round9",
+]  # fmt: skip
+
+MAX_UPLOAD_BYTES = 8 << 20
+MAX_UNPACKED_BYTES = 64 << 20
+MAX_STEPS = 5_000
+MAX_CONTAINERS = 4_000_000  # lists and objects in a file; each costs memory far beyond its two characters
+
+
+class Trace:
+    """The events of one generation in order, growing while it runs; equal when all events are."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self.header: Header | None = None
+        self.models: list[Models] = []
+        self.steps: list[Step] = []
+        self.scores: list[Scores] = []
+        self.footer: Footer | None = None
+        self.extra_events: list[UnknownEvent] = []
+        self._events: list[Event] = []
+        self._num_emitted = 0
+        for event in events:
+            self.append(event)
+
+    def append(self, event: Event) -> None:
+        """Add the next event; TraceError if it cannot stand here, and then nothing has changed."""
+        if not isinstance(event, Event):
+            raise ValueError(f"event must be a record of specviz.trace.file (got {type(event).__name__})")
+        if (self.header is None) != isinstance(event, Header):
+            raise TraceError("the first event must be the header" if self.header is None else "a second header")
+        self._ADD[type(event)](self, event)
+        self._events.append(event)
+
+    def _add_header(self, header: Header) -> None:
+        self.header = header
+
+    def _add_models(self, models: Models) -> None:
+        self.models.append(models)
+
+    def _add_step(self, step: Step) -> None:
+        require(self.models, "step", "stands before the first models event")
+        require(self.footer is None, "step", "stands after the footer")
+        require(step.index == len(self.steps), "step.index", f"must be {len(self.steps)} (got {step.index})")
+        self.steps.append(step)
+        self._num_emitted += len(step.emitted)
+
+    def _add_scores(self, scores: Scores) -> None:
+        problem = f"must hold one value per emitted token ({self._num_emitted:,}; got {len(scores.p):,})"
+        require(len(scores.p) == self._num_emitted, "scores.p", problem)
+        self.scores.append(scores)
+
+    def _add_footer(self, footer: Footer) -> None:
+        require(self.footer is None, "footer", "stands a second time")
+        self.footer = footer
+
+    def _add_unknown(self, event: UnknownEvent) -> None:
+        self.extra_events.append(event)
+
+    _ADD: ClassVar[Mapping[type, Any]] = {
+        Header: _add_header,
+        Models: _add_models,
+        Step: _add_step,
+        Scores: _add_scores,
+        Footer: _add_footer,
+        UnknownEvent: _add_unknown,
+    }
+
+    def events(self) -> Iterator[Event]:
+        return iter(tuple(self._events))
+
+    @property
+    def tokens(self) -> tuple[EmittedToken, ...]:
+        """The emitted tokens of all steps; made anew at each look."""
+        return tuple(token for step in self.steps for token in step.emitted)
+
+    @property
+    def text(self) -> str:
+        """Exactly the generated text; made anew at each look."""
+        return "".join(token.text for token in self.tokens)
+
+    def save(self, path: str | Path) -> None:
+        """Write the whole file at once, gzip if the name ends in .gz; the same trace gives the same bytes."""
+        trace_io.write_lines(Path(path), map(dump_event, self._events))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Trace) and self._events == other._events
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        title, _, numbers = self._recap()
+        return f"<Trace: {title}: {numbers}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{'<br>'.join(html.escape(line) for line in self._recap() if line)}</p>"
+
+    def _recap(self) -> tuple[str, str, str]:
+        from specviz.views.explore.library import recap  # only for whoever looks at it: the views stand above
+
+        return recap(self)
+
+
+class TraceWriter:
+    """Keeps a file up with a growing trace, each line flushed; a context manager.
+
+    The file comes with the first step, in one move: a run that makes none leaves what was there. Raises TraceError.
+    """
+
+    def __init__(self, trace: Trace, place: Path | BinaryIO) -> None:
+        """place: a path, gzip if it ends in .gz, or a binary stream."""
+        self._trace, self._place = trace, place
+        self._stack = ExitStack()
+        self._sink: BinaryIO | None = None
+        self._num_events = self._num_steps = 0
+        self._is_open = True
+
+    def catch_up(self) -> None:
+        """Write the events that came since the last time; after an error no more is written."""
+        if not self._is_open or not self._trace.steps:
+            return
+        lines = [dump_event(event) for event in self._trace._events[self._num_events :]]
+        self._is_open = False
+        try:
+            self._write(lines)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            kept = f"; it holds the run up to step {self._num_steps:,}" if self._num_steps else ""
+            raise TraceError(f"cannot be written ({error.strerror}){kept}", self._name) from None
+        self._is_open = True
+        self._num_events, self._num_steps = self._num_events + len(lines), len(self._trace.steps)
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the file is there and lacks nothing of the trace so far."""
+        return 0 < self._num_events == len(self._trace._events)
+
+    @property
+    def _name(self) -> str:
+        return str(self._place) if isinstance(self._place, Path) else "standard output"
+
+    def _write(self, lines: list[str]) -> None:
+        if self._sink is None and isinstance(self._place, Path):
+            trace_io.write_lines(self._place, lines)
+            self._sink = self._stack.enter_context(trace_io.line_sink(self._place, "ab"))
+            return
+        self._sink = self._sink or self._place
+        self._sink.writelines(trace_io.as_bytes(lines))
+        self._sink.flush()
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self.catch_up()
+        finally:
+            with suppress(OSError):  # what can't be written was said; else only the end of the gzip is missing
+                self._stack.close()
+
+
+def read_trace(
+    source: bytes | BinaryIO,
+    *,
+    max_bytes: int | None = MAX_UPLOAD_BYTES,
+    max_unpacked: int | None = MAX_UNPACKED_BYTES,
+    max_steps: int = MAX_STEPS,
+) -> Trace:
+    """The trace in bytes or a binary stream, gzip or not; TraceError names the line that is wrong. None lifts a cap."""
+    trace, num_containers = Trace(), 0
+    pieces = trace_io.unpacked(trace_io.open_source(source), max_bytes, max_unpacked)
+    for line_number, line, whole in trace_io.numbered_lines(pieces, max_lines=4 * max_steps + 100):
+        try:
+            num_containers += line.count(b"[") + line.count(b"{")
+            require(
+                num_containers <= MAX_CONTAINERS, "", f"the file has more than {MAX_CONTAINERS:,} lists and objects"
+            )
+            data = trace_io.parse_line(line, whole)
+            if data is None:
+                break
+            trace.append(parse_event(data))
+            require(len(trace.steps) <= max_steps, "", f"the trace has more than {max_steps:,} steps")
+        except TraceError as error:
+            raise error.at_line(line_number) from None
+    if trace.header is None:
+        raise TraceError("holds no whole line: a trace begins with a header", "the file")
+    return trace
+
+
+def load_trace(path: str | Path, **caps: int | None) -> Trace:
+    """`read_trace` for a file of one's own: no cap on the packed size unless one is given."""
+    try:
+        with open(path, "rb") as stream:
+            return read_trace(stream, **{"max_bytes": None, **caps})
+    except OSError as error:
+        raise TraceError(f"cannot be opened ({error.strerror})", str(path)) from None

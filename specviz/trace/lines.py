@@ -1,0 +1,193 @@
+"""Bytes to numbered lines and back: gzip by its magic number on the way in and by suffix on the way out.
+
+Reading holds one line at a time and stops at the caps, so a bomb costs its cap and no more. A file that was cut short
+gives its whole lines and then the rest, marked as not whole. Writing is repeatable: the same lines give the same bytes;
+a link stays one, an existing file keeps its mode, and what is no ordinary file is refused. Knows no event.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import json
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from specviz.trace.values import TraceError
+
+GZIP_MAGIC = b"\x1f\x8b"
+CHUNK = 1 << 16
+LONG_NUMBER = re.compile(r"\d{20}")
+MAX_LINE_BYTES = 8 << 20
+KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link to itself"}
+
+
+def open_source(source: bytes | BinaryIO) -> BinaryIO:
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return io.BytesIO(source)
+    if isinstance(source, io.TextIOBase) or not hasattr(source, "read"):
+        raise ValueError(f"source must be bytes or a binary stream (got {type(source).__name__})")
+    return source
+
+
+def unpacked(stream: BinaryIO, max_bytes: int | None, max_unpacked: int | None) -> Iterator[bytes]:
+    """The stream's content in pieces, unpacked if it is gzip; a cut gzip ends where its bytes end."""
+    pieces = _capped(_pieces(stream), max_bytes, "the file is larger than")
+    first = next(pieces, b"")
+    if first.startswith(GZIP_MAGIC):
+        return _capped(_gunzipped(first, pieces), max_unpacked, "the file unpacks to more than")
+    return _capped(_chained(first, pieces), max_unpacked, "the file is larger than")
+
+
+def _pieces(stream: BinaryIO) -> Iterator[bytes]:
+    while piece := stream.read(CHUNK):
+        yield piece
+
+
+def _chained(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from pieces
+
+
+def _capped(pieces: Iterable[bytes], most: int | None, words: str) -> Iterator[bytes]:
+    total = 0
+    for piece in pieces:
+        total += len(piece)
+        if most is not None and total > most:
+            raise TraceError(f"{words} {most / (1 << 20):g} MB")
+        yield piece
+
+
+def _gunzipped(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    machine = zlib.decompressobj(wbits=31)
+    for piece in _chained(first, pieces):
+        waiting = piece
+        while waiting:
+            if machine.eof:  # one gzip member after another is one file
+                machine = zlib.decompressobj(wbits=31)
+            try:
+                yield machine.decompress(waiting, CHUNK)
+            except zlib.error as error:
+                raise TraceError(f"the gzip data are damaged ({error})") from None
+            waiting = machine.unused_data or machine.unconsumed_tail
+    yield machine.flush()
+
+
+def numbered_lines(pieces: Iterable[bytes], max_lines: int) -> Iterator[tuple[int, bytes, bool]]:
+    """(number, line, whole) for each non-blank line; only the last line of a cut file is not whole."""
+    number, held = 0, []
+    for piece in pieces:
+        *ended, rest = piece.split(b"\n")
+        for end in ended:
+            number += 1
+            if number > max_lines:
+                raise TraceError(f"the file has more than {max_lines:,} lines")
+            line, held = b"".join([*held, end]), []
+            if line.strip():
+                yield number, line, True
+        held.append(rest)
+        if sum(map(len, held)) > MAX_LINE_BYTES:
+            raise TraceError(f"a line is longer than {MAX_LINE_BYTES >> 20} MB", line=number + 1)
+    if line := b"".join(held).strip():
+        yield number + 1, line, False
+
+
+def parse_line(line: bytes, whole: bool) -> dict[str, Any] | None:
+    """The JSON object on a line; None when the line was cut off before it ended."""
+    try:
+        decoded = line.decode("utf-8")
+        value = json.loads(decoded, parse_constant=_no_constant, parse_int=_integer_parser(decoded))
+        if "\\u" in decoded:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except TraceError:
+        raise
+    except RecursionError:
+        raise TraceError("is nested too deeply") from None
+    except ValueError as error:
+        if not whole and not isinstance(error, UnicodeEncodeError):
+            return None
+        raise TraceError(f"is not JSON in UTF-8 ({_reason(error)})") from None
+    if type(value) is not dict:
+        raise TraceError(f"must be a JSON object (got {type(value).__name__})")
+    return value
+
+
+def _reason(error: ValueError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.pos + 1}"
+    return "half a surrogate pair" if isinstance(error, UnicodeEncodeError) else "bytes that are no characters"
+
+
+def _no_constant(name: str) -> float:
+    raise TraceError(f"holds {name}, which is not JSON")
+
+
+def _integer_parser(decoded: str) -> Any:
+    return _short_integer if LONG_NUMBER.search(decoded) else None
+
+
+def _short_integer(digits: str) -> int:
+    if len(digits) > 20:
+        raise TraceError(f"holds a whole number of {len(digits):,} digits")
+    return int(digits)
+
+
+@contextmanager
+def line_sink(path: Path, mode: str = "wb") -> Iterator[io.BufferedIOBase]:
+    """A binary file to write lines to; gzip when the name ends in .gz, with nothing in it that changes between runs."""
+    with open(path, mode) as raw:
+        if path.suffix != ".gz":
+            yield raw
+            return
+        with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0) as packed:
+            yield packed
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write a whole file beside its place and move it there, so that a reader never meets half of it.
+
+    Raises TraceError where something else than an ordinary file is.
+    """
+    place = ordinary_place(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    beside = place.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        with line_sink(beside) as sink:
+            if place.exists():
+                beside.chmod(stat.S_IMODE(place.stat().st_mode))
+            sink.writelines(as_bytes(lines))
+        os.replace(beside, place)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def as_bytes(lines: Iterable[str]) -> Iterator[bytes]:
+    return (line.encode("utf-8") + b"\n" for line in lines)
+
+
+def ordinary_place(path: Path, name: str = "") -> Path:
+    """Where a file of this path really lies, behind links, whether it is there or not.
+
+    Raises TraceError where something else than an ordinary file is. name: how the error calls the path.
+    """
+    place = Path(os.path.realpath(path))
+    for each in (path, place):  # a link to a pipe of this process may lead nowhere by its name
+        kind = _kind(each)
+        if kind not in (None, stat.S_IFREG):
+            raise TraceError(f"must be an ordinary file (got {KINDS.get(kind, 'a device')})", name or str(path))
+    return place
+
+
+def _kind(path: Path) -> int | None:
+    """None where nothing is."""
+    try:
+        return stat.S_IFMT(path.stat().st_mode)
+    except OSError as error:
+        return stat.S_IFLNK if error.errno == errno.ELOOP else None

@@ -1,0 +1,336 @@
+"""Numbers of a trace: METRICS names each with its label, formula text and function; `Counters` gathers what they need.
+
+One formula each: a live view folds `Counters` step by step, `metrics` folds a whole trace, both ask METRICS. What is
+undefined is None with a reason, never zero. For notebooks: the pandas frames `tokens(trace)` and `steps(trace)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from specviz.trace.counters import Counters, DepthRates, wilson
+from specviz.trace.file import Trace
+from specviz.trace.frames import steps, tokens
+
+__all__ = [
+    "METRICS",
+    "Counters",
+    "DepthRates",
+    "Metric",
+    "count",
+    "metrics",
+    "steps",
+    "tokens",
+    "vllm_counters",
+    "wilson",
+]
+
+ONE_PATH = "of a tree one path at most can be kept, so this falls as it grows wider; see tokens per target call"
+SIBLINGS = "in a tree several tokens are tried for one place; see tokens per target call and acceptance by depth"
+NOTHING_DRAFTED = "no token was drafted"
+GRADED = "the target judged whole reasoning steps, no single token; see reasoning steps kept"
+MOST_SPANS = 3
+NO_STEPS = "no step was made"
+
+
+class Undefined(Exception):
+    """A number that this trace cannot give, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """How a number is called, computed and written; `unit` is one of the keys of _SPELL, `also` other tools' names.
+
+    on_trees, on_graded, on_lossy: what a reader must know of it where drafts had branches, where whole reasoning steps
+    were judged, where any step was made under a lossy rule.
+    """
+
+    label: str
+    formula: str
+    function: Callable[[Counters], Any]
+    unit: str = "number"
+    also: str = ""
+    on_trees: str = ""
+    on_graded: str = ""
+    on_lossy: bool = False
+
+    def spell(self, value: Any) -> str:
+        """The value as a person reads it; "n/a" for None."""
+        if value is None:
+            return "n/a"
+        return _SPELL.get(self.unit, str)(value)
+
+    def note(self, counters: Counters) -> str:
+        """What must be known of it here, or nothing."""
+        words = (
+            self.on_trees if counters.num_trees else "",
+            self.on_graded if counters.num_graded else "",
+            lossy_words(counters) if self.on_lossy else "",
+        )
+        return "; ".join(filter(None, words))
+
+
+_SPELL: dict[str, Callable[[Any], str]] = {
+    "count": "{:,}".format,
+    "number": "{:.2f}".format,
+    "percent": lambda value: f"{100 * value:.0f} %",
+    "speed": "{:.1f}".format,
+    "factor": "{:.2f}x".format,
+    "counts": lambda values: " ".join(map(str, values)),
+    "rates": lambda values: " ".join("n/a" if value is None else f"{100 * value:.0f} %" for value in values),
+    "depths": lambda rows: " ".join(f"{100 * row['joint']:.0f} %" for row in rows),
+    "times": lambda times: ", ".join(f"{phase.removesuffix('_ms')} {value:.0f}" for phase, value in times.items()),
+}
+
+
+def lossy_words(counters: Counters) -> str:
+    """Whether a lossy rule wrote any of it: "lossy", "lossy in part (steps 1-12)", or nothing."""
+    if not counters.is_lossy_in_part:
+        return "lossy" if counters.num_lossy else ""
+    spans = [
+        f"{first + 1:,}" if first == last else f"{first + 1:,}–{last + 1:,}" for first, last in counters.lossy_spans
+    ]
+    shown = ", ".join(spans[:MOST_SPANS]) + (" …" if len(spans) > MOST_SPANS else "")
+    return f"lossy in part (step{'s' if counters.num_lossy > 1 else ''} {shown})"
+
+
+def rounding_words(counters: Counters) -> str:
+    """What an exact rule promises where the target's number format rounds visibly; nothing where it does not, and where
+    a lossy rule wrote any of it."""
+    if not counters.rounds_in or counters.num_lossy:
+        return ""
+    return f"exact rule; {counters.rounds_in} rounds: the text may part at near-ties"
+
+
+def _over(numerator: float, denominator: float, why_not: str) -> float:
+    ratio = numerator / denominator if denominator > 0 else math.inf
+    if not math.isfinite(ratio):
+        raise Undefined(why_not)
+    return ratio
+
+
+def _drafted_steps(c: Counters) -> int:
+    if not c.num_drafting_steps:
+        raise Undefined(NOTHING_DRAFTED)
+    return c.num_drafting_steps
+
+
+def _kept_at_least(c: Counters, num_steps: int) -> list[int]:
+    """[num_steps, steps that kept at least 1, 2, ... up to the deepest draft]."""
+    _drafted_steps(c)
+    return [num_steps, *c.accepted_to, *[0] * (len(c.drafted_to) - len(c.accepted_to))]
+
+
+def _histogram(c: Counters) -> list[int]:
+    return [fewer - more for fewer, more in pairwise([*_kept_at_least(c, c.num_drafting_steps), 0])]
+
+
+def _over_steps(c: Counters, num_steps: int) -> list[float]:
+    return [kept / num_steps for kept in _kept_at_least(c, num_steps)[1:]]
+
+
+def _nvidia_conditional(c: Counters) -> list[float | None]:
+    kept = _kept_at_least(c, c.num_steps)
+    return [more / fewer if fewer else None for fewer, more in pairwise(kept)]
+
+
+def _scored_alpha(c: Counters) -> float:
+    known = [value for value in c.scores.overlap if value is not None] if c.scores else []
+    return _over(math.fsum(known), len(known), "the text has not been scored with both models")
+
+
+def _speed(c: Counters) -> float:
+    return _over(1000 * c.num_emitted, max(0.0, c.working_ms), "no time was measured")
+
+
+def _speedup(c: Counters) -> float:
+    if c.law_changed:
+        raise Undefined("the target model or the sampling changed during the run")
+    if c.footer and c.footer.extra.get("shared_engine"):
+        raise Undefined("the run shared the engine with others")
+    if c.num_steps and not c.num_drafting_steps and not c.calls["draft"]:
+        raise Undefined("nothing was drafted: there is nothing to compare")
+    baseline = c.footer.baseline if c.footer else None
+    if baseline is None:
+        raise Undefined("the speed without a draft was not measured in this session")
+    return _over(_speed(c), baseline["tokens_per_s"], "the measured speed without a draft is zero")
+
+
+METRICS: dict[str, Metric] = {
+    "tokens_per_target_call": Metric(
+        "tokens per target call",
+        "emitted / target calls",
+        lambda c: _over(c.num_emitted, c.calls["target"], "the target model was not called"),
+        also="SGLang: spec_accept_length",
+    ),
+    "kept": Metric(
+        "judged draft tokens kept",
+        "accepted / (accepted + rejected)",
+        lambda c: _over(c.statuses["accepted"], c.num_judged, "no drafted token was judged"),
+        "percent",
+        on_trees=SIBLINGS,
+        on_graded=GRADED,
+    ),
+    "speedup": Metric(
+        "speedup, measured here", "tokens/s / tokens/s without a draft, same session", _speedup, "factor", on_lossy=True
+    ),
+    "tokens_per_s": Metric("tokens/s", "emitted / sum of (total - waiting) time", _speed, "speed", on_lossy=True),
+    "draft_tokens_used": Metric(
+        "draft tokens used",
+        "accepted / drafted; falls as K rises, the draft being the same",
+        lambda c: _over(c.statuses["accepted"], c.num_drafted, NOTHING_DRAFTED),
+        "percent",
+        "vLLM: draft_acceptance_rate; SGLang: spec_accept_rate",
+        ONE_PATH,
+    ),
+    "mean_acceptance_length": Metric(
+        "mean acceptance length",
+        "1 + accepted / steps with a draft (the last token counted even if cut)",
+        lambda c: 1 + c.statuses["accepted"] / _drafted_steps(c),
+        also="vLLM: mean_acceptance_length",
+    ),
+    "tokens_per_step": Metric(
+        "tokens per step", "emitted / steps", lambda c: _over(c.num_emitted, c.num_steps, NO_STEPS), also="NVIDIA: AR"
+    ),
+    "compression_ratio": Metric(
+        "compression ratio",
+        "emitted / target forwards",
+        lambda c: _over(c.num_emitted, c.calls["target"], "the target model was not called"),
+        also="EAGLE: compression ratio",
+    ),
+    "lm_studio_percent": Metric(
+        "drafted tokens accepted",
+        "100 * accepted / drafted, not judged ones included",
+        lambda c: 100 * _over(c.statuses["accepted"], c.num_drafted, NOTHING_DRAFTED),
+        also="LM Studio: accepted %",
+        on_trees=ONE_PATH,
+    ),
+    "alpha": Metric(
+        "alpha",
+        "mean of sum min(p, q) over all emitted positions",
+        _scored_alpha,
+        also="Leviathan et al.: alpha",
+    ),
+    "alpha_judged": Metric(
+        "alpha, judged positions only",
+        "mean of sum min(p, q) over judged positions; biased low when K is small",
+        lambda c: _over(c.overlap_sum, c.num_overlaps, "no judged position has one drafted token with q"),
+    ),
+    "reasoning_steps_kept": Metric(
+        "reasoning steps kept",
+        "kept whole / graded by the target",
+        lambda c: _over(c.num_graded_kept, c.num_graded, "no reasoning step was graded"),
+        "percent",
+    ),
+    "steps": Metric("steps", "draft-verify rounds", lambda c: c.num_steps, "count"),
+    "lossy_steps": Metric(
+        "lossy steps",
+        "steps under a rule that does not follow the target's own odds",
+        lambda c: c.num_lossy,
+        "count",
+        on_lossy=True,
+    ),
+    "drafted": Metric(
+        "drafted",
+        "accepted + rejected + not judged",
+        lambda c: c.num_drafted,
+        "count",
+        "vLLM: num_draft_tokens; SGLang: spec_num_proposed_drafts",
+    ),
+    "accepted": Metric(
+        "accepted",
+        "drafted tokens that passed",
+        lambda c: c.statuses["accepted"],
+        "count",
+        "vLLM: num_accepted_draft_tokens; SGLang: spec_num_correct_drafts",
+    ),
+    "rejected": Metric("rejected", "drafted tokens that failed", lambda c: c.statuses["rejected"], "count"),
+    "ignored": Metric(
+        "not judged",
+        "drafted behind a rejected token or on another branch",
+        lambda c: c.statuses["ignored"],
+        "count",
+    ),
+    "emitted": Metric("emitted", "accepted + steps - truncated", lambda c: c.num_emitted, "count"),
+    "resampled": Metric(
+        "resampled", "replacements after a rejection", lambda c: c.kinds["resampled"], "count", "vLLM: recovered"
+    ),
+    "bonus": Metric("bonus", "the target's token after a full accept", lambda c: c.kinds["bonus"], "count"),
+    "plain": Metric("plain", "tokens of steps without a draft", lambda c: c.kinds["plain"], "count"),
+    "truncated": Metric("truncated", "tokens cut at the end of the text", lambda c: c.num_truncated, "count"),
+    "target_calls": Metric(
+        "target calls", "forwards of the target model", lambda c: c.calls["target"], "count", "SGLang: spec_verify_ct"
+    ),
+    "draft_calls": Metric("draft calls", "forwards of the draft model", lambda c: c.calls["draft"], "count"),
+    "acceptance_by_depth": Metric(
+        "acceptance by depth",
+        "joint: steps that kept j / steps that drafted j; conditional: steps that kept j / steps that judged depth j",
+        lambda c: [asdict(rates) for rates in c.by_depth()] if _drafted_steps(c) else [],
+        "depths",
+    ),
+    "acceptance_by_depth_all_steps": Metric(
+        "acceptance by depth, all steps",
+        "steps that kept j / all steps with a draft, however short",
+        lambda c: _over_steps(c, c.num_drafting_steps),
+        "rates",
+        "vLLM: acceptance rate per position",
+    ),
+    "acceptance_histogram": Metric(
+        "accepted tokens per step",
+        "steps with a draft that kept exactly 0, 1, 2, ...",
+        _histogram,
+        "counts",
+        "vLLM: acceptance_histogram; SGLang: spec_correct_drafts_histogram",
+    ),
+    "nvidia_joint": Metric(
+        "joint rate by depth, all steps",
+        "steps that kept j / all steps",
+        lambda c: _over_steps(c, c.num_steps),
+        "rates",
+        "NVIDIA: joint acceptance rate",
+    ),
+    "nvidia_conditional": Metric(
+        "conditional rate by depth, all steps",
+        "steps that kept j / steps that kept j - 1",
+        _nvidia_conditional,
+        "rates",
+        "NVIDIA: conditional acceptance rate",
+    ),
+    "times_ms": Metric("time by phase (ms)", "sums over all steps", lambda c: dict(c.times_ms), "times"),
+}
+
+
+def count(trace: Trace) -> Counters:
+    """The counters of a whole trace."""
+    counters = Counters()
+    for event in trace.events():
+        counters.add(event)
+    return counters
+
+
+def metrics(source: Trace | Counters) -> dict[str, Any]:
+    """Every number of METRICS: name -> value, None where undefined, and "reasons": name -> why it is undefined."""
+    counters = source if isinstance(source, Counters) else count(source)
+    values: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    for name, metric in METRICS.items():
+        try:
+            values[name] = metric.function(counters)
+        except Undefined as undefined:
+            values[name], reasons[name] = None, str(undefined)
+    return {**values, "reasons": reasons}
+
+
+def vllm_counters(source: Trace | Counters) -> dict[str, Any]:
+    """The counters that vLLM's server exports, under its names, for tools that read those."""
+    counters = source if isinstance(source, Counters) else count(source)
+    return {
+        "vllm:spec_decode_num_drafts": counters.num_drafting_steps,
+        "vllm:spec_decode_num_draft_tokens": counters.num_drafted,
+        "vllm:spec_decode_num_accepted_tokens": counters.statuses["accepted"],
+        "vllm:spec_decode_num_accepted_tokens_per_pos": list(counters.accepted_to),
+    }

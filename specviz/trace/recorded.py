@@ -1,0 +1,62 @@
+"""The recorded runs that come with specviz: what each is, and its trace, read when first asked for. Loads no model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from specviz.errors import SpecvizError
+from specviz.settings import assets_dir
+from specviz.trace.file import Trace, load_trace
+
+FIRST_VISIT = "first-visit"
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """`about`: one plain sentence. `request`: the fields in which it differs from the page's first request; `broken`:
+    the name of a rule that is wrong on purpose, in place of the request's own."""
+
+    name: str
+    title: str
+    about: str
+    request: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    broken: str | None = None
+
+
+def shipped() -> Mapping[str, Shipped]:
+    """All of them by name, in the order of the list. Raises SpecvizError where the list cannot be read."""
+    return _listed(_folder())
+
+
+def shipped_trace(name: str) -> Trace:
+    """The trace of that name, not to be changed. Raises SpecvizError."""
+    if name not in shipped():
+        raise SpecvizError(f"a recorded run must be one of {', '.join(shipped())} (got {name!r:.100})")
+    return _loaded(shipped_file(name))
+
+
+def shipped_file(name: str) -> Path:
+    return _folder() / f"{name}.jsonl.gz"
+
+
+def _folder() -> Path:
+    return assets_dir() / "traces"
+
+
+@cache
+def _listed(folder: Path) -> Mapping[str, Shipped]:
+    try:
+        entries = json.loads((folder / "traces.json").read_text("utf-8"))
+        return {entry["name"]: Shipped(**entry) for entry in entries}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise SpecvizError(f"the list of recorded runs in {folder.name} cannot be read ({error})") from None
+
+
+@cache
+def _loaded(path: Path) -> Trace:
+    return load_trace(path)

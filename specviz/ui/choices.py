@@ -1,0 +1,178 @@
+"""What the page offers: models, methods, rules and ready prompts, the first request, the browser's files.
+
+What fits together is said here alone: which draft, rule and further models a choice of method and target leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specviz.decoding.rule import Rule
+from specviz.drafters import METHODS
+from specviz.drafters.method import Method, Models, Value, drafts, names_in
+from specviz.models import catalog
+from specviz.models.chat import as_lines
+from specviz.models.hub import is_here
+from specviz.prompts import prompts_file
+from specviz.request import Request
+from specviz.rules import RULES
+from specviz.settings import assets_dir
+
+FIRST_SEED = 5
+"""With the bundled pair and the first prompt: a rejection in the middle, a full accept with its bonus, a rejection at
+once, in the first three steps."""
+FIRST_METHODS = ("draft_model", "prompt_lookup", "early_exit")
+"""Those that the list of methods begins with; the others stand below a heading of their own."""
+AWAY = " · not downloaded"
+Listed = tuple[str, str]
+"""What a list shows, and the name it stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """`prompts`: kind -> title -> text, `dialogues` those kinds whose texts are conversations.
+
+    `any_model`: whether names that are not in the lists may be typed.
+    """
+
+    targets: tuple[Listed, ...]
+    drafts: tuple[Listed, ...]
+    prompts: Mapping[str, Mapping[str, str]]
+    first: Request
+    any_model: bool
+    dialogues: tuple[str, ...] = ()
+
+    def allows(self, name: str) -> bool:
+        listed = (known for _, known in (*self.targets, *self.drafts))
+        return self.any_model or name in catalog.MODELS or name in catalog.HEADS or name in listed
+
+    def may_stay(self, name: object, suiting: Iterable[str]) -> bool:
+        """Whether a model that is chosen stays beside another target: one of those that suit it, in whatever format,
+        or one that was typed, of which nothing is known."""
+        if not isinstance(name, str) or not name:
+            return False
+        plain, listed = catalog.without_format(name), [known for _, known in (*self.targets, *self.drafts)]
+        is_known = plain in catalog.MODELS or plain in catalog.HEADS or plain in listed
+        return plain in set(suiting) or name in suiting or (self.any_model and not is_known)
+
+    def allows_params(self, method: Method, values: Mapping[str, object]) -> bool:
+        """Whether everything that the method's parameters name is on offer. SpecvizError: a value out of range."""
+        checked = method.checked(values)
+        models = (param for param in method.params if isinstance(param, Models))
+        named = ((param, name) for param in models for name in names_in(str(checked[param.name] or "")))
+        return all(name in param.beside or self.allows(name) for param, name in named)
+
+    def drafts_for(self, target: str, method: Method) -> tuple[Listed, ...]:
+        """The draft models that suit a target under a method."""
+        return as_listed(catalog.drafts_for(target, foreign=method.foreign)) or self.drafts
+
+
+def make_offer(target: str | None = None, draft: str | None = None, *, any_model: bool = True) -> Offer:
+    """The catalogue's offer, beginning with `target` and `draft` or the bundled pair."""
+    bundled_target, bundled_draft = catalog.default_pair()
+    target = target or bundled_target
+    draft = draft or (bundled_draft if target == bundled_target else next(iter(catalog.drafts_for(target)), None))
+    prompts, dialogues = ready_prompts(), ready_dialogues()
+    prompt = next(text for texts in prompts.values() for text in texts.values())
+    first = Request(prompt=prompt, target=target, draft=draft, seed=FIRST_SEED)
+    targets = as_listed((target, *catalog.targets()))
+    return Offer(targets, draft_choices(target, draft), prompts | dialogues, first, any_model, tuple(dialogues))
+
+
+def draft_choices(target: str, *others: str | None) -> tuple[Listed, ...]:
+    """The draft models that suit `target`, and the `others` named."""
+    return as_listed((*others, *catalog.drafts_for(target)))
+
+
+def as_listed(names: Iterable[str | None]) -> tuple[Listed, ...]:
+    """Models for a list; one that is not on this machine says so."""
+    return tuple((_shown(name), name) for name in dict.fromkeys(names) if name is not None)
+
+
+def _shown(name: str) -> str:
+    return Path(name).name if is_here(name) else f"{Path(name).name}{AWAY}"
+
+
+def method_choices() -> tuple[Listed, ...]:
+    """All methods, those that people meet first in front."""
+    names = dict.fromkeys((*FIRST_METHODS, *METHODS))
+    return tuple((METHODS[name].title, name) for name in names if name in METHODS)
+
+
+def rule_choices(method: Method) -> tuple[Listed, ...]:
+    """The rules that can judge the method's drafts, each with its badge."""
+    rules = (RULES[name] for name in method.rules)
+    return tuple((f"{rule.title} · {'exact' if rule.lossless else 'lossy'}", rule.name) for rule in rules)
+
+
+def model_choices(param: Models, target: str) -> tuple[Listed, ...]:
+    """What a parameter that names models may be set to for this target, as far as it is known."""
+    stand_ins = tuple((METHODS[name].title if name in METHODS else name, name) for name in param.beside)
+    return (*stand_ins, *as_listed(catalog.suiting(target, param.kind)))
+
+
+def usual_models(param: Models, target: str) -> list[str]:
+    """What such a parameter is set to at first: its own default, else the first that suits the target."""
+    if param.default is not None:
+        return names_in(str(param.default))
+    return list((catalog.suiting(target, param.kind) or param.beside)[:1])
+
+
+def fitting_draft(method: Method, target: str, draft: str | None) -> str | None:
+    """The draft model as the method can use it: it stays unless its vocabulary is of the wrong kind for the method."""
+    if "draft" not in method.roles or target not in catalog.MODELS:
+        return draft
+    foreign, own = catalog.MODELS[target].foreign, catalog.drafts_for(target)
+    wanted, other = (foreign, own) if method.foreign else (own, foreign)
+    return wanted[0] if wanted and (draft is None or draft in other) else draft
+
+
+def fitting_rule(method: Method, rule: str | None) -> str:
+    """The rule where it can judge the method's drafts, else the method's own."""
+    return rule if rule in method.rules and drafts(method) else method.default_rule
+
+
+def rule_to_explain(method: Method, rule: str | None) -> Rule | None:
+    """The rule that judges the method's drafts; None where there are none."""
+    return RULES[fitting_rule(method, rule)] if drafts(method) else None
+
+
+def fitting_models(offer: Offer, param: Models, target: str, chosen: Any) -> str | list[str] | None:
+    """The chosen name, or list of names, where all of it may stay beside the target, else what is usual."""
+    known = [name for _, name in model_choices(param, target)]
+    names = chosen if isinstance(chosen, list) else [chosen]
+    usual = names if names and all(offer.may_stay(name, known) for name in names) else usual_models(param, target)
+    return usual if param.most > 1 else next(iter(usual), None)
+
+
+def as_value(value: Any) -> Value:
+    """A field's value as a parameter takes it: the names of a list are one text, and no name is None."""
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        value = ", ".join(value)
+    return None if value == "" else value
+
+
+def ready_prompts() -> dict[str, dict[str, str]]:
+    """The ready prompts: kind -> title -> text."""
+    kinds = prompts_file()["kinds"]
+    return {kind["title"]: {_title(prompt["name"]): prompt["text"] for prompt in kind["prompts"]} for kind in kinds}
+
+
+def ready_dialogues() -> dict[str, dict[str, str]]:
+    """The ready conversations as text, likewise."""
+    kind = prompts_file()["dialogues"]
+    return {kind["title"]: {_title(prompt["name"]): as_lines(prompt["messages"]) for prompt in kind["prompts"]}}
+
+
+def _title(name: str) -> str:
+    return name.replace("-", " ").capitalize()
+
+
+def web_files() -> dict[str, Path]:
+    """The browser's half by file name: the views' files and the page's own."""
+    folders = (assets_dir() / "web", Path(__file__).parent)
+    suffixes = (".js", ".css", ".html", ".json")
+    return {path.name: path for folder in folders for path in sorted(folder.iterdir()) if path.suffix in suffixes}

@@ -1,0 +1,137 @@
+"""The library drawer: runs of this browser, the recorded runs that come with specviz, opened files.
+
+A browser keeps its runs itself, as packed traces; here they are packed, named, and checked when they come back.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gradio as gr
+
+from specviz.drafters import METHODS
+from specviz.errors import SpecvizError
+from specviz.trace import export as exports
+from specviz.trace.file import MAX_UPLOAD_BYTES, Trace, read_trace
+from specviz.trace.recorded import shipped
+from specviz.ui import components
+from specviz.ui.explore.form import text_or_none
+from specviz.ui.explore.frame import QUIET, Frame
+from specviz.ui.explore.handlers import Handlers, fields_of, speaks, told
+from specviz.ui.registry import Registry
+from specviz.ui.view import View, view_of
+from specviz.views.explore import library
+
+MOST_RUNS = 30
+MOST_BYTES = 24 << 20
+"""What one browser keeps: packed runs, and their bytes together."""
+MOST_LETTERS = 4 * (MAX_UPLOAD_BYTES // 3 + 1)
+"""Of a packed trace in base64."""
+LIMITS = {
+    "most_runs": MOST_RUNS,
+    "most_bytes": MOST_BYTES,
+    "most_opened": MAX_UPLOAD_BYTES,
+    "let_go": f"This browser keeps at most {MOST_RUNS} runs and {MOST_BYTES >> 20} MB: the oldest was let go.",
+}
+REFUSED = "sv-refused"
+"""The event by which the browser's half learns that a file could not be opened."""
+Props = dict[str, Any]
+
+
+def add(frame: Frame, handlers: Handlers) -> None:
+    """Makes the drawer and wires it."""
+    registry, files = frame.registry, [".jsonl", ".gz"]
+    with gr.Column(elem_id="library"):
+        upload = gr.UploadButton("Open a file", file_types=files, type="binary", elem_id="open", size="sm")
+        panel = components.panel("shelf", events=["show"], value=json.dumps(LIMITS), calls=calls_of(registry))
+    opened = upload.upload(handlers.open_trace, upload, frame.stage, **QUIET)
+    opened.failure(None, None, None, js=f"() => document.dispatchEvent(new Event('{REFUSED}'))")
+    panel.show(show(registry), None, frame.stage, **QUIET)
+
+
+def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
+    """What the drawer asks the server; each takes anything at all, and refuses in words."""
+
+    def listed(asked: Any) -> list[Props]:
+        """The recorded runs that come with specviz."""
+        return [library.shipped_entry(run) for run in shipped().values()]
+
+    def known(asked: Any) -> bool:
+        """Whether a run is known here."""
+        return registry.get(fields_of(asked).get("run")) is not None
+
+    def kept(asked: Any) -> Props | None:
+        """What the drawer says of a run, with the packed run for the browser to keep unless it `has` that one;
+        `refusal` where that is too large, None for one that is not known here or not the browser's to keep."""
+        view, has = registry.get(fields_of(asked).get("run")), fields_of(asked).get("has")
+        return _kept(view, has if isinstance(has, list) else []) if _is_worth_keeping(view) else None
+
+    def bring(asked: Any) -> Props:
+        """A run that the browser has kept, for the server to know again."""
+        try:
+            return {"run": registry.bring(unpacked(fields_of(asked).get("packed"))).id}
+        except SpecvizError as error:
+            return {"refusal": str(error)}
+
+    return [listed, known, kept, bring]
+
+
+def show(registry: Registry) -> Callable[[gr.Request, gr.EventData], str]:
+    """What puts a run of the drawer on the stage: one that comes with specviz, or one that the browser has kept."""
+
+    @speaks
+    def show(request: gr.Request, event: gr.EventData) -> str:
+        asked = told(event)
+        name = text_or_none(asked.get("shipped"))
+        view = registry.recorded(name) if name else view_of(unpacked(asked.get("packed")))
+        return registry.show(view, request.session_hash).whole()
+
+    return show
+
+
+def unpacked(letters: Any) -> Trace:
+    """The trace that a browser has kept, checked as any file is. Raises SpecvizError."""
+    if not isinstance(letters, str) or not 0 < len(letters) <= MOST_LETTERS:
+        raise SpecvizError(f"this run cannot be opened: it must be a text of at most {MOST_LETTERS:,} letters")
+    try:
+        return read_trace(base64.b64decode(letters, validate=True), max_bytes=MAX_UPLOAD_BYTES)
+    except SpecvizError as error:
+        raise SpecvizError(f"this run cannot be opened: {error}") from None
+    except ValueError:
+        raise SpecvizError("this run cannot be opened: what the browser kept of it is damaged") from None
+
+
+def _is_worth_keeping(view: View | None) -> bool:
+    """Whether it is a run that is over, with a step in it, and none of those that come with specviz."""
+    if view is None or view.is_shipped or view.trace.header is None or not view.trace.steps:
+        return False
+    return view.run is None or view.trace.footer is not None
+
+
+def _kept(view: View, has: list[Any]) -> Props:
+    if view.key and view.key in has:
+        return {"key": view.key}
+    lines = exports.json_lines(view.trace).encode()
+    view.key = hashlib.blake2b(lines, digest_size=16).hexdigest()
+    return {"key": view.key} if view.key in has else _packed(view, lines)
+
+
+def _packed(view: View, lines: bytes) -> Props:
+    file = gzip.compress(lines, 6, mtime=0)
+    if len(file) > MAX_UPLOAD_BYTES:
+        sizes = f"{library.size_words(len(file))}; at most {MAX_UPLOAD_BYTES >> 20} MB"
+        return {"refusal": f"This run is too large to be kept here ({sizes}): save its file under Share."}
+    about = library.entry(view.trace, usual)
+    about["facts"] += "" if view.run is not None else " · opened"
+    return {"key": view.key, **about, "size": len(file), "packed": base64.b64encode(file).decode("ascii")}
+
+
+def usual(name: str) -> Mapping[str, Any]:
+    """What nobody has to be told of a method: its own rule, and its parameters as they are at first."""
+    method = METHODS.get(name)
+    return {} if method is None else {"rule": method.default_rule, **method.checked({})}

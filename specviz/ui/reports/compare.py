@@ -1,0 +1,189 @@
+"""The Compare page: every K and every draft on the text of the run, what things cost here, and why it is not faster."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+
+from specviz.analysis.breakdown import why_slow
+from specviz.analysis.costs import Costs, measure_costs
+from specviz.analysis.every_k import DraftOnText, OtherDrafts, other_drafts
+from specviz.analysis.given_text import KS, Judged, judge_run
+from specviz.analysis.whatif import WhatIf
+from specviz.bench.speed import NUM_TOKENS, Speed, measuring
+from specviz.errors import SpecvizError
+from specviz.request import Request
+from specviz.session.run import Workbench
+from specviz.trace.file import Trace
+from specviz.trace.metrics import metrics
+from specviz.trace.tool_names import SGLANG, VLLM, export, tool_numbers
+from specviz.ui.choices import Offer, draft_choices
+from specviz.ui.reports.alignment import Aligning
+from specviz.ui.reports.section import Look, Props, Section, Work, whole_number
+from specviz.ui.reports.trace_models import NO_RUN, is_at_hand, models_of, names_of, request_of
+from specviz.views.compare import costs as cost_view
+from specviz.views.compare import plan, plan_theory
+
+MOST_CONTEXT = 1_000_000
+MOST_SPEEDS = 64
+ABSENT = "not loaded here: choose it as the draft model on Explore first"
+ROOM = 64  # tokens that measuring the costs may add to a context
+Key = tuple[object, ...]
+
+
+class Comparing:
+    """The sections of the page. Measured costs and speeds are kept for all visitors: they are this machine's."""
+
+    def __init__(self, bench: Workbench, offer: Offer) -> None:
+        self._bench, self._offer = bench, offer
+        self._costs: dict[tuple[str, str | None], Costs] = {}
+        self._speeds: OrderedDict[Request, Speed] = OrderedDict()
+        self._many = Aligning(bench, offer, self._costs)
+        self._newest: tuple[Key, tuple[Judged, WhatIf]] | None = None
+
+    def sections(self) -> list[Section]:
+        costs = {"measure": self._measure_costs}
+        return [
+            Section("every-k", self._of_speed, self._every_k),
+            Section("costs", self._of_pair, self._costs_section, costs, needs=self._pair),
+            Section("other-drafts", _text, self._other_drafts, {"ask": self._ask_drafts}, needs=self._pair),
+            self._many.section(),
+            Section("theory", self._of_speed, self._theory),
+            Section("why-slow", self._of_speed, self._why_slow, {"speed": self._measure_speed}, needs=self._pair),
+            Section("tool-names", _text, _tool_names),
+        ]
+
+    def _pair(self, look: Look) -> list[str]:
+        return names_of(look.trace, self._bench, self._offer)
+
+    # ---- what sections depend on ------------------------------------------------------------------------------------
+
+    def _of_pair(self, look: Look) -> Key:
+        return (look.settings and _names(look.trace), self._known_costs(look.trace))
+
+    def _of_speed(self, look: Look) -> Key:
+        return (look.text, self._known_costs(look.trace), self._known_speed(look.trace))
+
+    def _known_costs(self, trace: Trace | None) -> Costs | None:
+        return None if trace is None or not trace.steps else self._costs.get(_names(trace))
+
+    def _known_speed(self, trace: Trace | None) -> Speed | None:
+        return None if trace is None or not trace.steps else self._speeds.get(request_of(trace))
+
+    # ---- every K, and theory ----------------------------------------------------------------------------------------
+
+    def _every_k(self, look: Look) -> Props:
+        if look.settings is None:
+            return plan.every_k(None, None)
+        try:
+            judged, what_if = self._planned(look)
+        except SpecvizError as refusal:
+            return plan.every_k(look.trace, None, refusal=str(refusal))
+        return plan.every_k(look.trace, what_if, judged.cuts(), point=self._point(look.trace))
+
+    def _theory(self, look: Look) -> Props:
+        try:
+            _, what_if = self._planned(look)
+        except SpecvizError:
+            return plan_theory.theory(None, None, None)
+        trace = look.trace
+        return plan_theory.theory(what_if, metrics(trace)["alpha"], self._known_costs(trace), self._point(trace))
+
+    def _planned(self, look: Look) -> tuple[Judged, WhatIf]:
+        """Every K on this text; asked twice in a row it is made once. Raises SpecvizError where there is no answer."""
+        if look.settings is None:
+            raise SpecvizError(NO_RUN)
+        key = (look.text, self._known_costs(look.trace))
+        if self._newest is None or self._newest[0] != key:
+            judged = judge_run(look.trace)
+            self._newest = (key, (judged, judged.every_k(KS, key[1])))
+        return self._newest[1]
+
+    def _point(self, trace: Trace) -> plan.Point | None:
+        speed = self._known_speed(trace)
+        return plan.run_point(trace, None if speed is None else speed.speedup)
+
+    # ---- costs ------------------------------------------------------------------------------------------------------
+
+    def _costs_section(self, look: Look, **state: object) -> Props:
+        length = 128 if look.trace is None else _middle(look.trace)
+        given = {"context_length": length, "most_context": MOST_CONTEXT, **state}
+        return cost_view.costs(self._known_costs(look.trace), **given)
+
+    def _measure_costs(self, look: Look, values: Mapping[str, str]) -> Work:
+        length = whole_number(values, "context_length", 1, MOST_CONTEXT)
+        yield self._costs_section(look, context_length=length)
+        target, draft = models_of(look.trace, self._bench, self._offer)
+        for measured in measure_costs(target, [] if draft is None else [draft], context_length=length):
+            self._costs |= {(costs.target, costs.draft): costs for costs in measured.costs}
+            if not measured.costs:
+                yield self._costs_section(look, context_length=length, running=measured)
+        yield self._costs_section(look, context_length=length)
+
+    # ---- other drafts -----------------------------------------------------------------------------------------------
+
+    def _other_drafts(self, look: Look, result: OtherDrafts | None = None) -> Props:
+        trace = look.trace if look.trace is not None and look.trace.steps else None
+        k = 1 if trace is None else max(step.settings.k for step in trace.steps)
+        return plan.other_drafts(trace, result, min(k, max(KS)))
+
+    def _ask_drafts(self, look: Look, values: Mapping[str, str]) -> Work:
+        """Those drafts that are at hand: a click here downloads nothing."""
+        target, own = models_of(look.trace, self._bench, self._offer)
+        names = [name for _, name in draft_choices(target.name, own and own.name)]
+        here = [name for name in names if is_at_hand(name, self._bench)]
+        absent = tuple(DraftOnText(name, refusal=ABSENT) for name in names if name not in here)
+        costs = {draft: costs for (name, draft), costs in self._costs.items() if name == target.name and draft}
+        models = [self._bench.library.load(name) for name in here]
+        for result in other_drafts(look.trace, target, models, costs=costs):
+            yield self._other_drafts(look, replace(result, rows=(*result.rows, *absent)))
+
+    # ---- why is it slow? --------------------------------------------------------------------------------------------
+
+    def _why_slow(self, look: Look, running: Speed | None = None) -> Props:
+        trace = look.trace
+        if trace is None or not trace.steps:
+            return plan.why_slow(None)
+        costs, speed = self._known_costs(trace), self._known_speed(trace)
+        known = {"has_run": True, "has_costs": costs is not None, "has_speed": speed is not None, "running": running}
+        if costs is None or speed is None:
+            return plan.why_slow(None, **known)
+        rates = {"tokens_per_s": speed.tokens_per_s, "baseline_tokens_per_s": speed.baseline_tokens_per_s}
+        try:
+            return plan.why_slow(why_slow(trace, costs, most_timed=NUM_TOKENS, **rates), instead=speed.instead, **known)
+        except SpecvizError as refusal:
+            return plan.why_slow(None, refusal=str(refusal), **known)
+
+    def _measure_speed(self, look: Look, values: Mapping[str, str]) -> Work:
+        models_of(look.trace, self._bench, self._offer)
+        for speed in measuring(request_of(look.trace), self._bench):
+            if speed.done == speed.total:
+                self._speeds[request_of(look.trace)] = speed
+                while len(self._speeds) > MOST_SPEEDS:
+                    self._speeds.popitem(last=False)
+            yield self._why_slow(look, None if speed.done == speed.total else speed)
+
+
+def _tool_names(look: Look) -> Props:
+    if look.trace is None or not look.trace.steps:
+        return plan.tool_names((), {})
+    return plan.tool_names(tool_numbers(look.trace), {tool: export(look.trace, tool) for tool in (VLLM, SGLANG)})
+
+
+def _text(look: Look) -> Key:
+    return look.text
+
+
+def _names(trace: Trace) -> tuple[str, str | None]:
+    settings = trace.steps[-1].settings
+    return settings.target, settings.draft_model
+
+
+def _middle(trace: Trace) -> int:
+    """The context in the middle of the run, as far as the target leaves room."""
+    if not trace.steps:
+        return 128
+    limit = trace.models[-1].target.context_limit
+    middle = (trace.steps[0].context_length + trace.steps[-1].context_length) // 2
+    return max(1, middle if limit is None else min(middle, limit - ROOM))

@@ -1,0 +1,229 @@
+"""The two games of the Learn page: predict the verdict, and you are the draft model.
+
+The first needs no model. Of the second the server keeps the newest games by unguessable ids; between two turns none of
+them holds a model.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from specviz.errors import SpecvizError
+from specviz.lessons.draft_game import MOST_CHARACTERS, MOST_TYPED, Game, Refused, most_tokens
+from specviz.request import Request
+from specviz.session.run import Workbench
+from specviz.trace.file import Trace
+from specviz.trace.recorded import Shipped, shipped, shipped_trace
+from specviz.ui.choices import Offer
+from specviz.ui.registry import Registry
+from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
+from specviz.ui.reports.trace_models import NO_RUN, is_at_hand
+from specviz.ui.view import View
+from specviz.views import blocks
+from specviz.views.explore.feed import SO_FAR, Feed
+from specviz.views.explore.sentences import counted
+from specviz.views.learn.draft_game import Refusal, turns_block, turns_blocks
+from specviz.views.learn.predict import predict_block
+
+PREDICT, DRAFT = "predict", "be-the-draft"
+ON_STAGE = "on the stage"
+FIRST_RUN = "first-visit"  # the one that the lessons before the game speak of
+WITHOUT_CHAINS = ("none", "tree", "medusa", "eagle")
+MOST_GAMES = 64
+MOST_SEED = 1_000_000
+KINDS = ("Story", "Arithmetic")  # ready prompts that a line of words can go on with
+TEMPERATURES = (("0: the target keeps only its favourite", "0"), ("1: the target's own odds", "1"))
+PREDICT_LEAD = (
+    "You see what was drafted and what both models thought of it, as the target did before it judged. Say what befell "
+    "the token: was it kept, or cut? Then the dart falls."
+)
+DRAFT_LEAD = (
+    "Type what comes next, at most {typed} tokens a turn. The target reads all of it in one call and judges your "
+    "words by speculative sampling: they have no odds of their own, so each is kept as often as the target itself "
+    "would have written it. The first one cut is replaced by the target's own draw, which may be a piece of a word. "
+    "You go on from there, until the text has {most} or you finish."
+)
+NO_MODEL = (
+    "This game needs a model, and {name} is not loaded here. Load it with a run on Explore, then open this page again."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How a game begins: a ready prompt by its title, the temperature and the seed, as the fields send them."""
+
+    prompt: str
+    temperature: str
+    seed: str
+
+    def request(self, offer: Offer, draft: str | None) -> Request:
+        text, seed = texts(offer)[self.prompt], int(self.seed)
+        return replace(offer.first, prompt=text, temperature=float(self.temperature), seed=seed, draft=draft)
+
+    def values(self) -> dict[str, str]:
+        return {"prompt": self.prompt, "temperature": self.temperature, "seed": self.seed}
+
+
+def texts(offer: Offer) -> dict[str, str]:
+    """The prompts to choose from, by title."""
+    kinds = [kind for kind in KINDS if kind in offer.prompts] or list(offer.prompts)[:1]
+    return {title: text for kind in kinds for title, text in offer.prompts[kind].items()}
+
+
+class Playing:
+    """The sections "predict" and "be-the-draft"."""
+
+    def __init__(self, bench: Workbench, offer: Offer, registry: Registry) -> None:
+        self._bench, self._offer, self._registry = bench, offer, registry
+        self._games: OrderedDict[str, tuple[Setup, Game]] = OrderedDict()  # the least recently played first
+        self._guard = threading.Lock()
+
+    def sections(self) -> list[Section]:
+        acts = {"turn": self._turn, "finish": self._finish, "new": self._new}
+        return [
+            Section(PREDICT, lambda look: (), self._predict, {"take": self._take}, engine=False),
+            Section(DRAFT, lambda look: self._is_playable(), self._draft, acts, needs=self._models),
+        ]
+
+    # ---- predict the verdict ----------------------------------------------------------------------------------------
+
+    def _predict(self, look: Look) -> Props:
+        runs = _runs()
+        name = FIRST_RUN if FIRST_RUN in runs else next(iter(runs), ON_STAGE)
+        return self._predicted(name, _trace(name, look) if runs else Trace())
+
+    def _take(self, look: Look, values: Mapping[str, str]) -> Work:
+        name = one_of(values, "run", [*_runs(), ON_STAGE])
+        yield self._predicted(name, _trace(name, look))
+
+    def _predicted(self, name: str, trace: Trace) -> Props:
+        runs = _runs()
+        options = [*((title, each) for each, title in runs.items()), ("The run on the stage", ON_STAGE)]
+        controls = [blocks.choice("run", "Run", options, name), blocks.button("take", "Play this run")]
+        shown = predict_block({runs.get(name, "The run on the stage"): trace})
+        return blocks.section(PREDICT, "Predict the verdict", PREDICT_LEAD, controls, [shown])
+
+    # ---- you are the draft model ------------------------------------------------------------------------------------
+
+    def _is_playable(self) -> bool:
+        return is_at_hand(self._offer.first.target, self._bench)
+
+    def _rival(self) -> str | None:
+        draft = self._offer.first.draft
+        return draft if draft is not None and is_at_hand(draft, self._bench) else None
+
+    def _models(self, look: Look) -> list[str]:
+        return [name for name in (self._offer.first.target, self._rival()) if name is not None]
+
+    def _draft(self, look: Look) -> Props:
+        if not self._is_playable():
+            name = self._bench.library.shown_name(self._offer.first.target)
+            return _section([], [blocks.words(NO_MODEL.format(name=name))])
+        return self._shown(Setup(next(iter(texts(self._offer))), "1", "1"))
+
+    def _new(self, look: Look, values: Mapping[str, str]) -> Work:
+        yield self._shown(self._setup(values))
+
+    def _turn(self, look: Look, values: Mapping[str, str]) -> Work:
+        game_id, typed = values.get("game", ""), values.get("words", "")
+        setup, game = self._game(game_id) if game_id else self._begun(self._setup(values))
+        try:
+            game.turn(typed, self._bench.library, joined=values.get("joined") == "yes")
+        except Refused as error:  # said under the line
+            refusal = Refusal(str(error), _sendable(typed[: MOST_CHARACTERS + 1]))
+            yield self._shown(setup, game if game_id else None, game_id, refusal)
+            return
+        yield self._shown(setup, game, game_id or self._keep(setup, game))
+
+    def _finish(self, look: Look, values: Mapping[str, str]) -> Work:
+        game_id = values.get("game", "")
+        setup, game = self._game(game_id)
+        game.finish()
+        yield self._shown(setup, game, game_id)
+
+    def _setup(self, values: Mapping[str, str]) -> Setup:
+        prompt = one_of(values, "prompt", list(texts(self._offer)))
+        temperature = one_of(values, "temperature", [value for _, value in TEMPERATURES])
+        return Setup(prompt, temperature, str(whole_number(values, "seed", 0, MOST_SEED)))
+
+    def _begun(self, setup: Setup) -> tuple[Setup, Game]:
+        return setup, Game(setup.request(self._offer, self._rival()))
+
+    def _game(self, game_id: str) -> tuple[Setup, Game]:
+        with self._guard:
+            if game_id not in self._games:
+                raise SpecvizError("this game is no longer kept here: begin a new one")
+            self._games.move_to_end(game_id)
+            return self._games[game_id]
+
+    def _keep(self, setup: Setup, game: Game) -> str:
+        game_id = uuid.uuid4().hex
+        with self._guard:
+            self._games[game_id] = setup, game
+            while len(self._games) > MOST_GAMES:
+                self._games.popitem(last=False)
+        return game_id
+
+    def _shown(
+        self, setup: Setup, game: Game | None = None, game_id: str = "", refusal: Refusal | None = None
+    ) -> Props:
+        trace = Trace() if game is None else Trace(game.trace.events())
+        message = ""
+        if game is not None:  # the trace can be saved by the game's id, like any other
+            view = View(game_id, Feed.from_trace(trace, game_id, unended=""), trace, unended=SO_FAR)
+            message = self._registry.show(view, None).whole()
+        prompts = texts(self._offer)
+        block = turns_block(
+            game_id,
+            setup.values(),
+            trace,
+            [] if game is None else game.rivals,
+            prompt=prompts[setup.prompt],
+            rival=self._rival() and self._bench.library.shown_name(self._rival()),
+            most=MOST_CHARACTERS,
+            ending=game and game.ending,
+            refusal=refusal,
+        )
+        controls = [
+            blocks.choice("prompt", "Text", [(title, title) for title in prompts], setup.prompt),
+            blocks.choice("temperature", "Temperature", TEMPERATURES, setup.temperature),
+            blocks.count("seed", "Seed", int(setup.seed), 0, MOST_SEED),
+            blocks.button("new", "New game"),
+        ]
+        return _section(controls, turns_blocks(block, trace, message))
+
+
+def _section(controls: list[Props], shown: list[Props]) -> Props:
+    lead = DRAFT_LEAD.format(typed=MOST_TYPED, most=counted(most_tokens(), "token"))
+    return blocks.section(DRAFT, "You are the draft model", lead, controls, shown)
+
+
+def _sendable(typed: str) -> str:
+    """Without halves of surrogate pairs, which cannot go back to the browser."""
+    return typed.encode("utf-8", "replace").decode()
+
+
+def _runs() -> dict[str, str]:
+    """The recorded runs that draft chains for the common rule, with their titles; none where they cannot be read."""
+    try:
+        entries = list(shipped().values())
+    except SpecvizError:
+        return {}
+    return {entry.name: entry.title for entry in entries if not entry.broken and _drafts_chains(entry)}
+
+
+def _drafts_chains(entry: Shipped) -> bool:
+    return entry.request.get("method", "draft_model") not in WITHOUT_CHAINS
+
+
+def _trace(name: str, look: Look) -> Trace:
+    """SpecvizError where nothing is on the stage."""
+    if name != ON_STAGE:
+        return shipped_trace(name)
+    if look.trace is None:
+        raise SpecvizError(NO_RUN)
+    return look.trace

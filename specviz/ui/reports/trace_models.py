@@ -1,0 +1,154 @@
+"""The models behind a trace, for the pages that ask them again. A trace may come from anywhere: names are looked up,
+and what the models cannot have written is refused before anything is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from specviz.drafters import METHODS
+from specviz.drafters.method import Method, Models
+from specviz.errors import SpecvizError
+from specviz.models.catalog import HEADS, MODELS, suiting, without_format
+from specviz.models.library import Library, LoadedModel
+from specviz.request import Request
+from specviz.rules import RULES
+from specviz.session.run import Workbench
+from specviz.session.setup import names_of as names_in_force
+from specviz.trace.file import ModelInfo, Trace
+from specviz.ui.choices import Listed, Offer, method_choices
+
+NO_RUN = "there is no run to look at: make one on Explore, or open a recorded one"
+
+
+def names_of(trace: Trace | None, bench: Workbench, offer: Offer) -> list[str]:
+    """The models of the last step: the target, the draft model and what the parameters name, as far as there are any.
+
+    Loads nothing. Raises SpecvizError for models that are not on offer, and for what no run of them can be.
+    """
+    infos = _infos(trace, bench, offer)
+    return [*(info.name for info in infos), *(name for kind, name in _further(trace) if kind == "draft")]
+
+
+def models_of(trace: Trace | None, bench: Workbench, offer: Offer) -> tuple[LoadedModel, LoadedModel | None]:
+    """The same, loaded. Raises SpecvizError for others than those that made the run, too."""
+    target, *draft = (_loaded(info, bench) for info in _infos(trace, bench, offer))
+    ids = [token.id for token in trace.header.prompt.tokens] + [token.id for token in trace.tokens]
+    if max(ids) >= target.info.vocab_size or len(ids) > target.info.context_limit:
+        raise SpecvizError(f"the text of this run is not one that {target.name} can have read and written")
+    return target, *(draft or [None])
+
+
+def are_at_hand(trace: Trace | None, bench: Workbench) -> bool:
+    """Whether asking the run's models takes no download and no long wait."""
+    if trace is None or not trace.models:
+        return False
+    named = trace.models[-1]
+    own = [info.name for info in (named.target, named.draft_model) if info is not None]
+    try:
+        further = [name for _, name in _further(trace)]
+    except SpecvizError:
+        return False
+    return all(is_at_hand(name, bench) for name in own + further)
+
+
+def lacks(method: Method, target: str, library: Library) -> str:
+    """Why the method cannot run on this target, in words; empty where it can, and while that is not known without
+    loading anything."""
+    heads = [param for param in method.params if isinstance(param, Models) and "heads" in method.roles]
+    if missing := next((param for param in heads if param.default is None and not suiting(target, param.kind)), None):
+        return f"For {Path(target).name} no {missing.title} are known: name some below, or choose another method."
+    if method.target_has is None:
+        return ""
+    number, words = method.target_has
+    if without_format(target) not in MODELS:  # no model of the catalogue brings any
+        is_loaded = target in library.loaded_names()
+        if not is_loaded or getattr(library.load(target).model.config.get_text_config(decoder=True), number, None):
+            return ""
+    return f"{Path(target).name} has no {words}: choose another method."
+
+
+def methods_for(target: str, library: Library, chosen: object) -> tuple[Listed, ...]:
+    """The methods that the target is made for, as far as that is known, and the chosen one."""
+    return tuple(
+        (title, name)
+        for title, name in method_choices()
+        if name == chosen or METHODS[name].target_has is None or not lacks(METHODS[name], target, library)
+    )
+
+
+def is_at_hand(name: str, bench: Workbench) -> bool:
+    known = MODELS.get(name) or HEADS.get(name)
+    return name in bench.library.loaded_names() or (known is not None and known.is_bundled)
+
+
+def models_named(request: Request) -> list[tuple[str, str]]:
+    """(kind, name) of every model that a request needs, the target first. SpecvizError for values that its method
+    refuses."""
+    method = METHODS[request.method]
+    drafts = [("draft", request.draft)] if request.draft and "draft" in method.roles else []
+    return [("target", request.target), *drafts, *_named(method, request.params, request.target)]
+
+
+def _named(method: Method, params: Mapping[str, object], target: str) -> list[tuple[str, str]]:
+    """(kind, name) of what the parameters of a method name."""
+    values = method.checked(params)
+    models = (param for param in method.params if isinstance(param, Models))
+    named = ((param, name) for param in models for name in names_in_force(param, values[param.name], target))
+    return [(param.kind, name) for param, name in named if name not in param.beside]
+
+
+def _further(trace: Trace) -> list[tuple[str, str]]:
+    """(kind, name) of what the parameters name in the last step. SpecvizError for values that the method refuses."""
+    if not trace.steps or trace.steps[-1].settings.method not in METHODS:
+        return []
+    settings = trace.steps[-1].settings
+    return _named(METHODS[settings.method], settings.params, settings.target)
+
+
+def _infos(trace: Trace | None, bench: Workbench, offer: Offer) -> list[ModelInfo]:
+    if trace is None or not trace.steps or not trace.header.prompt.tokens:
+        raise SpecvizError(NO_RUN)
+    settings, named = trace.steps[-1].settings, trace.models[-1]
+    draft = None if named.draft_model is None else named.draft_model.name
+    if (settings.target, settings.draft_model) != (named.target.name, draft):
+        raise SpecvizError("this trace names one pair of models in its steps and another one before them")
+    if settings.method not in METHODS or settings.rule not in RULES:
+        raise SpecvizError(f"the method {settings.method!r:.60} or its rule is not known here, so it cannot be asked")
+    if "draft" in METHODS[settings.method].roles and draft is None:
+        raise SpecvizError(f"this trace names no draft model, and {settings.method} needs one")
+    if settings.rule not in METHODS[settings.method].rules:
+        raise SpecvizError(f"{RULES[settings.rule].title} cannot judge the drafts of {METHODS[settings.method].title}")
+    infos = [info for info in (named.target, named.draft_model) if info is not None]
+    for name in [*(info.name for info in infos), *(name for _, name in _further(trace))]:
+        if name not in bench.library.loaded_names() and not offer.allows(name):
+            raise SpecvizError(f"the run was made with {name}, which is not on offer here, so it cannot be asked")
+    return infos
+
+
+def _loaded(info: ModelInfo, bench: Workbench) -> LoadedModel:
+    loaded = bench.library.load(info.name)
+    known = ((info.tokenizer_sha, loaded.info.tokenizer_sha), (info.num_parameters, loaded.info.num_parameters))
+    if any(recorded not in (None, own) for recorded, own in known):
+        raise SpecvizError(f"{info.name} here is another model than the one that made this run")
+    return loaded
+
+
+def request_of(trace: Trace) -> Request:
+    """The request that makes a run with the settings of the trace's last step from its prompt's ids."""
+    settings = trace.steps[-1].settings
+    seed = trace.header.request.get("seed")
+    return Request(
+        prompt=trace.header.prompt.text,
+        prompt_ids=tuple(token.id for token in trace.header.prompt.tokens),
+        target=settings.target,
+        draft=settings.draft_model,
+        method=settings.method,
+        params=dict(settings.params),
+        rule=settings.rule,
+        k=settings.k,
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        seed=seed if type(seed) is int else 0,
+    )

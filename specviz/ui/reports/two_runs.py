@@ -1,0 +1,119 @@
+"""The section "two runs side by side": which runs are known, which two stand there, and in what they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import compress
+
+from specviz.errors import SpecvizError
+from specviz.trace.file import Trace
+from specviz.trace.first_difference import are_of_one_prompt
+from specviz.trace.recorded import FIRST_VISIT, shipped, shipped_trace
+from specviz.ui.registry import Registry
+from specviz.ui.reports.section import Look, Props, Section, Work
+from specviz.views.compare import two_runs as pair
+from specviz.views.compare.race import LETTERS
+from specviz.views.explore import library
+from specviz.views.explore.sentences import label, titled
+from specviz.views.learn.lesson import SHIPPED
+from specviz.views.names import RULE_TITLES
+
+SEPARATOR = " · "  # of the parts of a title in the library
+ONE_BY_ONE = "one-by-one"
+GONE = "this run is not known here any more, or has written nothing yet: open it again from the library"
+MAY_DIFFER = {
+    "seed": "seed", "rule": "rule", "top_p": "top-p", "top_k": "top-k", "k": "K", "temperature": "temperature",
+    "max_new_tokens": "tokens", "target": "target", "draft": "draft", "params": "parameters",
+}  # fmt: skip
+
+
+class Pairing:
+    """The section "two-runs"."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def section(self) -> Section:
+        return Section(pair.NAME, self._on_stage, self._pair, {"show": self._show}, engine=False, again=self._again)
+
+    def _on_stage(self, look: Look) -> str | None:
+        return look.place.run if look.trace is not None and look.trace.steps else None
+
+    def _pair(self, look: Look) -> Props:
+        options, run = self._runs(look), self._on_stage(look)
+        right = SHIPPED + FIRST_VISIT if run is None else run
+        chosen = (SHIPPED + ONE_BY_ONE, right) if SHIPPED + ONE_BY_ONE in options else (next(iter(options)), right)
+        return pair.two_runs([(words, value) for value, words in options.items()], chosen)
+
+    def _again(self, look: Look, shown: Props) -> Props:
+        """With another run on the stage: what was chosen and is shown stays, and the lists are made anew."""
+        chosen = pair.chosen_runs(shown)
+        if not pair.has_shown(shown) or not all(map(self._is_known, chosen)):
+            return self._pair(look)
+        options = self._runs(look, *chosen)
+        fresh = pair.two_runs([(words, value) for value, words in options.items()], chosen)
+        return {**fresh, "blocks": shown["blocks"]}
+
+    def _is_known(self, value: str) -> bool:
+        try:
+            return bool(self._trace(value).steps)
+        except SpecvizError:
+            return False
+
+    def _runs(self, look: Look, *others: str) -> dict[str, str]:
+        """value -> words: the run on the stage, the recorded ones, and `others` of the registry."""
+        run = self._on_stage(look)
+        stage = {} if run is None else {run: f"on Explore: {_told(look.trace)}"}
+        recorded = {SHIPPED + each.name: f"recorded: {each.title}" for each in shipped().values()}
+        return stage | recorded | {each: _told(self._trace(each)) for each in others if each not in stage | recorded}
+
+    def _trace(self, value: str) -> Trace:
+        """The run of this name or id, as it is now. SpecvizError where there is none."""
+        if value.startswith(SHIPPED):
+            return shipped_trace(value.removeprefix(SHIPPED))
+        seen = self._registry.get(value)
+        if seen is None or not seen.trace.steps:
+            raise SpecvizError(GONE)
+        return Trace(seen.trace.events())
+
+    def _show(self, look: Look, values: Mapping[str, str]) -> Work:
+        chosen = values.get("left", ""), values.get("right", "")
+        traces = self._trace(chosen[0]), self._trace(chosen[1])
+        options = self._runs(look, *chosen)
+        names = [options[value] for value in chosen]
+        if are_of_one_prompt(*traces) and not any(value.startswith(SHIPPED) for value in chosen):
+            names = _apart(*(library.entry(trace)["title"] for trace in traces))
+        if names[0] == names[1]:
+            names = [", ".join(filter(None, each)) for each in zip(names, _differences(*traces), strict=True)]
+        left, right = (f"{letter} · {name}" for letter, name in zip(LETTERS, names, strict=True))
+        pairs = [(words, value) for value, words in options.items()]
+        yield pair.two_runs(pairs, chosen, traces, (left, right))
+
+
+def _apart(one: str, other: str) -> list[str]:
+    """Two titles of the library without what both have in common, but for the method."""
+    parts = [title.split(SEPARATOR) for title in (one, other)]
+    if one == other or len(parts[0]) != len(parts[1]):
+        return [one, other]
+    keeps = [not place or both[0] != both[1] for place, both in enumerate(zip(*parts, strict=True))]
+    return [SEPARATOR.join(compress(each, keeps)) for each in parts]
+
+
+def _told(trace: Trace) -> str:
+    """A run in the words of the library."""
+    told = library.entry(trace)
+    return ", ".join(filter(None, [told["title"], told["words"]]))
+
+
+def _differences(one: Trace, other: Trace) -> list[str]:
+    """In what was asked of two runs whose titles are equal, what differs; of equal ones when they were made."""
+    asked = [trace.header.request for trace in (one, other)]
+    names = [name for name in MAY_DIFFER if asked[0].get(name) != asked[1].get(name)]
+    if names:
+        return [", ".join(f"{MAY_DIFFER[name]} {_value(each.get(name))}" for name in names) for each in asked]
+    made = [label(trace.header.created) for trace in (one, other)]
+    return [f"made {when}" for when in made] if made[0] != made[1] else ["", ""]
+
+
+def _value(value: object) -> str:
+    return "its own" if value is None else titled(str(value), RULE_TITLES)

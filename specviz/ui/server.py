@@ -1,0 +1,297 @@
+"""How the page is served: security headers, the few own routes, Gradio's launch options, the address people type.
+
+Own routes hand out nothing but the files of the browser's half, plotly.js, a health report, and traces of the registry
+by their unguessable id, also as a page or as tables. No request ever goes to another host.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from specviz.errors import SpecvizError
+from specviz.models.busy import others
+from specviz.settings import assets_dir
+from specviz.trace import export as exports
+from specviz.trace.file import Trace
+from specviz.ui.components import SCRIPT, script, styles
+from specviz.ui.registry import Registry
+from specviz.ui.theme import theme
+from specviz.ui.view import View
+from specviz.views.explore.run_file import stage_page
+from specviz.views.head import palette_head
+from specviz.views.learn.lesson_file import lesson_page
+from specviz.views.learn.plan import FILE_NAME, FILE_ROUTE
+
+MAX_UPLOAD = "8mb"
+MAX_SESSIONS = 500
+MAX_THREADS = 160
+"""Each running generation holds one thread while it waits for the engine; live controls need threads beside them."""
+
+_SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "content-security-policy": "; ".join(
+        (
+            "default-src 'self'",
+            "script-src 'self' 'unsafe-inline' 'unsafe-eval'",  # gr.HTML compiles its templates with new Function
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data: blob:",
+            "font-src 'self' data:",
+            "connect-src 'self'",
+            "worker-src 'self' blob:",
+            "object-src 'none'",
+            "base-uri 'self'",
+            "form-action 'self'",
+        )
+    ),
+}
+_MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".json": "application/json", ".svg": "image/svg+xml"}
+_LONG_CACHE = "public, max-age=31536000"
+_STEP, _REF = re.compile(r"[0-9]{1,7}"), re.compile(r"[a-z0-9]{1,12}")
+_PAGE_LOCKS = tuple(threading.Lock() for _ in range(8))
+"""A page may take seconds: at most so many are made at once, and never two of one view; views share locks by chance."""
+Making = Callable[[View, Trace, Request], bytes]
+
+
+class SecurityHeaders:
+    """Pure ASGI middleware (a buffering one would hold the stream back): the same headers on every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_RAW_HEADERS]
+            await send(message)
+
+        await self.app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+class PackedPage:
+    """The page itself, in which its styles lie, and its script, compressed. Nothing else, so that no stream is held
+    back."""
+
+    PATHS = ("/", f"/specviz/web/{SCRIPT}")
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app, self.packed = app, GZipMiddleware(app)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_page = scope["type"] == "http" and scope["path"] in self.PATHS
+        await (self.packed if is_page else self.app)(scope, receive, send)
+
+
+_RAW_HEADERS = [(name.encode(), value.encode()) for name, value in _SECURITY_HEADERS.items()]
+
+
+def launch_options(registry: Registry, web_files: Mapping[str, Path], *, ready: Callable[[], bool]) -> dict[str, Any]:
+    """Keyword arguments for `Blocks.launch` that every way of starting the page shares."""
+    routes = [
+        Route("/healthz", _healthz(registry, ready)),
+        Route("/specviz/web/{file}", _web(web_files)),
+        Route("/specviz/plotly.min.js", _plotly),
+        Route("/specviz/trace/{view}", _file(registry, ".jsonl.gz", "application/gzip", _packed_lines)),
+        Route("/specviz/page/{view}.html", _file(registry, ".html", "text/html", _page)),
+        Route("/specviz/tokens/{view}.csv", _file(registry, "-tokens.csv", "text/csv", _tokens)),
+        Route("/specviz/steps/{view}.csv", _file(registry, "-steps.csv", "text/csv", _steps)),
+        Route(FILE_ROUTE, _lessons),
+    ]
+    return {
+        "app_kwargs": {
+            "routes": routes,
+            "middleware": [Middleware(SecurityHeaders), Middleware(PackedPage)],
+            "docs_url": None,
+            "redoc_url": None,
+            "openapi_url": None,
+        },
+        "theme": theme(),
+        "favicon_path": str(Path(__file__).with_name("favicon.svg")),
+        "head": palette_head() + styles(web_files),
+        "ssr_mode": False,
+        "run_history": False,
+        "footer_links": [],
+        "max_file_size": MAX_UPLOAD,
+        "max_threads": MAX_THREADS,
+        "state_session_capacity": MAX_SESSIONS,
+        "show_error": False,
+        "enable_monitoring": False,
+        "share": False,
+        "quiet": True,
+    }
+
+
+def _healthz(registry: Registry, ready: Callable[[], bool]) -> Callable[[Request], Any]:
+    async def healthz(request: Request) -> Response:
+        """200 as soon as the page can be used; `models_ready` says whether the default pair is loaded."""
+        return JSONResponse({"ok": True, "models_ready": ready(), "running": registry.num_running()})
+
+    return healthz
+
+
+def _web(files: Mapping[str, Path]) -> Callable[[Request], Any]:
+    """Serve exactly the named files, and all scripts as one, put together once like the style sheets: a name is looked
+    up, never joined to a folder."""
+    whole = script(files).encode()
+
+    async def web(request: Request) -> Response:
+        name = request.path_params["file"]
+        if name == SCRIPT:
+            return _cached(request, whole, _MEDIA_TYPES[".js"], "no-cache")
+        path = files.get(name)
+        if path is None or not path.is_file():
+            return PlainTextResponse("not found", status_code=404)
+        content = path.read_bytes()
+        return _cached(request, content, _MEDIA_TYPES.get(path.suffix, "text/plain"), "no-cache")
+
+    return web
+
+
+def _cached(request: Request, content: bytes, media_type: str, cache_control: str) -> Response:
+    etag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+    headers = {"etag": etag, "cache-control": cache_control}
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=media_type, headers=headers)
+
+
+@cache
+def _plotly_bytes(compressed: bool) -> tuple[bytes, str]:
+    """plotly.js as it lies in the plotly package, and its ETag; compressed once for all visitors."""
+    location = find_spec("plotly").submodule_search_locations[0]
+    content = (Path(location) / "package_data" / "plotly.min.js").read_bytes()
+    etag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}{"-gz" if compressed else ""}"'
+    return (gzip.compress(content, 6) if compressed else content), etag
+
+
+def _plotly(request: Request) -> Response:
+    """A plain function: Starlette runs it in a thread, so compressing never holds the event loop."""
+    compressed = "gzip" in request.headers.get("accept-encoding", "")
+    content, etag = _plotly_bytes(compressed)
+    headers = {"etag": etag, "cache-control": _LONG_CACHE, "vary": "accept-encoding"}
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers=headers)
+    # "identity" keeps Gradio's own middleware from compressing 5 MB again for every visitor
+    headers["content-encoding"] = "gzip" if compressed else "identity"
+    return Response(content, media_type="text/javascript", headers=headers)
+
+
+def _file(registry: Registry, suffix: str, media_type: str, make: Making) -> Callable[[Request], Any]:
+    def file(request: Request) -> Response:
+        """What one view has so far, as a file; the id is the permission (32 random hex digits). Made in a thread."""
+        view = registry.get(request.path_params["view"])
+        if view is None or view.trace.header is None:
+            words = "this run is no longer kept" if view is None else "this run has not begun yet"
+            return PlainTextResponse(words, status_code=404)
+        trace = Trace(view.trace.events())  # a run that goes on would grow under the reader
+        try:
+            with others.work():
+                content = make(view, trace, request)
+        except SpecvizError as error:
+            return PlainTextResponse(str(error), status_code=400)
+        is_small = make is _page and _is_small(request)
+        name = exports.file_name(trace, f"-small{suffix}" if is_small else suffix)
+        headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
+        return Response(content, media_type=media_type, headers=headers)
+
+    return file
+
+
+def _is_small(request: Request) -> bool:
+    return request.query_params.get("charts") == "0"
+
+
+def _packed_lines(view: View, trace: Trace, request: Request) -> bytes:
+    return gzip.compress(exports.json_lines(trace).encode())
+
+
+def _page(view: View, trace: Trace, request: Request) -> bytes:
+    """Raises SpecvizError for a selection that is not in the run."""
+    is_whole = view.feed.is_over and len(view.feed) == len(trace.steps)  # then nothing of it need be made again
+    options = {
+        "charts": not _is_small(request),
+        "selection": _selection(request),
+        "feed": view.feed if is_whole else None,
+        "unended": view.unended,
+    }
+    try:
+        with _PAGE_LOCKS[hash(view.id) % len(_PAGE_LOCKS)]:
+            return stage_page(trace, **options).encode()
+    except ValueError as error:
+        raise SpecvizError(str(error)) from None
+
+
+def _selection(request: Request) -> tuple[int, str] | None:
+    """What is to be pinned in the page. Raises SpecvizError for what names no place."""
+    step, ref = request.query_params.get("step"), request.query_params.get("ref")
+    if step is None and ref is None:
+        return None
+    if not _STEP.fullmatch(step or "") or not _REF.fullmatch(ref or ""):
+        raise SpecvizError(f"step and ref must name a place in the run (got {step!r:.40}, {ref!r:.40})")
+    return int(step), ref
+
+
+def _tokens(view: View, trace: Trace, request: Request) -> bytes:
+    return exports.tokens_csv(trace).encode()
+
+
+def _steps(view: View, trace: Trace, request: Request) -> bytes:
+    return exports.steps_csv(trace).encode()
+
+
+def _lessons(request: Request) -> Response:
+    """All lessons as one file. A plain function: it is made in a thread."""
+    try:
+        with others.work():
+            content = _lesson_bytes(assets_dir())
+    except SpecvizError as error:
+        return PlainTextResponse(str(error), status_code=404)
+    answer = _cached(request, content, "text/html", "no-cache")
+    answer.headers["content-disposition"] = f'attachment; filename="{FILE_NAME}"'
+    return answer
+
+
+@cache
+def _lesson_bytes(folder: Path) -> bytes:
+    """Of the lessons in this folder of assets."""
+    return lesson_page().encode()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server bound to `host`."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def typed_address(host: str, port: int) -> str:
+    """The address other people in the room type: this machine's own address when bound to all of them."""
+    return web_address(_lan_address() if host in ("0.0.0.0", "::", "") else host, port)
+
+
+def web_address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _lan_address() -> str:
+    """The address of the outgoing interface; connecting a datagram socket picks it and sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return probe.getsockname()[0]
+        except OSError:
+            return socket.gethostname()

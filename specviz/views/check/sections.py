@@ -1,0 +1,265 @@
+"""The sections of the Check page, but for whole texts: results of `specviz.checks` in, blocks out. Loads no torch.
+
+A section without a result says what is missing and which button brings it. `names` gives a token id's text.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from specviz.checks.report import EXIT_WORDS
+from specviz.checks.statistics import rounded
+from specviz.views import blocks
+from specviz.views.blocks import Props
+from specviz.views.explore.sentences import label, percent
+
+if TYPE_CHECKING:
+    from specviz.checks.enumerated import Enumerated
+    from specviz.checks.one_step import Identity, Redraws, RuleHere, Share
+    from specviz.checks.self_checks import SelfCheck
+    from specviz.checks.statistics import Cells, Outcome
+
+Names = Callable[[int], str]
+Options = Sequence[tuple[str, str]]
+OTHERS = "all others"
+REDRAWS = (1_000, 5_000, 1_000_000)  # fewest, at first, most
+MOST_SEED = 999_999_999
+SAME = 1e-6  # laws from rows in float32 that lie no farther apart are equal
+SAMPLE = {"prompt_ids": [11, 42, 7], "ids": [5, 19, 23], "sampling": {"temperature": 1.0, "top_k": 0, "top_p": 1.0}}
+
+
+# ---- the identity ---------------------------------------------------------------------------------------------------
+
+IDENTITY = "identity"
+IDENTITY_LEAD = (
+    "What both models agree on is kept. What the target has more is owed, and the replacements bring exactly that. "
+    "Together they are the target's own odds again."
+)
+PINNED = "the pinned place. "
+FIRST = "the first place of the run, as nothing with the draft's odds is pinned on Explore. "
+
+
+def identity(result: Identity | None, names: Names, *, is_pinned: bool = True, refusal: str = "") -> Props:
+    """Agreed and owed shares stacked to p, token by token. is_pinned: at the pinned place, not at the first; refusal:
+    why there are none."""
+    if result is None:
+        missing = refusal or "No place yet. Make a run with a draft model on Explore, and pin a drafted token."
+        return blocks.section(IDENTITY, "The identity", IDENTITY_LEAD, (), [blocks.words(missing)])
+    key = [("both", "both models agree: min(p, q)"), ("owed", "owed: p - q where p is larger")]
+    heads = ("p, target", "q, draft", "agreed", "owed", "agreed + owed")
+    scale = 100 / max(share.p for share in result.rows)
+    bars = blocks.bars([_identity_bar(share, names, scale) for share in result.rows], heads=heads, key=key)
+    sums = result.sums
+    tokens = f"each of {result.num_tokens:,} tokens, largest difference {result.largest_error:.1e}"
+    if result.largest_error <= SAME:
+        verdict = blocks.verdict("exact", f"exact (enumerated): agreed + owed = p for {tokens}")
+    else:
+        verdict = blocks.verdict("differs", f"differs: agreed + owed is not p for {tokens}")
+    balance = [
+        f"Step {result.step + 1}, drafted token {result.node + 1}: {PINNED if is_pinned else FIRST}Agreed ",
+        percent(sums.agreed),
+        " and owed ",
+        percent(sums.owed),
+        " make ",
+        percent(min(1.0, sums.written)),
+        f". The draft has {percent(sums.cut)} too much elsewhere: that is cut, and as much is owed.",
+    ]
+    shown = [bars, blocks.words(balance), verdict]
+    return blocks.section(IDENTITY, "The identity", IDENTITY_LEAD, (), shown)
+
+
+def _identity_bar(share: Share, names: Names, scale: float) -> Props:
+    parts = [("both", scale * share.agreed), ("owed", scale * share.owed)]
+    values = [percent(value) for value in (share.p, share.q, share.agreed, share.owed, share.written)]
+    return blocks.bar(_token(share.token, names), parts, values, scale * share.p)
+
+
+# ---- one step -------------------------------------------------------------------------------------------------------
+
+ONE_STEP = "one_step"
+ONE_STEP_LEAD = (
+    "What does a rule write where it judges one drafted token? The formula says it exactly; redraws with the rule's "
+    "own program show it. How many is fixed before the first one, and nothing is judged before the last."
+)
+
+
+def one_step(
+    options: Options,
+    rule: str,
+    here: RuleHere | None,
+    redraws: Redraws | None,
+    names: Names,
+    *,
+    n: int = REDRAWS[1],
+    at: tuple[int, int] | None = None,
+    others: Sequence[RuleHere] = (),
+    refusal: str = "",
+    seed: int = 0,
+    enumerated: Enumerated | None = None,
+) -> Props:
+    """One place of the run. options: the rules as (words, name); at: (step, drafted token), counted from 0; others:
+    the same place under every rule; refusal: why there is no place; enumerated: the rule's program over whole texts."""
+    controls = [
+        blocks.choice("rule", "Rule", options, rule),
+        blocks.count("n", "Redraws", n, REDRAWS[0], REDRAWS[2]),
+        seed_control(seed),
+        blocks.button("redraw", "Redraw", primary=True),
+    ]
+    if here is None or at is None:
+        missing = refusal or "No place yet. Make a run with a draft model on Explore; then press Redraw."
+        return blocks.section(ONE_STEP, "One step", ONE_STEP_LEAD, controls, [blocks.words(missing)])
+    shown = [*_enumerated(enumerated), blocks.words(_place_words(here, at)), _formula(here)]
+    if redraws is not None:
+        shown += _redrawn(redraws, names)
+    if others:
+        shown.append(blocks.details("Every rule at this place, by formula", [_rules_table(others, rule)]))
+    return blocks.section(ONE_STEP, "One step", ONE_STEP_LEAD, controls, shown)
+
+
+def seed_control(seed: int) -> Props:
+    """The same seed writes the same numbers again; another one is an independent try."""
+    return blocks.count("seed", "Seed", seed, 0, MOST_SEED)
+
+
+def _enumerated(result: Enumerated | None) -> list[Props]:
+    if result is None:
+        return []
+    if result.outcome is None:
+        return [blocks.progress(result.done, result.total, "Every outcome of the rule's program over small texts")]
+    return [verdict_of(result.outcome)]
+
+
+def _place_words(here: RuleHere, at: tuple[int, int]) -> blocks.Words:
+    shows = "its mistake shows well" if _errs(here) else "the models' agreement is nearest to a half"
+    return [
+        f"Step {at[0] + 1}, drafted token {at[1] + 1}: picked for this rule, whatever is pinned, as {shows} there. ",
+        here.title,
+        f" keeps the drafted token {percent(here.kept)} of the time here, where it is judged alone. {here.words}",
+    ]
+
+
+def _formula(here: RuleHere) -> Props:
+    if not _errs(here):
+        if here.lossless:
+            words = "exact by formula, where one token is judged alone: what it writes here has the target's own odds"
+            return blocks.verdict("exact", words)
+        words = "cannot tell: at this place what is wrong with it does no harm; another place shows it"
+        return blocks.verdict("unsure", words)
+    words = f"differs: by formula, {percent(here.distance)} of its odds here lie on the wrong tokens"
+    return blocks.verdict("differs", f"{words}; {needed(here.draws_needed, 'redraws')} show it")
+
+
+def _redrawn(redraws: Redraws, names: Names) -> list[Props]:
+    if redraws.outcome is None:
+        counted = f"{redraws.done:,} of {redraws.total:,} redraws; only counts until then"
+        bars = cell_bars(redraws.cells, redraws.tokens, names, is_done=False)
+        return [blocks.progress(redraws.done, redraws.total, counted), bars]
+    bars = cell_bars(redraws.cells, redraws.tokens, names, is_done=True)
+    return [verdict_of(redraws.outcome), bars]
+
+
+def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: bool) -> Props:
+    """Counts; once all have been drawn, with the target's share as a tick."""
+    n = max(1, cells.n)
+    seen = [count / n for count in cells.counts]
+    scale = 100 / max([*seen, *(cells.law if is_done else ()), 1e-9])
+    rows = []
+    for token, count, share, law in zip([*tokens, None], cells.counts, seen, cells.law, strict=True):
+        values = [f"{count:,}", percent(share), percent(law)] if is_done else [f"{count:,}"]
+        tick = scale * law if is_done else None
+        rows.append(blocks.bar(_token(token, names), [("plain", scale * share)], values, tick))
+    heads = ("count", "written", "target's odds") if is_done else ("count",)
+    key = [("plain", "how often it was written"), ("tick", "the target's odds")] if is_done else []
+    return blocks.bars(rows, heads=heads, key=key)
+
+
+def _rules_table(rules: Sequence[RuleHere], chosen: str) -> Props:
+    rows = [
+        [
+            rule.title,
+            "lossless" if rule.lossless else "not exact",
+            percent(rule.kept),
+            percent(rule.distance) if _errs(rule) else "0",
+            needed(rule.draws_needed, "") if _errs(rule) else "–",
+        ]
+        for rule in rules
+    ]
+    marked = next((place for place, rule in enumerate(rules) if rule.name == chosen), -1)
+    columns = ("rule", "kind", "kept", "distance to the target's odds", "redraws to see it")
+    caption = "Equal shares of kept tokens, right and wrong text: acceptance alone cannot tell."
+    return blocks.table(columns, rows, caption=caption, marked=marked)
+
+
+def _errs(here: RuleHere) -> bool:
+    return here.distance > SAME
+
+
+def needed(number: int | None, unit: str) -> str:
+    return f"about {rounded(number):,} {unit}".strip() if number else f"more {unit} than fit here".replace("  ", " ")
+
+
+# ---- the pair itself ------------------------------------------------------------------------------------------------
+
+SELF_CHECKS = "self_checks"
+SELF_CHECKS_LEAD = "The machinery under the rule: the cache, the draft's q, and a target that drafts for itself."
+
+
+def self_checks(results: Sequence[SelfCheck]) -> Props:
+    """One verdict per check; none before the button was pressed."""
+    controls = [blocks.button("self", "Check this pair", primary=True)]
+    if not results:
+        shown = [blocks.words("Not checked yet. Press Check this pair: it takes a few seconds.")]
+    else:
+        shown = [blocks.verdict(check.verdict, f"{check.name}: {check.words}") for check in results]
+        last = results[-1]
+        if last.done < last.total:
+            shown.append(blocks.progress(last.done, last.total, f"{last.done} of {last.total} checks"))
+    return blocks.section(SELF_CHECKS, "The pair itself", SELF_CHECKS_LEAD, controls, shown)
+
+
+# ---- someone else's decoder -----------------------------------------------------------------------------------------
+
+SOMEONE_ELSE = "someone_else"
+SOMEONE_ELSE_LEAD = (
+    "Any other decoder can be held against the same law, on your own machine. Write its token ids into a file, one "
+    "text per line, and let the target read them."
+)
+
+
+def someone_else(target: str) -> Props:
+    """How to judge another decoder; nothing is uploaded."""
+    line = json.dumps(SAMPLE)
+    shown = [
+        blocks.words(["One line per text: ", line]),
+        blocks.words(["Then: ", f"python -m specviz prove --target {_argument(target)} --samples samples.jsonl"]),
+        blocks.words(
+            "Token ids, never text: the same text can be cut into tokens in more than one way, and the law is that of "
+            "the tokens that were drawn. Each line is an independent draw at the settings it names."
+        ),
+        blocks.words(
+            "Text that was made in bf16 or fp16 parts from float32 at near-ties: say which, by --made-in bf16 or by "
+            '"made_in" in its line, and near-ties within that format\'s rounding are counted apart.'
+        ),
+        blocks.words(
+            f"Exit codes, so that it can stand in an automatic test: {EXIT_WORDS}.",
+            small=True,
+        ),
+        blocks.download("An example line", "samples.jsonl", line + "\n"),
+    ]
+    return blocks.section(SOMEONE_ELSE, "Someone else's decoder", SOMEONE_ELSE_LEAD, (), shown)
+
+
+def _argument(name: str) -> str:
+    """A name as a shell takes it, whole; what cannot be seen is left out."""
+    return shlex.quote("".join(character for character in name if character.isprintable()))
+
+
+def verdict_of(outcome: Outcome) -> Props:
+    return blocks.verdict(outcome.state, outcome.words)
+
+
+def _token(token: int | None, names: Names) -> str:
+    return OTHERS if token is None else label(names(token))

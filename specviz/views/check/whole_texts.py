@@ -1,0 +1,151 @@
+"""The Check page's section "End to end": whole texts held against the target's odds, token by token. Loads no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from specviz.views import blocks
+from specviz.views.blocks import Props
+from specviz.views.check.sections import Names, Options, cell_bars, needed, seed_control, verdict_of
+from specviz.views.explore.charts import chart_of, line_of
+from specviz.views.explore.sentences import percent
+
+if TYPE_CHECKING:
+    from specviz.checks.end_to_end import EndToEnd, FirstToken, Power
+    from specviz.checks.greedy import Greedy
+    from specviz.checks.statistics import Evidence
+
+TOKENS = (100, 2_000, 1_000_000)  # fewest, at first, most
+CALLED_OUT = 6  # log10 of the E from which on a rule is called wrong
+LIMIT = "called wrong as soon as the evidence is this high, whatever comes after"
+END_TO_END = "end_to_end"
+END_TO_END_LEAD = (
+    "The engine writes texts, and the target alone reads them: its odds for every token are known exactly, so each "
+    "token can be held against them, and the evidence may be watched while it grows. Then the first token of one "
+    "prompt is written anew many times. Each of these two checks calls a correct rule wrong in fewer than one of a "
+    "million runs, so both together in fewer than two."
+)
+
+
+def end_to_end(
+    options: Options,
+    rule: str,
+    result: EndToEnd | None,
+    names: Names,
+    *,
+    first: FirstToken | None = None,
+    greedy: Greedy | None = None,
+    tokens: int = TOKENS[1],
+    theme: str = "light",
+    seed: int = 0,
+    made_by: str = "",
+    refusal: str = "",
+) -> Props:
+    """Whole texts. first: the first token of one prompt, drawn anew; greedy: instead of both at temperature 0; made_by:
+    what writes them, in words; refusal: why there is nothing to check."""
+    if refusal:
+        return blocks.section(END_TO_END, "End to end", END_TO_END_LEAD, [], [blocks.words(refusal)])
+    controls = [
+        blocks.choice("rule", "Rule", options, rule),
+        blocks.count("tokens", "Tokens", tokens, TOKENS[0], TOKENS[2]),
+        seed_control(seed),
+        blocks.button("write", "Write and judge", primary=True),
+    ]
+    shown = [*_greedy(greedy), *_evidence(result, theme), *_first(first, names)]
+    if not shown:
+        writer = made_by or "the pair and the settings of Explore"
+        shown = [blocks.words(f"No text yet. Press Write and judge: texts are written with {writer}.")]
+    return blocks.section(END_TO_END, "End to end", END_TO_END_LEAD, controls, shown)
+
+
+def _evidence(result: EndToEnd | None, theme: str) -> list[Props]:
+    if result is None:
+        return []
+    shown = _state(result, f"{result.done:,} of {result.total:,} tokens written and judged")
+    if result.done:
+        shown += [_features_table(result.evidence), blocks.chart(evidence_chart(result.track, theme))]
+    if result.power:
+        table = _power_table(result.power, result.done)
+        shown.append(blocks.details("Which wrong rules would so many tokens show?", [table]))
+    return shown
+
+
+def _features_table(evidence: Evidence) -> Props:
+    n = max(1, evidence.num_tokens)
+    rows = [
+        [name, percent(seen / n), percent(expected / n), f"{100 * shift:+.1f} points", f"{z:+.1f}", _points(least)]
+        for name, seen, expected, shift, z, least in zip(
+            evidence.features,
+            evidence.observed.tolist(),
+            evidence.expected.tolist(),
+            evidence.shifts,
+            evidence.z,
+            evidence.smallest_shifts(),
+            strict=True,
+        )
+    ]
+    columns = ("how often it was", "written", "target's law says", "shift", "z", "shift that would be seen")
+    return blocks.table(columns, rows, caption="z is for orientation; the verdict rests on the evidence below.")
+
+
+def _points(shift: float) -> str:
+    return f"{100 * shift:.1f} points" if math.isfinite(shift) else "none yet"
+
+
+def _power_table(power: Sequence[Power], done: int) -> Props:
+    rows = [
+        [rule.title, needed(rule.tokens_needed, "tokens"), "yes" if (rule.tokens_needed or math.inf) <= done else "no"]
+        for rule in sorted(power, key=lambda rule: rule.tokens_needed or math.inf)
+    ]
+    caption = "By each rule's exact law where it judges one token, at these very places; called out nine times in ten."
+    return blocks.table(("rule that is not exact", "would take", f"shown by {done:,}"), rows, caption=caption)
+
+
+def evidence_chart(track: Sequence[tuple[int, float]], theme: str = "light") -> Props:
+    """log10 E against tokens, with the line that calls a rule wrong as soon as E reaches it."""
+    x = [0, *(tokens for tokens, _ in track)]
+    y = [0.0, *(round(level, 3) for _, level in track)]
+    hover = "after %{x} tokens: E = 10^%{y:.1f}"
+    run = line_of("evidence against the rule", "p", theme, hover) | {"x": x, "y": y}
+    run["line"] |= {"dash": "solid"}
+    limit = line_of(LIMIT, "rejected", theme, LIMIT)
+    limit |= {"x": [0, x[-1]], "y": [CALLED_OUT] * 2, "line": limit["line"] | {"dash": "dash"}}
+    axes = {
+        "xaxis": {"title": {"text": "tokens"}, "rangemode": "tozero", "showgrid": False},
+        "yaxis": {"title": {"text": "log10 of E"}},
+    }
+    table = [["tokens", 0, "x"], ["log10 of E", 0, "y"]]
+    return chart_of("Evidence against the rule, token by token", [run, limit], axes, table)
+
+
+def _first(first: FirstToken | None, names: Names) -> list[Props]:
+    if first is None:
+        return []
+    words = "The first token after one prompt, written anew with many seeds:"
+    state = _state(first, f"{first.done:,} of {first.total:,} first tokens; only counts until then")
+    bars = cell_bars(first.cells, first.tokens, names, is_done=first.outcome is not None)
+    return [blocks.words(words), *state, bars]
+
+
+def _greedy(greedy: Greedy | None) -> list[Props]:
+    if greedy is None:
+        return []
+    words = "At temperature 0 the text must be the target's own greedy text, token for token:"
+    shown = [blocks.words(words), *_state(greedy, f"{greedy.done} of {greedy.total} prompts compared")]
+    if greedy.partings:
+        rows = [
+            [f"{parting.prompt + 1}", f"{parting.place + 1}", f"{parting.ours} ({parting.our_logit:.6f})",
+             f"{parting.expected} ({parting.expected_logit:.6f})"]
+            for parting in greedy.partings
+        ]  # fmt: skip
+        columns = ("prompt", "token", "written id (logit)", "the target's own id (logit)")
+        shown.append(blocks.table(columns, rows, caption="Where the texts first part."))
+    return shown
+
+
+def _state(result: EndToEnd | FirstToken | Greedy, words: str) -> list[Props]:
+    """The verdict, as soon as there is one, and how far the work has come while it goes on."""
+    said = [] if result.outcome is None else [verdict_of(result.outcome)]
+    return [*said, blocks.progress(result.done, result.total, words)] if result.done < result.total else said

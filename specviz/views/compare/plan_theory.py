@@ -1,0 +1,136 @@
+"""The section that sets the paper's formula beside this text and this run, with the paper's published numbers below.
+
+Plain results in, a section of `blocks` out. Whether formula or measurement comes out ahead is counted, never assumed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specviz.analysis.theory import (
+    PAPER,
+    TABLE_1,
+    TABLES_2_AND_4,
+    PublishedRun,
+    arithmetic_factor,
+    best_k,
+    can_improve,
+    cost_ratio,
+    expected_tokens,
+    least_improvement,
+    oracle_tokens,
+    walltime_improvement,
+)
+from specviz.views import blocks
+from specviz.views.blocks import Props, Words
+from specviz.views.compare.plan import NO_COSTS
+from specviz.views.compare.plan_charts import Point, speed_chart, tokens_chart
+
+if TYPE_CHECKING:
+    from specviz.analysis.costs import Costs
+    from specviz.analysis.whatif import WhatIf
+
+GAP = 0.05  # a gap between formula and text below this is called none
+PUBLISHED_COLUMNS = (
+    "task", "draft model", "temperature", "K", "alpha", "c", "expected, printed", "by the formula", "measured",
+)  # fmt: skip
+THEORY = "theory", "Theory, and this run"
+THEORY_LEAD = (
+    "The paper's formula knows two numbers: alpha, the chance that a drafted token is kept, and c, the time of one "
+    "drafted token over one target call. It takes every token's chance as the same. Real texts have easy and hard "
+    "stretches, so formula and text part."
+)
+
+
+def theory(what_if: WhatIf | None, alpha: float | None, costs: Costs | None, point: Point | None = None) -> Props:
+    """alpha: measures' own, over all places of the text."""
+    if what_if is None or alpha is None:
+        missing = "No alpha yet: it needs a run with a draft model that came to its end and was scored."
+        return blocks.section(*THEORY, THEORY_LEAD, blocks=[blocks.words(missing), _published()])
+    shown = [blocks.words(_gap_words(what_if, alpha, point)), blocks.chart(tokens_chart(what_if, alpha, point))]
+    if alpha < 1:
+        shown.append(blocks.words(_most_words(alpha)))
+    if costs is None or what_if.best is None:
+        shown.append(blocks.words((costs and costs.doubt) or NO_COSTS))
+    else:
+        shown += [
+            blocks.words(_speed_words(what_if, alpha, costs)),
+            blocks.chart(speed_chart(what_if, alpha, costs, point)),
+        ]
+    return blocks.section(*THEORY, THEORY_LEAD, blocks=[*shown, _published()])
+
+
+def _gap_words(what_if: WhatIf, alpha: float, point: Point | None) -> Words:
+    outcome = (what_if.at(point.k) if point is not None else None) or what_if.outcomes[len(what_if.outcomes) // 4]
+    formula, text = expected_tokens(alpha, outcome.k), outcome.tokens_per_call
+    words = [
+        "At alpha = ", f"{alpha:.2f}", f" and K = {outcome.k} the formula gives ", f"{formula:.2f}",
+        " tokens per target call; this text gives ", f"{text:.2f}",
+    ]  # fmt: skip
+    if abs(text - formula) < GAP:
+        return [*words, ". Here they agree."]
+    own = f"its own tokens are kept with a chance of {what_if.by_depth[0]:.2f} on average)."
+    if text > formula:
+        return [*words, f". Easy tokens stand together in it, or it is easier than its alpha says ({own}"]
+    return [
+        *words,
+        f". Hard tokens are spread over it, its end cuts a step short, or it is harder than its alpha says ({own}",
+    ]
+
+
+def _most_words(alpha: float) -> Words:
+    return [
+        "Even if every step knew beforehand how many drafted tokens will be kept, the formula gives ",
+        f"{oracle_tokens(alpha):.2f}", " tokens per target call and no more: the first cut ends a step.",
+    ]  # fmt: skip
+
+
+def _speed_words(what_if: WhatIf, alpha: float, costs: Costs) -> Words:
+    c = cost_ratio(costs)
+    if not can_improve(alpha, c):
+        return ["The paper's condition alpha > c fails: ", f"c = {c:.2f}", ". No K makes this pair faster here."]
+    ks = [outcome.k for outcome in what_if.outcomes]
+    formula = best_k(alpha, c, ks)
+    return [
+        "c = ", f"{c:.2f}", ", below alpha, so the formula promises a gain: K = 1 gives ",
+        f"{least_improvement(alpha, c):.2f}x", ", the best ", f"{walltime_improvement(alpha, formula, c):.2f}x",
+        f" at K = {formula}. It takes checking K + 1 tokens to cost the same as one. With times measured here, this "
+        "text gives ", _best_speed(what_if), ".",
+    ]  # fmt: skip
+
+
+def _best_speed(what_if: WhatIf) -> str:
+    known = [outcome for outcome in what_if.outcomes if outcome.speedup == outcome.speedup]
+    best = max(known, key=lambda outcome: outcome.speedup)
+    return f"{best.speedup:.2f}x at K = {best.k}"
+
+
+def _published() -> Props:
+    above = sum(row.measured > row.by_formula for row in TABLES_2_AND_4)
+    below = sum(row.measured < row.by_formula for row in TABLES_2_AND_4)
+    words = (
+        f"Measured beats the formula in {above} of these {len(TABLES_2_AND_4)} rows and loses in {below}: the formula "
+        "is a guide, and a measurement decides."
+    )
+    tables = [
+        blocks.table(
+            ["alpha", "K", "operations, printed", "by the formula", "speed, printed", "by the formula"],
+            [[f"{row.alpha}", f"{row.k}", f"{row.operations:.2f}x", f"{arithmetic_factor(row.alpha, row.k, 0):.2f}x",
+              f"{row.speed:.2f}x", f"{walltime_improvement(row.alpha, row.k, 0):.2f}x"] for row in TABLE_1],
+            caption=f"{PAPER}, Table 1: a draft that costs nothing.",
+        ),
+        blocks.table(
+            PUBLISHED_COLUMNS,
+            [_published_row(row) for row in TABLES_2_AND_4],
+            caption=f"{PAPER}, Tables 2 and 4: published numbers of T5-XXL (11B), from the authors' machines.",
+        ),
+        blocks.words(words),
+    ]  # fmt: skip
+    return blocks.details("Published numbers, for orientation", tables)
+
+
+def _published_row(row: PublishedRun) -> list[blocks.Cell]:
+    tone = "accepted" if row.measured > row.by_formula else "rejected"
+    measured = {"text": f"{row.measured:.1f}x {'above' if tone == 'accepted' else 'below'}", "tone": tone}
+    return [row.task, row.draft, f"{row.temperature:g}", str(row.k), f"{row.alpha:.2f}", f"{row.c:.2f}",
+            f"{row.expected:.1f}x", f"{row.by_formula:.2f}x", measured]  # fmt: skip

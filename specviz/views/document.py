@@ -1,0 +1,114 @@
+"""One file that shows sections: it opens from disk, asks no network and no server, and knows both themes.
+
+Code and styles are those of the app's report pages. What is shown, and plotly, lie in it compressed; no text from
+outside is ever markup, and the page's own policy lets no script run that this module has not put there.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from specviz.settings import assets_dir
+from specviz.views.blocks import Props, packed
+from specviz.views.head import palette_css
+from specviz.views.palette import palette
+
+if TYPE_CHECKING:
+    pass
+
+SCRIPTS = ("hub.js", "unpack.js", "save.js", "blocks.js", "token_texts.js", "figure.js", "report.js", "standalone.js")
+SHEETS = ("base.css", "report.css", "standalone.css")
+START = "specviz.mountStandalone();"
+NOTHING_ELSE = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+BODY = """<header class="sv-report sv-standalone-head"><h1>{title}</h1>
+<button type="button" class="sv-button" id="sv-theme">Dark</button>
+<nav aria-label="Contents"><ul id="sv-contents"></ul></nav></header>
+<main id="sv-page"><div class="sv-report"><div class="sv-report-body"></div>
+<p class="sv-live sv-hidden" aria-live="polite"></p></div></main>
+<noscript><p>This page needs JavaScript. It asks no network.</p></noscript>"""
+
+
+def page(title: str, sections: Sequence[Props]) -> str:
+    """A whole HTML page of these sections. Their controls are left out: nobody is there to answer them."""
+    shown = [{**section, "controls": []} for section in sections]
+    message = {"sections": shown, "order": [section["id"] for section in shown], "busy": None, "say": ""}
+    return document(
+        title,
+        BODY.format(title=html.escape(title)),
+        scripts=SCRIPTS,
+        sheets=SHEETS,
+        start=START,
+        data={"sv-data": packed(message)},
+        has_charts=any(_has_chart(section["blocks"]) for section in shown),
+    )
+
+
+def document(
+    title: str,
+    body: str,
+    *,
+    scripts: Sequence[str],
+    sheets: Sequence[str],
+    start: str,
+    data: Mapping[str, str],
+    has_charts: bool,
+) -> str:
+    """A whole HTML page: these files of assets/web, then `start`, a script.
+
+    body: our own markup, with every text from outside escaped; data: id -> text without "<", which lies in the page;
+    the palette and, with has_charts, plotly lie beside it as "sv-palette" and "sv-plotly".
+    """
+    plotly, plotly_hash = _plotly() if has_charts else ("", "")
+    lying = {**data, "sv-palette": quiet_json(palette()), **({"sv-plotly": plotly} if has_charts else {})}
+    running = [*map(_web, scripts), start]
+    allowed = " ".join(filter(None, [*map(_hash, running), plotly_hash]))
+    return "".join(_parts(title, body, [_web(name) for name in sheets], running, lying, allowed))
+
+
+def _parts(
+    title: str, body: str, sheets: Sequence[str], scripts: Sequence[str], data: Mapping[str, str], allowed: str
+) -> Iterator[str]:
+    yield '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+    yield f'<meta http-equiv="Content-Security-Policy" content="{NOTHING_ELSE}; script-src {allowed}">'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    yield f"<title>{html.escape(title)}</title><style>{palette_css()}</style>"
+    yield from (f"<style>{sheet}</style>" for sheet in sheets)
+    yield f"</head>\n<body>{body}\n"
+    yield from (f'<script type="text/plain" id="{name}">{text}</script>\n' for name, text in data.items())
+    yield from (f"<script>{script}</script>\n" for script in scripts)
+    yield "</body></html>\n"
+
+
+@cache
+def _web(name: str) -> str:
+    return (assets_dir() / "web" / name).read_text("utf-8")
+
+
+def _hash(script: str) -> str:
+    """A source of the policy: exactly this script may run."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+@cache
+def _plotly() -> tuple[str, str]:
+    """plotly.js, compressed, and its source of the policy."""
+    from plotly.offline import get_plotlyjs
+
+    source = get_plotlyjs()
+    return base64.b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode("ascii"), _hash(source)
+
+
+def _has_chart(shown: Sequence[Props]) -> bool:
+    return any(block["kind"] == "chart" or _has_chart(block.get("blocks", ())) for block in shown)
+
+
+def quiet_json(value: Any) -> str:
+    """JSON that cannot close the script tag around it."""
+    return json.dumps(value, ensure_ascii=True).replace("<", "\\u003c")

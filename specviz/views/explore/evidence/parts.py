@@ -1,0 +1,119 @@
+"""Reading evidence, and the parts that a panel is made of.
+
+`Said` gives a value only where it has the kind asked for: evidence may come from any file. A chip is [text, mark,
+note]: a token as it is shown, the status or the role that it is marked by, and a few words beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from specviz.trace.file import Step
+from specviz.views.explore.sentences import label, visible
+
+MOST_CHIPS = 64
+MOST_LINES = 24
+MOST_WORDS = 1_500
+MOST_WHOLE = 10**9
+Chip = list[str]
+Part = dict[str, Any]
+Props = dict[str, Any]
+
+
+class Said:
+    """One object of evidence."""
+
+    def __init__(self, value: object) -> None:
+        self._value: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._value
+
+    def whole(self, name: str) -> int | None:
+        return _whole(self._value.get(name))
+
+    def number(self, name: str) -> float | None:
+        return _number(self._value.get(name))
+
+    def words(self, name: str) -> str:
+        value = self._value.get(name)
+        return visible(value[:MOST_WORDS]) if isinstance(value, str) else ""
+
+    def passage(self, name: str) -> str:
+        """A text for reading, its line breaks kept; the page shows it through `flowing`."""
+        value = self._value.get(name)
+        return value[:MOST_WORDS] if isinstance(value, str) else ""
+
+    def inside(self, name: str) -> Said:
+        return Said(self._value.get(name))
+
+    def items(self, name: str) -> list[Any]:
+        value = self._value.get(name)
+        return list(value) if isinstance(value, (list, tuple)) else []
+
+    def wholes(self, name: str) -> list[int]:
+        found = [_whole(item) for item in self.items(name)]
+        return [] if None in found else found
+
+    def numbers(self, name: str, size: int) -> list[float] | None:
+        """As many numbers as there are nodes, or None."""
+        found = [_number(item) for item in self.items(name)]
+        return found if len(found) == size and None not in found else None
+
+    def counts(self) -> list[tuple[str, int]]:
+        """Its whole numbers by name, at most MOST_LINES."""
+        known = [(visible(str(name)[:MOST_WORDS]), _whole(value)) for name, value in self._value.items()]
+        return [(name, value) for name, value in known if value is not None][:MOST_LINES]
+
+    def chip(self, mark: str = "", note: str = "") -> Chip:
+        """A token: an object with a text, and bytes where they are half a character."""
+        text, half = self._value.get("text"), self._value.get("bytes")
+        shown = label(text if isinstance(text, str) else "", half if isinstance(half, str) else None)
+        return [shown or "<?>", mark, note]
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value <= MOST_WHOLE else None
+
+
+def _number(value: object) -> float | None:
+    return value if type(value) in (int, float) and math.isfinite(value) else None
+
+
+def tokens_in(items: Iterable[Any], mark: str = "") -> list[Chip]:
+    """The chips of a list of tokens."""
+    return [Said(item).chip(mark) for item in items]
+
+
+def drafted(step: Step) -> list[Chip]:
+    """The drafted tokens with what befell them."""
+    return [[label(token.text, token.bytes), token.status, ""] for token in step.draft if token.status != "scratch"]
+
+
+def line(name: str, chips: Sequence[Chip]) -> list[Any]:
+    """[name, chips, how many more there are, in words]."""
+    more = len(chips) - MOST_CHIPS
+    return [name, list(chips[:MOST_CHIPS]), f"+{more:,} more" if more > 0 else ""]
+
+
+def lines(title: str, rows: Sequence[list[Any]], note: str = "", *, lead: str = "", aligned: bool = False) -> Part:
+    """lead stands above the lines, note below them.
+
+    aligned: chips are as wide as their texts, so that rows that spell one text stand above each other."""
+    more = len(rows) - MOST_LINES
+    note = " ".join(filter(None, (note, f"{more:,} more lines are not shown." if more > 0 else "")))
+    shown = list(rows[:MOST_LINES])
+    return {"kind": "lines", "title": title, "lead": lead, "note": note, "lines": shown, "aligned": aligned}
+
+
+def facts(title: str, items: Sequence[Sequence[str]]) -> Part:
+    return {"kind": "facts", "title": title, "items": [list(item) for item in items[:MOST_LINES]]}
+
+
+def passage(title: str, text: str, mark: str, note: str) -> Part:
+    return {"kind": "passage", "title": title, "text": text, "mark": mark, "note": note}

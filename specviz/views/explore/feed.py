@@ -1,0 +1,262 @@
+"""Feed: trace records in, what the Explore page shows out, as increments that cost O(K) per step.
+
+Every number, width, label and sentence of the page is computed below this class; the browser lays out what it gets.
+Records come in order from one thread; reading is safe from any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from specviz.trace.counters import Counters
+from specviz.trace.file import Event, Footer, Header, ModelInfo, Models, Prompt, Scores, Settings, Step, Trace
+from specviz.trace.metrics import METRICS, lossy_words, metrics, rounding_words
+from specviz.views.explore.evidence.view import made_props
+from specviz.views.explore.figures import Figures
+from specviz.views.explore.inspector import LOG_TICKS, NUMBERS
+from specviz.views.explore.sentences import ENDINGS, changes, flowing, headline, label, state_words, titled, visible
+from specviz.views.explore.speed import speed_words
+from specviz.views.explore.steps import step_props
+from specviz.views.names import METHOD_TITLES, RULE_TITLES
+from specviz.views.palette import palette, short_label
+
+MOST_SENT = 200  # steps per increment, about 1 MB; the page pulls what is left
+MOST_PROMPT = 20_000  # characters of a prompt that a page gets
+PROMPT_SHOWN = 240  # characters of a long prompt that are shown at first, its end
+PROMPT_FITS = 480  # a prompt up to here is shown whole
+LEGEND = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")
+SIZES = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1, ""))
+CUT_OFF = "cut off: the recording ends before the run does"
+SO_FAR = "what there was while the run was still going on"
+Props = dict[str, Any]
+
+
+class Feed:
+    """One run's or one opened trace's page. `recorded`: nothing can be measured for it any more."""
+
+    def __init__(self, run_id: str, *, recorded: bool = False) -> None:
+        self._run_id = run_id
+        self._recorded = recorded
+        self._counters = Counters()
+        self._figures = Figures()
+        self._initial = self._figures.initial()
+        self._header: Header | None = None
+        self._models: Models | None = None
+        self._footer: Footer | None = None
+        self._unended = ""
+        self._beside = ""
+        self._previous: Step | None = None
+        self._labels: list[str] = []  # of every token so far, for evidence that points back into the text
+        self._measured: Mapping[str, Any] | None = None
+        self._steps: list[str] = []  # each step's props as JSON, made once
+
+    @classmethod
+    def from_trace(cls, trace: Trace, run_id: str, *, unended: str = CUT_OFF) -> Feed:
+        """The feed of a recording. unended: what is said in place of its end if it has none."""
+        feed = cls(run_id, recorded=True)
+        feed._unended = unended
+        for event in trace.events():
+            feed.add(event)
+        return feed
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @property
+    def is_over(self) -> bool:
+        return self._footer is not None
+
+    def add(self, record: Event) -> None:
+        """Takes the next record of the trace."""
+        if isinstance(record, Header):
+            self._header = record
+            self._labels = [label(token.text, token.bytes) for token in record.prompt.tokens]
+        elif isinstance(record, Models):
+            self._counters.add(record)
+            self._models = record
+        elif isinstance(record, Step):
+            self._add_step(record)
+        elif isinstance(record, Scores):
+            self._counters.add(record)
+        elif isinstance(record, Footer):
+            self._counters.add(record)
+            self._footer = record
+
+    def _add_step(self, step: Step) -> None:
+        self._counters.add(step)
+        props = step_props(step, self._counters)
+        before = self._previous and self._previous.settings
+        if (made := made_props(step, self._labels)) is not None:
+            props["made"] = made
+        props["changes"] = changes(before, step)
+        if before is None or before != step.settings:
+            lossy, rounding = lossy_words(self._counters), rounding_words(self._counters)
+            props["sentence"] = headline(step.settings, was_lossy=bool(lossy), rounding=rounding)
+            props["context"] = _context(step, self._models, lossy, rounding)
+        props["points"] = _short(self._figures.extend(step))
+        props["written"] = "".join(token.text for token in step.emitted)  # for the clipboard alone: exactly the text
+        self._previous = step
+        self._labels += [label(token.text, token.bytes) for token in step.emitted]
+        self._steps.append(_json(props))
+
+    def measured(self, result: Mapping[str, Any]) -> None:
+        """Takes the result of a measurement: baseline_tokens_per_s, tokens_per_s, speedup, note, and `instead`: words
+        in place of a ratio that says nothing."""
+        self._measured = dict(result)
+
+    def beside(self, words: str) -> None:
+        """Takes what is said of another run at this one's end."""
+        self._beside = words
+
+    def message(self, since: int, status: Mapping[str, Any] | None, *, play: bool = False) -> str:
+        """The increment from step `since` on, as JSON. play: the page replays it from the first step on."""
+        until = min(len(self._steps), since + MOST_SENT)
+        props = self._props(since, until)
+        if status is not None:
+            words = state_words(status["name"], status.get("message") or "", status.get("ahead") or 0)
+            props["state"] = {**status, "words": words, "progress": _progress(status.get("fraction"))}
+        if play:
+            props["play"] = True
+        return self._written(props, since, until)
+
+    def since(self, first: int) -> Props:
+        """What a page that has `first` steps lacks, at most MOST_SENT steps of it."""
+        until = min(len(self._steps), first + MOST_SENT)
+        return json.loads(self._written(self._props(first, until), first, until))
+
+    def recorded_parts(self, run_id: str) -> Iterator[Props]:
+        """The whole run under this id, part by part as a page pulls it, as a recording: nothing is measured for it."""
+        for first in range(0, max(1, len(self)), MOST_SENT):
+            part = {**self.since(first), "run": run_id, "speed": speed_words(self._counters, None, recorded=True)}
+            yield part if first else {**part, "head": {**part["head"], "recorded": True}}
+
+    def _written(self, props: Props, first: int, until: int) -> str:
+        return f'{_json(props)[:-1]},"steps":[{",".join(self._steps[first:until])}]}}'
+
+    def _props(self, first: int, until: int) -> Props:
+        props: Props = {"run": self._run_id, "from": first, "total": len(self._steps)}
+        if first == 0:
+            props["head"] = self._head()
+        props["speed"] = speed_words(self._counters, self._measured, recorded=self._recorded)
+        props["numbers"] = _numbers(self._counters)
+        if self._footer is not None:
+            props |= {"end": self._end(), "done": len(self._steps)}
+        elif self._unended:
+            props["end"] = {"reason": "cut", "words": self._counted(self._unended)}
+        return props
+
+    def _head(self) -> Props:
+        return {
+            **(_prompt(self._header.prompt) if self._header else {"prompt": ""}),
+            "recorded": self._recorded,
+            "created": visible(self._header.created) if self._header else "",
+            "legend": [[status, short_label(status), palette()["statuses"][status]["label"]] for status in LEGEND],
+            "figures": self._initial,
+            "metrics": [[metric.label, metric.formula, metric.also] for metric in METRICS.values()],
+            "look_numbers": NUMBERS,
+            "log_ticks": LOG_TICKS,
+        }
+
+    def _end(self) -> Props:
+        footer = self._footer
+        words = ENDINGS.get(footer.reason, footer.reason)
+        detail = f": {visible(footer.message)}" if footer.message else ""
+        said = filter(None, [self._counted(f"{words}{detail}"), self._beside])
+        return {"reason": footer.reason, "words": " · ".join(said)}
+
+    def _counted(self, words: str) -> str:
+        count = f"{self._counters.num_emitted:,} tokens in {self._counters.num_steps:,} steps"
+        return f"{words} · {count}" if self._counters.num_steps else words
+
+
+def _prompt(prompt: Prompt) -> Props:
+    """The prompt for reading; of a long one its end, and what is `hidden` before it, in words and on demand."""
+    text = prompt.text
+    if len(text) <= PROMPT_FITS:
+        return {"prompt": flowing(text)}
+    cut, num_tokens = _cut(prompt)
+    tokens = f" ({num_tokens:,} tokens)" if num_tokens else ""
+    kept = text[max(0, len(text) - MOST_PROMPT) : cut]
+    lost = cut - len(kept)
+    words = [f"{cut:,} characters{tokens} before this", f"{lost:,} characters are not on this page … " if lost else ""]
+    return {"prompt": flowing(text[cut:]), "hidden": {"words": words[0], "text": words[1] + flowing(kept)}}
+
+
+def _cut(prompt: Prompt) -> tuple[int, int]:
+    """Where the shown end of a prompt begins, between two tokens, and how many tokens are before; 0 if they do not
+    spell the prompt."""
+    lengths = [len(token.text) for token in prompt.tokens]
+    cut, place = sum(lengths), len(lengths)
+    if "".join(token.text for token in prompt.tokens) != prompt.text:
+        return len(prompt.text) - PROMPT_SHOWN, 0
+    while cut > len(prompt.text) - PROMPT_SHOWN:
+        place -= 1
+        cut -= lengths[place]
+    return cut, place
+
+
+def _progress(fraction: float | None) -> Props | None:
+    """How far something has come, as the width of a bar and in words; None where nobody knows."""
+    if fraction is None:
+        return None
+    share = min(1.0, max(0.0, fraction))
+    return {"width": round(100 * share, 1), "words": f"{100 * share:.0f}\u00a0%"}
+
+
+def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> list[list[str]]:
+    """What is at work, as [role, words]: the promise and the rule's name, the models with their sizes, the method, the
+    sampling. lossy, rounding: what must be said of the steps so far."""
+    settings = step.settings
+    words = [["lossy" if lossy else "exact", _promise(settings, lossy or rounding)]]
+    words.append(["target", _model(settings.target, models and models.target)])
+    if settings.draft_model:
+        words.append(["draft", _model(settings.draft_model, models and models.draft_model)])
+    if settings.method != "draft_model":
+        words.append(["method", titled(settings.method, METHOD_TITLES)])
+    sampling = [f"temperature {settings.temperature:g}"]
+    sampling += [f"top-k {settings.top_k}"] if settings.top_k else []
+    sampling += [f"top-p {settings.top_p:g}"] if settings.top_p < 1 else []
+    return [*words, ["sampling", ", ".join(sampling)]]
+
+
+def _promise(settings: Settings, but: str) -> str:
+    """ "exact", or what must be said instead (`but`), or "lossy"; and by which rule tokens are judged from here on."""
+    promise = (but or "exact") if settings.lossless else "lossy"
+    judged = settings.rule is not None and settings.method != "none"
+    return f"{promise} · {titled(settings.rule, RULE_TITLES)}" if judged else promise
+
+
+def _model(name: str, info: ModelInfo | None) -> str:
+    if info is None or not info.num_parameters or info.name != name:
+        return label(name)
+    size = next(size for size in SIZES if info.num_parameters >= size[0])
+    return f"{label(name)} {info.num_parameters / size[0]:.3g} {size[1]}"
+
+
+def _numbers(counters: Counters) -> list[str]:
+    """The values of METRICS in order, as words; the reason where there is none."""
+    values = metrics(counters)
+    reasons = values["reasons"]
+    return [
+        f"n/a: {reasons[name]}" if name in reasons else _noted(metric.spell(values[name]), metric.note(counters))
+        for name, metric in METRICS.items()
+    ]
+
+
+def _noted(value: str, note: str) -> str:
+    return f"{value} ({note})" if note else value
+
+
+def _short(value: Any) -> Any:
+    """The same points with numbers of four decimals."""
+    if isinstance(value, dict):
+        return {name: _short(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_short(item) for item in value]
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

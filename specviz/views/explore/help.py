@@ -1,0 +1,60 @@
+"""A method in words: what it does, when it pays, where it comes from, and what the rule in force means for the text.
+
+Takes a method and a rule, knows no models and loads none; gives props for the page's help panel (help.js).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from specviz.views.explore.sentences import visible
+
+if TYPE_CHECKING:
+    from specviz.decoding.rule import Rule
+    from specviz.drafters.method import Method
+
+ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
+BADGES = {
+    True: (
+        "exact",
+        "The text follows the target's own odds exactly; where bf16 or fp16 rounds, it may part at near-ties.",
+    ),
+    False: ("lossy", "The text does not follow the target's own odds: this rule trades them for more kept tokens."),
+}
+K_WORDS = "K: the most tokens that are drafted before the target checks them."
+LATER = "The settings below count from the next Run."
+
+
+def method_help(method: Method, rule: Rule | None, *, has_k: bool, lacks: str = "") -> dict[str, Any]:
+    """Props of the help panel. rule: None where there is nothing to judge; has_k: whether K is what a person sets for
+    the method; lacks: why it cannot run on the chosen target."""
+    return {
+        "title": method.title,
+        "summary": method.summary,
+        "caution": method.caution,
+        "sources": [list(piece) for piece in sources(method.source)],
+        "lacks": visible(lacks),
+        "rule": None if rule is None else _in_force(rule),
+        "notes": [*_depth(method, has_k), *([LATER] if method.params else [])],
+    }
+
+
+def _in_force(rule: Rule) -> dict[str, str]:
+    badge, meaning = BADGES[rule.lossless]
+    return {"title": rule.title, "badge": badge, "meaning": meaning, "summary": rule.summary}
+
+
+def sources(text: str) -> Iterator[tuple[str, str | None]]:
+    """The pieces of a source with the address behind each: "X, arXiv:1234.56789" leads to arXiv, all else nowhere."""
+    for piece in filter(None, (piece.strip() for piece in text.split(";"))):
+        paper = ARXIV.search(piece)
+        yield visible(piece), f"https://arxiv.org/abs/{paper[1]}" if paper else None
+
+
+def _depth(method: Method, has_k: bool) -> list[str]:
+    if has_k:
+        return [K_WORDS]
+    stand_in = next((param.title for param in method.params if param.name == method.depth), None)
+    return [] if stand_in is None else [f"K is not used here: “{stand_in}” says how much is drafted at most."]

@@ -1,0 +1,305 @@
+"""What the inspector shows of one step: per token a sentence, rows of both models' odds in one scale, and the dart.
+
+Everything is computed here, widths included: a row is `both` = min(p, q), `cut` = what q has beyond it, `owed` = what p
+has beyond it, in percent of the axis. Takes a trace step; knows nothing of runs or pages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from specviz.trace.file import DraftToken, EmittedToken, Position, Step
+from specviz.views.explore.sentences import label, named, percent, thrown
+from specviz.views.explore.titles import (
+    DARTLESS,
+    WHOLE_RULE,
+    behind_the_end,
+    chance_kept,
+    cut_before,
+    drawn_title,
+    ignored_words,
+    joined,
+    judged_title,
+    last_token,
+    lossy_note,
+    replaced_by,
+    replacement_note,
+    rule_title,
+    sibling_note,
+    telling_cut,
+)
+
+MOST_ROWS = 8
+MOST_SIBLINGS = 5
+LAST = "last"
+OVERLAY_RULE = "speculative_sampling"
+OTHERS = "all others"
+LOG_DECADES = 4  # the log axis reaches from 0.01 % to 100 %
+LOG_TICKS = [[25 * i, f"{100 * 10.0 ** (i - LOG_DECADES):g}\u00a0%"] for i in range(LOG_DECADES + 1)]
+AXES = ((0.05, 0.01), (0.1, 0.02), (0.2, 0.05), (0.3, 0.1), (0.4, 0.1), (0.5, 0.1), (0.6, 0.2), (0.8, 0.2), (1.0, 0.2))
+SMALL_BAR = 0.2  # of the axis; a shorter drafted bar is shown enlarged as well
+RAW_MATTERS = 5e-4
+RAW_TELLS = 0.01  # a token that the sampling filters out is shown where the unfiltered law gave it this much
+OVERLAY = {"both": "both", "cut": "cut", "owed": "owed"}  # the bars of a row -> the share each is as wide as
+LAW = {"law": "p"}
+NUMBERS = (
+    ("chance to be kept", "min(1, p / q) under speculative sampling"),
+    ("agreement (overlap)", "sum of min(p, q) over the vocabulary"),
+    ("entropy of the target's odds", "- sum p ln p"),
+    ("entropy of the draft's odds", "- sum q ln q"),
+    ("divergence KL(p || q)", "sum p ln(p / q)"),
+    ("the target's own odds of it", "p before its siblings were cut; it is judged against what they left"),
+    (
+        "how far the rule moves this token",
+        "total variation between its law of one token and p; lossy rules only",
+    ),
+    (
+        "stopping test",
+        "how often u falls below it, which keeps the draft up to here or further; block verification only",
+    ),
+)
+Look = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One token's share of each law; `residual` its share of what is owed. `q` is 0 where there is no draft's law."""
+
+    text: str
+    role: str
+    p: float
+    q: float = 0.0
+    both: float = 0.0
+    residual: float | None = None
+    p_raw: float | None = None
+    q_raw: float | None = None
+
+    @property
+    def cut(self) -> float:
+        return max(0.0, self.q - self.both)
+
+    @property
+    def owed(self) -> float:
+        return max(0.0, self.p - self.both)
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether any of its bars can be seen."""
+        return max(self.p, self.q) > 0 or max(self.p_raw or 0.0, self.q_raw or 0.0) > RAW_TELLS
+
+    @property
+    def has_raw(self) -> bool:
+        """Whether the unfiltered law at temperature 1 differs visibly from the one judged against."""
+        pairs = ((self.p_raw, self.p), (self.q_raw, self.q))
+        return any(raw is not None and abs(raw - value) > RAW_MATTERS for raw, value in pairs)
+
+
+def looks(step: Step) -> dict[str, Look]:
+    """Per token of the step, by draft node index or "last", what the inspector shows."""
+    shown: dict[str, Look] = {}
+    for position in step.positions:
+        if position.child is not None and step.draft[position.child].is_judged:
+            shown[str(position.child)] = _judged(step, position.child, position)
+        elif position.child is None and (last := last_token(step)) is not None:
+            shown[LAST] = _drawn(step, last, position)
+    for node, token in enumerate(step.draft):
+        if token.status == "ignored":
+            title, note = ignored_words(step, token)
+            shown[str(node)] = {"status": "ignored", "view": "words", "title": title, "note": note}
+            if _was_reached(step, token.parent) and len(siblings := _siblings(step, node)) > 1:
+                shown[str(node)]["siblings"] = siblings
+    return shown
+
+
+def focus(step: Step) -> str:
+    """The token of a step that says most: the one that was cut at its end, else the last token."""
+    cut = telling_cut(step)
+    if cut is not None:
+        return str(step.draft.index(cut))
+    return LAST if last_token(step) else str(max((token.node for token in step.emitted), default=0))
+
+
+def _judged(step: Step, node: int, position: Position) -> Look:
+    token = step.draft[node]
+    emitted = step.emitted[token.depth - 1] if len(step.emitted) >= token.depth else None
+    rows, owed = _overlaid(token, emitted, position)
+    axis, ticks = _axis(rows)
+    look: Look = {
+        "status": token.status,
+        "axis": ticks,
+        "rows": _columns(rows, axis, OVERLAY),
+        "numbers": _numbers(step, token, position, owed, later=bool(cut_before(step, node))),
+    }
+    if len(siblings := _siblings(step, node)) > 1:
+        look |= {"siblings": siblings, "heading": "judged" if cut_before(step, node) else "target"}
+    if step.settings.rule not in (OVERLAY_RULE, None):
+        notes = (behind_the_end(step, node), replaced_by(step, token), lossy_note(step, position.one_step_tv))
+        words = {"title": rule_title(step, token, emitted), "note": reduce(joined, notes)}
+        dart = {} if step.settings.rule in DARTLESS else {"dart": _dart(token, 1.0)}
+        if step.settings.rule == WHOLE_RULE:
+            dart["dart"]["words"] = "the stopping test"
+        return look | {"view": "threshold", **dart, **words}
+    residual = next((row.residual for row in rows if row.role == "emitted"), None)
+    notes = (behind_the_end(step, node), sibling_note(step, node), replacement_note(step, token, residual))
+    bar = (1.0 if token.q is None else token.q) / axis
+    if bar < SMALL_BAR:
+        look["zoom"] = _dart(token, 1.0) | {"words": f"the bar of {named(token)}, enlarged"}
+    return look | {
+        "view": "overlay",
+        "title": judged_title(step, node, emitted),
+        "note": reduce(joined, notes),
+        "dart": _dart(token, bar),
+        "foot": [round(100 * (1 - owed), 2), percent(1 - owed), percent(owed)],
+    }
+
+
+def _overlaid(token: DraftToken, emitted: EmittedToken | None, position: Position) -> tuple[list[Row], float]:
+    """The drafted row, the emitted one, the others by p and all the rest in one; and 1 - sum min(p, q)."""
+    roles = {token.id: "drafted"}
+    if emitted is not None:
+        roles[emitted.id] = "both" if emitted.id == token.id else "emitted"
+    rows = []
+    for id_, text, p, q, residual, p_raw, q_raw in position.top:
+        drafted = float(id_ == token.id) if q is None else q  # without q, a point mass on the drafted token
+        half = token.bytes if id_ == token.id else None
+        row = Row(label(text, half), roles.get(id_, ""), p, drafted, min(p, drafted), residual, p_raw, q_raw)
+        rows.append((id_, row))
+    owed = _owed(token, position, [row for _, row in rows])
+    shown = _in_order(rows, list(roles))
+    return [*shown, *_others(shown, owed)], owed
+
+
+def _in_order(rows: Sequence[tuple[int, Row]], first: Sequence[int]) -> list[Row]:
+    """`first`, then of the others those that matter most to either model, by p."""
+    known = dict(rows)
+    ahead = [known[id_] for id_ in first if id_ in known]
+    others = [row for id_, row in rows if id_ not in first and row.is_telling]
+    others.sort(key=lambda row: -max(row.p, row.q))
+    return ahead + sorted(others[: MOST_ROWS - len(ahead)], key=lambda row: (-row.p, -row.q))
+
+
+def _owed(token: DraftToken, position: Position, rows: Sequence[Row]) -> float:
+    """1 - sum min(p, q); where the trace does not say it, from residual = (p - q) / owed at its largest row."""
+    if position.overlap is not None:
+        return 1 - position.overlap
+    if token.q is None:
+        return 1 - (token.p_judged or 0.0)
+    most = max(rows, key=lambda row: row.residual or 0.0)
+    return min(1.0, most.owed / most.residual) if most.residual else 0.0
+
+
+def _others(shown: Sequence[Row], owed: float) -> list[Row]:
+    """What is not shown, as one row: all columns of a look sum to one."""
+    p, q, both = (max(0.0, 1 - math.fsum(getattr(row, name) for row in shown)) for name in ("p", "q", "both"))
+    if p + q < 1e-6:
+        return []
+    raw = (_missing(shown, name) for name in ("p_raw", "q_raw"))
+    return [Row(OTHERS, "others", p, q, min(max(0.0, both - owed), p, q), None, *raw)]
+
+
+def _missing(shown: Sequence[Row], name: str) -> float | None:
+    values = [getattr(row, name) for row in shown]
+    return None if None in values else max(0.0, 1 - math.fsum(values))
+
+
+def _axis(rows: Sequence[Row]) -> tuple[float, list[list[Any]]]:
+    """The right end of the scale, and its ticks as [percent of the axis, label]."""
+    most = max((max(row.p, row.q) for row in rows), default=1.0)
+    if any(row.has_raw for row in rows):
+        most = max(most, *(raw for row in rows for raw in (row.p_raw, row.q_raw) if raw is not None))
+    end, step = next((axis for axis in AXES if most <= axis[0]), AXES[-1])
+    return end, [[round(100 * i * step / end, 2), percent(i * step)] for i in range(round(end / step) + 1)]
+
+
+def _columns(rows: Sequence[Row], axis: float, bars: dict[str, str]) -> dict[str, list[Any]]:
+    """The rows as columns: widths in percent of the axis, labels, places on the log axis."""
+    columns: dict[str, list[Any]] = {"text": [row.text for row in rows], "role": [row.role for row in rows]}
+    for law in ("p", "q") if bars is OVERLAY else ("p",):
+        shares = [getattr(row, law) for row in rows]
+        columns |= {law: [percent(share) for share in shares], f"{law}_dot": [_log_place(share) for share in shares]}
+    if any(row.has_raw for row in rows):
+        bars = bars | {"p_raw": "p_raw", "q_raw": "q_raw"}
+    for bar, share in bars.items():
+        values = [getattr(row, share) for row in rows]
+        columns[bar] = [None if value is None else round(100 * value / axis, 2) for value in values]
+    return columns
+
+
+def _log_place(share: float) -> float | None:
+    return None if share <= 0 else round(max(0.0, 100 * (1 + math.log10(share) / LOG_DECADES)), 1)
+
+
+def _dart(token: DraftToken, bar: float) -> dict[str, Any]:
+    """Where the dart fell on the stretch `bar` of the axis, and the part `fill` of it that keeps the token."""
+    u, chance = token.u or 0.0, token.accept_prob or 0.0
+    places = {"x": u * bar, "bar": bar, "fill": chance * bar}
+    return {name: round(100 * place, 2) for name, place in places.items()} | {
+        "u": thrown(chance, u)[1],
+        "kept": token.status == "accepted",
+    }
+
+
+def _drawn(step: Step, last: EmittedToken, position: Position) -> Look:
+    """The step's own token: bars of the one law it was drawn from."""
+    raw_fits = last.kind != "resampled"  # a replacement is drawn from another law than the model's own
+    rows = []
+    for id_, text, p, _, _, p_raw, _ in position.top:
+        is_last = id_ == last.id
+        shown = label(text, last.bytes if is_last else None)
+        rows.append((id_, Row(shown, "emitted" if is_last else "", p, p_raw=p_raw if raw_fits else None)))
+    shown = _in_order(rows, [last.id])
+    share = shown[0].p if shown else 0.0
+    left = max(0.0, 1 - math.fsum(row.p for row in shown))
+    if left > 1e-6:
+        shown.append(Row(OTHERS, "others", left, p_raw=_missing(shown, "p_raw")))
+    axis, ticks = _axis(shown)
+    return {
+        "status": last.kind,
+        "title": drawn_title(step, last, share),
+        "view": "draw",
+        "heading": "share" if last.kind == "resampled" else "target",
+        "axis": ticks,
+        "rows": _columns(shown, axis, LAW),
+        "numbers": ["", "", _nats(position.p_entropy), "", "", "", "", ""],
+    }
+
+
+def _was_reached(step: Step, parent: int) -> bool:
+    """Whether any token below `parent` was judged; where none was, there is no order of judging to show."""
+    return any(token.parent == parent and token.is_judged for token in step.draft)
+
+
+def _siblings(step: Step, node: int) -> list[list[str]]:
+    """The drafted tokens at this place, in the order in which they are judged: [ref, token, status, the target's own
+    odds, the odds judged against, the draft's]."""
+    token = step.draft[node]
+    here = [n for n, t in enumerate(step.draft) if t.parent == token.parent and t.status != "scratch"]
+    most = [n for n in here if n == node or here.index(n) < MOST_SIBLINGS - 1]
+    shown = []
+    for n in most[:MOST_SIBLINGS]:
+        other = step.draft[n]
+        odds = (other.p, other.p_judged, 1.0 if other.q is None else other.q)
+        words = ["–" if share is None else percent(share) for share in odds]
+        shown.append([str(n), label(other.text, other.bytes), other.status, *words])
+    return shown
+
+
+def _numbers(step: Step, token: DraftToken, position: Position, owed: float, *, later: bool) -> list[str]:
+    """Values in the order of NUMBERS; `later`: siblings of this token were cut before it."""
+    p, q, chance = token.p_judged or 0.0, 1.0 if token.q is None else token.q, token.accept_prob or 0.0
+    kl = "infinite" if position.kl is None and position.q_entropy is not None else _nats(position.kl)
+    stopping = f"{chance:.4f}" if step.settings.rule == WHOLE_RULE else ""
+    chances = f"{chance_kept(step, token):.4f}, by this rule's own formula"
+    if step.settings.rule in (OVERLAY_RULE, None):
+        chances = f"min(1, {p:.4f} / {q:.4f}) = {chance:.4f}"
+    own = f"{token.p or 0.0:.4f}" if later else ""
+    moved = "" if position.one_step_tv is None else f"{position.one_step_tv:.4f}"
+    return [chances, f"{1 - owed:.4f}", _nats(position.p_entropy), _nats(position.q_entropy), kl, own, moved, stopping]
+
+
+def _nats(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f} nats"

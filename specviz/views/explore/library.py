@@ -1,0 +1,142 @@
+"""What the library says of a run, in words: how it was made, how its prompt begins, its numbers and its date.
+
+Everything in a trace is untrusted: names and texts are cut short and made harmless. Loads no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from specviz.errors import SpecvizError
+from specviz.request import MAX_SEED
+from specviz.trace.file import Header, Settings, Trace
+from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
+from specviz.trace.recorded import Shipped, shipped_trace
+from specviz.views.explore.feed import CUT_OFF
+from specviz.views.explore.sentences import counted, label, percent, titled, visible
+from specviz.views.names import METHOD_TITLES, RULE_TITLES
+
+MOST_WORDS = 12  # of a prompt
+MOST_CHARACTERS = 64  # of these
+MOST_CHANGES = 3  # values of one setting that a title names
+MOST_PARAMS = 3  # of a method
+USUAL_RULE = "speculative_sampling"
+PER_CALL = "tokens_per_target_call"
+Props = dict[str, Any]
+Usual = Callable[[str], Mapping[str, Any]]
+"""A method's name -> its parameters as they usually are, and its `rule`."""
+
+
+def entry(trace: Trace, usual: Usual | None = None) -> Props:
+    """The `title`, the `words` below it and the `facts` of one run that is over; `date`: when it was made, which a
+    browser tells in its own time. Without `usual` no parameters of methods are told."""
+    created = "" if trace.header is None else trace.header.created
+    is_date = _is_date(created)
+    facts = (_numbers(trace), _seed(trace.header), trace.footer is None and CUT_OFF, not is_date and label(created))
+    words = {"title": _title(trace, usual), "words": _beginning(trace.header), "facts": " · ".join(filter(None, facts))}
+    return {**words, "date": created if is_date else ""}
+
+
+def recap(trace: Trace) -> tuple[str, str, str]:
+    """A run in three short lines, for a console and a notebook: its title, how its prompt begins, its numbers."""
+    counters = count(trace)
+    accepted, judged = counters.statuses["accepted"], counters.num_judged
+    kept = judged and f"{accepted:,} of {judged:,} judged accepted ({percent(accepted / judged)})"
+    parts = (counted(counters.num_steps, "step"), _numbers(trace), kept, trace.footer is None and CUT_OFF)
+    return _title(trace, None), _beginning(trace.header), " · ".join(filter(None, parts))
+
+
+def shipped_entry(run: Shipped) -> Props:
+    """The same of a run that comes with specviz, with its `name`, without a date; one that cannot be read says so."""
+    try:
+        facts = _numbers(shipped_trace(run.name))
+    except SpecvizError as error:
+        facts = f"cannot be read: {visible(str(error))}"
+    return {"name": run.name, "title": run.title, "words": run.about, "facts": facts}
+
+
+def size_words(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 20):.1f} MB"
+
+
+def _title(trace: Trace, usual: Usual | None) -> str:
+    """Method, draft, K, temperature, and whatever else is not as usual; of what was changed on the way, what came after
+    what."""
+    parts = (
+        _along(trace, lambda now: titled(now.method, METHOD_TITLES)),
+        _along(trace, lambda now: now.draft_model and label(now.draft_model)),
+        _along(trace, lambda now: now.k and str(now.k), "K "),
+        _along(trace, lambda now: f"{now.temperature:g}", "temperature "),
+        _if_unusual(trace, lambda now: f"{now.top_p:g}", "1", "top-p "),
+        _if_unusual(trace, lambda now: str(now.top_k), "0", "top-k "),
+        _rules(trace, usual),
+        usual and _along(trace, lambda now: _params(now, usual)),
+    )
+    return " · ".join(filter(None, parts)) or "No step was made"
+
+
+def _rules(trace: Trace, usual: Usual | None) -> str:
+    """Empty where every step was judged by its method's own rule."""
+    own = [(usual(step.settings.method) if usual else {}).get("rule", USUAL_RULE) for step in trace.steps]
+    is_usual = all(step.settings.rule in (None, name) for step, name in zip(trace.steps, own, strict=True))
+    return "" if is_usual else _along(trace, lambda now: now.rule and titled(now.rule, RULE_TITLES))
+
+
+def _params(now: Settings, usual: Usual) -> str:
+    """The method's own parameters, as far as they are not what is usual."""
+    own = usual(now.method)
+    others = {name: value for name, value in now.params.items() if value is not None and value != own.get(name)}
+    told = [f"{label(name.replace('_', ' '))} {label(str(value))}" for name, value in others.items()]
+    more = ["…"] if len(told) > MOST_PARAMS else []
+    return ", ".join([*told[:MOST_PARAMS], *more])
+
+
+def _if_unusual(trace: Trace, value: Callable[[Settings], str], usual: str, before: str) -> str:
+    is_usual = all(value(step.settings) == usual for step in trace.steps)
+    return "" if is_usual else _along(trace, value, before)
+
+
+def _along(trace: Trace, value: Callable[[Settings], Any], before: str = "") -> str:
+    """The values of one setting in the order in which they were in force: "K 4 → 8"; empty where there is none."""
+    values = [str(now) for now, _ in groupby(value(step.settings) for step in trace.steps) if now]
+    more = ["…"] if len(values) > MOST_CHANGES else []
+    return before + " → ".join([*values[:MOST_CHANGES], *more]) if values else ""
+
+
+def _beginning(header: Header | None) -> str:
+    """The first words of the prompt as it was typed, in quotation marks."""
+    if header is None:
+        return ""
+    typed = header.request.get("prompt")
+    text = typed if isinstance(typed, str) and typed.strip() else header.prompt.text
+    words = text[: 16 * MOST_CHARACTERS].split()
+    shown = visible(" ".join(words[:MOST_WORDS]))[:MOST_CHARACTERS].rstrip()
+    is_whole = len(words) <= MOST_WORDS and shown == visible(" ".join(words)) and len(text) <= 16 * MOST_CHARACTERS
+    return f"“{shown}{'' if is_whole else ' …'}”"
+
+
+def _seed(header: Header | None) -> str:
+    seed = None if header is None else header.request.get("seed")
+    return f"seed {seed}" if type(seed) is int and 0 < seed <= MAX_SEED else ""
+
+
+def _numbers(trace: Trace) -> str:
+    counters = count(trace)
+    per_call = metrics(counters)[PER_CALL]
+    words = (
+        counted(counters.num_emitted, "token"),
+        per_call is not None and f"{METRICS[PER_CALL].spell(per_call)} {METRICS[PER_CALL].label}",
+        lossy_words(counters) or rounding_words(counters),
+    )
+    return " · ".join(filter(None, words))
+
+
+def _is_date(created: str) -> bool:
+    try:
+        datetime.strptime(created, "%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,113 @@
+"""One run's stage in one HTML file: text, lanes, inspector, player, numbers and charts, with the trace itself inside.
+
+It opens from disk and asks no network and no server. The run lies in it as the increments that a page pulls from the
+server, each packed; no text from outside is ever markup (see standalone.document).
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+
+from specviz import __version__
+from specviz.trace import export as exports
+from specviz.trace.file import Trace
+from specviz.views.blocks import Props, packed
+from specviz.views.document import document, quiet_json
+from specviz.views.explore.feed import CUT_OFF, MOST_SENT, Feed
+from specviz.views.explore.sentences import visible
+from specviz.views.head import stage_template
+
+PARTS = (
+    *("hub.js", "unpack.js", "save.js", "clipboard.js", "tokens.js", "pointing.js", "evidence.js", "numbers.js"),
+    *("legend.js", "text.js", "lanes.js", "inspector.js", "player.js"),
+)
+CHARTS = ("figure.js", "charts.js")
+MOUNT = ("stage.js", "standalone.js", "stage_file.js")
+SHEETS = ("base.css", "evidence.css", "stage.css", "standalone.css", "stage_file.css")
+START = "specviz.mountStageFile();"
+RUN = "file"
+MOST_TITLE = 90  # characters of the prompt in the title
+MOST_WORD = 40  # characters of the trace's own date and version
+BODY = """<header class="sv-report sv-file-head"><div class="sv-file-words"><h1>{title}</h1><p>{words}</p></div>
+<button type="button" class="sv-button" id="sv-save" title="the recorded run, as JSON lines">Save trace</button>
+<button type="button" class="sv-button" id="sv-present" aria-pressed="false">Present</button>
+<button type="button" class="sv-button" id="sv-theme">Dark</button></header>
+<main id="sv-file"></main>
+<noscript><p>This page needs JavaScript. It asks no network.</p></noscript>{template}"""
+Selection = tuple[int, str]
+
+
+def stage_page(
+    trace: Trace,
+    *,
+    charts: bool = True,
+    selection: Selection | None = None,
+    feed: Feed | None = None,
+    unended: str = CUT_OFF,
+) -> str:
+    """A whole HTML page of this run. selection: (step, ref of a token in it), pinned when the page opens; feed: of
+    this very trace, where there is one that is whole; unended: what is said of a trace that has no end.
+
+    Raises ValueError for a trace without its header and for a selection that is not in it.
+    """
+    if trace.header is None:
+        raise ValueError("trace must have its header (got one that holds nothing yet)")
+    known = feed or Feed.from_trace(trace, RUN, unended=unended)
+    parts = [part if charts else without_charts(part) for part in known.recorded_parts(RUN)]
+    title = _title(trace)
+    about = {
+        "starts": [part["from"] for part in parts],
+        "selection": selection and _checked(selection, parts),
+        "file": exports.file_name(trace, ".jsonl"),
+    }
+    body = BODY.format(title=html.escape(title), words=html.escape(_words(trace, unended)), template=stage_template())
+    return document(
+        title,
+        body,
+        scripts=(*PARTS, *(CHARTS if charts else ()), *MOUNT),
+        sheets=SHEETS,
+        start=START,
+        data={"sv-about": quiet_json(about), "sv-run": "\n".join(map(packed, parts)), "sv-trace": _carried(trace)},
+        has_charts=charts,
+    )
+
+
+def without_charts(part: Props) -> Props:
+    """The part of a run as a stage takes it that has no charts."""
+    steps = [{name: value for name, value in step.items() if name != "points"} for step in part["steps"]]
+    head = {"head": {**part["head"], "figures": {}}} if "head" in part else {}
+    return {**part, **head, "steps": steps}
+
+
+def _checked(selection: Selection, parts: list[Props]) -> Props:
+    index, ref = selection
+    num_steps = parts[0]["total"]
+    if not 0 <= index < num_steps:
+        raise ValueError(f"selection must name one of {num_steps:,} steps (got {index})")
+    step = parts[index // MOST_SENT]["steps"][index % MOST_SENT]
+    if ref not in step["looks"]:
+        raise ValueError(f"selection must name one of {', '.join(step['looks'])} in step {index} (got {ref!r:.40})")
+    return {"step": index, "ref": ref}
+
+
+def _carried(trace: Trace) -> str:
+    """The trace's file, for those who want to work with it."""
+    return base64.b64encode(gzip.compress(exports.json_lines(trace).encode(), 6, mtime=0)).decode("ascii")
+
+
+def _title(trace: Trace) -> str:
+    words = " ".join(trace.header.prompt.text[: 4 * MOST_TITLE].split())
+    if len(words) > MOST_TITLE:
+        words = f"{words[:MOST_TITLE].rpartition(' ')[0] or words[:MOST_TITLE]} …"
+    return f"specviz: {visible(words) or 'a recorded run'}"
+
+
+def _words(trace: Trace, unended: str) -> str:
+    by, created = visible(trace.header.specviz[:MOST_WORD]), visible(trace.header.created[:MOST_WORD])
+    lead = f"{unended.capitalize()}. " if trace.footer is None else ""
+    return (
+        f"{lead}A run of speculative decoding, recorded by specviz {by} ({created}), "
+        f"written by specviz {__version__}. All of it lies in this file: it needs no network."
+    )

@@ -1,0 +1,258 @@
+"""Numbers and token texts as words for the page: percentages, visible whitespace, sentences with a trace's own numbers.
+
+Token texts are untrusted: what would steer the page or the reading direction is written out. A sentence is a list of
+texts; every second one is a token or a number to set off.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping
+
+from specviz.trace.counters import REFUSED, grade_of
+from specviz.trace.file import DraftToken, EmittedToken, Settings, Step
+from specviz.views.names import METHOD_TITLES, RULE_TITLES
+
+MOST_REFUSED = 10**6
+MOST_LABEL = 48  # characters of a token in a cell, a row or a sentence
+GLYPHS = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
+STEERING = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
+FORMAT_KEPT = "\u200c\u200d"  # joiners belong to emoji and to scripts
+SPACE = "␣"
+PERCENT = "\u00a0%"
+ROUGH = 0.05  # a share rounded by more than this part of itself misleads
+TINY = 1e-5  # shares below this are called less than 0.001 %
+HALF_UP = 1e-9  # 62.5 reads 63, as people round
+CHANGE_NAMES = {
+    "k": "K",
+    "top_k": "top-k",
+    "top_p": "top-p",
+    "draft_model": "draft",
+    "target": "target",
+    "temperature": "temperature",
+    "method": "method",
+    "rule": "rule",
+}
+AHEAD = (
+    "{tokens} ahead; the large model checks all of them in one pass, keeps those that pass, replaces the first that "
+    "fails, and the text "
+)
+BRANCHES = (
+    "{tokens} deep; the large model checks all branches in one pass, keeps the path that passes, adds a token of its "
+    "own, and the text "
+)
+STEPS = "{tokens}; the large model grades each of them, keeps it whole or writes its own, and the text "
+PROPOSERS = {  # what stands before K, and after it
+    "typed words": ("You type up to ", AHEAD),
+    "draft_model": ("The small model writes ", AHEAD),
+    "prompt_lookup": ("A look back through the text proposes up to ", AHEAD),
+    "early_exit": ("The large model's own first layers write ", AHEAD),
+    "staged": ("The small model, itself helped by a smaller drafter, writes ", AHEAD),
+    "cross_vocabulary": ("A small model with other tokens than the large one's proposes up to ", AHEAD),
+    "mtp": ("The large model's own modules for later tokens write ", AHEAD),
+    "lookahead": ("The large model guesses later words on the side; what it remembers is proposed up to ", AHEAD),
+    "tree": ("The small model writes a tree of guesses, up to ", BRANCHES),
+    "medusa": ("Small heads on the large model guess later tokens as a tree, up to ", BRANCHES),
+    "eagle": ("A small head that reads the large model's states grows a tree of guesses, up to ", BRANCHES),
+    "reasoning": ("The small model writes whole reasoning steps of up to ", STEPS),
+}
+ENDINGS = {
+    "length": "reached the chosen length",
+    "eos": "the model ended its text",
+    "context": "the model's context is full",
+    "time": "the time is up",
+    "stopped": "stopped",
+    "error": "ended by an error",
+}
+TITLES = {"method": METHOD_TITLES, "rule": RULE_TITLES}
+STATES = {
+    "queued": "waiting",
+    "loading": "loading",
+    "running": "running",
+    "paused": "paused",
+    "finished": "finished",
+}
+Sentence = list[str]
+
+
+def counted(number: int, thing: str) -> str:
+    """ "1 token", "2,560 tokens" """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def percent(share: float) -> str:
+    """0.634 -> "63 %", 0.0634 -> "6.3 %"; never 0 % or 100 % for what is neither."""
+    if 0 < share < 0.0005:
+        return f"<0.1{PERCENT}"
+    if 0.9995 <= share < 1 - 1e-9:
+        return f">99.9{PERCENT}"
+    return f"{_hundredths(share, 0)}{PERCENT}"
+
+
+def apart(first: float, second: float) -> tuple[str, str]:
+    """Both shares as percent numbers without the sign, each with as few digits as it can be told by, and from the
+    other."""
+    for more in range(7):
+        words = _rounded(first, more), _rounded(second, more)
+        if words[0] != words[1] or first == second:
+            break
+    return words
+
+
+def _rounded(share: float, more_digits: int) -> str:
+    for digits in range(more_digits, 7):
+        word = _hundredths(share, digits)
+        if not _is_rough(share, word):
+            break
+    return word
+
+
+def divided(part: str, whole: str, words: str) -> bool:
+    """Whether these two printed numbers give, when divided, what is printed as a percentage in `words`."""
+    number = words.removesuffix(PERCENT)
+    return f"{100 * float(part) / float(whole) + HALF_UP:.{len(number.partition('.')[2])}f}" == number
+
+
+def _is_rough(share: float, word: str) -> bool:
+    return share >= TINY and abs(float(word) - 100 * share) > ROUGH * 100 * share
+
+
+def _hundredths(share: float, more_digits: int) -> str:
+    """One decimal below ten percent and close to a hundred, else whole numbers; and `more_digits`."""
+    fine = 0 < share < 0.0995 or 0.995 <= share < 1 - 1e-9
+    return f"{100 * share + HALF_UP:.{fine + more_digits}f}"
+
+
+def thrown(chance: float, u: float) -> tuple[str, str]:
+    """The chance and where the dart fell, with enough digits to see on which side of it."""
+    words = percent(chance), f"{u:.2f}"
+    for digits in range(1, 7):
+        bound, fell = float(words[0].strip("<>").removesuffix(PERCENT)), 100 * float(words[1])
+        if bound != fell and (fell < bound) == (u < chance):
+            break
+        words = f"{100 * chance:.{digits}f}{PERCENT}", f"{u:.{digits + 2}f}"
+    return words
+
+
+def visible(text: str) -> str:
+    """`text` with control and direction characters written out; ordinary spaces stay."""
+    return "".join(char if char == " " or not _steers(char) else _spelled(char) for char in text)
+
+
+def label(text: str, half: str | None = None) -> str:
+    """A token as one short visible word: spaces at its ends as ␣, line breaks as ⏎, half characters as <F0 9F>."""
+    if half and (not text or "\ufffd" in text):
+        return f"<{' '.join(half[i : i + 2].upper() for i in range(0, min(len(half), 24), 2))}>"
+    shown = visible(text[: MOST_LABEL + 1])
+    lead = len(shown) - len(shown.lstrip(" "))
+    shown = SPACE * lead + shown[lead:]
+    trail = len(shown) - len(shown.rstrip(" "))
+    shown = shown[: len(shown) - trail] + SPACE * trail
+    return shown if len(shown) <= MOST_LABEL else f"{shown[: MOST_LABEL - 1]}…"
+
+
+def flowing(text: str) -> str:
+    """Text for reading: line breaks shown and kept, everything that steers written out."""
+    return "".join(
+        f"{GLYPHS[char]}\n" if char == "\n" else char if not _steers(char) else _spelled(char) for char in text
+    )
+
+
+def _steers(char: str) -> bool:
+    category = unicodedata.category(char)
+    return category in STEERING or (category == "Cf" and char not in FORMAT_KEPT)
+
+
+def _spelled(char: str) -> str:
+    return GLYPHS.get(char) or f"⟨{ord(char):04X}⟩"
+
+
+def named(token: DraftToken | EmittedToken) -> str:
+    """A token inside a sentence: without the space that most begin with, in quotation marks where it is no word."""
+    shown = label(token.text, token.bytes)
+    word = shown[1:] if shown.startswith(SPACE) and len(shown.strip(SPACE)) > 0 else shown
+    return word if any(char.isalnum() for char in word) else f"“{word}”"
+
+
+def headline(settings: Settings, *, was_lossy: bool = False, rounding: str = "") -> Sentence:
+    """What this run does, with K in it. was_lossy: earlier steps were made under a lossy rule; rounding: what the
+    target's number format leaves of the promise, in words."""
+    if settings.k == 0 or settings.method == "none":
+        earlier = " Earlier steps were lossy." if was_lossy and settings.lossless else ""
+        return [f"No draft: the large model writes every token itself, one per pass.{earlier}"]
+    before, after = PROPOSERS.get(settings.method, ("The drafter proposes up to ", AHEAD))
+    verdict = after.format(tokens=" token" if settings.k == 1 else " tokens")
+    odds = "favourite tokens" if settings.temperature == 0 else "odds"
+    return [before, str(settings.k), verdict + _promise(settings, was_lossy, rounding).format(odds=odds)]
+
+
+def _promise(settings: Settings, was_lossy: bool, rounding: str) -> str:
+    if not settings.lossless:
+        return "does not follow the large model's own {odds}: this rule is lossy."
+    if was_lossy:
+        return "follows the large model's own {odds} from here on; earlier steps were lossy."
+    if rounding:
+        return f"follows the large model's own {{odds}} ({rounding})."
+    return "follows exactly the large model's own {odds}."
+
+
+def changes(before: Settings | None, step: Step) -> list[str]:
+    """What was changed live before this step: "K 4 → 8"."""
+    if before is None:
+        return []
+    now = step.settings
+    known = [name for name in step.changed if name in CHANGE_NAMES]
+    values = ((name, _value(name, getattr(before, name)), _value(name, getattr(now, name))) for name in known)
+    return [f"{CHANGE_NAMES[name]} {old} → {new}" for name, old, new in values]
+
+
+def _value(name: str, value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if value is None:
+        return "none"
+    return titled(str(value), TITLES[name]) if name in TITLES else label(str(value))
+
+
+def titled(name: str, titles: Mapping[str, str]) -> str:
+    """What a method or a rule is called; a name from elsewhere is made harmless."""
+    return titles.get(name) or label(name.replace("_", " "))
+
+
+def spoken(step: Step) -> str:
+    """One step for a screen reader."""
+    judged = [token for token in step.draft if token.is_judged]
+    drafted = sum(token.status != "scratch" for token in step.draft)
+    words = [f"Step {step.index + 1}: "]
+    if drafted:
+        kept = sum(token.status == "accepted" for token in judged)
+        words.append(f"a path of {kept} kept, {drafted} drafted" if step.is_tree else f"{kept} of {drafted} kept")
+        cut = [named(token) for token in judged if token.status == "rejected"]
+        words.append(f", {_listed(cut)} cut" if cut else "")
+    else:
+        refused = num_refused(step)
+        words.append(f"a reasoning step of {refused} tokens refused" if refused else "nothing drafted")
+    last = [token for token in step.emitted if token.node is None]
+    if last:
+        how = {"resampled": "replaced by", "bonus": "bonus", "plain": "target wrote"}[last[0].kind]
+        words.append(f", {how} {named(last[0])}")
+    return "".join(words) + "."
+
+
+def num_refused(step: Step) -> int:
+    """Tokens of the drafted reasoning step that the target refused as a whole; 0 where it refused none."""
+    size = step.evidence.get("tokens")
+    is_size = type(size) is int and 0 < size <= MOST_REFUSED
+    return size if grade_of(step) == REFUSED and is_size else 0
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(list(words)[:4])
+
+
+def state_words(name: str, message: str, ahead: int) -> str:
+    """The state of a run, as one short phrase."""
+    words = visible(message) or STATES.get(name, label(name))
+    if ahead:
+        words += f", {ahead} ahead"
+    return words

@@ -1,0 +1,165 @@
+"""One step as props: its lane of cells, its pieces of text, its bar, the counters after it, the inspector's looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specviz.trace.counters import Counters
+from specviz.trace.file import ROOT, DraftToken, EmittedToken, Step
+from specviz.trace.metrics import METRICS, Undefined
+from specviz.views.explore.inspector import LAST, focus, looks
+from specviz.views.explore.sentences import SPACE, flowing, label, num_refused, percent, spoken, thrown
+from specviz.views.explore.titles import DARTLESS, GRADING_RULE, WHOLE_RULE, behind_the_end, last_token, telling_cut
+from specviz.views.palette import short_label
+
+MOST_CELLS = 32
+KEPT = "of judged draft tokens kept"
+KEPT_OF_TREES = "of judged tokens kept, siblings included"
+KEPT_WHOLE = "reasoning steps kept"
+Props = dict[str, Any]
+
+
+def step_props(step: Step, counters: Counters) -> Props:
+    """`counters` already hold this step."""
+    shown, num_others = most_telling(step)
+    last = last_token(step)
+    return {
+        "index": step.index,
+        "k": step.settings.k,
+        "cells": [_cell(step, node) for node in shown],
+        "more": num_others,
+        "more_words": others_words(step, num_others),
+        "refused": _refused(step),
+        "last": None if last is None else _last_cell(last),
+        "cut_off": step.truncated,
+        "pieces": _pieces(step),
+        "looks": looks(step),
+        "focus": focus(step),
+        "has_cut": telling_cut(step) is not None or num_refused(step) > 0,
+        "dartless": step.settings.rule in DARTLESS,
+        "whole": step.settings.rule == WHOLE_RULE,
+        "bar": {
+            **{name: sum(token.status == name for token in step.draft) for name in ("accepted", "rejected", "ignored")},
+            "refused": num_refused(step),
+        },
+        "totals": _totals(step, counters),
+        "say": spoken(step),
+    }
+
+
+def most_telling(step: Step) -> tuple[list[int], int]:
+    """The nodes that a lane shows, and how many more were drafted. Of a tree: the path taken and the token cut at its
+    end; of a chain: every judged node, and the first of the others."""
+    drafted = [node for node, token in enumerate(step.draft) if token.status != "scratch"]
+    if step.is_tree:
+        end = telling_cut(step)
+        shown = [node for node in drafted if step.draft[node].status == "accepted" or step.draft[node] is end]
+    else:
+        judged = [node for node in drafted if step.draft[node].is_judged]
+        others = [node for node in drafted if not step.draft[node].is_judged]
+        shown = sorted([*judged, *others[: max(0, MOST_CELLS - len(judged))]])
+    return shown, len(drafted) - len(shown)
+
+
+def others_words(step: Step, num_others: int) -> list[str]:
+    """The number, and words for it where there is room."""
+    if not num_others:
+        return []
+    return [f"+{num_others:,}", " off this path"] if step.is_tree else [f"+{num_others:,}"]
+
+
+def _refused(step: Step) -> Props | None:
+    """The mark in a lane for a whole reasoning step that the target refused: none of its tokens is in the draft."""
+    size = num_refused(step)
+    words = [f"{size:,}", f" token{'' if size == 1 else 's'}"]
+    return {"text": words, "say": f"a reasoning step of {''.join(words)}, refused"} if size else None
+
+
+def _cell(step: Step, node: int) -> Props:
+    token = step.draft[node]
+    cell: Props = {
+        "ref": str(node),
+        "status": token.status,
+        "text": label(token.text, token.bytes),
+    }
+    say = f"{cell['text']}, {short_label(token.status)}"
+    if behind_the_end(step, node):
+        cell["behind_end"] = True
+        say += ", behind the end of the text"
+    if not token.is_judged:
+        return cell | {"say": say}
+    if step.settings.rule in DARTLESS:
+        return cell | {"fill": round(100 * (token.accept_prob or 0.0), 1), "say": say}
+    chance, u = token.accept_prob or 0.0, token.u or 0.0
+    odds, fell = thrown(chance, u)
+    return cell | {
+        "fill": round(100 * chance, 1),
+        "tick": round(100 * u, 1),
+        "label": percent(chance),
+        "say": f"{say}: {'stopping test' if step.settings.rule == WHOLE_RULE else 'chance'} {odds}, dart at {fell}",
+    }
+
+
+def _last_cell(last: EmittedToken) -> Props:
+    text = label(last.text, last.bytes)
+    return {"ref": LAST, "status": last.kind, "text": text, "say": f"{text}, {short_label(last.kind)}"}
+
+
+def _pieces(step: Step) -> list[list[str]]:
+    """The step's text as [text, status, ref] in reading order: what was cut stands before what came instead.
+
+    Of siblings that all failed the last one stands for them; where another one was kept, none.
+    """
+    pieces = []
+    parent, end = ROOT, telling_cut(step)
+    for token in step.emitted:
+        cut = [node for node, other in enumerate(step.draft) if other is end and other.parent == parent]
+        pieces += [[_drafted_text(step.draft[node]), "rejected", str(node)] for node in cut]
+        pieces.append([_emitted_text(token), token.kind, LAST if token.node is None else str(token.node)])
+        parent = token.node
+    return pieces
+
+
+def _drafted_text(token: DraftToken) -> str:
+    """One short word that breaks no line, its leading space left plain."""
+    shown = label(token.text, token.bytes)
+    word = shown.lstrip(SPACE)
+    return " " * (len(shown) - len(word)) + word if word else shown
+
+
+def _emitted_text(token: EmittedToken) -> str:
+    """A character whose bytes are not complete yet is shown as the bytes that are there."""
+    return flowing(token.text) if token.text or not token.bytes else label("", token.bytes)
+
+
+def _totals(step: Step, counters: Counters) -> Props:
+    """The numbers after this step, so that the player can show any moment."""
+    whole = step.settings.rule == GRADING_RULE
+    kept = _known("reasoning_steps_kept" if whole else "kept", counters)
+    per_call = _known("tokens_per_target_call", counters)
+    return {
+        "tokens_per_call": "" if per_call is None else f"{per_call:.1f}",
+        **_kept_words(counters, kept, whole=whole),
+        "kept_share": None if kept is None else round(100 * kept, 1),
+        "counts": {
+            **counters.kinds,
+            "rejected": counters.statuses["rejected"],
+            "ignored": counters.statuses["ignored"],
+        },
+    }
+
+
+def _kept_words(counters: Counters, kept: float | None, *, whole: bool) -> Props:
+    """How much was kept, of what; a run that judges whole reasoning steps counts those."""
+    if whole:
+        count = f"{counters.num_graded_kept:,} of {counters.num_graded:,}"
+        return {"kept": "" if kept is None else count, "kept_words": KEPT_WHOLE}
+    words = KEPT_OF_TREES if counters.num_trees else KEPT
+    return {"kept": "" if kept is None else METRICS["kept"].spell(kept), "kept_words": words}
+
+
+def _known(name: str, counters: Counters) -> float | None:
+    try:
+        return METRICS[name].function(counters)
+    except Undefined:
+        return None

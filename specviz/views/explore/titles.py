@@ -1,0 +1,237 @@
+"""The inspector's sentences: what befell a token and why, with the trace's own numbers.
+
+A sentence is a list of texts; every second one is a token to set off.
+"""
+
+from __future__ import annotations
+
+from specviz.trace.counters import KEPT, grade_of
+from specviz.trace.file import DraftToken, EmittedToken, Step
+from specviz.views.explore.sentences import TINY, Sentence, apart, divided, named, num_refused, percent, thrown
+
+FAVOURITE_RULE = "typical"
+GRADING_RULE = "graded"
+WHOLE_RULE = "block_verification"
+DARTLESS = (FAVOURITE_RULE, GRADING_RULE)  # what the target gave a token decides alone, or what it gave the whole draft
+BOUNDS = {"<": "less", ">": "more"}  # how a percentage begins that is not spelled out
+WAITING = "waiting"  # for the end of the reasoning step that the target writes in place of a refused one
+MOVES_NOTHING = 1e-6  # of the odds: rounding
+KEEPS = {  # what each rule says of the chance: the words before the token, and after it
+    WHOLE_RULE: (
+        "The stopping test at ",
+        " passes {chance} of the time; the token itself is kept {own} of the time, as a later test may pass.",
+    ),
+    "sample_and_match": ("The target draws ", " itself {chance} of the time."),
+    "lenience": ("Counting only part of what the draft gave it, this rule keeps ", " {chance} of the time."),
+    "ensemble": ("Against the average of both models' odds, the rule keeps ", " {chance} of the time."),
+    "resample_p": ("Like the exact rule, this broken one keeps ", " {chance} of the time."),
+}
+REPLACES = {  # where the token in the place of a cut one came from
+    "sample_and_match": " was drawn from the target's odds for all other tokens, where it has {share}.",
+    "ensemble": " was drawn from what the draft left owed of both models' average. It makes up {share} of that.",
+    FAVOURITE_RULE: " was written, the target's favourite here.",
+    "resample_p": " was drawn from all of the target's odds, where it has {share}: that is what this rule does wrong.",
+}
+
+
+def last_token(step: Step) -> EmittedToken | None:
+    """The step's own last token: resampled, bonus or plain; None if the text ended before it."""
+    return next((token for token in step.emitted if token.node is None), None)
+
+
+def last_cut(step: Step) -> DraftToken | None:
+    """The drafted token whose failure ended the walk, or the last sibling that failed on the way."""
+    return next((token for token in reversed(step.draft) if token.status == "rejected"), None)
+
+
+def telling_cut(step: Step) -> DraftToken | None:
+    """The last token cut, but for one of a tree whose sibling was kept: there the draft was right."""
+    cut = last_cut(step)
+    kept = cut is not None and any(t.status == "accepted" and t.parent == cut.parent for t in step.draft)
+    return None if kept else cut
+
+
+def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentence:
+    """Speculative sampling: what both models gave, the chance that follows, where the dart fell, what that meant."""
+    token = step.draft[node]
+    verdict, *replacement = _verdict(token, emitted)
+    if step.settings.temperature == 0:
+        favourite = "its favourite" if token.status == "accepted" else "not its favourite"
+        words = "At temperature 0 the target keeps only its favourite token. The draft wrote "
+        return [words, named(token), f", {favourite}: {verdict}", *replacement]
+    p = token.p_judged or 0.0
+    chance, u = thrown(token.accept_prob or 0.0, token.u or 0.0)
+    fell = f" The dart fell at {u}: "
+    if token.q is None:
+        before = _after(step, node) or ", which counts as 100\u00a0%; the target gave it "
+        gave = f"{before}{chance}: keep it that often."
+        return ["The draft proposed ", named(token), gave + fell + verdict, *replacement]
+    target, drafted = apart(p, token.q)
+    gave = f" {drafted}\u00a0%{_after(step, node) or ', the target '}"
+    if p >= token.q:
+        gave += f"{target}\u00a0%: no less, so it is always kept."
+    elif p == 0:
+        gave += "0\u00a0%: never kept."
+    elif p < TINY:
+        gave += f"less than {100 * TINY:g}\u00a0%: keep it {chance} of the time."
+    else:
+        gave += f"only {target}\u00a0%: {_quotient(target, drafted, chance)}"
+    return ["The draft gave ", named(token), gave + fell + verdict, *replacement]
+
+
+def _quotient(target: str, drafted: str, chance: str) -> str:
+    """How often to keep a token, and how that follows from both printed numbers, which were rounded before."""
+    if chance[0] in BOUNDS:
+        return f"keep it {BOUNDS[chance[0]]} than {chance[1:]} of the time."
+    about = "" if divided(target, drafted, chance) else "about "
+    return f"keep it {target}/{drafted} = {about}{chance} of the time."
+
+
+def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = None) -> Sentence:
+    """Any other rule: its chance and the dart, where one is thrown, and what came instead."""
+    rule = step.settings.rule or ""
+    kept = token.status == "accepted"
+    verdict, *replacement = _verdict(token, emitted) if emitted or step.truncated else ["kept." if kept else "cut."]
+    if rule == GRADING_RULE:
+        how = "is kept with it." if kept else "was cut."
+        return ["The target graded the whole reasoning step, no single token; ", named(token), f" {how}"]
+    if rule == FAVOURITE_RULE:
+        enough = f" {'' if kept else 'not '}likely enough: {verdict}"
+        lead = "Typical acceptance asks the target alone, without a dart. It finds "
+        return [lead, named(token), enough, *replacement]
+    chance, u = thrown(token.accept_prob or 0.0, token.u or 0.0)
+    before, after = KEEPS.get(rule, (f"The rule “{rule.replace('_', ' ')}” keeps ", " {chance} of the time."))
+    if kept and (token.u or 0.0) >= (token.accept_prob or 0.0):  # block verification looks at later tokens too
+        verdict = "not here, but the draft stands up to a later token, so this one is kept."
+    after = after.format(chance=chance, own=percent(chance_kept(step, token)))
+    return [before, named(token), f"{after} The dart fell at {u}: {verdict}", *replacement]
+
+
+def chance_kept(step: Step, token: DraftToken) -> float:
+    """How often a token of a chain is kept: under block verification over all that may be drafted behind it, the
+    weight min(1, w p / q) that runs along the chain; under any other rule the chance of its own test."""
+    if step.settings.rule != WHOLE_RULE:
+        return token.accept_prob or 0.0
+    weight = 1.0
+    for each in step.draft[: step.draft.index(token) + 1]:
+        weight = min(1.0, weight * (each.p or 0.0) / (each.q or 1.0))
+    return weight
+
+
+def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
+    """Why nobody judged it, and what became of it."""
+    wrote = "" if token.q is None else f" at {percent(token.q)}"
+    target = "" if token.p is None else f" The target would have given it {percent(token.p)}."
+    node = token.parent
+    while node >= 0 and step.draft[node].status != "rejected":
+        node = step.draft[node].parent
+    if node < 0:
+        title = ["The draft wrote ", named(token), f"{wrote}, but the walk took another way: never judged.{target}"]
+        return title, []
+    why = f", which was cut: never judged.{target}"
+    title = ["The draft wrote ", named(token), f"{wrote}, but it stood behind ", named(step.draft[node]), why]
+    return title, ["What follows a cut is thrown away: it continues a text that is not there any more."]
+
+
+def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
+    """The step's own token and the law it was drawn from, where it has `share`."""
+    rule = step.settings.rule or ""
+    if last.kind == "resampled":
+        cut = last_cut(step)
+        return ["After ", named(cut) if cut else "the draft", " was cut, ", named(last), _drawn_from(rule, share)]
+    odds = f", drawn from the target's own odds, where it has {percent(share)}."
+    if rule == FAVOURITE_RULE:
+        odds = ", its favourite token."
+    if last.kind == "bonus":
+        kept = sum(token.status == "accepted" for token in step.draft)
+        if grade_of(step) == KEPT:
+            return [f"The target kept the whole reasoning step of {kept} tokens and adds ", named(last), odds]
+        how_many = f"All {kept} drafted tokens were kept" if kept > 1 else "The drafted token was kept"
+        return [f"{how_many}, so the same pass gives one more for free: ", named(last), odds]
+    if refused := num_refused(step):
+        lead = f"The draft wrote a reasoning step of {refused} tokens; the target refused it and writes its own, from "
+        return [lead, named(last), f" on{odds}"]
+    if rule == GRADING_RULE and step.evidence.get("verdict") == WAITING:
+        return ["The target refused a reasoning step and is still writing its own: ", named(last), odds]
+    return ["Nothing was drafted here: the target wrote ", named(last), f" itself{odds}"]
+
+
+def _drawn_from(rule: str, share: float) -> str:
+    """Where a replacement came from, in which it has `share`."""
+    words = REPLACES.get(rule, " was drawn from what the draft left owed. It makes up {share} of that.")
+    return words.format(share=percent(share))
+
+
+def replaced_by(step: Step, token: DraftToken) -> Sentence:
+    """Any other rule: the law that the replacement of `token` was drawn from. Empty if there is no replacement."""
+    last = last_token(step)
+    if last is None or last.kind != "resampled" or token is not last_cut(step) or not step.positions:
+        return []
+    share = next((p for id_, _, p, *_ in step.positions[-1].top if id_ == last.id), 0.0)
+    return ["", named(last), _drawn_from(step.settings.rule or "", share)]
+
+
+def replacement_note(step: Step, token: DraftToken, residual: float | None) -> Sentence:
+    """Where the replacement of `token` came from; `residual` is its share of what was owed. Empty if there is none."""
+    last = last_token(step)
+    if last is None or last.kind != "resampled" or token is not last_cut(step) or not residual:
+        return []
+    if step.settings.temperature == 0:
+        return ["", named(last), " is the target's favourite here."]
+    return ["", named(last), f" was drawn from the hatched parts; it makes up {percent(residual)} of them."]
+
+
+def sibling_note(step: Step, node: int) -> Sentence:
+    """The target's own odds beside those judged against, where siblings were cut before; empty where none was."""
+    token, cut = step.draft[node], cut_before(step, node)
+    if not cut or token.p is None or step.settings.temperature == 0:
+        return []
+    own = f" are {percent(token.p)}. After "
+    left = " was cut" if len(cut) == 1 else f" and {len(cut) - 1} more were cut"
+    judged = f"{left}, what is left over gives this one {percent(token.p_judged or 0.0)}."
+    return ["The target's own odds for ", named(token), own, named(cut[-1]), judged]
+
+
+def lossy_note(step: Step, moved: float | None) -> Sentence:
+    """How far a lossy rule's law of this one token lies from the target's; empty where it is not recorded."""
+    if moved is None or step.settings.lossless:
+        return []
+    if moved < MOVES_NOTHING:
+        return ["This rule is lossy, but here it moves nothing: drafted so, the token follows the target's own odds."]
+    where = f"moves {percent(moved)} of this one token's odds away from the target's own (total variation)."
+    return [f"This rule is lossy: drafted and judged so, it {where}"]
+
+
+def behind_the_end(step: Step, node: int) -> Sentence:
+    """A token that was kept, but behind the one that ended the text; empty where it is in the text."""
+    if step.draft[node].status != "accepted" or any(token.node == node for token in step.emitted):
+        return []
+    return ["The text had ended before this token, so it is not part of it."]
+
+
+def joined(first: Sentence, second: Sentence) -> Sentence:
+    """Both, one after the other."""
+    return [*first[:-1], f"{first[-1]} {second[0]}", *second[1:]] if first and second else first or second
+
+
+def cut_before(step: Step, node: int) -> list[DraftToken]:
+    """The siblings of a token that were judged and cut before it."""
+    parent = step.draft[node].parent
+    return [other for other in step.draft[:node] if other.parent == parent and other.status == "rejected"]
+
+
+def _after(step: Step, node: int) -> str:
+    """What leads to the target's share where it has already cut siblings of this node; nothing where it has not."""
+    cut = len(cut_before(step, node))
+    guesses = "1 other guess for this place was" if cut == 1 else f"{cut} other guesses for this place were"
+    return f"; {guesses} cut first. Of what is left the target gives it " if cut else ""
+
+
+def _verdict(token: DraftToken, emitted: EmittedToken | None) -> Sentence:
+    if token.status == "accepted":
+        return ["kept."]
+    if emitted is None:
+        return ["cut, and the text ended here."]
+    if emitted.node is None:
+        return ["cut, replaced by ", named(emitted), "."]
+    return ["cut; its sibling ", named(emitted), " was kept."]

@@ -1,0 +1,95 @@
+"""All lessons in one HTML file: their texts, the recorded runs that they use, the stage, two runs side by side, a game.
+
+It opens from disk and asks no network and no server; only what needs a model is not there. Every run lies in it
+compressed and is unpacked when it is first shown; no text from outside is ever markup (see standalone.document).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from specviz import __version__
+from specviz.errors import SpecvizError
+from specviz.lessons.load import lessons
+from specviz.lessons.types import Lesson
+from specviz.trace.file import Trace
+from specviz.trace.recorded import shipped, shipped_trace
+from specviz.views import blocks
+from specviz.views.blocks import Props, packed
+from specviz.views.compare.side_by_side_player import duel_block
+from specviz.views.document import document
+from specviz.views.explore.feed import Feed
+from specviz.views.explore.run_file import PARTS, without_charts
+from specviz.views.head import stage_template
+from specviz.views.learn.lesson import SHIPPED, lesson_props
+from specviz.views.learn.plan import NONE_YET, PREDICT, plan
+from specviz.views.learn.predict import predict_block
+
+SCRIPTS = (
+    *PARTS,
+    *("blocks.js", "report.js", "duel.js", "predict.js", "tasks.js", "lesson_task.js", "lesson.js", "lesson_list.js"),
+    *("stage.js", "standalone.js", "lesson_file.js"),
+)
+SHEETS = (
+    *("base.css", "evidence.css", "stage.css", "report.css", "duel.css", "predict.css", "lesson.css"),
+    *("standalone.css", "lesson_file.css"),
+)
+START = "specviz.mountLessonFile();"
+TITLE = "specviz: lessons in speculative decoding"
+GAMES = ("first-visit", "hot", "tiny-draft", "misaligned-draft")
+LEAD = "See both models' odds for a drafted token and say whether it is kept. Then the dart falls."
+BODY = f"""<header class="sv-report sv-lessons-head"><h1><a href="#plan">{TITLE}</a></h1>
+<span class="sv-lessons-by">written by specviz {__version__}; asks no network</span>
+<button type="button" class="sv-button" id="sv-present" aria-pressed="false">Present</button>
+<button type="button" class="sv-button" id="sv-theme">Dark</button></header>
+<main id="sv-file"><div id="lesson"></div><div id="stage"></div>
+<div id="compare"><div class="sv-report"><section class="sv-card sv-section"><h2>Two runs side by side</h2>
+<div class="sv-blocks"></div></section></div></div>
+<div id="learn"><div class="sv-report"><div class="sv-report-body"></div>
+<p class="sv-live sv-hidden" aria-live="polite"></p></div></div></main>
+<noscript><p>This page needs JavaScript. It asks no network.</p></noscript>"""
+
+
+def lesson_page() -> str:
+    """The whole HTML page. Raises SpecvizError where the lessons cannot be read, or where there are none."""
+    known = lessons()
+    if not known:
+        raise SpecvizError(NONE_YET)
+    runs = dict.fromkeys(name for lesson in known.values() for name in lesson.runs())
+    data = {
+        "sv-data": packed({"lessons": {name: lesson_props(name, has_server=False) for name in known}, "page": _page()}),
+        **{f"sv-run-{name}": "\n".join(map(packed, _parts(name))) for name in runs},
+        **{f"sv-duel-{'-'.join(pair)}": packed(_duel(*pair)) for pair in _pairs(known)},
+    }
+    body = BODY + stage_template()
+    return document(TITLE, body, scripts=SCRIPTS, sheets=SHEETS, start=START, data=data, has_charts=False)
+
+
+def _page() -> Props:
+    """The plan and the game, as a page of sections is sent."""
+    game = blocks.section(PREDICT.section, PREDICT.title, LEAD, (), [predict_block(_games())])
+    shown = [plan(has_server=False), game]
+    return {"sections": shown, "order": [section["id"] for section in shown], "busy": None, "say": ""}
+
+
+def _games() -> Mapping[str, Trace]:
+    """Runs to guess at; one that is not there any more is left out."""
+    return {shipped()[name].title: shipped_trace(name) for name in GAMES if name in shipped()}
+
+
+def _parts(run: str) -> Iterator[Props]:
+    """The run as a stage takes it, from its first step on."""
+    view_id = f"{SHIPPED}{run}"
+    for part in Feed.from_trace(shipped_trace(run), view_id).recorded_parts(view_id):
+        yield without_charts(part)
+
+
+def _pairs(known: Mapping[str, Lesson]) -> list[tuple[str, str]]:
+    """The pairs of runs that are compared, each once."""
+    shows = [screen.show for lesson in known.values() for screen in lesson.screens]
+    return list(dict.fromkeys(show.compare for show in shows if show is not None and show.compare))
+
+
+def _duel(left: str, right: str) -> Props:
+    titles = (shipped()[left].title, shipped()[right].title)
+    return duel_block(shipped_trace(left), shipped_trace(right), "token", titles)

@@ -1,0 +1,336 @@
+"""The summary of a job against the same numbers added up token by token; and what is refused, kept and said."""
+
+import itertools
+import json
+import math
+import tracemalloc
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+
+import aligned
+import numpy as np
+import pytest
+
+from specviz.alignment import aggregate as gathering
+from specviz.alignment.aggregate import Facts, Gathering
+from specviz.alignment.summary import Finding
+from specviz.alignment.tables import of_texts as tables
+from specviz.alignment.tables import totals
+from specviz.alignment.types import Refused, ShardTables
+from specviz.analysis.whatif import start_chances
+
+DRAFTS = ("one", "two")
+COSTS = SimpleNamespace(
+    draft_ms=1.0,
+    verify_ms=[10.0 + n for n in range(33)],
+    overhead_ms=1.0,
+    plain_overhead_ms=0.5,
+    doubt="",
+    to_dict=lambda: {"draft_ms": 1.0},
+)
+STEP_MS = (10.5, *(k * 1.0 + 10.0 + k + 1.0 for k in range(1, 17)))
+
+
+def texts_of(num=12, **changes):
+    return [aligned.text(n, drafts=DRAFTS, tags=("even",) if n % 2 == 0 else (), **changes) for n in range(num)]
+
+
+def gathered(texts, k=4, per_shard=5, step_ms=None):
+    found = Gathering(k, DRAFTS)
+    for first in range(0, len(texts), per_shard):
+        some = texts[first : first + per_shard]
+        shard = aligned.shard([text.row for text in some], DRAFTS, k, step_ms or {})
+        found.add(tables.of_texts(some, shard))
+    return found
+
+
+def summary_of(texts, costs=None, **changes):
+    step_ms = {"one": STEP_MS} if costs else None
+    facts = Facts(aligned.request(), "0.1", "now", costs=costs or {}, **changes)
+    return gathered(texts, step_ms=step_ms).summary(facts)
+
+
+def places(texts, draft, inside=lambda text, place: True):
+    """(text, columns of the draft, place) of every readable place."""
+    for text in texts:
+        columns = text.drafts[draft]
+        yield from ((text, columns, n) for n in range(len(text.ids)) if columns.readable[n] and inside(text, n))
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return texts_of(limit=60, num_ids=11)
+
+
+def test_a_draft_has_the_means_of_all_readable_tokens(texts):
+    found = summary_of(texts).draft("two")
+    every = list(places(texts, "two"))
+    assert (found.num_tokens, found.num_prompts) == (12 * 40, 12)
+    assert found.readable == pytest.approx(len(every) / (12 * 40))
+    assert found.alpha == pytest.approx(np.mean([own.overlap[n] for _, own, n in every]), rel=1e-6)
+    assert found.mean_keep == pytest.approx(np.mean([own.keep[n] for _, own, n in every]), rel=1e-6)
+    agree = [text.favourite[n] == own.favourite[n] for text, own, n in every]
+    assert found.greedy_agreement == pytest.approx(np.mean(agree))
+    assert found.ceiling == pytest.approx(1 - np.mean([own.outside[n] for _, own, n in every]), rel=1e-6)
+    assert found.alpha_interval[0] < found.alpha < found.alpha_interval[1]
+
+
+def test_tokens_per_call_and_speedups_are_those_of_all_texts_together(texts):
+    found = summary_of(texts, costs={"one": COSTS})
+    shard = aligned.shard([text.row for text in texts], DRAFTS, step_ms={"one": STEP_MS})
+    prompts = tables.of_texts(texts, shard).prompts
+    calls = [
+        40 / rate for rate, draft in zip(prompts["tokens_per_call"], prompts["draft"], strict=True) if draft == "one"
+    ]
+    assert found.draft("one").tokens_per_call[3] == pytest.approx(12 * 40 / sum(calls), rel=1e-6)
+    speedups = found.draft("one").speedups
+    assert found.draft("two").speedups is found.draft("two").best_k is None
+    sums = tables.of_texts(texts, shard).sums
+    time_ms = sum(
+        row for row, *key in zip(sums["time_ms"], sums["draft"], sums["kind"], strict=True) if key == ["one", "all"]
+    )
+    np.testing.assert_allclose(speedups, 12 * 40 * 10.5 / time_ms, rtol=1e-5)
+    low, high = found.draft("one").best_k
+    assert low <= 1 + int(np.argmax(speedups)) <= high
+    assert all((speedups[k - 1] >= 0.98 * max(speedups)) == (low <= k <= high) for k in range(1, 17))
+    whole = next(each for each in found.slices if each.kind == "all" and each.draft == "one")
+    assert (whole.best_k, whole.speedup) == (1 + int(np.argmax(speedups)), pytest.approx(max(speedups)))
+
+
+def test_every_slice_has_the_mean_of_its_tokens(texts):
+    found = {(each.draft, each.kind, each.value): each for each in summary_of(texts).slices}
+    asked = {
+        ("one", "tag", "even"): lambda text, n: "even" in text.row.tags,
+        ("two", "class", "digit"): lambda text, n: tables.CLASSES[text.kinds[n]] == "digit",
+        ("one", "depth", "16-31"): lambda text, n: 16 <= n < 32,
+        ("two", "context", "32-47"): lambda text, n: 32 <= 30 + n < 48,
+    }
+    for key, inside in asked.items():
+        every = list(places(texts, key[0], inside))
+        assert found[key].num_tokens == len(every)
+        assert found[key].num_prompts == len({text.row.number for text, _, _ in every})
+        assert found[key].alpha == pytest.approx(np.mean([own.overlap[n] for _, own, n in every]), rel=1e-5)
+    assert ("one", "context", "64-95") not in found  # beyond the drafts' context
+
+
+def test_slices_stand_in_the_order_of_the_report(texts):
+    found = [(each.kind, each.value) for each in summary_of(texts).slices if each.draft == "one"]
+    kinds = [kind for kind, _ in itertools.groupby(found, key=lambda each: each[0])]
+    assert kinds == ["all", "tag", "class", "depth", "context"]
+    assert [value for kind, value in found if kind == "depth"] == ["0-15", "16-31"]
+    assert [value for kind, value in found if kind == "class"] == list(tables.CLASSES)
+
+
+def test_how_work_was_cut_into_shards_changes_nothing(texts):
+    facts = Facts(aligned.request(), "0.1", "now")
+    whole, parts = (gathered(texts, per_shard=size).summary(facts).to_dict() for size in (12, 1))
+    assert _close(whole, parts)
+
+
+def _close(ours, theirs):
+    if isinstance(ours, dict):
+        return ours.keys() == theirs.keys() and all(_close(ours[key], theirs[key]) for key in ours)
+    if isinstance(ours, (list, tuple)):
+        return len(ours) == len(theirs) and all(map(_close, ours, theirs))
+    return ours == theirs or (isinstance(ours, float) and math.isclose(ours, theirs, rel_tol=1e-9))
+
+
+def test_a_summary_is_plain_json_without_numbers_that_are_none(texts):
+    unread = [aligned.text(20 + n, drafts=DRAFTS, limit=3) for n in range(2)]
+    told = summary_of([*texts, *unread], costs={"one": COSTS}).to_dict()
+    assert json.loads(json.dumps(told, allow_nan=False))["drafts"][0]["name"] == "one"
+
+
+def test_a_job_without_a_usable_text_says_so():
+    found = gathered([]).summary(Facts(aligned.request(), "0.1", "now"))
+    assert (found.num_prompts, found.slices, found.exact, found.note) == (0, (), False, "No text could be used.")
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_alphas_are_kept_by_prompt(texts):
+    found = summary_of(texts).by_prompt
+    own = texts[7].drafts["two"]
+    assert list(found) == [f"row {n}" for n in range(12)]
+    assert found["row 7"]["two"] == pytest.approx(own.overlap[own.readable].sum() / 40, rel=1e-5)
+
+
+def test_a_prompt_that_a_draft_cannot_read_has_an_alpha_of_0():
+    """Or a job in which it reads more would be compared on other prompts."""
+    unread, read = aligned.text(0, drafts=DRAFTS, limit=3), aligned.text(1, drafts=DRAFTS)
+    assert summary_of([unread, read]).by_prompt["row 0"] == {"one": 0.0, "two": 0.0}
+
+
+# ---- rejections -----------------------------------------------------------------------------------------------------
+
+
+def test_the_costliest_rejections_are_the_dearest_of_all_and_carry_their_surroundings(texts):
+    found = summary_of(texts).draft("one").costliest
+    saved = [(own.price[n] * (1 - own.keep[n]), text.row.number, n) for text, own, n in places(texts, "one")]
+    seen, wanted = Counter(), []
+    for each in sorted(saved, reverse=True):
+        same = each[1], texts[each[1]].ids[each[2]]
+        seen[same] += 1
+        wanted += [each] if seen[same] <= 2 and len(wanted) < totals.MOST_COSTLY else []
+    assert [each.saved for each in found] == pytest.approx([value for value, _, _ in wanted], rel=1e-5)
+    assert {(each.prompt, each.place) for each in found} == {(prompt, place) for _, prompt, place in wanted}
+    for each in found:
+        labels = texts[each.prompt].labels
+        assert each.before == "".join(labels[max(0, each.place - 12) : each.place])
+        assert (each.token, each.after) == (labels[each.place], "".join(labels[each.place + 1 : each.place + 13]))
+        assert (each.id, each.draft) == (f"row {each.prompt}", "one")
+        assert each.p == pytest.approx(texts[each.prompt].p[each.place], rel=1e-6)
+
+
+def test_losses_add_up_to_all_that_the_steps_could_have_added_by_class_and_by_reason(texts):
+    """A step that nothing cut short emits K + 1 tokens, or what is left of the text."""
+    found, whole = summary_of(texts).draft("one"), 0.0
+    for text in texts:
+        chances = tables.chances(text.drafts["one"].keep, text.drafts["one"].readable)
+        most = np.minimum(chances.depths(4), 39 - np.arange(40)) + 1
+        whole += start_chances(chances, [4])[0] @ most - 40
+    for kind in ("class", "reason"):
+        own = [each for each in found.losses if each.kind == kind]
+        assert sum(each.lost for each in own) == pytest.approx(whole, rel=1e-5)
+        assert sum(each.share for each in own) == pytest.approx(1)
+        assert own == sorted(own, key=lambda each: -each.lost)
+    lost = sum(own.lost[n] for text, own, n in places(texts, "one") if tables.CLASSES[text.kinds[n]] == "word")
+    told = {(each.kind, each.value): each.lost for each in found.losses}
+    assert told["class", "word"] == pytest.approx(lost, rel=1e-5)
+    assert [each.kind for each in found.losses] == sorted(each.kind for each in found.losses)
+
+
+def test_calls_are_the_expected_target_calls_for_all_texts(texts):
+    prompts = tables.of_texts(texts, aligned.shard([text.row for text in texts], DRAFTS)).prompts
+    rates = [rate for rate, draft in zip(prompts["tokens_per_call"], prompts["draft"], strict=True) if draft == "two"]
+    assert summary_of(texts).draft("two").calls == pytest.approx(sum(40 / rate for rate in rates), rel=1e-6)
+
+
+def test_long_token_texts_are_cut():
+    text = replace(aligned.text(0, drafts=DRAFTS), labels=("x" * 500,) * 40)
+    found = gathered([text]).summary(Facts(aligned.request(), "0.1", "now")).draft("one").costliest
+    assert max(len(each.before) for each in found) == max(len(each.after) for each in found) == 240
+
+
+def test_reasons_share_out_all_that_is_lost(texts):
+    found = summary_of(texts).draft("one").reasons
+    assert sum(reason.share for reason in found) == pytest.approx(1)
+    assert [reason.share for reason in found] == sorted((reason.share for reason in found), reverse=True)
+    assert sum(reason.num_tokens for reason in found) == 12 * 40
+    outside = next(reason for reason in found if reason.name == "outside the draft's vocabulary")
+    lost = sum((1 - text.drafts["one"].overlap).sum() for text in texts)
+    missing = sum(own.outside[n] for _, own, n in places(texts, "one"))
+    assert outside.share == pytest.approx(missing / lost, rel=1e-5)
+
+
+# ---- what the driver knows ------------------------------------------------------------------------------------------
+
+
+def test_refused_lines_are_counted_and_listed_once_from_the_file_and_from_the_models():
+    found = gathered(texts_of(2))
+    late = tables.of_texts([], aligned.shard([], DRAFTS), [Refused(9, "is too long")], ["mind this", "and this"])
+    found.add(late)
+    facts = Facts(
+        aligned.request(), "0.1", "now", refused=[Refused(4, "is empty")], num_refused=30, warnings=["mind this"]
+    )
+    told = found.summary(facts)
+    assert (told.num_refused, told.refused) == (31, ((4, "is empty"), (9, "is too long")))
+    assert told.warnings == ("mind this", "and this")
+
+
+def test_findings_on_models_come_first_and_to_their_draft(texts):
+    noised = Finding("two", "layer", "layer 3 is noised", {"layer": 3})
+    found = summary_of(texts, findings=[noised], num_ids={"two": 11})
+    assert found.draft("two").findings[0] == noised
+    assert [each.kind for each in found.draft("one").findings] == ["vocabulary", "reach"]
+    assert "end at 10." in found.draft("two").findings[1].words
+
+
+def test_given_texts_are_called_estimates():
+    given = [aligned.text(5, drafts=DRAFTS, given=True)]
+    told = summary_of(texts_of(2) + given)
+    assert (told.exact, summary_of(texts_of(2)).exact) == (False, True)
+    assert "1 text given: an estimate" in told.note
+    assert "2 texts sampled from big at temperature 1." in told.note
+
+
+def test_the_note_names_the_filters_that_are_on():
+    facts = Facts(aligned.request(top_k=5, top_p=0.9, temperature=0.7), "0.1", "now")
+    assert (
+        gathered(texts_of(2)).summary(facts).note == "2 texts sampled from big at temperature 0.7, top-k 5, top-p 0.9."
+    )
+
+
+def test_texts_that_fill_the_targets_context_are_counted():
+    ends = ["context", "eos", "length", "context"]
+    told = summary_of([aligned.text(n, drafts=DRAFTS, finish=finish) for n, finish in enumerate(ends)])
+    assert told.num_cut == 2
+
+
+def test_what_was_looked_for_in_models_and_numbers_is_named(texts):
+    told = summary_of(texts, looked_for=["a damaged layer"]).looked_for
+    assert told == (
+        "a damaged layer",
+        "a vocabulary that ends early",
+        "a fall with longer context",
+        "places out of reach",
+    )
+
+
+def test_the_prompt_set_and_the_chat_form_are_told():
+    facts = Facts(aligned.request(chat=True), "0.1", "now", prompts="a3f")
+    told = gathered(texts_of(2)).summary(facts)
+    assert (told.prompts, told.chat) == ("a3f", True)
+
+
+def test_a_draft_that_reads_nothing_has_no_agreement_but_still_its_calls():
+    found = summary_of([aligned.text(n, drafts=DRAFTS, limit=3) for n in range(3)]).draft("one")
+    assert found.alpha is found.greedy_agreement is found.mean_keep is found.ceiling is None
+    assert (found.readable, found.calls, found.tokens_per_call[3]) == (0.0, 120.0, 1.0)
+    assert [each.kind for each in found.findings] == ["reach"]
+
+
+def test_a_slice_in_which_no_step_begins_has_no_tokens_per_call():
+    """Every token is kept, so one step takes all five; at K = 4 none begins at the third."""
+    text = aligned.text(0, size=5, drafts=DRAFTS, weight=1.0)
+    kinds = np.array([0, 0, 1, 0, 0], dtype=np.int8)
+    found = summary_of([replace(text, kinds=kinds)], costs={"one": COSTS})
+    apart = next(each for each in found.slices if each.value == tables.CLASSES[1])
+    assert apart.tokens_per_call is apart.best_k is apart.speedup is None
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_of_many_tags_those_with_most_prompts_are_listed(monkeypatch):
+    monkeypatch.setattr(gathering, "TAGS_SHOWN", 2)
+    monkeypatch.setattr(gathering, "MOST_TAGS", 4)
+    texts = [aligned.text(n, size=5, drafts=DRAFTS, tags=("a", "b", f"own {n}")) for n in range(6)]
+    told = summary_of(texts)
+    assert {each.value for each in told.slices if each.kind == "tag"} == {"a", "b"}
+    assert told.warnings == (
+        "Only the 2 tags with most prompts are listed, of the first 4; later ones were not told apart.",
+    )
+
+
+def test_k_must_be_one_that_texts_are_planned_for():
+    with pytest.raises(ValueError, match="k must be from 1 to 16"):
+        Gathering(17, DRAFTS)
+
+
+def later(found, by):
+    """The same tables, `by` prompts later."""
+    moved = ({**table, "prompt": table["prompt"] + by} for table in (found.tokens, found.prompts, found.sums))
+    return ShardTables(*moved, found.confidence, (), ())
+
+
+@pytest.mark.parametrize("size", [20, 200])
+def test_memory_grows_by_a_few_hundred_bytes_per_prompt_and_not_with_tokens(size):
+    texts = [aligned.text(n, size=size) for n in range(10)]
+    found, made = Gathering(4, ("one",)), tables.of_texts(texts, aligned.shard([text.row for text in texts]))
+    tracemalloc.start()
+    for number in range(60):
+        found.add(later(made, 10 * number))
+        if number == 9:
+            before = tracemalloc.get_traced_memory()[0]
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown / 500 < 600

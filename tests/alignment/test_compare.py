@@ -1,0 +1,331 @@
+"""Draft against draft and job against older job: false alarms by simulation, and what an old file may not do."""
+
+import json
+from dataclasses import replace
+
+import aligned
+import numpy as np
+import pytest
+
+from specviz.alignment.aggregate import Facts, Gathering
+from specviz.alignment.tables import compare as comparing
+from specviz.alignment.tables import of_texts as tables
+from specviz.alignment.tables.compare import BETTER, SAME, UNSURE, WORSE
+from specviz.alignment.types import Identity
+from specviz.cli.align_text import change_line
+from specviz.errors import SpecvizError
+
+DRAFTS = ("one", "two")
+
+
+def compared(parts, num_prompts):
+    return comparing.compare(parts, DRAFTS, {n: f"row {n}" for n in range(num_prompts)})[0]
+
+
+def summary_of(num=35, drafts=DRAFTS, weights=(0.6, 0.7), first=0, **changes):
+    """Texts on which the second draft is better by its weight."""
+    gathering = Gathering(4, drafts)
+    texts = [text_of(first + n, drafts, weights) for n in range(num)]
+    gathering.add(tables.of_texts(texts, aligned.shard([text.row for text in texts], drafts)))
+    return gathering.summary(Facts(aligned.request(**changes), "0.1", "now", prompts="a3f"))
+
+
+def text_of(number, drafts, weights, limits=(10**6,) * 3):
+    """The same text under drafts of different weights and contexts."""
+    settings = zip(drafts, weights, limits, strict=False)
+    made = [aligned.text(number, drafts=(name,), weight=weight, limit=limit) for name, weight, limit in settings]
+    columns = {name: own.drafts[name] for name, own in zip(drafts, made, strict=True)}
+    labels = {name: own.draft_favourite_labels[name] for name, own in zip(drafts, made, strict=True)}
+    return replace(made[0], drafts=columns, draft_favourite_labels=labels)
+
+
+@pytest.fixture(scope="module")
+def summary():
+    return summary_of()
+
+
+def old(summary, **changes):
+    """As it comes back from a file."""
+    return json.loads(json.dumps(summary.to_dict())) | changes
+
+
+# ---- draft against draft --------------------------------------------------------------------------------------------
+
+
+def test_equal_drafts_differ_in_about_5_of_100_jobs_and_in_some_slice_in_as_many():
+    """240 jobs of 40 prompts: a rate of 5 % gives more than 22 false alarms in fewer than 1 of 500 such tests."""
+    generator = np.random.default_rng(5)
+    jobs = [compared(aligned.parts(generator, 40, drafts=DRAFTS), 40) for _ in range(240)]
+    assert sum(job.slices[0].significant for job in jobs) <= 22
+    assert sum(any(each.significant for each in job.slices[1:]) for job in jobs) <= 22
+
+
+def test_a_better_draft_is_found_better(summary):
+    whole, *slices = summary.comparisons[0].slices
+    assert (whole.kind, whole.significant, whole.num_prompts) == ("all", True, 35)
+    assert whole.interval[0] < whole.difference < whole.interval[1] < 0
+    assert {each.kind for each in slices} == {"class", "depth", "context"}
+
+
+def test_the_difference_is_the_mean_of_the_prompts_own(summary):
+    found = summary.comparisons[0]
+    gaps = [alphas["one"] - alphas["two"] for alphas in summary.by_prompt.values()]
+    assert found.slices[0].difference == pytest.approx(np.mean(gaps))
+    standard = np.std(gaps, ddof=1) / np.sqrt(35)
+    low, high = found.slices[0].interval
+    assert high - low == pytest.approx(2 * 2.03 * standard, rel=0.15)  # Student's t with 34 degrees of freedom
+
+
+def test_below_30_prompts_nothing_is_called_significant():
+    for each in summary_of(29).comparisons[0].slices:
+        assert each.significant is None
+    assert summary_of(1).comparisons[0].slices[0].interval is None
+
+
+def test_a_slice_with_few_prompts_is_not_called_significant_beside_a_whole_that_is(summary):
+    few = [each for each in summary.comparisons[0].slices if each.num_prompts < 30]
+    assert all(each.significant is None for each in few)
+
+
+def test_texts_where_each_wins_are_those_it_is_ahead_on():
+    generator = np.random.default_rng(3)
+    parts = aligned.parts(generator, 15, drafts=DRAFTS)
+    found = compared(parts, 15)
+    whole = {part.draft: own.alphas for part, own in parts.items() if part.kind == "all"}
+    gaps = whole["one"] - whole["two"]
+    assert [win.prompt for win in found.wins_a] == [n for n in np.argsort(-gaps) if gaps[n] > 0][:10]
+    assert [win.prompt for win in found.wins_b] == [n for n in np.argsort(gaps) if gaps[n] < 0][:10]
+    assert all(win.difference == gaps[win.prompt] and win.id == f"row {win.prompt}" for win in found.wins_a)
+
+
+def test_every_two_drafts_are_compared_and_one_alone_with_none():
+    three = summary_of(5, ("a", "b", "c"), (0.5, 0.6, 0.7)).comparisons
+    assert [(each.a, each.b) for each in three] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert summary_of(5, ("a",), (0.5,)).comparisons == ()
+
+
+def test_a_draft_that_reads_nothing_is_compared_on_nothing():
+    texts = [aligned.text(n, drafts=DRAFTS, limit=3) for n in range(3)]
+    gathering = Gathering(4, DRAFTS)
+    gathering.add(tables.of_texts(texts, aligned.shard([text.row for text in texts], DRAFTS)))
+    (found,) = gathering.summary(Facts(aligned.request(), "0.1", "now")).comparisons
+    assert (found.slices, found.wins_a, found.wins_b) == ((), (), ())
+
+
+@pytest.fixture(scope="module")
+def unequal():
+    """Drafts alike in all but their context: the first ten tokens of 40, and all."""
+    texts, gathering = [text_of(n, DRAFTS, (0.6, 0.6), (39, 10**6)) for n in range(35)], Gathering(4, DRAFTS)
+    gathering.add(tables.of_texts(texts, aligned.shard([text.row for text in texts], DRAFTS)))
+    return gathering.summary(Facts(aligned.request(), "0.1", "now", prompts="a3f"))
+
+
+def test_drafts_of_different_reach_are_compared_where_all_can_read(unequal):
+    """A draft that reads less is neither better nor worse than its own longer copy."""
+    (found,) = unequal.comparisons
+    assert found.words == "Only over the 350 of 1,400 tokens that all drafts can read: their reach differs."
+    assert {each.difference for each in found.slices} == {0.0}
+    assert not any(each.significant for each in found.slices)
+    assert (found.wins_a, found.wins_b) == ((), ())
+    assert {each.value for each in found.slices if each.kind == "depth"} == {"0-15"}
+
+
+def test_drafts_without_a_place_in_common_are_not_compared():
+    texts, gathering = [text_of(n, DRAFTS, (0.6, 0.6), (3, 10**6)) for n in range(3)], Gathering(4, DRAFTS)
+    gathering.add(tables.of_texts(texts, aligned.shard([text.row for text in texts], DRAFTS)))
+    (found,) = gathering.summary(Facts(aligned.request(), "0.1", "now")).comparisons
+    assert found.words == "There is no token that all drafts can read, so nothing is compared."
+    assert (found.slices, found.wins_a, found.wins_b) == ((), (), ())
+
+
+def test_drafts_of_equal_reach_are_compared_everywhere_without_a_word(summary):
+    assert summary.comparisons[0].words == ""
+
+
+# ---- thresholds -----------------------------------------------------------------------------------------------------
+
+
+def test_every_draft_must_reach_every_threshold(summary):
+    alphas = [draft.alpha for draft in summary.drafts]
+    assert comparing.check_thresholds(summary, {"alpha": min(alphas)}) == ()
+    (failed,) = comparing.check_thresholds(summary, {"alpha": np.mean(alphas), "tokens_per_call": 1.0})
+    assert failed == f"one: alpha is {alphas[0]:.4g}, below {np.mean(alphas):g}"
+    assert len(comparing.check_thresholds(summary, {"greedy_agreement": 1.0, "mean_keep": 1.0})) == 4
+
+
+def test_tokens_that_a_draft_cannot_read_count_0_for_a_threshold_and_it_is_said(unequal):
+    alphas = {draft.name: draft.alpha for draft in unequal.drafts}
+    assert comparing.check_thresholds(unequal, {"alpha": alphas["one"] / 4}) == ()
+    (failed,) = comparing.check_thresholds(unequal, {"alpha": alphas["one"] / 4 + 0.01})
+    counted = "it can read 25\u00a0% of the tokens, the others count 0"
+    assert failed.startswith(f"one: alpha is {alphas['one'] / 4:.4g}, below")
+    assert failed.endswith(f"({counted})")
+    assert comparing.unreadable_words(unequal, {"alpha": 0.1}) == (f"one: {counted}",)
+    assert comparing.unreadable_words(unequal, {"tokens_per_call": 1.0}) == ()
+
+
+def test_a_draft_that_reads_nothing_reaches_no_threshold_of_agreement(summary):
+    nothing = replace(summary.drafts[0], alpha=None, readable=0.0)
+    (failed,) = comparing.check_thresholds(replace(summary, drafts=(nothing,)), {"alpha": 0.0})
+    assert failed == "one: alpha is not known, it can read none of the tokens (at least 0 was asked for)"
+
+
+def test_thresholds_are_refused_before_a_job_that_could_not_tell_them():
+    comparing.check_names({"alpha": 0.5, "speedup": 1.0})
+    with pytest.raises(SpecvizError, match="threshold for the speedup needs costs"):
+        comparing.check_names({"alpha": 0.5, "speedup": 1.0}, has_costs=False)
+    with pytest.raises(SpecvizError, match="no threshold 'beta'"):
+        comparing.check_names({"beta": 0.5}, has_costs=False)
+
+
+def test_tokens_per_call_is_held_to_its_threshold_at_the_jobs_k(summary):
+    rates = [draft.tokens_per_call[3] for draft in summary.drafts]
+    assert comparing.check_thresholds(summary, {"tokens_per_call": min(rates)}) == ()
+    assert len(comparing.check_thresholds(summary, {"tokens_per_call": max(rates) + 0.01})) == 2
+
+
+def test_the_speedup_is_that_of_the_best_k_and_needs_costs(summary):
+    draft = replace(summary.drafts[0], speedups=(0.9, 1.3, 1.2))
+    known = replace(summary, drafts=(draft,))
+    assert comparing.check_thresholds(known, {"speedup": 1.3}) == ()
+    assert comparing.check_thresholds(known, {"speedup": 1.31}) == ("one: speedup is 1.3, below 1.31",)
+    with pytest.raises(SpecvizError, match="speedup of one is not known: it has no costs"):
+        comparing.check_thresholds(summary, {"speedup": 1.0})
+
+
+def test_an_unknown_threshold_lists_those_there_are(summary):
+    with pytest.raises(SpecvizError, match="'beta'; thresholds are alpha, greedy_agreement, mean_keep"):
+        comparing.check_thresholds(summary, {"beta": 1.0})
+
+
+# ---- against an older job -------------------------------------------------------------------------------------------
+
+
+def verdicts(now, before):
+    return [change.verdict for change in comparing.against(now, before)]
+
+
+def test_a_job_is_no_different_from_itself(summary):
+    changes = comparing.against(summary, old(summary))
+    assert [(each.draft, each.old_draft, each.verdict) for each in changes] == [(n, n, SAME) for n in DRAFTS]
+    assert [(each.difference.difference, each.difference.num_prompts) for each in changes] == [(0.0, 35)] * 2
+
+
+def test_a_better_draft_is_better_and_a_worse_one_worse(summary):
+    swapped = summary_of(weights=(0.7, 0.6))
+    assert verdicts(summary, old(swapped)) == [WORSE, BETTER]
+
+
+def test_jobs_are_paired_by_the_ids_of_their_prompts(summary):
+    later = summary_of(40, first=10)  # rows 10 to 49, of which 25 were in the old job
+    changes = comparing.against(later, old(summary))
+    assert [(each.difference.num_prompts, each.verdict) for each in changes] == [(25, UNSURE)] * 2
+    with pytest.raises(SpecvizError, match="share no prompt"):
+        comparing.against(summary_of(3, first=100), old(summary))
+
+
+def test_a_draft_of_another_name_is_compared_where_both_jobs_have_only_one():
+    now, before = (summary_of(32, (name,), (weight,)) for name, weight in (("new", 0.7), ("first", 0.6)))
+    (change,) = comparing.against(now, old(before))
+    assert (change.draft, change.old_draft, change.verdict) == ("new", "first", BETTER)
+
+
+def test_a_draft_that_the_older_job_has_not_is_refused_by_name(summary):
+    with pytest.raises(SpecvizError, match="none of the drafts new; it has one, two"):
+        comparing.against(summary_of(3, ("new",), (0.5,)), old(summary))
+
+
+def test_drafts_that_both_jobs_have_are_compared_and_the_others_left_out(summary):
+    now = summary_of(35, ("one", "new"), (0.6, 0.5))
+    assert [change.draft for change in comparing.against(now, old(summary))] == ["one"]
+
+
+@pytest.mark.parametrize("change", [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.9}])
+def test_another_sampling_is_refused_in_words(summary, change):
+    with pytest.raises(SpecvizError, match="had another sampling, so its numbers cannot be compared"):
+        comparing.against(summary_of(3, **change), old(summary))
+
+
+def test_another_target_is_refused_in_words(summary):
+    with pytest.raises(SpecvizError, match=r"had another target, .* it was elephant, and is now big"):
+        comparing.against(summary, old(summary, target="elephant"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"prompts": "b4e"}, r"another prompt set \(fingerprint\), .* it was b4e, and is now a3f"),
+        ({"max_new_tokens": 9}, "another max_new_tokens, .* it was 9, and is now 40"),
+        ({"chat": True}, "another chat setting, .* it was True, and is now False"),
+    ],
+)
+def test_other_prompts_lengths_or_chat_forms_are_refused_in_words(summary, change, words):
+    """Rows of different files have the same numbers, so their ids alone pair nothing."""
+    with pytest.raises(SpecvizError, match=words):
+        comparing.against(summary, old(summary, **change))
+    with pytest.raises(SpecvizError, match=words):
+        comparing.check_old(old(summary, **change), aligned.request(), "a3f")
+
+
+def test_an_old_file_is_checked_before_the_job(summary):
+    comparing.check_old(old(summary), aligned.request(), "a3f")
+    with pytest.raises(SpecvizError, match="another sampling"):
+        comparing.check_old(old(summary), aligned.request(top_k=3), "a3f")
+    with pytest.raises(SpecvizError, match="is not a summary"):
+        comparing.check_old({}, aligned.request(), "a3f")
+
+
+def test_the_models_are_checked_before_the_first_shard(summary):
+    target, *drafts = (Identity(name, "", 12, name) for name in ("big", "new", "two", "newer"))
+    comparing.check_models(old(summary), target, drafts[:2])
+    with pytest.raises(SpecvizError, match="none of the drafts new, newer; it has one, two"):
+        comparing.check_models(old(summary), target, drafts[::2])
+    with pytest.raises(SpecvizError, match="another target"):
+        comparing.check_models(old(summary), drafts[0], drafts[1:])
+
+
+def test_a_target_of_the_same_name_that_holds_something_else_is_another_target(summary):
+    now = replace(summary, models={"big": "1111"})
+    with pytest.raises(SpecvizError, match=r"another target, .* it was big with other weights or settings, and is now"):
+        comparing.against(now, old(summary, models={"big": "2222"}))
+
+
+def test_the_same_target_under_another_name_is_the_same_target(summary):
+    now = replace(summary, models={"big": "1111"})
+    assert verdicts(now, old(summary, target="large", models={"large": "1111"})) == [SAME, SAME]
+
+
+def test_drafts_are_paired_by_what_they_hold_and_else_by_their_names(summary):
+    now = replace(summary, models={"one": "a", "two": "b"})
+    swapped, retrained = ({"one": "b", "two": "a"}, {"one": "a", "two": "c"})
+    pairs = [(each.old_draft, each.is_same_model) for each in comparing.against(now, old(summary, models=swapped))]
+    assert pairs == [("two", True), ("one", True)]
+    _, change = comparing.against(now, old(summary, models=retrained))
+    assert (change.old_draft, change.is_same_model) == ("two", False)
+    assert change_line(change).startswith("two against the older job (other weights or settings than there): ")
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ([], "is not a summary"),
+        (None, "is not a summary"),
+        ({}, "is not a summary"),
+        ({"by_prompt": [1]}, "is not a summary"),
+        ({"by_prompt": {}, "version": 99}, "must have version 1 .got 99"),
+        ({"by_prompt": {"a": 3}, "version": 1}, "no alphas for prompt 'a'"),
+        ({"by_prompt": {"a": {"one": "0.5"}}, "version": 1}, "no number from 0 to 1 .got 0.5"),
+        ({"by_prompt": {"a": {"one": True}}, "version": 1}, "no number from 0 to 1"),
+        ({"by_prompt": {"a": {"one": 1.5}}, "version": 1}, "no number from 0 to 1"),
+        ({"by_prompt": {"a": {"one": float("nan")}}, "version": 1}, "no number from 0 to 1"),
+    ],
+)
+def test_what_is_no_summary_is_refused_in_words(summary, broken, words):
+    with pytest.raises(SpecvizError, match=words):
+        comparing.against(summary, broken)
+
+
+def test_an_old_file_with_too_many_prompts_is_refused(summary, monkeypatch):
+    monkeypatch.setattr(comparing, "MOST_OLD_PROMPTS", 30)
+    with pytest.raises(SpecvizError, match="too many prompts: at most 30"):
+        comparing.against(summary, old(summary))

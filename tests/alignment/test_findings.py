@@ -1,0 +1,207 @@
+"""What is found wrong with a draft: planted cliffs are, healthy drafts are not, and words carry their numbers."""
+
+from dataclasses import replace
+
+import aligned
+import numpy as np
+import pytest
+
+from specviz.alignment.aggregate import Facts, Gathering
+from specviz.alignment.causes import findings
+from specviz.alignment.causes.findings import of_draft
+from specviz.alignment.tables import of_texts as tables
+from specviz.alignment.tables.slices import Part
+from specviz.alignment.types import BINS
+
+# ---- cliffs ---------------------------------------------------------------------------------------------------------
+
+
+def beyond(start, fall):
+    """Agreement falls by so many spreads at this context."""
+    return lambda contexts: -fall * (contexts >= start)
+
+
+def test_healthy_drafts_are_never_called_off_a_cliff():
+    """0 of 100 simulated jobs of 40 prompts and two drafts; of 3,500 others one was. Texts drift, prompts
+    differ, and the last bucket holds few tokens."""
+    generator = np.random.default_rng(7)
+    jobs = [aligned.parts(generator, 40, drafts=("one", "two")) for _ in range(100)]
+    assert not [cliff for job in jobs for cliff in findings.cliffs(job) if cliff.significant]
+
+
+def test_a_few_healthy_prompts_rarely_look_like_a_cliff():
+    """10 prompts: in about 2 of 100 jobs something looks like one, which is then said not to be significant."""
+    generator = np.random.default_rng(8)
+    jobs = [aligned.parts(generator, 10, drafts=("one", "two")) for _ in range(150)]
+    seen = [findings.cliffs(job) for job in jobs]
+    assert sum(map(bool, seen)) <= 10
+    assert not any(cliff.significant for found in seen for cliff in found)
+
+
+@pytest.mark.parametrize("start", [96, 128])
+def test_a_draft_blind_from_some_context_on_is_found_there(start):
+    generator = np.random.default_rng(start)
+    for _ in range(20):
+        job = aligned.parts(generator, 40, drafts=("one",), agreement=beyond(start, 1.2), size=200)
+        steepest = max(findings.cliffs(job), key=lambda cliff: (cliff.part.kind == "context", cliff.fall))
+        assert steepest.significant
+        assert steepest.part.value.startswith(f"{start}-")
+        assert steepest.interval[0] > 0
+
+
+@pytest.mark.parametrize("shift", [0, 30, 60])
+def test_easier_first_tokens_are_no_cliff_by_context_wherever_the_prompts_end(shift):
+    """The first bucket of context holds only first tokens of texts; only the fall by depth is one."""
+    generator = np.random.default_rng(shift)
+    for _ in range(20):
+        job = aligned.parts(generator, 40, early=0.8, prompts=(15 + shift, 30 + shift))
+        assert {(cliff.part.kind, cliff.part.value) for cliff in findings.cliffs(job)} == {("depth", "16-31")}
+
+
+def test_the_fall_is_that_of_the_prompts_with_tokens_on_both_sides():
+    job = aligned.parts(np.random.default_rng(1), 40, agreement=beyond(128, 1.5), size=200)
+    cliff = next(each for each in findings.cliffs(job) if each.part == Part("one", "context", "128-191"))
+    before, after = (job[Part("one", "settled", value)] for value in ("96-127", "128-191"))
+    shared = set(before.prompts) & set(after.prompts)
+    means = [
+        sum(part.overlap[part.prompts == n].sum() for n in shared)
+        / sum(part.num_tokens[part.prompts == n].sum() for n in shared)
+        for part in (before, after)
+    ]
+    assert (cliff.high, cliff.low) == pytest.approx(means)
+    assert (cliff.before, cliff.num_prompts) == ("96-127", len(shared))
+    assert cliff.interval[0] < cliff.fall < cliff.interval[1]
+
+
+def test_a_small_fall_is_no_cliff_however_sure():
+    job = aligned.parts(np.random.default_rng(2), 400, agreement=beyond(128, 0.25), size=200)
+    assert findings.cliffs(job) == ()
+
+
+def test_below_30_prompts_a_cliff_is_only_said_to_look_like_one(summary):
+    found = findings.cliffs(aligned.parts(np.random.default_rng(3), 20, agreement=beyond(128, 1.5), size=200))
+    (finding,) = of_draft(summary, found)
+    assert "looks as if it falls" in finding.words
+    assert "not called significant: fewer than 30 prompts" in finding.words
+    assert not any(cliff.significant for cliff in found)
+
+
+def test_a_cliff_is_found_in_texts_and_marked_in_the_slices():
+    """The whole way from texts: a draft that stops following the target at 64 tokens of context."""
+    gathering = Gathering(4, ("one",))
+    texts = [aligned.text(n, size=60, weight=lambda contexts: np.where(contexts < 64, 0.7, 0.2)) for n in range(40)]
+    gathering.add(tables.of_texts(texts, aligned.shard([text.row for text in texts])))
+    summary = gathering.summary(Facts(aligned.request(), "0.1", "now"))
+    assert [each.value for each in summary.slices if each.cliff and each.kind == "context"] == ["64-95"]
+    (finding,) = summary.draft("one").findings
+    assert (finding.kind, finding.numbers["at"], finding.numbers["num_prompts"]) == ("context", 64, 40)
+    assert "at about 64 tokens of context" in finding.words
+
+
+# ---- vocabulary and reach -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def summary():
+    texts, gathering = [aligned.text(n) for n in range(3)], Gathering(4, ("one",))
+    gathering.add(tables.of_texts(texts, aligned.shard([text.row for text in texts])))
+    return gathering.summary(Facts(aligned.request(), "0.1", "now")).draft("one")
+
+
+def test_nothing_is_found_in_a_draft_that_has_nothing(summary):
+    assert of_draft(summary, ()) == summary.findings == ()
+
+
+def test_missing_vocabulary_is_named_with_the_ceiling_it_sets(summary):
+    (finding,) = of_draft(replace(summary, ceiling=0.91), (), num_ids=3000)
+    assert (finding.kind, finding.draft) == ("vocabulary", "one")
+    assert "9.0\u00a0% of the target's probability" in finding.words
+    assert "cannot exceed 0.910. Its ids end at 2,999." in finding.words
+    assert finding.numbers == pytest.approx({"outside": 0.09, "ceiling": 0.91, "num_ids": 3000})
+    assert of_draft(replace(summary, ceiling=0.9995), ()) == ()
+
+
+def test_tokens_beyond_the_drafts_context_are_named(summary):
+    (finding,) = of_draft(replace(summary, readable=0.75), ())
+    assert finding.kind == "reach"
+    assert finding.words.startswith("25\u00a0% of the tokens lie where the draft cannot read")
+
+
+# ---- calibration ----------------------------------------------------------------------------------------------------
+
+
+def test_calibration_is_that_of_every_token_that_might_be_drafted():
+    generator = np.random.default_rng(5)
+    p, q = aligned.simplex(generator, 300), aligned.simplex(generator, 300)
+    found = findings.calibration(aligned.confidence_of(p, q, np.ones(300, dtype=bool)), None)
+    drawn = [(theirs, min(1, ours / theirs)) for ours, theirs in zip(p.ravel(), q.ravel(), strict=True)]
+    ece = 0.0
+    for place, each in enumerate(found.bins):
+        inside = [(sure, kept) for sure, kept in drawn if min(int(sure * BINS), BINS - 1) == place]
+        mass = sum(sure for sure, _ in inside)
+        confidence = sum(sure * sure for sure, _ in inside) / mass
+        kept = sum(sure * stays for sure, stays in inside) / mass
+        assert (each.share, each.confidence, each.kept) == pytest.approx((mass / 300, confidence, kept))
+        assert (each.low, each.high) == pytest.approx((place / 10, (place + 1) / 10))
+        ece += mass / 300 * abs(confidence - kept)
+    assert found.ece == pytest.approx(ece)
+
+
+def bins(*rows):
+    """Sums of q, q * q and min(p, q), from (share, kept) of the lowest bins."""
+    sums = np.zeros((BINS, 3))
+    for place, (share, kept) in enumerate(rows):
+        sums[place] = share, share * (place + 0.5) / BINS, share * kept
+    return sums
+
+
+@pytest.mark.parametrize(
+    ("rows", "ratio", "words"),
+    [
+        (
+            [(0.1, 0.1), (0.2, 0.2), (0.7, 0.9)],
+            0.25,
+            "could help: draft tokens with a confidence below 0.2 are 30\u00a0%",
+        ),
+        ([(0.1, 0.1), (0.2, 0.2), (0.7, 0.9)], None, "0.30, taken as the line because no costs are known"),
+        ([(0.1, 0.1), (0.2, 0.2), (0.7, 0.9)], 0.05, "would help little: 0\u00a0% of draft tokens"),
+        ([(0.04, 0.1), (0.96, 0.9)], 0.25, "would help little: 4.0\u00a0% of draft tokens"),
+        ([(0.5, 0.9), (0.5, 0.1)], 0.25, "would help little: 0\u00a0%"),  # the unsure ones are kept
+        (
+            [(0.2, 0.1), (0.8, 0.2)],
+            0.25,
+            "No confidence tells the tokens worth drafting apart: at each of them they are",
+        ),
+    ],
+)
+def test_a_confidence_stop_is_judged_by_what_unsure_tokens_are_worth(rows, ratio, words):
+    told = findings.calibration(bins(*rows), ratio).words
+    assert words in told
+    assert "kept, once reached, less often than" in told
+    assert told.endswith("This looks at a draft's next token only; how many to draft: see Every K.")
+    assert "1.0" not in told
+
+
+def test_at_temperature_0_confidence_tells_nothing():
+    """Every q is 1 for one token there."""
+    one_hot = np.zeros((BINS, 3))
+    one_hot[-1] = 300.0, 300.0, 170.0
+    told = findings.calibration(one_hot, 0.9).words
+    assert told == "Every confidence is 1, as always at temperature 0, so nothing can be told from it."
+
+
+def test_no_draft_token_at_all_has_a_calibration_of_nothing():
+    found = findings.calibration(np.zeros((BINS, 3)), None)
+    assert (found.ece, {each.share for each in found.bins}) == (0.0, {0.0})
+    assert found.words.startswith("No token was drafted")
+
+
+# ---- what was looked for --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_prompts", "size", "has_context"), [(4, 160, False), (8, 160, True), (8, 16, False)])
+def test_falls_are_said_to_be_looked_for_only_where_prompts_suffice(num_prompts, size, has_context):
+    """At least 5 prompts with tokens on both sides of some step, behind the first 16 of their texts."""
+    told = findings.looked_for(aligned.parts(np.random.default_rng(1), num_prompts, size=size))
+    context = ["a fall with longer context"] * has_context
+    assert list(told) == ["a vocabulary that ends early", *context, "places out of reach"]

@@ -1,0 +1,549 @@
+"""align(): the same rows however the work is cut and wherever it is done, killed jobs go on, memory stays flat."""
+
+import gc
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tracemalloc
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import aligned
+import numpy as np
+import pandas
+import pyarrow
+import pyarrow.parquet as parquet
+import pytest
+from made_costs import made_costs
+from tiny_models import tiny, tiny_folder, tiny_tokenizer
+
+import specviz.session.run as session
+from specviz import __version__
+from specviz.alignment import phases as working
+from specviz.alignment.causes.probes import Examined
+from specviz.alignment.job import align, aligning
+from specviz.alignment.model_identity import introduce
+from specviz.alignment.prompts.files import of_values
+from specviz.alignment.shard import analyse
+from specviz.alignment.tables.of_texts import of_texts
+from specviz.alignment.types import KS, PromptRow, Shard
+from specviz.analysis import theory
+from specviz.errors import SpecvizError
+from specviz.models.library import Library
+from specviz.request import Request
+from specviz.session.run import Workbench
+
+ROOT = Path(__file__).parents[2]
+WORDS = ("ant", "bee", "cat", "dog", "elk", "fox")
+PROMPTS = [{"prompt": f"Once upon a time {word}", "id": word, "tags": word[0]} for word in WORDS]
+SETTINGS = {"target": "big", "draft": ["near", "far"], "max_new_tokens": 12, "seed": 3, "costs": {}}
+TABLES = ("tokens.parquet", "prompts.parquet", "slices.parquet", "tokens.csv.gz", "prompts.csv", "slices.csv")
+
+
+@pytest.fixture
+def bench(named_models, monkeypatch):
+    """This process's workbench has the tiny models."""
+    made = Workbench(named_models)
+    monkeypatch.setattr(session, "_shared", [made])
+    return made
+
+
+@pytest.fixture
+def costs():
+    return {name: made_costs(name) for name in ("near", "far")}
+
+
+def names_of(models):
+    return tuple(model.name for model in models)
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in TABLES}
+
+
+def rows_of(done, name):
+    return parquet.read_table(done.folder / f"{name}.parquet").to_pylist()
+
+
+# the same rows
+
+
+def test_the_rows_are_those_of_the_shards(bench):
+    done = align(PROMPTS, **SETTINGS, k=3, shard_size=4)
+    request = Request(target="big", k=3, seed=3, max_new_tokens=12)
+    rows = [PromptRow(n, n + 1, each["id"], (each["tags"],), each["prompt"]) for n, each in enumerate(PROMPTS)]
+    wanted = analyse(Shard(request, ("near", "far"), tuple(rows), 3, {}))
+    got = done.tokens
+    assert got["token"].tolist() == wanted.tokens["token"].tolist()
+    np.testing.assert_allclose(got["overlap"], wanted.tokens["overlap"], atol=1e-5)
+    assert done.prompts["id"].tolist() == [each["id"] for each in PROMPTS for _ in range(2)]
+    assert done.slices["draft"].unique().tolist() == ["near", "far"]
+
+
+@pytest.mark.parametrize("shard_size", [1, 4, 50])
+def test_how_the_work_is_cut_changes_no_token(bench, shard_size):
+    whole, cut = (align(PROMPTS, **SETTINGS, shard_size=size) for size in (6, shard_size))
+    assert whole.tokens["token"].tolist() == cut.tokens["token"].tolist()
+    np.testing.assert_allclose(whole.tokens["keep"], cut.tokens["keep"], atol=1e-5)
+    for one, other in zip(whole.summary.drafts, cut.summary.drafts, strict=True):
+        assert one.alpha == pytest.approx(other.alpha, abs=1e-6)
+
+
+@contextmanager
+def backwards():
+    """An executor whose last piece is done first."""
+
+    def each(function, items):
+        yield from reversed(list(enumerate(map(function, items))))
+
+    yield each
+
+
+def test_results_may_come_in_any_order(bench, tmp_path):
+    settings = {**SETTINGS, "shard_size": 1}
+    one = align(PROMPTS, **settings, out=tmp_path / "one")
+    other = align(PROMPTS, **settings, out=tmp_path / "other", executor=backwards)
+    assert contents(one.folder) == contents(other.folder)
+
+
+def test_the_target_may_be_its_own_draft_and_agrees_with_itself(bench):
+    summary = align(PROMPTS, **{**SETTINGS, "draft": ["big", "near"]}).summary
+    assert [draft.name for draft in summary.drafts] == ["big", "near"]
+    assert summary.drafts[0].alpha == pytest.approx(1, abs=1e-6)
+    assert summary.drafts[0].tokens_per_call[0] == pytest.approx(2, abs=1e-4)
+
+
+def test_a_file_and_a_list_give_the_same(bench, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in PROMPTS))
+    one, other = align(file, **SETTINGS), align(PROMPTS, **SETTINGS)
+    assert contents(one.folder) == contents(other.folder)
+
+
+def test_only_the_first_prompts_are_used_with_a_limit(bench):
+    done = align(PROMPTS, **SETTINGS, limit=2, shard_size=4)
+    assert done.prompts["id"].unique().tolist() == ["ant", "bee"]
+    assert done.summary.num_prompts == 2
+
+
+def test_a_limit_above_the_number_of_prompts_takes_all(bench, tmp_path):
+    done = align(PROMPTS, **SETTINGS, limit=100, out=tmp_path)
+    assert done.summary.num_prompts == len(PROMPTS)
+    assert align(PROMPTS, **SETTINGS, out=tmp_path).summary == done.summary  # the same job
+
+
+def test_a_data_frame_is_its_rows(bench):
+    frame = pandas.DataFrame([*PROMPTS, {"prompt": "The end"}])
+    done = align(frame, **SETTINGS)
+    assert done.prompts["id"].unique().tolist() == [*WORDS, str(len(WORDS))]
+
+
+def test_the_summary_knows_its_prompts_and_their_form(bench, tmp_path):
+    rows = of_values(PROMPTS)
+    done = align(rows, **SETTINGS, out=tmp_path / "one")
+    assert (done.summary.prompts, done.summary.chat) == (rows.fingerprint, False)
+    assert "a damaged layer" in done.summary.looked_for
+    other = align(PROMPTS[:5], **SETTINGS).summary
+    assert other.prompts not in ("", done.summary.prompts)
+
+
+# going on
+
+
+def test_a_job_that_was_stopped_goes_on_and_ends_the_same(bench, tmp_path):
+    whole = align(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path / "whole")
+    steps = aligning(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path / "cut")
+    while next(steps).done < 3:
+        pass
+    steps.close()
+    assert len(list((tmp_path / "cut" / "parts").iterdir())) == 3
+    seen = []
+    cut = align(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path / "cut", on_progress=seen.append)
+    assert [each.done for each in seen if each.words == working.READING] == [3, 4, 5, 6]
+    assert seen[-1].num_tokens == 3 * 12
+    assert contents(whole.folder) == contents(cut.folder)
+
+
+NAMES = ("large", "small")
+KILLED = """
+import json, os, signal, sys
+from specviz.alignment.job import align
+settings = json.loads(sys.argv[1])
+def look(progress):
+    if progress.done >= 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+align(settings.pop("prompts"), **settings, costs={}, on_progress=look)
+"""
+
+
+def test_a_killed_process_loses_no_part_and_the_job_ends_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_shared", [])
+    tokenizer = tiny_tokenizer()
+    models = [tiny("llama", vocab_size=len(tokenizer), layers=layers, seed=layers) for layers in (2, 1)]
+    names = [tiny_folder(tmp_path / name, model, tokenizer) for name, model in zip(NAMES, models, strict=True)]
+    settings = {"target": str(names[0]), "draft": str(names[1]), "max_new_tokens": 8, "shard_size": 2}
+    told = json.dumps({"prompts": PROMPTS, **settings, "out": str(tmp_path / "cut")})
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "-c", KILLED, told], env=environment, timeout=120, cwd=tmp_path)
+    assert ended.returncode == -signal.SIGKILL
+    kept = sorted((tmp_path / "cut" / "parts").iterdir())
+    assert [path.name for path in kept] == ["part-00000", "part-00001"]
+    whole = align(PROMPTS, **settings, costs={}, out=tmp_path / "whole")
+    cut = align(PROMPTS, **settings, costs={}, out=tmp_path / "cut")
+    assert contents(whole.folder) == contents(cut.folder)
+    assert whole.summary.target == "large"
+    assert str(tmp_path) not in "".join((cut.folder / name).read_text() for name in ("summary.json", "job.json"))
+
+
+def test_a_finished_job_returns_at_once(bench, tmp_path, monkeypatch):
+    first = align(PROMPTS, **SETTINGS, out=tmp_path / "job")
+    assert not (tmp_path / "job" / "parts").exists()
+    monkeypatch.setattr(working, "analyse", None)
+    monkeypatch.setattr(working, "look", None)
+    again = align(PROMPTS, **SETTINGS, out=tmp_path / "job")
+    assert again.summary.to_dict() == first.summary.to_dict()
+
+
+@pytest.mark.parametrize("name", ["report.html", "tokens.parquet"])
+def test_a_finished_job_that_lacks_something_is_not_called_done(bench, tmp_path, monkeypatch, name):
+    align(PROMPTS, **SETTINGS, out=tmp_path / "one")
+    first = align(PROMPTS, **SETTINGS, out=tmp_path / "kept", keep_parts=True)
+    before = contents(first.folder)
+    for folder in ("one", "kept"):
+        (tmp_path / folder / name).unlink()
+    monkeypatch.setattr(working, "analyse", None)
+    with pytest.raises(SpecvizError, match=f"one lacks {name} of a finished job"):
+        align(PROMPTS, **SETTINGS, out=tmp_path / "one")
+    again = align(PROMPTS, **SETTINGS, out=tmp_path / "kept", keep_parts=True)
+    assert contents(again.folder) == before
+    assert again.report_path.exists()
+
+
+def test_a_second_run_in_the_folder_waits_outside(bench, tmp_path):
+    steps = aligning(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path)
+    while next(steps).done < 2:
+        pass
+    with pytest.raises(SpecvizError, match="another run works in"):
+        align(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path, overwrite=True)
+    assert [next(steps).done for _ in range(2)] == [3, 4]
+    steps.close()
+    assert align(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path).summary.num_prompts == len(PROMPTS)
+    assert not (tmp_path / "job.lock").exists()
+
+
+def test_the_same_folder_refuses_other_prompts(bench, tmp_path):
+    align(PROMPTS, **SETTINGS, out=tmp_path / "job")
+    with pytest.raises(SpecvizError, match=r"holds another job \(prompts was"):
+        align([*PROMPTS[:5], {**PROMPTS[5], "prompt": "other"}], **SETTINGS, out=tmp_path / "job")
+    done = align(PROMPTS[:1], **SETTINGS, out=tmp_path / "job", overwrite=True)
+    assert done.summary.num_prompts == 1
+
+
+def test_other_weights_under_the_same_name_are_another_job(bench):
+    names = ("big", "near")
+    before = introduce(names)
+    weights = bench.library.load("near").model.get_input_embeddings().weight
+    kept = weights.data.clone()
+    weights.data += 0.01
+    after = introduce(names)
+    weights.data = kept
+    assert before[0] == after[0]
+    assert before[1].content != after[1].content
+    assert introduce(names) == before
+
+
+@pytest.mark.parametrize("name", ["rope_theta", "context", "end"])
+def test_another_configuration_of_the_same_weights_is_another_job(bench, monkeypatch, name):
+    before = introduce(("big", "near"))
+    near = bench.library.load("near")
+    if name == "rope_theta":
+        monkeypatch.setitem(near.model.config.rope_parameters, "rope_theta", 123.0)
+    elif name == "context":
+        changed = replace(near, info=replace(near.info, context_limit=near.info.context_limit - 1))
+        load = bench.library.load
+
+        def others(wanted, **how):
+            return changed if wanted == "near" else load(wanted, **how)
+
+        monkeypatch.setattr(bench.library, "load", others)
+    else:
+        monkeypatch.setattr(near.text, "eos_ids", near.text.eos_ids | {7})
+    after = introduce(("big", "near"))
+    assert before[0] == after[0]
+    assert before[1].content != after[1].content
+
+
+def test_parts_are_kept_when_asked_for(bench, tmp_path):
+    align(PROMPTS, **SETTINGS, out=tmp_path, shard_size=2, keep_parts=True)
+    assert len(list((tmp_path / "parts").iterdir())) == 3
+
+
+# costs
+
+
+def test_given_costs_make_the_speeds(bench, costs):
+    done = align(PROMPTS, **{**SETTINGS, "costs": costs})
+    for draft in done.summary.drafts:
+        own, plain = costs[draft.name], theory.step_ms(costs[draft.name], 0)
+        assert done.summary.costs[draft.name] == own.to_dict()
+        rows = [row for row in rows_of(done, "prompts") if row["draft"] == draft.name]
+        assert {row["best_k"] for row in rows} <= set(KS)
+        for row in rows:  # at best_k no slower than drafting nothing would be at K = 1 with no token kept
+            assert row["speedup"] >= plain / theory.step_ms(own, 1) - 1e-6
+
+
+def test_costs_are_measured_where_none_are_given(bench, monkeypatch):
+    asked = []
+
+    def measure(models):
+        asked.append(names_of(models))
+        return [*map(made_costs, names_of(models)[1:])]
+
+    monkeypatch.setattr(working, "measure", measure)
+    done = align(PROMPTS, **{**SETTINGS, "costs": None})
+    assert asked == [("big", "near", "far")]
+    assert {name: costs["draft"] for name, costs in done.summary.costs.items()} == {"near": "near", "far": "far"}
+
+
+def test_the_drafts_of_a_job_are_measured_beside_one_and_the_same_target_where_all_have_room(bench):
+    near, brief = working.measure(introduce(("big", "near", "brief")))
+    assert [(each.target, each.draft, each.context_length) for each in (near, brief)] == [
+        ("big", "near", 7), ("big", "brief", 7),
+    ]  # fmt: skip
+    assert near.verify_ms == brief.verify_ms
+
+
+def test_costs_of_a_busy_machine_give_no_speed_and_no_best_k_and_the_job_says_why(bench, costs):
+    doubted = {"near": replace(costs["near"], spread=0.4), "far": costs["far"]}
+    done = align(PROMPTS, **{**SETTINGS, "costs": doubted})
+    near, far = done.summary.drafts
+    assert (near.speedups, near.best_k) == (None, None)
+    assert far.speedups
+    assert done.summary.costs["near"] == doubted["near"].to_dict()
+    assert f"near: no speedup and no best K. {doubted['near'].doubt}" in done.summary.warnings
+    assert {row["best_k"] for row in rows_of(done, "prompts") if row["draft"] == "near"} == {0}
+    assert {each.best_k for each in done.summary.slices if each.draft == "near"} == {None}
+
+
+def test_a_resumed_job_keeps_the_costs_that_were_measured(bench, tmp_path, monkeypatch):
+    times = iter([1.0, 2.0])
+    monkeypatch.setattr(working, "measure", lambda models: [made_costs(models[1].name, draft_ms=next(times))])
+    settings = {**SETTINGS, "draft": "near", "costs": None, "shard_size": 1, "out": tmp_path}
+    steps = aligning(PROMPTS, **settings)
+    while next(steps).done < 3:
+        pass
+    steps.close()
+    assert align(PROMPTS, **settings).summary.costs["near"]["draft_ms"] == 1.0
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"k": 17}, r"k must be a whole number from 1 to 16 .got 17."),
+        ({"k": 0}, r"k must be a whole number from 1 to 16 .got 0."),
+        ({"k": 4.0}, r"k must be a whole number from 1 to 16 .got 4.0."),
+        ({"k": "4"}, r"k must be a whole number from 1 to 16 .got '4'."),
+        ({"k": True}, r"k must be a whole number from 1 to 16 .got True."),
+        ({"temperature": -1}, "temperature must be a number from 0 to 5"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be a whole number"),
+        ({"batch": 0}, r"batch must be a whole number from 1 to 4,096 .got 0."),
+        ({"shard_size": True}, "shard_size must be a whole number"),
+        ({"limit": 0}, r"limit must be a whole number from 1 to 1,000,000,000 .got 0."),
+        ({"limit": 2.0}, "limit must be a whole number"),
+        ({"draft": 5}, r"a model must be a bundled name, a folder, a hub id or .* pair .got int."),
+        ({"draft": [5]}, "a model must be a bundled name"),
+        ({"draft": [["near", "far"]]}, "a model must be a bundled name"),
+        ({"draft": [None, "far"]}, "a model must be a bundled name"),
+        ({"target": 5}, "a model must be a bundled name"),
+        ({"target": ["big", "near"]}, "a model must be a bundled name"),
+        ({"costs": {"near": 5}}, "costs must be None, or a mapping of drafts to Costs"),
+        ({"costs": 5}, "costs must be None, or a mapping of drafts to Costs"),
+        ({"costs": made_costs("near")}, "costs must be None, or a mapping of drafts to Costs"),
+        ({"out": 5}, r"out must be the name of a folder .got 5."),
+        ({"draft": []}, r"from 1 to 8 drafts can be compared at once .got 0."),
+        ({"draft": None}, "name at least one draft model for a target of your own"),
+        ({"draft": ["near", "near"]}, "each draft must be named once .got near 2 times."),
+        ({"draft": "stranger"}, "stranger cannot draft for big: their vocabularies differ"),
+        (
+            {"costs": {"other": made_costs("other")}},
+            "costs are given for other, which is not among the drafts near, far",
+        ),
+        ({"costs": {"near": made_costs("near", "small")}}, "were measured with the target small, not big"),
+    ],
+)
+def test_bad_settings_are_refused_in_words(bench, tmp_path, changes, words):
+    with pytest.raises(SpecvizError, match=words):
+        align(PROMPTS, **{**SETTINGS, "out": tmp_path / "job", **changes})
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_folder_that_is_called_like_a_bundled_model_is_read_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_shared", [])
+    tokenizer, sizes = tiny_tokenizer(), {"layers": 1, "hidden": 16}
+    models = [tiny("llama", vocab_size=len(tokenizer), seed=seed, **sizes) for seed in range(2)]
+
+    def job(target, draft):
+        pairs = zip((target, draft), models, strict=True)
+        places = [tiny_folder(tmp_path / name, model, tokenizer) for name, model in pairs]
+        settings = {"costs": {}, "max_new_tokens": 6, "out": tmp_path / f"of-{draft}"}
+        return align(PROMPTS[:2], target=places[0], draft=places[1], **settings).summary
+
+    plain, named = job("my-target", "my-draft"), job("fable-target", "fable-draft")
+    assert named.drafts[0].alpha == plain.drafts[0].alpha
+    assert (named.target, named.drafts[0].name) == ("fable-target (folder)", "fable-draft (folder)")
+    assert sorted(named.models.values()) == sorted(plain.models.values())
+    assert str(tmp_path) not in (tmp_path / "of-fable-draft" / "job.json").read_text()
+
+
+@contextmanager
+def elsewhere():
+    """Every piece of work in what knows no model yet, as a process of its own would be."""
+
+    def each(function, items):
+        for place, item in enumerate(items):
+            session._shared[:] = [Workbench(Library(10**9, allow_any=True))]
+            yield place, function(pickle.loads(pickle.dumps(item)))
+
+    yield each
+
+
+def test_work_is_refused_where_a_folder_holds_other_weights_than_the_job_began_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_shared", [])
+    tokenizer = tiny_tokenizer()
+    first, second = (tiny("llama", vocab_size=len(tokenizer), layers=1, seed=seed) for seed in range(2))
+    target, draft = (tiny_folder(tmp_path / name, first, tokenizer) for name in ("target", "draft"))
+    settings = {"target": target, "draft": draft, "costs": {}, "max_new_tokens": 4, "executor": elsewhere}
+    done = align(PROMPTS[:1], **settings).summary
+    assert done.drafts[0].alpha == pytest.approx(1.0)
+    work = aligning(PROMPTS[:2], **settings)
+    while next(work).words != working.READING:
+        continue
+    tiny_folder(draft, second, tokenizer)
+    with pytest.raises(SpecvizError, match="draft is no longer the model that this job began with: its weights"):
+        list(work)
+
+
+def test_folders_may_be_given_as_paths(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_shared", [])
+    tokenizer = tiny_tokenizer()
+    models = [tiny("llama", vocab_size=len(tokenizer), layers=1, seed=seed) for seed in range(3)]
+    folders = [tiny_folder(tmp_path / f"model-{seed}", model, tokenizer) for seed, model in enumerate(models)]
+    target, *drafts = folders
+    assert all(isinstance(folder, Path) for folder in folders)
+    for draft in (drafts, drafts[0]):
+        summary = align(PROMPTS[:1], target=target, draft=draft, costs={}, max_new_tokens=4).summary
+        assert [each.name for each in summary.drafts] == ["model-1", "model-2"][: len(summary.drafts)]
+        assert len(summary.drafts) == (2 if draft is drafts else 1)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_pairs_in_memory_may_be_lists_or_tuples(bench, kind):
+    near, far = (bench.library.load(name) for name in ("near", "far"))
+    pairs = [kind((each.model, each.tokenizer)) for each in (near, far)]
+    for draft, names in ((pairs, ["near", "far"]), (tuple(pairs), ["near", "far"]), (pairs[0], ["near"])):
+        summary = align(PROMPTS[:1], **{**SETTINGS, "draft": draft, "max_new_tokens": 4}).summary
+        assert [each.name for each in summary.drafts] == names
+
+
+def test_models_in_memory_stay_in_this_process(bench):
+    near = bench.library.load("near")
+    settings = {**SETTINGS, "draft": (near.model, near.tokenizer)}
+    assert align(PROMPTS[:1], **settings).summary.drafts[0].name == "near"
+    with pytest.raises(SpecvizError, match="models in memory cannot be sent to other processes"):
+        align(PROMPTS, **settings, executor=backwards)
+
+
+def test_rows_that_cannot_be_used_are_named_and_the_others_go_on(bench):
+    rows = [PROMPTS[0], {"prompt": ""}, {"prompt": "a", "completion": [0, 999_999]}, PROMPTS[1]]
+    summary = align(rows, **SETTINGS).summary
+    assert (summary.num_prompts, summary.num_refused) == (2, 2)
+    assert [line for line, _ in summary.refused] == [2, 3]
+
+
+def test_a_job_without_a_usable_text_is_an_error(bench):
+    with pytest.raises(SpecvizError, match="none of the prompts could be used: line 1 "):
+        align([{"prompt": "a", "completion": [0, 999_999]}], **SETTINGS)
+
+
+# what comes back
+
+
+def test_the_summary_says_what_was_asked(bench):
+    summary = align(PROMPTS, **SETTINGS, temperature=0.8, top_k=9, top_p=0.9, k=5).summary
+    assert (summary.specviz, summary.target, summary.seed, summary.k) == (__version__, "big", 3, 5)
+    assert summary.sampling == {"temperature": 0.8, "top_k": 9, "top_p": 0.9}
+    assert summary.exact
+
+
+def test_a_temporary_folder_lives_as_long_as_its_result(bench):
+    done = align(PROMPTS[:1], **SETTINGS)
+    folder = done.folder
+    assert done.report_path.read_text("utf-8").startswith("<!doctype html>")
+    assert len(done.tokens) == 2 * 12
+    del done
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_progress_counts_prompts_and_ends_with_the_result(bench):
+    seen = []
+    done = align(PROMPTS, **SETTINGS, shard_size=4, on_progress=seen.append)
+    assert [each.done for each in seen if each.tokens_per_s] == [4, 6]
+    assert {each.total for each in seen} == {6}
+    assert (seen[-1].result, seen[-1].num_tokens) == (done, 6 * 12)
+    assert [each.result for each in seen[:-1]] == [None] * (len(seen) - 1)
+    left = [each.seconds_left for each in seen if each.tokens_per_s]
+    assert left[0] > left[-1] == 0
+
+
+# memory
+
+
+STREAMING = (working.READING, working.TOGETHER)
+TEXT = aligned.text(0, drafts=("near",), size=32)
+
+
+def stand_in(shard):
+    """Tables of one random text for every row."""
+    return of_texts([replace(TEXT, row=row) for row in shard.rows], shard)
+
+
+class EnoughError(Exception):
+    pass
+
+
+def enough(*_):
+    raise EnoughError
+
+
+def peak_of(num_prompts, folder, monkeypatch):
+    """Bytes that Python and Arrow held at once, most, while shards are read and while their tables pass by.
+
+    What follows is bounded by itself: an interval needs few numbers per prompt, the report holds 20 MB of texts.
+    """
+    monkeypatch.setattr(working, "analyse", stand_in)
+    monkeypatch.setattr(working, "look", lambda shard: Examined((), (), ()))
+    monkeypatch.setattr(working.Gathering, "summary", enough)
+    rows = [f"prompt {number}" for number in range(num_prompts)]
+    gc.collect()
+    before, highest = pyarrow.total_allocated_bytes(), 0
+    tracemalloc.start()
+    with suppress(EnoughError):
+        for progress in aligning(rows, **{**SETTINGS, "draft": "near"}, out=folder, shard_size=8):
+            if progress.words in STREAMING:
+                highest = max(highest, tracemalloc.get_traced_memory()[1] + pyarrow.total_allocated_bytes() - before)
+    tracemalloc.stop()
+    return highest
+
+
+def test_memory_is_flat_in_the_number_of_prompts(bench, tmp_path, monkeypatch):
+    peak_of(16, tmp_path / "first", monkeypatch)
+    small, large = (peak_of(count, tmp_path / str(count), monkeypatch) for count in (40, 160))
+    assert large < 1.3 * small

@@ -1,0 +1,175 @@
+"""Faults planted in sound drafts are found and named by the lab; the sound ones are left alone."""
+
+import copy
+
+import pytest
+import torch
+
+from specviz.alignment.causes import probes as faults
+from specviz.alignment.job import align
+from specviz.alignment.types import Message, PromptRow, Shard
+from specviz.models.library import Library
+from specviz.prompts import prompts_file
+from specviz.request import Request
+from specviz.session.run import workbench
+
+CHATS = [[{"role": "user", "content": f"Tell me about the {thing}."}] for thing in ("fox", "sea", "king", "moon")]
+TOLD = "{% for message in messages %}Tell: {{ message['content'] }}\n\n{% endfor %}"
+ASKED = "{% for message in messages %}<<USER>> {{ message['content'] }} <<END>>{% endfor %}<<BOT>>"
+NUM_PROMPTS = 36
+
+
+@pytest.fixture(scope="module")
+def library():
+    return workbench().library
+
+
+def named(library: Library, name, model, tokenizer):
+    model.name_or_path = name
+    return library.load((model, tokenizer))
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    texts = [each["text"] for kind in prompts_file()["kinds"] for each in kind["prompts"]]
+    return [
+        f"{text}{' ' * (number // len(texts))}" for number, text in zip(range(NUM_PROMPTS), texts * 3, strict=False)
+    ]
+
+
+def findings(prompts, draft, *, target="fable-target", max_new_tokens=32, **options):
+    made = align(prompts, target=target, draft=draft, max_new_tokens=max_new_tokens, costs={}, **options)
+    (own,) = made.summary.drafts
+    return {finding.kind: finding for finding in own.findings}, made
+
+
+@pytest.mark.parametrize("name", ["fable-draft", "fable-draft-undistilled", "fable-draft-tiny", "fable-draft-code"])
+def test_in_sound_drafts_nothing_is_found(prompts, name):
+    found, _ = findings(prompts, name)
+    assert found == {}
+
+
+def test_a_layer_of_noise_is_named(library, prompts):
+    sound = library.load("fable-draft")
+    model, generator = copy.deepcopy(sound.model), torch.Generator().manual_seed(0)
+    for weight in model.model.layers[1].parameters():
+        weight.data += weight.data.std() * torch.randn(weight.shape, generator=generator)
+    noised = named(library, "noised", model, sound.tokenizer)
+    found, made = findings(prompts, noised.name)
+    assert found["layer"].words.startswith("Layer 2 of 2 does harm")
+    assert found["layer"].numbers["alpha_without"] > found["layer"].numbers["alpha"] + 0.02
+    assert made.summary.drafts[0].alpha < 0.4
+
+
+def chatting(library, name, template, called):
+    sound = library.load(name)
+    tokenizer = copy.deepcopy(sound.tokenizer)
+    tokenizer.chat_template = template
+    return named(library, called, copy.deepcopy(sound.model), tokenizer)
+
+
+def chats(num=8):
+    return [{"messages": CHATS[number % len(CHATS)], "id": number} for number in range(num)]
+
+
+def test_another_chat_form_that_does_no_harm_is_a_warning_said_once(library):
+    """A draft that was never trained on chats agrees no better in a form of its own."""
+    target = chatting(library, "fable-target", TOLD, "told-target")
+    draft = chatting(library, "fable-draft", ASKED, "asked-draft")
+    found, made = findings(chats(), draft.name, target=target.name)
+    assert found == {}
+    (warning,) = [each for each in made.summary.warnings if each.startswith("asked-draft: ")]
+    assert "<<USER>>" in warning
+    assert warning.endswith(".")
+    same, again = findings(chats(), target.name, target=target.name)
+    assert same == {}
+    assert not any("chat form" in each for each in again.summary.warnings)
+
+
+def test_another_chat_form_is_not_spoken_of_where_no_row_is_a_chat(library, prompts):
+    target = chatting(library, "fable-target", TOLD, "told-target")
+    draft = chatting(library, "fable-draft", ASKED, "asked-draft")
+    found, made = findings(prompts[:8], draft.name, target=target.name)
+    assert (found, made.summary.warnings) == ({}, ())
+
+
+def test_another_chat_form_is_a_finding_where_the_draft_agrees_better_in_its_own(library):
+    """A copy of the target that is put off by a word of the target's form."""
+    target = chatting(library, "fable-target", TOLD.replace("Tell: ", "## "), "marked-target")
+    draft = chatting(library, "fable-target", TOLD.replace("Tell: ", ""), "plain-draft")
+    (mark,) = target.text.encode("##", special=False)[:1]
+
+    def put_off(_, ids, embedded):
+        noise = torch.randn(embedded.shape, generator=torch.Generator().manual_seed(0))
+        return embedded + ((ids[0] == mark).cumsum(1) > 0)[..., None] * embedded.std() * noise
+
+    draft.model.get_input_embeddings().register_forward_hook(put_off)
+    found, made = findings(chats(), draft.name, target=target.name)
+    assert found["template"].numbers["alpha_own_form"] > found["template"].numbers["alpha"] + 0.02
+    assert "the draft's with" in found["template"].words
+    assert '". On 8 chats it agrees' in found["template"].words
+    assert not any("plain-draft: " in warning for warning in made.summary.warnings)
+
+
+def looked_for(library, rows, drafts=("fable-draft",), target="fable-target"):
+    request = Request(prompt="", target=target, max_new_tokens=8)
+    made = [PromptRow(n, n + 1, str(n), **row) for n, row in enumerate(rows)]
+    return faults.look(Shard(request, drafts, tuple(made), 4, {}), library).looked_for
+
+
+def test_a_damaged_layer_is_looked_for_where_texts_suffice_and_a_chat_form_where_chats_are_read(library):
+    target = chatting(library, "fable-target", TOLD, "told-target").name
+    prompts, chat = {"prompt": "Once upon a time"}, {"messages": (Message("user", "Tell me."),)}
+    assert looked_for(library, [prompts] * 3) == ()
+    assert looked_for(library, [prompts] * 4) == ("a damaged layer",)
+    assert looked_for(library, [prompts] * 3 + [chat], target=target) == ("a damaged layer", "another chat form")
+    assert looked_for(library, [chat], target=target) == ("another chat form",)
+
+
+def test_a_cut_vocabulary_is_named_with_its_ceiling(library, prompts):
+    sound = library.load("fable-draft")
+    model = copy.deepcopy(sound.model)
+    model.resize_token_embeddings(2048)
+    cut = named(library, "cut", model, sound.tokenizer)
+    found, made = findings(prompts, cut.name)
+    (own,) = made.summary.drafts
+    assert "Its ids end at 2,047" in found["vocabulary"].words
+    assert own.alpha <= own.ceiling < 0.999
+    assert found["reach"].numbers["beyond"] > 0.5  # behind a token that it has no id for it cannot read
+
+
+def test_a_closed_head_is_a_cut_vocabulary_too(library, prompts):
+    sound = library.load("fable-draft")
+    model = copy.deepcopy(sound.model)
+
+    def close(_, __, logits):
+        return torch.cat([logits[..., :2048], torch.full_like(logits[..., 2048:], float("-inf"))], dim=-1)
+
+    model.lm_head.register_forward_hook(close)
+    closed = named(library, "closed", model, sound.tokenizer)
+    found, made = findings(prompts, closed.name)
+    (own,) = made.summary.drafts
+    assert "reach" not in found
+    assert own.alpha <= own.ceiling < 0.99
+    assert found["vocabulary"].words
+
+
+def test_blindness_beyond_128_tokens_is_named_where_it_begins(library, prompts):
+    sound = library.load("fable-draft")
+    model = copy.deepcopy(sound.model)
+
+    def scramble(_, __, options, turned):
+        position = options["position_ids"][..., None]
+        generator = torch.Generator().manual_seed(1)
+        noise = torch.randn(turned[0].shape, generator=generator)
+        return tuple(torch.where(position >= 128, noise, part) for part in turned)
+
+    model.model.rotary_emb.register_forward_hook(scramble, with_kwargs=True)
+    blind = named(library, "blind", model, sound.tokenizer)
+    joined = [" ".join((prompts * 2)[place : place + 7]) for place in range(40)]
+    long = [sound.tokenizer.decode(sound.text.encode(text)[:106]) for text in joined]
+    found, made = findings(long, blind.name, max_new_tokens=64)
+    assert found["context"].numbers["at"] == 128
+    cliffs = {(each.kind, each.value) for each in made.summary.slices if each.cliff}
+    assert ("context", "128-191") in cliffs
+    assert findings(long, "fable-draft", max_new_tokens=64)[0] == {}

@@ -1,0 +1,408 @@
+"""Prompt files: what each row becomes, what is refused and in which words, and that nothing is silent or unbounded."""
+
+import json
+import os
+import re
+import tracemalloc
+
+import pytest
+
+from specviz.alignment.prompts import files as prompt_files
+from specviz.alignment.prompts.files import MOST_REFUSED, of_values, open_prompts
+from specviz.alignment.types import Message, PromptRow
+from specviz.errors import SpecvizError
+from specviz.request import MAX_PROMPT_CHARACTERS
+
+USER = {"role": "user", "content": "Hello"}
+SAMPLED = {"target": "big", "temperature": 0.5}
+MT_BENCH = {"question_id": 81, "category": "writing", "turns": ["Write a poem.", "Now a shorter one."]}
+HUMAN_EVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": "def f(x):\n",
+    "entry_point": "f",
+    "canonical_solution": " 1",
+    "test": "",
+}
+GSM8K = {"question": "How many apples?", "answer": "#### 12"}
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes lines (texts, bytes or values) to a file and returns its path."""
+
+    def write(*lines, name="prompts.jsonl"):
+        path = tmp_path / name
+        path.write_bytes(b"".join(_bytes(line) + b"\n" for line in lines))
+        return path
+
+    return write
+
+
+def _bytes(line):
+    return line if isinstance(line, bytes) else (line if isinstance(line, str) else json.dumps(line)).encode()
+
+
+def only(values):
+    (row,) = of_values([values]).rows()
+    return row
+
+
+def refused(values):
+    """Why this row is refused beside a good one."""
+    prompts = of_values(["good", values])
+    assert (prompts.num_rows, prompts.num_refused) == (1, 1)
+    (item,) = prompts.refused
+    assert item.line == 2
+    return item.reason
+
+
+# ---- what rows become -----------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_is_a_row_that_is_called_by_its_number():
+    assert list(of_values(["a", "b"]).rows()) == [
+        PromptRow(number=0, line=1, id="0", prompt="a"),
+        PromptRow(number=1, line=2, id="1", prompt="b"),
+    ]
+
+
+def test_every_field_of_a_row_is_read():
+    row = only(
+        {"messages": [{"role": "system", "content": ""}, USER], "id": 7, "tags": ["a", "b"], "completion": [3, 0]}
+    )
+    assert row.messages == (Message("system", ""), Message("user", "Hello"))
+    assert (row.id, row.tags, row.completion, row.prompt, row.told) == ("7", ("a", "b"), (3, 0), None, None)
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ("code", ("code",)),
+        (["b", "a", "b"], ("b", "a")),
+        ({"lang": "en", "hard": True, "level": 3, "none": None}, ("lang:en", "hard:true", "level:3")),
+        ("two\n words\u00a0here", ("two words here",)),
+        ([], ()),
+    ],
+)
+def test_tags_are_texts_lists_or_pairs(tags, expected):
+    assert only({"prompt": "x", "tags": tags}).tags == expected
+
+
+def test_a_filter_that_is_not_named_did_not_filter():
+    row = only({"prompt": "x", "completion": "y", "sampled": {**SAMPLED, "top_k": 40}})
+    assert row.told == {"target": "big", "temperature": 0.5, "top_k": 40, "top_p": 1.0}
+
+
+def test_null_is_as_good_as_nothing():
+    row = only({"prompt": "x", "messages": None, "id": None, "tags": None, "completion": None, "sampled": None})
+    assert row == PromptRow(number=0, line=1, id="0", prompt="x")
+    assert only({"messages": [{**USER, "tool_calls": None}]}).messages == (Message("user", "Hello"),)
+
+
+def test_ids_that_come_twice_are_numbered_and_stay_unique():
+    ids = [row.id for row in of_values([{"prompt": "x", "id": name} for name in ["a", "a (2)", "a", "a", "b"]]).rows()]
+    assert ids == ["a", "a (2)", "a (3)", "a (4)", "b"]
+    ids = [
+        row.id
+        for row in of_values([{"prompt": "x", "id": name} for name in ["a", "a", "a (2)", 3, "x"]] + ["y"]).rows()
+    ]
+    assert ids == ["a", "a (2)", "a (2) (2)", "3", "x", "5"]
+
+
+# ---- public sets ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "ignored", "expected"),
+    [
+        (
+            MT_BENCH | {"reference": ["-"]},
+            "MT-Bench or Spec-Bench, first turns",
+            ("reference",),
+            {"id": "81", "tags": ("writing",), "messages": (Message("user", "Write a poem."),)},
+        ),
+        (
+            HUMAN_EVAL,
+            "HumanEval",
+            ("entry_point", "canonical_solution", "test"),
+            {"id": "HumanEval/0", "tags": ("code",), "prompt": "def f(x):\n"},
+        ),
+        (
+            GSM8K,
+            "GSM8K",
+            ("answer",),
+            {"id": "0", "tags": ("math",), "messages": (Message("user", "How many apples?"),)},
+        ),
+    ],
+)
+def test_public_sets_are_known_by_their_fields(values, name, ignored, expected):
+    prompts = of_values([values])
+    assert (prompts.format, prompts.ignored) == (name, ignored)
+    assert list(prompts.rows()) == [PromptRow(number=0, line=1, **expected)]
+
+
+def test_served_completions_may_stand_in_a_public_set():
+    row = only({**MT_BENCH, "completion": [1, 2], "sampled": SAMPLED})
+    assert (row.completion, row.told["target"]) == ((1, 2), "big")
+
+
+def test_sets_that_were_joined_are_read_row_by_row():
+    prompts = of_values([GSM8K, {"prompt": "x", "question": "?", "answer": "!"}, GSM8K])
+    assert prompts.format == "GSM8K, specviz"
+    assert [row.prompt for row in prompts.rows()] == [None, "x", None]
+    assert prompts.ignored == ("answer", "question")
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"text": "x"}, 'has neither "prompt" nor "messages" .its fields: .*text'),
+        ({"prompt": "x", "messages": [USER]}, "has both"),
+        ({"prompt": ""}, "needs the prompt as a text that is not empty .got ''"),
+        ({"prompt": ["x"]}, "needs the prompt as a text"),
+        ({"prompt": "x" * (MAX_PROMPT_CHARACTERS + 1)}, "needs the prompt to have at most 200,000 .* .got 200,001"),
+        ({"messages": []}, "a list of 1 to"),
+        ({"messages": [USER, {"role": "assistant", "content": "x"}]}, 'ends with an assistant message.*"completion"'),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "role in message 1 .* system, user, assistant .got 'tool'"),
+        ({"messages": [{**USER, "name": "x"}]}, 'message 1 to be an object with "role" and "content" alone'),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "content of message 1 as a text"),
+        ({"messages": [{"role": "user", "content": ""}]}, "the last message as a text that is not empty"),
+        ({"messages": [{"role": "user", "content": "x" * 150_000}] * 2}, "at most 200,000 characters .got 300,000"),
+        ({"prompt": "x", "id": 1.5}, "needs the id .*got 1.5"),
+        ({"prompt": "x", "id": True}, "needs the id"),
+        ({"prompt": "x", "id": " "}, "needs the id"),
+        ({"prompt": "x", "id": "a\u001b[2J"}, "id as a text without control characters"),
+        ({"prompt": "x", "id": "x" * 201}, "at most 200 characters .got 201"),
+        ({"prompt": "x", "tags": ["t"] * 21}, "at most 20 texts"),
+        ({"prompt": "x", "tags": ["t" * 81]}, "at most 80 characters"),
+        ({"prompt": "x", "tags": [1]}, "needs the tag as a text"),
+        ({"prompt": "x", "tags": {"a": [1]}}, "needs the tag 'a' as a text or a number"),
+        ({"prompt": "x", "completion": ""}, "needs the completion as a text that is not empty"),
+        ({"prompt": "x", "completion": []}, "needs 1 to 100,000 ids .*got 0"),
+        ({"prompt": "x", "completion": [0] * 100_001}, "needs 1 to 100,000 ids .*got 100,001"),
+        ({"prompt": "x", "completion": [1, -1]}, "whole numbers from 0 to .* .got -1"),
+        ({"prompt": "x", "completion": [True]}, "got True"),
+        ({"prompt": "x", "completion": [2**31]}, "got 2147483648"),
+        ({"prompt": "x", "sampled": SAMPLED}, 'but no "completion"'),
+        ({"prompt": "x", "completion": "y", "sampled": {"target": "big"}}, 'needs "sampled" as an object'),
+        ({"prompt": "x", "completion": "y", "sampled": {**SAMPLED, "seed": 1}}, 'needs "sampled" as an object'),
+        ({"prompt": "x", "completion": "y", "sampled": {**SAMPLED, "top_p": 0}}, 'has in "sampled": top_p must be'),
+        ({**MT_BENCH, "turns": []}, "needs the turns"),
+        ({**MT_BENCH, "turns": [3]}, "content of message 1 as a text .got 3"),
+        ({**GSM8K, "question": 3}, "content of message 1 as a text .got 3"),
+        (3, "must be a JSON object .got int"),
+        (object(), "cannot be written as JSON"),
+        ({"prompt": "x", "tags": {"a": float("nan")}}, "holds NaN"),
+        ({"prompt": "\ud800"}, "half a surrogate pair"),
+        ({"prompt": "x", "id": 10**5000}, "JSON|digits|number"),
+    ],
+)
+def test_a_bad_row_is_refused_in_words(values, words):
+    assert re.search(words, refused(values))
+
+
+def test_what_is_said_of_a_bad_row_is_short():
+    assert len(refused({"prompt": [["x" * 10_000] * 100] * 100})) < 200
+    assert len(refused({f"field {number}": "x" for number in range(5_000)})) < 300
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"{", "is not JSON in UTF-8"),
+        (b'{"prompt": "\xff"}', "is not JSON in UTF-8 .bytes that are no characters"),
+        (b'{"prompt": "x"} {}', "is not JSON"),
+        (b"null", "must be a JSON object"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"prompt": "\\ud800"}', "half a surrogate pair"),
+    ],
+)
+def test_a_bad_line_is_named_and_passed_over(written, line, words):
+    prompts = open_prompts(written({"prompt": "a"}, line, {"prompt": "b"}))
+    assert [(row.number, row.line, row.prompt) for row in prompts.rows()] == [(0, 1, "a"), (1, 3, "b")]
+    assert [(item.line, bool(re.search(words, item.reason))) for item in prompts.refused] == [(2, True)]
+
+
+def test_all_bad_lines_are_counted_and_the_first_are_named():
+    prompts = of_values(["x", *[{"prompt": ""}] * 50])
+    assert (len(prompts), prompts.num_refused) == (1, 50)
+    assert [item.line for item in prompts.refused] == list(range(2, 2 + MOST_REFUSED))
+
+
+def test_a_file_without_a_usable_row_names_the_first_bad_lines(written):
+    with pytest.raises(SpecvizError, match=r"prompts\.jsonl holds no prompt .* line 1 .*; line 2 .*; and 3 more lines"):
+        open_prompts(written(*["{"] * 8))
+    with pytest.raises(SpecvizError, match='one JSON object with "prompt" or "messages" per line'):
+        open_prompts(written("", " \r"))
+    with pytest.raises(SpecvizError, match="the list of prompts holds no prompt"):
+        of_values([])
+
+
+@pytest.mark.parametrize("lines", [['[{"prompt": "x"}]'], ["", " [", '{"prompt": "x"}', "]"]])
+def test_one_list_is_not_lines(written, lines):
+    with pytest.raises(SpecvizError, match="is one JSON list: write one JSON object per line"):
+        open_prompts(written(*lines))
+
+
+def test_what_is_no_file_is_refused_without_its_place(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name, words in [
+        ("missing", "No such file"),
+        ("", "is no file"),
+        ("pipe", "is no file"),
+        ("a\0b", "no file can"),
+    ]:
+        with pytest.raises(SpecvizError, match=words) as caught:
+            open_prompts(tmp_path / name)
+        assert str(tmp_path) not in str(caught.value)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path):
+    path = tmp_path / "large.jsonl"
+    with path.open("wb") as stream:
+        stream.truncate(prompt_files.MOST_BYTES + 1)
+    with pytest.raises(SpecvizError, match="too large: at most 1,073,741,824 bytes"):
+        open_prompts(path)
+
+
+def test_one_text_is_not_a_list_of_prompts():
+    for value in ("text", {"prompt": "x"}):
+        with pytest.raises(ValueError, match="must be a list of texts or mappings"):
+            of_values(value)
+
+
+# ---- lines and memory -----------------------------------------------------------------------------------------------
+
+
+def test_marks_line_ends_and_blank_lines_mean_nothing(written):
+    path = written(b'\xef\xbb\xbf{"prompt": "a"}\r', b"", b" \t\r", b'{"prompt": "b\\r"}')
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    prompts = open_prompts(path)
+    assert [(row.line, row.prompt) for row in prompts.rows()] == [(1, "a"), (4, "b\r")]
+    assert prompts.num_refused == 0
+
+
+def test_a_line_that_is_too_long_is_passed_over_whole(written, monkeypatch):
+    monkeypatch.setattr(prompt_files, "MOST_LINE_BYTES", 100)
+    long = [{"prompt": "x" * size} for size in (80, 88, 100, 1_000)]  # with braces: 94, 102, 114, 1,014 bytes
+    prompts = open_prompts(written({"prompt": "a"}, *long, {"prompt": "b"}))
+    assert [len(row.prompt) for row in prompts.rows()] == [1, 80, 1]
+    assert [(item.line, item.reason) for item in prompts.refused] == [
+        (line, "is too long: at most 100 bytes are read") for line in (3, 4, 5)
+    ]
+    assert of_values(["a", "x" * 100]).refused == (prompt_files.Refused(2, prompts.refused[0].reason),)
+
+
+def test_a_file_and_a_list_of_the_same_rows_are_the_same_work(written):
+    values = [{"prompt": "a", "tags": "t"}, {"prompt": ""}, MT_BENCH]
+    assert open_prompts(written(*values)).fingerprint == of_values(values).fingerprint
+
+
+@pytest.mark.parametrize(
+    "change", [{"prompt": "other"}, {"id": "i"}, {"tags": "t"}, {"completion": "c"}, {"completion": [1]}]
+)
+def test_whatever_decides_a_row_changes_the_fingerprint(change):
+    assert of_values([{"prompt": "a"} | change]).fingerprint != of_values([{"prompt": "a"}]).fingerprint
+
+
+def test_rows_can_be_read_again_and_in_part(written):
+    prompts = open_prompts(written(*[{"prompt": str(number)} for number in range(5)]))
+    assert next(iter(prompts.rows())).prompt == "0"
+    assert list(prompts.rows()) == list(prompts.rows())
+
+
+def test_a_file_that_changed_meanwhile_is_noticed(written):
+    path = written({"prompt": "a"}, {"prompt": "b"})
+    prompts = open_prompts(path)
+    path.write_text('{"prompt": "a"}\n{"prompt": "c"}\n')
+    with pytest.raises(SpecvizError, match=r"prompts\.jsonl has changed"):
+        list(prompts.rows())
+
+
+def test_names_of_fields_that_nothing_reads_are_few_and_short():
+    prompts = of_values(
+        [{"prompt": "x", **{f"{'long ' * 100}{place} {row}": 1 for place in range(20)}} for row in range(20)]
+    )
+    assert len(prompts.ignored) == 1  # cut to 80 characters, they are one
+    prompts = of_values([{"prompt": "x", **{f"{place} {row}": 1 for place in range(20)}} for row in range(20)])
+    assert len(prompts.ignored) == 50
+
+
+def test_memory_does_not_grow_with_the_texts(written):
+    def peak(num_rows):
+        path = written(*[{"prompt": "word " * 2_000} for _ in range(num_rows)], name=f"{num_rows}.jsonl")
+        tracemalloc.start()
+        assert sum(1 for _ in open_prompts(path).rows()) == num_rows
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    assert peak(800) - peak(200) < 600 * 400  # bytes: the ids and no texts of 10,000 characters
+
+
+# ---- data frames ----------------------------------------------------------------------------------------------------
+
+
+def test_a_data_frame_is_its_rows_and_a_cell_without_a_value_is_none():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "prompt": ["a", "b", "c"],
+            "id": [7, None, 9],
+            "tags": pandas.Series([["x", "y"], None, ["z"]], dtype=object),
+            "completion": pandas.Series([None, [3, 1], None], dtype=object),
+            "size": pandas.array([1, None, 3], dtype="Int64"),
+        }
+    )
+    got = of_values(frame)
+    assert (got.num_rows, got.num_refused, got.ignored) == (3, 0, ("size",))
+    rows = list(got.rows())
+    assert [(row.prompt, row.id, row.tags) for row in rows] == [
+        ("a", "7", ("x", "y")),
+        ("b", "1", ()),
+        ("c", "9", ("z",)),
+    ]
+    assert [row.completion for row in rows] == [None, (3, 1), None]
+
+
+def test_times_of_a_data_frame_are_texts():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"prompt": ["a", "b"], "id": pandas.to_datetime(["2020-01-31", None])})
+    assert [row.id for row in of_values(frame).rows()] == ["2020-01-31T00:00:00", "1"]
+
+
+def test_records_of_a_frame_with_nan_and_numpy_values_are_rows():
+    pandas, numpy = pytest.importorskip("pandas"), pytest.importorskip("numpy")
+    frame = pandas.DataFrame({"prompt": ["a", "b"], "tags": ["x", None], "id": [1.0, float("nan")]})
+    assert [row.id for row in of_values(frame.to_dict("records")).rows()] == ["1", "1 (2)"]
+    row = only({"prompt": "a", "id": numpy.int64(4), "completion": numpy.array([1, 2])})
+    assert (row.id, row.completion) == ("4", (1, 2))
+
+
+def test_a_frame_that_gives_its_rows_by_itself_is_asked_for_them():
+    class Frame(list):
+        columns = ("prompt",)
+
+        def to_dicts(self):
+            return [{"prompt": "a"}, {"prompt": "b"}]
+
+    assert [row.prompt for row in of_values(Frame()).rows()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("value", [0.5, float("inf"), 1e300, True])
+def test_an_id_that_is_no_whole_number_is_refused(value):
+    assert refused({"prompt": "x", "id": value})
+
+
+@pytest.mark.parametrize("values", ["a", {"prompt": "a"}, 5, None])
+def test_what_is_no_list_is_refused(values):
+    with pytest.raises(ValueError, match="must be a list of texts or mappings"):
+        of_values(values)
+
+
+def test_the_home_of_nobody_is_refused_in_words():
+    with pytest.raises(SpecvizError, match=r"prompts\.jsonl cannot be read: there is no such home folder"):
+        open_prompts("~nobody-is-called-so/prompts.jsonl")

@@ -1,0 +1,298 @@
+"""Laws of a race: both sides are really run, alone, warmed up and from nothing; its numbers are its traces' numbers."""
+
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+import traces
+from runs import PROMPT, REQUEST, Fails, greedy, ids
+
+from specviz.analysis.rounds import turns
+from specviz.bench import race
+from specviz.bench.race import Heat, Race, Side, Start, racing
+from specviz.errors import SpecvizError
+from specviz.models.busy import Beside, others
+from specviz.models.score import Text
+from specviz.session.background_task import Loading
+from specviz.trace.file import Trace
+from specviz.trace.first_difference import are_of_one_prompt, parting
+
+GREEDY = replace(REQUEST, temperature=0.0, max_new_tokens=12)
+ALONE = Side("A", replace(GREEDY, method="none"))
+NEAR = Side("B", GREEDY)
+ODD = Side("B", replace(GREEDY, draft="far", rule="ensemble"))
+STARTS = [Start("first", PROMPT), Start("second", "A small dog saw the fox and"), Start("third", "Hello said the dog")]
+
+
+def raced(bench, *sides, starts=STARTS) -> Race:
+    *_, last = bench.in_turns(racing(*(sides or (ALONE, NEAR)), starts, bench))
+    return last
+
+
+def tokens_per_s(trace):
+    seconds = sum(step.timing.total_ms - step.timing.wait_ms for step in trace.steps) / 1000
+    return sum(len(step.emitted) for step in trace.steps) / seconds
+
+
+def test_its_ratios_are_those_of_its_traces(bench):
+    result = raced(bench)
+    assert result.done == result.total == 2 + 4 * len(STARTS)
+    by_hand = [tokens_per_s(heat.right) / tokens_per_s(heat.left) for heat in result.heats]
+    assert result.comparison.ratios == pytest.approx(by_hand)
+    assert result.comparison.ratio == pytest.approx(sorted(by_hand)[1])
+
+
+def test_greedy_sides_write_what_the_target_writes_alone(bench):
+    result, model = raced(bench), bench.library.load("big").model
+    for heat, start in zip(result.heats, STARTS, strict=True):
+        prompt = [token.id for token in heat.left.header.prompt.tokens]
+        assert ids(heat.left) == ids(heat.right) == greedy(model, prompt, 12)
+        assert (heat.title, heat.parted) == (start.title, None)
+    assert result.difference is None
+
+
+def test_each_side_warms_up_once_and_the_lot_says_who_begins(bench, monkeypatch):
+    order, record = [], race.record
+    monkeypatch.setattr(race, "record", lambda cast: order.append(cast.request.method) or record(cast))
+    monkeypatch.setattr(race, "turns", partial(turns, lots=Random(1)))
+    result = raced(bench)
+    one, other = "none", "draft_model"
+    abba, baab = [one, other, other, one], [other, one, one, other]
+    assert order[:2] == [one, other]
+    rounds = [order[start : start + 4] for start in range(2, len(order), 4)]
+    assert all(each in (abba, baab) for each in rounds)
+    assert abba in rounds
+    assert baab in rounds
+    assert len(result.heats) == 3
+
+
+def test_the_quicker_of_a_sides_two_runs_counts_and_the_other_tells_how_steady_it_was(bench, monkeypatch):
+    made, record = [], race.record
+    monkeypatch.setattr(race, "record", lambda cast: made.append(record(cast)) or made[-1])
+    monkeypatch.setattr(race, "turns", partial(turns, lots=Random(2)))
+    (heat,) = raced(bench, starts=STARTS[:1]).heats
+    sides = [[], []]
+    for trace in made[2:]:
+        ms = sum(step.timing.total_ms - step.timing.wait_ms for step in trace.steps)
+        sides[trace.header.request["method"] != "none"].append(ms)
+    for run, both, slower in zip((heat.left, heat.right), sides, heat.slower_ms, strict=True):
+        assert sum(step.timing.total_ms - step.timing.wait_ms for step in run.steps) == pytest.approx(min(both))
+        assert slower == pytest.approx(max(both))
+    spread = Race(6, 6, "", (heat,)).comparison.spread
+    assert spread == pytest.approx(sum(max(both) / min(both) - 1 for both in sides) / 2)
+
+
+def lasting(*ms):
+    """A trace per time, of ten tokens or so."""
+    events = list(traces.chain().events())
+    share = 1 / sum(hasattr(event, "timing") for event in events)
+    return [
+        Trace(
+            replace(event, timing=replace(event.timing, wait_ms=0.0, total_ms=each * share))
+            if hasattr(event, "timing")
+            else event
+            for event in events
+        )
+        for each in ms
+    ]
+
+
+def heat(left, right):
+    """Of both times of either side."""
+    return Heat("", *lasting(min(left), min(right)), (max(left), max(right)))
+
+
+def test_a_race_compares_its_sides_prompt_by_prompt_in_time_per_token():
+    heats = [heat((100, 110), (50, 60)), heat((100, 130), (80, 80)), heat((70, 77), (100, 101))]
+    found = Race(1, 1, "", tuple(heats))
+    assert found.comparison.ratios == pytest.approx([2, 1.25, 0.7])
+    assert found.comparison.spread == pytest.approx(0.1)  # the median of 10, 20, 30, 0, 10 and 1 %
+    assert found.divided == (0, 0)  # two runs of one side lie 30 % apart
+
+
+def test_a_race_without_a_clock_compares_nothing():
+    assert Race(1, 1).comparison is None
+    assert Race(1, 1, "", (heat((0, 0), (0, 0)),)).comparison is None
+    assert Race(1, 1, "", (heat((0, 0), (0, 0)),)).divided == (0, 0)
+
+
+def test_a_race_is_divided_where_each_side_is_beyond_doubt_ahead_on_a_prompt():
+    heats = heat((100, 101), (50, 51)), heat((50, 51), (100, 101)), heat((50, 50), (100, 100))
+    assert Race(1, 1, "", heats).divided == (1, 2)
+    assert Race(1, 1, "", heats[:1]).divided == (0, 0)
+
+
+def test_the_median_of_ratios_does_not_depend_on_who_is_called_a():
+    pairs = [(100, 50), (100, 80), (70, 100), (100, 90)]
+    there, back = (
+        Race(1, 1, "", tuple(heat((one,) * 2, (other,) * 2) for one, other in way))
+        for way in (pairs, [(b, a) for a, b in pairs])
+    )
+    assert there.comparison.ratio == pytest.approx(1 / back.comparison.ratio)
+
+
+def test_one_run_is_made_per_turn(bench, monkeypatch):
+    made, record = [], race.record
+    monkeypatch.setattr(race, "record", lambda cast: made.append(cast) or record(cast))
+    for number, _ in enumerate(racing(ALONE, NEAR, STARTS[:1], bench)):
+        assert len(made) == number
+
+
+def test_reading_the_prompt_counts_on_both_sides(bench):
+    for heat in raced(bench, starts=STARTS[:1]).heats:
+        for each in (heat.left, heat.right):
+            first = each.steps[0]
+            assert first.fed["target"] >= len(each.header.prompt.tokens) + len(first.draft)
+
+
+def test_a_race_that_shared_the_engine_says_so(bench):
+    work = racing(ALONE, NEAR, STARTS[:1], bench)
+    assert not raced(bench, starts=STARTS[:1]).is_shared
+    tickets = [bench.engine.join(), bench.engine.join()]
+    *_, last = work
+    assert last.is_shared
+    for ticket in tickets:
+        bench.engine.leave(ticket)
+
+
+@pytest.mark.parametrize("when", [0, 3])
+def test_other_work_of_this_process_during_any_run_counts_as_sharing(bench, monkeypatch, when):
+    runs, record = [], race.record
+
+    def disturbed(cast):
+        runs.append(cast)
+        if len(runs) == 3 + when:  # two warm up
+            with others.work():
+                pass
+        return record(cast)
+
+    monkeypatch.setattr(race, "record", disturbed)
+    assert raced(bench, starts=STARTS[:1]).is_shared
+
+
+def test_work_before_or_after_a_watch_is_none_of_its_business():
+    beside = Beside()
+    with beside.work():
+        seen = beside.watch()
+        assert seen()
+    assert seen()
+    seen = beside.watch()
+    assert not seen()
+    with beside.work():
+        assert seen()
+    assert seen()
+    assert not beside.watch()()
+
+
+def test_loading_a_model_and_making_a_file_count_as_other_work():
+    is_disturbed = others.watch()
+    Loading(lambda report: None).wait(5)
+    assert is_disturbed()
+
+
+def test_a_prompt_of_ids_is_fed_as_ids(bench):
+    prompt = (5, 6, 7, 8)
+    (heat,) = raced(bench, starts=[Start("ids", "other words", prompt)]).heats
+    assert [token.id for token in heat.left.header.prompt.tokens] == list(prompt)
+
+
+def test_a_draft_of_another_vocabulary_is_not_asked_about_the_difference(bench):
+    foreign = Side("B", replace(GREEDY, draft="stranger", method="cross_vocabulary"))
+    casts = [race._run(side, STARTS[0], bench)[0] for side in (ALONE, NEAR, foreign)]
+    names = [each.name for each in race._readings(Text(list(range(4, 12)), [5, 6]), (5, 6), casts)]
+    assert names == ["big", "near"]
+
+
+def test_a_draft_that_cannot_read_so_far_is_not_asked(bench):
+    short = Side("B", replace(GREEDY, draft="brief"))
+    cast = race._run(short, Start("short", "Hello said"), bench)[0]
+    for number, names in ((8, ["big", "brief"]), (60, ["big"])):
+        text = Text([4 + place % 20 for place in range(number)], [5, 6])
+        assert [each.name for each in race._readings(text, (5, 6), [cast])] == names
+
+
+def test_the_tie_of_a_number_format_is_its_own():
+    assert (race.tie_of("float64"), race.tie_of("float32")) == (1e-6, 1e-3)
+    assert race.tie_of("float16") == race.tie_of("bfloat16") == race.tie_of(None) == 0.25
+
+
+def test_prompts_of_one_length_need_not_be_one_prompt():
+    left, right = traces.chain(), traces.chain()
+    prompt = right.header.prompt
+    token = replace(prompt.tokens[-1], id=prompt.tokens[-1].id + 1)
+    other = replace(right.header, prompt=replace(prompt, tokens=(*prompt.tokens[:-1], token)))
+    changed = Trace(other if event is right.header else event for event in right.events())
+    assert not are_of_one_prompt(left, changed)
+
+
+def test_the_first_difference_has_the_logits_of_both_models(bench):
+    result = raced(bench, ALONE, ODD, starts=STARTS)
+    found = result.difference
+    heat = next(heat for heat in result.heats if heat.parted is not None)
+    place = next(i for i, (a, b) in enumerate(zip(ids(heat.left), ids(heat.right), strict=False)) if a != b)
+    assert (found.title, found.place, result.heats[found.heat]) == (heat.title, place, heat)
+    assert (found.left.id, found.right.id) == (ids(heat.left)[place], ids(heat.right)[place])
+    text = [token.id for token in heat.left.header.prompt.tokens] + ids(heat.left)[:place]
+    for reading, name in zip(found.readings, ("big", "far"), strict=True):
+        with torch.inference_mode():
+            row = bench.library.load(name).model(torch.tensor([text])).logits[0, -1].double().numpy()
+        odds = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+        assert reading.logits == pytest.approx([row[found.left.id], row[found.right.id]], abs=1e-4)
+        assert reading.best == pytest.approx(row.max(), abs=1e-4)
+        assert reading.odds == pytest.approx([odds[found.left.id], odds[found.right.id]], abs=1e-4)
+    assert found.readings[0].logits[0] > found.readings[0].logits[1]
+    assert not found.is_tie
+
+
+def test_two_logits_that_are_closer_than_the_number_format_tells_are_a_tie(bench, monkeypatch):
+    monkeypatch.setitem(race.TIE, "float32", 1e9)
+    assert raced(bench, ALONE, ODD).difference.is_tie
+
+
+def test_two_tokens_of_which_neither_is_the_favourite_are_no_tie(bench, monkeypatch):
+    own = race._reading
+    far = lambda *given: replace(own(*given), logits=(2.0, 2.0), best=3.0)  # noqa: E731
+    monkeypatch.setattr(race, "_reading", far)
+    assert not raced(bench, ALONE, ODD).difference.is_tie
+    monkeypatch.setitem(race.TIE, "float32", 1.0)
+    assert raced(bench, ALONE, ODD).difference.is_tie
+
+
+def test_above_temperature_0_no_difference_is_looked_for(bench):
+    warm = [replace(side, request=replace(side.request, temperature=1.0)) for side in (ALONE, NEAR)]
+    result = raced(bench, *warm, starts=STARTS[:1])
+    assert result.difference is None
+    assert len(result.heats[0].left.tokens) == len(result.heats[0].right.tokens) == 12
+
+
+def test_an_error_names_its_side(bench):
+    with pytest.raises(SpecvizError, match=r"^B: "):
+        raced(bench, ALONE, Side("B", replace(GREEDY, draft="stranger")))
+    hook = bench.library.load("near").model.register_forward_pre_hook(Fails(1, RuntimeError("out of luck")))
+    try:
+        with pytest.raises(SpecvizError, match=r"^B could not be run: RuntimeError: out of luck"):
+            raced(bench)
+    finally:
+        hook.remove()
+
+
+def test_texts_part_at_the_first_token_of_another_id_or_spelling():
+    left, right = traces.chain(), traces.chain()
+    assert parting(left, right) is None
+    assert are_of_one_prompt(left, right)
+    token = right.steps[1].emitted[0]
+    others = replace(token, text="other"), replace(token, id=token.id + 1), replace(token, bytes="ff")
+    for other in others:
+        step = replace(right.steps[1], emitted=(other, *right.steps[1].emitted[1:]))
+        changed = traces.chain()
+        changed.steps[1] = step
+        assert parting(left, changed) == len(left.steps[0].emitted)
+
+
+def test_a_text_that_ends_early_has_not_parted():
+    left, right = traces.chain(), traces.chain()
+    del right.steps[2:]
+    assert parting(left, right) is None

@@ -1,0 +1,205 @@
+"""prove(), its report and its command: verdicts, exit codes, and what is refused."""
+
+import argparse
+import json
+
+import pytest
+from enumerating import Forgets, WritesP
+from tiny_models import tiny, tiny_tokenizer
+
+from specviz.checks.prove import bundled_prompts, prove, rule_named
+from specviz.checks.report import STATES, CheckResult, Report, RuleLine
+from specviz.cli.prove import add_arguments, run
+from specviz.errors import SpecvizError
+from specviz.rules import ANY_CHAIN, RULES
+from specviz.rules.broken import BROKEN
+
+PROMPT = list(range(5, 20))
+
+
+@pytest.fixture(scope="module")
+def models():
+    tokenizer = tiny_tokenizer()
+    tokenizer.eos_token = None
+    size = len(tokenizer)
+    pair = {}
+    for name, seed, hidden in (("target", 1, 32), ("draft", 2, 16)):
+        model = tiny("llama", vocab_size=size, seed=seed, hidden=hidden, eos_token_id=None)
+        model.name_or_path = f"report-{name}"
+        pair[name] = (model, tokenizer)
+    return pair
+
+
+def report_of(*verdicts):
+    return Report({"target": "some"}, tuple(CheckResult(verdict, verdict, "words") for verdict in verdicts))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "verdict", "code"),
+    [
+        (("exact", "exact"), "exact", 0),
+        (("exact", "consistent"), "consistent", 0),
+        (("exact", "consistent", "unsure"), "unsure", 3),
+        (("unsure", "differs", "suspicious"), "differs", 1),
+        (("unsure", "suspicious", "consistent"), "suspicious", 4),
+        ((), "unsure", 3),
+    ],
+)
+def test_the_worst_verdict_is_the_reports_own(verdicts, verdict, code):
+    assert (report_of(*verdicts).verdict, report_of(*verdicts).exit_code) == (verdict, code)
+
+
+def test_a_report_never_claims_a_proof():
+    for verdict in STATES:
+        assert "prove" not in report_of(verdict).text()
+        assert "proof" not in report_of(verdict).text().lower()
+
+
+def test_a_report_names_its_rules_and_reads_in_a_terminal():
+    line = RuleLine("Speculative sampling", True, "exact", 0.7, 2.75, 0.0)
+    text = str(Report({"target": "some"}, (), (line, RuleLine("Wrong", False, "unsure", None, None, None))))
+    assert "Acceptance alone cannot tell right from wrong" in text
+    assert "70.0%" in text
+    assert "n/a" in text
+
+
+# ---- prove ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_right_rule_of_a_tiny_pair(models):
+    told = []
+    report = prove(PROMPT, **models, tokens=250, temperature=0.5, on_progress=lambda *words: told.append(words))
+    assert {check.verdict for check in report.checks} <= {"exact", "consistent", "unsure"}
+    by_name = {check.name: check for check in report.checks}
+    assert report.checks[0].name == "whole texts, every outcome of the rule's program"
+    assert report.checks[0].words.startswith("exact (enumerated)")
+    formula = by_name["one step, by formula"]
+    assert (formula.verdict, "by formula, where one token is judged alone" in formula.words) == ("exact", True)
+    assert by_name["end to end, every token against the target's law"].verdict == "unsure"  # 250 tokens are few
+    assert report.exit_code == 3
+    assert {line.title for line in report.rules} == {rule.title for rule in (*ANY_CHAIN.values(), *BROKEN.values())}
+    assert all(fraction is None or 0 <= fraction <= 1 for _, fraction in told)
+    assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["about"]["target"] == "report-target"
+
+
+def test_a_broken_rule_must_be_asked_for_by_its_full_name(models):
+    report = prove(PROMPT, **models, rule="broken:argmax_target", tokens=100)
+    assert (report.verdict, report.exit_code) == ("differs", 1)
+    assert report.about["rule"] == "broken:argmax_target"
+    with pytest.raises(SpecvizError, match="broken:argmax_target"):
+        prove(PROMPT, **models, rule="argmax_target")
+
+
+@pytest.mark.parametrize("rule", [WritesP(), Forgets()], ids=["writes p", "forgets"])
+def test_a_rule_that_judges_whole_drafts_wrongly_differs(models, rule, monkeypatch):
+    """Its formula for one token is that of a right rule, and few tokens do not show it: the enumeration does."""
+    monkeypatch.setitem(RULES, "block_verification", rule)
+    report = prove(PROMPT, **models, rule="block_verification", tokens=60)
+    assert (report.checks[0].verdict, report.exit_code) == ("differs", 1)
+    assert {check.name: check.verdict for check in report.checks}["one step, by formula"] == "exact"
+
+
+@pytest.mark.parametrize("options", [{"top_k": 1}, {"temperature": 0.02}, {"top_p": 0.001}], ids=str)
+def test_a_peaked_law_does_not_make_a_right_rule_undecided(models, options):
+    report = prove(PROMPT, **models, tokens=300, **options)
+    assert report.exit_code == 0, report.text()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.02])
+@pytest.mark.parametrize("method", ["none", "prompt_lookup"])
+def test_a_method_without_a_draft_model_is_not_left_undecided(models, method, temperature):
+    report = prove(PROMPT, target=models["target"], method=method, tokens=300, temperature=temperature)
+    assert report.exit_code == 0, report.text()
+
+
+def test_temperature_0_compares_greedy_texts(models):
+    report = prove(PROMPT, **models, temperature=0.0, tokens=30)
+    assert [check.verdict for check in report.checks[:2]] == ["exact"] * 2
+    assert report.checks[1].numbers == {"prompts": 1, "tokens": 30, "texts_that_part": 0}
+    assert report.rules == ()
+
+
+def test_samples_are_judged_alone(models, tmp_path):
+    path = tmp_path / "samples.jsonl"
+    path.write_text(json.dumps({"prompt_ids": PROMPT, "ids": [1, 2, 3], "sampling": {"temperature": 0}}))
+    report = prove(target=models["target"], samples=path)
+    assert [check.name for check in report.checks] == ["tokens at temperature 0"]
+    assert report.exit_code == 1
+    assert report.about["samples"] == "samples.jsonl"
+    assert prove(**models, samples=path).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tokens": 0}, "tokens must be a whole number"),
+        ({"tokens": 2.5}, "tokens must be a whole number"),
+        ({"k": 0}, "k must be"),
+        ({"temperature": -1}, "temperature must be"),
+        ({"method": "magic"}, "method must be one of .*got 'magic'"),
+        ({"rule": "magic"}, "no rule is named 'magic'"),
+        ({"prompt": ""}, "the prompt is empty"),
+        ({"prompt": []}, "the prompt is empty"),
+        ({"prompt": [5, 100_000]}, "does not know"),
+        ({"draft": None}, "needs a draft model"),
+        ({"made_in": "bf16"}, "made_in is one of bf16, fp16, fp32, for samples alone"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_words(models, options, words):
+    with pytest.raises(SpecvizError, match=words):
+        prove(**{"prompt": PROMPT, **models, **options})
+
+
+def test_no_broken_rule_has_the_name_of_a_real_one():
+    assert RULES.keys().isdisjoint(BROKEN)
+    assert rule_named("broken:clamped_q") is BROKEN["clamped_q"]
+    with pytest.raises(SpecvizError):
+        rule_named("broken:speculative_sampling")
+
+
+def test_the_bundled_prompts_are_many(models):
+    from specviz.session.run import workbench
+
+    prompts = bundled_prompts(workbench().library.load(models["target"]))
+    assert len(prompts) > 8
+    assert all(prompts)
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+def command(*arguments):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return run(parser.parse_args(arguments))
+
+
+def test_the_command_prints_and_saves_the_report(models, tmp_path, capsys):
+    prove(PROMPT, **models, temperature=0.0, tokens=8)  # known by their names from now on
+    names = ("--target", "report-target", "--draft", "report-draft")
+    saved = tmp_path / "report.json"
+    code = command(*names, "--prompt", "The fox said", "--temperature", "0", "--tokens", "12", "--json", str(saved))
+    printed = capsys.readouterr()
+    assert code in (0, 3)
+    assert "exact (enumerated)" in printed.out
+    assert "greedy" in printed.err
+    assert json.loads(saved.read_text("utf-8"))["exit_code"] == code
+
+
+def test_a_report_that_cannot_be_saved_is_an_error_in_words(models, tmp_path, capsys):
+    prove(PROMPT, **models, temperature=0.0, tokens=8)
+    names = ("--target", "report-target", "--draft", "report-draft", "--prompt", "The fox said", "--temperature", "0")
+    (tmp_path / "shut").symlink_to("/dev/full")
+    with pytest.raises(SpecvizError, match="must be an ordinary file"):
+        command(*names, "--tokens", "8", "--json", str(tmp_path / "shut"))
+
+
+def test_the_report_names_the_k_that_was_in_force(models):
+    report = prove(
+        PROMPT, target=models["target"], method="lookahead", params={"ahead": 2}, k=9, temperature=0, tokens=8
+    )
+    assert report.about["k"] == 2
+    assert report.checks[0].verdict == "exact"
+    assert "token trees" in report.checks[0].words
+    with_k = prove(PROMPT, target=models["target"], method="prompt_lookup", k=9, temperature=0, tokens=8)
+    assert with_k.about["k"] == 9

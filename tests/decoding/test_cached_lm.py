@@ -1,0 +1,205 @@
+"""CachedLM: whatever the cache holds, its logits are those of one forward over the whole text."""
+
+import pytest
+import torch
+from tiny_models import CONTEXT_LIMIT, FAMILIES, tiny
+
+from specviz.decoding.cached_lm import CachedLM, common_prefix
+from specviz.decoding.draft import Draft, chain
+from specviz.errors import SpecvizError
+
+PROMPT = [5, 9, 12, 7, 3, 22, 41, 8, 30, 2, 17, 11]  # longer than the sliding windows
+TREE = Draft((4, 6, 8, 10, 12, 14), (-1, -1, 0, 0, 1, 2), (None,) * 6)
+
+
+def full_logits(model, tokens):
+    with torch.inference_mode():
+        return model(torch.tensor([tokens])).logits[0]
+
+
+def path_to(draft, node):
+    path = []
+    while node != -1:
+        path.append(draft.tokens[node])
+        node = draft.parents[node]
+    return path[::-1]
+
+
+def assert_rows_are_exact(model, logits, tokens, draft):
+    for row in range(len(draft) + 1):
+        whole = [*tokens, *path_to(draft, row - 1)]
+        torch.testing.assert_close(logits[row], full_logits(model, whole)[-1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def lm(request):
+    return CachedLM(tiny(request.param), CONTEXT_LIMIT)
+
+
+ENDS_OF_A_STEP = pytest.mark.parametrize(
+    ("draft", "kept"),
+    [
+        pytest.param(chain([4, 6, 8]), [4, 6, 8, 13], id="full accept"),
+        pytest.param(chain([4, 6, 8]), [4, 13], id="mid reject"),
+        pytest.param(chain([4, 6, 8]), [13], id="first reject"),
+        pytest.param(TREE, [4, 10, 13], id="tree, a later branch"),
+        pytest.param(TREE, [6, 12, 13], id="tree, second child"),
+        pytest.param(TREE, [13], id="tree, first reject"),
+    ],
+)
+
+
+@ENDS_OF_A_STEP
+def test_logits_after_a_step_equal_a_full_forward(lm, draft, kept):
+    assert_rows_are_exact(lm.model, lm.forward(PROMPT, draft), PROMPT, draft)
+    text = PROMPT + kept
+    assert_rows_are_exact(lm.model, lm.forward(text, TREE), text, TREE)
+    assert_rows_are_exact(lm.model, lm.forward([*text, 9], chain([3])), [*text, 9], chain([3]))
+
+
+def test_a_changed_text_is_read_again_from_where_it_differs(lm):
+    lm.forward(PROMPT, TREE)
+    other = [*PROMPT[:4], 33, *PROMPT[5:]]
+    before = lm.fed
+    assert_rows_are_exact(lm.model, lm.forward(other), other, Draft())
+    assert lm.fed - before == len(PROMPT) - 4
+
+
+def test_extended_rows_are_used_after_settling(lm):
+    ids = [4, 6, 8]
+    rows = [lm.forward(PROMPT)[0]] + [lm.extend(torch.tensor(token)) for token in ids[:-1]]
+    lm.settle(ids)
+    for size, row in enumerate(rows):
+        torch.testing.assert_close(row, full_logits(lm.model, PROMPT + ids[:size])[-1], rtol=1e-4, atol=1e-4)
+    before = lm.fed
+    text = [*PROMPT, 4, 6, 8, 13]
+    assert_rows_are_exact(lm.model, lm.forward(text), text, Draft())
+    assert lm.fed - before == 2  # the last drafted token was never read, and the new one
+
+
+def test_rows_that_were_never_settled_are_dropped(lm):
+    lm.forward(PROMPT)
+    lm.extend(torch.tensor(4))
+    assert_rows_are_exact(lm.model, lm.forward([*PROMPT, 9]), [*PROMPT, 9], Draft())
+
+
+def test_a_growing_list_is_followed_without_reading_it_again():
+    lm, text = CachedLM(tiny("llama"), CONTEXT_LIMIT), list(PROMPT)
+    lm.forward(text, chain([4, 6]))
+    text += [4, 9]
+    before = lm.fed
+    lm.forward(text)
+    assert lm.fed - before == 1
+
+
+def test_a_failed_forward_leaves_a_usable_cache(monkeypatch):
+    lm = CachedLM(tiny("llama"), CONTEXT_LIMIT)
+    lm.forward(PROMPT)
+    layer = lm.model.model.layers[1]
+    with monkeypatch.context() as broken:
+        broken.setattr(layer, "forward", lambda *args, **kwargs: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            lm.forward([*PROMPT, 4])
+    assert_rows_are_exact(lm.model, lm.forward([*PROMPT, 4]), [*PROMPT, 4], Draft())
+
+
+def test_an_empty_text_is_refused():
+    with pytest.raises(ValueError, match="at least one token"):
+        CachedLM(tiny("llama"), CONTEXT_LIMIT).forward([])
+
+
+# Exit after some layers
+
+
+def test_layers_that_do_not_rise_from_0_are_refused():
+    lm = CachedLM(tiny("llama", layers=3), CONTEXT_LIMIT)
+    for layers in ((), (1, 2), (0, 2, 1), (0, 0), (0, 3)):
+        with pytest.raises(ValueError, match="layers must rise from 0"):
+            lm.exit(layers)
+
+
+def test_a_model_whose_layers_cannot_be_told_apart_is_refused_in_words():
+    model = tiny("llama", layers=2)
+    model.extra = torch.nn.ModuleList([torch.nn.Identity(), torch.nn.Identity()])
+    with pytest.raises(SpecvizError, match="cannot be run one by one"):
+        CachedLM(model, CONTEXT_LIMIT).exit((0,))
+
+
+def test_a_model_spread_over_devices_is_refused_in_words():
+    model = tiny("llama", layers=2)
+    model.hf_device_map = {"model.embed_tokens": 0, "model.layers.0": 0, "model.layers.1": 1}
+    with pytest.raises(SpecvizError, match=r"spread over several devices \(0, 1\)"):
+        CachedLM(model, CONTEXT_LIMIT).exit((0,))
+    model.hf_device_map = {"": "cpu"}
+    CachedLM(model, CONTEXT_LIMIT).exit((0,))
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 7, 40])
+def test_the_common_beginning_of_two_texts_is_found_wherever_it_ends(limit):
+    for place in range(limit + 1):
+        known = [5] * 45
+        other = tuple(known[:place]) + (6,) * (45 - place)
+        assert common_prefix(known, other, limit) == min(place, limit)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_exit_leaves_the_whole_models_rows_exact(family):
+    lm = CachedLM(tiny(family, layers=4), CONTEXT_LIMIT)
+    lm.forward(PROMPT, TREE)
+    text = [*PROMPT, 6, 12, 13]
+    early = lm.exit((0, 1))
+    for token in (4, 6):
+        early.forward(text)
+        early.extend(torch.tensor(token))
+        early.settle([token])
+    before = lm.fed
+    assert_rows_are_exact(lm.model, lm.forward(text, TREE), text, TREE)
+    assert lm.fed - before == 1 + len(TREE)
+
+
+# Hidden states
+
+
+def full_hidden(model, tokens, layers):
+    with torch.inference_mode():
+        states = model(torch.tensor([tokens]), output_hidden_states=True, use_cache=False).hidden_states
+    return torch.cat([states[layer][0] for layer in layers], dim=-1)
+
+
+def assert_hidden_is_exact(lm, text, layers, count):
+    hidden = lm.hidden(text)
+    assert hidden.shape[0] == count
+    torch.testing.assert_close(hidden, full_hidden(lm.model, text, layers)[:count], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("layers", [(-1,), (0, 1, 2)], ids=str)
+@ENDS_OF_A_STEP
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hidden_states_after_a_step_equal_a_full_forward(family, draft, kept, layers):
+    lm = CachedLM(tiny(family), CONTEXT_LIMIT)
+    lm.capture(layers)
+    lm.forward(PROMPT, draft)
+    text = PROMPT + kept
+    assert_hidden_is_exact(lm, text, layers, len(text) - 1)
+    lm.forward(text, TREE)
+    assert_hidden_is_exact(lm, [*text, 9], layers, len(text))
+    assert_hidden_is_exact(lm, [*PROMPT[:5], 33, 1], layers, 5)
+
+
+def test_layers_named_later_are_read_again_and_none_costs_nothing():
+    lm = CachedLM(tiny("llama"), CONTEXT_LIMIT)
+    lm.forward(PROMPT)
+    assert lm.hidden(PROMPT) is None
+    lm.capture((-1,))
+    assert lm.hidden(PROMPT).shape == (0, 32)
+    lm.forward(PROMPT)
+    text = [*PROMPT, 4]
+    assert_hidden_is_exact(lm, text, (-1,), len(PROMPT))
+    before = lm.fed
+    lm.capture(())
+    lm.forward(text)
+    assert lm.fed - before == 1  # the rows stay
+    assert lm.hidden(text) is None
+    lm.capture((-1, 1))
+    lm.forward(text)
+    assert_hidden_is_exact(lm, [*text, 2], (-1, 1), len(text))

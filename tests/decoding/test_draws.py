@@ -1,0 +1,119 @@
+"""Draws are addressed, repeatable, uniform, and never pick what has probability zero."""
+
+import pytest
+import torch
+from scipy import stats
+from toys import TableLM, plan_of, target_law
+
+from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Draws, Recorded, Seeded, enumerate_outcomes, law
+from specviz.decoding.engine import speculate
+from specviz.decoding.sampling import Sampling
+from specviz.drafters.draft_model import ModelDrafter
+
+
+def test_seeded_draws_depend_on_their_address_alone():
+    one, other = Seeded(7), Seeded(7)
+    addresses = [
+        (role, position, node) for role in (DRAFT, ACCEPT, FINAL) for position in range(9) for node in range(-1, 5)
+    ]
+    drawn = {address: one.uniform(*address) for address in addresses}
+    assert len(set(drawn.values())) == len(addresses)
+    assert drawn == {address: other.uniform(*address) for address in reversed(addresses)}
+    assert drawn != {address: Seeded(8).uniform(*address) for address in addresses}
+
+
+def test_seeded_draws_are_uniform():
+    u = [Seeded(3).uniform(ACCEPT, position, node) for position in range(4000) for node in range(2)]
+    assert min(u) >= 0
+    assert max(u) < 1
+    assert stats.kstest(u, "uniform").pvalue > 1e-4
+
+
+def test_rows_drawn_together_equal_rows_drawn_alone():
+    probs = torch.rand(4, 9, generator=torch.Generator().manual_seed(0))
+    draws = Seeded(1)
+    together = draws.sample(probs, DRAFT, 20, 0)
+    assert together.tolist() == [int(draws.sample(row, DRAFT, 20 + i, i)) for i, row in enumerate(probs)]
+    u, kept = draws.below(torch.full((4,), 0.5), ACCEPT, 20, 0)
+    assert u.tolist() == [draws.uniform(ACCEPT, 20 + i, i) for i in range(4)]
+    assert kept.tolist() == [value < 0.5 for value in u.tolist()]
+
+
+class Extreme(Draws):
+    """u as large as it can be."""
+
+    def uniform(self, role, position, node):
+        return 1 - 2**-53
+
+
+@pytest.mark.parametrize("draws", [Extreme(), Seeded(0), Seeded(1)], ids=["largest u", "seed 0", "seed 1"])
+@pytest.mark.parametrize("size", [3, 1000])
+def test_a_token_of_probability_zero_is_never_drawn(draws, size):
+    for dtype in (torch.float32, torch.float64):
+        probs = torch.zeros(size, dtype=dtype)
+        probs[size // 2] = 1e-30
+        assert int(draws.sample(probs, FINAL, 5, 0)) == size // 2
+
+
+def test_recorded_draws_replay_the_acceptance_u_only():
+    draws = Recorded({(5, 0): 0.25}, Seeded(1))
+    assert draws.uniform(ACCEPT, 5, 0) == 0.25
+    assert draws.uniform(ACCEPT, 5, 1) == Seeded(1).uniform(ACCEPT, 5, 1)
+    assert draws.uniform(DRAFT, 5, 0) == Seeded(1).uniform(DRAFT, 5, 0)
+
+
+def test_enumeration_visits_every_outcome_once_with_its_weight():
+    def experiment(draws):
+        first = int(draws.sample(torch.tensor([0.5, 0.25, 0.0, 0.25]), DRAFT, 0, 0))
+        kept = bool(draws.below(torch.tensor(0.75), ACCEPT, 0, 0)[1]) if first else None
+        return first, kept
+
+    outcomes = list(enumerate_outcomes(experiment))
+    assert len(outcomes) == 5
+    expected = {(0, None): 0.5, (1, True): 0.1875, (1, False): 0.0625, (3, True): 0.1875, (3, False): 0.0625}
+    assert law(experiment) == expected
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.8), Sampling(1.2, top_k=2), Sampling(1.0, top_p=0.7)], ids=str)
+def test_seeded_runs_follow_the_targets_law(sampling):
+    """Chi-square of three-token texts, n = 4,000 runs of the real loop, false alarm 1e-4 a case."""
+    target, drafter, prompt, n = TableLM(1), ModelDrafter(TableLM(2)), (0, 1, 2), 4000
+    counts: dict[tuple, int] = {}
+    for seed in range(n):
+        steps = speculate(prompt, lambda: plan_of(target, drafter, 2, sampling), Seeded(seed), max_new_tokens=3)
+        words = tuple(token for step in steps for token in step.tokens)
+        counts[words] = counts.get(words, 0) + 1
+    expected = {words: n * p for words, p in target_law(target, prompt, 3, sampling).items() if p > 0}
+    assert counts.keys() <= expected.keys()
+    frequent = [words for words, number in expected.items() if number >= 5]
+    rare = [words for words in expected if words not in set(frequent)]
+    observed = [counts.get(words, 0) for words in frequent] + [sum(counts.get(words, 0) for words in rare)]
+    predicted = [expected[words] for words in frequent] + [sum(expected[words] for words in rare)]
+    if not rare:
+        observed, predicted = observed[:-1], predicted[:-1]
+    assert stats.chisquare(observed, [number * n / sum(predicted) for number in predicted]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(0.0), Sampling(0.5), Sampling(1.7, 4), Sampling(1.0, 0, 0.6), Sampling(0.9, 6, 0.8)], ids=str
+)
+def test_sampling_equals_transformers_own_processors(sampling):
+    from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    logits = torch.randn(20, 12, generator=torch.Generator().manual_seed(0)) * 3
+    if sampling.temperature == 0:
+        expected = torch.nn.functional.one_hot(logits.argmax(-1), 12).float()
+    else:
+        warpers = LogitsProcessorList([TemperatureLogitsWarper(sampling.temperature)])
+        if sampling.top_k:
+            warpers.append(TopKLogitsWarper(sampling.top_k))
+        if sampling.top_p < 1:
+            warpers.append(TopPLogitsWarper(sampling.top_p))
+        expected = warpers(None, logits).softmax(-1)
+    torch.testing.assert_close(sampling.probs(logits), expected)
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-46, 5e-324])
+def test_the_smallest_temperatures_are_greedy(temperature):
+    logits = torch.tensor([[0.5, 2.0, 1.0], [3.0, 0.0, -1.0]])
+    assert torch.equal(Sampling(temperature).probs(logits), Sampling(0.0).probs(logits))

@@ -1,0 +1,219 @@
+"""Medusa: which token each head means, the tree, the text's law, and what the bundled heads are worth."""
+
+import itertools
+import json
+from itertools import cycle
+
+import pytest
+import torch
+from reading import AlwaysRead, own_law
+from tiny_models import tiny
+from toys import text_law, total_variation
+
+from specviz.decoding.cached_lm import CachedLM
+from specviz.decoding.draft import ROOT
+from specviz.decoding.drafter import Context
+from specviz.decoding.draws import Seeded
+from specviz.decoding.engine import Plan, speculate
+from specviz.decoding.sampling import Sampling
+from specviz.drafters.medusa.drafter import HITS, METHOD, MedusaDrafter, best_paths, fixed_paths
+from specviz.drafters.medusa.heads import MedusaHeads
+from specviz.drafters.none import NoDraft
+from specviz.errors import SpecvizError
+from specviz.models.library import Library
+from specviz.rules import RULES
+from specviz.session.setup import gather
+from specviz.settings import assets_dir
+
+RULE = RULES["speculative_sampling"]
+PROMPT = [1, 2, 0, 1]
+
+
+def heads_of(vocab_size=8, num_heads=3, *, own_output=True, dtype=torch.float32, seed=4):
+    """Random heads for a tiny model of hidden size 32."""
+    torch.manual_seed(seed)
+    heads = MedusaHeads(32, vocab_size, num_heads, 1, own_output).to(dtype).eval().requires_grad_(False)
+    for parameter in heads.parameters():
+        parameter.normal_(std=0.4)
+    return heads
+
+
+def run_of(plan, max_new_tokens, prompt=PROMPT, seed=3):
+    return list(speculate(prompt, plan, Seeded(seed), max_new_tokens=max_new_tokens))
+
+
+def pair(vocab_size=8, dtype=torch.float32, **heads):
+    model = tiny("llama", vocab_size=vocab_size).to(dtype)
+    return model, heads_of(vocab_size, dtype=dtype, **heads)
+
+
+def path_of(draft, node):
+    """The nodes from the root to this one."""
+    return [] if node == ROOT else [*path_of(draft, draft.parents[node]), node]
+
+
+@torch.no_grad()
+def assert_drafts_are_the_heads_own(model, heads, steps, prompt=PROMPT):
+    """Depth j+1 is head j, seen from one whole forward's state of the last token but one; ranks by its own softmax."""
+    text, num_drafts = list(prompt), 0
+    for step in steps:
+        draft = step.draft
+        state = model.model(torch.tensor([text])).last_hidden_state[0, -2]
+        for node in range(len(draft)):
+            head, rank = draft.depths[node] - 1, draft.evidence["ranks"][node]
+            chances = heads.one(head, state, model.lm_head).softmax(-1)
+            assert draft.tokens[node] == int(chances.argsort(descending=True)[rank])
+            assert draft.evidence["scores"][node] == pytest.approx(float(chances[draft.tokens[node]]), abs=2e-4)
+        num_drafts += len(draft) > 0
+        text += step.tokens
+    return num_drafts
+
+
+@pytest.mark.parametrize("tree", ["fixed", "likeliest"])
+@pytest.mark.parametrize("own_output", [True, False])
+def test_every_node_is_its_heads_word_through_rejections_k_changes_and_a_switch_away(own_output, tree):
+    model, heads = pair(own_output=own_output)
+    lm, mine = CachedLM(model, 256), MedusaDrafter(heads, model.lm_head, 60, tree)
+    plans = cycle(
+        Plan(lm, drafter, RULE, Sampling(), k)
+        for drafter, ks in ((mine, (3, 3, 1, 2)), (NoDraft(), (2, 2)), (mine, (2, 9)))
+        for k in ks
+    )
+    steps = run_of(lambda: next(plans), 60)
+    assert assert_drafts_are_the_heads_own(model, heads, steps) > 8
+    assert {max(step.draft.depths, default=0) for step in steps} == {0, 1, 2, 3}
+    assert {len(step.verdict.path) for step in steps} >= {0, 1, 2}
+    assert all(step.draft.probs == (None,) * len(step.draft) for step in steps)
+
+
+def test_nothing_is_drafted_where_the_target_has_not_read_the_text():
+    model, heads = pair()
+    lm, mine = CachedLM(model, 256), MedusaDrafter(heads, model.lm_head, 12)
+    assert len(run_of(lambda: Plan(lm, mine, RULE, Sampling(), 3), 9)[0].draft) == 0
+    for hidden in (None, torch.zeros(0, 32), torch.zeros(2, 32), torch.zeros(4, 32)):
+        context = Context(PROMPT, Sampling(), Seeded(0), 8, hidden)
+        assert len(mine.draft(context, 3)) == 0
+    assert len(mine.draft(Context([1], Sampling(), Seeded(0), 8, torch.zeros(0, 32)), 3)) == 0
+
+
+def test_the_same_step_asked_again_is_the_same_draft():
+    model, heads = pair()
+    mine = MedusaDrafter(heads, model.lm_head, 12)
+    context = Context(PROMPT, Sampling(), Seeded(0), 8, torch.randn(3, 32))
+    one, two = mine.draft(context, 3), mine.draft(context, 3)
+    assert (one.tokens, one.parents, one.evidence) == (two.tokens, two.parents, two.evidence)
+    assert mine.work.calls == 2
+
+
+def test_greedy_text_is_the_targets_own():
+    model, heads = pair()
+    lm, mine = CachedLM(model, 256), MedusaDrafter(heads, model.lm_head, 30)
+    steps = run_of(lambda: Plan(lm, mine, RULE, Sampling(temperature=0), 3), 64)
+    own = model.generate(torch.tensor([PROMPT]), do_sample=False, max_new_tokens=64, eos_token_id=None)
+    assert [token for step in steps for token in step.tokens] == own[0, len(PROMPT) :].tolist()
+
+
+class WrongQ(MedusaDrafter):
+    """WRONG: claims that each token was drawn from its head's law, though it is simply the likeliest."""
+
+    def draft(self, context, k):
+        draft = super().draft(context, k)
+        object.__setattr__(draft, "probs", tuple(row.softmax(-1) for row in draft.logits))
+        return draft
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "least", "most"),
+    [
+        (MedusaDrafter, "speculative_sampling", 0, 1e-7),
+        (MedusaDrafter, "sample_and_match", 0, 1e-7),
+        (MedusaDrafter, "typical", 1e-3, 1),
+        (WrongQ, "speculative_sampling", 1e-3, 1),
+    ],
+    ids=["ratio", "match", "typical", "wrong q"],
+)
+def test_the_texts_law(kind, rule, least, most):
+    """Up to what norms in float32, inside a model in float64, make of two orders of reading."""
+    model, heads = pair(vocab_size=3, dtype=torch.float64)
+    plan = Plan(AlwaysRead(model, 256), kind(heads, model.lm_head, 4), RULES[rule], Sampling(), 2)
+    assert least <= total_variation(text_law(plan, [1, 2], 3), own_law(model, [1, 2], 3)) < most
+
+
+def slow_best(scores, num_nodes):
+    """All paths, sorted by their products."""
+    everything = []
+    for depth in range(1, len(scores) + 1):
+        for path in itertools.product(*(range(len(row)) for row in scores[:depth])):
+            product = 1.0
+            for row, rank in zip(scores, path, strict=False):
+                product *= row[rank]
+            everything.append((product, path))
+    return sorted((product for product, _ in everything), reverse=True)[:num_nodes]
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2, 7, 20, 39, 100])
+def test_the_best_paths_are_those_with_the_largest_products(num_nodes):
+    scores = torch.rand(3, 3, generator=torch.Generator().manual_seed(num_nodes)).sort(-1, descending=True)[0].tolist()
+    found = best_paths(scores, num_nodes)
+    products = [float(torch.tensor([scores[i][rank] for i, rank in enumerate(path)]).prod()) for path in found]
+    assert products == pytest.approx(slow_best(scores, num_nodes), rel=1e-5)
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize("scores", [[[1.0, 0.0], [0.0, 0.0]], [[0.25] * 4] * 3, [[1.0]] * 4], ids=str)
+def test_parents_and_likelier_siblings_stand_first_even_in_ties(scores):
+    found = best_paths(scores, 30)
+    for number, path in enumerate(found):
+        before = set(found[:number])
+        assert len(path) == 1 or path[:-1] in before
+        assert path[-1] == 0 or (*path[:-1], path[-1] - 1) in before
+
+
+def test_the_fixed_tree_is_no_deeper_and_no_wider_than_asked():
+    assert best_paths([], 5) == best_paths([[]], 5) == ()
+    assert max(map(len, fixed_paths(2, 10, 64))) == 2
+    assert max(rank for path in fixed_paths(4, 3, 64) for rank in path) == 2
+    assert len(fixed_paths(6, 10, 40)) == 40  # more heads than were measured
+    assert all(row == tuple(sorted(row, reverse=True)) for row in HITS)
+
+
+def test_a_vocabulary_smaller_than_the_ranks_has_no_token_twice_below_a_node():
+    model, heads = pair(vocab_size=4)
+    lm, mine = CachedLM(model, 256), MedusaDrafter(heads, model.lm_head, 256)
+    draft = run_of(lambda: Plan(lm, mine, RULE, Sampling(), 3), 5)[1].draft
+    assert len(draft) == 4 + 16 + 64
+    for node in (ROOT, *range(len(draft))):
+        below = [draft.tokens[child] for child in draft.children(node)]
+        assert len(set(below)) == len(below)
+
+
+def test_heads_that_say_not_a_number_are_refused():
+    model, heads = pair()
+    heads[0][0].linear.bias.fill_(torch.nan)
+    lm, mine = CachedLM(model, 256), MedusaDrafter(heads, model.lm_head, 12)
+    with pytest.raises(SpecvizError, match="not-a-number"):
+        run_of(lambda: Plan(lm, mine, RULE, Sampling(), 3), 9)
+
+
+def test_the_bundled_heads_make_more_than_one_token_and_six_tenths_per_call():
+    """Greedy, K 4, the default tree, the first prompt of each kind; a law of the heads and of how they are used."""
+    library = Library()
+    target = library.load("fable-target")
+    kinds = json.loads((assets_dir() / "prompts" / "prompts.json").read_text("utf-8"))["kinds"]
+    crew = gather(METHOD, {}, target, None, library)
+    emitted = num_steps = 0
+    for kind in kinds:
+        lm = target.cached_lm()
+        plan = Plan(lm, crew.drafter(lm), crew.rule(None), Sampling(temperature=0), 4)
+        steps = run_of(lambda plan=plan: plan, 32, target.text.encode(kind["prompts"][0]["text"]))
+        emitted, num_steps = emitted + sum(len(step.tokens) for step in steps), num_steps + len(steps)
+    assert emitted / num_steps > 1.6
+
+
+def test_the_method_names_its_heads_and_its_rules():
+    target = Library().load("fable-target")
+    crew = gather(METHOD, {"tree": "likeliest"}, target, None, None)
+    assert crew.params == {"heads": "fable-medusa", "nodes": 24, "tree": "likeliest"}
+    assert crew.rule(None).name == "speculative_sampling"
+    with pytest.raises(SpecvizError, match="cannot judge the drafts of Medusa"):
+        crew.rule("block_verification")

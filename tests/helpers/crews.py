@@ -1,0 +1,143 @@
+"""A crew of tiny random models for every method, by its name: what the contract test runs.
+
+All share one small vocabulary of single characters, so that texts, tokenizers and exact laws are at hand for each.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from eagle_heads import HIDDEN, eagle
+from tiny_models import CONTEXT_LIMIT, tiny
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from specviz.decoding.cached_lm import CachedLM
+from specviz.decoding.engine import Plan
+from specviz.decoding.sampling import Sampling
+from specviz.drafters import METHODS
+from specviz.drafters.eagle import heads as eagle_heads
+from specviz.drafters.heads import LoadedHeads
+from specviz.drafters.medusa.heads import MedusaHeads
+from specviz.drafters.mtp import modules as mtp_modules
+from specviz.models.checkpoint import LoadReport
+from specviz.models.library import Library, LoadedModel
+from specviz.session.setup import Crew
+
+FEW = 3  # tokens of a vocabulary whose every outcome is enumerated: drafts are made small there
+CHARACTERS = "a\n" + "bc" + string.ascii_uppercase + string.digits + string.ascii_lowercase[3:]
+
+
+def crew_of(name: str, vocab_size: int = 32, dtype: torch.dtype = torch.float32, limit: int = CONTEXT_LIMIT) -> Crew:
+    """The method's own choice of tiny models; KeyError with what to do for a method that has none yet."""
+    if name not in _MAKERS:
+        raise KeyError(f"the method {name} has no crew: add a line for it to _MAKERS in tests/helpers/crews.py")
+    return _MAKERS[name](METHODS[name], vocab_size, dtype, limit)
+
+
+def plan_with(crew: Crew, reader: CachedLM, sampling: Sampling, k: int, rule: str | None = None) -> Plan:
+    """A plan with a new drafter over this reader of the crew's target."""
+    return Plan(reader, crew.drafter(reader), crew.rule(rule), sampling, crew.k(k))
+
+
+# ---- the makers -----------------------------------------------------------------------------------------------------
+
+
+def _plain(method, vocab_size, dtype, limit, params: Mapping[str, Any] | None = None, target=None) -> Crew:
+    target = target or _llama("target", vocab_size, dtype, limit, layers=2, seed=3)
+    return Crew(method, method.checked(params or {}), target, None)
+
+
+def _drafted(method, vocab_size, dtype, limit, **params) -> Crew:
+    draft = _llama("draft", vocab_size, dtype, limit, layers=1, seed=4)
+    return replace(_plain(method, vocab_size, dtype, limit, params), draft=draft)
+
+
+def _foreign(method, vocab_size, dtype, limit, **params) -> Crew:
+    """Its draft model counts the same characters backwards and has pairs of them besides."""
+    pieces = [*CHARACTERS[:vocab_size][::-1], "aa", "a\n"]
+    draft = _llama("draft", len(pieces), dtype, limit, pieces, layers=1, seed=4)
+    return replace(_plain(method, vocab_size, dtype, limit, params), draft=draft)
+
+
+def _medusa(method, vocab_size, dtype, limit) -> Crew:
+    heads = MedusaHeads(HIDDEN, vocab_size, 3)
+    generator = torch.Generator().manual_seed(7)
+    for parameter in heads.parameters():
+        parameter.data = 0.4 * torch.randn(parameter.shape, generator=generator)
+    return _headed(method, vocab_size, dtype, limit, lambda target: heads.to(dtype))
+
+
+def _eagle(method, vocab_size, dtype, limit) -> Crew:
+    return _headed(method, vocab_size, dtype, limit, lambda target: eagle_heads.read(*eagle(target), target)[0])
+
+
+def _headed(method, vocab_size, dtype, limit, make: Callable[[LoadedModel], torch.nn.Module]) -> Crew:
+    crew = _plain(method, vocab_size, dtype, limit, {"heads": "heads"})
+    module = make(crew.target).eval().requires_grad_(False)
+    return replace(crew, heads=LoadedHeads("heads", method.name, module, LoadReport((), (), ())))
+
+
+def _mtp(method, vocab_size, dtype, limit) -> Crew:
+    from mtp_targets import tiny_modules, tiny_target  # skips where this transformers cannot run them
+
+    model = tiny_target(vocab_size=vocab_size, dtype=dtype)
+    mtp_modules._attached.get(model, "mtp", lambda: tiny_modules(model))
+    target = _loaded("target", model, CHARACTERS[:vocab_size], min(limit, 128))
+    return _plain(method, vocab_size, dtype, limit, target=target)
+
+
+def _tree(method, vocab_size, dtype, limit) -> Crew:
+    return _drafted(method, vocab_size, dtype, limit, **({} if vocab_size > FEW else {"width": 2, "nodes": 2}))
+
+
+def _staged(method, vocab_size, dtype, limit) -> Crew:
+    crew = _drafted(
+        method, vocab_size, dtype, limit, stages="tiny, prompt_lookup" if vocab_size > FEW else "tiny", inner_k=2
+    )
+    return replace(crew, others={"tiny": _llama("tiny", vocab_size, dtype, limit, layers=1, seed=5)})
+
+
+def _reasoning(method, vocab_size, dtype, limit) -> Crew:
+    return _drafted(method, vocab_size, dtype, limit, delimiter="line", threshold=-2.0, longest=4)
+
+
+_MAKERS: Mapping[str, Callable[..., Crew]] = {
+    "none": _plain,
+    "draft_model": _drafted,
+    "prompt_lookup": _plain,
+    "early_exit": _plain,
+    "tree": _tree,
+    "lookahead": _plain,
+    "medusa": _medusa,
+    "eagle": _eagle,
+    "mtp": _mtp,
+    "staged": _staged,
+    "cross_vocabulary": _foreign,
+    "reasoning": _reasoning,
+}
+
+
+def _llama(name, vocab_size, dtype, limit, pieces=None, **shape) -> LoadedModel:
+    model = tiny("llama", vocab_size=vocab_size, hidden=HIDDEN, eos_token_id=None, **shape).to(dtype)
+    return _loaded(name, model, pieces or CHARACTERS[:vocab_size], limit)
+
+
+def _loaded(name, model, pieces, limit) -> LoadedModel:
+    model.name_or_path = name
+    loaded = Library(10**9, allow_any=True).load((model, tokenizer_of(pieces)))
+    return replace(loaded, info=replace(loaded.info, context_limit=limit))
+
+
+def tokenizer_of(pieces) -> PreTrainedTokenizerFast:
+    """Byte-level, with exactly these pieces in this order; those of two characters are merged from single ones."""
+    spelled = [piece.replace("\n", "Ċ") for piece in pieces]
+    merges = [tuple(piece) for piece in spelled if len(piece) == 2]
+    core = Tokenizer(models.BPE(vocab={piece: i for i, piece in enumerate(spelled)}, merges=merges))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=core, clean_up_tokenization_spaces=False)

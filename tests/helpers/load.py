@@ -1,0 +1,146 @@
+"""python tests/load.py [--sessions 30] [--tokens 48] [--tiny]: many people run at reading pace at once; what each saw.
+
+Serves the page on this machine's loopback interface and joins its queue as browsers do. Nothing else is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 300.0
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one session got: when each step came, in seconds after it asked, and which."""
+
+    at: list[float] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    done: int | None = None
+
+    @property
+    def longest_gap(self) -> float:
+        return max((late - early for early, late in zip(self.at, self.at[1:], strict=False)), default=0.0)
+
+
+def run_event(config: dict[str, Any]) -> tuple[int, list[Any]]:
+    """The number of the Run button's handler, and the values that its fields have at first."""
+    components = {part["id"]: part for part in config["components"]}
+    button = next(number for number, part in components.items() if part["props"].get("elem_id") == "run")
+    event = next(e for e in config["dependencies"] if [button, "click"] in e["targets"] and e["backend_fn"])
+    return event["id"], [components[number] for number in event["inputs"]]
+
+
+def values_of(parts: list[dict[str, Any]], **changes: Any) -> list[Any]:
+    """The fields' values, some of them changed by elem_id."""
+    return [changes.get(part["props"]["elem_id"].replace("-", "_"), part["props"].get("value")) for part in parts]
+
+
+async def watch(client: httpx.AsyncClient, session: str, event: int, values: list[Any]) -> Seen:
+    """One session: it presses Run and listens until the end."""
+    began, seen = time.monotonic(), Seen()
+    joined = {"data": values, "fn_index": event, "session_hash": session, "trigger_id": None, "event_data": None}
+    (await client.post("/gradio_api/queue/join", json=joined)).raise_for_status()
+    async for text in _outputs(client, session):
+        message = json.loads(text)
+        assert message["from"] <= len(seen.steps), "a hole in the stream"
+        for step in message["steps"][len(seen.steps) - message["from"] :]:
+            seen.steps.append(step["index"])
+            seen.at.append(time.monotonic() - began)
+        seen.done = message.get("done")
+    return seen
+
+
+async def _outputs(client: httpx.AsyncClient, session: str) -> AsyncIterator[str]:
+    """The stage's values as they come; Gradio sends each as a change of the one before."""
+    value = ""
+    async with client.stream("GET", "/gradio_api/queue/data", params={"session_hash": session}) as answer:
+        async for line in answer.aiter_lines():
+            said = json.loads(line.removeprefix("data:")) if line.startswith("data:") else {}
+            if said.get("msg") == "process_completed":
+                return
+            if said.get("msg") == "process_generating":
+                value = _changed(value, said["output"]["data"][0])
+                yield value
+
+
+def _changed(value: str, change: Any) -> str:
+    if isinstance(change, str):
+        return change
+    for action, _, text in change:
+        value = value + text if action == "append" else text
+    return value
+
+
+async def crowd(address: str, sessions: int, **changes: Any) -> list[Seen]:
+    """So many sessions at once, all of them pressing Run within a second."""
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S, limits=limits) as client:
+        event, parts = run_event((await client.get("/config")).json())
+
+        async def one(number: int) -> Seen:
+            await asyncio.sleep(number / sessions)
+            return await watch(client, f"crowd{number}", event, values_of(parts, seed=number, **changes))
+
+        return await asyncio.gather(*map(one, range(sessions)))
+
+
+def report(seen: list[Seen]) -> str:
+    first, gaps = [one.at[0] for one in seen], [one.longest_gap for one in seen]
+    lost = sum(one.steps != list(range(one.done or -1)) for one in seen)
+    return (
+        f"{len(seen)} sessions, {sum(len(one.steps) for one in seen)} steps; first token: median "
+        f"{statistics.median(first):.2f} s, last of all {max(first):.2f} s; longest gap between two steps: median "
+        f"{statistics.median(gaps):.2f} s, of all {max(gaps):.2f} s; sessions that lost a step: {lost}"
+    )
+
+
+@contextmanager
+def bundled() -> Iterator[str]:
+    from specviz.models.library import Library
+    from specviz.ui.choices import make_offer
+    from specviz.ui.startup import free_port, make_page
+
+    page = make_page(make_offer(any_model=False), Library())
+    page.warm_up()
+    try:
+        yield page.launch("127.0.0.1", free_port("127.0.0.1", 0, 1)).rstrip("/")
+    finally:
+        page.demo.close(verbose=False)
+
+
+@contextmanager
+def tiny() -> Iterator[str]:
+    import served
+
+    with tempfile.TemporaryDirectory() as folder, served.served(Path(folder)) as page:
+        yield page.address
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Many people at once.")
+    parser.add_argument("--sessions", type=int, default=30)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--tiny", action="store_true", help="with tiny random models instead of the bundled pair")
+    options = parser.parse_args()
+    with tiny() if options.tiny else bundled() as address:
+        print(report(asyncio.run(crowd(address, options.sessions, max_tokens=options.tokens))))
+
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
+    main()

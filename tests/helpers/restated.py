@@ -1,0 +1,83 @@
+"""What the lessons and README say of texts and runs that are not recorded, worked out from the bundled models.
+
+All of it starts from the page's first request: its prompt, its pair of models, its length.
+"""
+
+from dataclasses import replace
+from functools import cache
+from statistics import mean, stdev
+
+from specviz.alignment.generate import sample
+from specviz.alignment.shard import seed_of
+from specviz.analysis.every_k import what_if
+from specviz.decoding.sampling import Sampling
+from specviz.models.library import Library
+from specviz.models.score import score
+from specviz.session.record import cast_for, record
+from specviz.trace.metrics import count
+from specviz.trace.recorded import shipped_trace
+from specviz.ui.choices import make_offer
+
+KS = (1, 2, 3, 4, 8)
+NUM_TEXTS, NUM_RUNS = 24, 8
+
+
+@cache
+def library():
+    return Library()
+
+
+@cache
+def pair():
+    first = make_offer().first
+    return library().load(first.target), library().load(first.draft)
+
+
+@cache
+def agreements(temperature):
+    """Of each of the texts that the alignment lab draws at this temperature with seed 0: mean sum min(p, q)."""
+    (target, _), first = pair(), make_offer().first
+    prompt, sampling = target.text.encode(first.prompt), Sampling(temperature)
+    seeds = [seed_of(0, number) for number in range(NUM_TEXTS)]
+    drawn = sample(target, [prompt] * NUM_TEXTS, seeds, sampling, first.max_new_tokens)
+    return [_agreement([*prompt, *text.ids], len(text.ids), temperature) for text in drawn]
+
+
+@cache
+def agreement_on(name, temperature):
+    """Of the text of a recorded run, read at this temperature."""
+    trace = shipped_trace(name)
+    ids = [token.id for token in (*trace.header.prompt.tokens, *trace.tokens)]
+    return _agreement(ids, len(trace.tokens), temperature)
+
+
+def _agreement(ids, num_tokens, temperature):
+    return mean(score(*pair(), ids, num_tokens, Sampling(temperature)).overlap)
+
+
+@cache
+def expected(name="first-visit"):
+    """Row by K of the exact what-if on a recorded run's text."""
+    return what_if(shipped_trace(name), KS).set_index("k")
+
+
+@cache
+def calls_of_runs(k):
+    """Target calls of really made runs, with seeds 0, 1, ..."""
+    requests = [replace(make_offer().first, k=k, seed=seed).checked() for seed in range(NUM_RUNS)]
+    runs = [record(cast_for(request, library())) for request in requests]
+    assert {len(run.tokens) for run in runs} == {make_offer().first.max_new_tokens}
+    return [count(run).calls["target"] for run in runs]
+
+
+def spread(values, decimals=0):
+    """Mean and standard deviation, as numbers in a text."""
+    return tuple(f"{value:.{decimals}f}" for value in (mean(values), stdev(values)))
+
+
+def read_for_a_draft_token():
+    """Of early exit: the numbers in the layers that draft and in the output layer, over those in all layers and it."""
+    model, layers = pair()[0].model, shipped_trace("early-exit").steps[1].evidence["layers"]
+    own = [sum(weight.numel() for weight in layer.parameters()) for layer in model.model.layers]
+    head = model.lm_head.weight.numel()
+    return (sum(own[layer] for layer in layers) + head) / (sum(own) + head)

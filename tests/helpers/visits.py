@@ -1,0 +1,44 @@
+"""A visitor of the pages of sections."""
+
+import json
+
+import served
+
+from specviz.session import run as session
+from specviz.session.run import Workbench
+from specviz.ui.registry import Registry
+from specviz.ui.reports.pages import reports
+
+
+class Visit:
+    """One browser before both pages, with a trace on its stage."""
+
+    def __init__(self, library, trace=None):
+        self.bench, registry = Workbench(library), Registry()
+        self.pages = reports(registry, self.bench, served.tiny_offer())
+        self.run = None if trace is None else registry.add_trace("one", trace).id
+
+    def look(self, page, step=None, ref=None):
+        said = self.pages[page].look("one", {"place": {"run": self.run, "step": step, "ref": ref}})
+        found = {}
+        for message in map(json.loads, said):
+            found |= {section["id"]: section for section in message["sections"]}
+        return found
+
+    def press(self, page, section, does, values, step=None, ref=None):
+        place = {"run": self.run, "step": step, "ref": ref}
+        data = {"section": section, "do": does, "values": values, "place": place}
+        *_, last = self.pages[page].act("one", data)
+        return {each["id"]: each for each in json.loads(last)["sections"]}
+
+
+def made(library, **changes):
+    request = served.tiny_offer(max_new_tokens=24).first
+    run = session.open_run(served.replace(request, **changes), bench=Workbench(library))
+    for _ in run.events():
+        pass
+    return run.trace
+
+
+def said(section):
+    return json.dumps(section["blocks"], ensure_ascii=False)

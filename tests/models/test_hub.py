@@ -1,0 +1,232 @@
+"""Where a model comes from: names, folders, the hub and its errors; which device and how much memory."""
+
+import json
+import re
+import time
+
+import pytest
+import torch
+from hub_stub import hub_error
+
+import specviz
+from specviz.cli.main import main
+from specviz.errors import SpecvizError
+from specviz.models import hub as fetch
+from specviz.models import memory as machine
+from specviz.models.library import Library
+from specviz.session import run as session
+from specviz.session.run import Workbench
+
+GB = 10**9
+
+
+def test_only_catalogue_models_where_others_are_forbidden(folder):
+    library = Library(GB, allow_any=False)
+    for name in (str(folder), "somebody/model", "../../etc"):
+        with pytest.raises(SpecvizError, match=r"offers only its own models: fable-target"):
+            library.load(name)
+
+
+def test_a_server_that_forbids_other_models_downloads_nothing(monkeypatch):
+    asked = []
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **options: asked.append(options) or 1 / 0)
+    with pytest.raises(SpecvizError, match="downloads nothing; choose a bundled model"):
+        Library(GB, allow_any=False).load("Qwen/Qwen3-0.6B")
+    assert asked[0]["local_files_only"] is True
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "a/b/c", "a/..b", "~nobody/x", "-x", "x" * 400])
+def test_what_is_neither_folder_nor_hub_id_is_refused(library, name):
+    with pytest.raises(SpecvizError, match=r"there is no folder .* and what was typed is no hub id"):
+        library.load(name)
+
+
+def test_a_bundled_model_that_is_not_there_is_said_to_be_missing(library, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECVIZ_ASSETS", str(tmp_path))
+    with pytest.raises(SpecvizError, match="bundled model fable-draft is not in the assets folder"):
+        library.load("fable-draft")
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "a\x00b"])
+def test_what_is_no_name_is_refused(library, name):
+    with pytest.raises(SpecvizError, match="must be named by a catalogue name, a folder or a hub id"):
+        library.load(name)
+
+
+def test_a_folder_without_a_model_says_what_it_lacks(library, folder):
+    cases = {
+        "model.safetensors": "my-model has no weights: there is no model.safetensors",
+        "tokenizer.json": "my-model has no tokenizer files",
+        "config.json": "my-model has no config.json; it is not a model's folder",
+    }
+    for file, words in cases.items():
+        (folder / file).unlink()
+        with pytest.raises(SpecvizError, match=words):
+            library.load(str(folder))
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(SpecvizError, match="it holds an adapter: merge it"):
+        library.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("model-Q4_K_M.gguf", "is GGUF, the format of llama.cpp: choose the model that it was made from"),
+        (
+            "pytorch_model.bin",
+            "is PyTorch's pickles, which can run code .*: load it where you trust it",
+        ),
+        ("model.onnx", "is ONNX: choose"),
+        ("tf_model.h5", "is TensorFlow's: choose"),
+        ("flax_model.msgpack", "is Flax's: choose"),
+    ],
+)
+def test_weights_of_another_format_are_named_with_the_way_out(library, folder, file, words):
+    (folder / "model.safetensors").rename(folder / file)
+    (folder / "training_args.bin").touch()
+    with pytest.raises(SpecvizError, match=f"my-model has no safetensors weights; '{re.escape(file)}' {words}"):
+        library.load(str(folder))
+
+
+def test_a_folder_or_a_repository_of_gguf_alone_is_called_so(library, tmp_path, monkeypatch):
+    (tmp_path / "quantised" / "0123abcd").mkdir(parents=True)
+    (tmp_path / "quantised" / "model-Q4_K_M.gguf").touch()
+    with pytest.raises(
+        SpecvizError, match=r"quantised has no config.json; 'model-Q4_K_M.gguf' is GGUF, .*: choose the"
+    ):
+        library.load(str(tmp_path / "quantised"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path / "quantised" / "0123abcd"))
+    monkeypatch.setattr("huggingface_hub.list_repo_files", lambda repository: ["README.md", "model-Q8_0.gguf"])
+    with pytest.raises(SpecvizError, match=r"owner/gguf has no safetensors weights; 'model-Q8_0.gguf' is GGUF"):
+        library.load("owner/gguf")
+
+
+@pytest.mark.parametrize(("file", "kind"), [("quantize_config.json", "GPTQ"), ("quant_config.json", "AWQ")])
+def test_an_old_layout_of_quantised_weights_is_named(library, folder, file, kind):
+    (folder / file).write_text("{}")
+    with pytest.raises(SpecvizError, match=f"quantised by {kind} in an old layout .{file}.: choose one"):
+        library.load(str(folder))
+
+
+@pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
+def test_an_adapter_beside_a_model_is_refused_by_its_name(library, folder, file):
+    (folder / file).write_text("{}")
+    with pytest.raises(
+        SpecvizError, match=f"my-model holds a LoRA adapter beside the model .{file}., whose weights would"
+    ):
+        library.load(str(folder))
+
+
+def test_shards_must_be_there_and_inside_the_folder(library, folder):
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model.safetensors"}}))
+    with pytest.raises(SpecvizError, match="incomplete: 1 of 2 weight files are missing"):
+        library.load(str(folder))
+    index.write_text(json.dumps({"weight_map": {"a": "../other.safetensors"}}))
+    with pytest.raises(SpecvizError, match="outside its own folder"):
+        library.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("GatedRepoError", "gives access on request"),
+        ("RepositoryNotFoundError", "no such model, or it is private"),
+        ("not cached", "hub cannot be reached; connect once and run `hf download owner/model`"),
+        ("disk full", "the disk is full"),
+    ],
+)
+def test_the_hubs_errors_say_what_to_do(library, monkeypatch, error, words):
+    def fail(*_, **__):
+        raise hub_error(error)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(SpecvizError, match=f"owner/model could not be fetched: .*{words}"):
+        library.load("owner/model")
+
+
+def test_a_hub_model_is_named_by_its_id_and_revision(library, folder, monkeypatch):
+    snapshot = folder.rename(folder.with_name("0123abcd"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(snapshot))
+    info = library.load("owner/model").info
+    assert (info.name, info.revision) == ("owner/model", "0123abcd")
+
+
+def test_a_download_reports_its_bytes(capsys):
+    seen = []
+    bar = fetch.progress_bar("downloading x", lambda *news: seen.append(news))(total=10, unit="B", name="hub")
+    bar.update(4)
+    bar.update(6)
+    bar.close()
+    assert seen == [("downloading x", 0.4), ("downloading x", 1.0)]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.fixture
+def slow_hub(folder, monkeypatch):
+    """A hub that sends owner/model in four parts."""
+    snapshot = folder.rename(folder.with_name("0123abcd"))
+
+    def download(*_, tqdm_class, **__):
+        with tqdm_class(total=100, unit="B", name="huggingface_hub.snapshot_download") as written:
+            for _ in range(4):
+                time.sleep(0.12)  # a bar is drawn ten times a second, and news of it read as often
+                written.update(25)
+        return str(snapshot)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+
+
+@pytest.mark.parametrize("way", ["the library", "a run", "the shell"])
+def test_a_download_shows_a_bar_on_standard_error(slow_hub, monkeypatch, capsys, way):
+    monkeypatch.setattr(session, "_shared", [Workbench(Library(GB, allow_any=True))])
+    if way == "the library":
+        Library(GB, allow_any=True).load("owner/model")
+    elif way == "a run":
+        specviz.run("Once", target="owner/model", method="none", max_new_tokens=2)
+    else:
+        assert main(["run", "--prompt", "Once", "--target", "owner/model", "--method", "none"]) == 0
+    out, err = capsys.readouterr()
+    shown = [int(part) for part in re.findall(r"downloading owner/model: +(\d+)%", err)]
+    assert shown == sorted(shown)
+    assert {50, 75} & set(shown)
+    assert "downloading" not in out
+
+
+def test_where_somebody_watches_a_download_no_bar_is_drawn(slow_hub, capsys):
+    seen = []
+    Library(GB, allow_any=True).load("owner/model", lambda *news: seen.append(news))
+    assert ("downloading owner/model", 0.5) in seen
+    assert capsys.readouterr().err == ""
+
+
+def test_bytes_that_the_hub_counts_twice_are_told_once():
+    seen = []
+    bar = fetch.progress_bar("downloading x", lambda *news: seen.append(news))
+    for name in ("huggingface_hub.snapshot_download.transfer", "huggingface_hub.snapshot_download"):
+        bar(total=10, unit="B", name=name).update(5)
+    assert seen == [("downloading x", 0.5)]
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setenv("SPECVIZ_DEVICE", "cuda:9")
+    with pytest.raises(SpecvizError, match="SPECVIZ_DEVICE is cuda:9, but torch sees"):
+        Library()
+
+
+def test_the_budget_follows_the_settings_or_the_machine(monkeypatch):
+    cpu = torch.device("cpu")
+    monkeypatch.delenv("SPECVIZ_MODEL_MEMORY_GB", raising=False)
+    assert machine.model_budget(cpu) is None or machine.model_budget(cpu) > 0
+    monkeypatch.setenv("SPECVIZ_MODEL_MEMORY_GB", "2")
+    assert machine.model_budget(cpu) == 2 * 2**30
+
+
+def test_weights_stay_where_only_the_tokenizer_is_needed(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download", lambda *_, **options: asked.append(options) or str(tmp_path)
+    )
+    for weights in (True, False):
+        fetch.fetch(fetch.Source("a/b", "a/b"), may_download=True, on_progress=lambda *_: None, weights=weights)
+    assert ["*.safetensors" in options["ignore_patterns"] for options in asked] == [False, True]

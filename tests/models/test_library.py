@@ -1,0 +1,367 @@
+"""The library: what it loads, what it refuses and in which words, what it keeps in memory; check_pair."""
+
+import gc
+import json
+import re
+import threading
+
+import pytest
+import torch
+from tiny_models import (
+    CONTEXT_LIMIT,
+    FAMILIES,
+    REFUSED_FAMILIES,
+    tiny,
+    tiny_folder,
+    tiny_pair,
+    tiny_tokenizer,
+)
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    DynamicCache,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+import specviz
+from specviz.errors import SpecvizError
+from specviz.models import library as models
+from specviz.models.catalog import default_pair, resolve
+from specviz.models.library import Library, bytes_per_token, check_pair
+
+GB = 10**9
+
+
+def loaded_pair(library, **options):
+    target, draft = tiny_pair(**options)
+    return library.load(target), library.load(draft)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_supported_family_is_taken(library, family):
+    tokenizer = tiny_tokenizer()
+    loaded = library.load((tiny(family, vocab_size=len(tokenizer)), tokenizer))
+    assert loaded.info.context_limit == CONTEXT_LIMIT
+    assert loaded.info.vocab_size == len(tokenizer)
+
+
+@pytest.mark.parametrize("family", REFUSED_FAMILIES)
+def test_recurrent_and_hybrid_models_are_refused(library, family):
+    with pytest.raises(SpecvizError, match=f"recurrent or hybrid model .{family}.*cannot be taken back"):
+        library.load((tiny(family), tiny_tokenizer()))
+
+
+def test_attention_in_chunks_is_called_so(library, tmp_path):
+    config = Llama4TextConfig(vocab_size=320, hidden_size=16, num_hidden_layers=4, num_attention_heads=2)
+    with pytest.raises(SpecvizError, match=r"has chunked attention .llama4_text., which specviz does not compute"):
+        models._check_kind(config, Llama4ForCausalLM, "scout")
+
+
+def scaled(kind, **rope):
+    """A tiny model of 64 positions, pre-trained on 32, and its tokenizer."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.eos_token = None
+    original = {"original_max_position_embeddings": 32} if kind == "longrope" else {}  # Phi-3 reads the one outside
+    rope |= {"rope_type": kind, "rope_theta": 1e4, "factor": 2.0, **original}
+    options = {"max_position_embeddings": 64, "rope_parameters": rope, "eos_token_id": None, **original}
+    return tiny("phi3" if kind == "longrope" else "llama", vocab_size=len(tokenizer), **options), tokenizer
+
+
+LONGROPE = {"kind": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0, 5.0, 6.0, 7.0]}
+
+
+@pytest.mark.parametrize(("rope", "limit"), [(LONGROPE, 32), ({"kind": "dynamic"}, 64)], ids=["longrope", "dynamic"])
+def test_up_to_its_limit_a_model_of_scaled_positions_writes_its_own_text(library, rope, limit):
+    """Past LongRoPE's switch the text of a run with drafts was another than the target's own."""
+    target = library.load(scaled(**rope))
+    assert target.info.context_limit == limit
+    prompt = target.text.encode("Once upon a time")
+    run = specviz.run(
+        prompt, target=(target.model, target.tokenizer), method="early_exit", temperature=0.0, max_new_tokens=100
+    )
+    alone, reader = list(prompt), target.cached_lm()
+    while len(alone) < limit:
+        alone.append(int(reader.forward(alone)[-1].argmax()))
+    assert [token.id for token in run.tokens] == alone[len(prompt) :]
+    assert run.footer.reason == "context"
+
+
+def test_why_a_model_reads_less_is_told(library, tmp_path):
+    told = []
+    library.load(str(tiny_folder(tmp_path / "long", *scaled(**LONGROPE))), lambda *news: told.append(news))
+    assert told[-1] == ("loaded long; it reads at most 32 tokens here, as LongRoPE takes other factors beyond", 1.0)
+
+
+def test_a_refused_folder_is_refused_before_its_weights_are_read(library, tmp_path):
+    place = tiny_folder(tmp_path / "ssm", tiny("mamba"), tiny_tokenizer())
+    (place / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(SpecvizError, match="ssm is a recurrent or hybrid model"):
+        library.load(str(place))
+
+
+def test_a_folder_loads_with_its_own_numbers(library, folder):
+    loaded = library.load(str(folder))
+    info = loaded.info
+    assert (info.name, info.revision, info.dtype, info.device) == ("my-model", None, "float32", "cpu")
+    assert info.num_parameters == sum(parameter.numel() for parameter in loaded.model.parameters())
+    assert not loaded.model.training
+    assert loaded.text.eos_ids == {loaded.tokenizer.eos_token_id}
+    assert str(folder) not in json.dumps(info.to_dict())
+
+
+def test_half_precision_files_load_as_float32_on_the_cpu(library, tmp_path):
+    tokenizer = tiny_tokenizer()
+    model = tiny("llama", vocab_size=len(tokenizer)).half()
+    loaded = library.load(str(tiny_folder(tmp_path / "half", model, tokenizer)))
+    assert loaded.model.dtype == torch.float32
+    assert torch.equal(loaded.model.lm_head.weight, model.lm_head.weight.float())
+
+
+def test_the_number_format_can_be_set(library, folder, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_DTYPE", "bfloat16")
+    assert library.load(str(folder)).info.dtype == "bfloat16"
+
+
+def test_a_model_is_loaded_once_and_known_by_its_base_name(library, folder):
+    loaded = library.load(str(folder))
+    assert library.load("my-model") is loaded
+    assert library.load(f"{folder}/../my-model") is loaded
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "owner/model", "fable-target"])
+def test_a_name_that_is_no_folder_is_shown_whole(library, name):
+    assert library.shown_name(name) == name
+
+
+def test_where_only_the_catalogue_is_allowed_a_shown_name_tells_nothing_of_the_disk(folder, tmp_path):
+    library = Library(allow_any=False)
+    assert library.shown_name(str(folder)) == folder.name
+    assert library.shown_name(str(tmp_path / "missing" / folder.name)) == folder.name
+
+
+def test_a_link_to_a_loaded_folder_is_the_same_model(library, folder, tmp_path):
+    (tmp_path / "latest").symlink_to(folder)
+    assert library.load(str(tmp_path / "latest")) is library.load(str(folder))
+
+
+def test_two_folders_of_one_name_get_two_names(library, folder, tmp_path):
+    tokenizer = tiny_tokenizer()
+    other = tiny_folder(tmp_path / "other" / "my-model", tiny("llama", vocab_size=len(tokenizer)), tokenizer)
+    names = [library.load(str(place)).name for place in (folder, other, folder)]
+    assert names == ["my-model", "my-model (2)", "my-model"]
+    assert library.load("my-model (2)").info.name == "my-model (2)"
+
+
+def tiny_model(**options):
+    tokenizer = tiny_tokenizer()
+    return tiny("llama", vocab_size=len(tokenizer), layers=1, **options), tokenizer
+
+
+def test_a_name_never_comes_to_mean_another_model(tmp_path):
+    """A run that names a model is asked again by that name, also when the model left the memory in between."""
+    folders = [str(tiny_folder(tmp_path / str(seed) / "mine", *tiny_model(seed=seed))) for seed in range(2)]
+    library = room_for(1, folders[0])
+    assert [library.load(folder).info.name for folder in folders] == ["mine", "mine (2)"]
+    assert library.loaded_names() == ["mine (2)"]
+    assert library.shown_name(folders[0]) == "mine"
+
+
+def test_a_folder_or_a_pair_never_takes_a_bundled_models_name(library, tmp_path):
+    """Its name would find the bundled model: wherever a run, a trace or a job is asked again."""
+    model, tokenizer = tiny_model()
+    place = tiny_folder(tmp_path / "fable-draft", model, tokenizer)
+    from_folder = library.load(str(place))
+    assert library.load(from_folder.name) is from_folder
+    model.name_or_path = "somewhere/fable-draft"
+    handed_over = library.load((model, tokenizer))
+    assert library.load(handed_over.name) is handed_over
+    assert {"fable-draft"}.isdisjoint({from_folder.name, handed_over.name, library.shown_name(str(place))})
+
+
+def test_a_folder_elsewhere_does_not_take_the_name_of_one_that_lies_here(library, tmp_path, monkeypatch):
+    here, there = (tiny_folder(tmp_path / where / "mine", *tiny_model()) for where in ("here", "there"))
+    monkeypatch.chdir(here.parent)
+    elsewhere, own = library.load(str(there)), library.load("mine")
+    assert (own.name, elsewhere.name) == ("mine", "mine (folder)")
+    assert own is not elsewhere
+
+
+def test_a_pair_is_known_by_its_name(library):
+    target, draft = tiny_pair()
+    first, second = library.load(target), library.load(draft)
+    assert first.name != second.name
+    assert library.load(first.name).model is target[0]
+    assert library.load(target) is first
+
+
+def test_threads_that_ask_at_once_share_one_load(library, folder):
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(library.load(str(folder)))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, found))) == 1
+
+
+def test_progress_is_reported(library, folder):
+    messages = []
+    library.load(str(folder), on_progress=lambda message, fraction: messages.append((message, fraction)))
+    assert messages == [("loading my-model", None), ("loaded my-model", 1.0)]
+
+
+def three_folders(tmp_path):
+    tokenizer = tiny_tokenizer()
+    places = [tmp_path / name for name in ("one", "two", "three")]
+    return [str(tiny_folder(place, tiny("llama", vocab_size=len(tokenizer)), tokenizer)) for place in places]
+
+
+def room_for(num_models, path):
+    size = Library(GB).load(path).model.get_memory_footprint()
+    return Library(int((num_models + 0.5) * size), allow_any=True)
+
+
+def test_the_least_recently_used_model_makes_room(tmp_path):
+    one, two, three = three_folders(tmp_path)
+    library = room_for(2, one)
+    for path in (one, two, one, three):
+        library.load(path)
+    assert library.loaded_names() == ["one", "three"]
+    assert library.load("two").name == "two"
+
+
+def test_a_model_in_use_is_never_evicted(tmp_path):
+    one, two, three = three_folders(tmp_path)
+    library = room_for(2, one)
+    used = library.load(one).model
+    for path in (two, three):
+        library.load(path)
+    assert sorted(library.loaded_names()) == ["one", "three"]
+    assert library.load("one").model is used
+
+
+def test_what_does_not_fit_beside_the_models_in_use_is_refused(tmp_path):
+    one, two, _ = three_folders(tmp_path)
+    library = room_for(1, one)
+    used = library.load(one)
+    with pytest.raises(SpecvizError, match=r"two needs .* GB, but models may take .* SPECVIZ_MODEL_MEMORY_GB"):
+        library.load(two)
+    del used
+    assert library.load(two).name == "two"
+
+
+def test_a_pair_that_its_owner_dropped_makes_room(folder):
+    model = tiny("llama", vocab_size=len(tiny_tokenizer()))
+    library = Library(int(1.5 * model.get_memory_footprint()))
+    name = library.load((model, tiny_tokenizer())).name
+    del model
+    library.load(str(folder))
+    gc.collect()
+    with pytest.raises(SpecvizError, match="no longer in memory: hand over the model"):
+        library.load(name)
+
+
+def test_damaged_files_are_named_without_the_path(library, folder):
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
+    with pytest.raises(SpecvizError, match="my-model could not be loaded: a weight file is damaged or incomplete"):
+        library.load(str(folder))
+    (folder / "config.json").write_text("{")
+    with pytest.raises(SpecvizError, match="my-model could not be loaded") as caught:
+        library.load(str(folder))
+    assert str(folder) not in str(caught.value)
+
+
+def test_missing_weights_are_refused_instead_of_made_up(library, folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    with pytest.raises(SpecvizError, match="my-model lacks 9 of its weights"):
+        library.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model_type": "nonesuch"}, "of the kind 'nonesuch', which this version of transformers does not know"),
+        ({"model_type": "mine", "auto_map": {"AutoConfig": "m.C"}}, "needs program code of its own"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "no model that continues a text"),
+    ],
+)
+def test_other_kinds_are_refused(library, folder, change, words):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(SpecvizError, match=words):
+        library.load(str(folder))
+
+
+def test_encoder_decoder_and_encoder_models_are_refused(library, tmp_path):
+    small = {"num_layers": 1, "d_model": 8, "d_ff": 8, "d_kv": 4, "num_heads": 2, "vocab_size": 320}
+    place = tiny_folder(tmp_path / "t5", T5ForConditionalGeneration(T5Config(**small)), tiny_tokenizer())
+    with pytest.raises(SpecvizError, match="t5 is an encoder-decoder model"):
+        library.load(str(place))
+    small = {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
+    place = tiny_folder(tmp_path / "bert", BertForMaskedLM(BertConfig(vocab_size=320, **small)), tiny_tokenizer())
+    with pytest.raises(SpecvizError, match=r"bert is no model that continues a text .BertForMaskedLM"):
+        library.load(str(place))
+
+
+def test_out_of_memory_is_said(library, folder, monkeypatch):
+    def fail(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("specviz.models.library.AutoModelForCausalLM.from_pretrained", fail)
+    with pytest.raises(SpecvizError, match=r"my-model could .* its weights take \S+ GB; choose a smaller"):
+        library.load(str(folder))
+
+
+@pytest.mark.parametrize(("family", "heads"), [*((family, 4) for family in FAMILIES), ("llama", 2), ("gemma2", 1)])
+def test_the_bytes_of_a_token_are_those_that_its_cache_takes(family, heads):
+    model = tiny(family, num_key_value_heads=heads)
+    cache = DynamicCache()
+    model(torch.arange(3, 10)[None], past_key_values=cache, use_cache=True)
+    held = sum(rows.nbytes for layer in cache.layers for rows in (layer.keys, layer.values))
+    assert bytes_per_token(model) == held / 7
+
+
+def test_what_a_model_takes_is_said_in_words(library):
+    loaded, _ = loaded_pair(library)
+    assert re.fullmatch(r"\S+ takes \S+ GB and \S+ GB more for 100 tokens", loaded.memory_words(100))
+
+
+def test_a_pair_of_one_vocabulary_passes(library):
+    check_pair(*loaded_pair(library))
+
+
+def test_padding_of_the_models_tables_passes(library):
+    target, draft = loaded_pair(library, padding=13)
+    assert target.info.vocab_size == draft.info.vocab_size + 13
+    check_pair(target, draft)
+
+
+def test_a_vocabulary_that_only_goes_on_longer_passes(library):
+    tokenizer, longer = tiny_tokenizer(), tiny_tokenizer()
+    longer.add_tokens(["<think>"])
+    pair = [library.load((tiny("llama", vocab_size=len(tok)), tok)) for tok in (longer, tokenizer)]
+    check_pair(*pair)
+    check_pair(*reversed(pair))
+
+
+def test_a_mismatch_is_refused_with_the_first_ids_and_both_texts(library):
+    plain, swapped = tiny_tokenizer(), tiny_tokenizer(swap=(280, 290))
+    target = library.load((tiny("llama", vocab_size=len(plain)), plain))
+    draft = library.load((tiny("llama", vocab_size=len(plain)), swapped))
+    first, second = target.text.label(280), target.text.label(290)
+    with pytest.raises(SpecvizError) as caught:
+        check_pair(target, draft)
+    message = str(caught.value)
+    assert f"id 280: {first!r} and {second!r}; id 290: {second!r} and {first!r}" in message
+    assert "Choose a draft model of the target's own family" in message
+
+
+def test_the_bundled_pair_loads_and_shares_its_vocabulary(library):
+    target, draft = default_pair()
+    if not (resolve(target) / "config.json").is_file():
+        pytest.skip("the bundled models are not in the assets folder")
+    check_pair(library.load(target), library.load(draft))

@@ -1,0 +1,115 @@
+"""The gallery of wrong rules: each is wrong where it says so, and none can be picked by accident."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from toys import TableLM
+
+from specviz.decoding.drafter import Context
+from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Seeded, law
+from specviz.decoding.sampling import Sampling
+from specviz.drafters.draft_model import ModelDrafter
+from specviz.rules import RULES
+from specviz.rules.broken import BROKEN, DroppedDraft, UntruncatedQ
+
+RIGHT = RULES["speculative_sampling"]
+each = pytest.mark.parametrize("rule", BROKEN.values(), ids=lambda rule: rule.name)
+
+
+def random_rows(*shape, sharpness):
+    generator = torch.Generator().manual_seed(7)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).mul(sharpness).softmax(-1)
+
+
+def acceptance(rule, p, q):
+    return rule.one_step_kept(p, q).sum(-1)
+
+
+@each
+def test_one_step_is_visibly_another_law(rule):
+    p, q = random_rows(2, 8, 500, sharpness=3.0)  # as peaked as a language model's rows
+    distances = (rule.one_step_law(p, q) - p).abs().sum(-1) / 2
+    assert distances.max() > 1e-2
+    assert ((RIGHT.one_step_law(p, q) - p).abs().sum(-1) < 1e-12).all()
+
+
+@pytest.mark.parametrize("name", ["resample_p", "softmax_residual"])
+def test_acceptance_alone_cannot_tell(name):
+    p, q = random_rows(2, 20, 50, sharpness=2.0)
+    assert torch.equal(acceptance(BROKEN[name], p, q), acceptance(RIGHT, p, q))
+
+
+@pytest.mark.parametrize("name", ["argmax_draft", "untruncated_q"])
+def test_the_closed_form_of_a_wrong_draft(name):
+    """In numpy: x comes from another law than the q that it is judged by."""
+    rule = BROKEN[name]
+    p, q = random_rows(2, 12, sharpness=1.5).numpy()
+    likeliest = (-q).argsort()[: 1 if name == "argmax_draft" else 5]
+    drawn = 0 * q
+    drawn[likeliest] = 1.0 if name == "argmax_draft" else q[likeliest] / q[likeliest].sum()
+    owed = (p - q).clip(0) / (p - q).clip(0).sum()
+    kept = drawn * np.minimum(1, p / q)
+    expected = kept + (1 - kept.sum()) * owed
+    rows = rule.one_step_law(torch.tensor(p), torch.tensor(q)).numpy()
+    assert rows == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_greedy_target_keeps_its_favourite_alone():
+    p, q = random_rows(2, 9, sharpness=1.0)
+    kept = BROKEN["argmax_target"].one_step_kept(p, q)
+    assert kept.nonzero().flatten().tolist() == [int(p.argmax())]
+
+
+@each
+def test_a_tampered_drafter_draws_as_the_rule_says_and_claims_q(rule):
+    lm = TableLM(3, vocab_size=7)
+    q = Sampling().probs(lm.row([1, 2]))
+
+    def drafted(draws):
+        context = Context([1, 2], Sampling(), rule.tamper(draws), 7)
+        draft = ModelDrafter(lm).draft(context, 1)
+        assert torch.equal(draft.probs[0], q)
+        return draft.tokens[0]
+
+    seen = law(drafted)
+    assert [seen.get(token, 0.0) for token in range(7)] == pytest.approx(rule.drawn(q).tolist(), abs=1e-12)
+
+
+@each
+def test_tampering_leaves_the_other_draws_alone(rule):
+    rows = random_rows(3, 9, sharpness=2.0)
+    plain, tampered = Seeded(5), rule.tamper(Seeded(5))
+    assert torch.equal(plain.sample(rows, FINAL, 4, -1), tampered.sample(rows, FINAL, 4, -1))
+    for one, other in zip(plain.below(rows[:, 0], ACCEPT, 4, 0), tampered.below(rows[:, 0], ACCEPT, 4, 0), strict=True):
+        assert torch.equal(one, other)
+    assert plain.uniform(DRAFT, 4, 2) == tampered.uniform(DRAFT, 4, 2)
+
+
+@each
+def test_drawn_takes_many_rows(rule):
+    rows = random_rows(3, 4, 9, sharpness=2.0)
+    drawn = rule.drawn(rows)
+    assert torch.allclose(drawn.sum(-1), torch.ones(3, 4, dtype=torch.float64))
+    assert torch.equal(drawn[1, 2], rule.drawn(rows[1, 2]))
+
+
+@each
+def test_a_broken_rule_says_what_is_wrong(rule):
+    assert not rule.lossless
+    assert rule.summary == rule.mistake
+    assert rule.mistake.endswith(".")
+    assert BROKEN[rule.name] is rule
+
+
+def test_the_words_follow_the_numbers():
+    assert "2 likeliest" in UntruncatedQ(2).mistake
+    assert "0.25" in DroppedDraft(0.25).mistake
+
+
+def test_no_broken_rule_can_be_picked_by_accident():
+    assert not set(BROKEN) & set(RULES)
+    code = "import specviz.rules, sys; sys.exit('specviz.rules.broken' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,225 @@
+"""Requests, settings and the catalogue: plain values, one validation, clear refusals."""
+
+import json
+import math
+import pickle
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specviz import request as request_module
+from specviz.errors import SpecvizError
+from specviz.models import catalog
+from specviz.request import MAX_SEED, Request
+from specviz.settings import Settings, assets_dir
+
+GOOD = Request(prompt="Once upon a time", target="fable-target", draft="fable-draft")
+FIELDS = [item.name for item in fields(Request)]
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),  # half surrogates too
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+requests = st.builds(
+    Request,
+    prompt=st.text(min_size=1),
+    chat=st.booleans(),
+    target=st.sampled_from(list(catalog.MODELS)),
+    draft=st.none() | st.sampled_from(list(catalog.MODELS)),
+    rule=st.none() | st.just("token_match"),
+    params=st.dictionaries(st.sampled_from(["max_ngram", "x"]), st.integers(0, 9) | st.floats(0, 1) | st.booleans()),
+    k=st.integers(1, 32),
+    temperature=st.floats(0, 5),
+    top_k=st.integers(0, 100),
+    top_p=st.floats(0, 1, exclude_min=True),
+    seed=st.integers(0, MAX_SEED),
+    max_new_tokens=st.integers(1, 4096),
+    time_limit_s=st.none() | st.floats(0, 3600, exclude_min=True),
+)
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=5), anything, max_size=6) | anything)
+def test_arbitrary_json_is_a_request_or_a_specviz_error(values):
+    try:
+        request = Request.from_dict(values)
+    except SpecvizError:
+        return
+    json.dumps(request.to_dict(), allow_nan=False).encode()
+
+
+@given(requests)
+def test_a_request_comes_back_from_json(request):
+    assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request.checked()
+
+
+def test_prompt_ids_come_back_from_json():
+    request = replace(GOOD, prompt="", prompt_ids=(1, 2, 3))
+    assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request
+
+
+def test_a_request_can_be_pickled_and_hashed():
+    assert pickle.loads(pickle.dumps(GOOD)) == GOOD
+    assert len({GOOD, replace(GOOD, k=4), replace(GOOD, k=5)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("k", 0, "k must be a whole number from 1 to 32 .got 0"),
+        ("k", 33, "got 33"),
+        ("k", True, "whole number.*got True"),
+        ("k", 4.0, "whole number.*got 4.0"),
+        pytest.param("k", 10**5000, "whole number from 1 to 32", id="k-huge"),
+        ("temperature", math.nan, "temperature must be a number from 0 to 5 .got nan"),
+        ("temperature", math.inf, "got inf"),
+        ("temperature", -0.1, "got -0.1"),
+        ("temperature", 5.01, "got 5.01"),
+        ("temperature", "1", "must be a number"),
+        ("temperature", False, "must be a number"),
+        ("top_k", -1, "from 0"),
+        ("top_p", 0.0, "above 0 and at most 1 .got 0.0"),
+        ("top_p", 1.01, "at most 1"),
+        ("top_p", math.nan, "got nan"),
+        ("max_new_tokens", 0, "max_new_tokens must be a whole number from 1 to 4,096"),
+        ("max_new_tokens", 4097, "got 4097"),
+        ("seed", -1, "seed must be"),
+        ("seed", 2**53, "seed must be"),
+        ("time_limit_s", 0, "above 0"),
+        ("prompt", "", "the prompt is empty; type at least one word"),
+        ("prompt", None, "prompt must be a text .got None"),
+        ("prompt", "a" * 200_001, "too long: at most 200,000 characters are allowed .got 200,001"),
+        ("prompt", "half \ud83d", "half of a surrogate pair"),
+        ("prompt_ids", [], "the prompt is empty: prompt_ids"),
+        ("prompt_ids", [1, -1], "each of prompt_ids.*got -1"),
+        ("prompt_ids", [True], "each of prompt_ids.*got True"),
+        ("prompt_ids", "12", "list of token ids"),
+        ("prompt_ids", [0] * 100_001, "at most 100,000 ids"),
+        ("chat", 1, "chat must be true or false .got 1"),
+        ("target", "", "target must be a name"),
+        ("target", None, "target must be a text"),
+        ("target", "a\x00b", "control characters"),
+        ("draft", 3, "draft must be a text"),
+        ("method", 1, "method must be a text"),
+        ("rule", [], "rule must be a text"),
+        ("params", [], "params must be an object"),
+        ("params", {"n": [1]}, "params.n must be a number"),
+        ("params", {"n": math.nan}, "params.n must be a number"),
+        ("params", {str(i): i for i in range(33)}, "at most 32"),
+    ],
+)
+def test_each_refusal_says_what_is_wrong(field, value, words):
+    with pytest.raises(SpecvizError, match=words):
+        replace(GOOD, **{field: value}).checked()
+
+
+def test_a_chat_needs_a_text_prompt():
+    with pytest.raises(SpecvizError, match="chat must be false when prompt_ids"):
+        replace(GOOD, chat=True, prompt_ids=(1,)).checked()
+
+
+def test_unknown_and_missing_fields_are_named():
+    with pytest.raises(SpecvizError, match="no field 'top_q'; its fields are prompt,"):
+        Request.from_dict({"prompt": "a", "target": "b", "top_q": 1})
+    with pytest.raises(SpecvizError, match="must name its target"):
+        Request.from_dict({"prompt": "a"})
+
+
+def test_the_servers_caps_hold(monkeypatch):
+    monkeypatch.setenv("SPECVIZ_MAX_NEW_TOKENS", "10")
+    monkeypatch.setenv("SPECVIZ_MAX_SECONDS", "30")
+    assert replace(GOOD, max_new_tokens=10).checked().time_limit_s == 30.0
+    with pytest.raises(SpecvizError, match=r"from 1 to 10 .got 11"):
+        replace(GOOD, max_new_tokens=11).checked()
+    with pytest.raises(SpecvizError, match=r"at most 30 .got 31"):
+        replace(GOOD, max_new_tokens=1, time_limit_s=31).checked()
+
+
+def test_numbers_get_their_own_types():
+    checked = replace(GOOD, temperature=1, top_p=1, prompt_ids=[1, 2]).checked()
+    assert [type(value) for value in (checked.temperature, checked.top_p, checked.prompt_ids)] == [float, float, tuple]
+
+
+def test_settings_read_every_variable():
+    read = Settings.from_environment(
+        {
+            "SPECVIZ_DEVICE": "cuda:1",
+            "SPECVIZ_DTYPE": "float32",
+            "SPECVIZ_MODEL_MEMORY_GB": "0.5",
+            "SPECVIZ_ALLOW_ANY_MODEL": "no",
+            "GRADIO_SERVER_NAME": "0.0.0.0",
+            "GRADIO_SERVER_PORT": "8000",
+        }
+    )
+    assert read == Settings("cuda:1", "float32", 2**29, allow_any_model=False, server_name="0.0.0.0", server_port=8000)
+
+
+def test_a_space_offers_only_its_own_models_unless_told_otherwise():
+    assert Settings.from_environment({}).allow_any_model
+    assert not Settings.from_environment({"SPACE_ID": "a/b"}).allow_any_model
+    assert Settings.from_environment({"SPACE_ID": "a/b", "SPECVIZ_ALLOW_ANY_MODEL": "1"}).allow_any_model
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SPECVIZ_DEVICE", "gpu"),
+        ("SPECVIZ_DTYPE", "int8"),
+        ("SPECVIZ_MODEL_MEMORY_GB", "-1"),
+        ("SPECVIZ_MODEL_MEMORY_GB", "inf"),
+        ("SPECVIZ_MAX_NEW_TOKENS", "0"),
+        ("SPECVIZ_MAX_SECONDS", "soon"),
+        ("SPECVIZ_MAX_RUNS", "-3"),
+        ("SPECVIZ_ALLOW_ANY_MODEL", "maybe"),
+        ("GRADIO_SERVER_PORT", "70000"),
+    ],
+)
+def test_a_bad_variable_is_named(name, value):
+    with pytest.raises(SpecvizError, match=f"environment variable {name} must be .*got '{value}'"):
+        Settings.from_environment({name: value})
+
+
+def test_assets_are_found_and_a_wrong_folder_is_named(monkeypatch, tmp_path):
+    monkeypatch.delenv("SPECVIZ_ASSETS", raising=False)
+    assert (assets_dir() / "prompts" / "prompts.json").is_file()
+    monkeypatch.setenv("SPECVIZ_ASSETS", str(tmp_path))
+    assert assets_dir() == tmp_path
+    monkeypatch.setenv("SPECVIZ_ASSETS", str(tmp_path / "none"))
+    with pytest.raises(SpecvizError, match="SPECVIZ_ASSETS must name a folder"):
+        assets_dir()
+
+
+def test_every_draft_in_the_catalogue_is_in_it_and_the_default_pair_is_bundled():
+    assert all(draft in catalog.MODELS for name in catalog.targets() for draft in catalog.drafts_for(name))
+    target, draft = catalog.default_pair()
+    assert catalog.resolve(target).name == target
+    assert draft == catalog.drafts_for(target)[0]
+    assert catalog.MODELS[draft].is_bundled
+    assert catalog.drafts_for("somebody/else") == ()
+    with pytest.raises(SpecvizError, match=r"no model named 'somebody/else'.*fable-target"):
+        catalog.resolve("somebody/else")
+
+
+def test_the_ready_prompts_are_requests():
+    kinds = json.loads((assets_dir() / "prompts" / "prompts.json").read_text("utf-8"))["kinds"]
+    prompts = [prompt for kind in kinds for prompt in kind["prompts"]]
+    assert all(3 <= len(kind["prompts"]) <= 5 for kind in kinds)
+    assert [kind["name"] for kind in kinds] == ["story", "code", "arithmetic", "summarise", "repeat"]
+    assert len({prompt["name"] for prompt in prompts}) == len(prompts)
+    for prompt in prompts:
+        replace(GOOD, prompt=prompt["text"]).checked()
+
+
+def test_requests_settings_and_the_catalogue_need_only_the_standard_library():
+    code = (
+        "import sys, specviz.request, specviz.settings, specviz.models.catalog;"
+        "print({name.split('.')[0] for name in sys.modules} - set(sys.stdlib_module_names) - {'__main__'})"
+    )
+    root = Path(request_module.__file__).parents[1]
+    out = subprocess.run([sys.executable, "-S", "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "{'specviz'}"

@@ -1,0 +1,304 @@
+"""Laws of runs that share one engine: fairness, places, pace, limits, measured speed."""
+
+import itertools
+import threading
+import time
+
+import pytest
+from runs import begin, finish, is_free, made, make_steps, statuses, timeless
+
+from specviz.bench import speed
+from specviz.errors import SpecvizError
+from specviz.session.run import Status, Workbench
+from specviz.trace import file as trace
+from specviz.trace import metrics as measures
+
+MOMENT_S = 0.1
+LONG_S = 20
+
+
+def in_threads(jobs):
+    """Runs all of them at once and waits for them."""
+    ready = threading.Barrier(len(jobs))
+
+    def work(job):
+        ready.wait(LONG_S)
+        job()
+
+    threads = [threading.Thread(target=work, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG_S)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def one_place(named_models, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_MAX_RUNS", "1")
+    return Workbench(named_models)
+
+
+@pytest.fixture
+def many_places(named_models, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_MAX_RUNS", "10")
+    return Workbench(named_models)
+
+
+# Fairness
+
+
+@pytest.mark.parametrize("number", [2, 10])
+def test_runs_at_once_give_the_same_traces_as_alone(many_places, number):
+    runs = [begin(many_places, seed=seed) for seed in range(number)]
+    in_threads([lambda run=run: finish(run) for run in runs])
+    for seed, run in enumerate(runs):
+        alone = timeless(made(many_places, seed=seed))
+        shared = timeless(run.trace)
+        shared[-1].pop("shared_engine", None)
+        assert shared == alone
+    assert is_free(many_places)
+
+
+@pytest.mark.parametrize("number", [2, 10])
+def test_no_run_is_more_than_a_few_steps_ahead(many_places, number):
+    runs = [begin(many_places, max_new_tokens=60) for _ in range(number)]
+    for run in runs:
+        make_steps(run, 1)
+    order = []
+
+    def note(name, run):
+        for event in run.events():
+            if isinstance(event, trace.Step):
+                order.append(name)
+
+    in_threads([lambda name=name, run=run: note(name, run) for name, run in enumerate(runs)])
+    num_steps = len(runs[0].trace.steps) - 1
+    assert len(order) == number * num_steps
+    made_by = dict.fromkeys(range(number), 0)
+    for name in order:
+        made_by[name] += 1
+        assert max(made_by.values()) - min(made_by.values()) <= 3
+
+
+def test_the_engine_is_held_in_a_step_only(bench):
+    for _ in begin(bench).events():
+        assert len(bench.engine) == 0
+        assert len(bench.places) == 1
+
+
+def test_an_abandoned_run_is_in_nobodys_way(bench):
+    expected = timeless(made(bench, seed=2))
+    abandoned = begin(bench).events()
+    list(itertools.islice(abandoned, 5))
+    assert timeless(made(bench, seed=2)) == expected
+    abandoned.close()
+    assert is_free(bench)
+
+
+def test_a_run_may_be_resumed_on_another_thread(bench):
+    run = begin(bench)
+    events = run.events()
+    while run.state != "finished":
+        in_threads([lambda: next(events, None)])
+    assert timeless(run.trace) == timeless(made(bench))
+
+
+def test_a_run_that_shared_the_engine_is_marked(many_places):
+    alone = made(many_places)
+    runs = [begin(many_places, max_new_tokens=60) for _ in range(4)]
+    in_threads([lambda run=run: finish(run) for run in runs])
+    assert alone.footer.extra == {}
+    assert {"shared_engine": True} in [run.trace.footer.extra for run in runs]
+
+
+# Places
+
+
+def test_who_finds_no_place_is_told_how_many_go_first(one_place):
+    first, *others = (begin(one_place, seed=seed) for seed in range(3))
+    events = first.events()
+    next(events)
+    waiting = [run.events() for run in others]
+    told = [None, None]
+    for number, queue in enumerate(waiting):
+        in_threads([lambda number=number, queue=queue: told.__setitem__(number, next(queue))])
+    assert told == [Status("queued", "waiting for a free place", ahead) for ahead in (1, 2)]
+    assert [run.state for run in others] == ["queued", "queued"]
+    events.close()
+    for run, queue in zip(others, waiting, strict=True):
+        assert statuses(queue)[-1] == Status("running")
+        assert run.trace.footer.reason == "length"
+    assert is_free(one_place)
+
+
+def test_a_paused_run_gives_its_place_away(one_place):
+    paused = begin(one_place)
+    make_steps(paused, 2)
+    assert made(one_place, seed=2).footer.reason == "length"
+    assert timeless(finish(paused)) == timeless(made(one_place))
+
+
+def test_stopping_in_the_queue_ends_the_wait(one_place):
+    holder = one_place.places.join()
+    run = begin(one_place)
+    events = run.events()
+    assert next(events).state == "queued"
+    run.stop()
+    assert list(events) == [Status("finished")]
+    assert (run.state, run.trace.header, len(one_place.places)) == ("finished", None, 1)
+    one_place.places.leave(holder)
+
+
+def test_leaving_the_queue_lets_others_move_up(one_place):
+    holder = one_place.places.join()
+    gone, patient = begin(one_place).events(), begin(one_place).events()
+    assert (next(gone).ahead, next(patient).ahead) == (1, 2)
+    gone.close()
+    assert next(patient).ahead == 1
+    one_place.places.leave(holder)
+    assert [type(event) for event in patient][-1] is trace.Footer
+
+
+def test_waiting_for_the_engine_is_said_and_can_be_stopped(bench):
+    holder = bench.engine.join()
+    run = begin(bench)
+    told = []
+    for event in run.events():
+        told.append(event)
+        if event == Status("queued", "waiting for the engine", 1):
+            run.stop()
+    assert (run.trace.footer.reason, run.trace.steps) == ("stopped", [])
+    assert len(bench.engine) == 1
+    bench.engine.leave(holder)
+
+
+def test_a_waiting_run_that_nobody_reads_on_holds_nobody_up(bench):
+    holder = bench.engine.join()
+    asleep = begin(bench).events()
+    assert Status("queued", "waiting for the engine", 1) in asleep
+    bench.engine.leave(holder)
+    assert made(bench, seed=2).footer.reason == "length"
+    assert [type(event) for event in asleep][-1] is trace.Footer
+
+
+# Time limits
+
+
+def test_the_time_limit_ends_a_run(bench):
+    run = begin(bench, pace="reading", time_limit_s=3 * MOMENT_S)
+    started = time.perf_counter()
+    recorded = finish(run)
+    assert time.perf_counter() - started < 1
+    assert recorded.footer.reason == "time"
+    assert 1 <= len(recorded.steps) <= 2
+
+
+def test_a_pause_does_not_use_up_the_time_limit(bench):
+    run = begin(bench, time_limit_s=4 * MOMENT_S, max_new_tokens=8)
+    make_steps(run, 1)
+    time.sleep(5 * MOMENT_S)
+    assert finish(run).footer.reason == "length"
+
+
+def test_the_time_limit_counts_all_parts_of_a_run_together(bench):
+    run = begin(bench, pace="reading", time_limit_s=6 * MOMENT_S)
+    while run.state != "finished":
+        list(run.events(max_steps=1))
+    assert run.trace.footer.reason == "time"
+    assert 2 <= len(run.trace.steps) <= 4
+
+
+def test_the_queue_does_not_use_up_the_time_limit(one_place):
+    holder = one_place.places.join()
+    run = begin(one_place, time_limit_s=4 * MOMENT_S, max_new_tokens=8)
+    events = run.events()
+    assert [next(events).state for _ in range(3)] == ["queued"] * 3
+    one_place.places.leave(holder)
+    assert [type(event) for event in events][-1] is trace.Footer
+    assert run.trace.footer.reason == "length"
+
+
+# Pace
+
+
+def test_pace_waits_between_steps_and_is_no_part_of_their_speed(bench):
+    run = begin(bench, pace="reading")
+    started = time.perf_counter()
+    make_steps(run, 3)
+    elapsed_ms = (time.perf_counter() - started) * 1e3
+    waits = [step.timing.wait_ms for step in run.trace.steps]
+    assert waits[0] < 100
+    assert all(100 < wait <= 300 for wait in waits[1:])
+    assert elapsed_ms >= 450
+    own_ms = sum(step.timing.total_ms - step.timing.wait_ms for step in run.trace.steps)
+    assert own_ms <= elapsed_ms - sum(waits)
+    num_tokens = len(run.trace.tokens)
+    assert measures.metrics(run.trace)["tokens_per_s"] == pytest.approx(1e3 * num_tokens / own_ms, rel=1e-6)
+
+
+@pytest.mark.parametrize("control", [("pace", "full"), ("paused", True), ("stopped", True)])
+def test_a_change_of_mind_ends_the_wait_at_once(bench, control):
+    run = begin(bench, pace="slow")
+    timer = threading.Timer(MOMENT_S, lambda: run.controls.set(*control))
+    started = time.perf_counter()
+    timer.start()
+    finish(run)
+    assert MOMENT_S <= time.perf_counter() - started < 0.8
+    timer.join()
+
+
+def test_a_slow_run_is_in_nobodys_way(bench):
+    slow = begin(bench, pace="slow")
+    with_pace = threading.Thread(target=finish, args=(slow,))
+    with_pace.start()
+    started = time.perf_counter()
+    assert made(bench, seed=2).footer.extra == {}
+    assert time.perf_counter() - started < 0.8
+    slow.stop()
+    with_pace.join(LONG_S)
+
+
+# Measured speed
+
+
+ALMOST_FULL = tuple(1 + number % 200 for number in range(246))
+
+
+def test_a_measurement_is_the_baseline_of_the_runs_that_follow(bench):
+    request = begin(bench, prompt="", prompt_ids=ALMOST_FULL).request
+    found = speed.measure(request, bench)
+    assert found.baseline_tokens_per_s > 0
+    low, high = found.between
+    assert 0 < low <= found.speedup <= high
+    assert "alone on the engine" in found.note
+    baseline = made(bench).footer.baseline
+    assert baseline["tokens_per_s"] == pytest.approx(found.baseline_tokens_per_s, abs=1e-3)
+    assert baseline["num_tokens"] == 256 - len(ALMOST_FULL)
+    assert baseline["environment"] == made(bench).header.environment
+    assert is_free(bench)
+
+
+def test_a_baseline_counts_for_the_same_target_and_sampling_only(bench):
+    speed.measure(begin(bench, prompt="", prompt_ids=ALMOST_FULL).request, bench)
+    assert made(bench, method="none", k=2).footer.baseline is not None
+    for changes in ({"temperature": 0.5}, {"top_k": 5}, {"top_p": 0.5}, {"target": "padded"}):
+        assert made(bench, **changes).footer.baseline is None
+
+
+def test_what_cannot_be_measured_is_said(bench):
+    with pytest.raises(SpecvizError, match="leaves no room to measure"):
+        speed.measure(begin(bench, prompt="", prompt_ids=(1,) * 256).request, bench)
+    assert is_free(bench)
+
+
+def test_a_measurement_waits_for_its_turn(bench):
+    holder, found = bench.engine.join(), []
+    request = begin(bench, prompt="", prompt_ids=ALMOST_FULL).request
+    measuring = threading.Thread(target=lambda: found.append(speed.measure(request, bench)))
+    measuring.start()
+    time.sleep(MOMENT_S)
+    assert found == []
+    bench.engine.leave(holder)
+    measuring.join(LONG_S)
+    assert found[0].tokens_per_s > 0

@@ -1,0 +1,1116 @@
+"""Laws of the page's callbacks, called as Gradio calls them but without a server."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import inspect
+import json
+import threading
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+import served
+import traces
+from hub_stub import hub_error
+from made_up import EVERY_KIND, MADE_UP, made_up
+
+from specviz.bench.speed import Speed
+from specviz.drafters import METHODS
+from specviz.drafters.method import Choice
+from specviz.errors import SpecvizError
+from specviz.models import catalog
+from specviz.models.catalog import CatalogHeads, CatalogModel
+from specviz.models.library import Library
+from specviz.request import MAX_TEMPERATURE
+from specviz.session import run as session
+from specviz.session.run import Status, Workbench
+from specviz.trace.file import Footer, Step, Trace, dump_event, parse_event
+from specviz.ui import components, stream
+from specviz.ui.choices import make_offer, method_choices
+from specviz.ui.explore import form, handlers
+from specviz.ui.explore.handlers import Form, Handlers, since, spoken
+from specviz.ui.registry import Registry
+from specviz.ui.reports import trace_models as models_of
+from specviz.ui.startup import first_visit
+from specviz.ui.view import View
+from specviz.views.explore.feed import Feed
+
+SESSION = SimpleNamespace(session_hash="one")
+OTHER = SimpleNamespace(session_hash="two")
+FIRST = {
+    "prompt": "The fox said",
+    "draft": "tiny-draft",
+    "k": 4,
+    "temperature": 1.0,
+    "pace": "full",
+    "method": "draft_model",
+    "rule": "speculative_sampling",
+    **{f"{name}.{param.name}": param.default for name, method in METHODS.items() for param in method.params},
+    "target": "tiny-target",
+    "top_p": 1.0,
+    "top_k": 0,
+    "max_new_tokens": 24,
+    "seed": 0,
+    "chat": False,
+}
+FORM = Form(tuple(FIRST))
+GRACE_S = 0.3
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return served.tiny_library(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def registry():
+    return Registry(grace_s=GRACE_S)
+
+
+@pytest.fixture
+def page(library, registry):
+    return Handlers(registry, Workbench(library), FORM, served.tiny_offer())
+
+
+def values(**changes):
+    return tuple((FIRST | changes).values())
+
+
+def messages(stream):
+    return [json.loads(text) for text in stream]
+
+
+def steps(said):
+    return [step for message in said for step in message["steps"]]
+
+
+def test_increments_follow_each_other_without_gap_or_overlap(page):
+    said = messages(page.run(SESSION, *values()))
+    cursor = 0
+    for message in said:
+        assert message["from"] == cursor
+        cursor += len(message["steps"])
+    assert said[-1]["done"] == cursor > 0
+
+
+def test_no_head_comes_before_the_prompt_is_known(page):
+    said = messages(page.run(SESSION, *values()))
+    heads = [message["head"] for message in said if "head" in message]
+    assert {head["prompt"] for head in heads} == {FIRST["prompt"]}
+
+
+def test_the_last_message_says_that_the_run_is_finished(page, registry):
+    last = messages(page.run(SESSION, *values()))[-1]
+    assert last["state"]["name"] == "finished"
+    assert registry.current("one").trace.footer.reason in ("length", "eos")
+
+
+def test_a_greedy_run_is_laid_beside_the_run_without_a_draft(page):
+    plain = messages(page.run(SESSION, *values(temperature=0.0, method="none")))[-1]
+    assert "a draft" not in plain["end"]["words"]
+    drafted = messages(page.run(SESSION, *values(temperature=0.0, seed=3)))[-1]
+    assert drafted["end"]["words"].endswith("as far as both go the same text as the run without a draft")
+    drawn = messages(page.run(SESSION, *values()))[-1]
+    assert "a draft" not in drawn["end"]["words"]
+
+
+def test_pausing_ends_the_stream_and_resuming_goes_on_with_the_same_run(page, registry):
+    streaming = page.run(SESSION, *values(pace="reading"))
+    until_first_step(streaming)
+    page.pause(SESSION)
+    said = messages(streaming)
+    assert said[-1]["state"]["name"] == "paused"
+    run = registry.current("one").run
+    page.live("pace")(SESSION, "full")
+    assert messages(page.resume(SESSION))[-1]["run"] == run.id
+    assert run.trace.footer is not None
+
+
+def until_first_step(streaming):
+    for text in streaming:
+        if json.loads(text)["steps"]:
+            return
+    raise AssertionError("the run ended before its first step")
+
+
+def test_step_makes_exactly_one_real_step_each_time(page, registry):
+    first = messages(page.step(SESSION, *values()))
+    second = messages(page.step(SESSION, *values()))
+    assert (len(steps(first)), len(steps(second))) == (1, 1)
+    assert first[-1]["state"]["name"] == second[-1]["state"]["name"] == "paused"
+    assert first[-1]["run"] == second[-1]["run"]
+
+
+def test_a_step_asked_for_during_a_step_belongs_to_the_same_run(page, registry):
+    first = page.step(SESSION, *values())
+    until_first_step(first)
+    other = []
+    thread = threading.Thread(target=lambda: other.extend(messages(page.step(SESSION, *values()))))
+    thread.start()
+    told = messages(first)
+    thread.join(10)
+    assert {message["run"] for message in told + other} == {registry.current("one").id}
+    assert len(registry.current("one").trace.steps) == 2
+
+
+def test_resuming_what_is_not_paused_is_said_in_words(page):
+    with pytest.raises(gr.Error, match="press Run"):
+        list(page.resume(SESSION))
+
+
+def test_stopping_a_paused_run_finishes_it_on_the_stage(page, registry):
+    list(page.step(SESSION, *values()))
+    last = json.loads(page.stop(SESSION))
+    assert last["state"]["name"] == "finished"
+    assert registry.current("one").trace.footer.reason == "stopped"
+
+
+def test_stopping_a_running_run_ends_it_before_its_next_step(page, registry):
+    streaming = page.run(SESSION, *values(pace="reading"))
+    until_first_step(streaming)
+    page.stop(SESSION)
+    assert len(steps(messages(streaming))) <= 1
+    assert registry.current("one").trace.footer.reason == "stopped"
+
+
+def left_in_the_middle(page, registry):
+    """The view of a run whose tab was closed while it streamed."""
+    streaming = page.run(SESSION, *values(pace="reading"))
+    until_first_step(streaming)
+    view = registry.current("one")
+    streaming.close()
+    page.leave(SESSION)
+    return view
+
+
+def left_while_paused(page, registry):
+    list(page.step(SESSION, *values()))
+    view = registry.current("one")
+    page.leave(SESSION)
+    return view
+
+
+def ends(view):
+    deadline = time.monotonic() + 10
+    while view.is_live and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not view.is_live
+
+
+@pytest.mark.parametrize("left", [left_in_the_middle, left_while_paused])
+def test_a_closed_tab_stops_its_run_after_the_grace_period_and_keeps_its_trace(page, registry, left):
+    view = left(page, registry)
+    assert view.is_live
+    num_steps = len(view.trace.steps)
+    assert ends(view)
+    assert len(view.trace.steps) == num_steps, "nobody watched, so nothing was computed"
+    assert registry.get(view.id).trace.footer.reason == "stopped"
+    assert json.loads(view.whole())["state"]["name"] == "finished"
+    assert json.loads(view.whole())["end"]["reason"] == "stopped"
+
+
+def told(**data):
+    return SimpleNamespace(_data=data)
+
+
+def arrived(page, who=OTHER, **data):
+    return messages(page.arrive(who, told(**data)))
+
+
+def test_a_reloaded_page_goes_on_with_its_run_and_no_step_is_lost(page, registry):
+    view = left_in_the_middle(page, registry)
+    view.run.controls.set("pace", "full")
+    said = arrived(page, run=view.id)
+    assert (said[0]["from"], "head" in said[0]) == (0, True)
+    assert [step["index"] for step in steps(said)] == list(range(len(view.trace.steps)))
+    assert view.trace.footer.reason in ("length", "eos")
+    assert registry.current("two") is view
+
+
+def test_a_page_whose_stream_broke_goes_on_with_its_own_run(page, registry):
+    streaming = page.run(SESSION, *values(pace="reading"))
+    until_first_step(streaming)
+    view = registry.current("one")
+    streaming.close()
+    view.run.controls.set("pace", "full")
+    said = arrived(page, SESSION, run=view.id)
+    assert said[-1]["done"] == len(view.trace.steps)
+
+
+def test_a_run_that_is_gone_on_with_is_not_stopped_for_having_been_left(page, registry):
+    view = left_in_the_middle(page, registry)
+    streaming = stream.increments(view, warn=print)
+    next(streaming)
+    time.sleep(2 * GRACE_S)
+    assert not view.run.controls.values().stopped
+    streaming.close()
+
+
+def test_a_reloaded_page_finds_a_paused_run_paused(page, registry):
+    view = left_while_paused(page, registry)
+    (message,) = arrived(page, run=view.id)
+    assert (message["state"]["name"], len(message["steps"])) == ("paused", 1)
+    time.sleep(2 * GRACE_S)
+    assert view.is_live, "who came back is not stopped"
+    assert len(steps(messages(page.step(OTHER, *values())))) == 1
+
+
+def test_a_reloaded_page_finds_a_finished_run(page, registry):
+    list(page.run(SESSION, *values()))
+    view = registry.current("one")
+    page.leave(SESSION)
+    (message,) = arrived(page, run=view.id)
+    assert message["done"] == len(view.trace.steps) > 0
+
+
+def test_a_page_never_takes_a_live_run_from_another(page, registry, monkeypatch):
+    list(page.step(SESSION, *values()))
+    view = registry.current("one")
+    assert registry.adopt("two", view.id, patience_s=0.1) is None
+    assert registry.current("two") is None
+    assert registry.current("one") is view
+
+
+def test_a_page_that_has_begun_something_keeps_it(page, registry):
+    list(page.run(SESSION, *values()))
+    list(page.run(OTHER, *values()))
+    own = registry.current("two")
+    assert arrived(page, run=registry.current("one").id) == []
+    assert registry.current("two") is own
+
+
+@pytest.mark.parametrize("data", [{}, {"run": "0" * 32}, {"run": None, "isFirst": True}, {"run": [1]}, {"isFirst": 1}])
+def test_what_is_not_known_is_forgotten_silently(page, data):
+    assert arrived(page, **data) == []
+
+
+def test_a_first_visit_replays_the_recorded_run_and_starts_no_run(library, registry):
+    bench = Workbench(library)
+    page = Handlers(registry, bench, FORM, served.tiny_offer(), traces.chain())
+    first, second = (arrived(page, who, isFirst=True)[0] for who in (SESSION, OTHER))
+    assert first["play"] is True
+    assert first["head"]["recorded"] is True
+    assert first == second, "one view for all"
+    assert registry.current("one").run is None
+    assert arrived(page, SimpleNamespace(session_hash="three"), isFirst=False) == []
+
+
+def test_a_first_visit_does_not_replace_what_has_begun_meanwhile(library, registry):
+    page = Handlers(registry, Workbench(library), FORM, served.tiny_offer(), traces.chain())
+    list(page.step(SESSION, *values()))
+    assert arrived(page, SESSION, isFirst=True) == []
+
+
+def test_the_shipped_recorded_run_is_the_first_request(capsys):
+    recorded, first = first_visit(), make_offer().first
+    assert capsys.readouterr().out == ""
+    assert {name: recorded.header.request[name] for name in ("prompt", "seed", "k", "temperature")} == {
+        name: getattr(first, name) for name in ("prompt", "seed", "k", "temperature")
+    }
+    assert recorded.footer.reason in ("length", "eos")
+
+
+def test_a_recorded_run_that_cannot_be_read_is_left_out(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("SPECVIZ_ASSETS", str(tmp_path))
+    assert first_visit() is None
+    assert "no recorded run" in capsys.readouterr().out
+
+
+def test_remembered_fields_come_back(page):
+    given = FIRST | {"k": 7, "prompt": "Ben", "draft": "tiny-other", "pace": "slow"}
+    updates = dict(zip(FIRST, page.restore(told(fields=given)), strict=True))
+    assert (updates["k"], updates["prompt"], updates["pace"]) == (7, "Ben", "slow")
+    assert updates["draft"]["value"] == "tiny-other"
+    assert {"tiny-draft", "tiny-other"} <= {name for _, name in updates["draft"]["choices"]}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        None,
+        [],
+        {"k": 2},
+        FIRST | {"k": 10**9},
+        FIRST | {"k": "4"},
+        FIRST | {"target": "../etc"},
+        FIRST | {"draft": "somebody/else"},
+        FIRST | {"pace": "never"},
+        FIRST | {"method": "<b>"},
+        FIRST | {"other": 1},
+    ],
+)
+def test_remembered_fields_that_cannot_be_used_change_nothing(page, fields):
+    assert page.restore(told(fields=fields)) == [gr.skip() for _ in FIRST]
+
+
+def test_a_new_run_first_stops_the_old_one_of_the_same_session_only(page, registry):
+    list(page.step(SESSION, *values()))
+    list(page.step(OTHER, *values()))
+    old, others = registry.current("one"), registry.current("two")
+    list(page.run(SESSION, *values()))
+    assert old.run.controls.values().stopped
+    assert not others.run.controls.values().stopped
+    assert registry.current("one") is not old
+
+
+def test_the_temperature_can_be_set_as_high_as_a_request_may_ask():
+    assert components.temperature_slider(1.0).maximum == MAX_TEMPERATURE
+
+
+@pytest.mark.parametrize(("name", "value"), [("k", 2), ("temperature", 0.5), ("top_k", 5), ("top_p", 0.5)])
+def test_a_live_number_is_in_force_from_the_next_step(page, registry, name, value):
+    list(page.step(SESSION, *values()))
+    page.live(name)(SESSION, value)
+    list(page.step(SESSION, *values()))
+    before, after = registry.current("one").trace.steps
+    assert (getattr(before.settings, name), getattr(after.settings, name)) == (FIRST[name], value)
+    assert after.changed == (name,)
+
+
+def test_a_live_draft_is_in_force_from_the_next_step(page, registry):
+    list(page.step(SESSION, *values()))
+    assert page.live_choice("draft")(SESSION, "tiny-other") == "tiny-other"
+    list(page.step(SESSION, *values()))
+    assert registry.current("one").trace.steps[-1].settings.draft_model == "tiny-other"
+
+
+def test_a_draft_that_is_not_on_offer_is_a_warning_and_the_list_shows_what_is_in_force(page, monkeypatch):
+    warned = []
+    monkeypatch.setattr(gr, "Warning", warned.append)
+    list(page.step(SESSION, *values()))
+    assert page.live_choice("draft")(SESSION, "../elsewhere") == "tiny-draft"
+    assert "elsewhere" in warned[0]
+
+
+def test_a_live_number_out_of_range_changes_nothing(page, registry):
+    list(page.step(SESSION, *values()))
+    with pytest.raises(gr.Error, match="k must be"):
+        page.live("k")(SESSION, 10**6)
+    assert registry.current("one").run.controls.values().k == FIRST["k"]
+
+
+def test_live_changes_without_a_run_do_nothing(page):
+    assert page.live("k")(SESSION, 3) is None
+    assert page.live_choice("draft")(SESSION, "anything") == "anything"
+    assert page.pause(SESSION) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"k": 0}, {"k": 4.5}, {"temperature": -1}, {"prompt": ""}, {"max_new_tokens": 10**9}, {"seed": -1}]
+)
+def test_what_the_form_may_not_say_is_refused_in_words(page, change):
+    with pytest.raises(gr.Error, match=next(iter(change))):
+        list(page.run(SESSION, *values(**change)))
+
+
+def test_the_form_gives_each_method_its_own_parameters_only():
+    request, pace = FORM.request(values(method="prompt_lookup", pace="slow"))
+    own = {param.name: param.default for param in METHODS["prompt_lookup"].params}
+    assert (dict(request.params), pace) == (own, "slow")
+    assert FORM.request(values(method="none"))[0].params == {}
+
+
+def fitted(page, method, rule="speculative_sampling", draft="tiny-draft", target="tiny-target"):
+    """The updates of draft, K and rule, and which methods' own fields are shown."""
+    draft, k, rule, *own, _ = page.fit_method(method, rule, draft, target)
+    with_own = [name for name, each in METHODS.items() if each.params]
+    return draft, k, rule, {name for name, update in zip(with_own, own, strict=True) if update["visible"]}
+
+
+@pytest.mark.parametrize(
+    ("method", "has_draft", "has_k", "has_rule"),
+    [("draft_model", True, True, True), ("prompt_lookup", False, True, True), ("none", False, False, False)],
+)
+def test_fields_that_do_nothing_under_a_method_are_hidden(page, method, has_draft, has_k, has_rule):
+    draft, k, rule, own = fitted(page, method)
+    assert (draft["visible"], k["visible"], rule["visible"]) == (has_draft, has_k, has_rule)
+    assert own == ({method} if METHODS[method].params else set())
+
+
+# methods of every kind, as their data describes them
+
+
+@pytest.fixture
+def more_methods(monkeypatch):
+    """Three made-up methods beside the real ones."""
+    for method in MADE_UP:
+        monkeypatch.setitem(METHODS, method.name, method)
+
+
+@pytest.fixture
+def methods(more_methods, monkeypatch):
+    """The same with a catalogue in which the tiny target has all that they need; no model can be loaded any more."""
+    target = CatalogModel("tiny-target", "Tiny", ("tiny-draft", "tiny-other"), foreign=("stranger",))
+    monkeypatch.setitem(catalog.MODELS, "tiny-target", target)
+    heads = CatalogHeads("tiny-heads", "Tiny heads", "made-up", "tiny-target")
+    monkeypatch.setitem(catalog.HEADS, heads.name, heads)
+
+
+GIVEN = {"width": 5, "least": 0.5, "way": "down", "stages": ["tiny-other", "prompt_lookup"], "heads": "tiny-heads"}
+
+
+def whole_form(**changes):
+    """Names and values of a form with the fields of all methods that there are now."""
+    params = {f"{name}.{each.name}": each.default for name, method in METHODS.items() for each in method.params}
+    given = {**FIRST, **params, **changes}
+    return Form(tuple(given)), given
+
+
+def test_parameters_of_every_kind_reach_the_request(methods):
+    form, given = whole_form(method="everything", **{f"everything.{name}": value for name, value in GIVEN.items()})
+    request, _ = form.request(tuple(given.values()))
+    assert METHODS["everything"].checked(request.params) == {**GIVEN, "stages": "tiny-other, prompt_lookup"}
+
+
+# the models behind a trace that may come from anywhere
+
+
+@pytest.fixture
+def forge(page, registry, more_methods, request):
+    """A real run's trace with other settings in its last step."""
+    list(page.step(SESSION, *values(method="draft_model")))
+    trace = registry.current("one").trace
+    request.getfixturevalue("methods")
+
+    def forge(**settings):
+        *events, last = [event for event in trace.events() if not isinstance(event, Footer)]
+        return Trace([*events, replace(last, settings=replace(last.settings, **settings))])
+
+    return forge
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"method": "everything", "rule": "typical", "params": {"stages": "../elsewhere"}},
+            "elsewhere, which is not on",
+        ),
+        ({"method": "everything", "rule": "typical", "params": {"heads": "some/heads"}}, "some/heads, which is not on"),
+        ({"method": "everything", "rule": "typical", "params": {"heads": "a, b"}}, "heads must name a model"),
+        ({"method": "everything", "rule": "typical", "params": {"width": 10**9}}, "width must be a whole number"),
+        ({"method": "everything", "rule": "typical", "params": {"other": 1}}, "has no parameter 'other'"),
+        ({"method": "everything", "rule": "lenience"}, "Lenience cannot judge the drafts of Everything"),
+    ],
+)
+def test_what_a_trace_names_is_offered_or_refused(library, forge, settings, words):
+    trace, bench, offer = forge(**settings), Workbench(library), served.tiny_offer()
+    for ask in (models_of.names_of, models_of.models_of):
+        with pytest.raises(SpecvizError, match=words):
+            ask(trace, bench, offer)
+
+
+def test_the_models_that_parameters_name_belong_to_the_run(library, forge):
+    bench, offer = Workbench(library), served.tiny_offer()
+    trace = forge(method="everything", rule="typical", params={"stages": "tiny-other, prompt_lookup"})
+    assert models_of.names_of(trace, bench, offer) == ["tiny-target", "tiny-draft", "tiny-other"]
+    assert not models_of.are_at_hand(trace, bench), "the heads are not bundled, so nobody loads them unasked"
+    assert models_of.are_at_hand(forge(method="deep", params={}), bench)
+    assert not models_of.are_at_hand(forge(method="everything", params={"width": "x"}), bench)
+
+
+def test_a_run_is_asked_again_with_its_rule_and_its_parameters(forge):
+    request = models_of.request_of(forge(method="deep", rule="typical", params={"longest": 5}))
+    assert (request.method, request.rule, dict(request.params)) == ("deep", "typical", {"longest": 5})
+
+
+@pytest.mark.parametrize("empty", [None, "", []])
+def test_a_list_of_models_with_nothing_chosen_means_what_is_usual(methods, empty):
+    form, given = whole_form(method="everything", **{"everything.stages": empty})
+    assert form.request(tuple(given.values()))[0].params["stages"] is None
+
+
+def test_controls_build_themselves_from_the_parameters(methods):
+    offer = replace(served.tiny_offer(), first=replace(served.tiny_offer().first, target="tiny-target"))
+    made = {param.name: components.parameter(METHODS["everything"], param, offer) for param in EVERY_KIND}
+    assert [type(made[name]) for name in ("width", "least", "way")] == [gr.Slider, gr.Slider, gr.Dropdown]
+    assert (made["width"].minimum, made["width"].maximum, made["width"].value) == (1, 8, 2)
+    assert (made["least"].maximum, made["least"].step, made["least"].value) == (1.0, 0.05, 0.25)
+    assert made["way"].choices == [("Upwards", "up"), ("Downwards", "down")]
+    assert (made["stages"].multiselect, made["stages"].max_choices) == (True, 3)
+    assert [name for _, name in made["stages"].choices] == ["prompt_lookup", "tiny-other", "tiny-draft"]
+    assert (made["stages"].value, made["heads"].value) == (["tiny-other"], "tiny-heads")
+    assert all(part.info for part in made.values())
+
+
+@pytest.mark.parametrize("any_model", [True, False])
+def test_models_may_be_typed_where_any_may(methods, any_model):
+    offer = served.tiny_offer(any_model=any_model)
+    assert components.parameter(METHODS["everything"], EVERY_KIND[3], offer).allow_custom_value is any_model
+
+
+def test_the_methods_that_people_meet_first_stand_first(methods, monkeypatch):
+    monkeypatch.setitem(METHODS, "early_exit", made_up("early_exit"))
+    names = [name for _, name in method_choices()]
+    assert names[:3] == ["draft_model", "prompt_lookup", "early_exit"]
+    assert sorted(names) == sorted(METHODS)
+    assert "sv-first-3" in components.method_choice(method_choices(), "none").elem_classes
+
+
+def test_the_rules_are_those_of_the_method_each_with_its_badge(page, methods):
+    _, _, rule, _ = fitted(page, "deep")
+    assert rule["choices"] == [
+        ("Speculative sampling · exact", "speculative_sampling"),
+        ("Typical acceptance · lossy", "typical"),
+    ]
+    assert rule["value"] == "speculative_sampling"
+
+
+@pytest.mark.parametrize(
+    ("method", "rule", "expected"),
+    [
+        ("draft_model", "lenience", "lenience"),
+        ("deep", "typical", "typical"),
+        ("deep", "block_verification", "speculative_sampling"),
+        ("everything", "speculative_sampling", "typical"),
+        ("deep", None, "speculative_sampling"),
+        ("deep", ["typical"], "speculative_sampling"),
+    ],
+)
+def test_a_rule_stays_where_it_can_judge_the_methods_drafts(page, methods, method, rule, expected):
+    _, _, update, _ = fitted(page, method, rule)
+    assert update["value"] == expected
+    assert update["visible"] == (len(METHODS[method].rules) > 1)
+
+
+def test_k_is_hidden_where_a_parameter_stands_for_it(page, methods):
+    assert fitted(page, "deep")[1]["visible"] is False
+
+
+def test_a_method_brings_a_draft_model_that_it_can_use(page, methods):
+    update = fitted(page, "other_words")[0]
+    assert (update["value"], update["choices"][0][1]) == ("stranger", "stranger")
+    back = fitted(page, "draft_model", draft="stranger")[0]
+    assert (back["value"], "stranger" in [name for _, name in back["choices"][1:]]) == ("tiny-draft", False)
+    assert fitted(page, "other_words", draft="some/typed")[0]["value"] == "some/typed"
+    assert fitted(page, "prompt_lookup", draft="stranger")[0]["value"] == "stranger", "hidden, so nothing changes"
+
+
+def test_another_target_brings_what_suits_it(methods):
+    form, _ = whole_form()
+    page = Handlers(Registry(), Workbench(None), form, served.tiny_offer())
+    others = [None for name in form.models() if not name.startswith("everything.")]
+    stages, heads = page.fit_models("tiny-target", *others, ["tiny-draft"], "of-another-target")[-2:]
+    assert (stages["value"], heads["value"]) == (["tiny-draft"], "tiny-heads")
+    stages, heads = page.fit_models("unknown/model", *others, ["tiny-draft"], "tiny-heads")[-2:]
+    assert (stages["value"], heads["value"]) == (["prompt_lookup"], None)
+
+
+def test_a_model_that_was_typed_stays_beside_another_target(methods):
+    form, _ = whole_form()
+    offers = (served.tiny_offer(any_model=True), served.tiny_offer(any_model=False))
+    typed, offered = (Handlers(Registry(), Workbench(None), form, offer) for offer in offers)
+    fit = [page.fit_target("fable-target", "my/own-draft", "draft_model")[0]["value"] for page in (typed, offered)]
+    assert fit == ["my/own-draft", "fable-draft"]
+    known = ("tiny-other", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B:int8", None, ["a"])
+    assert {typed.fit_target("fable-target", name, "draft_model")[0]["value"] for name in known} == {"fable-draft"}
+    assert (
+        typed.fit_target("fable-target", "fable-draft-tiny:int8", "draft_model")[0]["value"] == "fable-draft-tiny:int8"
+    )
+    others = [None for name in form.models() if not name.startswith("everything.")]
+    stages, heads = typed.fit_models("tiny-target", *others, ["tiny-draft", "my/own"], "my/own-heads")[-2:]
+    assert (stages["value"], heads["value"]) == (["tiny-draft", "my/own"], "my/own-heads")
+
+
+def test_the_help_says_what_the_method_does_and_what_the_rule_means(page, methods):
+    said = json.loads(page.explain("draft_model", "lenience", "tiny-target"))
+    assert (said["summary"], said["caution"]) == (METHODS["draft_model"].summary, METHODS["draft_model"].caution)
+    assert (said["rule"]["title"], said["rule"]["badge"]) == ("Lenience", "lossy")
+    assert json.loads(page.explain("deep", "lenience", None))["rule"]["badge"] == "exact", "the method's own rule"
+    assert "longest guess" in json.loads(page.explain("deep", None, None))["notes"][0]
+
+
+def test_an_unknown_method_is_refused_in_words(page):
+    for callback in (lambda: page.explain([], None, None), lambda: page.fit_method("<b>", None, None, None)):
+        with pytest.raises(gr.Error, match="method must be one of"):
+            callback()
+
+
+# live
+
+
+def test_without_a_draft_the_help_names_no_rule_and_no_rule_is_in_force(page):
+    assert json.loads(page.explain("none", "typical", "tiny-target"))["rule"] is None
+    assert fitted(page, "none", "typical")[2]["value"] == "speculative_sampling"
+
+
+def test_parameters_that_count_under_some_values_of_another_are_hidden_under_the_rest():
+    governing, dependent = FORM.governing(), FORM.dependent()
+    assert "draft_model.k_policy" in governing
+    assert "reasoning.least_grade" in dependent
+    first = dict(zip(dependent, FORM.shown([FIRST[name] for name in governing]), strict=True))
+    assert not first["draft_model.least_confidence"]["visible"]
+    assert first["reasoning.threshold"]["visible"]
+    changed = {**FIRST, "draft_model.k_policy": "confidence", "reasoning.judged_by": "score"}
+    then = dict(zip(dependent, FORM.shown([changed[name] for name in governing]), strict=True))
+    assert then["draft_model.least_confidence"]["visible"]
+    assert (then["reasoning.threshold"]["visible"], then["reasoning.least_grade"]["visible"]) == (False, True)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
+def test_what_a_parameter_depends_on_is_a_choice_of_its_method(method):
+    choices = {param.name: param.options for param in method.params if isinstance(param, Choice)}
+    for name, options in (param.needs for param in method.params if param.needs):
+        assert set(options) < set(choices[name])
+
+
+def test_a_control_that_counts_for_nothing_at_first_is_not_shown():
+    shown = {
+        param.name: components.parameter(METHODS["reasoning"], param, served.tiny_offer()).visible
+        for param in METHODS["reasoning"].params
+    }
+    assert shown == {"judged_by": True, "threshold": True, "least_grade": False, "delimiter": True, "longest": True}
+
+
+def test_a_method_that_the_target_is_not_made_for_says_so_and_leaves_the_run_on_the_stage(page, registry):
+    list(page.run(SESSION, *values(max_new_tokens=2)))
+    before = registry.current("one")
+    with pytest.raises(gr.Error, match="tiny-target has no modules for multi-token prediction"):
+        list(page.run(SESSION, *values(method="mtp")))
+    assert registry.current("one") is before
+    assert "no modules" in json.loads(page.explain("mtp", None, "tiny-target"))["lacks"]
+    assert "no Medusa heads are known" in json.loads(page.explain("medusa", None, "tiny-target"))["lacks"]
+    assert json.loads(page.explain("draft_model", None, "tiny-target"))["lacks"] == ""
+    assert "no modules" in json.loads(page.explain("mtp", None, "Qwen/Qwen3-8B:int8"))["lacks"]
+
+
+@pytest.mark.parametrize(("target", "is_offered"), [("tiny-target", False), ("fable-target", False), ("own/one", True)])
+def test_multi_token_prediction_is_offered_where_the_target_may_have_modules(page, target, is_offered):
+    *_, update = page.fit_method("draft_model", None, None, target)
+    assert ("mtp" in [name for _, name in update["choices"]]) is is_offered
+    *_, update = page.fit_method("mtp", None, None, target)
+    assert "mtp" in [name for _, name in update["choices"]], "what is chosen stays in its list"
+
+
+def test_of_a_target_that_is_not_loaded_nothing_is_claimed(page):
+    assert json.loads(page.explain("mtp", None, "unheard-of"))["lacks"] == ""
+
+
+def test_the_rule_that_was_chosen_last_comes_back_after_a_method_that_cannot_use_it(page, registry):
+    list(page.step(SESSION, *values(method="prompt_lookup", rule="typical", prompt="a b a b a b")))
+    change = page.live_choice("method")
+    change(SESSION, "none", "typical")
+    assert registry.current("one").run.controls.values().rule == "speculative_sampling"
+    change(SESSION, "prompt_lookup", "typical")
+    assert registry.current("one").run.controls.values().rule == "typical"
+    assert (
+        page.fit_method("draft_model", page.chosen_rule("typical"), "tiny-draft", "tiny-target")[2]["value"]
+        == "typical"
+    )
+
+
+def test_a_live_rule_is_in_force_from_the_next_step(page, registry):
+    list(page.step(SESSION, *values()))
+    assert page.live_choice("rule")(SESSION, "typical") == "typical"
+    list(page.step(SESSION, *values()))
+    before, after = registry.current("one").trace.steps
+    assert ((before.settings.lossless, after.settings.lossless), after.changed) == ((True, False), ("rule",))
+
+
+def test_a_live_method_brings_its_rule_and_its_draft_at_once(page, registry, more_methods, request):
+    list(page.step(SESSION, *values(rule="block_verification")))
+    request.getfixturevalue("methods")
+    controls = registry.current("one").run.controls
+    assert page.live_choice("method")(SESSION, "other_words") == "other_words"
+    now = controls.values()
+    assert (now.method, now.rule, now.draft) == ("other_words", "speculative_sampling", "stranger")
+    page.live_choice("method")(SESSION, "draft_model")
+    assert (controls.values().method, controls.values().draft) == ("draft_model", "tiny-draft")
+
+
+def test_a_live_method_that_cannot_be_used_leaves_method_rule_and_draft(page, registry, monkeypatch):
+    warned = []
+    monkeypatch.setattr(gr, "Warning", warned.append)
+    list(page.step(SESSION, *values(rule="lenience")))
+    assert page.live_choice("method")(SESSION, "<b>") == "draft_model"
+    now = registry.current("one").run.controls.values()
+    assert (now.method, now.rule, now.draft) == ("draft_model", "lenience", "tiny-draft")
+    assert "&lt;b&gt;" in warned[0]
+
+
+def test_after_a_refusal_the_lists_show_what_is_in_force(page, registry):
+    list(page.step(SESSION, *values(rule="lenience")))
+    draft, method, rule, target, wanted = page.in_force(SESSION)
+    assert (draft["value"], method, rule["value"], target) == ("tiny-draft", "draft_model", "lenience", "tiny-target")
+    assert wanted == "lenience"
+    assert "lenience" in [name for _, name in rule["choices"]]
+
+
+def test_measuring_keeps_the_rule_and_the_parameters_of_the_run(page, registry, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        handlers, "measure", lambda request, bench: asked.append(request) or Speed(2, 2, 1.0, 2.0, speedup=2.0)
+    )
+    list(page.step(SESSION, *values(method="prompt_lookup", rule="typical", **{"prompt_lookup.max_ngram": 2})))
+    page.measure(SESSION)
+    assert (asked[0].method, asked[0].rule, asked[0].params["max_ngram"]) == ("prompt_lookup", "typical", 2)
+
+
+def test_a_measurement_that_says_nothing_is_shown_as_words_and_no_ratio(page, registry, monkeypatch):
+    found = Speed(2, 2, 100.0, 110.0, "a note", "about as fast (1.1×, between 0.9× and 1.2×)", 1.1, (0.9, 1.2))
+    monkeypatch.setattr(handlers, "measure", lambda request, bench: found)
+    list(page.step(SESSION, *values()))
+    shown = json.loads(page.measure(SESSION))["speed"]
+    assert shown == {"value": "", "words": found.instead, "note": "a note", "can_measure": True}
+
+
+def test_a_run_whose_drafts_never_reached_the_target_is_called_neither_faster_nor_slower():
+    feed = Feed("run")
+    for event in traces.plain().events():
+        feed.add(event)
+    assert json.loads(feed.message(0, None))["speed"]["value"] == ""
+
+
+def test_remembered_lists_come_back_with_what_was_chosen_in_them(methods):
+    changes = {"method": "other_words", "rule": "typical", "draft": "stranger"}
+    form, given = whole_form(**changes, **{"everything.stages": ["tiny-other", "prompt_lookup"]})
+    page = Handlers(Registry(), Workbench(None), form, served.tiny_offer())
+    updates = dict(zip(form.names, page.restore(told(fields=given)), strict=True))
+    assert updates["method"] == "other_words"
+    assert [updates[name]["value"] for name in ("rule", "draft")] == ["typical", "stranger"]
+    assert [name for _, name in updates["rule"]["choices"]] == ["speculative_sampling", "typical"]
+    assert updates["everything.stages"]["value"] == ["tiny-other", "prompt_lookup"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"everything.width": 10**6},
+        {"everything.least": "0.5"},
+        {"everything.way": "sideways"},
+        {"everything.stages": ["a", "b", "c", "d"]},
+        {"everything.stages": ["../elsewhere"]},
+        {"everything.stages": [{}, {}]},
+        {"everything.heads": "somebody/elses"},
+        {"rule": "graded by me"},
+        {"rule": "block_verification", "method": "deep"},
+        {"rule": None},
+    ],
+)
+def test_remembered_parameters_that_cannot_be_used_change_nothing(methods, changes):
+    form, given = whole_form(**changes)
+    page = Handlers(Registry(), Workbench(None), form, served.tiny_offer())
+    assert page.restore(told(fields=given)) == [gr.skip() for _ in form.names]
+
+
+def test_the_public_endpoint_takes_a_rule_and_parameters(page):
+    answer = page.run_to_end(
+        "The fox", method="prompt_lookup", max_new_tokens=4, rule="typical", params={"max_ngram": 2}
+    )
+    request = answer["events"][0]["request"]
+    assert (request["rule"], request["params"]["max_ngram"]) == ("typical", 2)
+    with pytest.raises(gr.Error, match="has no parameter &#x27;depth"):
+        page.run_to_end("The fox", method="prompt_lookup", params={"depth": 1})
+
+
+def chosen(page, kind, target="tiny-target"):
+    title = next(iter(page._offer.prompts[kind]))
+    return page.choose_prompt(target, told(kind=kind, title=title))
+
+
+@pytest.mark.parametrize("kind", ["Story", "Code", "Arithmetic", "Summarise this text", "Repeat after me"])
+def test_a_ready_prompt_is_a_text_to_go_on_with(page, kind):
+    text, chat = chosen(page, kind)
+    assert (text in page._offer.prompts[kind].values(), chat) == (True, False)
+
+
+def test_a_ready_conversation_is_plain_lines_with_a_note_where_there_is_no_template(page, monkeypatch):
+    warned = []
+    monkeypatch.setattr(gr, "Warning", warned.append)
+    text, chat = chosen(page, "Chat")
+    assert text.startswith("System: ")
+    assert text.endswith("\nAssistant:")
+    assert chat is False
+    assert "tiny-target has no chat template" in warned[0]
+
+
+def test_a_ready_conversation_uses_the_models_template_where_it_has_one(library, page, monkeypatch):
+    monkeypatch.setattr(library.load("tiny-target").tokenizer, "chat_template", "{{ messages | length }}")
+    text, chat = chosen(page, "Chat")
+    assert chat is True
+    assert page.render_prompt(text, "tiny-target", chat)["value"] == "2"
+
+
+@pytest.mark.parametrize("data", [{}, {"kind": "Story"}, {"kind": [], "title": {}}, {"kind": "Story", "title": "no"}])
+def test_what_is_no_ready_prompt_changes_nothing(page, data):
+    assert page.choose_prompt("tiny-target", told(**data)) == (gr.skip(), gr.skip())
+
+
+def test_a_prompt_that_is_too_long_is_cut_and_said_so(page, registry, monkeypatch):
+    warned = []
+    monkeypatch.setattr(gr, "Warning", warned.append)
+    list(page.run(SESSION, *values(prompt="The fox said. " * 400, max_new_tokens=8)))
+    view = registry.current("one")
+    assert view.trace.footer.reason in ("length", "eos")
+    assert view.trace.header.prompt.text.endswith("The fox said. ")
+    assert "were left out" in warned[0]
+
+
+@pytest.mark.parametrize(
+    "data", [None, 3, [], {}, {"run": None}, {"run": []}, {"run": "x" * 32, "from": 0}, {"run": {}, "from": {}}]
+)
+def test_the_pull_gives_nothing_to_what_it_does_not_know(registry, data):
+    assert since(registry)(data) is None
+
+
+@pytest.mark.parametrize("first", [-1, 1.5, "0", None, True, [0]])
+def test_the_pull_wants_a_whole_cursor(registry, first):
+    view = registry.keep(traces.chain())
+    assert since(registry)({"run": view.id, "from": first}) is None
+
+
+def test_the_pull_gives_what_is_missing(registry):
+    view = registry.keep(traces.chain())
+    answer = since(registry)({"run": view.id, "from": 2})
+    assert (answer["from"], len(answer["steps"])) == (2, len(view.trace.steps) - 2)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_an_opened_trace_stands_on_the_stage_with_no_model(page, pack):
+    trace = traces.chain()
+    content = pack("".join(f"{dump_event(event)}\n" for event in trace.events()).encode())
+    message = json.loads(page.open_trace(SESSION, content))
+    assert (message["from"], message["done"]) == (0, len(trace.steps))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\x1f\x8bnot gzip", b"[" * 10**6, b'{"event":"<b>"}'])
+def test_what_is_no_trace_is_refused_in_harmless_words(page, content):
+    with pytest.raises(gr.Error) as caught:
+        page.open_trace(SESSION, content)
+    assert "<" not in caught.value.message
+
+
+def test_opening_a_trace_stops_the_run_in_progress(page, registry):
+    list(page.step(SESSION, *values()))
+    run = registry.current("one").run
+    page.open_trace(SESSION, "".join(f"{dump_event(event)}\n" for event in traces.chain().events()).encode())
+    assert run.controls.values().stopped
+
+
+def test_measuring_an_opened_trace_is_refused_in_words(page, registry):
+    registry.add_trace("one", traces.chain())
+    with pytest.raises(gr.Error, match="run something first"):
+        page.measure(SESSION)
+
+
+def test_the_public_endpoint_returns_the_finished_trace(page):
+    answer = page.run_to_end("The fox", k=2, max_new_tokens=8)
+    trace = Trace(parse_event(event) for event in json.loads(json.dumps(answer))["events"])
+    assert trace.footer.reason in ("length", "eos")
+    assert trace.header.request["k"] == 2
+    assert trace.header.request["time_limit_s"] == handlers.API_LIMIT_S
+
+
+@pytest.mark.parametrize(
+    "change", [{"target": "/etc"}, {"draft": "../x"}, {"method": "no-such"}, {"k": "4"}, {"max_new_tokens": 10**8}]
+)
+def test_the_public_endpoint_refuses_what_is_not_on_offer(page, change):
+    with pytest.raises(gr.Error):
+        page.run_to_end("The fox", **change)
+
+
+def test_only_messages_meant_for_the_person_are_shown():
+    with pytest.raises(gr.Error, match="&lt;b&gt;"), spoken():
+        raise SpecvizError("<b>")
+    with pytest.raises(ValueError, match="inner"), spoken():
+        raise ValueError("inner")
+
+
+class Scripted:
+    """A run that gives the events of a list."""
+
+    def __init__(self, events, pace="full"):
+        self.id, self.state, self.trace = "scripted", "running", Trace()
+        self._events = events
+        self.controls = SimpleNamespace(values=lambda: SimpleNamespace(pace=pace), set=lambda *pair: None)
+
+    def events(self, max_steps=None):
+        yield from self._events
+
+    def stop(self):
+        self.state = "finished"
+
+
+def scripted(events, pace="full"):
+    run = Scripted(events, pace)
+    return messages(stream.increments(View("scripted", Feed("scripted"), run.trace, run), warn=lambda words: None))
+
+
+def test_a_place_in_the_queue_is_said_once_per_change():
+    waiting = [Status("queued", "waiting", ahead) for ahead in (3, 3, 3, 2, 2, 1)]
+    assert [message["state"]["ahead"] for message in scripted(waiting)] == [3, 2, 1, 1]
+
+
+def test_at_full_pace_steps_are_gathered_and_at_others_sent_at_once():
+    events = list(traces.chain().events())
+    num_steps = sum(isinstance(event, Step) for event in events)
+    assert len(scripted(events, "full")) < num_steps
+    assert len(scripted(events, "slow")) >= num_steps
+
+
+def test_a_run_that_waited_is_running_again_with_its_next_step():
+    events = [*traces.chain().events()]
+    events.insert(3, Status("queued", "waiting", 2))
+    assert scripted(events, "slow")[-1]["state"]["name"] == "running"
+
+
+def test_the_registry_forgets_the_least_recently_used():
+    registry = Registry(most_views=2)
+    first, second = (registry.keep(traces.empty()) for _ in range(2))
+    registry.get(first.id)
+    registry.keep(traces.empty())
+    assert registry.get(first.id) is first
+    assert registry.get(second.id) is None
+
+
+def test_the_registry_forgets_by_steps_but_never_the_newest_nor_one_that_streams():
+    registry = Registry(most_steps=1)
+    streaming, idle = (registry.add_trace(name, traces.chain()) for name in ("one", "two"))
+    assert registry.get(streaming.id) is None
+    assert idle.claim()
+    newest = registry.add_trace("three", traces.chain())
+    assert (registry.current("one"), registry.current("two"), registry.current("three")) == (None, idle, newest)
+
+
+def test_what_is_on_nobodys_stage_is_forgotten_first_and_an_unfinished_run_last(page, library):
+    registry = Registry(most_views=3)
+    paused = registry.show(View("paused", Feed("paused"), traces.chain(), run=SimpleNamespace(state="paused")), "one")
+    shown, idle = registry.add_trace("two", traces.chain()), registry.keep(traces.chain())
+    kept = [registry.keep(traces.empty()) for _ in range(3)]
+    assert [registry.get(view.id) for view in (paused, shown, idle, *kept)] == [paused, shown, *[None] * 3, kept[-1]]
+    last = [registry.add_trace(name, traces.empty()) for name in ("three", "four")]
+    assert [registry.current(name) for name in ("one", "two", "three", "four")] == [paused, None, *last]
+    assert not registry.has_lost("two"), "it was over"
+
+
+def test_what_is_shown_again_is_the_newest():
+    registry = Registry(most_views=2)
+    first = registry.keep(traces.empty())
+    registry.keep(traces.empty())
+    registry.show(first, "one")
+    registry.keep(traces.empty())
+    assert registry.current("one") is first
+
+
+@pytest.mark.parametrize("press", ["step", "resume"])
+def test_where_a_paused_run_was_let_go_the_next_press_says_so_and_starts_nothing(library, press):
+    registry = Registry(most_views=1)
+    page = Handlers(registry, Workbench(library), FORM, served.tiny_offer())
+    pressed = {"step": lambda: page.step(SESSION, *values()), "resume": lambda: page.resume(SESSION)}[press]
+    list(page.step(SESSION, *values()))
+    registry.add_trace("two", traces.chain())
+    assert registry.current("one") is None
+    with pytest.raises(gr.Error, match="is gone"):
+        list(pressed())
+    assert registry.current("one") is None
+    assert messages(page.step(SESSION, *values()))[-1]["state"]["name"] == "paused", "it was said once"
+    assert not registry.has_lost("one")
+
+
+def test_whoever_begins_something_or_leaves_is_told_nothing_of_a_run_that_was_let_go(library):
+    registry = Registry(most_views=1)
+    page = Handlers(registry, Workbench(library), FORM, served.tiny_offer())
+    list(page.step(SESSION, *values()))
+    registry.add_trace("two", traces.chain())
+    list(page.run(SESSION, *values()))
+    assert not registry.has_lost("one")
+    list(page.step(SESSION, *values()))
+    registry.add_trace("two", traces.chain())
+    page.leave(SESSION)
+    assert not registry.has_lost("one")
+
+
+def test_a_run_streams_to_one_stage_at_a_time(page, registry):
+    first = page.run(SESSION, *values(pace="reading"))
+    until_first_step(first)
+    assert list(stream.increments(registry.current("one"), warn=print)) == []
+    first.close()
+
+
+def test_the_first_screen_shows_a_cut_inside_a_bonus_and_a_cut_at_once():
+    first = make_offer().first
+    run = session.open_run(replace(first, max_new_tokens=24))
+    steps = [event for event in run.events() if isinstance(event, Step)][:3]
+    kept = [sum(token.status == "accepted" for token in step.draft) for step in steps]
+    assert 0 < kept[0] < first.k
+    assert kept[1:] == [first.k, 0]
+    assert [step.emitted[-1].kind for step in steps] == ["resampled", "bonus", "resampled"]
+
+
+def callbacks():
+    trees = [ast.parse(inspect.getsource(module)) for module in (handlers, form)]
+    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+@pytest.mark.parametrize("function", callbacks(), ids=lambda function: function.name)
+def test_callbacks_are_short_and_do_no_arithmetic(function):
+    body = [node for node in function.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
+    assert function.name in ("speaks", "since") or body[-1].end_lineno - body[0].lineno < 11
+    assert not [
+        node for node in ast.walk(function) if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.BitOr)
+    ]
+
+
+def test_every_method_can_be_chosen_while_tokens_flow(registry, monkeypatch):
+    """On the bundled family, from the lists of the page alone: each takes over at once, or is refused in words."""
+    warned = []
+    monkeypatch.setattr(handlers, "warn", warned.append)
+    first = make_offer().first
+    form, given = whole_form(target=first.target, draft=first.draft, max_new_tokens=128, prompt=first.prompt)
+    page = Handlers(registry, session.workbench(), form, make_offer())
+    list(page.step(SESSION, *given.values()))
+    for name in [*METHODS, "draft_model"]:
+        told_before = len(warned)
+        chosen = page.live_choice("method")(SESSION, name)
+        list(page.step(SESSION, *given.values()))
+        settings = registry.current("one").trace.steps[-1].settings
+        assert (chosen, settings.method) == (name, name) or len(warned) > told_before
+        assert settings.rule in METHODS[settings.method].rules
+    assert settings.draft_model == first.draft, "the way back finds the draft model of the same vocabulary"
+
+
+# ---- models that are not on this machine -----------------------------------------------------------------------------
+
+AWAY = "openai-community/gpt2"
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    def fail(*_, **__):
+        raise hub_error("not cached")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+
+
+@pytest.mark.parametrize("begin", ["run", "step"])
+def test_a_model_that_cannot_be_had_leaves_the_stage_as_it_was(library, registry, offline, begin):
+    page = Handlers(registry, Workbench(Library(allow_any=True)), FORM, served.tiny_offer(any_model=True))
+    shown = registry.add_trace("one", traces.chain())
+    said, stream = [], getattr(page, begin)(SESSION, *values(target=AWAY, draft=AWAY))
+    with pytest.raises(gr.Error, match="the hub cannot be reached"):
+        said.extend(iter(lambda: json.loads(next(stream)), None))
+    before = json.loads(shown.whole())
+    assert said[-1] == before | {"state": said[-1]["state"]}
+    assert "the hub cannot be reached" in said[-1]["state"]["words"]
+    assert registry.current("one") is shown
+    assert json.loads(shown.whole()) == before
+
+
+def test_the_lists_name_what_is_not_downloaded(monkeypatch, tmp_path):
+    folder = tmp_path / "snapshot"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).write_bytes(b"{}")
+    here = {"openai-community/gpt2-large": str(folder / "config.json"), AWAY: str(tmp_path / "config.json")}
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda name, file: here.get(name))
+    offer = make_offer()
+    shown = {name: words for words, name in offer.targets}
+    assert shown["fable-target"] == "fable-target"
+    assert shown["openai-community/gpt2-large"] == "gpt2-large"
+    assert shown[AWAY] == "gpt2 · not downloaded"  # its weights are missing
+    drafts = dict(map(reversed, offer.drafts_for("openai-community/gpt2-large", METHODS["draft_model"])))
+    assert drafts == {AWAY: "gpt2 · not downloaded", "distilbert/distilgpt2": "distilgpt2 · not downloaded"}

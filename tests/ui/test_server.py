@@ -1,0 +1,183 @@
+"""What the server hands out, and what it refuses."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import served as pages
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+
+from specviz.trace.file import Trace, parse_event, read_trace
+from specviz.ui import page
+from specviz.ui import server as serving
+from specviz.ui.choices import web_files
+from specviz.ui.explore.handlers import since
+
+served, client = pages.fixtures()
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/config", "/specviz/web/page.js", "/specviz/web/nothing.js"])
+def test_every_answer_carries_the_security_headers(client, path):
+    headers = client.get(path).headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert "default-src 'self'" in headers["content-security-policy"]
+    assert "frame-ancestors" not in headers["content-security-policy"], "a Space shows the page in a frame"
+
+
+def test_health_is_json_and_200(client):
+    answer = client.get("/healthz")
+    assert answer.status_code == 200
+    assert answer.json()["ok"] is True
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
+def test_there_is_no_api_documentation_of_the_framework(client, path):
+    assert client.get(path).status_code == 404
+
+
+def test_every_file_of_the_browsers_half_is_served_as_it_is(client):
+    for name, path in web_files().items():
+        answer = client.get(f"/specviz/web/{name}")
+        assert answer.content == path.read_bytes()
+        assert answer.headers["cache-control"] == "no-cache"
+
+
+def test_all_scripts_come_as_one_in_the_order_in_which_they_run(client):
+    whole = client.get("/specviz/web/specviz.js")
+    assert whole.headers["content-encoding"] == "gzip"
+    places = {
+        name: whole.text.find(path.read_text("utf-8")) for name, path in web_files().items() if path.suffix == ".js"
+    }
+    assert min(places.values()) == places["hub.js"] == 0
+    assert max(places, key=places.get) == "stage.js"
+    assert len(set(places.values())) == len(places)
+
+
+def test_an_unchanged_file_is_not_sent_again(client):
+    etag = client.get("/specviz/web/page.js").headers["etag"]
+    again = client.get("/specviz/web/page.js", headers={"if-none-match": etag})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/specviz/web/../page.py",
+        "/specviz/web/..%2fpage.py",
+        "/specviz/web/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        "/specviz/web//etc/passwd",
+        "/specviz/web/page.py",
+        "/specviz/web/",
+        "/specviz/trace/..%2f..%2fapp.py",
+        "/specviz/trace/0",
+        "/gradio_api/file=app.py",
+        "/gradio_api/file=/etc/passwd",
+    ],
+)
+def test_nothing_else_is_served(served, path):
+    answer = _raw_get(served.address, path)
+    assert answer.status_code in (403, 404, 405)
+
+
+def _raw_get(address: str, path: str) -> httpx.Response:
+    """A GET whose path is not tidied up on the way."""
+    request = httpx.Request("GET", address)
+    request.url = request.url.copy_with(raw_path=path.encode())
+    with httpx.Client() as client:
+        return client.send(request)
+
+
+def test_plotly_is_compressed_once_and_kept_for_long(client):
+    packed = client.get("/specviz/plotly.min.js", headers={"accept-encoding": "br, gzip"})
+    plain = client.get("/specviz/plotly.min.js", headers={"accept-encoding": "identity"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "max-age=31536000" in packed.headers["cache-control"]
+    assert packed.content == plain.content
+    assert b"plotly.js" in plain.content[:200]
+
+
+def test_the_lessons_are_made_once_and_not_sent_again(client, monkeypatch):
+    serving._lesson_bytes.cache_clear()
+    made = []
+    make = serving.lesson_page
+    monkeypatch.setattr(serving, "lesson_page", lambda: made.append(1) or make())
+    first = client.get("/specviz/lessons.html")
+    again = client.get("/specviz/lessons.html", headers={"if-none-match": first.headers["etag"]})
+    assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+    assert client.get("/specviz/lessons.html").text == first.text
+    assert len(made) == 1
+
+
+def test_a_trace_is_saved_by_its_unguessable_id(client, served):
+    trace = served.trace()
+    view = served.page.registry.add_trace("test", trace)
+    answer = client.get(f"/specviz/trace/{view.id}")
+    assert read_trace(answer.content) == trace
+    assert gzip.decompress(answer.content).startswith(b'{"event":"header"')
+    assert answer.headers["content-disposition"].endswith('-draft_model.jsonl.gz"')
+
+
+@pytest.mark.parametrize("first", [10**400, 2**63, -1, 1.0, True, "0", None])
+def test_a_stage_that_asks_for_steps_that_are_not_there_gets_nothing(served, first):
+    view = served.page.registry.keep(served.trace())
+    give = since(served.page.registry)
+    assert give({"run": view.id, "from": first}) is None
+    assert give({"run": view.id, "from": len(view.feed)})["steps"] == []
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("10.1.2.3", False)],
+)
+def test_what_counts_as_this_machine_only(host, expected):
+    assert serving.is_loopback(host) is expected
+
+
+def test_a_name_or_address_bound_to_is_the_one_to_type():
+    assert serving.typed_address("10.1.2.3", 7860) == "http://10.1.2.3:7860"
+    assert json.dumps(serving.typed_address("0.0.0.0", 7860)).count(":") == 2
+
+
+def test_the_api_has_one_endpoint_and_it_returns_a_trace(served):
+    client = Client(served.address, verbose=False)
+    assert list(client.view_api(return_format="dict")["named_endpoints"]) == ["/run"]
+    answer = client.predict("The fox said", k=2, max_new_tokens=8, seed=3, api_name="/run")
+    trace = Trace(parse_event(event) for event in answer["events"])
+    assert trace.footer.reason in ("length", "eos")
+    assert trace.header.request["seed"] == 3
+
+
+def test_the_api_says_what_was_wrong(served):
+    client = Client(served.address, verbose=False)
+    with pytest.raises(AppError, match="temperature must be"):
+        client.predict("The fox said", temperature=99, api_name="/run")
+
+
+def test_no_page_names_another_host_that_the_browser_would_call(client):
+    config = client.get("/config").json()
+    assert config["analytics_enabled"] is False
+    assert not config.get("stylesheets")
+
+
+def test_a_file_sent_to_be_opened_is_deleted_after_a_while(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "KEEP_UPLOADS", (1, 1))
+    with pages.served(tmp_path) as served:
+        sent = {"files": (f"{tmp_path.name}.jsonl", tmp_path.name.encode())}
+        kept = Path(httpx.post(f"{served.address}/gradio_api/upload", files=sent).json()[0])
+        assert kept.is_file()
+        deadline = time.monotonic() + 10
+        while kept.exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert not kept.exists()
+
+
+@pytest.mark.parametrize(("host", "typed"), [("10.0.0.5", "10.0.0.5"), ("fe80::1", "[fe80::1]")])
+def test_the_typed_address_is_one_that_a_browser_takes(host, typed):
+    assert serving.typed_address(host, 7860) == f"http://{typed}:7860"

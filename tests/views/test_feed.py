@@ -1,0 +1,726 @@
+"""Laws of the page's props: every width, number and sentence follows from the trace; increments add up to the whole."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import evidence_traces
+import pytest
+import traces
+
+from specviz.drafters import METHODS
+from specviz.rules import RULES
+from specviz.trace.file import DraftToken, EmittedToken, Footer, Models, Prompt, Step, Token, Trace
+from specviz.trace.first_difference import parting, should_be_one_text
+from specviz.trace.metrics import METRICS, count, metrics, rounding_words
+from specviz.views.compare.side_by_side_player import beside_words, parting_words
+from specviz.views.explore.feed import MOST_PROMPT, MOST_SENT, PROMPT_SHOWN, Feed
+from specviz.views.explore.inspector import MOST_SIBLINGS, looks
+from specviz.views.explore.library import entry
+from specviz.views.explore.sentences import apart, flowing, label, named, percent, thrown
+from specviz.views.explore.steps import step_props
+from specviz.views.explore.titles import judged_title, replacement_note
+from specviz.views.head import palette_head
+from specviz.views.names import METHOD_TITLES, RULE_TITLES
+from specviz.views.terminal import numbers_text
+
+WEB = Path(__file__).parents[2] / "assets" / "web"
+RUNNING = {"name": "running", "message": "", "ahead": 0}
+every_trace = pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL.keys())
+
+
+def whole(made: Trace) -> dict:
+    return json.loads(Feed.from_trace(made, "run").message(0, None))
+
+
+def end_of(step: Step) -> DraftToken | None:
+    """The last token that was cut behind the path, where no sibling of it was kept."""
+    path = [node for node, token in enumerate(step.draft) if token.status == "accepted"]
+    last = max(path, default=-1)
+    cut = [token for token in step.draft if token.status == "rejected" and token.parent == last]
+    return cut[-1] if cut else None
+
+
+def steps_of(made: Trace) -> Iterator[tuple[Step, dict]]:
+    yield from zip(made.steps, whole(made)["steps"], strict=True)
+
+
+def texts_in(value: object) -> Iterator[str]:
+    """All texts that are shown; "written" goes to the clipboard alone."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        items = ((name, item) for name, item in value.items()) if isinstance(value, dict) else enumerate(value)
+        for name, item in items:
+            if name != "written":
+                yield from texts_in(item)
+
+
+# ---- lanes and text -----------------------------------------------------------------------------------------------
+
+
+@every_trace
+def test_a_lane_shows_each_drafted_token_with_its_fate_chance_and_dart(make):
+    for step, props in steps_of(make()):
+        drafted = [token for token in step.draft if token.status != "scratch"]
+        if step.is_tree:
+            drafted = [token for token in drafted if token.status == "accepted" or token is end_of(step)]
+        assert [cell["status"] for cell in props["cells"]] == [token.status for token in drafted]
+        assert [step.draft[int(cell["ref"])] for cell in props["cells"]] == drafted
+        for token, cell in zip(drafted, props["cells"], strict=True):
+            assert cell.get("fill") == (round(100 * token.accept_prob, 1) if token.is_judged else None)
+            assert cell.get("tick") == (round(100 * token.u, 1) if token.is_judged else None)
+
+
+@every_trace
+def test_the_last_cell_is_the_token_that_was_not_drafted(make):
+    for step, props in steps_of(make()):
+        last = [token for token in step.emitted if token.node is None]
+        assert (props["last"] or {}).get("status") == (last[0].kind if last else None)
+
+
+@pytest.mark.parametrize("make", [traces.chain, traces.tree, traces.changed_k, traces.truncated, traces.lookup])
+def test_pieces_that_were_not_cut_join_to_the_text(make):
+    made = make()
+    pieces = [piece for props in whole(made)["steps"] for piece in props["pieces"]]
+    assert "".join(text for text, status, _ in pieces if status != "rejected").replace("⏎", "") == made.text
+
+
+@every_trace
+def test_what_was_cut_stands_before_what_came_instead(make):
+    for step, props in steps_of(make()):
+        refs = [ref for _, _, ref in props["pieces"]]
+        shown_cut = [ref for _, status, ref in props["pieces"] if status == "rejected"]
+        for ref in shown_cut:
+            after = refs[refs.index(ref) + 1]
+            parent = step.draft[int(ref)].parent
+            assert after == "last" or step.draft[int(after)].parent == parent
+        if not step.truncated:
+            assert [step.draft[int(ref)] for ref in shown_cut] == [end for end in [end_of(step)] if end]
+
+
+def test_a_half_character_is_shown_as_bytes_and_never_lost():
+    made = traces.halves()
+    pieces = [piece for props in whole(made)["steps"] for piece in props["pieces"]]
+    assert any(re.fullmatch(r"<[0-9A-F ]+>", text) for text, _, _ in pieces)
+    shown = "".join(text for text, status, _ in pieces if status != "rejected" and not text.startswith("<"))
+    assert shown == made.text
+
+
+@every_trace
+def test_what_is_copied_is_exactly_the_text(make):
+    made = make()
+    assert "".join(props["written"] for props in whole(made)["steps"]) == made.text
+
+
+# ---- the inspector ------------------------------------------------------------------------------------------------
+
+
+def judged_looks(made: Trace) -> Iterator[tuple[Step, DraftToken, object, dict]]:
+    for step in made.steps:
+        for position in step.positions:
+            if position.child is not None:
+                yield step, step.draft[position.child], position, looks(step)[str(position.child)]
+
+
+def axis_end(look: dict) -> float:
+    """The share at the right end of the axis, read from its last tick."""
+    return float(look["axis"][-1][1].removesuffix("\u00a0%")) / 100
+
+
+@every_trace
+def test_solid_and_hatched_is_the_target_solid_and_dotted_the_draft(make):
+    for _, _, position, look in judged_looks(make()):
+        rows, end = look["rows"], axis_end(look)
+        total = {name: sum(rows[name]) * end for name in ("both", "cut", "owed")}
+        assert total["both"] + total["owed"] == pytest.approx(100, abs=0.1)
+        assert total["both"] + total["cut"] == pytest.approx(100, abs=0.1)
+        if position.overlap is not None:
+            assert total["both"] == pytest.approx(100 * position.overlap, abs=0.1)
+            assert look["foot"][0] == pytest.approx(100 * position.overlap, abs=0.01)
+
+
+@every_trace
+def test_the_drafted_row_comes_first_and_its_dart_is_in_the_solid_part_exactly_when_kept(make):
+    for _, token, _, look in judged_looks(make()):
+        rows, mark = look["rows"], look["dart"]
+        assert rows["role"][0] in ("drafted", "both")
+        assert mark["kept"] == (token.status == "accepted")
+        assert (mark["x"] < mark["fill"] + 0.011) if mark["kept"] else (mark["x"] > mark["fill"] - 0.011)
+        q = 1 if token.q is None else token.q
+        assert mark["x"] * axis_end(look) == pytest.approx(100 * token.u * q, abs=0.01)
+        assert mark["bar"] == pytest.approx(rows["both"][0] + rows["cut"][0], abs=0.02)
+
+
+@every_trace
+def test_at_most_eight_tokens_are_shown_and_the_emitted_one_is_among_them(make):
+    for step in make().steps:
+        for ref, look in looks(step).items():
+            if "rows" not in look:
+                continue
+            roles = look["rows"]["role"]
+            assert len([role for role in roles if role != "others"]) <= 8
+            drawn_here = ref == "last" or len(step.emitted) >= step.draft[int(ref)].depth
+            assert any(role in ("emitted", "both") for role in roles) == drawn_here
+
+
+@every_trace
+def test_every_token_that_can_be_clicked_has_a_look(make):
+    for _, props in steps_of(make()):
+        refs = {cell["ref"] for cell in props["cells"]} | {ref for _, _, ref in props["pieces"]} | {props["focus"]}
+        assert refs <= set(props["looks"]) | {"0"}
+        assert (props["looks"] or {props["focus"]: None}).keys() >= {props["focus"]}
+
+
+def rejection(p: float, q: float | None, u: float, temperature: float = 1.0) -> Step:
+    """A step that drafts dog, cuts it and writes fox."""
+    step = traces.chain().steps[2]
+    chance = min(1.0, p / (1.0 if q is None else q))
+    dog = DraftToken(1, " dog", None, -1, 1, "rejected", p, q, p, chance, u)
+    fox = EmittedToken(2, " fox", None, None, "resampled", 0.3, 0.1)
+    return replace(step, draft=(dog,), emitted=(fox,), settings=replace(step.settings, temperature=temperature))
+
+
+def written(step: Step) -> str:
+    return "".join(judged_title(step, 0, step.emitted[0])).replace("\u00a0", " ")
+
+
+def test_the_title_tells_a_rejection_with_the_traces_numbers():
+    assert written(rejection(0.25, 0.4, 0.71)) == (
+        "The draft gave dog 40 %, the target only 25 %: keep it 25/40 = 63 % of the time. "
+        "The dart fell at 0.71: cut, replaced by fox."
+    )
+
+
+def test_the_title_of_a_point_mass_and_of_temperature_zero():
+    assert written(rejection(0.25, None, 0.71)) == (
+        "The draft proposed dog, which counts as 100 %; the target gave it 25 %: keep it that often. "
+        "The dart fell at 0.71: cut, replaced by fox."
+    )
+    assert "only its favourite token. The draft wrote dog, not its favourite: cut" in written(rejection(0, 1, 0.5, 0))
+
+
+def test_the_title_never_rounds_a_verdict_away():
+    assert "62.50 % of the time. The dart fell at 0.6251" in written(rejection(0.25, 0.4, 0.6251))
+    assert "39.9/40.0" in written(rejection(0.399, 0.4, 0.999))
+
+
+def test_a_quotient_is_told_only_as_far_as_its_rounded_numbers_bear_it_out():
+    assert "54 %, the target only 0.002 %: keep it less than 0.1 % of the time." in written(
+        rejection(0.000021, 0.53994, 0.7)
+    )
+    assert "18 %, the target only 9.2 %: keep it 9.2/18 = about 50 % of the time." in written(
+        rejection(0.0918, 0.1836, 0.7)
+    )
+    assert "99.93 %, the target only 99.89 %: keep it more than 99.9 % of the time." in written(
+        rejection(0.9989, 0.9993, 0.9999)
+    )
+
+
+def test_the_note_says_where_the_replacement_came_from():
+    step = rejection(0.25, 0.4, 0.71)
+    assert "".join(replacement_note(step, step.draft[0], 0.57)).replace("\u00a0", " ") == (
+        "fox was drawn from the hatched parts; it makes up 57 % of them."
+    )
+
+
+def test_siblings_stand_beside_each_other_with_the_targets_own_odds_and_those_judged_against():
+    step = traces.tree().steps[0]
+    look = looks(step)["1"]
+    assert [ref for ref, *_ in look["siblings"]] == ["0", "1", "2"]
+    for ref, text, status, own, judged, drafted in look["siblings"]:
+        token = step.draft[int(ref)]
+        assert (text, status) == (label(token.text, token.bytes), token.status)
+        assert (own, drafted) == (percent(token.p), percent(token.q))
+        assert judged == ("–" if token.p_judged is None else percent(token.p_judged))
+    token = step.draft[1]
+    assert token.p != token.p_judged
+    assert look["heading"] == "judged"
+    note = "".join(look["note"])
+    assert f"are {percent(token.p)}. After {named(step.draft[0])} was cut" in note
+    assert f"gives this one {percent(token.p_judged)}." in note
+    assert look["numbers"][5] == f"{token.p:.4f}"
+
+
+def test_a_chain_has_no_siblings():
+    assert not any("siblings" in look for step in traces.chain().steps for look in looks(step).values())
+
+
+def test_a_wide_place_shows_few_siblings_and_always_the_token_itself():
+    words = [f" word{number}".encode() for number in range(100)]
+    step = traces.Builder(words).step((-1,) * 30, {20}).trace.steps[0]
+    for node in (0, 3, 20):
+        refs = [ref for ref, *_ in looks(step)[str(node)]["siblings"]]
+        assert str(node) in refs
+        assert len(refs) <= MOST_SIBLINGS
+
+
+def test_another_rule_gets_its_own_threshold_bar():
+    step = rejection(0.25, 0.4, 0.71)
+    original = traces.chain().steps[2]
+    other = replace(original, settings=replace(original.settings, rule="typical_acceptance", lossless=False))
+    look = next(iter(looks(other).values()))
+    assert look["view"] == "threshold"
+    assert look["title"][0] == "The rule “typical acceptance” keeps "
+    assert look["dart"]["fill"] == pytest.approx(100 * other.draft[0].accept_prob, abs=0.01)
+    assert step.settings.rule == "speculative_sampling"
+
+
+def test_raw_odds_are_sent_only_where_they_differ():
+    step = traces.chain().steps[0]
+    assert "p_raw" not in looks(step)["0"]["rows"]
+    warm = replace(step.positions[0], top=tuple((*row[:5], row[5] / 2, row[6]) for row in step.positions[0].top))
+    assert "p_raw" in looks(replace(step, positions=(warm, *step.positions[1:])))["0"]["rows"]
+
+
+# ---- words and numbers --------------------------------------------------------------------------------------------
+
+
+PERCENTAGES = {
+    0: "0 %", 1: "100 %", 0.625: "63 %", 0.0634: "6.3 %", 0.004: "0.4 %", 1e-9: "<0.1 %", 0.0996: "10 %",
+    0.9999: ">99.9 %", 0.997: "99.7 %",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("share", "words"), PERCENTAGES.items())
+def test_percent(share, words):
+    assert percent(share).replace("\u00a0", " ") == words
+
+
+def test_words_keep_different_numbers_apart():
+    assert apart(0.25, 0.4) == ("25", "40")
+    assert apart(0.401, 0.402) == ("40.1", "40.2")
+    assert apart(0.000021, 0.53994) == ("0.002", "54")
+    assert apart(0.00016, 0.1877) == ("0.016", "19")
+    assert apart(0.3, 0.3) == ("30", "30")
+    assert thrown(0.63, 0.71) == ("63\u00a0%", "0.71")
+    assert thrown(0.6299, 0.6301) == ("62.99\u00a0%", "0.6301")
+    assert thrown(1.0, 0.99999) == ("100.000\u00a0%", "0.99999")
+    assert thrown(0.0, 0.0001) == ("0.00\u00a0%", "0.0001")
+
+
+def test_spaces_line_breaks_and_directions_are_visible():
+    assert label(" dog") == "␣dog"
+    assert label("\n") == "⏎"
+    assert label("a\u202eb") == "a⟨202E⟩b"
+    assert label("", "f09f") == "<F0 9F>"
+    assert flowing("a\nb\u2066") == "a⏎\nb⟨2066⟩"
+    assert len(label("x" * 1000)) <= 48
+    assert label("👩\u200d🚀") == "👩\u200d🚀"
+
+
+@every_trace
+def test_nothing_sent_steers_a_page_or_its_reading_direction(make):
+    for text in texts_in(whole(make())):
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]", text), (
+            text
+        )
+
+
+@every_trace
+def test_running_totals_are_the_metrics_of_the_steps_so_far(make):
+    made = make()
+    for index, props in enumerate(whole(made)["steps"]):
+        values = metrics(count(Trace([made.header, *made.models, *made.steps[: index + 1]])))
+        totals = props["totals"]
+        kept = values["kept"]
+        assert totals["kept"] == ("" if kept is None else METRICS["kept"].spell(kept))
+        assert totals["tokens_per_call"] == f"{values['tokens_per_target_call']:.1f}"
+        assert totals["counts"]["resampled"] == values["resampled"]
+        assert totals["counts"]["ignored"] == values["ignored"]
+
+
+def test_the_bars_count_what_befell_the_draft():
+    for step, props in steps_of(traces.tree()):
+        for status, number in props["bar"].items():
+            assert number == sum(token.status == status for token in step.draft)
+
+
+def test_live_changes_are_said_before_their_step_and_change_the_sentence():
+    steps = whole(traces.changed_k())["steps"]
+    assert [step["changes"] for step in steps] == [[], [], ["K 4 → 2"], [], ["K 2 → 8"], []]
+    assert [step["sentence"][1] for step in steps if "sentence" in step] == ["4", "2", "8"]
+    assert "exactly the large model's own odds" in steps[0]["sentence"][2]
+
+
+# ---- exact, lossy, lossy in part ------------------------------------------------------------------------------------
+
+
+def mixed() -> Trace:
+    """Two lossy steps, two lossless ones."""
+    made = traces.Builder().chain(4, 4, changed={"rule": "typical", "lossless": False}).chain(4, 2)
+    return made.chain(4, 3, changed={"rule": "speculative_sampling", "lossless": True}).chain(4, 1).finish()
+
+
+def test_the_rule_and_what_it_promises_are_named():
+    (exact,) = [step["context"][0] for step in whole(traces.chain())["steps"] if "context" in step]
+    assert exact == ["exact", "exact · Speculative sampling"]
+    assert whole(mixed())["steps"][0]["context"][0] == ["lossy", "lossy · Typical acceptance"]
+
+
+def rounded(made: Trace, dtype: str) -> Trace:
+    """The same run by a target of this number format."""
+    return Trace(
+        replace(event, target=replace(event.target, dtype=dtype)) if isinstance(event, Models) else event
+        for event in made.events()
+    )
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("bfloat16", "bf16"), ("float16, weights int8 (torchao)", "fp16")])
+def test_where_the_format_rounds_every_badge_says_so_in_the_same_words(dtype, name):
+    words = f"exact rule; {name} rounds: the text may part at near-ties"
+    made = rounded(traces.chain(), dtype)
+    first = whole(made)["steps"][0]
+    assert first["context"][0] == ["exact", f"{words} · Speculative sampling"]
+    assert first["sentence"][2].endswith(f"follows the large model's own odds ({words}).")
+    assert numbers_text(made).startswith(f"{words}\n")
+    assert words in entry(made)["facts"]
+    assert rounding_words(count(traces.chain())) == rounding_words(count(rounded(mixed(), dtype))) == ""
+
+
+def test_two_runs_that_should_be_one_text_say_what_may_have_parted_them():
+    greedy = {"temperature": 0.0}
+    drafted = traces.Builder().chain(4, 2, changed=greedy).chain(4, 4).finish()
+    plain = traces.Builder(seed=1).chain(0, 0, changed=greedy | {"method": "none", "draft_model": None, "k": 0})
+    plain = plain.chain(0, 0).chain(0, 0).finish()
+    part = parting(drafted, plain)
+    assert should_be_one_text(drafted, plain)
+    assert part is not None
+    halves = [rounded(made, "bfloat16") for made in (drafted, plain)]
+    words = "".join(parting_words(*halves, ("A", "B")))
+    assert words.endswith("Exact rule; bf16 rounds: the text may part at near-ties.")
+    assert "rounds" not in "".join(parting_words(drafted, plain, ("A", "B")))
+    assert not should_be_one_text(halves[0], plain)
+    assert not should_be_one_text(plain, plain)
+    assert not should_be_one_text(traces.chain(), plain)
+    assert beside_words(drafted, plain).startswith(f"parts from the run without a draft at token {part + 1}: ")
+    assert beside_words(plain, drafted).startswith(f"parts from the run with a draft at token {part + 1}: ")
+
+
+def test_a_run_that_was_lossy_stays_marked():
+    message = whole(mixed())
+    told = [step for step in message["steps"] if "context" in step]
+    assert told[-1]["context"][0] == ["lossy", "lossy in part (steps 1–2) · Speculative sampling"]
+    assert told[-1]["sentence"][-1].endswith("own odds from here on; earlier steps were lossy.")
+    assert "(lossy in part)" in message["speed"]["words"]
+    numbers = dict(zip(METRICS, message["numbers"], strict=True))
+    for name in ("speedup", "tokens_per_s", "lossy_steps"):
+        assert "lossy in part (steps 1–2)" in numbers[name]
+    assert "lossy" not in "".join(whole(traces.chain())["numbers"])
+
+
+def test_no_draft_after_lossy_steps_says_so():
+    made = traces.Builder().chain(changed={"lossless": False, "rule": "typical"})
+    made.chain(0, 0, changed={"lossless": True, "rule": "speculative_sampling", "method": "none", "draft_model": None})
+    told = whole(made.finish())["steps"][1]
+    assert told["sentence"][0].endswith("Earlier steps were lossy.")
+    assert ["method", "No draft"] in told["context"]
+    assert told["context"][0] == ["lossy", "lossy in part (step 1)"]
+
+
+def test_what_was_measured_of_a_lossy_run_says_so():
+    made = traces.Builder().chain(changed={"lossless": False, "rule": "typical"}).trace
+    assert "faster (lossy), measured here" in speed_of(made.events(), measured=measurement(1.4))["words"]
+    instead = {**measurement(1.0), "instead": "no clear difference: 0.9× to 1.1×"}
+    shown = speed_of(made.events(), measured=instead)
+    assert (shown["value"], shown["words"]) == ("", "no clear difference: 0.9× to 1.1× (lossy)")
+
+
+def test_methods_and_rules_are_called_alike_everywhere():
+    assert {method.name: method.title for method in METHODS.values()} == METHOD_TITLES
+    assert {rule.name: rule.title for rule in RULES.values()} == RULE_TITLES
+
+
+# ---- other rules --------------------------------------------------------------------------------------------------
+
+
+def said_by(rule: str, drafted: int = 4, kept: int = 2) -> tuple[dict, dict]:
+    """The look at the token that was cut, and its cell."""
+    made = traces.Builder().chain(drafted, kept, changed={"rule": rule, "lossless": False}).finish()
+    (props,) = whole(made)["steps"]
+    return props["looks"][str(kept)], props["cells"][kept]
+
+
+@pytest.mark.parametrize("rule", [name for name in RULES if name not in ("speculative_sampling", "graded")])
+def test_every_rule_says_what_came_instead_and_where_from(rule):
+    look, _ = said_by(rule)
+    *_, lead, replacement, _ = look["title"]
+    assert lead.endswith("cut, replaced by ")
+    assert look["note"][1] == replacement
+    assert look["note"][2].startswith(" was ")
+    assert "{" not in look["note"][2]
+
+
+@pytest.mark.parametrize(("rule", "has_dart"), [("typical", False), ("lenience", True), ("ensemble", True)])
+def test_a_rule_that_throws_no_dart_shows_none(rule, has_dart):
+    look, cell = said_by(rule)
+    assert ("dart" in look) == ("tick" in cell) == ("dart" in cell["say"]) == has_dart
+    assert "dart fell" in "".join(look["title"]) or not has_dart
+
+
+def test_siblings_cut_before_are_said_in_order():
+    step = traces.Builder().step((-1, -1, -1), {2}).trace.steps[0]
+    lead = " cut first. Of what is left the target gives it "
+    assert lead not in "".join(judged_title(step, 0, None))
+    assert f"; 1 other guess for this place was{lead}" in "".join(judged_title(step, 1, None))
+    assert f"; 2 other guesses for this place were{lead}" in "".join(judged_title(step, 2, None))
+
+
+def test_a_refused_reasoning_step_is_seen_and_counted():
+    message = whole(evidence_traces.refused())
+    first, waiting, kept = message["steps"]
+    assert first["refused"] == {"text": ["13", " tokens"], "say": "a reasoning step of 13 tokens, refused"}
+    assert (first["has_cut"], waiting["has_cut"]) == (True, False)  # the page goes there by itself
+    assert (first["bar"]["refused"], waiting["bar"]["refused"], kept["refused"]) == (13, 0, None)
+    assert "a reasoning step of 13 tokens; the target refused it" in first["looks"]["last"]["title"][0]
+    assert "still writing its own" in waiting["looks"]["last"]["title"][0]
+    assert "kept the whole reasoning step of 4 tokens" in kept["looks"]["last"]["title"][0]
+    totals = [(step["totals"]["kept"], step["totals"]["kept_words"]) for step in message["steps"]]
+    assert totals == [(count, "reasoning steps kept") for count in ("0 of 1", "0 of 1", "1 of 2")]
+    assert "reasoning step of 13 tokens refused" in first["say"]
+
+
+def test_what_was_kept_behind_the_end_of_the_text_is_faded():
+    made = traces.Builder().chain(4, 4, truncated=3).finish("eos")
+    (props,) = whole(made)["steps"]
+    assert [cell.get("behind_end", False) for cell in props["cells"]] == [False, False, True, True]
+    assert "behind the end of the text" in props["cells"][3]["say"]
+    assert "ended before this token" in props["looks"]["3"]["note"][0]
+    assert "ended" not in "".join(props["looks"]["1"]["note"])
+
+
+def test_the_lane_of_a_tree_shows_the_path_and_its_end_and_counts_the_rest():
+    words = [f" word{number}".encode() for number in range(100)]
+    made = traces.Builder(words).step((-1,) * 60, {40}).finish()
+    props = step_props(made.steps[0], count(made))
+    assert [cell["ref"] for cell in props["cells"]] == ["40"]
+    assert (props["more"], props["more_words"]) == (59, ["+59", " off this path"])
+    assert props["focus"] == "last"
+    none_kept = traces.Builder(words).step((-1,) * 60, set()).finish()
+    props = step_props(none_kept.steps[0], count(none_kept))
+    assert [cell["ref"] for cell in props["cells"]] == ["59"] == [props["focus"]]
+
+
+def test_a_long_chain_shows_every_judged_token_and_counts_the_rest():
+    words = [f" word{number}".encode() for number in range(100)]
+    made = traces.Builder(words).chain(60, 40).finish()
+    props = step_props(made.steps[0], count(made))
+    assert [cell["ref"] for cell in props["cells"]] == [str(node) for node in range(41)]
+    assert (props["more"], props["more_words"]) == (19, ["+19"])
+
+
+# ---- the third number ---------------------------------------------------------------------------------------------
+
+
+def speed_of(events: list, recorded: bool = False, measured: dict | None = None) -> dict:
+    feed = Feed("run", recorded=recorded)
+    for event in events:
+        feed.add(event)
+    if measured:
+        feed.measured(measured)
+    return json.loads(feed.message(0, None))["speed"]
+
+
+def measurement(speedup: float) -> dict:
+    speeds = {"baseline_tokens_per_s": 31.0, "tokens_per_s": 31.0 * speedup}
+    return {**speeds, "speedup": speedup, "note": "median of 3"}
+
+
+def test_speed_is_said_only_where_it_was_measured():
+    unmeasured = traces.Builder().chain().finish(baseline=None)
+    assert speed_of(unmeasured.events()) == {
+        "value": "",
+        "words": "not measured yet",
+        "note": "",
+        "can_measure": True,
+    }
+    words = speed_of(unmeasured.events(), recorded=True)["words"]
+    assert re.fullmatch(r"[\d.]+ tokens/s; no run without draft was measured beside it", words)
+    assert not speed_of(unmeasured.events(), recorded=True)["can_measure"]
+    assert speed_of(traces.chain().events())["value"].endswith("×")
+
+
+def test_a_slower_pace_gives_no_speed():
+    paced = traces.Builder().chain(wait_ms=250.0).finish()
+    assert speed_of(paced.events())["words"] == "not measured yet"
+
+
+@pytest.mark.parametrize(("speedup", "words"), [(1.4, "faster"), (0.8, "slower"), (1.0, "the same speed")])
+def test_a_measured_speed_is_said_plainly_whichever_way_it_went(speedup, words):
+    shown = speed_of(traces.truncated().events(), measured=measurement(speedup))
+    assert shown["value"] == f"{speedup}×"
+    assert shown["words"].replace("\u00a0", " ") == f"{words}, measured here: 31 → {31 * speedup:.0f} tokens/s"
+
+
+def test_a_run_under_load_or_under_two_laws_gives_no_speedup():
+    shared = [
+        *traces.Builder().chain().trace.events(),
+        Footer("length", None, traces.BASELINE, {"shared_engine": True}),
+    ]
+    assert speed_of(shared)["words"].startswith("under load")
+    assert "changed" in speed_of(traces.resampling_changed().events())["words"]
+    assert speed_of(shared, measured=measurement(1.4))["value"] == ""
+
+
+# ---- messages -----------------------------------------------------------------------------------------------------
+
+
+@every_trace
+def test_increments_add_up_to_the_whole(make):
+    made, feed, steps = make(), Feed("run"), []
+    for event in made.events():
+        feed.add(event)
+        message = json.loads(feed.message(len(steps), RUNNING))
+        assert message["run"] == "run"
+        assert message["from"] == len(steps)
+        assert ("head" in message) == (not steps)
+        steps += message["steps"]
+        assert message["total"] == len(steps)
+    assert steps == whole(made)["steps"]
+    assert ("done" in message) == (made.footer is not None)
+
+
+def test_a_pull_gives_what_is_missing_in_bounded_parts():
+    feed = Feed.from_trace(traces.long(MOST_SENT + 30), "run")
+    first, second = feed.since(0), feed.since(MOST_SENT)
+    assert len(first["steps"]) == MOST_SENT
+    assert [step["index"] for step in second["steps"]] == list(range(MOST_SENT, MOST_SENT + 30))
+    assert first["total"] == MOST_SENT + 30
+    assert "head" in first
+    assert "head" not in second
+    assert feed.since(10**9)["steps"] == []
+
+
+def test_a_step_is_as_heavy_at_the_end_as_at_the_beginning():
+    sizes = [len(json.dumps(step)) for step in whole(traces.long(150))["steps"]]
+    assert max(sizes[-20:]) < 1.2 * max(sizes[:20])
+    assert sum(sizes) / len(sizes) < 8_000
+
+
+def test_state_and_end_are_said_in_words():
+    feed = Feed("run")
+    waiting = {"name": "queued", "message": "waiting for the engine", "ahead": 2}
+    assert json.loads(feed.message(0, waiting))["state"]["words"] == "waiting for the engine, 2 ahead"
+    assert whole(traces.changed_k())["end"]["words"].startswith("the model ended its text · ")
+    assert json.loads(Feed.from_trace(traces.chain(), "run").message(0, None, play=True))["play"] is True
+
+
+def prompted(text: str, tokens: list[str]) -> dict:
+    made = traces.empty()
+    prompt = Prompt(text, tuple(Token(number, token) for number, token in enumerate(tokens)))
+    feed = Feed("run")
+    feed.add(replace(made.header, prompt=prompt))
+    return json.loads(feed.message(0, None))["head"]
+
+
+def test_a_short_prompt_is_shown_whole():
+    assert "hidden" not in prompted("word " * 96, ["word "] * 96)
+    assert prompted("a\nb", ["a", "\n", "b"])["prompt"] == "a⏎\nb"
+
+
+def test_a_long_prompt_shows_its_end_and_says_what_is_before_it():
+    head = prompted("word " * 300, ["word "] * 300)
+    assert head["prompt"] == "word " * (PROMPT_SHOWN // 5)
+    assert head["hidden"]["text"] + head["prompt"] == "word " * 300
+    num_tokens = 300 - PROMPT_SHOWN // 5
+    assert head["hidden"]["words"] == f"{1500 - PROMPT_SHOWN:,} characters ({num_tokens} tokens) before this"
+
+
+def test_a_prompt_is_never_cut_inside_a_token():
+    head = prompted("sixteen letters " * 100, ["sixteen letters "] * 100)
+    assert head["prompt"].startswith("sixteen letters ")
+    other = prompted("x" * 1000, ["not", "these"])
+    assert len(other["prompt"]) == PROMPT_SHOWN
+    assert other["hidden"]["words"] == f"{1000 - PROMPT_SHOWN} characters before this"
+
+
+def test_of_a_huge_prompt_only_the_end_travels_and_that_is_said():
+    head = prompted("x" * 50_000, ["x"] * 50_000)
+    assert head["hidden"]["text"].startswith("30,000 characters are not on this page … xxx")
+    assert len(head["hidden"]["text"]) < MOST_PROMPT + 60
+
+
+@pytest.mark.parametrize(
+    ("fraction", "progress"),
+    [
+        (None, None),
+        (0, {"width": 0.0, "words": "0 %"}),
+        (0.434, {"width": 43.4, "words": "43 %"}),
+        (7, {"width": 100.0, "words": "100 %"}),
+    ],
+)
+def test_how_far_loading_has_come_is_a_width_and_a_word(fraction, progress):
+    status = {"name": "loading", "message": "loading a model", "ahead": 0, "fraction": fraction}
+    said = json.loads(Feed("run").message(0, status))["state"]["progress"]
+    assert (said and said | {"words": said["words"].replace("\u00a0", " ")}) == progress
+
+
+def test_an_empty_trace_has_a_page():
+    assert whole(traces.empty())["steps"] == []
+    assert json.loads(Feed("run").message(0, None))["head"]["prompt"] == ""
+
+
+def test_the_whole_table_of_numbers_travels_in_the_order_of_the_metrics():
+    message = whole(traces.chain())
+    assert len(message["numbers"]) == len(message["head"]["metrics"]) == len(METRICS)
+    assert message["numbers"][0] == METRICS["tokens_per_target_call"].spell(
+        metrics(traces.chain())["tokens_per_target_call"]
+    )
+
+
+# ---- the files ----------------------------------------------------------------------------------------------------
+
+
+def test_the_template_can_never_be_taken_for_code():
+    html = (WEB / "stage.html").read_text("utf-8")
+    assert not re.search(r"\$\{|\{\{|`|\\|<script|\son\w+=", html)
+
+
+def test_the_first_example_says_how_its_bar_is_drawn():
+    words = re.sub(r"<[^>]*>", "", (WEB / "stage.html").read_text("utf-8"))
+    found = re.search(
+        r"gave dog (\d+) %, the large one only (\d+) %. So the bar is (\d+) points long, and (.*) solid", words
+    )
+    drafted, target, length, solid = found.groups()
+    assert (length, solid) == (drafted, f"{target} of the {drafted} are")
+    assert f"{target}/{drafted} = {percent(int(target) / int(drafted)).replace(chr(160), ' ')} of the time" in words
+    widths = re.findall(
+        r"\.sv-welcome-bar \.sv-(?:both|cut) .*width: ([\d.]+)%", (WEB / "stage.css").read_text("utf-8")
+    )
+    share = 100 * int(target) / int(drafted)
+    assert [float(width) for width in widths] == [share, 100 - share]
+
+
+@pytest.mark.parametrize("path", sorted(WEB.glob("*.js")), ids=lambda path: path.name)
+def test_scripts_write_text_only_ask_nobody_and_hold_no_formula(path):
+    source = path.read_text("utf-8")
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|new Function", source)
+    assert not re.search(
+        r"\bfetch\b|XMLHttpRequest|WebSocket|EventSource|sendBeacon|https?://(?!www\.w3\.org/2000/svg|arxiv\.org/abs/)",
+        source,
+    )
+    assert not re.search(r"Math\.(min|max|log|exp|pow|sqrt)|\*\*", source)
+    assert not re.search(r"#[0-9a-fA-F]{6}\b", source)
+
+
+def test_the_palette_is_the_only_place_of_status_colours():
+    head = palette_head()
+    assert "</script><" not in head.removesuffix("</script>")
+    colours = re.findall(r"#[0-9a-f]{6}", (WEB / "palette.json").read_text("utf-8"))
+    assert all(colour in head for colour in colours)
+    own = set(
+        re.findall(r"--sv-(accepted|rejected|ignored|resampled|bonus|plain):", (WEB / "stage.css").read_text("utf-8"))
+    )
+    assert not own
+
+
+def test_the_feed_loads_no_model_no_page_and_no_chart_library():
+    code = (
+        "import sys, specviz.views.explore.feed; print([m for m in ('torch', 'gradio', 'plotly') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
