@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specviz.analysis.rounds import Timings, turns
 from specviz.bench.contenders import (
+    BASELINE,
     Contender,
     Prompt,
     Row,
@@ -92,7 +93,8 @@ def _table(rows: list[Row]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|"
     for row in rows:
         decode = f"{row.decode:.0f} ({row.decode_low:.0f}-{row.decode_high:.0f})"
-        ratios = ["-" if each is None else str(each) for each in (row.to_baseline, row.to_peer)]
+        itself = "1.00x" if row.contender == f"specviz, {BASELINE}" else "-"
+        ratios = [str(row.to_baseline or itself), str(row.to_peer or "-")]
         share = "-" if row.record_share is None else f"{100 * row.record_share:.1f} %"
         cells = [f"{row.temperature:g}", row.contender, decode, f"{row.whole:.0f}", f"{row.tokens_per_call:.2f}"]
         yield f"| {' | '.join([*cells, *ratios, share])} |"
