@@ -26,7 +26,7 @@ from specviz.drafters.draft_model import ModelDrafter
 from specviz.models.library import LoadedModel
 from specviz.rules import RULES
 from specviz.session.recorder import Recorder, Situation
-from specviz.session.setup import Crew
+from specviz.session.setup import Setup
 from specviz.trace import file as trace
 
 BASELINE, PEER = "none", "generate, assistant_model"
@@ -99,15 +99,15 @@ class Job:
 Contender = Callable[[Job], Sample]
 
 
-def specviz_contender(crew: Crew, k: int, label: str | None = None, rule: str | None = None) -> Contender:
+def specviz_contender(setup: Setup, k: int, label: str | None = None, rule: str | None = None) -> Contender:
     """The engine with its recorder, as the page runs them. label: its name in the table, by default the method's;
     rule: by default the method's too."""
-    target, judge = crew.target, crew.rule(rule)
+    target, judge = setup.target, setup.rule(rule)
 
     def generate(job: Job) -> Sample:
         target_lm = target.cached_lm()
-        plan = Plan(target_lm, crew.drafter(target_lm), judge, job.sampling, crew.k(k))
-        settings = crew.settings(plan)
+        plan = Plan(target_lm, setup.drafter(target_lm), judge, job.sampling, setup.k(k))
+        settings = setup.settings(plan)
         recorder, records, started = Recorder(target.text), [], time.perf_counter()
         steps = speculate(job.prompt.ids, lambda: plan, Seeded(job.seed), max_new_tokens=job.num_tokens)
         first = begun = started
@@ -117,7 +117,7 @@ def specviz_contender(crew: Crew, k: int, label: str | None = None, rule: str | 
             begun = time.perf_counter()
             first = begun if len(records) == 1 else first
         return _sample(
-            f"specviz, {label or crew.method.name}",
+            f"specviz, {label or setup.method.name}",
             job,
             [token.id for record in records for token in record.emitted],
             sum(record.calls["target"] for record in records),

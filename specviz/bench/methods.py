@@ -35,7 +35,7 @@ from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import environment
-from specviz.session.setup import Crew, gather
+from specviz.session.setup import Setup, gather
 
 ALL = "all"
 _TRIAL_TOKENS = 4
@@ -86,22 +86,22 @@ def lines(
     loaded = library.load(target)
     prompts = prompts_for(loaded)
     check_lengths(prompts, k, num_tokens, loaded.info.context_limit)
-    crews, left_out = crews_for(chosen_methods(methods), library, loaded, draft)
-    crews, failed = _tried(crews, k, prompts[0])
+    setups, left_out = load_setups(chosen_methods(methods), library, loaded, draft)
+    setups, failed = _tried(setups, k, prompts[0])
     amounts = f"{len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
     yield f"{loaded.name}, K = {k} where a method has no depth of its own, {amounts}"
     yield ", ".join(f"{name} {value}" for name, value in environment(loaded.model.device).items())
     yield from (f"left out: {each.method}: {each.reason}" for each in (*left_out, *failed))
     started = time.perf_counter()
-    contenders = [specviz_contender(crew, k) for crew in crews]
+    contenders = [specviz_contender(setup, k) for setup in setups]
     samples = list(run_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats))
     yield f"{len(samples)} generations in {time.perf_counter() - started:.0f} s; {steadiness(samples)}\n"
-    rows = rows_of(crews, samples)
+    rows = rows_of(setups, samples)
     yield from _tables(rows)
     if save is not None:
         about = {"target": loaded.name, "k": k, "num_tokens": num_tokens, "repeats": repeats}
         about["environment"] = environment(loaded.model.device)
-        save(_json(about, crews, (*left_out, *failed), rows))
+        save(_json(about, setups, (*left_out, *failed), rows))
 
 
 def chosen_methods(methods: Sequence[str]) -> list[str]:
@@ -113,20 +113,20 @@ def chosen_methods(methods: Sequence[str]) -> list[str]:
     return [BASELINE, *dict.fromkeys(name for name in chosen if name != BASELINE)]
 
 
-def crews_for(
+def load_setups(
     names: Sequence[str], library: Library, target: LoadedModel, draft: str
-) -> tuple[list[Crew], list[LeftOut]]:
+) -> tuple[list[Setup], list[LeftOut]]:
     """Each method with its own parameters and the models that suit it, or why it has none."""
-    crews, left_out = [], []
+    setups, left_out = [], []
     for name in names:
         try:
-            crews.append(_crew(METHODS[name], library, target, draft))
+            setups.append(_setup(METHODS[name], library, target, draft))
         except SpecvizError as error:
             left_out.append(LeftOut(name, str(error)))
-    return crews, left_out
+    return setups, left_out
 
 
-def _crew(method: Method, library: Library, target: LoadedModel, draft: str) -> Crew:
+def _setup(method: Method, library: Library, target: LoadedModel, draft: str) -> Setup:
     small = None
     if "draft" in method.roles:
         foreign = catalog.drafts_for(target.name, foreign=True) if method.foreign else ()
@@ -134,38 +134,38 @@ def _crew(method: Method, library: Library, target: LoadedModel, draft: str) -> 
     return gather(method, {}, target, small, library)
 
 
-def _tried(crews: Sequence[Crew], k: int, prompt: Prompt) -> tuple[list[Crew], list[LeftOut]]:
+def _tried(setups: Sequence[Setup], k: int, prompt: Prompt) -> tuple[list[Setup], list[LeftOut]]:
     """Those that can write a few tokens; a model may turn out to lack what a method needs only then."""
     able, failed = [], []
-    for crew in crews:
+    for setup in setups:
         try:
-            specviz_contender(crew, k)(Job(prompt, Sampling(), 0, _TRIAL_TOKENS))
-            able.append(crew)
+            specviz_contender(setup, k)(Job(prompt, Sampling(), 0, _TRIAL_TOKENS))
+            able.append(setup)
         except SpecvizError as error:
-            failed.append(LeftOut(crew.method.name, str(error)))
+            failed.append(LeftOut(setup.method.name, str(error)))
     return able, failed
 
 
-def rows_of(crews: Sequence[Crew], samples: Sequence[Sample]) -> list[MethodRow]:
-    """By temperature, the methods in the order of `crews`; no draft must be among the contenders."""
+def rows_of(setups: Sequence[Setup], samples: Sequence[Sample]) -> list[MethodRow]:
+    """By temperature, the methods in the order of `setups`; no draft must be among the contenders."""
     whole = {(row.temperature, row.contender): row for row in summarise(samples)}
     temperatures = sorted({sample.temperature for sample in samples})
-    return [_row(crew, whole[temperature, _label(crew)], samples) for temperature in temperatures for crew in crews]
+    return [_row(setup, whole[temperature, _label(setup)], samples) for temperature in temperatures for setup in setups]
 
 
-def _label(crew: Crew) -> str:
-    return f"specviz, {crew.method.name}"
+def _label(setup: Setup) -> str:
+    return f"specviz, {setup.method.name}"
 
 
-def _row(crew: Crew, whole: Row, samples: Sequence[Sample]) -> MethodRow:
+def _row(setup: Setup, whole: Row, samples: Sequence[Sample]) -> MethodRow:
     here = [sample for sample in samples if sample.temperature == whole.temperature]
     own = [sample for sample in here if sample.contender == whole.contender]
     plain = [sample for sample in here if sample.contender == f"specviz, {BASELINE}"]
     steps, plain_steps = _typical(own), _typical(plain)
     kinds = tuple(_kind_row(kind, here, whole.contender) for kind in dict.fromkeys(sample.kind for sample in own))
-    rule = crew.rule(None)
+    rule = setup.rule(None)
     why = "" if whole.to_baseline is None else _why(whole.to_baseline, steps, plain_steps)
-    return MethodRow(crew.method.name, rule.name, rule.lossless, whole, kinds, steps, why)
+    return MethodRow(setup.method.name, rule.name, rule.lossless, whole, kinds, steps, why)
 
 
 def _typical(samples: Sequence[Sample]) -> StepMeans:
@@ -249,12 +249,12 @@ def _saved(row: MethodRow) -> dict[str, object]:
 
 
 def _json(
-    about: dict[str, object], crews: Sequence[Crew], left_out: Sequence[LeftOut], rows: Sequence[MethodRow]
+    about: dict[str, object], setups: Sequence[Setup], left_out: Sequence[LeftOut], rows: Sequence[MethodRow]
 ) -> str:
     made = {
         "specviz": __version__,
         **about,
-        "methods": {crew.method.name: {"params": dict(crew.params), "draft": _name(crew.draft)} for crew in crews},
+        "methods": {setup.method.name: {"params": dict(setup.params), "draft": _name(setup.draft)} for setup in setups},
         "left_out": [asdict(each) for each in left_out],
         "rows": [_saved(row) for row in rows],
     }

@@ -20,8 +20,8 @@ from specviz.models.library import LoadedModel
 from specviz.models.memory import is_out_of_memory
 from specviz.models.score import Text, read
 from specviz.request import Request
-from specviz.session.active_setup import Cast
-from specviz.session.record import cast_for, record
+from specviz.session.active_setup import ActiveSetup
+from specviz.session.record import activate, record
 from specviz.session.run import Workbench
 from specviz.trace.file import EmittedToken, Trace
 from specviz.trace.first_difference import parting
@@ -142,9 +142,9 @@ def racing(left: Side, right: Side, starts: Sequence[Start], bench: Workbench) -
         lead = f"{start.title}:" if turn.round else "warming up"
         yield Race(turn.done, turn.total, f"{lead} {side.title}", tuple(heats), is_shared)
         is_disturbed = others.watch()
-        cast, run = _run(side, start, bench)
+        active, run = _run(side, start, bench)
         if not turn.round:
-            warm.append(cast)
+            warm.append(active)
             continue
         is_shared |= is_disturbed() or len(bench.engine) > 1
         runs.setdefault(turn.contender, []).append(run)
@@ -164,12 +164,12 @@ def _working_ms(trace: Trace) -> float:
     return count(trace).working_ms
 
 
-def _run(side: Side, start: Start, bench: Workbench) -> tuple[Cast, Trace]:
+def _run(side: Side, start: Start, bench: Workbench) -> tuple[ActiveSetup, Trace]:
     """A run from nothing: with models that have read no text yet."""
     with _named(side):
         request = replace(side.request, prompt=start.prompt, prompt_ids=start.ids)
-        cast = cast_for(request.checked(), bench.library)
-        return cast, record(cast)
+        active = activate(request.checked(), bench.library)
+        return active, record(active)
 
 
 @contextmanager
@@ -184,7 +184,7 @@ def _named(side: Side) -> Iterator[None]:
         raise SpecvizError(f"{side.title} could not be run: {type(error).__name__}: {words}") from error
 
 
-def _first_difference(heats: Sequence[Heat], casts: Sequence[Cast]) -> Difference | None:
+def _first_difference(heats: Sequence[Heat], active_setups: Sequence[ActiveSetup]) -> Difference | None:
     """The first heat whose texts part, with what the models say there."""
     number = next((number for number, heat in enumerate(heats) if heat.parted is not None), None)
     if number is None:
@@ -193,8 +193,8 @@ def _first_difference(heats: Sequence[Heat], casts: Sequence[Cast]) -> Differenc
     one, other = heat.left.tokens[place], heat.right.tokens[place]
     before = [token.id for token in heat.left.tokens[:place]]
     text = Text([token.id for token in heat.left.header.prompt.tokens], [*before, one.id])
-    readings = tuple(_readings(text, (one.id, other.id), casts))
-    is_tie = readings[0].best - min(readings[0].logits) <= tie_of(casts[0].target.info.dtype)
+    readings = tuple(_readings(text, (one.id, other.id), active_setups))
+    is_tie = readings[0].best - min(readings[0].logits) <= tie_of(active_setups[0].target.info.dtype)
     return Difference(number, heat.title, place, one, other, readings, is_tie)
 
 
@@ -203,10 +203,12 @@ def tie_of(dtype: str | None) -> float:
     return TIE.get(dtype or "", TIE_OF_HALVES)
 
 
-def _readings(text: Text, tokens: tuple[int, int], casts: Sequence[Cast]) -> Iterator[Reading]:
+def _readings(text: Text, tokens: tuple[int, int], active_setups: Sequence[ActiveSetup]) -> Iterator[Reading]:
     """Of the target, and of each draft model that shares its vocabulary and can read the text."""
-    target = casts[0].target
-    drafts = {cast.draft.name: cast.draft for cast in casts if cast.draft and not cast.crew.method.foreign}
+    target = active_setups[0].target
+    drafts = {
+        active.draft.name: active.draft for active in active_setups if active.draft and not active.setup.method.foreign
+    }
     *_, rows = read(target, list(drafts.values()), [text])
     yield _reading("target", target, rows.target[-1], tokens)
     for draft, own in zip(drafts.values(), rows.drafts, strict=True):

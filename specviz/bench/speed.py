@@ -11,7 +11,7 @@ from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models.memory import environment
 from specviz.request import Request
-from specviz.session.active_setup import Cast
+from specviz.session.active_setup import ActiveSetup
 from specviz.session.controls import Controls
 from specviz.session.run import Workbench, baseline_key
 from specviz.session.setup import gather
@@ -42,9 +42,9 @@ def measuring(request: Request, bench: Workbench) -> Generator[Speed, None, None
 
     The caller holds the engine while it asks for the next result. Prefill counts on both sides. Raises SpecvizError.
     """
-    cast = Cast(request.checked(), bench.library)
-    cast.take(Controls(request).values())
-    job, contenders = _job(cast, request), _contenders(cast, request)
+    active = ActiveSetup(request.checked(), bench.library)
+    active.take(Controls(request).values())
+    job, contenders = _job(active, request), _contenders(active, request)
     timings: Timings[int] = Timings()
     is_shared = False
     for turn in turns(len(contenders), ROUNDS):
@@ -53,10 +53,10 @@ def measuring(request: Request, bench: Workbench) -> Generator[Speed, None, None
         is_shared |= len(bench.engine) > 1
     baseline, speed = (1 / timings.median(each) for each in (ALONE, ASKED))
     found = timings.compare(ASKED, ALONE)
-    bench.baselines[baseline_key(cast.settings)] = {
+    bench.baselines[baseline_key(active.settings)] = {
         "tokens_per_s": round(baseline, 3),
         "num_tokens": job.num_tokens,
-        "environment": environment(cast.plan.target.device),
+        "environment": environment(active.plan.target.device),
     }
     note = f"median of {ROUNDS} rounds of runs of {job.num_tokens} tokens, warmed up, each alone on the engine"
     note += f"; {_between(found)}"
@@ -84,15 +84,15 @@ def measure(request: Request, bench: Workbench) -> Speed:
     return speed
 
 
-def _job(cast: Cast, request: Request) -> Job:
-    _, tokens = cast.prompt()
-    num_tokens = min(NUM_TOKENS, cast.plan.target.context_limit - len(tokens))
+def _job(active: ActiveSetup, request: Request) -> Job:
+    _, tokens = active.prompt()
+    num_tokens = min(NUM_TOKENS, active.plan.target.context_limit - len(tokens))
     if num_tokens < 1:
         raise SpecvizError(f"the prompt leaves no room to measure: it has {len(tokens)} tokens; shorten it")
-    return Job(Prompt("", "", tuple(tokens)), cast.plan.sampling, request.seed, num_tokens)
+    return Job(Prompt("", "", tuple(tokens)), active.plan.sampling, request.seed, num_tokens)
 
 
-def _contenders(cast: Cast, request: Request) -> list[Contender]:
+def _contenders(active: ActiveSetup, request: Request) -> list[Contender]:
     """No draft, and what was asked for."""
-    alone = gather(METHODS["none"], {}, cast.target, None)
-    return [specviz_contender(alone, request.k), specviz_contender(cast.crew, request.k, rule=cast.plan.rule.name)]
+    alone = gather(METHODS["none"], {}, active.target, None)
+    return [specviz_contender(alone, request.k), specviz_contender(active.setup, request.k, rule=active.plan.rule.name)]

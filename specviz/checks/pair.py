@@ -10,7 +10,7 @@ from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.models.library import Library, LoadedModel
-from specviz.session.setup import Crew, gather
+from specviz.session.setup import Setup, gather
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,9 +33,9 @@ class Pair:
 
     def plan(self, rule: Rule, sampling: Sampling, k: int) -> Plan:
         """A plan with readers and a drafter of its own: nothing that another plan has cached is used."""
-        crew, reader = self.crew(), self.target.cached_lm()
-        return Plan(reader, crew.drafter(reader), rule, sampling, crew.k(k))
+        setup, reader = self.setup(), self.target.cached_lm()
+        return Plan(reader, setup.drafter(reader), rule, sampling, setup.k(k))
 
-    def crew(self) -> Crew:
+    def setup(self) -> Setup:
         """The method with its models. Raises SpecvizError for parameters and pairs that do not fit it."""
         return gather(METHODS[self.method], self.params, self.target, self.draft, self.library)

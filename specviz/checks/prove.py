@@ -117,8 +117,8 @@ def prove(
     sampling = Sampling(request.temperature, request.top_k, request.top_p)
     prompts = bundled_prompts(large) if prompt is None else (_prompt_ids(large, prompt),)
     pair = Pair(large, small, method, request.params, workbench().library)
-    crew = pair.crew()
-    setup = Setup(pair, chosen, prompts, sampling, crew.k(request.k), tokens, request.seed, watch)
+    setup = pair.setup()
+    setup = Setup(pair, chosen, prompts, sampling, setup.k(request.k), tokens, request.seed, watch)
     return _of_pair(setup, _about(request, setup))
 
 

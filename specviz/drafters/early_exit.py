@@ -11,7 +11,7 @@ from dataclasses import replace
 from specviz.decoding.draft import EMPTY, Draft
 from specviz.decoding.drafter import Context
 from specviz.drafters.draft_model import ModelDrafter
-from specviz.drafters.method import CHAIN_RULES, Choice, Method, Parts, Value, Whole
+from specviz.drafters.method import CHAIN_RULES, Choice, IntParam, Method, Parts, Value
 from specviz.drafters.policy import K_PARAMS, Policy, policy_of
 from specviz.errors import SpecvizError
 
@@ -67,7 +67,9 @@ METHOD = Method(
     source="LayerSkip: Elhoushi et al., arXiv:2404.16710; Draft & Verify: Zhang et al., arXiv:2309.08168",
     roles=(),
     params=(
-        Whole("layers", "layers that draft", 0, "How many of the target's layers draft; 0: a third of them.", 0, 512),
+        IntParam(
+            "layers", "layers that draft", 0, "How many of the target's layers draft; 0: a third of them.", 0, 512
+        ),
         Choice(
             "which",
             "which layers",

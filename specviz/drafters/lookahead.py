@@ -14,7 +14,7 @@ from specviz.decoding.device import to_host
 from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
 from specviz.decoding.drafter import Context, Drafter
 from specviz.decoding.rule import Verdict
-from specviz.drafters.method import TREE_RULES, Method, Whole
+from specviz.drafters.method import TREE_RULES, IntParam, Method
 
 MOST_SHOWN = 8
 
@@ -109,9 +109,9 @@ METHOD = Method(
     source="Fu et al., arXiv:2402.02057",
     roles=(),
     params=(
-        Whole("window", "window", 5, "At how many places ahead the target guesses in each call (W).", 1, 12),
-        Whole("ahead", "tokens of a guess", 3, "How many tokens a guess has (K here, N - 1 in the paper).", 1, 6),
-        Whole("guesses", "guesses", 5, "How many guesses are checked at most in one call (G).", 1, 12),
+        IntParam("window", "window", 5, "At how many places ahead the target guesses in each call (W).", 1, 12),
+        IntParam("ahead", "tokens of a guess", 3, "How many tokens a guess has (K here, N - 1 in the paper).", 1, 6),
+        IntParam("guesses", "guesses", 5, "How many guesses are checked at most in one call (G).", 1, 12),
     ),
     rules=TREE_RULES,
     depth="ahead",

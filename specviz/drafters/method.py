@@ -71,7 +71,7 @@ class Param:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole(Param):
+class IntParam(Param):
     """A whole number from low to high."""
 
     low: int
@@ -87,7 +87,7 @@ class Whole(Param):
 
 
 @dataclass(frozen=True, slots=True)
-class Decimal(Param):
+class FloatParam(Param):
     """A number from low to high, both included."""
 
     low: float
@@ -117,7 +117,7 @@ class Choice(Param):
 
 
 @dataclass(frozen=True, slots=True)
-class Models(Param):
+class ModelParam(Param):
     """Names of further models, separated by commas. None: the catalogue's for the target.
 
     kind: what must lie there: "draft" (a model of the target's vocabulary) or a kind of heads, see heads.KINDS;

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specviz.decoding.draft import Draft
 from specviz.decoding.rule import Verdict
-from specviz.drafters.method import Choice, Decimal, Param, Value
+from specviz.drafters.method import Choice, FloatParam, Param, Value
 
 
 class Policy:
@@ -133,7 +133,7 @@ BLIND_K_PARAMS: tuple[Param, ...] = (Choice("k_policy", "draft length", "constan
 """For chain drafters that have no probabilities of their own."""
 K_PARAMS: tuple[Param, ...] = (
     Choice("k_policy", "draft length", "constant", _HELP, {**_OPTIONS, "confidence": "until the draft is unsure"}),
-    Decimal(
+    FloatParam(
         "least_confidence",
         "unsure below",
         0.4,

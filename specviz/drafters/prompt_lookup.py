@@ -11,7 +11,7 @@ from specviz.decoding.cached_lm import common_prefix
 from specviz.decoding.draft import EMPTY, Draft, chain
 from specviz.decoding.drafter import Context, Drafter
 from specviz.decoding.rule import Verdict
-from specviz.drafters.method import CHAIN_RULES, Method, Parts, Value, Whole
+from specviz.drafters.method import CHAIN_RULES, IntParam, Method, Parts, Value
 from specviz.drafters.policy import BLIND_K_PARAMS, Constant, Policy, policy_of
 from specviz.errors import SpecvizError
 
@@ -96,8 +96,8 @@ METHOD = Method(
     source="Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding",
     roles=(),
     params=(
-        Whole("max_ngram", "longest match", 3, "How many of the last tokens are searched for first.", 1, 16),
-        Whole("min_ngram", "shortest match", 1, "The shortest repetition that still counts as a match.", 1, 16),
+        IntParam("max_ngram", "longest match", 3, "How many of the last tokens are searched for first.", 1, 16),
+        IntParam("min_ngram", "shortest match", 1, "The shortest repetition that still counts as a match.", 1, 16),
         *BLIND_K_PARAMS,
     ),
     rules=CHAIN_RULES,

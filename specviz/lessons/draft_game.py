@@ -22,8 +22,8 @@ from specviz.models.library import Library
 from specviz.models.tokens import TokenText, continued
 from specviz.request import Request
 from specviz.rules import RULES
-from specviz.session.active_setup import Cast
-from specviz.session.record import cast_for, header
+from specviz.session.active_setup import ActiveSetup
+from specviz.session.record import activate, header
 from specviz.session.recorder import Recorder, Situation
 from specviz.settings import settings
 from specviz.trace import file as trace
@@ -99,13 +99,13 @@ class Game:
         Raises SpecvizError, Refused where it is for the words, and then nothing has changed.
         """
         self._check_going()
-        cast = cast_for(self._asked(), library)
-        begun, ids = self._begun(cast)
-        typed = typed_ids(cast.target.text, ids, words, joined=joined)
-        step = _one_step(_typed_plan(cast, typed), ids, cast, self.request.seed, len(typed))
-        rival = None if cast.draft is None else self._rival(cast, ids, len(typed))
-        ending = _ending(cast, [*ids, *step.tokens])
-        made, self.ending = self._added(cast, begun, step, rival), ending
+        active = activate(self._asked(), library)
+        begun, ids = self._begun(active)
+        typed = typed_ids(active.target.text, ids, words, joined=joined)
+        step = _one_step(_typed_plan(active, typed), ids, active, self.request.seed, len(typed))
+        rival = None if active.draft is None else self._rival(active, ids, len(typed))
+        ending = _ending(active, [*ids, *step.tokens])
+        made, self.ending = self._added(active, begun, step, rival), ending
         return made
 
     def finish(self) -> None:
@@ -123,27 +123,27 @@ class Game:
         """A request that brings both models, or the target alone where no draft model is named."""
         return self.request if self.request.draft is not None else replace(self.request, method="none")
 
-    def _begun(self, cast: Cast) -> tuple[trace.Header | None, list[int]]:
+    def _begun(self, active: ActiveSetup) -> tuple[trace.Header | None, list[int]]:
         """The header if it is still to come, and all ids so far."""
         if self.trace.header is not None:
             return None, [token.id for token in (*self.trace.header.prompt.tokens, *self.trace.tokens)]
-        rendered, tokens = cast.prompt()
-        begun = header(cast, rendered, tokens)
+        rendered, tokens = active.prompt()
+        begun = header(active, rendered, tokens)
         said = {"method": METHOD, "rule": RULE, "draft": None, "params": {}}
         return replace(begun, request={**begun.request, **said}), tokens
 
-    def _rival(self, cast: Cast, ids: list[int], k: int) -> Rival:
-        step = _one_step(replace(cast.plan, k=k), ids, cast, self.request.seed, k)
-        texts = tuple(cast.target.text.piece(token)[0] for token in step.draft.tokens)
+    def _rival(self, active: ActiveSetup, ids: list[int], k: int) -> Rival:
+        step = _one_step(replace(active.plan, k=k), ids, active, self.request.seed, k)
+        texts = tuple(active.target.text.piece(token)[0] for token in step.draft.tokens)
         return Rival(texts, len(step.verdict.path), len(step.tokens))
 
-    def _added(self, cast: Cast, begun: trace.Header | None, step: Step, rival: Rival | None) -> trace.Step:
+    def _added(self, active: ActiveSetup, begun: trace.Header | None, step: Step, rival: Rival | None) -> trace.Step:
         if begun is not None:
-            self._recorder = Recorder(cast.target.text)
+            self._recorder = Recorder(active.target.text)
             self.trace.append(begun)
-            self.trace.append(trace.Models(0, cast.target.info, None))
+            self.trace.append(trace.Models(0, active.target.info, None))
         before = self.trace.steps
-        in_force = replace(cast.crew.settings(step.plan), method=METHOD, params={}, draft_model=None)
+        in_force = replace(active.setup.settings(step.plan), method=METHOD, params={}, draft_model=None)
         at_ms = sum(each.timing.total_ms for each in before)
         started = time.perf_counter() - _spent_ms(step) / 1e3
         situation = Situation(in_force, (), at_ms=at_ms, wait_ms=0.0, started=started)
@@ -197,13 +197,13 @@ def _plain(words: str) -> str:
     return "".join(" " if character.isspace() else character for character in words)
 
 
-def _ending(cast: Cast, ids: Sequence[int]) -> Ending | None:
+def _ending(active: ActiveSetup, ids: Sequence[int]) -> Ending | None:
     """Asks the target's own odds, without temperature, for the next token: does it begin with a letter?"""
-    text = cast.target.text
+    text = active.target.text
     letters = _last_letters(b"".join(map(text.bytes_of, ids[-64:])).decode("utf-8", "replace"))
-    if not letters or len(ids) >= cast.target.info.context_limit:
+    if not letters or len(ids) >= active.target.info.context_limit:
         return None
-    odds = cast.plan.target.forward(list(ids))[0].float().softmax(-1)
+    odds = active.plan.target.forward(list(ids))[0].float().softmax(-1)
     shares, likeliest = (each.tolist() for each in odds.topk(min(LOOKED_AT, len(odds))))
     starts = (text.bytes_of(token).decode("utf-8", "replace")[:1] for token in likeliest)
     return Ending(letters, sum(share for start, share in zip(starts, shares, strict=True) if start.isalnum()) > 0.5)
@@ -217,13 +217,13 @@ def _last_letters(written: str) -> str:
     return written[start:]
 
 
-def _typed_plan(cast: Cast, typed: Sequence[int]) -> Plan:
-    return replace(cast.plan, drafter=Typed(typed), rule=RULES[RULE], k=MOST_TYPED)
+def _typed_plan(active: ActiveSetup, typed: Sequence[int]) -> Plan:
+    return replace(active.plan, drafter=Typed(typed), rule=RULES[RULE], k=MOST_TYPED)
 
 
-def _one_step(plan: Plan, ids: list[int], cast: Cast, seed: int, num_drafted: int) -> Step:
+def _one_step(plan: Plan, ids: list[int], active: ActiveSetup, seed: int, num_drafted: int) -> Step:
     """The next step of a text of these ids, with room for all that may be drafted and one token more."""
-    eos = frozenset(cast.target.text.eos_ids)
+    eos = frozenset(active.target.text.eos_ids)
     with closing(speculate(ids, lambda: plan, Seeded(seed), max_new_tokens=num_drafted + 1, eos_ids=eos)) as steps:
         return next(steps)
 

@@ -1,4 +1,4 @@
-"""Cast: the models, drafters and settings in force during one run, and the way from one set of values to the next."""
+"""ActiveSetup: models, drafters and settings of a run in progress; it changes from one set of values to the next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specviz.decoding.drafter import Drafter
 from specviz.decoding.engine import Plan
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
-from specviz.drafters.method import Method, Models
+from specviz.drafters.method import Method, ModelParam
 from specviz.errors import SpecvizError
 from specviz.models.chat import as_messages
 from specviz.models.hub import Progress
@@ -18,11 +18,11 @@ from specviz.models.library import Library, LoadedModel
 from specviz.models.tokens import render_chat
 from specviz.request import Request
 from specviz.session.controls import LIVE, ControlValues
-from specviz.session.setup import Crew, gather, names_of
+from specviz.session.setup import Setup, gather, names_of
 from specviz.trace import file as trace
 
 
-class Cast:
+class ActiveSetup:
     """`take` puts new values into force or changes nothing; models and drafters are kept while there is room."""
 
     def __init__(self, request: Request, library: Library) -> None:
@@ -34,7 +34,7 @@ class Cast:
         self.values: ControlValues | None = None
         self.target: LoadedModel | None = None
         self.draft: LoadedModel | None = None
-        self.crew: Crew | None = None
+        self.setup: Setup | None = None
         self.plan: Plan | None = None
         self.settings: trace.Settings | None = None
 
@@ -56,8 +56,8 @@ class Cast:
         loaded = [self._load(name, report, as_draft=role == "draft") for role, name in _wanted(values)]
         target, *drafts = loaded
         self._check_goes_on(target)
-        crew = gather(method, self._params(method), target, next(iter(drafts), None), self._library, report)
-        return [*loaded, *crew.others.values()]
+        setup = gather(method, self._params(method), target, next(iter(drafts), None), self._library, report)
+        return [*loaded, *setup.others.values()]
 
     def take(self, values: ControlValues) -> None:
         """Loads what is missing and makes `values` the ones in force. Raises SpecvizError and changes nothing."""
@@ -65,13 +65,13 @@ class Cast:
         target = self._load(values.target)
         self._check_goes_on(target)
         draft = self._draft_for(method, values)
-        crew = gather(method, self._params(method), target, draft, self._library)
-        rule = crew.rule(values.rule)
+        setup = gather(method, self._params(method), target, draft, self._library)
+        rule = setup.rule(values.rule)
         sampling = Sampling(values.temperature, values.top_k, values.top_p)
-        self.plan = Plan(self._lm("target", target), self._drafter(crew), rule, sampling, crew.k(values.k))
-        self.values, self.target, self.draft, self.crew = values, target, draft, crew
+        self.plan = Plan(self._lm("target", target), self._drafter(setup), rule, sampling, setup.k(values.k))
+        self.values, self.target, self.draft, self.setup = values, target, draft, setup
         self._taken |= {*_wanted(values), *self._named(values)}
-        self.settings = crew.settings(self.plan)
+        self.settings = setup.settings(self.plan)
 
     def prompt(self) -> tuple[str, list[int]]:
         """The prompt as the target sees it, and its ids. Raises SpecvizError for ids that it does not have."""
@@ -107,7 +107,7 @@ class Cast:
             draft = self.draft.name
         elif draft is not None:
             draft = self._library.shown_name(draft)
-        params = self.crew.params if self.crew.method.name == self.request.method else self.request.params
+        params = self.setup.params if self.setup.method.name == self.request.method else self.request.params
         return replace(self.request, target=self.target.name, draft=draft, params=params)
 
     def models_event(self, index: int) -> trace.Models | None:
@@ -128,7 +128,7 @@ class Cast:
         """Lets go of every model, so that others may take its room; values and settings stay."""
         self._lms.clear()
         self._drafters.clear()
-        self.plan = self.target = self.draft = self.crew = None
+        self.plan = self.target = self.draft = self.setup = None
 
     def _load(self, name: str, report: Progress | None = None, *, as_draft: bool = False) -> LoadedModel:
         """Loads a model; if it is refused, once more without the models that this run no longer uses."""
@@ -164,7 +164,7 @@ class Cast:
         """(kind, name) of the heads and further models that the method's parameters name. Raises SpecvizError."""
         method = METHODS[values.method]
         params = method.checked(self._params(method))
-        asked = [param for param in method.params if isinstance(param, Models)]
+        asked = [param for param in method.params if isinstance(param, ModelParam)]
         named = [(param, name) for param in asked for name in names_of(param, params[param.name], values.target)]
         return [(param.kind, name) for param, name in named if name not in param.beside]
 
@@ -172,11 +172,11 @@ class Cast:
         """The request's, for its own method; another one has its defaults."""
         return self.request.params if method.name == self.request.method else {}
 
-    def _drafter(self, crew: Crew) -> Drafter:
-        key = (crew.method.name, None if crew.draft is None else crew.draft.name, crew.target.name)
+    def _drafter(self, setup: Setup) -> Drafter:
+        key = (setup.method.name, None if setup.draft is None else setup.draft.name, setup.target.name)
         if key not in self._drafters:
-            small = None if crew.draft is None else self._lm("draft", crew.draft)
-            self._drafters[key] = crew.drafter(self._lm("target", crew.target), small)
+            small = None if setup.draft is None else self._lm("draft", setup.draft)
+            self._drafters[key] = setup.drafter(self._lm("target", setup.target), small)
         return self._drafters[key]
 
     def _lm(self, role: str, loaded: LoadedModel) -> CachedLM:

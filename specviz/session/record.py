@@ -16,72 +16,72 @@ from specviz.models.memory import environment
 from specviz.models.score import score
 from specviz.request import Request
 from specviz.rules.broken import drawn_under
-from specviz.session.active_setup import Cast
+from specviz.session.active_setup import ActiveSetup
 from specviz.session.controls import Controls
 from specviz.session.recorder import Recorder, Situation
 from specviz.trace import file as trace
 
 
-def header(cast: Cast, rendered: str, tokens: list[int]) -> trace.Header:
+def header(active: ActiveSetup, rendered: str, tokens: list[int]) -> trace.Header:
     """The header of a run that begins now. rendered, tokens: the prompt as the target reads it."""
-    text = cast.target.text
+    text = active.target.text
     return trace.Header(
         version=trace.VERSION,
         specviz=__version__,
         created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        request=cast.shown_request().to_dict(),
-        environment=environment(cast.plan.target.device),
+        request=active.shown_request().to_dict(),
+        environment=environment(active.plan.target.device),
         prompt=trace.Prompt(rendered, tuple(trace.Token(token, *text.piece(token)) for token in tokens)),
     )
 
 
-def scores(cast: Cast, recorded: trace.Trace) -> trace.Scores:
+def scores(active: ActiveSetup, recorded: trace.Trace) -> trace.Scores:
     """Both models' odds of every emitted token, read once over the finished text."""
-    sampling, draft = cast.plan.sampling, None if cast.crew.method.foreign else cast.draft
+    sampling, draft = active.plan.sampling, None if active.setup.method.foreign else active.draft
     emitted = [token.id for token in recorded.tokens]
     tokens = [token.id for token in recorded.header.prompt.tokens] + emitted
-    scored = score(cast.target, draft, tokens, len(emitted), sampling)
+    scored = score(active.target, draft, tokens, len(emitted), sampling)
     columns = (tuple(map(trace.round9, column)) for column in (scored.p, scored.q, scored.overlap))
     return trace.Scores(None if draft is None else draft.name, asdict(sampling), *columns)
 
 
-def cast_for(request: Request, library: Library) -> Cast:
+def activate(request: Request, library: Library) -> ActiveSetup:
     """The models and the drafter of a checked request, loaded. Raises SpecvizError."""
-    cast = Cast(request, library)
-    cast.take(Controls(request).values())
-    return cast
+    active = ActiveSetup(request, library)
+    active.take(Controls(request).values())
+    return active
 
 
-def record(cast: Cast, *, rule: Rule | None = None, scored: bool = False) -> trace.Trace:
-    """The finished run of the cast's request, its prompt read anew. The caller has the engine.
+def record(active: ActiveSetup, *, rule: Rule | None = None, scored: bool = False) -> trace.Trace:
+    """The finished run of the active's request, its prompt read anew. The caller has the engine.
 
     rule: in place of the request's own, for one that no list offers; scored: with a `scores` event.
     """
-    cast.renew()
-    plan = cast.plan if rule is None else replace(cast.plan, rule=rule)
-    recorded = trace.Trace([_headed(cast, plan)])
-    recorded.append(trace.Models(0, cast.target.info, None if cast.draft is None else cast.draft.info))
-    finish = _steps(recorded, cast, plan)
+    active.renew()
+    plan = active.plan if rule is None else replace(active.plan, rule=rule)
+    recorded = trace.Trace([_headed(active, plan)])
+    recorded.append(trace.Models(0, active.target.info, None if active.draft is None else active.draft.info))
+    finish = _steps(recorded, active, plan)
     if scored:
-        recorded.append(scores(cast, recorded))
+        recorded.append(scores(active, recorded))
     recorded.append(trace.Footer(finish, None, None, {}))
     return recorded
 
 
-def _headed(cast: Cast, plan: Plan) -> trace.Header:
-    begun = header(cast, *cast.prompt())
+def _headed(active: ActiveSetup, plan: Plan) -> trace.Header:
+    begun = header(active, *active.prompt())
     return replace(begun, request={**begun.request, "rule": plan.rule.name})
 
 
-def _steps(recorded: trace.Trace, cast: Cast, plan: Plan) -> str:
+def _steps(recorded: trace.Trace, active: ActiveSetup, plan: Plan) -> str:
     """Adds the steps; gives the reason for the end."""
-    recorder, settings = Recorder(cast.target.text), cast.crew.settings(plan)
+    recorder, settings = Recorder(active.target.text), active.setup.settings(plan)
     steps = speculate(
         [token.id for token in recorded.header.prompt.tokens],
         lambda: plan,
-        drawn_under(plan.rule, Seeded(cast.request.seed)),
-        max_new_tokens=cast.request.max_new_tokens,
-        eos_ids=frozenset(cast.target.text.eos_ids),
+        drawn_under(plan.rule, Seeded(active.request.seed)),
+        max_new_tokens=active.request.max_new_tokens,
+        eos_ids=frozenset(active.target.text.eos_ids),
     )
     started = time.perf_counter()
     with closing(steps):

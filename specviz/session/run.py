@@ -23,7 +23,7 @@ from specviz.models.library import Library
 from specviz.models.memory import is_out_of_memory
 from specviz.request import Request
 from specviz.rules import RULES
-from specviz.session.active_setup import Cast
+from specviz.session.active_setup import ActiveSetup
 from specviz.session.background_task import NO_NEWS, Loading
 from specviz.session.controls import LIVE, PACES, Controls, ControlValues
 from specviz.session.fair_queue import FairLock, Ticket
@@ -112,7 +112,7 @@ class Run:
         self.trace = trace.Trace()
         self.state = "queued"
         self.shared_engine = False  # whether another run used the engine meanwhile: such a run gives no speed
-        self._cast = Cast(self.request, bench.library)
+        self._active = ActiveSetup(self.request, bench.library)
         self._steps: Iterator[Step] | None = None
         self._recorder: Recorder | None = None
         self._guard = threading.Lock()  # over `_is_read` and the end of a run that nobody reads
@@ -126,7 +126,7 @@ class Run:
 
     def request_in_force(self) -> Request:
         """The request as live changes have left it; another method has its own parameters at their defaults."""
-        values = self._cast.values or self.controls.values()
+        values = self._active.values or self.controls.values()
         params = self.request.params if values.method == self.request.method else {}
         return replace(self.request, params=params, **{name: getattr(values, name) for name in LIVE})
 
@@ -176,7 +176,7 @@ class Run:
             self._end("stopped", "interrupted")
             raise
         except Exception as error:  # a stranger's model may fail in any way
-            message = _in_words(error, self._cast, self._num_tokens)
+            message = _in_words(error, self._active, self._num_tokens)
             if (footer := self._end("error", message)) is not None:
                 yield footer
             raise SpecvizError(message) from error
@@ -213,26 +213,26 @@ class Run:
         while not (yield from self._take(self.controls.values())):
             if self.controls.values().stopped:
                 return False
-        target = self._cast.target
+        target = self._active.target
         rendered, tokens = self._prompt()
         self._recorder = Recorder(target.text)
         self._steps = speculate(
             tokens,
-            lambda: self._cast.plan,
+            lambda: self._active.plan,
             Seeded(self.request.seed),
             max_new_tokens=self.request.max_new_tokens,
             eos_ids=frozenset(target.text.eos_ids),
         )
-        yield self._add(header(self._cast, rendered, tokens))
+        yield self._add(header(self._active, rendered, tokens))
         return True
 
     def _prompt(self) -> tuple[str, list[int]]:
         """The prompt as the target reads it, and its ids; its end alone where the whole is too long and may be cut."""
-        rendered, tokens = self._cast.prompt()
-        kept = self._cast.cut(tokens) if self._may_cut else tokens
+        rendered, tokens = self._active.prompt()
+        kept = self._active.cut(tokens) if self._may_cut else tokens
         if len(kept) == len(tokens):
             return rendered, tokens
-        target = self._cast.target
+        target = self._active.target
         self._note = (
             f"the prompt has {len(tokens):,} tokens and {target.name} reads at most {target.info.context_limit:,}, new "
             f"ones included: the first {len(tokens) - len(kept):,} were left out"
@@ -245,13 +245,13 @@ class Run:
 
         False, with nothing changed, if meanwhile the run was stopped or other models were chosen. Raises SpecvizError.
         """
-        missing = self._cast.unloaded(values)
+        missing = self._active.unloaded(values)
         if not missing:
-            self._cast.take(values)
+            self._active.take(values)
             return True
         self._gives_up.clear()
         yield Status("loading", f"loading {missing}")
-        loading = Loading(partial(self._cast.load, values))
+        loading = Loading(partial(self._active.load, values))
         try:
             told = NO_NEWS
             while not loading.wait(SLICE_S):
@@ -263,7 +263,7 @@ class Run:
                     message, fraction = told
                     yield Status("loading", message, fraction=fraction)
             loading.result()  # held by `loading`, so that no other run's model takes their room before they are used
-            self._cast.take(values)
+            self._active.take(values)
         finally:
             loading.abandon()
         return True
@@ -328,17 +328,17 @@ class Run:
 
         False if they have changed again before that was done.
         """
-        if not self._cast.is_current(values):
+        if not self._active.is_current(values):
             try:
                 if not (yield from self._take(values)):
                     return False
             except SpecvizError as error:
                 if not self.trace.steps:
                     raise
-                self.controls.restore(self._cast.values, refused=values)
+                self.controls.restore(self._active.values, refused=values)
                 yield Status("running", str(error))
                 return (yield from self._adopt(self.controls.values()))
-        if (models := self._cast.models_event(len(self.trace.models))) is not None:
+        if (models := self._active.models_event(len(self.trace.models))) is not None:
             yield self._add(models)
         return True
 
@@ -346,7 +346,7 @@ class Run:
         begun = time.perf_counter()
         self.shared_engine |= len(self.bench.engine) > 1
         step = next(self._steps)
-        settings_now = self._cast.settings
+        settings_now = self._active.settings
         before = self.trace.steps[-1].settings if self.trace.steps else settings_now
         names = ("k", "temperature", "top_k", "top_p", "method", "rule", "draft_model", "target")
         situation = Situation(
@@ -365,9 +365,9 @@ class Run:
         try:
             yield from self._wait(ticket, self.bench.engine, "waiting for the engine")
             if ticket.ready.is_set():
-                scored = scores(self._cast, self.trace)
+                scored = scores(self._active, self.trace)
         except Exception as error:  # as many kinds as a step
-            message = f"the text was not scored: {_in_words(error, self._cast, self._num_tokens)}"
+            message = f"the text was not scored: {_in_words(error, self._active, self._num_tokens)}"
         finally:
             self.bench.engine.leave(ticket)
         if scored is not None:
@@ -384,11 +384,11 @@ class Run:
         self.state = "finished"
         if self._steps is not None:
             self._steps.close()
-        self._cast.release()
+        self._active.release()
         if self.trace.header is None or self.trace.footer is not None:
             return None
         extra = {"shared_engine": True} if self.shared_engine else {}
-        baseline = self.bench.baselines.get(baseline_key(self._cast.settings)) if self.trace.steps else None
+        baseline = self.bench.baselines.get(baseline_key(self._active.settings)) if self.trace.steps else None
         return self._add(trace.Footer(reason, message, baseline, extra))
 
     def _add(self, event: trace.Event) -> trace.Event:
@@ -412,13 +412,13 @@ def _named(kind: str, table: Mapping[str, Entry], name: str) -> Entry:
     return table[name]
 
 
-def _in_words(error: Exception, cast: Cast, num_tokens: int) -> str:
+def _in_words(error: Exception, active: ActiveSetup, num_tokens: int) -> str:
     if isinstance(error, SpecvizError):
         return str(error)
-    name = "the model" if cast.target is None else cast.target.name
+    name = "the model" if active.target is None else active.target.name
     if is_out_of_memory(error):
-        others = () if cast.crew is None else (cast.crew.draft, *cast.crew.others.values())
-        held = [loaded for loaded in (cast.target, *others) if loaded is not None]
+        others = () if active.setup is None else (active.setup.draft, *active.setup.others.values())
+        held = [loaded for loaded in (active.target, *others) if loaded is not None]
         takes = ", ".join(loaded.memory_words(num_tokens) for loaded in held)
         advice = "shorten the text, lower K or choose a smaller model"
         return f"not enough memory on the device to go on with {name}; {advice}" + (f" ({takes})" if takes else "")

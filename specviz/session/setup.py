@@ -1,4 +1,4 @@
-"""Crew: a method with its parameters and every model that it drafts with, loaded; the way from names to a Drafter."""
+"""Setup: a method with its parameters and every model that it drafts with, loaded; the way from names to a Drafter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specviz.decoding.drafter import Drafter
 from specviz.decoding.engine import Plan
 from specviz.decoding.rule import Rule
 from specviz.drafters.heads import LoadedHeads, load_heads
-from specviz.drafters.method import Method, Models, Part, Parts, Value, names_in
+from specviz.drafters.method import Method, ModelParam, Part, Parts, Value, names_in
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.hub import Progress, unwatched
@@ -20,7 +20,7 @@ from specviz.trace.file import Settings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Crew:
+class Setup:
     """params: all of the method's, with models by the names that they may be shown by. Makes any number of drafters."""
 
     method: Method
@@ -72,7 +72,7 @@ def gather(
     draft: LoadedModel | None,
     library: Library | None = None,
     report: Progress = unwatched,
-) -> Crew:
+) -> Setup:
     """Checks the parameters and the pair, and loads what the parameters name.
 
     library: where further models come from, needed for methods that name some. Raises SpecvizError.
@@ -84,7 +84,7 @@ def gather(
     if draft is not None and not method.foreign:
         check_pair(target, draft)
     heads, others = None, {}
-    for param in (param for param in method.params if isinstance(param, Models)):
+    for param in (param for param in method.params if isinstance(param, ModelParam)):
         names = names_of(param, checked[param.name], target.name)
         if "heads" in method.roles:
             heads = load_heads(library, names[0], param.kind, target, report)
@@ -95,10 +95,10 @@ def gather(
             check_pair(target, other)
         others |= {other.name: other for other in loaded.values()}
         checked[param.name] = ", ".join(loaded[name].name if name in loaded else name for name in names)
-    return Crew(method, checked, target, draft, heads, others)
+    return Setup(method, checked, target, draft, heads, others)
 
 
-def names_of(param: Models, value: Value, target: str) -> list[str]:
+def names_of(param: ModelParam, value: Value, target: str) -> list[str]:
     """The names that a parameter stands for; where it names none, the catalogue's for the target. SpecvizError."""
     if value is not None:
         return names_in(str(value))

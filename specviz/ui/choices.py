@@ -12,7 +12,7 @@ from typing import Any
 
 from specviz.decoding.rule import Rule
 from specviz.drafters import METHODS
-from specviz.drafters.method import Method, Models, Value, drafts, names_in
+from specviz.drafters.method import Method, ModelParam, Value, drafts, names_in
 from specviz.models import catalog
 from specviz.models.chat import as_lines
 from specviz.models.hub import is_here
@@ -61,7 +61,7 @@ class Offer:
     def allows_params(self, method: Method, values: Mapping[str, object]) -> bool:
         """Whether everything that the method's parameters name is on offer. SpecvizError: a value out of range."""
         checked = method.checked(values)
-        models = (param for param in method.params if isinstance(param, Models))
+        models = (param for param in method.params if isinstance(param, ModelParam))
         named = ((param, name) for param in models for name in names_in(str(checked[param.name] or "")))
         return all(name in param.beside or self.allows(name) for param, name in named)
 
@@ -108,13 +108,13 @@ def rule_choices(method: Method) -> tuple[Listed, ...]:
     return tuple((f"{rule.title} · {'exact' if rule.lossless else 'lossy'}", rule.name) for rule in rules)
 
 
-def model_choices(param: Models, target: str) -> tuple[Listed, ...]:
+def model_choices(param: ModelParam, target: str) -> tuple[Listed, ...]:
     """What a parameter that names models may be set to for this target, as far as it is known."""
     stand_ins = tuple((METHODS[name].title if name in METHODS else name, name) for name in param.beside)
     return (*stand_ins, *as_listed(catalog.suiting(target, param.kind)))
 
 
-def usual_models(param: Models, target: str) -> list[str]:
+def usual_models(param: ModelParam, target: str) -> list[str]:
     """What such a parameter is set to at first: its own default, else the first that suits the target."""
     if param.default is not None:
         return names_in(str(param.default))
@@ -140,7 +140,7 @@ def rule_to_explain(method: Method, rule: str | None) -> Rule | None:
     return RULES[fitting_rule(method, rule)] if drafts(method) else None
 
 
-def fitting_models(offer: Offer, param: Models, target: str, chosen: Any) -> str | list[str] | None:
+def fitting_models(offer: Offer, param: ModelParam, target: str, chosen: Any) -> str | list[str] | None:
     """The chosen name, or list of names, where all of it may stay beside the target, else what is usual."""
     known = [name for _, name in model_choices(param, target)]
     names = chosen if isinstance(chosen, list) else [chosen]

@@ -13,7 +13,7 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from specviz.drafters.method import Choice, Decimal, Method, Models, Param, Whole
+from specviz.drafters.method import Choice, FloatParam, IntParam, Method, ModelParam, Param
 from specviz.request import MAX_TEMPERATURE, Request
 from specviz.session.controls import PACES
 from specviz.settings import settings
@@ -218,11 +218,11 @@ def parameter(method: Method, param: Param, offer: Offer) -> Component:
     return control
 
 
-def _whole(param: Whole, offer: Offer, **words: str) -> gr.Slider:
+def _whole(param: IntParam, offer: Offer, **words: str) -> gr.Slider:
     return gr.Slider(param.low, param.high, param.default, step=1, precision=0, buttons=[], **words)
 
 
-def _decimal(param: Decimal, offer: Offer, **words: str) -> gr.Slider:
+def _decimal(param: FloatParam, offer: Offer, **words: str) -> gr.Slider:
     step = next((step for step in DECIMAL_STEPS if step * MANY_STEPS <= param.high - param.low), DECIMAL_STEPS[-1])
     return gr.Slider(param.low, param.high, param.default, step=step, buttons=[], **words)
 
@@ -232,7 +232,7 @@ def _choice(param: Choice, offer: Offer, **words: str) -> gr.Dropdown:
     return gr.Dropdown(choices, value=param.default, filterable=False, **words)
 
 
-def _models(param: Models, offer: Offer, **words: str) -> gr.Dropdown:
+def _models(param: ModelParam, offer: Offer, **words: str) -> gr.Dropdown:
     target = offer.first.target
     return gr.Dropdown(
         _with(model_choices(param, target), usual_models(param, target)),
@@ -246,10 +246,10 @@ def _models(param: Models, offer: Offer, **words: str) -> gr.Dropdown:
 
 
 _CONTROLS: Mapping[type[Param], Callable[..., Component]] = {
-    Whole: _whole,
-    Decimal: _decimal,
+    IntParam: _whole,
+    FloatParam: _decimal,
     Choice: _choice,
-    Models: _models,
+    ModelParam: _models,
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from specviz.models.library import Library
 from specviz.request import Request
 from specviz.rules.broken import BROKEN
-from specviz.session.record import cast_for, record
+from specviz.session.record import activate, record
 from specviz.trace.file import Trace
 from specviz.trace.metrics import count, metrics
 from specviz.trace.recorded import Shipped, shipped, shipped_file
@@ -52,12 +52,12 @@ def _alone(request: Request, first: Request) -> Take:
 
 
 def _rounds(takes: Sequence[Take], library: Library, repeats: int) -> Mapping[Take, list[Trace]]:
-    casts = {take: cast_for(take.request, library) for take in takes}
+    active_setups = {take: activate(take.request, library) for take in takes}
     rounds = [
-        {take: record(cast, rule=BROKEN.get(take.broken), scored=True) for take, cast in casts.items()}
+        {take: record(active, rule=BROKEN.get(take.broken), scored=True) for take, active in active_setups.items()}
         for _ in range(repeats + 1)
     ]
-    return {take: [made[take] for made in rounds[1:]] for take in casts}
+    return {take: [made[take] for made in rounds[1:]] for take in active_setups}
 
 
 def _middle(runs: Sequence[Trace]) -> Trace:

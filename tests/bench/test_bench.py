@@ -315,9 +315,9 @@ def test_what_cannot_draft_for_the_target_is_left_out_with_the_reason(models, mo
     lonely = replace(METHODS["draft_model"], name="lonely")
     monkeypatch.setattr(bench_methods, "METHODS", {**METHODS, "unbuilt": unbuilt, "lonely": lonely})
     library = Library(10**9, allow_any=False)
-    crews, left_out = bench_methods.crews_for(["none", "unbuilt", "lonely"], library, target, "nowhere")
-    able, failed = bench_methods._tried(crews, 3, PROMPTS[0])
-    assert [crew.method.name for crew in able] == ["none"]
+    setups, left_out = bench_methods.load_setups(["none", "unbuilt", "lonely"], library, target, "nowhere")
+    able, failed = bench_methods._tried(setups, 3, PROMPTS[0])
+    assert [setup.method.name for setup in able] == ["none"]
     assert [(each.method, each.reason[:30]) for each in (*left_out, *failed)] == [
         ("lonely", "this server offers only its ow"),
         ("unbuilt", "this target has no such module"),
@@ -325,7 +325,7 @@ def test_what_cannot_draft_for_the_target_is_left_out_with_the_reason(models, mo
 
 
 def test_rows_hold_ratios_by_kind_and_over_all_prompts(models):
-    crews = [gather(METHODS[name], {}, *models) for name in ("none", "prompt_lookup")]
+    setups = [gather(METHODS[name], {}, *models) for name in ("none", "prompt_lookup")]
     lookup = "specviz, prompt_lookup"
     rates = {"one": ("story", 10, 40), "two": ("story", 20, 40), "three": ("code", 50, 25)}
     samples = [
@@ -333,7 +333,7 @@ def test_rows_hold_ratios_by_kind_and_over_all_prompts(models):
         for prompt, (kind, *pair) in rates.items()
         for contender, rate, steps, calls in zip((NONE, lookup), pair, (PLAIN, STEPS), (11, 5), strict=True)
     ]
-    plain, row = bench_methods.rows_of(crews, samples)
+    plain, row = bench_methods.rows_of(setups, samples)
     kinds = [(kind.kind, pytest.approx(kind.to_baseline.ratios)) for kind in row.kinds]
     assert kinds == [("story", (4, 2)), ("code", (0.5,))]
     assert [kind.tokens_per_call for kind in row.kinds] == [11 / 5, 11 / 5]

@@ -56,7 +56,7 @@ def test_greedy_sides_write_what_the_target_writes_alone(bench):
 
 def test_each_side_warms_up_once_and_the_lot_says_who_begins(bench, monkeypatch):
     order, record = [], race.record
-    monkeypatch.setattr(race, "record", lambda cast: order.append(cast.request.method) or record(cast))
+    monkeypatch.setattr(race, "record", lambda active: order.append(active.request.method) or record(active))
     monkeypatch.setattr(race, "turns", partial(turns, lots=Random(1)))
     result = raced(bench)
     one, other = "none", "draft_model"
@@ -71,7 +71,7 @@ def test_each_side_warms_up_once_and_the_lot_says_who_begins(bench, monkeypatch)
 
 def test_the_quicker_of_a_sides_two_runs_counts_and_the_other_tells_how_steady_it_was(bench, monkeypatch):
     made, record = [], race.record
-    monkeypatch.setattr(race, "record", lambda cast: made.append(record(cast)) or made[-1])
+    monkeypatch.setattr(race, "record", lambda active: made.append(record(active)) or made[-1])
     monkeypatch.setattr(race, "turns", partial(turns, lots=Random(2)))
     (heat,) = raced(bench, starts=STARTS[:1]).heats
     sides = [[], []]
@@ -136,7 +136,7 @@ def test_the_median_of_ratios_does_not_depend_on_who_is_called_a():
 
 def test_one_run_is_made_per_turn(bench, monkeypatch):
     made, record = [], race.record
-    monkeypatch.setattr(race, "record", lambda cast: made.append(cast) or record(cast))
+    monkeypatch.setattr(race, "record", lambda active: made.append(active) or record(active))
     for number, _ in enumerate(racing(ALONE, NEAR, STARTS[:1], bench)):
         assert len(made) == number
 
@@ -162,12 +162,12 @@ def test_a_race_that_shared_the_engine_says_so(bench):
 def test_other_work_of_this_process_during_any_run_counts_as_sharing(bench, monkeypatch, when):
     runs, record = [], race.record
 
-    def disturbed(cast):
-        runs.append(cast)
+    def disturbed(active):
+        runs.append(active)
         if len(runs) == 3 + when:  # two warm up
             with others.work():
                 pass
-        return record(cast)
+        return record(active)
 
     monkeypatch.setattr(race, "record", disturbed)
     assert raced(bench, starts=STARTS[:1]).is_shared
@@ -201,17 +201,17 @@ def test_a_prompt_of_ids_is_fed_as_ids(bench):
 
 def test_a_draft_of_another_vocabulary_is_not_asked_about_the_difference(bench):
     foreign = Side("B", replace(GREEDY, draft="stranger", method="cross_vocabulary"))
-    casts = [race._run(side, STARTS[0], bench)[0] for side in (ALONE, NEAR, foreign)]
-    names = [each.name for each in race._readings(Text(list(range(4, 12)), [5, 6]), (5, 6), casts)]
+    active_setups = [race._run(side, STARTS[0], bench)[0] for side in (ALONE, NEAR, foreign)]
+    names = [each.name for each in race._readings(Text(list(range(4, 12)), [5, 6]), (5, 6), active_setups)]
     assert names == ["big", "near"]
 
 
 def test_a_draft_that_cannot_read_so_far_is_not_asked(bench):
     short = Side("B", replace(GREEDY, draft="brief"))
-    cast = race._run(short, Start("short", "Hello said"), bench)[0]
+    active = race._run(short, Start("short", "Hello said"), bench)[0]
     for number, names in ((8, ["big", "brief"]), (60, ["big"])):
         text = Text([4 + place % 20 for place in range(number)], [5, 6])
-        assert [each.name for each in race._readings(text, (5, 6), [cast])] == names
+        assert [each.name for each in race._readings(text, (5, 6), [active])] == names
 
 
 def test_the_tie_of_a_number_format_is_its_own():

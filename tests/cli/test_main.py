@@ -21,7 +21,7 @@ from specviz.checks.report import EXIT_CODES
 from specviz.cli.main import _parser, main
 from specviz.cli.models import overview
 from specviz.drafters import METHODS
-from specviz.drafters.method import Choice, Decimal, Models, Whole
+from specviz.drafters.method import Choice, FloatParam, IntParam, ModelParam
 from specviz.models import catalog
 from specviz.models.catalog import CatalogHeads
 from specviz.rules import RULES
@@ -114,10 +114,10 @@ def test_run_takes_every_setting(cli, pair, tmp_path):
 )
 def test_a_parameter_is_read_as_the_method_takes_it(monkeypatch, texts, values):
     params = (
-        Whole("width", "width", 2, "", 1, 8),
-        Decimal("least", "least", 0.5, "", 0.0, 1.0),
+        IntParam("width", "width", 2, "", 1, 8),
+        FloatParam("least", "least", 0.5, "", 0.0, 1.0),
         Choice("way", "way", "up", "", {"up": "up", "2": "two"}),
-        Models("who", "who", None, "", "draft"),
+        ModelParam("who", "who", None, "", "draft"),
     )
     monkeypatch.setitem(METHODS, "made_up", replace(METHODS["none"], name="made_up", params=params))
     assert METHODS["made_up"].read(texts) == values

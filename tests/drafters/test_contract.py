@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from crews import crew_of, plan_with
 from runs import statuses, timeless
+from setups import plan_with, setup_of
 from toys import total_variation
 
 from specviz.decoding.draft import ROOT, chain
@@ -57,9 +57,9 @@ def text_of(steps):
     return [token for step in steps for token in step.tokens]
 
 
-def generated(crew, num_tokens, prompt=PROMPT):
+def generated(setup, num_tokens, prompt=PROMPT):
     """What the target writes alone, by transformers' own loop."""
-    return greedily(crew.target.model, prompt, num_tokens)
+    return greedily(setup.target.model, prompt, num_tokens)
 
 
 def greedily(model, prompt, num_tokens):
@@ -83,18 +83,18 @@ def test_a_method_says_what_a_person_needs_to_know(name):
     assert all(text and text[-1] in ".!" for text in (method.summary, method.caution))
     assert set(method.rules) <= set(RULES)
     assert all(param.help.endswith(".") for param in method.params)
-    crew_of(name)
+    setup_of(name)
 
 
 @METHOD
 def test_rules_that_cannot_judge_a_method_are_refused_by_name(name):
-    crew = crew_of(name)
-    for rule in set(RULES) - set(crew.method.rules):
-        with pytest.raises(SpecvizError, match=f"cannot judge the drafts of {crew.method.title}"):
-            crew.rule(rule)
-    for rule in crew.method.rules:
-        assert crew.rule(rule) is RULES[rule]
-    assert crew.rule(None) is RULES[crew.method.rules[0]]
+    setup = setup_of(name)
+    for rule in set(RULES) - set(setup.method.rules):
+        with pytest.raises(SpecvizError, match=f"cannot judge the drafts of {setup.method.title}"):
+            setup.rule(rule)
+    for rule in setup.method.rules:
+        assert setup.rule(rule) is RULES[rule]
+    assert setup.rule(None) is RULES[setup.method.rules[0]]
 
 
 # The text
@@ -102,15 +102,15 @@ def test_rules_that_cannot_judge_a_method_are_refused_by_name(name):
 
 @each(LOSSLESS)
 def test_greedy_text_is_the_targets_own(name, rule):
-    crew = crew_of(name)
-    steps = run(plan_with(crew, crew.target.cached_lm(), GREEDY, 4, rule), 64)
-    assert text_of(steps) == generated(crew, 64)
+    setup = setup_of(name)
+    steps = run(plan_with(setup, setup.target.cached_lm(), GREEDY, 4, rule), 64)
+    assert text_of(steps) == generated(setup, 64)
 
 
-def first_tokens_law(crew, rule, prompt, num_tokens, k=2):
+def first_tokens_law(setup, rule, prompt, num_tokens, k=2):
     """The exact law of the next tokens, step by step; the target has read the text before each step, as in a run."""
-    reader = crew.target.cached_lm()
-    plan = plan_with(crew, reader, Sampling(), k, rule)
+    reader = setup.target.cached_lm()
+    plan = plan_with(setup, reader, Sampling(), k, rule)
 
     def laws_after(text, remaining):
         if remaining == 0:
@@ -130,14 +130,14 @@ def first_tokens_law(crew, rule, prompt, num_tokens, k=2):
     return laws_after(list(prompt), num_tokens)
 
 
-def targets_law(crew, prompt, num_tokens):
+def targets_law(setup, prompt, num_tokens):
     """Products of rows of plain forwards."""
     laws = {(): 1.0}
     for _ in range(num_tokens):
         laws = {
             (*text, token): chance * p
             for text, chance in laws.items()
-            for token, p in enumerate(full_logits(crew.target.model, [*prompt, *text])[-1].softmax(-1).tolist())
+            for token, p in enumerate(full_logits(setup.target.model, [*prompt, *text])[-1].softmax(-1).tolist())
         }
     return laws
 
@@ -148,42 +148,42 @@ SMALL_PROMPT = [0, 1, 2, 0, 1, 0, 1]
 
 @each(LOSSLESS)
 def test_the_law_of_whole_texts_is_the_targets_exactly(name, rule):
-    crew = crew_of(name, vocab_size=3, dtype=torch.float64)
+    setup = setup_of(name, vocab_size=3, dtype=torch.float64)
     length = LENGTHS.get(name, 3)
-    mine = first_tokens_law(crew, rule, SMALL_PROMPT, length)
+    mine = first_tokens_law(setup, rule, SMALL_PROMPT, length)
     assert abs(sum(mine.values()) - 1) < EXACT
-    assert total_variation(mine, targets_law(crew, SMALL_PROMPT, length)) < ROUNDING.get(name, EXACT)
+    assert total_variation(mine, targets_law(setup, SMALL_PROMPT, length)) < ROUNDING.get(name, EXACT)
 
 
 @each(LOSSY)
 def test_a_lossy_rule_gives_another_law(name, rule):
-    crew = crew_of(name, vocab_size=3, dtype=torch.float64)
-    mine = first_tokens_law(crew, rule, SMALL_PROMPT, 2)
+    setup = setup_of(name, vocab_size=3, dtype=torch.float64)
+    mine = first_tokens_law(setup, rule, SMALL_PROMPT, 2)
     assert abs(sum(mine.values()) - 1) < EXACT
-    distance = total_variation(mine, targets_law(crew, SMALL_PROMPT, 2))
+    distance = total_variation(mine, targets_law(setup, SMALL_PROMPT, 2))
     assert distance < EXACT if (name, rule) in ALIKE else distance > WRONG
 
 
 @EXACT_ONLY
 def test_whole_runs_with_all_that_a_drafter_remembers_have_the_targets_law(name):
-    crew, prompt = crew_of(name, vocab_size=2, dtype=torch.float64), [0, 1, 0]
+    setup, prompt = setup_of(name, vocab_size=2, dtype=torch.float64), [0, 1, 0]
 
     def whole_run(draws):
-        plan = plan_with(crew, crew.target.cached_lm(), Sampling(), 2)
+        plan = plan_with(setup, setup.target.cached_lm(), Sampling(), 2)
         return tuple(text_of(speculate(prompt, lambda: plan, draws, max_new_tokens=4)))
 
-    assert total_variation(law(whole_run), targets_law(crew, prompt, 4)) < ROUNDING.get(name, EXACT)
+    assert total_variation(law(whole_run), targets_law(setup, prompt, 4)) < ROUNDING.get(name, EXACT)
 
 
 RANKS, BOUND = 3, 4.5  # a z beyond it happens by chance to a right sampler less than once in 100,000 cells
 
 
-def far_from_the_target(crew, plan, seeds=2, num_tokens=100):
+def far_from_the_target(setup, plan, seeds=2, num_tokens=100):
     """The largest |z| over how often the token of each of the first ranks was written, against the target's odds."""
     seen, expected, variance = torch.zeros(RANKS), torch.zeros(RANKS), torch.zeros(RANKS)
     for seed in range(seeds):
         text = text_of(run(plan, num_tokens, seed=seed))
-        rows = full_logits(crew.target.model, [*PROMPT, *text])[len(PROMPT) - 1 : -1].double().softmax(-1)
+        rows = full_logits(setup.target.model, [*PROMPT, *text])[len(PROMPT) - 1 : -1].double().softmax(-1)
         odds, ids = rows.topk(RANKS)
         seen += (ids == torch.tensor(text)[:, None]).sum(0)
         expected += odds.sum(0)
@@ -193,8 +193,8 @@ def far_from_the_target(crew, plan, seeds=2, num_tokens=100):
 
 @EXACT_ONLY
 def test_end_to_end_the_tokens_are_as_frequent_as_the_target_wants(name):
-    crew = crew_of(name, vocab_size=6)
-    assert far_from_the_target(crew, plan_with(crew, crew.target.cached_lm(), Sampling(), 3)) < BOUND
+    setup = setup_of(name, vocab_size=6)
+    assert far_from_the_target(setup, plan_with(setup, setup.target.cached_lm(), Sampling(), 3)) < BOUND
 
 
 # Caches and states
@@ -236,16 +236,16 @@ class Scripted(Drafter):
         return chain([0, 1, 2, 0][:k])
 
 
-def mixed_run(crew, stale=False, num_tokens=48):
+def mixed_run(setup, stale=False, num_tokens=48):
     """The method in turns with no draft and a scripted one, K changing too: (reader, what it saw, text, steps)."""
-    reader, sure = crew.target.cached_lm(), RULES["speculative_sampling"]
-    watched, own = Watched(crew.drafter(reader), stale), crew.rule(None)
+    reader, sure = setup.target.cached_lm(), RULES["speculative_sampling"]
+    watched, own = Watched(setup.drafter(reader), stale), setup.rule(None)
     others = [(NoDraft(), sure, 1), (NoDraft(), sure, 1), (Scripted(), sure, 4)]
     turns = itertools.cycle([(watched, own, 3)] * 4 + others + [(watched, own, 2)])
 
     def plan():
         drafter, rule, k = next(turns)
-        return Plan(reader, drafter, rule, Sampling(), crew.k(k) if drafter is watched else k)
+        return Plan(reader, drafter, rule, Sampling(), setup.k(k) if drafter is watched else k)
 
     text, steps = list(PROMPT), []
     for step in run(plan, num_tokens):
@@ -264,11 +264,11 @@ def path_to(draft, node):
 
 @METHOD
 def test_logits_behind_the_cache_are_those_of_a_full_forward(name):
-    crew = crew_of(name, dtype=torch.float64)
-    *_, steps = mixed_run(crew)
+    setup = setup_of(name, dtype=torch.float64)
+    *_, steps = mixed_run(setup)
     for text, step in steps:
         for node in {ROOT, 0, len(step.draft) // 2, len(step.draft) - 1} & set(range(ROOT, len(step.draft))):
-            full = full_logits(crew.target.model, [*text, *path_to(step.draft, node)])[-1]
+            full = full_logits(setup.target.model, [*text, *path_to(step.draft, node)])[-1]
             torch.testing.assert_close(step.logits[node + 1], full, rtol=1e-5, atol=1e-5)
 
 
@@ -280,13 +280,13 @@ def full_states(model, tokens, layers):
 
 @METHOD
 def test_states_that_a_drafter_sees_are_those_of_a_full_forward(name):
-    crew = crew_of(name, dtype=torch.float64)
-    _, watched, _, _ = mixed_run(crew)
+    setup = setup_of(name, dtype=torch.float64)
+    _, watched, _, _ = mixed_run(setup)
     for tokens, hidden, _, _ in watched.seen:
         if not watched.hidden_layers:
             assert hidden is None
         elif len(hidden):
-            full = full_states(crew.target.model, tokens, watched.hidden_layers)[: len(tokens) - 1]
+            full = full_states(setup.target.model, tokens, watched.hidden_layers)[: len(tokens) - 1]
             torch.testing.assert_close(hidden, full[: len(hidden)], rtol=1e-5, atol=1e-5)
 
 
@@ -294,13 +294,13 @@ REMEMBERING = {"lookahead", "reasoning"}
 """What these draft depends on earlier steps as well, by design."""
 
 
-def drafted_anew(crew, tokens, k):
+def drafted_anew(setup, tokens, k):
     """What a new drafter says of this text, where the states come from one plain forward."""
-    reader = crew.target.cached_lm()
-    drafter = crew.drafter(reader)
+    reader = setup.target.cached_lm()
+    drafter = setup.drafter(reader)
     hidden = None
     if drafter.hidden_layers:
-        hidden = full_states(crew.target.model, tokens, drafter.hidden_layers)[: len(tokens) - 1]
+        hidden = full_states(setup.target.model, tokens, drafter.hidden_layers)[: len(tokens) - 1]
     reader.forward(tokens)
     with torch.inference_mode():
         return drafter.draft(Context(list(tokens), Sampling(), Seeded(0), reader.vocab_size, hidden), k)
@@ -313,11 +313,11 @@ def say_the_same(one, other):
     return all(p is not None and q is not None and torch.allclose(p, q, atol=1e-9) for p, q in rows)
 
 
-def compared_with_new_drafters(crew, stale=False):
+def compared_with_new_drafters(setup, stale=False):
     """Per draft that was not empty, after rejections and switches: whether a new drafter says the same."""
-    _, watched, _, _ = mixed_run(crew, stale)
+    _, watched, _, _ = mixed_run(setup, stale)
     return [
-        say_the_same(draft, drafted_anew(crew, tokens, k))
+        say_the_same(draft, drafted_anew(setup, tokens, k))
         for tokens, _, k, draft in watched.seen
         if len(draft) and k > 0
     ]
@@ -325,20 +325,20 @@ def compared_with_new_drafters(crew, stale=False):
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in REMEMBERING | {"none"}])
 def test_after_rejections_and_switches_a_drafter_says_what_a_new_one_says(name):
-    same = compared_with_new_drafters(crew_of(name, dtype=torch.float64))
+    same = compared_with_new_drafters(setup_of(name, dtype=torch.float64))
     assert len(same) > 4
     assert all(same)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].roles == ("heads",)])
 def test_heads_that_are_fed_stale_states_are_caught(name):
-    assert not all(compared_with_new_drafters(crew_of(name, dtype=torch.float64), stale=True))
+    assert not all(compared_with_new_drafters(setup_of(name, dtype=torch.float64), stale=True))
 
 
 @METHOD
 def test_no_draft_is_deeper_than_k_and_every_q_fits_the_target(name):
-    crew = crew_of(name)
-    *_, steps = mixed_run(crew)
+    setup = setup_of(name)
+    *_, steps = mixed_run(setup)
     for _, step in steps:
         judged = len(step.draft) - step.draft.num_scratch
         assert max(step.draft.depths[:judged], default=0) <= step.plan.k
@@ -350,26 +350,26 @@ def test_no_draft_is_deeper_than_k_and_every_q_fits_the_target(name):
 
 @each([(method, method.default_rule) for method in METHODS.values() if ends_exactly(method)])
 def test_an_end_token_ends_the_text(name, rule):
-    crew = crew_of(name)
-    plain = generated(crew, 40)
+    setup = setup_of(name)
+    plain = generated(setup, 40)
     eos = plain[12]
-    steps = run(plan_with(crew, crew.target.cached_lm(), GREEDY, 4, rule), 40, eos_ids=frozenset({eos}))
+    steps = run(plan_with(setup, setup.target.cached_lm(), GREEDY, 4, rule), 40, eos_ids=frozenset({eos}))
     assert (text_of(steps), steps[-1].finish) == (plain[: plain.index(eos) + 1], "eos")
 
 
 @METHOD
 @pytest.mark.parametrize(("num_tokens", "limit", "finish"), [(9, 64, "length"), (64, 20, "context")])
 def test_limits_hold_exactly(name, num_tokens, limit, finish):
-    crew = crew_of(name, limit=limit)
-    steps = run(plan_with(crew, crew.target.cached_lm(), Sampling(), 8), num_tokens)
+    setup = setup_of(name, limit=limit)
+    steps = run(plan_with(setup, setup.target.cached_lm(), Sampling(), 8), num_tokens)
     assert len(PROMPT) + len(text_of(steps)) == min(len(PROMPT) + num_tokens, limit)
     assert steps[-1].finish == finish
 
 
 @EXACT_ONLY
 def test_a_run_that_is_closed_at_any_step_leaves_models_that_go_on(name):
-    crew = crew_of(name, dtype=torch.float64)
-    plan, whole = plan_with(crew, crew.target.cached_lm(), GREEDY, 3), generated(crew, 12)
+    setup = setup_of(name, dtype=torch.float64)
+    plan, whole = plan_with(setup, setup.target.cached_lm(), GREEDY, 3), generated(setup, 12)
     for number in (0, 1, 2, 3, 9):
         steps = speculate(PROMPT, lambda: plan, Seeded(0), max_new_tokens=12)
         made = [token for _, step in zip(range(number), steps, strict=False) for token in step.tokens]
@@ -381,17 +381,17 @@ def test_a_run_that_is_closed_at_any_step_leaves_models_that_go_on(name):
 # Records
 
 
-def recorded(crew, seed=0):
+def recorded(setup, seed=0):
     """The trace's step events of one run."""
-    plan, recorder = plan_with(crew, crew.target.cached_lm(), Sampling(), 3), Recorder(crew.target.text)
+    plan, recorder = plan_with(setup, setup.target.cached_lm(), Sampling(), 3), Recorder(setup.target.text)
     settings = trace.Settings(
         k=plan.k,
         k_policy="constant",
         temperature=1.0,
         top_k=0,
         top_p=1.0,
-        method=crew.method.name,
-        params=crew.params,
+        method=setup.method.name,
+        params=setup.params,
         rule=plan.rule.name,
         lossless=plan.rule.lossless,
         draft_model=None,
@@ -403,7 +403,7 @@ def recorded(crew, seed=0):
 
 @METHOD
 def test_a_record_round_trips_bit_for_bit(name):
-    for step in recorded(crew_of(name)):
+    for step in recorded(setup_of(name)):
         line = trace.dump_event(step)
         assert len(json.dumps(dict(step.evidence))) <= MOST_EVIDENCE
         assert trace.dump_event(trace.parse_event(json.loads(line))) == line
@@ -411,7 +411,7 @@ def test_a_record_round_trips_bit_for_bit(name):
 
 @METHOD
 def test_the_same_seed_gives_the_same_record_and_another_seed_another(name):
-    one, again, other = (without_times(recorded(crew_of(name), seed)) for seed in (1, 1, 2))
+    one, again, other = (without_times(recorded(setup_of(name), seed)) for seed in (1, 1, 2))
     assert one == again
     assert one != other
 
@@ -430,14 +430,14 @@ def visits(names):
 
 def test_from_any_method_to_any_other_the_greedy_text_goes_on():
     names = [name for name in METHODS if ends_exactly(METHODS[name]) and name != "mtp"]  # mtp has a target of its own
-    crews = {name: crew_of(name, dtype=torch.float64, limit=4096) for name in names}
-    reader = crews["none"].target.cached_lm()
-    plans = {name: plan_with(crew, reader, GREEDY, 2) for name, crew in crews.items()}
+    setups = {name: setup_of(name, dtype=torch.float64, limit=4096) for name in names}
+    reader = setups["none"].target.cached_lm()
+    plans = {name: plan_with(setup, reader, GREEDY, 2) for name, setup in setups.items()}
     walk = iter([plans[name] for name in visits(names) + visits(names[::-1]) for _ in range(2)])
     last = plans["none"]
     steps = run(lambda: next(walk, last), 900)
     assert next(walk, None) is None
-    assert text_of(steps) == generated(crews["none"], 900)
+    assert text_of(steps) == generated(setups["none"], 900)
 
 
 @pytest.fixture(scope="module")
@@ -507,12 +507,12 @@ class WrongQ(Drafter):
 
 
 def test_a_wrong_q_is_caught_by_the_exact_law_and_end_to_end():
-    crew = crew_of("draft_model", vocab_size=3, dtype=torch.float64)
-    reader = crew.target.cached_lm()
-    plan = replace(plan_with(crew, reader, Sampling(), 2), drafter=WrongQ(crew.drafter(reader)))
+    setup = setup_of("draft_model", vocab_size=3, dtype=torch.float64)
+    reader = setup.target.cached_lm()
+    plan = replace(plan_with(setup, reader, Sampling(), 2), drafter=WrongQ(setup.drafter(reader)))
     one_step = law(lambda draws: next(speculate(SMALL_PROMPT, lambda: plan, draws, max_new_tokens=2)).tokens[:1])
-    assert total_variation(one_step, targets_law(crew, SMALL_PROMPT, 1)) > WRONG
-    crew = crew_of("draft_model", vocab_size=6)
-    reader = crew.target.cached_lm()
-    plan = replace(plan_with(crew, reader, Sampling(), 3), drafter=WrongQ(crew.drafter(reader)))
-    assert far_from_the_target(crew, plan) > BOUND
+    assert total_variation(one_step, targets_law(setup, SMALL_PROMPT, 1)) > WRONG
+    setup = setup_of("draft_model", vocab_size=6)
+    reader = setup.target.cached_lm()
+    plan = replace(plan_with(setup, reader, Sampling(), 3), drafter=WrongQ(setup.drafter(reader)))
+    assert far_from_the_target(setup, plan) > BOUND

@@ -200,11 +200,11 @@ def test_the_bundled_heads_make_more_than_one_token_and_six_tenths_per_call():
     library = Library()
     target = library.load("fable-target")
     kinds = json.loads((assets_dir() / "prompts" / "prompts.json").read_text("utf-8"))["kinds"]
-    crew = gather(METHOD, {}, target, None, library)
+    setup = gather(METHOD, {}, target, None, library)
     emitted = num_steps = 0
     for kind in kinds:
         lm = target.cached_lm()
-        plan = Plan(lm, crew.drafter(lm), crew.rule(None), Sampling(temperature=0), 4)
+        plan = Plan(lm, setup.drafter(lm), setup.rule(None), Sampling(temperature=0), 4)
         steps = run_of(lambda plan=plan: plan, 32, target.text.encode(kind["prompts"][0]["text"]))
         emitted, num_steps = emitted + sum(len(step.tokens) for step in steps), num_steps + len(steps)
     assert emitted / num_steps > 1.6
@@ -212,8 +212,8 @@ def test_the_bundled_heads_make_more_than_one_token_and_six_tenths_per_call():
 
 def test_the_method_names_its_heads_and_its_rules():
     target = Library().load("fable-target")
-    crew = gather(METHOD, {"tree": "likeliest"}, target, None, None)
-    assert crew.params == {"heads": "fable-medusa", "nodes": 24, "tree": "likeliest"}
-    assert crew.rule(None).name == "speculative_sampling"
+    setup = gather(METHOD, {"tree": "likeliest"}, target, None, None)
+    assert setup.params == {"heads": "fable-medusa", "nodes": 24, "tree": "likeliest"}
+    assert setup.rule(None).name == "speculative_sampling"
     with pytest.raises(SpecvizError, match="cannot judge the drafts of Medusa"):
-        crew.rule("block_verification")
+        setup.rule("block_verification")

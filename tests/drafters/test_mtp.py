@@ -242,9 +242,9 @@ def split_experts(name, tensor):
 def test_modules_come_from_the_models_own_checkpoint(tmp_path):
     modules = tiny_checkpoint(tmp_path)
     loaded = Library(allow_any=True).load(str(tmp_path))
-    crew = gather(METHOD, {}, loaded, None)
+    setup = gather(METHOD, {}, loaded, None)
     lm = loaded.cached_lm()
-    mine = crew.drafter(lm)
+    mine = setup.drafter(lm)
     steps = steps_of(lambda: Plan(lm, mine, RULE, Sampling(), 3), 24)
     assert assert_rows_are_direct(loaded.model, modules, steps)
     assert mtp_modules.modules_of(Part("x", lm, loaded.cached_lm)) is mine._modules._model

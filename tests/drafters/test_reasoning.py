@@ -247,8 +247,8 @@ def graded_on(prompt, temperature, seed):
     """(verdict, text) of every reasoning step of the bundled pair with the default settings, and the steps."""
     library = workbench().library
     target, draft = library.load("fable-target"), library.load("fable-draft")
-    crew, lm = gather(METHOD, {}, target, draft, library), target.cached_lm()
-    plan = plan_of(lm, crew.drafter(lm), crew.k(4), Sampling(temperature), RULE)
+    setup, lm = gather(METHOD, {}, target, draft, library), target.cached_lm()
+    plan = plan_of(lm, setup.drafter(lm), setup.k(4), Sampling(temperature), RULE)
     tokens = target.text.encode(prompt)
     steps = list(speculate(tokens, lambda: plan, Seeded(seed), max_new_tokens=60, eos_ids=target.text.eos_ids))
     evidence = [step.draft.evidence for step in steps if step.draft.evidence]

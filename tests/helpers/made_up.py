@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specviz.decoding.draft import EMPTY
 from specviz.decoding.drafter import Drafter
-from specviz.drafters.method import Choice, Decimal, Method, Models, Whole
+from specviz.drafters.method import Choice, FloatParam, IntParam, Method, ModelParam
 
 
 class Silent(Drafter):
@@ -21,13 +21,13 @@ def made_up(name: str, **changes: object) -> Method:
 
 
 EVERY_KIND = (
-    Whole("width", "width", 2, "How wide.", 1, 8),
-    Decimal("least", "least chance", 0.25, "How sure.", 0.0, 1.0),
+    IntParam("width", "width", 2, "How wide.", 1, 8),
+    FloatParam("least", "least chance", 0.25, "How sure.", 0.0, 1.0),
     Choice("way", "way", "up", "Which way.", {"up": "Upwards", "down": "Downwards"}),
-    Models("stages", "stages", None, "Who drafts for it.", "draft", 3, ("prompt_lookup",)),
-    Models("heads", "heads", None, "Which heads.", "made-up", 1),
+    ModelParam("stages", "stages", None, "Who drafts for it.", "draft", 3, ("prompt_lookup",)),
+    ModelParam("heads", "heads", None, "Which heads.", "made-up", 1),
 )
 EVERYTHING = made_up("everything", params=EVERY_KIND, roles=("heads",), rules=("typical",))
-DEEP = made_up("deep", params=(Whole("longest", "longest guess", 8, "How far.", 1, 64),), depth="longest")
+DEEP = made_up("deep", params=(IntParam("longest", "longest guess", 8, "How far.", 1, 64),), depth="longest")
 OTHER_WORDS = made_up("other_words", roles=("draft",), foreign=True)
 MADE_UP = (EVERYTHING, DEEP, OTHER_WORDS)

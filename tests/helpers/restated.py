@@ -13,7 +13,7 @@ from specviz.analysis.every_k import what_if
 from specviz.decoding.sampling import Sampling
 from specviz.models.library import Library
 from specviz.models.score import score
-from specviz.session.record import cast_for, record
+from specviz.session.record import activate, record
 from specviz.trace.metrics import count
 from specviz.trace.recorded import shipped_trace
 from specviz.ui.choices import make_offer
@@ -65,7 +65,7 @@ def expected(name="first-visit"):
 def calls_of_runs(k):
     """Target calls of really made runs, with seeds 0, 1, ..."""
     requests = [replace(make_offer().first, k=k, seed=seed).checked() for seed in range(NUM_RUNS)]
-    runs = [record(cast_for(request, library())) for request in requests]
+    runs = [record(activate(request, library())) for request in requests]
     assert {len(run.tokens) for run in runs} == {make_offer().first.max_new_tokens}
     return [count(run).calls["target"] for run in runs]
 

@@ -7,12 +7,12 @@ import pytest
 from runs import REQUEST, made, timeless
 
 from specviz.rules.broken import BROKEN
-from specviz.session.record import cast_for, record
+from specviz.session.record import activate, record
 from specviz.trace.file import Scores
 
 
 def recorded(bench, *, rule=None, scored=False, **changes):
-    return record(cast_for(replace(REQUEST, **changes).checked(), bench.library), rule=rule, scored=scored)
+    return record(activate(replace(REQUEST, **changes).checked(), bench.library), rule=rule, scored=scored)
 
 
 def without_rule(trace):
@@ -27,9 +27,9 @@ def test_it_is_the_run_that_a_session_makes(bench, changes):
     assert without_rule(recorded(bench, scored=True, **changes)) == without_rule(made(bench, **changes))
 
 
-def test_one_cast_records_the_same_run_again(bench):
-    cast = cast_for(REQUEST.checked(), bench.library)
-    assert timeless(record(cast)) == timeless(record(cast))
+def test_one_setup_records_the_same_run_again(bench):
+    active = activate(REQUEST.checked(), bench.library)
+    assert timeless(record(active)) == timeless(record(active))
 
 
 def test_scores_are_there_when_asked_for(bench):

@@ -13,7 +13,7 @@ from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
 from specviz.decoding.drafter import Context, Drafter, Work
 from specviz.decoding.sampling import HEADS, refuse_nan
 from specviz.drafters.eagle.heads import EagleHead, Rows
-from specviz.drafters.method import TREE_RULES, Method, Models, Whole
+from specviz.drafters.method import TREE_RULES, IntParam, Method, ModelParam
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,9 +138,9 @@ METHOD = Method(
     source="Li et al., arXiv:2401.15077, arXiv:2406.16858, arXiv:2503.01840",
     roles=("heads",),
     params=(
-        Models("heads", "EAGLE head", None, "A head that was trained for the target.", "eagle"),
-        Whole("width", "width", 4, "How many tokens are tried at a place, and at how many places per level.", 1, 32),
-        Whole(
+        ModelParam("heads", "EAGLE head", None, "A head that was trained for the target.", "eagle"),
+        IntParam("width", "width", 4, "How many tokens are tried at a place, and at how many places per level.", 1, 32),
+        IntParam(
             "nodes", "tree nodes", 16, "How many of the likeliest drafted tokens are checked. K is the depth.", 1, 256
         ),
     ),

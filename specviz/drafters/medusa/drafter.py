@@ -18,7 +18,7 @@ from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
 from specviz.decoding.drafter import Context, Drafter, Work
 from specviz.decoding.sampling import HEADS, refuse_nan
 from specviz.drafters.medusa.heads import MedusaHeads
-from specviz.drafters.method import TREE_RULES, Choice, Method, Models, Parts, Value, Whole
+from specviz.drafters.method import TREE_RULES, Choice, IntParam, Method, ModelParam, Parts, Value
 
 Path = tuple[int, ...]
 HITS: tuple[tuple[float, ...], ...] = (
@@ -127,8 +127,8 @@ METHOD = Method(
     source="Cai et al., arXiv:2401.10774",
     roles=("heads",),
     params=(
-        Models("heads", "Medusa heads", None, "Heads that were trained for the target.", "medusa"),
-        Whole("nodes", "tree nodes", 24, "How many tokens the tree may hold at most. K is its depth.", 1, 256),
+        ModelParam("heads", "Medusa heads", None, "Heads that were trained for the target.", "medusa"),
+        IntParam("nodes", "tree nodes", 24, "How many tokens the tree may hold at most. K is its depth.", 1, 256),
         Choice(
             "tree",
             "tree",

@@ -14,7 +14,7 @@ from specviz.decoding.draft import EMPTY, Draft
 from specviz.decoding.drafter import Context, Drafter, Work
 from specviz.decoding.sampling import TARGET, refuse_nan
 from specviz.drafters.draft_model import ModelDrafter
-from specviz.drafters.method import Choice, Decimal, Method, Parts, Value, Whole
+from specviz.drafters.method import Choice, FloatParam, IntParam, Method, Parts, Value
 from specviz.drafters.reasoning.delimiters import DELIMITERS, UntilDelimiter, Watch
 from specviz.drafters.reasoning.grading import MeanLogProbability, Score
 from specviz.models.tokens import TokenText
@@ -111,7 +111,7 @@ METHOD = Method(
             "models that follow instructions can give.",
             {"mean_logprob": "its mean log-probability", "score": "a grade from 0 to 9"},
         ),
-        Decimal(
+        FloatParam(
             "threshold",
             "least log-probability",
             -0.7,
@@ -120,7 +120,7 @@ METHOD = Method(
             0.0,
             needs=("judged_by", ("mean_logprob",)),
         ),
-        Decimal(
+        FloatParam(
             "least_grade",
             "least grade",
             7.0,
@@ -136,7 +136,7 @@ METHOD = Method(
             "What ends a reasoning step.",
             {"blank_line": "a blank line", "line": "the end of a line"},
         ),
-        Whole("longest", "longest", 48, "A reasoning step has at most so many tokens.", 1, 256),
+        IntParam("longest", "longest", 48, "A reasoning step has at most so many tokens.", 1, 256),
     ),
     rules=("graded",),
     build=_build,

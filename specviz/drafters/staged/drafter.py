@@ -19,7 +19,7 @@ from specviz.decoding.drafter import Context, Drafter, Work
 from specviz.decoding.rule import Verdict
 from specviz.decoding.sampling import DRAFT_MODEL, TARGET, NotANumber, fit
 from specviz.drafters.draft_model import ModelDrafter
-from specviz.drafters.method import CHAIN_RULES, Method, Models, Parts, Value, Whole, names_in
+from specviz.drafters.method import CHAIN_RULES, IntParam, Method, ModelParam, Parts, Value, names_in
 from specviz.drafters.policy import K_PARAMS, Constant, Policy, policy_of
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.drafters.staged.inner_run import InnerDraws, Within, wide
@@ -140,7 +140,7 @@ METHOD = Method(
     source="Spector and Ré, arXiv:2308.04623",
     roles=("draft",),
     params=(
-        Models(
+        ModelParam(
             "stages",
             "who drafts for the draft model",
             LOOKUP,
@@ -149,7 +149,7 @@ METHOD = Method(
             most=3,
             beside=(LOOKUP,),
         ),
-        Whole("inner_k", "inner K", 3, "How many tokens are proposed to the draft model at once.", 1, 16),
+        IntParam("inner_k", "inner K", 3, "How many tokens are proposed to the draft model at once.", 1, 16),
         *K_PARAMS,
     ),
     rules=CHAIN_RULES,

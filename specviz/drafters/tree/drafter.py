@@ -18,7 +18,7 @@ from specviz.decoding.device import exact_dtype, to_host
 from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
 from specviz.decoding.drafter import Context, Drafter, Work
 from specviz.decoding.sampling import DRAFT_MODEL, fit, refuse_nan
-from specviz.drafters.method import TREE_RULES, Choice, Method, Whole
+from specviz.drafters.method import TREE_RULES, Choice, IntParam, Method
 from specviz.drafters.tree.children import GROW, Children
 
 EVERY = 1 << 30
@@ -164,8 +164,8 @@ METHOD = Method(
                 "fan": "several first tokens, one chain behind each",
             },
         ),
-        Whole("width", "width", 3, "How many children a node has at most.", 1, 10),
-        Whole("nodes", "most tokens", 12, "How many drafted tokens the target reads at most in one call.", 1, 64),
+        IntParam("width", "width", 3, "How many children a node has at most.", 1, 10),
+        IntParam("nodes", "most tokens", 12, "How many drafted tokens the target reads at most in one call.", 1, 64),
     ),
     rules=TREE_RULES,
     build=lambda parts, params: TreeDrafter(parts.draft.lm, **params),

@@ -13,7 +13,7 @@ import gradio as gr
 from gradio.components import Component
 
 from specviz.drafters import METHODS, method_named
-from specviz.drafters.method import Method, Models, Value, drafts, names_in
+from specviz.drafters.method import Method, ModelParam, Value, drafts, names_in
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.session.controls import PACES
@@ -37,7 +37,7 @@ def rule_list(method: Method, rule: str) -> Any:
     return gr.update(choices=list(rule_choices(method)), value=rule, visible=has_choice)
 
 
-def model_list(param: Models, target: str, value: Any) -> Any:
+def model_list(param: ModelParam, target: str, value: Any) -> Any:
     """The list of a parameter that names models, with `value` chosen: a name, or a list of them."""
     names = names_in(as_value(value) or "")
     return choice_of(model_choices(param, target), *names, value=names if param.most > 1 else next(iter(names), None))
@@ -67,10 +67,10 @@ class Form:
         method = method_named(own["method"])
         return Request(**own, params=params_of(method, given)).checked(), pace
 
-    def models(self) -> dict[str, Models]:
+    def models(self) -> dict[str, ModelParam]:
         """The fields whose values are names of further models, with what may stand there."""
         params = {f"{name}.{param.name}": param for name, method in METHODS.items() for param in method.params}
-        return {name: params[name] for name in self.names if isinstance(params.get(name), Models)}
+        return {name: params[name] for name in self.names if isinstance(params.get(name), ModelParam)}
 
     def governing(self) -> list[str]:
         """The fields that other fields count by, each once."""

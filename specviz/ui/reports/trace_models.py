@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from specviz.drafters import METHODS
-from specviz.drafters.method import Method, Models
+from specviz.drafters.method import Method, ModelParam
 from specviz.errors import SpecvizError
 from specviz.models.catalog import HEADS, MODELS, suiting, without_format
 from specviz.models.library import Library, LoadedModel
@@ -55,7 +55,7 @@ def are_at_hand(trace: Trace | None, bench: Workbench) -> bool:
 def lacks(method: Method, target: str, library: Library) -> str:
     """Why the method cannot run on this target, in words; empty where it can, and while that is not known without
     loading anything."""
-    heads = [param for param in method.params if isinstance(param, Models) and "heads" in method.roles]
+    heads = [param for param in method.params if isinstance(param, ModelParam) and "heads" in method.roles]
     if missing := next((param for param in heads if param.default is None and not suiting(target, param.kind)), None):
         return f"For {Path(target).name} no {missing.title} are known: name some below, or choose another method."
     if method.target_has is None:
@@ -93,7 +93,7 @@ def models_named(request: Request) -> list[tuple[str, str]]:
 def _named(method: Method, params: Mapping[str, object], target: str) -> list[tuple[str, str]]:
     """(kind, name) of what the parameters of a method name."""
     values = method.checked(params)
-    models = (param for param in method.params if isinstance(param, Models))
+    models = (param for param in method.params if isinstance(param, ModelParam))
     named = ((param, name) for param in models for name in names_in_force(param, values[param.name], target))
     return [(param.kind, name) for param, name in named if name not in param.beside]
 

@@ -1,4 +1,4 @@
-"""A crew of tiny random models for every method, by its name: what the contract test runs.
+"""A setup of tiny random models for every method, by its name: what the contract test runs.
 
 All share one small vocabulary of single characters, so that texts, tokenizers and exact laws are at hand for each.
 """
@@ -26,45 +26,45 @@ from specviz.drafters.medusa.heads import MedusaHeads
 from specviz.drafters.mtp import modules as mtp_modules
 from specviz.models.checkpoint import LoadReport
 from specviz.models.library import Library, LoadedModel
-from specviz.session.setup import Crew
+from specviz.session.setup import Setup
 
 FEW = 3  # tokens of a vocabulary whose every outcome is enumerated: drafts are made small there
 CHARACTERS = "a\n" + "bc" + string.ascii_uppercase + string.digits + string.ascii_lowercase[3:]
 
 
-def crew_of(name: str, vocab_size: int = 32, dtype: torch.dtype = torch.float32, limit: int = CONTEXT_LIMIT) -> Crew:
+def setup_of(name: str, vocab_size: int = 32, dtype: torch.dtype = torch.float32, limit: int = CONTEXT_LIMIT) -> Setup:
     """The method's own choice of tiny models; KeyError with what to do for a method that has none yet."""
     if name not in _MAKERS:
-        raise KeyError(f"the method {name} has no crew: add a line for it to _MAKERS in tests/helpers/crews.py")
+        raise KeyError(f"the method {name} has no setup: add a line for it to _MAKERS in tests/helpers/setups.py")
     return _MAKERS[name](METHODS[name], vocab_size, dtype, limit)
 
 
-def plan_with(crew: Crew, reader: CachedLM, sampling: Sampling, k: int, rule: str | None = None) -> Plan:
-    """A plan with a new drafter over this reader of the crew's target."""
-    return Plan(reader, crew.drafter(reader), crew.rule(rule), sampling, crew.k(k))
+def plan_with(setup: Setup, reader: CachedLM, sampling: Sampling, k: int, rule: str | None = None) -> Plan:
+    """A plan with a new drafter over this reader of the setup's target."""
+    return Plan(reader, setup.drafter(reader), setup.rule(rule), sampling, setup.k(k))
 
 
 # ---- the makers -----------------------------------------------------------------------------------------------------
 
 
-def _plain(method, vocab_size, dtype, limit, params: Mapping[str, Any] | None = None, target=None) -> Crew:
+def _plain(method, vocab_size, dtype, limit, params: Mapping[str, Any] | None = None, target=None) -> Setup:
     target = target or _llama("target", vocab_size, dtype, limit, layers=2, seed=3)
-    return Crew(method, method.checked(params or {}), target, None)
+    return Setup(method, method.checked(params or {}), target, None)
 
 
-def _drafted(method, vocab_size, dtype, limit, **params) -> Crew:
+def _drafted(method, vocab_size, dtype, limit, **params) -> Setup:
     draft = _llama("draft", vocab_size, dtype, limit, layers=1, seed=4)
     return replace(_plain(method, vocab_size, dtype, limit, params), draft=draft)
 
 
-def _foreign(method, vocab_size, dtype, limit, **params) -> Crew:
+def _foreign(method, vocab_size, dtype, limit, **params) -> Setup:
     """Its draft model counts the same characters backwards and has pairs of them besides."""
     pieces = [*CHARACTERS[:vocab_size][::-1], "aa", "a\n"]
     draft = _llama("draft", len(pieces), dtype, limit, pieces, layers=1, seed=4)
     return replace(_plain(method, vocab_size, dtype, limit, params), draft=draft)
 
 
-def _medusa(method, vocab_size, dtype, limit) -> Crew:
+def _medusa(method, vocab_size, dtype, limit) -> Setup:
     heads = MedusaHeads(HIDDEN, vocab_size, 3)
     generator = torch.Generator().manual_seed(7)
     for parameter in heads.parameters():
@@ -72,17 +72,17 @@ def _medusa(method, vocab_size, dtype, limit) -> Crew:
     return _headed(method, vocab_size, dtype, limit, lambda target: heads.to(dtype))
 
 
-def _eagle(method, vocab_size, dtype, limit) -> Crew:
+def _eagle(method, vocab_size, dtype, limit) -> Setup:
     return _headed(method, vocab_size, dtype, limit, lambda target: eagle_heads.read(*eagle(target), target)[0])
 
 
-def _headed(method, vocab_size, dtype, limit, make: Callable[[LoadedModel], torch.nn.Module]) -> Crew:
-    crew = _plain(method, vocab_size, dtype, limit, {"heads": "heads"})
-    module = make(crew.target).eval().requires_grad_(False)
-    return replace(crew, heads=LoadedHeads("heads", method.name, module, LoadReport((), (), ())))
+def _headed(method, vocab_size, dtype, limit, make: Callable[[LoadedModel], torch.nn.Module]) -> Setup:
+    setup = _plain(method, vocab_size, dtype, limit, {"heads": "heads"})
+    module = make(setup.target).eval().requires_grad_(False)
+    return replace(setup, heads=LoadedHeads("heads", method.name, module, LoadReport((), (), ())))
 
 
-def _mtp(method, vocab_size, dtype, limit) -> Crew:
+def _mtp(method, vocab_size, dtype, limit) -> Setup:
     from mtp_targets import tiny_modules, tiny_target  # skips where this transformers cannot run them
 
     model = tiny_target(vocab_size=vocab_size, dtype=dtype)
@@ -91,22 +91,22 @@ def _mtp(method, vocab_size, dtype, limit) -> Crew:
     return _plain(method, vocab_size, dtype, limit, target=target)
 
 
-def _tree(method, vocab_size, dtype, limit) -> Crew:
+def _tree(method, vocab_size, dtype, limit) -> Setup:
     return _drafted(method, vocab_size, dtype, limit, **({} if vocab_size > FEW else {"width": 2, "nodes": 2}))
 
 
-def _staged(method, vocab_size, dtype, limit) -> Crew:
-    crew = _drafted(
+def _staged(method, vocab_size, dtype, limit) -> Setup:
+    setup = _drafted(
         method, vocab_size, dtype, limit, stages="tiny, prompt_lookup" if vocab_size > FEW else "tiny", inner_k=2
     )
-    return replace(crew, others={"tiny": _llama("tiny", vocab_size, dtype, limit, layers=1, seed=5)})
+    return replace(setup, others={"tiny": _llama("tiny", vocab_size, dtype, limit, layers=1, seed=5)})
 
 
-def _reasoning(method, vocab_size, dtype, limit) -> Crew:
+def _reasoning(method, vocab_size, dtype, limit) -> Setup:
     return _drafted(method, vocab_size, dtype, limit, delimiter="line", threshold=-2.0, longest=4)
 
 
-_MAKERS: Mapping[str, Callable[..., Crew]] = {
+_MAKERS: Mapping[str, Callable[..., Setup]] = {
     "none": _plain,
     "draft_model": _drafted,
     "prompt_lookup": _plain,
