@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
 from specviz.trace.counters import Counters
 from specviz.trace.file import Trace
@@ -19,7 +20,6 @@ from specviz.trace.metrics import count
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs
 
-MEASURED = ("draft_model", "prompt_lookup")  # what their drafts cost is known: the measured one, and next to nothing
 FAR = 2  # a context so many times longer or shorter has other costs
 
 
@@ -126,7 +126,7 @@ def _refuse_method(recorded: Trace, counters: Counters) -> None:
     if counters.statuses["scratch"]:
         raise SpecvizError("more tokens than the draft rode along in this run; the costs are measured for drafts alone")
     method = recorded.steps[-1].settings.method
-    if method not in MEASURED:
+    if not facts_of(method).cost_is_known:
         words = method.replace("_", " ")
         raise SpecvizError(f"what it costs to draft by {words} was not measured; only a draft model's cost was")
 

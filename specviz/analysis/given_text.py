@@ -14,7 +14,9 @@ import numpy as np
 
 from specviz.analysis import whatif
 from specviz.analysis.whatif import DEEPEST, Chances, Cut, WhatIf
+from specviz.drafters import facts_of, find_method
 from specviz.errors import SpecvizError
+from specviz.rules.facts import facts_of as rule_facts
 from specviz.trace.file import Scores, Settings, Step, Trace
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 KS = range(1, DEEPEST + 1)
 MOST_TOKENS = 50_000
-RULE = "speculative_sampling"  # the rule whose steps the what-if gives
 _VERDICTS = {"accepted": True, "resampled": False}
 
 
@@ -66,7 +67,7 @@ def judge_run(recorded: Trace, *, target=None, draft=None, deepest: int = DEEPES
         return _with_another(recorded, target or own.target, draft, deepest)
     if scores is not None and scores.draft_model is not None:
         return _scored_run(recorded, scores, deepest)
-    if own.method == "prompt_lookup":
+    if facts_of(own.method).replays_from_text:
         return rollouts(recorded, deepest)
     raise SpecvizError(_why_not(own.method, scores))
 
@@ -96,7 +97,11 @@ def is_own_plan(recorded: Trace) -> bool:
     """Whether all steps were cut as the what-if cuts the text, so that the run's own calls are one draw of its law."""
     ways = _ways(recorded)
     fixed = len(ways) == 1 and ways[0].k_policy in (None, "constant")
-    return fixed and ways[0].rule == RULE and ways[0].method in ("draft_model", "prompt_lookup")
+    return fixed and _is_plain_rule(ways[0]) and facts_of(ways[0].method).cost_is_known
+
+
+def _is_plain_rule(own: Settings) -> bool:
+    return own.rule is not None and rule_facts(own.rule).is_plain
 
 
 def _ways(recorded: Trace) -> list[Settings]:
@@ -113,10 +118,11 @@ def _way(own: Settings) -> tuple[object, ...]:
 
 
 def _way_words(own: Settings) -> str:
-    how = own.draft_model if own.method == "draft_model" else own.method.replace("_", " ")
-    how += f" of {own.draft_model}" if own.draft_model and own.method != "draft_model" else ""
+    is_plain = facts_of(own.method).is_plain
+    how = own.draft_model if is_plain else own.method.replace("_", " ")
+    how += f" of {own.draft_model}" if own.draft_model and not is_plain else ""
     how += f", its K by the policy {own.k_policy}," if own.k_policy not in (None, "constant") else ""
-    judges = own.rule is not None and own.method != "none"
+    judges = own.rule is not None and own.drafts
     return f"{how} with {own.rule.replace('_', ' ')}" if judges else f"{how}"
 
 
@@ -130,28 +136,14 @@ def _scores(recorded: Trace) -> Scores | None:
 
 
 def _why_not(method: str, scores: Scores | None) -> str:
-    if method in _UNTOLD:
-        return f"{_UNTOLD[method]}; {_INSTEAD}"
+    if reason := facts_of(method).why_no_what_if:
+        return f"{reason}; {_INSTEAD}"
     if scores is None:
         return "the run was not scored because it did not come to its end; let it finish, or name a draft model"
     return f"what the method {method} would have proposed elsewhere in this text is not recorded; {_INSTEAD}"
 
 
 _INSTEAD = "name a draft model to see what it would have done with this text"
-_UNTOLD = {  # what a method would have drafted from another place of the text cannot be told from the trace, and why
-    "none": "the run had no draft",
-    "lookahead": "lookahead's proposals depend on its earlier steps, so other K cannot be told from one text",
-    "medusa": "each Medusa head reads the target's state where a step begins, so what the heads would have proposed "
-    "between the recorded steps is not known",
-    "eagle": "an EAGLE draft reads the target's states up to where its step begins and its own guesses behind them, so "
-    "its odds belong to that step alone",
-    "mtp": "a multi-token-prediction module reads the target's state where a step begins and its own guesses behind "
-    "it, so its odds belong to that step alone",
-    "early_exit": "the first layers read the target's own context up to where a step begins, and their odds were not "
-    "recorded for the whole text",
-    "cross_vocabulary": "the draft model writes other tokens than the target: its odds along this text are unknown",
-    "reasoning": "whole reasoning steps were judged and not their tokens, so no K can be told",
-}
 
 
 def _scored_run(recorded: Trace, scores: Scores, deepest: int) -> Judged:
@@ -201,7 +193,7 @@ def _verdicts(recorded: Trace, draft: str) -> tuple[bool | None, ...]:
 def _is_plain_chain(step: Step, draft: str) -> bool:
     """Whether the step is one that the what-if is about."""
     own = step.settings
-    return (own.method, own.draft_model, own.rule) == ("draft_model", draft, RULE)
+    return facts_of(own.method).is_plain and own.draft_model == draft and _is_plain_rule(own)
 
 
 def rollouts(recorded: Trace, deepest: int = DEEPEST) -> Judged:
@@ -213,11 +205,10 @@ def rollouts(recorded: Trace, deepest: int = DEEPEST) -> Judged:
     from specviz.decoding.drafter import Context
     from specviz.decoding.draws import Seeded
     from specviz.decoding.sampling import Sampling
-    from specviz.drafters import METHODS
     from specviz.drafters.method import Parts
 
     own, text = recorded.steps[-1].settings, [token.id for token in recorded.tokens]
-    method = METHODS[own.method]
+    method = find_method(own.method)
     drafter, tokens = method.build(Parts(), method.checked(own.params)), [t.id for t in recorded.header.prompt.tokens]
     context = Context(tokens, Sampling(own.temperature, own.top_k, own.top_p), Seeded(0), 0)
     keep, proposed = np.zeros((len(text), deepest)), np.zeros(len(text), dtype=int)

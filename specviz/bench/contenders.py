@@ -22,7 +22,7 @@ from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, Step, speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.draft_model.drafter import ModelDrafter
 from specviz.models.library import LoadedModel
 from specviz.rules import RULES
 from specviz.session.recorder import Recorder, Situation

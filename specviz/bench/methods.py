@@ -30,7 +30,8 @@ from specviz.bench.contenders import (
 from specviz.bench.report import check_lengths, prompts_for
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
-from specviz.drafters.method import Method, names_in
+from specviz.drafters.method import Method
+from specviz.drafters.params import split_names
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.library import Library, LoadedModel
@@ -106,7 +107,7 @@ def lines(
 
 def chosen_methods(methods: Sequence[str]) -> list[str]:
     """The methods' names, no draft always the first of them. SpecvizError for an unknown one."""
-    asked = [name for each in methods for name in names_in(each)]
+    asked = [name for each in methods for name in split_names(each)]
     if unknown := [name for name in asked if name != ALL and name not in METHODS]:
         raise SpecvizError(f"a method must be {ALL} or one of {', '.join(METHODS)} (got {unknown[0]!r:.80})")
     chosen = list(METHODS) if ALL in asked else asked

@@ -71,7 +71,7 @@ def _between(found: Comparison) -> str:
 
 def _instead(request: Request, found: Comparison, is_shared: bool) -> str:
     """What is said in place of a ratio that says nothing."""
-    if request.method == "none":
+    if not METHODS[request.method].drafts:
         return "nothing to compare: without a draft this is the measure itself"
     if is_shared:
         return "under load: others used the engine meanwhile, so no speedup"

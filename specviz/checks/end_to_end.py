@@ -33,7 +33,7 @@ from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling
 from specviz.rules import ANY_CHAIN
 from specviz.rules.broken import BROKEN, drawn_under
-from specviz.rules.chain_rule import ChainRule
+from specviz.rules.chain import ChainRule
 
 TEXT_LENGTH = 32  # tokens of one text
 MOST_TOKENS = 10_000_000  # who would need more is not called out
@@ -188,8 +188,8 @@ class Growth:
         gains, squares = {}, {}
         for name, rule in _not_exact().items():
             law = rule.one_step_law(scored.p, scored.q).double()
-            unaided = rule.unaided(scored.p) if isinstance(rule, ChainRule) else scored.p
-            law = torch.where(torch.tensor(free)[:, None], unaided, law)
+            bonus = rule.bonus(scored.p) if isinstance(rule, ChainRule) else scored.p
+            law = torch.where(torch.tensor(free)[:, None], bonus, law)
             chances = scored.chances(law)[..., None]
             gain = STAKES * chances - paid
             square = gain**2 + STAKES**2 * chances * (1 - chances)

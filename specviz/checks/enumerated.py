@@ -25,7 +25,7 @@ from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling, fit
 from specviz.drafters import METHODS
-from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.draft_model.drafter import ModelDrafter
 from specviz.drafters.method import TREE_RULES, Part, Parts
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.drafters.tree.drafter import TreeDrafter
@@ -39,7 +39,6 @@ FEWEST_K = 2  # a rule that judges a draft as a whole shows it from here on
 PLACES = 2
 MOST_TREE_K = 2
 SMALL_TREE = {"width": 2, "nodes": 4}  # the outcomes grow with every drafted token
-OVER_TABLES = frozenset({"draft_model", "prompt_lookup", "none", "tree"})  # others need a real model's layers or words
 FORKED = Draft((0, 1), (ROOT, ROOT), (None, None))
 OPENING = (0, 1, 2, 0, 1)  # the text before: what prompt lookup finds its drafts in
 PAUSE_S = 0.2
@@ -94,7 +93,7 @@ def enumerated(
     pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int
 ) -> Iterator[Enumerated]:
     """The rule over small languages after the first of these prompts; a result every so often."""
-    trees, alone = _are_trees(pair, rule), pair.method not in OVER_TABLES
+    trees, alone = _are_trees(pair, rule), not METHODS[pair.method].needs_only_odds
     k, prompts = min(MOST_TREE_K if trees else MOST_K, max(FEWEST_K, k)), prompts[:PLACES]
     so_far = Enumerated(0, 2 * len(prompts), rule.name, rule.lossless, k, trees=trees, rule_alone=alone)
     if not rule.supports(chain([0])):
@@ -231,7 +230,8 @@ def plan_of(pair: Pair, rule: Rule, language: Language) -> Plan:
 
 def _drafter(pair: Pair, rule: Rule, language: Language) -> Drafter:
     trees = _are_trees(pair, rule)
-    if pair.method in OVER_TABLES and (trees or pair.method != "tree"):
+    method = METHODS[pair.method]
+    if method.needs_only_odds and (trees or method.drafts_as != "tree"):
         return _own_drafter(pair, language)
     return _stand_in_tree(language) if trees else _plain_drafter(language)
 

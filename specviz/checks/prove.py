@@ -28,7 +28,7 @@ from specviz.checks.side_by_side import side_by_side
 from specviz.checks.statistics import Evidence, Outcome
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling
-from specviz.drafters import METHODS, method_named
+from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.hub import unwatched
@@ -95,7 +95,7 @@ def prove(
         raise SpecvizError(f"tokens must be a whole number from 1 to {MOST_TOKENS:,} (got {tokens!r})")
     if made_in is not None and (samples is None or made_in not in FORMATS):
         raise SpecvizError(f"made_in is one of {', '.join(FORMATS)}, for samples alone (got {made_in!r:.40})")
-    method_named(method)
+    find_method(method)
     large, small = _models(workbench().library, target, draft, method if samples is None else None, watch)
     if samples is not None:
         return _of_samples(Pair(large, small), Path(samples), made_in, watch)
@@ -256,7 +256,7 @@ def _self_checks(setup: Setup) -> Iterator[CheckResult]:
 def _rules(setup: Setup) -> tuple[RuleLine, ...]:
     """All rules on the drafts of one run; empty where drafts are certain, greedy or not the draft model's own."""
     pair, sampling = setup.pair, setup.sampling
-    if pair.method != "draft_model" or sampling.temperature == 0:
+    if not METHODS[pair.method].is_plain or sampling.temperature == 0:
         return ()
     recorded = run(
         list(setup.prompts[0]),

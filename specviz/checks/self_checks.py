@@ -22,6 +22,7 @@ from specviz.decoding.drafter import Context, Drafter
 from specviz.decoding.draws import DRAFT, Draws, Seeded
 from specviz.decoding.engine import Plan, Step, speculate
 from specviz.decoding.sampling import Sampling
+from specviz.drafters import METHODS
 from specviz.models.library import LoadedModel
 from specviz.rules import RULES
 
@@ -63,7 +64,7 @@ def self_checks(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: in
         lambda each=each: _cache(pair.target, prompt_ids, max(k, 2), *each) for each in FATES
     ]
     checks.append(lambda: _own_draft(pair, prompt_ids, k))
-    if pair.draft is not None and pair.method == "draft_model":  # elsewhere q is not the draft model's row alone
+    if pair.draft is not None and METHODS[pair.method].is_plain:  # elsewhere q is not the draft model's row alone
         checks.append(lambda: _claimed_q(pair, prompt_ids, sampling, k))
     for done, check in enumerate(checks, start=1):
         yield replace(check(), done=done, total=len(checks))

@@ -21,12 +21,12 @@ from specviz.decoding.draft import Draft
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Draws, Recorded, Seeded
 from specviz.decoding.rule import Rule, proposal
-from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.draft_model.drafter import ModelDrafter
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
 from specviz.rules import ANY_CHAIN
 from specviz.rules.broken import BROKEN, BrokenRule
-from specviz.rules.chain_rule import ChainRule
+from specviz.rules.chain import ChainRule
 from specviz.trace import file as trace
 
 EXACT = 1e-9

@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from specviz.views.names import METHOD_TITLES, RULE_TITLES
+from specviz.drafters import METHODS
+from specviz.rules.facts import FACTS
 
 FAILED = ("2  bad input, or the work failed", "130  interrupted (128 + the signal)")
-METHOD_NAMES, RULE_NAMES = ", ".join(METHOD_TITLES), ", ".join(RULE_TITLES)
+METHOD_NAMES, RULE_NAMES = ", ".join(METHODS), ", ".join(FACTS)
 METHOD_WORDS = f"how to draft: {METHOD_NAMES} (default: %(default)s)"
 RULE_WORDS = f"how drafts are judged: {RULE_NAMES} (default: the method's own rule)"
 PARAM_WORDS = "a parameter of the method; may be given again"

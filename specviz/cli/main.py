@@ -141,14 +141,14 @@ def _positive(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from specviz.drafters import method_named
+    from specviz.drafters import find_method
     from specviz.request import Request
     from specviz.session import run as session
 
     fields = ("target", "draft", "method", "rule", "temperature", "top_k", "top_p")
     fields += ("seed", "max_new_tokens", "chat")
     prompt = _standard_input() if options.prompt == "-" else options.prompt
-    params = method_named(options.method).read(options.param)
+    params = find_method(options.method).read(options.param)
     k = command.k_of(options)
     request = Request(prompt=prompt, params=params, k=k, **{name: getattr(options, name) for name in fields})
     run = session.open_run(request)

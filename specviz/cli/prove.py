@@ -43,11 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """The report's exit code; what cannot be used raises SpecvizError."""
     from specviz.checks.prove import prove
-    from specviz.drafters import method_named
+    from specviz.drafters import find_method
 
     names = ("target", "draft", "method", "rule", "temperature", "top_k", "top_p", "tokens", "seed")
     settings = {name: getattr(options, name) for name in (*names, "samples", "made_in")}
-    params = method_named(options.method).read(options.param)
+    params = find_method(options.method).read(options.param)
     report = prove(options.prompt, **settings, k=k_of(options), params=params, on_progress=_Progress())
     print(neutral(report.text(), keep="\n"))
     if options.json is not None:
@@ -57,9 +57,9 @@ def run(options: argparse.Namespace) -> int:
 
 def k_of(options: argparse.Namespace) -> int:
     """What --k says, K where it was not given. SpecvizError where another parameter stands for it."""
-    from specviz.drafters import method_named
+    from specviz.drafters import find_method
 
-    depth = method_named(options.method).depth
+    depth = find_method(options.method).depth
     if options.k is not None and depth is not None:
         raise SpecvizError(
             f"the method {options.method} has no K: how far it drafts is its parameter {depth} (say --param "

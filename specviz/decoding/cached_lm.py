@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
 from specviz.decoding.device import to_device
-from specviz.decoding.draft import EMPTY, ROOT, Draft
+from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
 from specviz.errors import SpecvizError
 
 LONG = 256  # so many new tokens are read before a tree behind them: the mask of both together grows with the square
@@ -272,21 +272,6 @@ def _windows(config) -> dict[str, int | None]:
     if kinds is None:
         return {"attention": window}
     return {kind: window if kind == "sliding_attention" else None for kind in dict.fromkeys(kinds)}
-
-
-def common_prefix(known: Sequence[int], tokens: Sequence[int], limit: int) -> int:
-    """How many of the first `limit` tokens, which both have, are the same from the start on.
-
-    Slices are compared and halved: a few short operations in Python, however long the texts are.
-    """
-    same, end = 0, limit
-    while same < end:
-        middle = end if end == limit else (same + end + 1) // 2
-        if list(known[same:middle]) == list(tokens[same:middle]):
-            same = middle
-        else:
-            end = middle - 1
-    return same
 
 
 def _spelled(tail: Sequence[int], parents: Sequence[int], tokens: Sequence[int], start: int, limit: int) -> list[int]:

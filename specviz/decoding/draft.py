@@ -6,12 +6,14 @@ engine, the rules and the recorder know of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 ROOT = -1
 NO_EVIDENCE: Mapping[str, object] = MappingProxyType({})
@@ -73,6 +75,8 @@ class Draft:
         rows = [row for row in (*self.probs, *self.logits) if row is not None]
         if all(row.device == device for row in rows):
             return self
+        import torch  # not before: the facts of a method load none
+
         moved = iter(torch.stack(rows).to(device))  # [R, V], in the widest of their formats
         probs, logits = (
             tuple(None if row is None else next(moved) for row in column) for column in (self.probs, self.logits)
@@ -120,3 +124,18 @@ def chain(tokens, probs=None, logits=None, evidence: Mapping[str, object] = NO_E
         0,
         evidence,
     )
+
+
+def common_prefix(known: Sequence[int], tokens: Sequence[int], limit: int) -> int:
+    """How many of the first `limit` tokens, which both have, are the same from the start on.
+
+    Slices are compared and halved: a few short operations in Python, however long the texts are.
+    """
+    same, end = 0, limit
+    while same < end:
+        middle = end if end == limit else (same + end + 1) // 2
+        if list(known[same:middle]) == list(tokens[same:middle]):
+            same = middle
+        else:
+            end = middle - 1
+    return same

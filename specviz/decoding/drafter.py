@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from specviz.decoding.draft import Draft
-from specviz.decoding.draws import Draws
-from specviz.decoding.rule import Verdict
-from specviz.decoding.sampling import Sampling
+    from specviz.decoding.draft import Draft
+    from specviz.decoding.draws import Draws
+    from specviz.decoding.rule import Verdict
+    from specviz.decoding.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,13 +98,6 @@ class Rule:
         raise NotImplementedError
 
 
-def residual(p: Tensor, q: Tensor) -> Tensor:
-    """norm(max(0, p - q)) over the last axis; p itself where nothing is left (p = q up to rounding)."""
-    rest = (p - q).clamp_min(0)
-    total = rest.sum(-1, keepdim=True)
-    return torch.where(total > 0, rest / total.clamp_min(torch.finfo(rest.dtype).tiny), p)
-
-
 def proposal(draft: Draft, node: int, probs: Tensor) -> Tensor:
     """The law [V] that a node's token was drawn from; one-hot where it was chosen without chance."""
     q = draft.probs[node]

@@ -1,45 +1,43 @@
-"""METHODS: name -> Method, one line per method."""
+"""METHODS: name -> Method. One file or one folder here per method, which holds its METHOD, and one line below."""
 
-from specviz.drafters import draft_model, early_exit, lookahead, none, prompt_lookup
-from specviz.drafters.cross_vocabulary import drafter as cross_vocabulary
-from specviz.drafters.eagle import drafter as eagle
-from specviz.drafters.medusa import drafter as medusa
-from specviz.drafters.method import Method, needs
-from specviz.drafters.mtp import drafter as mtp
-from specviz.drafters.reasoning import drafter as reasoning
-from specviz.drafters.staged import drafter as staged
-from specviz.drafters.tree import drafter as tree
+from importlib import import_module
+
+from specviz.drafters.method import Method
 from specviz.errors import SpecvizError
 from specviz.listing import Listing
 
+_MODULES = (
+    "draft_model",
+    "prompt_lookup",
+    "early_exit",
+    "tree",
+    "medusa",
+    "eagle",
+    "mtp",
+    "staged",
+    "lookahead",
+    "cross_vocabulary",
+    "reasoning",
+    "none",
+)
 METHODS: Listing[Method] = Listing(
-    (
-        module.METHOD
-        for module in (
-            draft_model,
-            prompt_lookup,
-            early_exit,
-            tree,
-            medusa,
-            eagle,
-            mtp,
-            staged,
-            lookahead,
-            cross_vocabulary,
-            reasoning,
-            none,
-        )
-    ),
+    (import_module(f"{__name__}.{module}").METHOD for module in _MODULES),
     {
         "title": lambda method: method.title,
-        "needs beside the target": needs,
+        "needs beside the target": Method.describe_needs,
         "its own rule": lambda method: method.default_rule,
     },
 )
+_UNKNOWN = Method(name="", title="", summary="", build=METHODS["none"].build)
 
 
-def method_named(name: object) -> Method:
+def find_method(name: object) -> Method:
     """The method of that name. SpecvizError lists the names where there is none."""
     if not isinstance(name, str) or name not in METHODS:
         raise SpecvizError(f"method must be one of {', '.join(METHODS)} (got {name!r:.100})")
     return METHODS[name]
+
+
+def facts_of(name: str) -> Method:
+    """What is known of the method that a trace names; nothing but the defaults of Method for a name not in METHODS."""
+    return METHODS.get(name, _UNKNOWN)

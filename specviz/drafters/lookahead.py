@@ -7,14 +7,17 @@ Everything is chosen without chance. State follows one text; another list of tok
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from specviz.decoding.device import to_host
 from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
 from specviz.decoding.drafter import Context, Drafter
-from specviz.decoding.rule import Verdict
-from specviz.drafters.method import TREE_RULES, IntParam, Method
+from specviz.drafters.method import TREE_RULES, Method
+from specviz.drafters.params import IntParam
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specviz.decoding.rule import Verdict
 
 MOST_SHOWN = 8
 
@@ -67,6 +70,8 @@ class Lookahead(Drafter):
 
     def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
         """What the target finds likeliest behind each column becomes the newest level; the oldest one goes."""
+        from specviz.decoding.device import to_host  # loads torch
+
         if not draft.num_scratch:
             return
         newest = to_host(probs[-self._size :].argmax(-1)).tolist()
@@ -107,7 +112,6 @@ METHOD = Method(
     title="Lookahead",
     summary="No second model: the target guesses at many later places while it reads, and proposes what came out.",
     source="Fu et al., arXiv:2402.02057",
-    roles=(),
     params=(
         IntParam("window", "window", 5, "At how many places ahead the target guesses in each call (W).", 1, 12),
         IntParam("ahead", "tokens of a guess", 3, "How many tokens a guess has (K here, N - 1 in the paper).", 1, 6),
@@ -120,4 +124,6 @@ METHOD = Method(
         "Pays where the target has arithmetic to spare, as on a GPU, and the text repeats itself; every call reads the "
         "whole window beside the draft, which on a processor costs about as much as it saves."
     ),
+    proposer="The large model guesses later words on the side; what it remembers is proposed up to ",
+    why_no_what_if="lookahead's proposals depend on its earlier steps, so other K cannot be told from one text",
 )

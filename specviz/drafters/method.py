@@ -1,20 +1,31 @@
-"""What a drafter is, and how a method describes itself to the page, the command line and the help."""
+"""Method: what a way of drafting says of itself to the page, the command line, the checks and the help.
+
+Facts load no torch: a method whose drafter needs it as it is imported is a folder, its facts in `__init__.py` and its
+drafter in `drafter.py`.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal
 
-from torch import nn
-
-from specviz.decoding.drafter import Drafter
+from specviz.drafters.params import Param, Value
 from specviz.errors import SpecvizError
+from specviz.rules.facts import FACTS
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from specviz.decoding.cached_lm import CachedLM
+    from specviz.decoding.drafter import Drafter
     from specviz.models.tokens import TokenText
+
+CHAIN_RULES = tuple(rule.name for rule in FACTS.values() if not rule.judges_graded)
+"""What can judge a draft without branches."""
+TREE_RULES = tuple(rule.name for rule in FACTS.values() if rule.judges_trees)
+"""What can judge a token tree."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,130 +52,69 @@ class Parts:
     others: Mapping[str, Part] = field(default_factory=dict)
 
 
-Value = int | float | str | None
+Build = Callable[[Parts, Mapping[str, Value]], "Drafter"]
 
 
-@dataclass(frozen=True, slots=True)
-class Param:
-    """A parameter of a method; the page builds its control from this, by kind.
-
-    needs: a Choice of the same method, by name, and those of its options under which this parameter counts.
-    """
-
-    name: str
-    title: str
-    default: Value
-    help: str
-    needs: tuple[str, tuple[str, ...]] | None = field(default=None, kw_only=True)
-
-    def counts(self, values: Mapping[str, object]) -> bool:
-        """Whether it does anything among these values of its method's parameters."""
-        return self.needs is None or values.get(self.needs[0]) in self.needs[1]
-
-    def checked(self, value: object) -> Value:
-        """The value, or SpecvizError: what is wrong, what was got, what is allowed."""
-        raise NotImplementedError
-
-    def read(self, text: str) -> object:
-        """What was typed, for `checked`."""
-        return text
+def load_build(module: str) -> Build:
+    """The function `build` of this module, which is imported when the first drafter is built."""
+    return lambda parts, params: import_module(module).build(parts, params)
 
 
-@dataclass(frozen=True, slots=True)
-class IntParam(Param):
-    """A whole number from low to high."""
-
-    low: int
-    high: int
-
-    def read(self, text: str) -> object:
-        return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else text
-
-    def checked(self, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
-            raise SpecvizError(f"{self.name} must be a whole number from {self.low} to {self.high} (got {value!r:.80})")
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class FloatParam(Param):
-    """A number from low to high, both included."""
-
-    low: float
-    high: float
-
-    def read(self, text: str) -> object:
-        is_number = re.fullmatch(r"-?[0-9]{0,9}\.?[0-9]{1,17}(e-?[0-9]{1,2})?", text)
-        return float(text) if is_number else text
-
-    def checked(self, value: object) -> float:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not self.low <= value <= self.high:
-            raise SpecvizError(f"{self.name} must be a number from {self.low:g} to {self.high:g} (got {value!r:.80})")
-        return float(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice(Param):
-    """One of a few names. options: name -> the words that a list shows for it."""
-
-    options: Mapping[str, str] = field(hash=False)
-
-    def checked(self, value: object) -> str:
-        if not isinstance(value, str) or value not in self.options:
-            raise SpecvizError(f"{self.name} must be one of {', '.join(self.options)} (got {value!r:.80})")
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class ModelParam(Param):
-    """Names of further models, separated by commas. None: the catalogue's for the target.
-
-    kind: what must lie there: "draft" (a model of the target's vocabulary) or a kind of heads, see heads.KINDS;
-    most: how many may be named; beside: names that stand for no model.
-    """
-
-    kind: str
-    most: int = 1
-    beside: tuple[str, ...] = ()
-
-    def checked(self, value: object) -> str | None:
-        if value is None:
-            return None
-        if not isinstance(value, str) or not 1 <= len(names_in(value)) <= self.most:
-            allowed = "a model" if self.most == 1 else f"1 to {self.most} models, separated by commas"
-            raise SpecvizError(f"{self.name} must name {allowed} (got {value!r:.80})")
-        return ", ".join(names_in(value))
-
-
-def names_in(value: str) -> list[str]:
-    """The names that a text separates by commas."""
-    return [name.strip() for name in value.split(",") if name.strip()]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
     """A way to draft.
 
-    summary: what it does, one sentence; caution: when it pays and when not, one sentence. roles: the models it needs
-    beside the target ("draft", "heads"). rules: the names of the rules that can judge its drafts, its own first. depth:
-    the parameter that stands for K, where K is not what a person sets. foreign: its draft model may have another
-    vocabulary than the target. target_has: what the target must bring along, as the name of a number in its
-    configuration that is not 0 there, and in words.
+    summary: what it does, one sentence. caution: when it pays and when not, one sentence. roles: the models it needs
+    beside the target ("draft", "heads"). target_has: what the target must bring along: a number in its configuration
+    that is not 0 there, and in words. foreign: its draft model may have another vocabulary than the target.
+    rules: the names of the rules that can judge its drafts, its own first. depth: the parameter that stands for K,
+    where K is not what a person sets. is_common: it stands at the top of the page's list.
+    proposer: the words before K in the headline. drafts_as: what its drafts are called there.
+    is_plain: a draft model writes K tokens, each drawn from its own row of the text.
+    replays_from_text: it needs no model: what it drafts at any place follows from the text before.
+    needs_only_odds: it can draft over tables of odds; other methods need the layers or the words of a real model.
+    why_no_what_if: why other K cannot be told from a run's text, as a clause; empty: they can, or nothing is known.
     """
 
     name: str
     title: str
     summary: str
-    source: str
-    roles: tuple[str, ...]
-    params: tuple[Param, ...]
-    rules: tuple[str, ...]
-    build: Callable[[Parts, Mapping[str, Value]], Drafter]
+    build: Build
+    source: str = ""
     caution: str = ""
+    roles: tuple[str, ...] = ()
+    params: tuple[Param, ...] = ()
+    rules: tuple[str, ...] = CHAIN_RULES
     depth: str | None = None
     foreign: bool = False
     target_has: tuple[str, str] | None = None
+    is_common: bool = False
+    proposer: str = "The drafter proposes up to "
+    drafts_as: Literal["chain", "tree", "reasoning step", "nothing"] = "chain"
+    is_plain: bool = False
+    replays_from_text: bool = False
+    needs_only_odds: bool = False
+    why_no_what_if: str = ""
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it drafts at all."""
+        return self.drafts_as != "nothing"
+
+    @property
+    def sets_k(self) -> bool:
+        """Whether K is what a person sets for it."""
+        return self.depth is None and self.drafts
+
+    @property
+    def in_chains(self) -> bool:
+        """Whether its drafts are shown without branches."""
+        return self.drafts_as in ("chain", "reasoning step")
+
+    @property
+    def cost_is_known(self) -> bool:
+        """Whether the measured costs of two models tell what a draft costs: the draft model's calls, or nothing."""
+        return self.is_plain or self.replays_from_text
 
     @property
     def default_rule(self) -> str:
@@ -191,32 +141,9 @@ class Method:
         given = {name: values.get(name, param.default) for name, param in known.items()}
         return {name: known[name].checked(value) for name, value in given.items()}
 
-
-def needs(method: Method) -> str:
-    """What a run must give the method beside the target, in words."""
-    said = {"draft": "a draft model", "heads": "draft heads"}
-    words = [said[role] for role in method.roles]
-    return ", ".join([*words, f"the target's own {method.target_has[1]}"] if method.target_has else words) or "nothing"
-
-
-def sets_k(method: Method) -> bool:
-    """Whether K is what a person sets for this method."""
-    return method.depth is None and drafts(method)
-
-
-def drafts(method: Method) -> bool:
-    """Whether the method drafts at all."""
-    return method.name != "none"
-
-
-CHAIN_RULES = (
-    "speculative_sampling",
-    "block_verification",
-    "sample_and_match",
-    "typical",
-    "lenience",
-    "ensemble",
-)
-"""What can judge a draft without branches."""
-TREE_RULES = ("speculative_sampling", "sample_and_match", "typical")
-"""What can judge a token tree."""
+    def describe_needs(self) -> str:
+        """What a run must give it beside the target, in words."""
+        role_words = {"draft": "a draft model", "heads": "draft heads"}
+        words = [role_words[role] for role in self.roles]
+        words += [f"the target's own {self.target_has[1]}"] if self.target_has else []
+        return ", ".join(words) or "nothing"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specviz.decoding.draft import EMPTY, Draft
 from specviz.decoding.drafter import Context, Drafter
-from specviz.drafters.method import CHAIN_RULES, Method
+from specviz.drafters.method import Method
 
 
 class NoDraft(Drafter):
@@ -17,9 +17,8 @@ METHOD = Method(
     title="No draft",
     summary="The target alone, one call per token.",
     caution="Never faster and never slower: this is the measure for every other method.",
-    source="",
-    roles=(),
-    params=(),
-    rules=CHAIN_RULES,
     build=lambda parts, params: NoDraft(),
+    drafts_as="nothing",
+    needs_only_odds=True,
+    why_no_what_if="the run had no draft",
 )

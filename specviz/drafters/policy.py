@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+from specviz.drafters.params import Choice, FloatParam, Param, Value
 
-from specviz.decoding.draft import Draft
-from specviz.decoding.rule import Verdict
-from specviz.drafters.method import Choice, FloatParam, Param, Value
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specviz.decoding.draft import Draft
+    from specviz.decoding.rule import Verdict
 
 
 class Policy:
@@ -147,7 +150,7 @@ K_PARAMS: tuple[Param, ...] = (
 """For chain drafters that write token by token."""
 
 
-def policy_of(params: Mapping[str, Value]) -> Policy:
+def make_policy(params: Mapping[str, Value]) -> Policy:
     """A fresh policy, from the values of K_PARAMS or BLIND_K_PARAMS."""
     name = params["k_policy"]
     return _BLIND[name]() if name in _BLIND else Confidence(params["least_confidence"])

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from specviz.decoding.cached_lm import common_prefix
-from specviz.decoding.draft import EMPTY, Draft, chain
+from specviz.decoding.draft import EMPTY, Draft, chain, common_prefix
 from specviz.decoding.drafter import Context, Drafter
-from specviz.decoding.rule import Verdict
-from specviz.drafters.method import CHAIN_RULES, IntParam, Method, Parts, Value
-from specviz.drafters.policy import BLIND_K_PARAMS, Constant, Policy, policy_of
+from specviz.drafters.method import Method, Parts
+from specviz.drafters.params import IntParam, Value
+from specviz.drafters.policy import BLIND_K_PARAMS, Constant, Policy, make_policy
 from specviz.errors import SpecvizError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specviz.decoding.rule import Verdict
 
 MOST_TAKEN_BACK = 512  # tokens; a draft that another model threw away is shorter
 Learnt = tuple[int, tuple[int, ...], int | None]  # where an n-gram ends, the n-gram, where it ended before
@@ -82,7 +85,7 @@ def _build(parts: Parts, params: Mapping[str, Value]) -> PromptLookup:
     longest, shortest = int(params["max_ngram"]), int(params["min_ngram"])
     if shortest > longest:
         raise SpecvizError(f"min_ngram must not exceed max_ngram (got {shortest} and {longest})")
-    return PromptLookup(longest, shortest, policy_of(params))
+    return PromptLookup(longest, shortest, make_policy(params))
 
 
 METHOD = Method(
@@ -94,12 +97,14 @@ METHOD = Method(
         "drafts are short or wrong and the checked tokens are wasted."
     ),
     source="Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding",
-    roles=(),
     params=(
         IntParam("max_ngram", "longest match", 3, "How many of the last tokens are searched for first.", 1, 16),
         IntParam("min_ngram", "shortest match", 1, "The shortest repetition that still counts as a match.", 1, 16),
         *BLIND_K_PARAMS,
     ),
-    rules=CHAIN_RULES,
     build=_build,
+    is_common=True,
+    proposer="A look back through the text proposes up to ",
+    replays_from_text=True,
+    needs_only_odds=True,
 )

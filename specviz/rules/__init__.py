@@ -1,34 +1,21 @@
-"""RULES: how drafted tokens are judged, by name. One file and one line here per rule."""
+"""RULES: how drafted tokens are judged, by name. One file per rule, and one entry in facts.py.
+
+RULES and ANY_CHAIN are loaded when they are first asked for, and torch with them; `facts` loads neither.
+"""
 
 from __future__ import annotations
 
-from specviz.decoding.draft import chain
-from specviz.decoding.rule import Rule
-from specviz.listing import Listing
-from specviz.rules.block_verification import BlockVerification
-from specviz.rules.ensemble import Ensemble
-from specviz.rules.graded import Graded
-from specviz.rules.lenience import Lenience
-from specviz.rules.sample_and_match import SampleAndMatch
-from specviz.rules.speculative_sampling import SpeculativeSampling
-from specviz.rules.typical import Typical
+from typing import TYPE_CHECKING
 
-RULES: Listing[Rule] = Listing(
-    (
-        SpeculativeSampling(),
-        BlockVerification(),
-        SampleAndMatch(),
-        Typical(),
-        Lenience(),
-        Ensemble(),
-        Graded(),
-    ),
-    {
-        "title": lambda rule: rule.title,
-        "lossless": lambda rule: "yes" if rule.lossless else "no",
-        "what it does": lambda rule: rule.summary,
-    },
-)
+if TYPE_CHECKING:
+    from specviz.rules.judges import ANY_CHAIN, RULES
 
-ANY_CHAIN: dict[str, Rule] = {name: rule for name, rule in RULES.items() if rule.supports(chain([0]))}
-"""Those that judge any draft without branches, whoever made it."""
+__all__ = ["ANY_CHAIN", "RULES"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from specviz.rules import judges
+
+    return getattr(judges, name)

@@ -5,22 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specviz.decoding.rule import residual
-from specviz.rules.chain_rule import ChainRule, Rows
+from specviz.rules.chain import Rows
+from specviz.rules.facts import FACTS
+from specviz.rules.speculative_sampling import SpeculativeSampling
 
 
-class BlockVerification(ChainRule):
+class BlockVerification(SpeculativeSampling):
     """With w_0 = 1 and w_i = min(1, w_{i-1} p(x_i)/q(x_i)), the draft is kept up to the LAST token i with u_i < h_i.
 
     h_i = Z_i / (Z_i + 1 - w_i) and Z_i = sum max(0, w_i p - q) over the rows after token i; the last token's h is its
     w. What follows token i comes from norm(max(0, w_i p - q)). Sun et al. 2024.
     """
 
-    name = "block_verification"
-    title = "Block verification"
-    summary = "Judges the draft as a whole: a token stays if it or a later one passes, so on average more are kept."
-    source = "Sun et al., arXiv:2403.10444"
-    lossless = True
+    facts = FACTS["block_verification"]
     judges_alone = False
 
     def thresholds(self, rows: Rows) -> Tensor:
@@ -36,7 +33,7 @@ class BlockVerification(ChainRule):
 
     def last_law(self, rows: Rows, num_kept: Tensor) -> Tensor:
         p, q = rows.after(num_kept)
-        owed = residual(self._weights(rows).index_select(0, num_kept[None]) * p, q)
+        owed = self.residual(self._weights(rows).index_select(0, num_kept[None]) * p, q)
         return torch.where(num_kept == len(rows), p, (owed / owed.sum()).to(p.dtype))
 
     def law_of_num_kept(self, chances: Tensor) -> Tensor:

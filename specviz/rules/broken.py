@@ -9,12 +9,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specviz.decoding.draft import Draft
 from specviz.decoding.draws import DRAFT, Draws
-from specviz.decoding.rule import Rule, residual
-from specviz.rules.chain_rule import ChainRule, Rows, exact, favourite
+from specviz.decoding.rule import Rule
+from specviz.rules.chain import Rows, is_plain_chain, most_likely, widen
+from specviz.rules.facts import RESAMPLE_P
+from specviz.rules.speculative_sampling import SpeculativeSampling
 
 
-class BrokenRule(ChainRule):
+class BrokenRule(SpeculativeSampling):
     """A rule with a mistake; `mistake` says in one plain sentence what is wrong."""
 
     mistake: str
@@ -25,6 +28,9 @@ class BrokenRule(ChainRule):
     def summary(self) -> str:
         return self.mistake
 
+    def supports(self, draft: Draft) -> bool:
+        return is_plain_chain(draft)
+
     def drawn(self, q: Tensor) -> Tensor:
         """The law [..., V] that its drafts are really drawn from, where the draft model says q."""
         return q
@@ -34,7 +40,7 @@ class BrokenRule(ChainRule):
         return draws
 
     def one_step_kept(self, p: Tensor, q: Tensor) -> Tensor:
-        p, q = exact(p), exact(q)
+        p, q = widen(p), widen(q)
         return self.drawn(q) * self.threshold(p, q, p).clamp_max(1)
 
 
@@ -64,8 +70,11 @@ class ArgmaxDraft(BrokenRule):
     title = "Greedy draft"
     mistake = "The draft always writes its favourite token, yet it is judged as if it had been drawn from q."
 
+    def supports(self, draft: Draft) -> bool:
+        return is_plain_chain(draft)
+
     def drawn(self, q: Tensor) -> Tensor:
-        return favourite(q)
+        return most_likely(q)
 
     def tamper(self, draws: Draws) -> Draws:
         return Tampered(draws, self)
@@ -82,6 +91,9 @@ class UntruncatedQ(BrokenRule):
     def mistake(self) -> str:
         return f"The draft is drawn from its {self._top_k} likeliest tokens, yet the test uses q over all tokens."
 
+    def supports(self, draft: Draft) -> bool:
+        return is_plain_chain(draft)
+
     def drawn(self, q: Tensor) -> Tensor:
         places = q.topk(min(self._top_k, q.shape[-1]), dim=-1).indices
         kept = torch.zeros_like(q).scatter_(-1, places, q.gather(-1, places))
@@ -92,11 +104,10 @@ class UntruncatedQ(BrokenRule):
 
 
 class ResampleP(BrokenRule):
-    name = "resample_p"
-    title = "Resample from p"
-    mistake = "After a cut the new token is drawn from all of p, and not from what the draft left owed."
+    facts = RESAMPLE_P
+    mistake = RESAMPLE_P.summary
 
-    def replacement(self, p: Tensor, q: Tensor) -> Tensor:
+    def residual(self, p: Tensor, q: Tensor) -> Tensor:
         return p
 
 
@@ -105,7 +116,7 @@ class SoftmaxResidual(BrokenRule):
     title = "Softmax residual"
     mistake = "After a cut the new token is drawn from softmax(p - q), which is almost the same for all tokens."
 
-    def replacement(self, p: Tensor, q: Tensor) -> Tensor:
+    def residual(self, p: Tensor, q: Tensor) -> Tensor:
         return (p - q).softmax(-1)
 
 
@@ -129,10 +140,10 @@ class DroppedDraft(BrokenRule):
         return torch.where(dropped & (num_kept < len(rows)), rows.after(num_kept)[0], super().last_law(rows, num_kept))
 
     def one_step_law(self, p: Tensor, q: Tensor) -> Tensor:
-        kept, p, q = self.one_step_kept(p, q), exact(p), exact(q)
+        kept, p, q = self.one_step_kept(p, q), widen(p), widen(q)
         dropped = torch.where(q < self._least_q, q, 0.0).sum(-1, keepdim=True)
         cut = 1 - dropped - kept.sum(-1, keepdim=True)
-        return kept + dropped * p + cut * residual(p, q)
+        return kept + dropped * p + cut * self.residual(p, q)
 
 
 class ClampedQ(BrokenRule):
@@ -149,8 +160,8 @@ class ClampedQ(BrokenRule):
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return super().threshold(p, q.clamp_min(self._least_q), row)
 
-    def replacement(self, p: Tensor, q: Tensor) -> Tensor:
-        return super().replacement(p, q.clamp_min(self._least_q))
+    def residual(self, p: Tensor, q: Tensor) -> Tensor:
+        return super().residual(p, q.clamp_min(self._least_q))
 
 
 class ArgmaxTarget(BrokenRule):
@@ -159,13 +170,13 @@ class ArgmaxTarget(BrokenRule):
     mistake = "A token is kept only if it is the target's favourite, and the favourite is written otherwise."
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
-        return exact(p >= row.amax(-1, keepdim=True))
+        return widen(p >= row.amax(-1, keepdim=True))
 
-    def replacement(self, p: Tensor, q: Tensor) -> Tensor:
-        return favourite(p)
+    def residual(self, p: Tensor, q: Tensor) -> Tensor:
+        return most_likely(p)
 
-    def unaided(self, p: Tensor) -> Tensor:
-        return favourite(p)
+    def bonus(self, p: Tensor) -> Tensor:
+        return most_likely(p)
 
 
 BROKEN: dict[str, BrokenRule] = {

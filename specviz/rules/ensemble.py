@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from specviz.rules.chain_rule import ChainRule
+from specviz.rules.facts import FACTS
+from specviz.rules.speculative_sampling import SpeculativeSampling
 
 
-class Ensemble(ChainRule):
+class Ensemble(SpeculativeSampling):
     """Judges exactly against m = w p + (1 - w) q, w = 0.5: keep with min(1, m/q), else norm(max(0, m - q)).
 
     Where nothing was drafted the target writes alone, from p.
     """
 
-    name = "ensemble"
-    title = "Ensemble"
-    summary = "Judges against the average of both models' odds, so the text follows that average and not the target."
-    source = "speculative sampling (arXiv:2211.17192) with the average of both models as its target"
-    lossless = False
+    facts = FACTS["ensemble"]
 
     def __init__(self, weight: float = 0.5) -> None:
         self._weight = weight
@@ -25,8 +22,8 @@ class Ensemble(ChainRule):
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return super().threshold(self._mixed(p, q), q, row)
 
-    def replacement(self, p: Tensor, q: Tensor) -> Tensor:
-        return super().replacement(self._mixed(p, q), q)
+    def residual(self, p: Tensor, q: Tensor) -> Tensor:
+        return super().residual(self._mixed(p, q), q)
 
     def _mixed(self, p: Tensor, q: Tensor) -> Tensor:
         return self._weight * p + (1 - self._weight) * q

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from specviz.rules.chain_rule import ChainRule
+from specviz.rules.facts import FACTS
+from specviz.rules.speculative_sampling import SpeculativeSampling
 
 
-class Lenience(ChainRule):
+class Lenience(SpeculativeSampling):
     """Keep x with probability min(1, p/(l q)), l = 0.5.
 
     A choice made here: what replaces a token that fails stays norm(max(0, p - q)), so that l = 1 is speculative
     sampling. Leviathan et al. 2022, appendix A.5.
     """
 
-    name = "lenience"
-    title = "Lenience"
-    summary = "Judges as if the draft had given its token only half of what it did: more is kept, but the text changes."
-    source = "Leviathan et al., arXiv:2211.17192, appendix A.5"
-    lossless = False
+    facts = FACTS["lenience"]
 
     def __init__(self, lenience: float = 0.5) -> None:
         self._lenience = lenience

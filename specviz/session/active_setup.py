@@ -10,7 +10,8 @@ from specviz.decoding.drafter import Drafter
 from specviz.decoding.engine import Plan
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
-from specviz.drafters.method import Method, ModelParam
+from specviz.drafters.method import Method
+from specviz.drafters.params import ModelParam
 from specviz.errors import SpecvizError
 from specviz.models.chat import as_messages
 from specviz.models.hub import Progress

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Step, speculate
-from specviz.drafters import method_named
+from specviz.drafters import find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.library import Library
@@ -104,7 +104,7 @@ class Run:
         """may_cut: of a prompt that is too long for the target the end is used, and said so, instead of an error."""
         self.id = uuid.uuid4().hex
         self.request = request.checked()
-        method_named(self.request.method).checked(self.request.params)
+        find_method(self.request.method).checked(self.request.params)
         if self.request.rule is not None:
             _named("rule", RULES, self.request.rule)
         self.bench = bench

@@ -10,7 +10,8 @@ from specviz.decoding.drafter import Drafter
 from specviz.decoding.engine import Plan
 from specviz.decoding.rule import Rule
 from specviz.drafters.heads import LoadedHeads, load_heads
-from specviz.drafters.method import Method, ModelParam, Part, Parts, Value, names_in
+from specviz.drafters.method import Method, Part, Parts
+from specviz.drafters.params import ModelParam, Value, split_names
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.hub import Progress, unwatched
@@ -101,7 +102,7 @@ def gather(
 def names_of(param: ModelParam, value: Value, target: str) -> list[str]:
     """The names that a parameter stands for; where it names none, the catalogue's for the target. SpecvizError."""
     if value is not None:
-        return names_in(str(value))
+        return split_names(str(value))
     if not (offered := catalog.suiting(target, param.kind) or param.beside):
         raise SpecvizError(f"{param.name} must name a model: nothing of the kind {param.kind} is known for {target}")
     return [offered[0]]

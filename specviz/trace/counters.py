@@ -105,7 +105,7 @@ class Counters:
         self.num_graded += verdict in (KEPT, REFUSED)
         self.num_graded_kept += verdict == KEPT
         if step.settings.lossless:
-            self.rounds_in = self.rounds_in or (self._half if step.settings.method != "none" else "")
+            self.rounds_in = self.rounds_in or (self._half if step.settings.drafts else "")
             return
         self.num_lossy += 1
         if self.lossy_spans and self.lossy_spans[-1][1] == self.num_steps - 2:

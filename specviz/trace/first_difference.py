@@ -23,7 +23,7 @@ def should_be_one_text(left: Trace, right: Trace) -> bool:
     after one prompt. Without rounding a lossless rule then writes one text."""
     laws = {(step.settings.target, step.settings.temperature) for each in (left, right) for step in each.steps}
     formats = {models.target.dtype for each in (left, right) for models in each.models}
-    plain = [all(step.settings.method == "none" for step in each.steps) for each in (left, right)]
+    plain = [not any(step.settings.drafts for step in each.steps) for each in (left, right)]
     is_greedy = all(temperature == 0 for _, temperature in laws)
     return len(laws) == len(formats) == sum(plain) == 1 and is_greedy and are_of_one_prompt(left, right)
 

@@ -142,6 +142,11 @@ class Settings(Record):
     target: Name
     extra: Extra = field(default_factory=dict)
 
+    @property
+    def drafts(self) -> bool:
+        """Whether the step had a draft to judge: "none" is how a trace calls the method that makes none."""
+        return self.method != "none"
+
 
 @record
 class DraftToken(Record):

@@ -12,7 +12,8 @@ from typing import Any
 
 from specviz.decoding.rule import Rule
 from specviz.drafters import METHODS
-from specviz.drafters.method import Method, ModelParam, Value, drafts, names_in
+from specviz.drafters.method import Method
+from specviz.drafters.params import ModelParam, Value, split_names
 from specviz.models import catalog
 from specviz.models.chat import as_lines
 from specviz.models.hub import is_here
@@ -24,8 +25,6 @@ from specviz.settings import assets_dir
 FIRST_SEED = 5
 """With the bundled pair and the first prompt: a rejection in the middle, a full accept with its bonus, a rejection at
 once, in the first three steps."""
-FIRST_METHODS = ("draft_model", "prompt_lookup", "early_exit")
-"""Those that the list of methods begins with; the others stand below a heading of their own."""
 AWAY = " · not downloaded"
 Listed = tuple[str, str]
 """What a list shows, and the name it stands for."""
@@ -62,7 +61,7 @@ class Offer:
         """Whether everything that the method's parameters name is on offer. SpecvizError: a value out of range."""
         checked = method.checked(values)
         models = (param for param in method.params if isinstance(param, ModelParam))
-        named = ((param, name) for param in models for name in names_in(str(checked[param.name] or "")))
+        named = ((param, name) for param in models for name in split_names(str(checked[param.name] or "")))
         return all(name in param.beside or self.allows(name) for param, name in named)
 
     def drafts_for(self, target: str, method: Method) -> tuple[Listed, ...]:
@@ -98,8 +97,8 @@ def _shown(name: str) -> str:
 
 def method_choices() -> tuple[Listed, ...]:
     """All methods, those that people meet first in front."""
-    names = dict.fromkeys((*FIRST_METHODS, *METHODS))
-    return tuple((METHODS[name].title, name) for name in names if name in METHODS)
+    ordered = sorted(METHODS.values(), key=lambda method: not method.is_common)
+    return tuple((method.title, method.name) for method in ordered)
 
 
 def rule_choices(method: Method) -> tuple[Listed, ...]:
@@ -117,7 +116,7 @@ def model_choices(param: ModelParam, target: str) -> tuple[Listed, ...]:
 def usual_models(param: ModelParam, target: str) -> list[str]:
     """What such a parameter is set to at first: its own default, else the first that suits the target."""
     if param.default is not None:
-        return names_in(str(param.default))
+        return split_names(str(param.default))
     return list((catalog.suiting(target, param.kind) or param.beside)[:1])
 
 
@@ -132,12 +131,12 @@ def fitting_draft(method: Method, target: str, draft: str | None) -> str | None:
 
 def fitting_rule(method: Method, rule: str | None) -> str:
     """The rule where it can judge the method's drafts, else the method's own."""
-    return rule if rule in method.rules and drafts(method) else method.default_rule
+    return rule if rule in method.rules and method.drafts else method.default_rule
 
 
 def rule_to_explain(method: Method, rule: str | None) -> Rule | None:
     """The rule that judges the method's drafts; None where there are none."""
-    return RULES[fitting_rule(method, rule)] if drafts(method) else None
+    return RULES[fitting_rule(method, rule)] if method.drafts else None
 
 
 def fitting_models(offer: Offer, param: ModelParam, target: str, chosen: Any) -> str | list[str] | None:

@@ -13,11 +13,13 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from specviz.drafters.method import Choice, FloatParam, IntParam, Method, ModelParam, Param
+from specviz.drafters import METHODS
+from specviz.drafters.method import Method
+from specviz.drafters.params import Choice, FloatParam, IntParam, ModelParam, Param
 from specviz.request import MAX_TEMPERATURE, Request
 from specviz.session.controls import PACES
 from specviz.settings import settings
-from specviz.ui.choices import FIRST_METHODS, FIRST_SEED, Listed, Offer, fitting_models, model_choices, usual_models
+from specviz.ui.choices import FIRST_SEED, Listed, Offer, fitting_models, model_choices, usual_models
 
 ACTIONS = {
     "back": "‹ Step",
@@ -171,7 +173,7 @@ def model_choice(role: str, label: str, choices: Sequence[Listed], value: str | 
 
 def method_choice(choices: Sequence[Listed], value: str) -> gr.Dropdown:
     """One list; the style sheet writes a heading above the first of those that are not met first."""
-    num_first = sum(name in FIRST_METHODS for _, name in choices)
+    num_first = sum(METHODS[name].is_common for _, name in choices)
     label, heading = "Method", f"sv-first-{num_first}"
     return gr.Dropdown(
         list(choices), value=value, label=label, elem_id="method", elem_classes=heading, filterable=False

@@ -11,7 +11,6 @@ import gradio as gr
 from gradio.components import Component
 
 from specviz.drafters import METHODS
-from specviz.drafters.method import drafts, sets_k
 from specviz.models.library import Library
 from specviz.session.run import Workbench
 from specviz.trace.file import Trace
@@ -122,8 +121,8 @@ def _drawer(offer: Offer, library: Library) -> tuple[Parts, Parts]:
         fields: Parts = {
             "method": components.method_choice(methods_for(first.target, library, method.name), method.name)
         }
-        fields["rule"] = components.rule_choice(rule_choices(method), rule, visible=drafts(method))
-        words = method_help(method, rule_to_explain(method, rule), has_k=sets_k(method))
+        fields["rule"] = components.rule_choice(rule_choices(method), rule, visible=method.drafts)
+        words = method_help(method, rule_to_explain(method, rule), has_k=method.sets_k)
         own = {"help": components.method_panel(words), "wanted": gr.State(rule)}
         for each in (each for each in METHODS.values() if each.params):
             with gr.Column(visible=each is method, elem_classes="sv-own") as own[each.name]:

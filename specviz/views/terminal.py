@@ -10,12 +10,12 @@ import unicodedata
 from collections.abc import Mapping
 from typing import TextIO
 
+from specviz.rules.facts import FACTS
 from specviz.trace.counters import Counters
 from specviz.trace.file import DraftToken, EmittedToken, Event, Footer, Header, ModelInfo, Models, Scores, Step, Trace
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
 from specviz.views.explore.sentences import num_refused, titled
 from specviz.views.explore.steps import most_telling, others_words
-from specviz.views.names import RULE_TITLES
 from specviz.views.palette import colour, palette
 
 MARKS: Mapping[str, tuple[str, str, str]] = {  # mark -> before, after, ANSI attribute
@@ -122,7 +122,7 @@ def _step(step: Step, pen: _Pen) -> str:
     cut = [f"   {step.truncated} behind the end"] if step.truncated else []
     lines = [f"        now {', '.join(changes)}"] if changes else []
     if not step.settings.lossless and (step.index == 0 or changes):
-        lines.append(f"        lossy: {neutral(titled(step.settings.rule or '', RULE_TITLES))}")
+        lines.append(f"        lossy: {neutral(titled(step.settings.rule or '', FACTS))}")
     return "\n".join([*lines, f"{step.index + 1:>6}  {' '.join([*drafted, *last, *cut])}"])
 
 

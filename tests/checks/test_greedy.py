@@ -8,13 +8,13 @@ import torch
 from specviz.checks.greedy import greedy
 from specviz.checks.pair import Pair
 from specviz.rules import RULES
-from specviz.rules.chain_rule import ChainRule
+from specviz.rules.speculative_sampling import SpeculativeSampling
 
 PROMPTS = [tuple(range(5 + i, 25 + i)) for i in range(3)]
 K = 3
 
 
-class KeepsAll(ChainRule):
+class KeepsAll(SpeculativeSampling):
     """WRONG: keeps whatever was drafted."""
 
     name = title = "keeps all"
@@ -24,7 +24,7 @@ class KeepsAll(ChainRule):
         return torch.ones_like(p, dtype=torch.float64)
 
 
-class WritesTwin(ChainRule):
+class WritesTwin(SpeculativeSampling):
     """Writes the twin of a favourite where there is one: as good a favourite up to rounding."""
 
     name = title = "writes the twin"
@@ -33,10 +33,10 @@ class WritesTwin(ChainRule):
     def __init__(self, token, twin):
         self.token, self.twin = token, twin
 
-    def unaided(self, p):
+    def bonus(self, p):
         return self._moved(p)
 
-    def replacement(self, p, q):
+    def residual(self, p, q):
         return self._moved(p)
 
     def threshold(self, p, q, row):

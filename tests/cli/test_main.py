@@ -21,7 +21,7 @@ from specviz.checks.report import EXIT_CODES
 from specviz.cli.main import _parser, main
 from specviz.cli.models import overview
 from specviz.drafters import METHODS
-from specviz.drafters.method import Choice, FloatParam, IntParam, ModelParam
+from specviz.drafters.params import Choice, FloatParam, IntParam, ModelParam
 from specviz.models import catalog
 from specviz.models.catalog import CatalogHeads
 from specviz.rules import RULES

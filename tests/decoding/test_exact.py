@@ -20,13 +20,13 @@ from toys import (
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draws import law
 from specviz.decoding.engine import speculate
-from specviz.decoding.rule import residual
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.draft_model.drafter import ModelDrafter
 from specviz.drafters.method import CHAIN_RULES
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN, ClampedQ, UntruncatedQ
+from specviz.rules.speculative_sampling import residual
 
 PROMPT = (0, 1, 2, 0, 1)
 EXACT = 1e-12

@@ -12,7 +12,7 @@ from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Seeded, law
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.cross_vocabulary.drafter import METHOD
+from specviz.drafters.cross_vocabulary import METHOD
 from specviz.drafters.cross_vocabulary.respelled import Respelled
 from specviz.drafters.method import Part, Parts
 from specviz.errors import SpecvizError

@@ -15,7 +15,8 @@ from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Draws, Seeded, law
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.eagle.drafter import METHOD, EagleDrafter
+from specviz.drafters.eagle import METHOD
+from specviz.drafters.eagle.drafter import EagleDrafter
 from specviz.drafters.eagle.heads import read
 from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError

@@ -21,8 +21,9 @@ from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.method import Part
+from specviz.drafters.mtp import METHOD
 from specviz.drafters.mtp import modules as mtp_modules
-from specviz.drafters.mtp.drafter import METHOD, MtpDrafter
+from specviz.drafters.mtp.drafter import MtpDrafter
 from specviz.drafters.mtp.modules import Modules
 from specviz.drafters.none import NoDraft
 from specviz.drafters.policy import Confidence, Heuristic

@@ -11,9 +11,10 @@ from specviz.decoding.draws import Seeded, law
 from specviz.decoding.engine import speculate
 from specviz.decoding.rule import Laws, Verdict
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model import METHOD, ModelDrafter
+from specviz.drafters.draft_model import METHOD
+from specviz.drafters.draft_model.drafter import ModelDrafter
 from specviz.drafters.method import Part, Parts
-from specviz.drafters.policy import BLIND_K_PARAMS, K_PARAMS, policy_of
+from specviz.drafters.policy import BLIND_K_PARAMS, K_PARAMS, make_policy
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.errors import SpecvizError
 from specviz.rules import RULES
@@ -24,7 +25,7 @@ NO_LAWS = Laws(torch.zeros(0, 2), torch.zeros(0, 2), torch.zeros(2), (), ())
 
 
 def policy(name, least=0.4):
-    return policy_of({"k_policy": name, "least_confidence": least})
+    return make_policy({"k_policy": name, "least_confidence": least})
 
 
 def ks(name, kept, k=6, text=()):
@@ -144,7 +145,7 @@ def test_a_policy_that_drops_the_unsure_token_is_caught():
 
 @pytest.mark.parametrize("name", ["heuristic", "moving_average"])
 def test_prompt_lookup_proposes_what_the_policy_allows(name):
-    drafter = PromptLookup(3, 1, policy_of({"k_policy": name}))
+    drafter = PromptLookup(3, 1, make_policy({"k_policy": name}))
     steps = list(speculate([1, 2, 3, 4] * 3, lambda: plan_of(TableLM(1, 5), drafter, 4), Seeded(0), max_new_tokens=40))
     for step in steps:
         if len(step.draft):

@@ -13,8 +13,9 @@ from specviz.decoding.engine import speculate
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.method import CHAIN_RULES, TREE_RULES, Part, Parts
+from specviz.drafters.reasoning import METHOD
 from specviz.drafters.reasoning.delimiters import Watch
-from specviz.drafters.reasoning.drafter import METHOD, ReasoningDrafter
+from specviz.drafters.reasoning.drafter import ReasoningDrafter
 from specviz.drafters.reasoning.grading import QUESTION, MeanLogProbability
 from specviz.errors import SpecvizError
 from specviz.models.tokens import TokenText

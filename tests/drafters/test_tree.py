@@ -15,8 +15,9 @@ from specviz.decoding.draws import Draws, Seeded
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.method import Part, Parts
+from specviz.drafters.tree import METHOD
 from specviz.drafters.tree import drafter as module
-from specviz.drafters.tree.drafter import METHOD, TreeDrafter
+from specviz.drafters.tree.drafter import TreeDrafter
 from specviz.errors import SpecvizError
 from specviz.rules import RULES
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from specviz.decoding.draft import EMPTY
 from specviz.decoding.drafter import Drafter
-from specviz.drafters.method import Choice, FloatParam, IntParam, Method, ModelParam
+from specviz.drafters.method import Method
+from specviz.drafters.params import Choice, FloatParam, IntParam, ModelParam
 
 
 class Silent(Drafter):

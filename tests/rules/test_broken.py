@@ -11,7 +11,7 @@ from toys import TableLM
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Seeded, law
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.draft_model.drafter import ModelDrafter
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN, DroppedDraft, UntruncatedQ
 

@@ -13,13 +13,14 @@ from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import EMPTY, Draft, chain
 from specviz.decoding.draws import ACCEPT, Draws, Recorded, Seeded, law
 from specviz.decoding.engine import Plan, speculate
-from specviz.decoding.rule import residual
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.draft_model.drafter import ModelDrafter
 from specviz.drafters.method import CHAIN_RULES, TREE_RULES
 from specviz.errors import SpecvizError
-from specviz.rules import RULES, chain_rule
+from specviz.rules import RULES
+from specviz.rules import chain as chain_module
 from specviz.rules.broken import BROKEN, ClampedQ, UntruncatedQ
+from specviz.rules.speculative_sampling import residual
 from specviz.session.recorder import Recorder, Situation
 from specviz.trace import file as trace
 
@@ -317,7 +318,7 @@ def test_recorded_draws_give_every_rule_the_same_u(rule):
 @each_and_broken
 def test_judging_a_chain_takes_one_transfer(rule, monkeypatch):
     transfers = []
-    monkeypatch.setattr(chain_rule, "to_host", lambda values: transfers.append(values) or values)
+    monkeypatch.setattr(chain_module, "to_host", lambda values: transfers.append(values) or values)
     rule(*random_chain(1, 4), Seeded(0), 0)
     assert len(transfers) == 1
 

@@ -11,13 +11,13 @@ from toys import without_replacement as without
 from specviz.decoding.draft import ROOT, Draft
 from specviz.decoding.draws import Seeded, law
 from specviz.decoding.engine import speculate
-from specviz.decoding.rule import residual
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.method import TREE_RULES
 from specviz.errors import SpecvizError
-from specviz.rules import RULES, tree_walk
+from specviz.rules import RULES
 from specviz.rules.sample_and_match import SampleAndMatch
-from specviz.rules.typical import longest
+from specviz.rules.speculative_sampling import SpeculativeSampling, residual
+from specviz.rules.typical import longest_path
 from specviz.session.recorder import Recorder, Situation
 from specviz.trace import file as trace
 
@@ -72,7 +72,7 @@ def test_likeliest_tokens_that_claim_a_q_are_caught():
 @lossless
 @pytest.mark.parametrize("grow", KINDS)
 def test_siblings_judged_as_if_none_had_failed_are_caught(rule, grow, monkeypatch):
-    monkeypatch.setattr(tree_walk, "residual", lambda p, q: p)
+    monkeypatch.setattr(SpeculativeSampling, "residual", lambda self, p, q: p)
     assert distance(rule, grow, (2,)) > WRONG
 
 
@@ -151,9 +151,9 @@ def test_typical_acceptance_keeps_the_longest_path_that_passes(seed):
 
 def test_of_two_paths_of_equal_length_the_first_is_kept():
     draft = Draft((1, 2, 3, 3), (ROOT, ROOT, 1, 0), (None,) * 4)
-    assert longest(draft, [True] * 4) == (1, 2)
-    assert longest(draft, [True, False, True, True]) == (0, 3)
-    assert longest(draft, [False] * 4) == ()
+    assert longest_path(draft, [True] * 4) == (1, 2)
+    assert longest_path(draft, [True, False, True, True]) == (0, 3)
+    assert longest_path(draft, [False] * 4) == ()
 
 
 def test_what_passes_on_a_shorter_path_counts_as_not_judged():

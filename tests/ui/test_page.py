@@ -20,7 +20,7 @@ from made_up import EVERY_KIND, MADE_UP, made_up
 
 from specviz.bench.speed import Speed
 from specviz.drafters import METHODS
-from specviz.drafters.method import Choice
+from specviz.drafters.params import Choice
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.catalog import CatalogHeads, CatalogModel

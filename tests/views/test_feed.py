@@ -12,7 +12,6 @@ import evidence_traces
 import pytest
 import traces
 
-from specviz.drafters import METHODS
 from specviz.rules import RULES
 from specviz.trace.file import DraftToken, EmittedToken, Footer, Models, Prompt, Step, Token, Trace
 from specviz.trace.first_difference import parting, should_be_one_text
@@ -25,7 +24,6 @@ from specviz.views.explore.sentences import apart, flowing, label, named, percen
 from specviz.views.explore.steps import step_props
 from specviz.views.explore.titles import judged_title, replacement_note
 from specviz.views.head import palette_head
-from specviz.views.names import METHOD_TITLES, RULE_TITLES
 from specviz.views.terminal import numbers_text
 
 WEB = Path(__file__).parents[2] / "assets" / "web"
@@ -428,11 +426,6 @@ def test_what_was_measured_of_a_lossy_run_says_so():
     instead = {**measurement(1.0), "instead": "no clear difference: 0.9× to 1.1×"}
     shown = speed_of(made.events(), measured=instead)
     assert (shown["value"], shown["words"]) == ("", "no clear difference: 0.9× to 1.1× (lossy)")
-
-
-def test_methods_and_rules_are_called_alike_everywhere():
-    assert {method.name: method.title for method in METHODS.values()} == METHOD_TITLES
-    assert {rule.name: rule.title for rule in RULES.values()} == RULE_TITLES
 
 
 # ---- other rules --------------------------------------------------------------------------------------------------

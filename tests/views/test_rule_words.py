@@ -13,11 +13,11 @@ from specviz.drafters import METHODS
 from specviz.rules import RULES
 from specviz.trace.counters import Counters
 from specviz.views.explore.help import method_help, sources
-from specviz.views.explore.inspector import NUMBERS, OVERLAY_RULE, looks
+from specviz.views.explore.inspector import NUMBERS, looks
 from specviz.views.explore.steps import step_props
 from specviz.views.explore.titles import chance_kept, drawn_title, last_token, rule_title
 
-NEW = [name for name in RULES if name != OVERLAY_RULE]
+NEW = [name for name, rule in RULES.items() if not rule.facts.is_plain]
 SURE, FAILS, RESCUED = (0.6, 0.25, "accepted"), (0.6, 0.75, "rejected"), (0.6, 0.75, "accepted")
 KEPT, CUT = " The dart fell at 0.25: kept.", " The dart fell at 0.75: cut."
 LATER = " The dart fell at 0.75: not here, but the draft stands up to a later token, so this one is kept."

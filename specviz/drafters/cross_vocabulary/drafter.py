@@ -21,8 +21,9 @@ from specviz.decoding.rule import Verdict
 from specviz.decoding.sampling import DRAFT_MODEL, refuse_nan
 from specviz.drafters.cross_vocabulary.respelled import LOOKBACK, Respelled
 from specviz.drafters.cross_vocabulary.shared import SharedVocabularyDrafter
-from specviz.drafters.method import CHAIN_RULES, Choice, Method, Parts, Value
-from specviz.drafters.policy import K_PARAMS, Policy, policy_of
+from specviz.drafters.method import Parts
+from specviz.drafters.params import Value
+from specviz.drafters.policy import Policy, make_policy
 from specviz.models.tokens import TokenText, continued, whole_start
 
 
@@ -87,33 +88,6 @@ class ReencodingDrafter(Drafter):
 WAYS = {"reencode": ReencodingDrafter, "shared": SharedVocabularyDrafter}
 
 
-def _build(parts: Parts, params: Mapping[str, Value]) -> Drafter:
+def build(parts: Parts, params: Mapping[str, Value]) -> Drafter:
     target, draft = parts.target, parts.draft
-    return WAYS[params["way"]](draft.lm, target.text, draft.text, target.lm.vocab_size, policy_of(params))
-
-
-METHOD = Method(
-    name="cross_vocabulary",
-    title="Different vocabularies",
-    summary="A draft model whose tokenizer cuts text into other tokens than the target's.",
-    caution=(
-        "Lets any model draft for any other; guesses are lost where the two cut a text differently, and every guess "
-        "that goes through text is the draft's favourite, which is kept less often at high temperatures."
-    ),
-    source="Timor et al., arXiv:2502.05202",
-    roles=("draft",),
-    params=(
-        Choice(
-            "way",
-            "how tokens are translated",
-            "reencode",
-            "Through text: the draft writes text, which is cut into the target's tokens. By shared tokens: the draft "
-            "writes only tokens that both vocabularies have.",
-            {"reencode": "through text", "shared": "by shared tokens"},
-        ),
-        *K_PARAMS,
-    ),
-    rules=CHAIN_RULES,
-    build=_build,
-    foreign=True,
-)
+    return WAYS[params["way"]](draft.lm, target.text, draft.text, target.lm.vocab_size, make_policy(params))

@@ -18,7 +18,7 @@ from specviz.decoding.draft import EMPTY, Draft
 from specviz.decoding.drafter import Context, Drafter, Work
 from specviz.decoding.rule import Verdict
 from specviz.drafters.cross_vocabulary.respelled import Respelled
-from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.draft_model.drafter import ModelDrafter
 from specviz.drafters.policy import Policy
 from specviz.errors import SpecvizError
 from specviz.models.tokens import TokenText, shared_ids

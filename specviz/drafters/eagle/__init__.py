@@ -1,0 +1,27 @@
+"""EAGLE: a small head goes on in the target's feature space and grows a token tree (arXiv:2401.15077, 2406.16858)."""
+
+from specviz.drafters.method import TREE_RULES, Method, load_build
+from specviz.drafters.params import IntParam, ModelParam
+
+METHOD = Method(
+    name="eagle",
+    title="EAGLE",
+    summary="A trained head predicts the target's next inner states and grows a tree of likely tokens from them.",
+    caution="The head must have been trained on this very target; a step costs a small pass per level of the tree and "
+    "the target's reading of all its tokens, so it pays where reading many costs hardly more time than reading one.",
+    source="Li et al., arXiv:2401.15077, arXiv:2406.16858, arXiv:2503.01840",
+    roles=("heads",),
+    params=(
+        ModelParam("heads", "EAGLE head", None, "A head that was trained for the target.", "eagle"),
+        IntParam("width", "width", 4, "How many tokens are tried at a place, and at how many places per level.", 1, 32),
+        IntParam(
+            "nodes", "tree nodes", 16, "How many of the likeliest drafted tokens are checked. K is the depth.", 1, 256
+        ),
+    ),
+    rules=TREE_RULES,
+    build=load_build(f"{__name__}.drafter"),
+    proposer="A small head that reads the large model's states grows a tree of guesses, up to ",
+    drafts_as="tree",
+    why_no_what_if="an EAGLE draft reads the target's states up to where its step begins and its own guesses behind "
+    "them, so its odds belong to that step alone",
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,8 @@ from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
 from specviz.decoding.drafter import Context, Drafter, Work
 from specviz.decoding.sampling import HEADS, refuse_nan
 from specviz.drafters.eagle.heads import EagleHead, Rows
-from specviz.drafters.method import TREE_RULES, IntParam, Method, ModelParam
+from specviz.drafters.method import Parts
+from specviz.drafters.params import Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,21 +130,5 @@ class EagleDrafter(Drafter):
         return builder.build(evidence=evidence)
 
 
-METHOD = Method(
-    name="eagle",
-    title="EAGLE",
-    summary="A trained head predicts the target's next inner states and grows a tree of likely tokens from them.",
-    caution="The head must have been trained on this very target; a step costs a small pass per level of the tree and "
-    "the target's reading of all its tokens, so it pays where reading many costs hardly more time than reading one.",
-    source="Li et al., arXiv:2401.15077, arXiv:2406.16858, arXiv:2503.01840",
-    roles=("heads",),
-    params=(
-        ModelParam("heads", "EAGLE head", None, "A head that was trained for the target.", "eagle"),
-        IntParam("width", "width", 4, "How many tokens are tried at a place, and at how many places per level.", 1, 32),
-        IntParam(
-            "nodes", "tree nodes", 16, "How many of the likeliest drafted tokens are checked. K is the depth.", 1, 256
-        ),
-    ),
-    rules=TREE_RULES,
-    build=lambda parts, params: EagleDrafter(parts.heads, params["width"], params["nodes"]),
-)
+def build(parts: Parts, params: Mapping[str, Value]) -> EagleDrafter:
+    return EagleDrafter(parts.heads, params["width"], params["nodes"])

@@ -18,7 +18,8 @@ from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
 from specviz.decoding.drafter import Context, Drafter, Work
 from specviz.decoding.sampling import HEADS, refuse_nan
 from specviz.drafters.medusa.heads import MedusaHeads
-from specviz.drafters.method import TREE_RULES, Choice, IntParam, Method, ModelParam, Parts, Value
+from specviz.drafters.method import Parts
+from specviz.drafters.params import Value
 
 Path = tuple[int, ...]
 HITS: tuple[tuple[float, ...], ...] = (
@@ -110,34 +111,6 @@ class MedusaDrafter(Drafter):
         return [[int(token) for token in row] for row in ids], chances
 
 
-def _build(parts: Parts, params: Mapping[str, Value]) -> Drafter:
+def build(parts: Parts, params: Mapping[str, Value]) -> Drafter:
     output = parts.target.lm.model.get_output_embeddings()
     return MedusaDrafter(parts.heads, output, params["nodes"], params["tree"])
-
-
-METHOD = Method(
-    name="medusa",
-    title="Medusa",
-    summary="Extra heads on the target's last state each guess one of the next tokens; the best combinations are "
-    "checked together as a tree.",
-    caution=(
-        "Drafting costs next to nothing, but the heads must have been trained for this target, and the target reads "
-        "the whole tree at every step: it pays where reading many tokens costs hardly more time than reading one."
-    ),
-    source="Cai et al., arXiv:2401.10774",
-    roles=("heads",),
-    params=(
-        ModelParam("heads", "Medusa heads", None, "Heads that were trained for the target.", "medusa"),
-        IntParam("nodes", "tree nodes", 24, "How many tokens the tree may hold at most. K is its depth.", 1, 256),
-        Choice(
-            "tree",
-            "tree",
-            "fixed",
-            "Which guesses are checked: the paper's tree, the same at all steps, by how often each rank was right; or "
-            "one that is grown at each step from what the heads say there.",
-            {"fixed": "the same at every step", "likeliest": "the likeliest guesses of each step"},
-        ),
-    ),
-    rules=TREE_RULES,
-    build=_build,
-)

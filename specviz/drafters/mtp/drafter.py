@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from specviz.decoding.draft import EMPTY, Draft
 from specviz.decoding.drafter import Context, Drafter
-from specviz.drafters.draft_model import ModelDrafter
-from specviz.drafters.method import CHAIN_RULES, Method, Parts, Value
+from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.method import Parts
 from specviz.drafters.mtp.modules import Modules, modules_of
-from specviz.drafters.policy import K_PARAMS, Policy, policy_of
+from specviz.drafters.params import Value
+from specviz.drafters.policy import Policy, make_policy
 
 
 class MtpDrafter(ModelDrafter):
@@ -34,23 +35,6 @@ class MtpDrafter(ModelDrafter):
         return replace(draft, evidence={**draft.evidence, "modules": self._modules.depth})
 
 
-def _build(parts: Parts, params: Mapping[str, Value]) -> Drafter:
+def build(parts: Parts, params: Mapping[str, Value]) -> Drafter:
     lm = parts.target.lm
-    return MtpDrafter(Modules(modules_of(parts.target), lm.vocab_size, lm.context_limit), policy_of(params))
-
-
-METHOD = Method(
-    name="mtp",
-    title="Multi-token prediction",
-    summary="Modules that the target itself brings along write the next tokens, one module per token.",
-    caution=(
-        "Only for models that were trained with such modules; each costs about as much as one layer of the target, and "
-        "K is at most their number."
-    ),
-    source="DeepSeek-AI, arXiv:2412.19437",
-    roles=(),
-    params=K_PARAMS,
-    rules=CHAIN_RULES,
-    build=_build,
-    target_has=("num_mtp_layers", "modules for multi-token prediction"),
-)
+    return MtpDrafter(Modules(modules_of(parts.target), lm.vocab_size, lm.context_limit), make_policy(params))

@@ -1,0 +1,33 @@
+"""Staged speculation: the draft model is drafted for itself, to any depth (arXiv:2308.04623)."""
+
+from specviz.drafters.method import Method, load_build
+from specviz.drafters.params import IntParam, ModelParam
+from specviz.drafters.policy import K_PARAMS
+
+METHOD = Method(
+    name="staged",
+    title="Staged",
+    summary="The draft model is drafted for as well: something smaller proposes, the draft model checks, the target "
+    "checks what came out.",
+    caution=(
+        "Pays where one call of the draft model costs much and its text is easy to guess; with a draft model that is "
+        "small already, checking the guesses costs more than it saves."
+    ),
+    source="Spector and Ré, arXiv:2308.04623",
+    roles=("draft",),
+    params=(
+        ModelParam(
+            "stages",
+            "who drafts for the draft model",
+            "prompt_lookup",
+            "prompt_lookup, or the name of a smaller model; more names, separated by commas, draft for the one before.",
+            kind="draft",
+            most=3,
+            beside=("prompt_lookup",),
+        ),
+        IntParam("inner_k", "inner K", 3, "How many tokens are proposed to the draft model at once.", 1, 16),
+        *K_PARAMS,
+    ),
+    build=load_build(f"{__name__}.drafter"),
+    proposer="The small model, itself helped by a smaller drafter, writes ",
+)

@@ -18,9 +18,10 @@ from specviz.decoding.draft import EMPTY, Draft, chain
 from specviz.decoding.drafter import Context, Drafter, Work
 from specviz.decoding.rule import Verdict
 from specviz.decoding.sampling import DRAFT_MODEL, TARGET, NotANumber, fit
-from specviz.drafters.draft_model import ModelDrafter
-from specviz.drafters.method import CHAIN_RULES, IntParam, Method, ModelParam, Parts, Value, names_in
-from specviz.drafters.policy import K_PARAMS, Constant, Policy, policy_of
+from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.method import Parts
+from specviz.drafters.params import Value, split_names
+from specviz.drafters.policy import Constant, Policy, make_policy
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.drafters.staged.inner_run import InnerDraws, Within, wide
 from specviz.errors import SpecvizError
@@ -106,9 +107,9 @@ def _shown(rounds: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]
     return [each for each, size in zip(rounds, sizes, strict=True) if size <= MOST_SHOWN]
 
 
-def staged(parts: Parts, params: Mapping[str, Value]) -> Drafter:
+def build(parts: Parts, params: Mapping[str, Value]) -> Drafter:
     """The draft model's drafter, and that one's, down to the last stage that is named."""
-    names = names_in(str(params["stages"]))
+    names = split_names(str(params["stages"]))
     if LOOKUP in names[:-1]:
         raise SpecvizError(f"stages must have {LOOKUP} at the end, as nothing drafts for it (got {', '.join(names)})")
     models = [parts.draft.name, *names]
@@ -125,33 +126,4 @@ def staged(parts: Parts, params: Mapping[str, Value]) -> Drafter:
             inner = over(parts.others[below[0]].lm, below[0], below[1:], Constant())
         return StagedDrafter(lm, name, inner, below[0], inner_k, policy)
 
-    return over(parts.draft.lm, parts.draft.name, names, policy_of(params))
-
-
-METHOD = Method(
-    name="staged",
-    title="Staged",
-    summary="The draft model is drafted for as well: something smaller proposes, the draft model checks, the target "
-    "checks what came out.",
-    caution=(
-        "Pays where one call of the draft model costs much and its text is easy to guess; with a draft model that is "
-        "small already, checking the guesses costs more than it saves."
-    ),
-    source="Spector and Ré, arXiv:2308.04623",
-    roles=("draft",),
-    params=(
-        ModelParam(
-            "stages",
-            "who drafts for the draft model",
-            LOOKUP,
-            "prompt_lookup, or the name of a smaller model; more names, separated by commas, draft for the one before.",
-            kind="draft",
-            most=3,
-            beside=(LOOKUP,),
-        ),
-        IntParam("inner_k", "inner K", 3, "How many tokens are proposed to the draft model at once.", 1, 16),
-        *K_PARAMS,
-    ),
-    rules=CHAIN_RULES,
-    build=staged,
-)
+    return over(parts.draft.lm, parts.draft.name, names, make_policy(params))

@@ -12,8 +12,9 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from specviz.drafters import METHODS, method_named
-from specviz.drafters.method import Method, ModelParam, Value, drafts, names_in
+from specviz.drafters import METHODS, find_method
+from specviz.drafters.method import Method
+from specviz.drafters.params import ModelParam, Value, split_names
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.session.controls import PACES
@@ -33,13 +34,13 @@ def draft_list(offer: Offer, target: str, method: Method, draft: str | None, **m
 
 def rule_list(method: Method, rule: str) -> Any:
     """The list of rules that can judge the method's drafts; hidden where there is nothing to choose."""
-    has_choice = len(method.rules) > 1 and drafts(method)
+    has_choice = len(method.rules) > 1 and method.drafts
     return gr.update(choices=list(rule_choices(method)), value=rule, visible=has_choice)
 
 
 def model_list(param: ModelParam, target: str, value: Any) -> Any:
     """The list of a parameter that names models, with `value` chosen: a name, or a list of them."""
-    names = names_in(as_value(value) or "")
+    names = split_names(as_value(value) or "")
     return choice_of(model_choices(param, target), *names, value=names if param.most > 1 else next(iter(names), None))
 
 
@@ -64,7 +65,7 @@ class Form:
         given = dict(zip(self.names, values, strict=True))
         pace = given.pop("pace")
         own = {name: value for name, value in given.items() if "." not in name}
-        method = method_named(own["method"])
+        method = find_method(own["method"])
         return Request(**own, params=params_of(method, given)).checked(), pace
 
     def models(self) -> dict[str, ModelParam]:
@@ -99,7 +100,7 @@ class Form:
 
         Raises SpecvizError if it cannot be run here.
         """
-        method = method_named(request.method)
+        method = find_method(request.method)
         request = replace(request, rule=request.rule or method.default_rule, params=method.checked(request.params))
         refuse_unoffered(offer, request)
         given = {f"{method.name}.{name}": value for name, value in request.params.items()}

@@ -19,8 +19,7 @@ from typing import Any
 import gradio as gr
 
 from specviz.bench.speed import measure
-from specviz.drafters import METHODS, method_named
-from specviz.drafters.method import sets_k
+from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models.chat import as_messages
 from specviz.models.tokens import has_chat_form, render_chat
@@ -238,7 +237,7 @@ class Handlers:
         wanted: the rule that was chosen last, under whatever method."""
         if name != "method":
             return {name: value}
-        method, now = method_named(value), view.run.controls.values()
+        method, now = find_method(value), view.run.controls.values()
         draft = fitting_draft(method, now.target, now.draft)
         return {"method": value, "rule": fitting_rule(method, text_or_none(wanted) or now.rule), "draft": draft}
 
@@ -304,7 +303,7 @@ class Handlers:
     @speaks
     def fit_target(self, target: Any, draft: Any, method: Any) -> list[Any]:
         """The draft models that suit this target, the chosen one stays if it does or was typed; and its methods."""
-        known = method_named(method)
+        known = find_method(method)
         names = [name for _, name in self._offer.drafts_for(str(target), known)]
         chosen = draft if self._offer.may_stay(draft, names) else next(iter(names), None)
         return [draft_list(self._offer, str(target), known, chosen), self._methods(str(target), method)]
@@ -323,12 +322,12 @@ class Handlers:
     def fit_method(self, name: Any, rule: Any, draft: Any, target: Any) -> list[Any]:
         """Shows the fields that do something under this method: draft model, K, rule and its own parameters; and lists
         the methods that this target is made for."""
-        method, target = method_named(name), str(target)
+        method, target = find_method(name), str(target)
         fit = fitting_draft(method, target, text_or_none(draft))
         drafts = draft_list(self._offer, target, method, fit, visible="draft" in method.roles)
         rules = rule_list(method, fitting_rule(method, rule))
         own = [gr.update(visible=name == other) for other, each in METHODS.items() if each.params]
-        return [drafts, gr.update(visible=sets_k(method)), rules, *own, self._methods(target, name)]
+        return [drafts, gr.update(visible=method.sets_k), rules, *own, self._methods(target, name)]
 
     def fit_params(self, *values: Any) -> list[Any]:
         """Shows the parameters that count under these values of those that others depend on."""
@@ -341,9 +340,9 @@ class Handlers:
     @speaks
     def explain(self, name: Any, rule: Any, target: Any) -> str:
         """What the help panel says of this method under this rule for this target."""
-        method = method_named(name)
+        method = find_method(name)
         missing = lacks(method, str(target), self._bench.library)
-        return json.dumps(method_help(method, rule_to_explain(method, rule), has_k=sets_k(method), lacks=missing))
+        return json.dumps(method_help(method, rule_to_explain(method, rule), has_k=method.sets_k, lacks=missing))
 
     @speaks
     def run_to_end(
@@ -363,7 +362,7 @@ class Handlers:
     ) -> dict:
         """Run one prompt to its end at full pace; returns its trace: {"events": [header, models, step..., footer]}."""
         given = {name: value for name, value in locals().items() if name not in ("self", "target", "draft", "params")}
-        method_named(method)
+        find_method(method)
         models = {"target": target or self._offer.first.target, "draft": draft or self._offer.first.draft}
         request = replace(
             self._offer.first, prompt_ids=None, params=params or {}, time_limit_s=API_LIMIT_S, **given, **models

@@ -12,7 +12,6 @@ from typing import Any
 import gradio as gr
 
 from specviz.drafters import METHODS
-from specviz.drafters.method import drafts, sets_k
 from specviz.errors import SpecvizError
 from specviz.models.catalog import HEADS, MODELS, without_format
 from specviz.models.hub import find
@@ -38,7 +37,6 @@ from specviz.ui.explore.share_compare import (
 from specviz.ui.reports.trace_models import models_named
 from specviz.ui.view import View
 from specviz.views.explore.sentences import Sentence, counted, visible
-from specviz.views.names import METHOD_TITLES
 
 FILES = (
     (
@@ -205,10 +203,10 @@ def invitation(request: Request) -> Sentence:
     models = ", ".join(visible(name) for name in _models(request))
     rule = RULES[request.rule or method.default_rule]
     told = (
-        f"{METHOD_TITLES[request.method]} with {models}",
-        sets_k(method) and f"K {request.k}",
+        f"{method.title} with {models}",
+        method.sets_k and f"K {request.k}",
         f"temperature {request.temperature:g}",
-        drafts(method) and not rule.lossless and f"{rule.title} (lossy)",
+        method.drafts and not rule.lossless and f"{rule.title} (lossy)",
         _hidden(request.prompt),
     )
     return ["", "A shared run: press Run to see it", "".join(f" · {words}" for words in told if words)]

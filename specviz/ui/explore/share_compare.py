@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from specviz.drafters import method_named
-from specviz.drafters.method import drafts, sets_k
+from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.request import Request
-from specviz.rules import RULES
+from specviz.rules.facts import FACTS
 from specviz.trace.file import Settings, Step, Trace
 from specviz.trace.link import Link, digest
 from specviz.views.explore.inspector import LAST
 from specviz.views.explore.sentences import Sentence, counted, label
 from specviz.views.explore.titles import last_token
-from specviz.views.names import METHOD_TITLES
 
 MOST_NAMED = 3
 """Settings that are named when two runs differ in more."""
@@ -31,7 +29,7 @@ _TITLES = {
     "max_new_tokens": "most new tokens",
     "chat": "chat template",
 }
-_NAMES = METHOD_TITLES | {name: rule.title for name, rule in RULES.items()}
+_NAMES = {name: known.title for name, known in (METHODS | FACTS).items()}
 _OTHERS = {"prompt": "another prompt", "prompt_ids": "another prompt"}
 _OF_ANY_METHOD = ("prompt", "chat", "target", "method", "temperature", "top_k", "top_p", "seed", "max_new_tokens")
 Place = tuple[int, str]
@@ -50,7 +48,7 @@ def first_request(trace: Trace) -> Request:
 
 def complete(request: Request) -> Request:
     """With the rule that is meant and all parameters. Raises SpecvizError for a method that nobody knows here."""
-    method = method_named(request.method)
+    method = find_method(request.method)
     values = {**request.to_dict(), "rule": request.rule or method.default_rule, "time_limit_s": None}
     return Request.from_dict({**values, "params": method.checked(request.params)})
 
@@ -63,11 +61,11 @@ def steps_as_asked(steps: Sequence[Step], request: Request) -> int:
 
 def settings_of(request: Request) -> dict[str, Any]:
     """What the steps of a complete request say of their settings, as far as it counts under its method."""
-    method = method_named(request.method)
+    method = find_method(request.method)
     wanted = {name: getattr(request, name) for name in ("method", "target", "temperature", "top_k", "top_p")}
     wanted |= {"draft_model": request.draft} if "draft" in method.roles else {}
-    wanted |= {"rule": request.rule} if drafts(method) else {}
-    return wanted | ({"k": request.k} if sets_k(method) else {})
+    wanted |= {"rule": request.rule} if method.drafts else {}
+    return wanted | ({"k": request.k} if method.sets_k else {})
 
 
 def _has(made: Settings, wanted: Mapping[str, Any]) -> bool:
@@ -190,9 +188,9 @@ def differences(shared: Request, here: Request) -> Iterator[str]:
 
 def _counting(request: Request) -> dict[str, Any]:
     """What counts under the method of a request; its parameters stand among the rest, by their titles."""
-    method, values = method_named(request.method), complete(request).to_dict()
+    method, values = find_method(request.method), complete(request).to_dict()
     own = {param.title: values["params"][param.name] for param in method.params}
-    idle = {"draft": "draft" in method.roles, "k": sets_k(method), "rule": drafts(method), "params": False}
+    idle = {"draft": "draft" in method.roles, "k": method.sets_k, "rule": method.drafts, "params": False}
     return {name: value for name, value in values.items() if idle.get(name, True)} | own
 
 

@@ -16,7 +16,6 @@ from specviz.checks.side_by_side import SideBySide, side_by_side
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
-from specviz.drafters.method import sets_k
 from specviz.errors import SpecvizError
 from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.broken import BROKEN
@@ -277,7 +276,7 @@ def _made_by(look: Look) -> str:
         return ""
     method = METHODS[settings.method]
     draft = f" by {settings.draft_model}" if settings.draft_model and "draft" in method.roles else ""
-    k = f", K {settings.k}" if sets_k(method) else ""
+    k = f", K {settings.k}" if method.sets_k else ""
     return (
         f"{settings.target}, {method.title}{draft}{k}, temperature {settings.temperature:g}, judged by the rule above"
     )

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
 from specviz.lessons.draft_game import MOST_CHARACTERS, MOST_TYPED, Game, Refused, most_tokens
 from specviz.request import Request
@@ -32,7 +33,6 @@ from specviz.views.learn.predict import predict_block
 PREDICT, DRAFT = "predict", "be-the-draft"
 ON_STAGE = "on the stage"
 FIRST_RUN = "first-visit"  # the one that the lessons before the game speak of
-WITHOUT_CHAINS = ("none", "tree", "medusa", "eagle")
 MOST_GAMES = 64
 MOST_SEED = 1_000_000
 KINDS = ("Story", "Arithmetic")  # ready prompts that a line of words can go on with
@@ -217,7 +217,7 @@ def _runs() -> dict[str, str]:
 
 
 def _drafts_chains(entry: Shipped) -> bool:
-    return entry.request.get("method", "draft_model") not in WITHOUT_CHAINS
+    return facts_of(entry.request.get("method", "draft_model")).in_chains
 
 
 def _trace(name: str, look: Look) -> Trace:

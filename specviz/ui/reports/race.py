@@ -13,7 +13,7 @@ from pathlib import Path
 
 from specviz.bench.race import Race, Side, Start, racing
 from specviz.drafters import METHODS
-from specviz.drafters.method import Method, drafts, sets_k
+from specviz.drafters.method import Method
 from specviz.errors import SpecvizError
 from specviz.request import MAX_K, Request
 from specviz.rules import RULES
@@ -30,7 +30,8 @@ from specviz.views.explore.sentences import label, visible
 PAGE = "explore"  # the setup of the run that is looked at
 AS_ON_EXPLORE = "as the run on Explore: "
 AS_AT_FIRST = "the page's first setup: "
-FIRST = {"left": "none", "right": PAGE, "temperature": 0.0, "tokens": 64, "prompts": 6, "own": ""}
+ALONE = "none"  # the method that a race has on its left at first
+FIRST = {"left": ALONE, "right": PAGE, "temperature": 0.0, "tokens": 64, "prompts": 6, "own": ""}
 TEMPERATURES = (0.0, 0.2, 0.5, 0.7, 0.8, 1.0, 1.2, 1.5)
 MOST_WORDS = 48  # characters of a prompt that stand for it
 MOST_STEPS = 8_000  # of all races that are kept; a step takes about 10 kB
@@ -94,8 +95,8 @@ class Racing:
 
     def _begin(self, look: Look) -> Props:
         base = self._base(look)
-        other = next((value for value in self._setups(base) if value not in (PAGE, "none")), PAGE)
-        right = PAGE if base.request.method != "none" else other
+        other = next((value for value in self._setups(base) if value not in (PAGE, ALONE)), PAGE)
+        right = PAGE if METHODS[base.request.method].drafts else other
         ks = dict.fromkeys(("k_left", "k_right"), base.request.k)
         return self._shown(base, {**FIRST, **ks, "right": right, "tokens": min(FIRST["tokens"], _most_tokens())})
 
@@ -117,11 +118,11 @@ class Racing:
 
     def _setups(self, base: _Base) -> dict[str, str]:
         """value -> words: the run's own setup, no draft, every draft model and every method that can run here."""
-        setups = {PAGE: base.title, "none": METHODS["none"].title}
+        setups = {PAGE: base.title, ALONE: METHODS[ALONE].title}
         for name in self._drafts(base.request.target):
             setups[f"draft:{name}"] = f"{METHODS['draft_model'].title}: {label(Path(name).name)}"
         for method in METHODS.values():
-            if method.name not in ("none", "draft_model") and self._can_run(method, base.request):
+            if method.drafts and not method.is_plain and self._can_run(method, base.request):
                 setups[f"method:{method.name}"] = ", ".join([method.title, *_lossy_rule(method, method.default_rule)])
         return setups
 
@@ -176,7 +177,7 @@ class Racing:
     def _contestant(self, base: Request, chosen: Mapping[str, object], side: str) -> Request:
         """One side's setup at its own K, and at the temperature and length of both."""
         request = self._request(chosen[side], base)
-        k = chosen[f"k_{side}"] if sets_k(METHODS[request.method]) else request.k
+        k = chosen[f"k_{side}"] if METHODS[request.method].sets_k else request.k
         return replace(request, k=k, temperature=chosen["temperature"], max_new_tokens=chosen["tokens"])
 
     def _forget(self) -> None:
@@ -210,7 +211,7 @@ class Racing:
             return base
         if kind == "draft":
             return replace(_with_method(base, METHODS["draft_model"], self._offer.first), draft=name)
-        return _with_method(base, METHODS[name or "none"], self._offer.first)
+        return _with_method(base, METHODS[name or ALONE], self._offer.first)
 
     def _starts(self, base: Request, values: Mapping[str, str]) -> list[Start]:
         """Own prompts, where there are any; else the page's own, then ready ones, of each kind in turn."""
@@ -261,21 +262,21 @@ def _with_method(base: Request, method: Method, first: Request) -> Request:
 def _law(request: Request) -> tuple[object, ...]:
     """All by which two sides of a race may differ, as far as it counts under their methods."""
     method = METHODS[request.method]
-    rule = (request.rule or method.default_rule) if drafts(method) else None
+    rule = (request.rule or method.default_rule) if method.drafts else None
     draft = request.draft if "draft" in method.roles else None
-    return method.name, draft, rule, request.k if sets_k(method) else None, method.checked(request.params)
+    return method.name, draft, rule, request.k if method.sets_k else None, method.checked(request.params)
 
 
 def _words_of(request: Request, *, with_k: bool = True) -> str:
     method = METHODS[request.method]
     models = [label(Path(request.draft).name)] if request.draft and "draft" in method.roles else []
-    k = [f"K {request.k}"] if with_k and sets_k(method) else []
+    k = [f"K {request.k}"] if with_k and method.sets_k else []
     return ", ".join([method.title, *models, *k, *_lossy_rule(method, request.rule or method.default_rule)])
 
 
 def _lossy_rule(method: Method, rule: str) -> list[str]:
     """The name of a rule that does not keep the target's own odds; nothing for the others."""
-    return [f"lossy ({RULES[rule].title})"] if drafts(method) and not RULES[rule].lossless else []
+    return [f"lossy ({RULES[rule].title})"] if method.drafts and not RULES[rule].lossless else []
 
 
 def _most_tokens() -> int:

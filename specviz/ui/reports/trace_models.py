@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from specviz.drafters import METHODS
-from specviz.drafters.method import Method, ModelParam
+from specviz.drafters.method import Method
+from specviz.drafters.params import ModelParam
 from specviz.errors import SpecvizError
 from specviz.models.catalog import HEADS, MODELS, suiting, without_format
 from specviz.models.library import Library, LoadedModel

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import compress
 
 from specviz.errors import SpecvizError
+from specviz.rules.facts import FACTS
 from specviz.trace.file import Trace
 from specviz.trace.first_difference import are_of_one_prompt
 from specviz.trace.recorded import FIRST_VISIT, shipped, shipped_trace
@@ -16,7 +17,6 @@ from specviz.views.compare.race import LETTERS
 from specviz.views.explore import library
 from specviz.views.explore.sentences import label, titled
 from specviz.views.learn.lesson import SHIPPED
-from specviz.views.names import RULE_TITLES
 
 SEPARATOR = " · "  # of the parts of a title in the library
 ONE_BY_ONE = "one-by-one"
@@ -116,4 +116,4 @@ def _differences(one: Trace, other: Trace) -> list[str]:
 
 
 def _value(value: object) -> str:
-    return "its own" if value is None else titled(str(value), RULE_TITLES)
+    return "its own" if value is None else titled(str(value), FACTS)

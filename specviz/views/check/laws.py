@@ -7,9 +7,11 @@ the rest, 1 - overlap, goes to replacements, and there the rules part. Loads no 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specviz.lessons.types import LAW_RULES
+from specviz.rules.facts import facts_of
 from specviz.trace.file import Step, Trace
 from specviz.views import blocks
 from specviz.views.blocks import Props
@@ -18,7 +20,8 @@ from specviz.views.explore.sentences import label, percent
 MOST_ROWS = 5
 OTHERS = "all others"
 WRONG = "misplaced"
-RIGHT = "right"
+RIGHT, WRONG_RULE = "right", "broken"
+BROKEN = "broken:"  # before the name of a broken rule, in lessons
 INDENT = "\u00a0" * 3
 SAME = 1e-6  # recorded numbers have nine digits
 KEY = (
@@ -39,25 +42,11 @@ class Share:
     residual: float
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A rule whose law follows from what is recorded: how its rows are called, and its law of replacements."""
-
-    called: str
-    replacement: Callable[[Share], float]
-
-
-RULES = {
-    "speculative_sampling": Known(RIGHT, lambda share: share.residual),
-    "broken:resample_p": Known("broken", lambda share: share.p),
-}
-
-
 def law_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) -> Props:
     """The judged drafted token `ref` of a step: per token of its place one bar for each of the `rules`."""
-    unknown = [rule for rule in rules if rule not in RULES]
+    unknown = [rule for rule in rules if rule not in LAW_RULES]
     if unknown or not rules:
-        raise ValueError(f"rules must be some of {', '.join(RULES)} (got {', '.join(unknown) or 'none'})")
+        raise ValueError(f"rules must be some of {', '.join(LAW_RULES)} (got {', '.join(unknown) or 'none'})")
     if not 0 <= step < len(trace.steps):
         raise ValueError(f"step must be from 0 to {len(trace.steps) - 1} (got {step})")
     overlap, known = _place(trace.steps[step], ref)
@@ -95,7 +84,7 @@ def _with_others(shares: Sequence[Share], overlap: float) -> list[Share]:
 
 
 def _chance(share: Share, rule: str, overlap: float) -> float:
-    return share.both + (1 - overlap) * RULES[rule].replacement(share)
+    return share.both + (1 - overlap) * getattr(share, facts_of(rule.removeprefix(BROKEN)).residual_column)
 
 
 def _moved(shares: Sequence[Share], rule: str, overlap: float) -> float:
@@ -116,7 +105,7 @@ def _wrong(name: str, moved: float, scale: float) -> Props:
 
 def _named(text: str, rule: str, rules: Sequence[str]) -> str:
     """The first rule's row has the text, those below it only how their rule is called; the right one needs no name."""
-    called = RULES[rule].called
+    is_right = facts_of(rule.removeprefix(BROKEN)).lossless
     if rule != rules[0]:
-        return f"{INDENT}{called}"
-    return text if called == RIGHT else f"{text}, {called}"
+        return f"{INDENT}{RIGHT if is_right else WRONG_RULE}"
+    return text if is_right else f"{text}, {WRONG_RULE}"

@@ -90,7 +90,7 @@ def _rounding(left: Trace, right: Trace) -> str:
 
 def beside_words(trace: Trace, other: Trace) -> str:
     """Of two runs that should be one text, for the end of the first: where they part, or that they do not."""
-    drafted = "without" if all(step.settings.method == "none" for step in other.steps) else "with"
+    drafted = "with" if any(step.settings.drafts for step in other.steps) else "without"
     part = parting(trace, other)
     if part is None:
         return f"as far as both go the same text as the run {drafted} a draft"

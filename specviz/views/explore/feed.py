@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from specviz.drafters import METHODS, facts_of
+from specviz.rules.facts import FACTS
 from specviz.trace.counters import Counters
 from specviz.trace.file import Event, Footer, Header, ModelInfo, Models, Prompt, Scores, Settings, Step, Trace
 from specviz.trace.metrics import METRICS, lossy_words, metrics, rounding_words
@@ -19,7 +21,6 @@ from specviz.views.explore.inspector import LOG_TICKS, NUMBERS
 from specviz.views.explore.sentences import ENDINGS, changes, flowing, headline, label, state_words, titled, visible
 from specviz.views.explore.speed import speed_words
 from specviz.views.explore.steps import step_props
-from specviz.views.names import METHOD_TITLES, RULE_TITLES
 from specviz.views.palette import palette, short_label
 
 MOST_SENT = 200  # steps per increment, about 1 MB; the page pulls what is left
@@ -213,8 +214,8 @@ def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> li
     words.append(["target", _model(settings.target, models and models.target)])
     if settings.draft_model:
         words.append(["draft", _model(settings.draft_model, models and models.draft_model)])
-    if settings.method != "draft_model":
-        words.append(["method", titled(settings.method, METHOD_TITLES)])
+    if not facts_of(settings.method).is_plain:
+        words.append(["method", titled(settings.method, METHODS)])
     sampling = [f"temperature {settings.temperature:g}"]
     sampling += [f"top-k {settings.top_k}"] if settings.top_k else []
     sampling += [f"top-p {settings.top_p:g}"] if settings.top_p < 1 else []
@@ -224,8 +225,8 @@ def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> li
 def _promise(settings: Settings, but: str) -> str:
     """ "exact", or what must be said instead (`but`), or "lossy"; and by which rule tokens are judged from here on."""
     promise = (but or "exact") if settings.lossless else "lossy"
-    judged = settings.rule is not None and settings.method != "none"
-    return f"{promise} · {titled(settings.rule, RULE_TITLES)}" if judged else promise
+    judged = settings.rule is not None and settings.drafts
+    return f"{promise} · {titled(settings.rule, FACTS)}" if judged else promise
 
 
 def _model(name: str, info: ModelInfo | None) -> str:

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+from specviz.rules.facts import facts_of
 from specviz.trace.file import DraftToken, EmittedToken, Position, Step
 from specviz.views.explore.sentences import label, named, percent, thrown
 from specviz.views.explore.titles import (
-    DARTLESS,
-    WHOLE_RULE,
     behind_the_end,
     chance_kept,
     cut_before,
@@ -36,7 +35,6 @@ from specviz.views.explore.titles import (
 MOST_ROWS = 8
 MOST_SIBLINGS = 5
 LAST = "last"
-OVERLAY_RULE = "speculative_sampling"
 OTHERS = "all others"
 LOG_DECADES = 4  # the log axis reaches from 0.01 % to 100 %
 LOG_TICKS = [[25 * i, f"{100 * 10.0 ** (i - LOG_DECADES):g}\u00a0%"] for i in range(LOG_DECADES + 1)]
@@ -136,11 +134,12 @@ def _judged(step: Step, node: int, position: Position) -> Look:
     }
     if len(siblings := _siblings(step, node)) > 1:
         look |= {"siblings": siblings, "heading": "judged" if cut_before(step, node) else "target"}
-    if step.settings.rule not in (OVERLAY_RULE, None):
+    rule = facts_of(step.settings.rule)
+    if not rule.is_plain:
         notes = (behind_the_end(step, node), replaced_by(step, token), lossy_note(step, position.one_step_tv))
         words = {"title": rule_title(step, token, emitted), "note": reduce(joined, notes)}
-        dart = {} if step.settings.rule in DARTLESS else {"dart": _dart(token, 1.0)}
-        if step.settings.rule == WHOLE_RULE:
+        dart = {"dart": _dart(token, 1.0)} if rule.uses_draw else {}
+        if rule.judges_block:
             dart["dart"]["words"] = "the stopping test"
         return look | {"view": "threshold", **dart, **words}
     residual = next((row.residual for row in rows if row.role == "emitted"), None)
@@ -292,9 +291,10 @@ def _numbers(step: Step, token: DraftToken, position: Position, owed: float, *, 
     """Values in the order of NUMBERS; `later`: siblings of this token were cut before it."""
     p, q, chance = token.p_judged or 0.0, 1.0 if token.q is None else token.q, token.accept_prob or 0.0
     kl = "infinite" if position.kl is None and position.q_entropy is not None else _nats(position.kl)
-    stopping = f"{chance:.4f}" if step.settings.rule == WHOLE_RULE else ""
+    rule = facts_of(step.settings.rule)
+    stopping = f"{chance:.4f}" if rule.judges_block else ""
     chances = f"{chance_kept(step, token):.4f}, by this rule's own formula"
-    if step.settings.rule in (OVERLAY_RULE, None):
+    if rule.is_plain:
         chances = f"min(1, {p:.4f} / {q:.4f}) = {chance:.4f}"
     own = f"{token.p or 0.0:.4f}" if later else ""
     moved = "" if position.one_step_tv is None else f"{position.one_step_tv:.4f}"

@@ -10,20 +10,20 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
+from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.request import MAX_SEED
+from specviz.rules.facts import FACTS, facts_of
 from specviz.trace.file import Header, Settings, Trace
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
 from specviz.trace.recorded import Shipped, shipped_trace
 from specviz.views.explore.feed import CUT_OFF
 from specviz.views.explore.sentences import counted, label, percent, titled, visible
-from specviz.views.names import METHOD_TITLES, RULE_TITLES
 
 MOST_WORDS = 12  # of a prompt
 MOST_CHARACTERS = 64  # of these
 MOST_CHANGES = 3  # values of one setting that a title names
 MOST_PARAMS = 3  # of a method
-USUAL_RULE = "speculative_sampling"
 PER_CALL = "tokens_per_target_call"
 Props = dict[str, Any]
 Usual = Callable[[str], Mapping[str, Any]]
@@ -66,7 +66,7 @@ def _title(trace: Trace, usual: Usual | None) -> str:
     """Method, draft, K, temperature, and whatever else is not as usual; of what was changed on the way, what came after
     what."""
     parts = (
-        _along(trace, lambda now: titled(now.method, METHOD_TITLES)),
+        _along(trace, lambda now: titled(now.method, METHODS)),
         _along(trace, lambda now: now.draft_model and label(now.draft_model)),
         _along(trace, lambda now: now.k and str(now.k), "K "),
         _along(trace, lambda now: f"{now.temperature:g}", "temperature "),
@@ -80,9 +80,9 @@ def _title(trace: Trace, usual: Usual | None) -> str:
 
 def _rules(trace: Trace, usual: Usual | None) -> str:
     """Empty where every step was judged by its method's own rule."""
-    own = [(usual(step.settings.method) if usual else {}).get("rule", USUAL_RULE) for step in trace.steps]
+    own = [(usual(step.settings.method) if usual else {}).get("rule", facts_of(None).name) for step in trace.steps]
     is_usual = all(step.settings.rule in (None, name) for step, name in zip(trace.steps, own, strict=True))
-    return "" if is_usual else _along(trace, lambda now: now.rule and titled(now.rule, RULE_TITLES))
+    return "" if is_usual else _along(trace, lambda now: now.rule and titled(now.rule, FACTS))
 
 
 def _params(now: Settings, usual: Usual) -> str:

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
+from specviz.drafters import METHODS, facts_of
+from specviz.rules.facts import FACTS
 from specviz.trace.counters import REFUSED, grade_of
 from specviz.trace.file import DraftToken, EmittedToken, Settings, Step
-from specviz.views.names import METHOD_TITLES, RULE_TITLES
+
+if TYPE_CHECKING:
+    from specviz.drafters.method import Method
+    from specviz.rules.facts import RuleFacts
 
 MOST_REFUSED = 10**6
 MOST_LABEL = 48  # characters of a token in a cell, a row or a sentence
@@ -33,29 +39,14 @@ CHANGE_NAMES = {
     "method": "method",
     "rule": "rule",
 }
-AHEAD = (
-    "{tokens} ahead; the large model checks all of them in one pass, keeps those that pass, replaces the first that "
-    "fails, and the text "
-)
-BRANCHES = (
-    "{tokens} deep; the large model checks all branches in one pass, keeps the path that passes, adds a token of its "
-    "own, and the text "
-)
-STEPS = "{tokens}; the large model grades each of them, keeps it whole or writes its own, and the text "
-PROPOSERS = {  # what stands before K, and after it
-    "typed words": ("You type up to ", AHEAD),
-    "draft_model": ("The small model writes ", AHEAD),
-    "prompt_lookup": ("A look back through the text proposes up to ", AHEAD),
-    "early_exit": ("The large model's own first layers write ", AHEAD),
-    "staged": ("The small model, itself helped by a smaller drafter, writes ", AHEAD),
-    "cross_vocabulary": ("A small model with other tokens than the large one's proposes up to ", AHEAD),
-    "mtp": ("The large model's own modules for later tokens write ", AHEAD),
-    "lookahead": ("The large model guesses later words on the side; what it remembers is proposed up to ", AHEAD),
-    "tree": ("The small model writes a tree of guesses, up to ", BRANCHES),
-    "medusa": ("Small heads on the large model guess later tokens as a tree, up to ", BRANCHES),
-    "eagle": ("A small head that reads the large model's states grows a tree of guesses, up to ", BRANCHES),
-    "reasoning": ("The small model writes whole reasoning steps of up to ", STEPS),
+VERDICTS = {  # what a headline says after K, by what is drafted
+    "chain": "{tokens} ahead; the large model checks all of them in one pass, keeps those that pass, replaces the "
+    "first that fails, and the text ",
+    "tree": "{tokens} deep; the large model checks all branches in one pass, keeps the path that passes, adds a token "
+    "of its own, and the text ",
+    "reasoning step": "{tokens}; the large model grades each of them, keeps it whole or writes its own, and the text ",
 }
+TYPED, TYPIST = "typed words", "You type up to "  # a game, whose draft model is a person
 ENDINGS = {
     "length": "reached the chosen length",
     "eos": "the model ended its text",
@@ -64,7 +55,7 @@ ENDINGS = {
     "stopped": "stopped",
     "error": "ended by an error",
 }
-TITLES = {"method": METHOD_TITLES, "rule": RULE_TITLES}
+TITLES = {"method": METHODS, "rule": FACTS}
 STATES = {
     "queued": "waiting",
     "loading": "loading",
@@ -177,13 +168,14 @@ def named(token: DraftToken | EmittedToken) -> str:
 def headline(settings: Settings, *, was_lossy: bool = False, rounding: str = "") -> Sentence:
     """What this run does, with K in it. was_lossy: earlier steps were made under a lossy rule; rounding: what the
     target's number format leaves of the promise, in words."""
-    if settings.k == 0 or settings.method == "none":
+    if settings.k == 0 or not settings.drafts:
         earlier = " Earlier steps were lossy." if was_lossy and settings.lossless else ""
         return [f"No draft: the large model writes every token itself, one per pass.{earlier}"]
-    before, after = PROPOSERS.get(settings.method, ("The drafter proposes up to ", AHEAD))
-    verdict = after.format(tokens=" token" if settings.k == 1 else " tokens")
+    method = facts_of(settings.method)
+    proposer = TYPIST if settings.method == TYPED else method.proposer
+    verdict = VERDICTS[method.drafts_as].format(tokens=" token" if settings.k == 1 else " tokens")
     odds = "favourite tokens" if settings.temperature == 0 else "odds"
-    return [before, str(settings.k), verdict + _promise(settings, was_lossy, rounding).format(odds=odds)]
+    return [proposer, str(settings.k), verdict + _promise(settings, was_lossy, rounding).format(odds=odds)]
 
 
 def _promise(settings: Settings, was_lossy: bool, rounding: str) -> str:
@@ -214,9 +206,9 @@ def _value(name: str, value: object) -> str:
     return titled(str(value), TITLES[name]) if name in TITLES else label(str(value))
 
 
-def titled(name: str, titles: Mapping[str, str]) -> str:
+def titled(name: str, known: Mapping[str, Method | RuleFacts]) -> str:
     """What a method or a rule is called; a name from elsewhere is made harmless."""
-    return titles.get(name) or label(name.replace("_", " "))
+    return known[name].title if name in known else label(name.replace("_", " "))
 
 
 def spoken(step: Step) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from specviz.rules.facts import facts_of
 from specviz.trace.counters import Counters
 from specviz.trace.file import ROOT, DraftToken, EmittedToken, Step
 from specviz.trace.metrics import METRICS, Undefined
 from specviz.views.explore.inspector import LAST, focus, looks
 from specviz.views.explore.sentences import SPACE, flowing, label, num_refused, percent, spoken, thrown
-from specviz.views.explore.titles import DARTLESS, GRADING_RULE, WHOLE_RULE, behind_the_end, last_token, telling_cut
+from specviz.views.explore.titles import behind_the_end, last_token, telling_cut
 from specviz.views.palette import short_label
 
 MOST_CELLS = 32
@@ -22,7 +23,7 @@ Props = dict[str, Any]
 def step_props(step: Step, counters: Counters) -> Props:
     """`counters` already hold this step."""
     shown, num_others = most_telling(step)
-    last = last_token(step)
+    last, rule = last_token(step), facts_of(step.settings.rule)
     return {
         "index": step.index,
         "k": step.settings.k,
@@ -36,8 +37,8 @@ def step_props(step: Step, counters: Counters) -> Props:
         "looks": looks(step),
         "focus": focus(step),
         "has_cut": telling_cut(step) is not None or num_refused(step) > 0,
-        "dartless": step.settings.rule in DARTLESS,
-        "whole": step.settings.rule == WHOLE_RULE,
+        "dartless": not rule.uses_draw,
+        "whole": rule.judges_block,
         "bar": {
             **{name: sum(token.status == name for token in step.draft) for name in ("accepted", "rejected", "ignored")},
             "refused": num_refused(step),
@@ -88,7 +89,8 @@ def _cell(step: Step, node: int) -> Props:
         say += ", behind the end of the text"
     if not token.is_judged:
         return cell | {"say": say}
-    if step.settings.rule in DARTLESS:
+    rule = facts_of(step.settings.rule)
+    if not rule.uses_draw:
         return cell | {"fill": round(100 * (token.accept_prob or 0.0), 1), "say": say}
     chance, u = token.accept_prob or 0.0, token.u or 0.0
     odds, fell = thrown(chance, u)
@@ -96,7 +98,7 @@ def _cell(step: Step, node: int) -> Props:
         "fill": round(100 * chance, 1),
         "tick": round(100 * u, 1),
         "label": percent(chance),
-        "say": f"{say}: {'stopping test' if step.settings.rule == WHOLE_RULE else 'chance'} {odds}, dart at {fell}",
+        "say": f"{say}: {'stopping test' if rule.judges_block else 'chance'} {odds}, dart at {fell}",
     }
 
 
@@ -134,7 +136,7 @@ def _emitted_text(token: EmittedToken) -> str:
 
 def _totals(step: Step, counters: Counters) -> Props:
     """The numbers after this step, so that the player can show any moment."""
-    whole = step.settings.rule == GRADING_RULE
+    whole = facts_of(step.settings.rule).judges_graded
     kept = _known("reasoning_steps_kept" if whole else "kept", counters)
     per_call = _known("tokens_per_target_call", counters)
     return {

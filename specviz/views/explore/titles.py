@@ -5,33 +5,14 @@ A sentence is a list of texts; every second one is a token to set off.
 
 from __future__ import annotations
 
+from specviz.rules.facts import RuleFacts, facts_of
 from specviz.trace.counters import KEPT, grade_of
 from specviz.trace.file import DraftToken, EmittedToken, Step
 from specviz.views.explore.sentences import TINY, Sentence, apart, divided, named, num_refused, percent, thrown
 
-FAVOURITE_RULE = "typical"
-GRADING_RULE = "graded"
-WHOLE_RULE = "block_verification"
-DARTLESS = (FAVOURITE_RULE, GRADING_RULE)  # what the target gave a token decides alone, or what it gave the whole draft
 BOUNDS = {"<": "less", ">": "more"}  # how a percentage begins that is not spelled out
 WAITING = "waiting"  # for the end of the reasoning step that the target writes in place of a refused one
 MOVES_NOTHING = 1e-6  # of the odds: rounding
-KEEPS = {  # what each rule says of the chance: the words before the token, and after it
-    WHOLE_RULE: (
-        "The stopping test at ",
-        " passes {chance} of the time; the token itself is kept {own} of the time, as a later test may pass.",
-    ),
-    "sample_and_match": ("The target draws ", " itself {chance} of the time."),
-    "lenience": ("Counting only part of what the draft gave it, this rule keeps ", " {chance} of the time."),
-    "ensemble": ("Against the average of both models' odds, the rule keeps ", " {chance} of the time."),
-    "resample_p": ("Like the exact rule, this broken one keeps ", " {chance} of the time."),
-}
-REPLACES = {  # where the token in the place of a cut one came from
-    "sample_and_match": " was drawn from the target's odds for all other tokens, where it has {share}.",
-    "ensemble": " was drawn from what the draft left owed of both models' average. It makes up {share} of that.",
-    FAVOURITE_RULE: " was written, the target's favourite here.",
-    "resample_p": " was drawn from all of the target's odds, where it has {share}: that is what this rule does wrong.",
-}
 
 
 def last_token(step: Step) -> EmittedToken | None:
@@ -89,18 +70,18 @@ def _quotient(target: str, drafted: str, chance: str) -> str:
 
 def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = None) -> Sentence:
     """Any other rule: its chance and the dart, where one is thrown, and what came instead."""
-    rule = step.settings.rule or ""
+    rule = facts_of(step.settings.rule)
     kept = token.status == "accepted"
     verdict, *replacement = _verdict(token, emitted) if emitted or step.truncated else ["kept." if kept else "cut."]
-    if rule == GRADING_RULE:
+    if rule.judges_graded:
         how = "is kept with it." if kept else "was cut."
         return ["The target graded the whole reasoning step, no single token; ", named(token), f" {how}"]
-    if rule == FAVOURITE_RULE:
+    if rule.writes_favourite:
         enough = f" {'' if kept else 'not '}likely enough: {verdict}"
         lead = "Typical acceptance asks the target alone, without a dart. It finds "
         return [lead, named(token), enough, *replacement]
     chance, u = thrown(token.accept_prob or 0.0, token.u or 0.0)
-    before, after = KEEPS.get(rule, (f"The rule “{rule.replace('_', ' ')}” keeps ", " {chance} of the time."))
+    before, after = rule.keeps or (f"The rule “{rule.name.replace('_', ' ')}” keeps ", " {chance} of the time.")
     if kept and (token.u or 0.0) >= (token.accept_prob or 0.0):  # block verification looks at later tokens too
         verdict = "not here, but the draft stands up to a later token, so this one is kept."
     after = after.format(chance=chance, own=percent(chance_kept(step, token)))
@@ -110,7 +91,7 @@ def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = Non
 def chance_kept(step: Step, token: DraftToken) -> float:
     """How often a token of a chain is kept: under block verification over all that may be drafted behind it, the
     weight min(1, w p / q) that runs along the chain; under any other rule the chance of its own test."""
-    if step.settings.rule != WHOLE_RULE:
+    if not facts_of(step.settings.rule).judges_block:
         return token.accept_prob or 0.0
     weight = 1.0
     for each in step.draft[: step.draft.index(token) + 1]:
@@ -135,12 +116,12 @@ def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
 
 def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
     """The step's own token and the law it was drawn from, where it has `share`."""
-    rule = step.settings.rule or ""
+    rule = facts_of(step.settings.rule)
     if last.kind == "resampled":
         cut = last_cut(step)
         return ["After ", named(cut) if cut else "the draft", " was cut, ", named(last), _drawn_from(rule, share)]
     odds = f", drawn from the target's own odds, where it has {percent(share)}."
-    if rule == FAVOURITE_RULE:
+    if rule.writes_favourite:
         odds = ", its favourite token."
     if last.kind == "bonus":
         kept = sum(token.status == "accepted" for token in step.draft)
@@ -151,15 +132,14 @@ def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
     if refused := num_refused(step):
         lead = f"The draft wrote a reasoning step of {refused} tokens; the target refused it and writes its own, from "
         return [lead, named(last), f" on{odds}"]
-    if rule == GRADING_RULE and step.evidence.get("verdict") == WAITING:
+    if rule.judges_graded and step.evidence.get("verdict") == WAITING:
         return ["The target refused a reasoning step and is still writing its own: ", named(last), odds]
     return ["Nothing was drafted here: the target wrote ", named(last), f" itself{odds}"]
 
 
-def _drawn_from(rule: str, share: float) -> str:
+def _drawn_from(rule: RuleFacts, share: float) -> str:
     """Where a replacement came from, in which it has `share`."""
-    words = REPLACES.get(rule, " was drawn from what the draft left owed. It makes up {share} of that.")
-    return words.format(share=percent(share))
+    return rule.replaces.format(share=percent(share))
 
 
 def replaced_by(step: Step, token: DraftToken) -> Sentence:
@@ -168,7 +148,7 @@ def replaced_by(step: Step, token: DraftToken) -> Sentence:
     if last is None or last.kind != "resampled" or token is not last_cut(step) or not step.positions:
         return []
     share = next((p for id_, _, p, *_ in step.positions[-1].top if id_ == last.id), 0.0)
-    return ["", named(last), _drawn_from(step.settings.rule or "", share)]
+    return ["", named(last), _drawn_from(facts_of(step.settings.rule), share)]
 
 
 def replacement_note(step: Step, token: DraftToken, residual: float | None) -> Sentence:

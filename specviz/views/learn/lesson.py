@@ -10,15 +10,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from specviz.drafters import METHODS
 from specviz.lessons.load import found_lessons
 from specviz.lessons.types import Done, Law, Lesson, Screen, Seen, Task
+from specviz.rules.facts import FACTS
 from specviz.settings import assets_dir
 from specviz.trace.recorded import shipped, shipped_trace
 from specviz.views.blocks import Props
 from specviz.views.check.laws import law_block
 from specviz.views.explore.sentences import label, titled, visible
 from specviz.views.learn.plan import game_after, tasks_of
-from specviz.views.names import METHOD_TITLES, RULE_TITLES
 
 SHIPPED = "shipped:"
 """Begins the id of a recorded run wherever it is shown: what follows is its name."""
@@ -69,8 +70,8 @@ _SPELLED = {
     "k": lambda _, value: f"K {value}",
     "temperature": lambda _, value: f"temperature {value:g}",
     "max_new_tokens": lambda _, value: f"{value:,} tokens",
-    "method": lambda _, value: f"method {titled(value, METHOD_TITLES)}",
-    "rule": lambda _, value: "the method's own rule" if value is None else f"rule {titled(value, RULE_TITLES)}",
+    "method": lambda _, value: f"method {titled(value, METHODS)}",
+    "rule": lambda _, value: "the method's own rule" if value is None else f"rule {titled(value, FACTS)}",
     "draft": lambda _, value: "no draft model" if value is None else f"draft model {label(value)}",
     "prompt": lambda _, value: "a prompt of its own",
     "params": lambda _, value: ", ".join(f"{label(name)} {label(str(each))}" for name, each in value.items()),

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from specviz.rules.facts import facts_of
 from specviz.trace.counters import Counters
 from specviz.trace.file import DraftToken, Step, Trace
 from specviz.views.blocks import packed, words
-from specviz.views.explore.inspector import LOG_TICKS, NUMBERS, OVERLAY_RULE, looks
+from specviz.views.explore.inspector import LOG_TICKS, NUMBERS, looks
 from specviz.views.explore.sentences import PERCENT, Sentence, apart, flowing, named, percent
 from specviz.views.explore.steps import step_props
 
@@ -96,7 +97,7 @@ class _Bets:
 
 def _nodes(step: Step) -> Iterator[int]:
     """The drafted tokens of a step at which a dart can be guessed."""
-    if step.settings.rule not in (OVERLAY_RULE, None) or step.is_tree:
+    if not facts_of(step.settings.rule).is_plain or step.is_tree:
         return
     told = {position.child for position in step.positions}
     for node, token in enumerate(step.draft):

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from specviz.drafters import METHODS
 from specviz.trace.file import Step
 from specviz.views.explore.evidence.parts import (
     MOST_LINES,
@@ -23,7 +24,6 @@ from specviz.views.explore.evidence.parts import (
     tokens_in,
 )
 from specviz.views.explore.sentences import flowing, label, percent
-from specviz.views.names import METHOD_TITLES
 
 OF_ROUNDS = "The marks say what the model that was drafted for did with each token; the target comes after it."
 FATES = ("accepted", "rejected", "ignored")
@@ -66,7 +66,7 @@ def _who(told: Said) -> str:
 
 def _name(name: str) -> str:
     """A drafter that needs no model goes by its method; a model by its own name."""
-    return METHOD_TITLES.get(name) or label(name)
+    return METHODS[name].title if name in METHODS else label(name)
 
 
 def _of_round(told: Said) -> list[Chip]:

@@ -1,10 +1,10 @@
-"""The walk down a token tree: one node's children are judged in order, and what each failure leaves of p is what the
-next one is judged against. One transfer per level, one for the last token, one for the nodes' own p and q.
+"""TreeRule: the walk down a token tree. Siblings are judged in order, each against the residual that the rejected ones
+before it left of p. One transfer to the host per level, one for the last token, one for every node's p and q.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,39 +12,33 @@ from torch import Tensor
 from specviz.decoding.device import to_device, to_host
 from specviz.decoding.draft import ROOT, Draft
 from specviz.decoding.draws import ACCEPT, Draws
-from specviz.decoding.rule import Check, Laws, Verdict, draw_last, proposal, ratio, residual
+from specviz.decoding.rule import Check, Laws, Verdict, draw_last, proposal
 from specviz.decoding.sampling import TARGET, refuse_nan
-from specviz.rules.chain_rule import ChainRule, is_plain_chain
-
-JudgedAs = Callable[[Draft, int, Tensor], Tensor]
-"""The law [V] that a node's token counts as drawn from: draft, node, rows like the target's -> q."""
+from specviz.rules.chain import ChainRule, is_plain_chain
 
 
 class TreeRule(ChainRule):
-    """Chains as ever, trees by the walk."""
+    """Judges chains by the loop and token trees by the walk.
 
-    judged_as: staticmethod[..., Tensor] = staticmethod(proposal)
+    judged_as: the law [V] that a node's token counts as drawn from; takes the draft, the node and the target's rows.
+    """
 
-    def supports(self, draft: Draft) -> bool:
-        return True
+    judged_as: staticmethod[[Draft, int, Tensor], Tensor] = staticmethod(proposal)
 
     def __call__(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
         if is_plain_chain(draft):
             return super().__call__(draft, probs, draws, position)
-        return judge_tree(draft, probs, draws, position, self.judged_as)
+        return judge_tree(self, draft, probs, draws, position)
 
 
-def judge_tree(draft: Draft, probs: Tensor, draws: Draws, position: int, judged_as: JudgedAs = proposal) -> Verdict:
-    """The walk from ROOT. Keep x with probability min(1, r/q), r what is left of p; else r becomes norm(max(0, r - q)).
-
-    SpecInfer, Miao et al. 2023, algorithm 2.
-    """
+def judge_tree(rule: TreeRule, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
+    """The walk down from ROOT with the rule's three answers. SpecInfer, Miao et al. 2023, algorithm 2."""
     path: list[int] = []
     checks: list[Check] = []
     judged: list[Tensor] = []
     node, rejected = ROOT, False
     while children := draft.children(node):
-        level, rows = _judge_siblings(draft, children, probs[node + 1], draws, position + len(path), judged_as)
+        level, rows = _judge_siblings(rule, draft, children, probs[node + 1], draws, position + len(path))
         checks += level
         judged += rows[: len(level)]
         rejected = not level[-1].accepted
@@ -52,7 +46,7 @@ def judge_tree(draft: Draft, probs: Tensor, draws: Draws, position: int, judged_
             break
         node = level[-1].node
         path.append(node)
-    row = rows[-1] if rejected else probs[node + 1]
+    row = rows[-1] if rejected else rule.bonus(probs[node + 1])
     token = draw_last(row, draws, position)
     return Verdict(
         tuple(path), token, kind_of(path, rejected), tuple(checks), laws_of(draft, probs, checks, judged, row)
@@ -74,19 +68,19 @@ def laws_of(draft: Draft, probs: Tensor, checks: Sequence[Check], judged: Sequen
 
 
 def _judge_siblings(
-    draft: Draft, children: tuple[int, ...], row: Tensor, draws: Draws, position: int, judged_as: JudgedAs
+    rule: TreeRule, draft: Draft, children: tuple[int, ...], row: Tensor, draws: Draws, position: int
 ) -> tuple[list[Check], list[Tensor]]:
     """Judges one node's children in order up to the first accepted one; also the target's row before each of them and
     after all."""
     rows, columns = [row], []
     for child in children:
         token = draft.tokens[child]
-        q = judged_as(draft, child, row[None])
-        threshold = ratio(rows[-1][token], q[token])
+        left, q = rows[-1], rule.judged_as(draft, child, row[None])
+        threshold = rule.threshold(left[token : token + 1], q[token : token + 1], left)[0]
         u, kept = draws.below(threshold, ACCEPT, position, child)
-        numbers = (row[token], rows[-1][token], _q_of(draft, child, row), threshold, u, kept)
+        numbers = (row[token], left[token], _q_of(draft, child, row), threshold, u, kept)
         columns.append(torch.stack([value.to(threshold.dtype) for value in numbers]))
-        rows.append(residual(rows[-1], q))
+        rows.append(rule.residual(left, q))
     checks = []
     for child, (p, p_judged, q, threshold, u, kept) in zip(
         children, to_host(torch.stack(columns)).tolist(), strict=True

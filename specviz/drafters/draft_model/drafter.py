@@ -1,6 +1,8 @@
-"""A smaller language model writes K tokens ahead, one by one, each drawn from its own q."""
+"""ModelDrafter: a language model that writes K tokens, one by one, each drawn from its own q."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -12,8 +14,9 @@ from specviz.decoding.drafter import Context, Drafter, Work
 from specviz.decoding.draws import DRAFT
 from specviz.decoding.rule import Verdict
 from specviz.decoding.sampling import DRAFT_MODEL, fit, refuse_nan
-from specviz.drafters.method import CHAIN_RULES, Method
-from specviz.drafters.policy import K_PARAMS, Constant, Policy, policy_of
+from specviz.drafters.method import Parts
+from specviz.drafters.params import Value
+from specviz.drafters.policy import Constant, Policy, make_policy
 
 
 class ModelDrafter(Drafter):
@@ -54,17 +57,5 @@ class ModelDrafter(Drafter):
         self._policy.observe(draft, verdict)
 
 
-METHOD = Method(
-    name="draft_model",
-    title="Draft model",
-    summary="A small model writes K tokens ahead; the target checks them in one pass.",
-    caution=(
-        "Pays where the small model often agrees with the target and one call of it costs far less time than one of "
-        "the target; otherwise it is slower than no draft."
-    ),
-    source="Leviathan et al., arXiv:2211.17192; Chen et al., arXiv:2302.01318",
-    roles=("draft",),
-    params=K_PARAMS,
-    rules=CHAIN_RULES,
-    build=lambda parts, params: ModelDrafter(parts.draft.lm, policy_of(params)),
-)
+def build(parts: Parts, params: Mapping[str, Value]) -> ModelDrafter:
+    return ModelDrafter(parts.draft.lm, make_policy(params))

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from specviz.decoding.draft import EMPTY, Draft
 from specviz.decoding.drafter import Context
-from specviz.drafters.draft_model import ModelDrafter
-from specviz.drafters.method import CHAIN_RULES, Choice, IntParam, Method, Parts, Value
-from specviz.drafters.policy import K_PARAMS, Policy, policy_of
+from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.method import Parts
+from specviz.drafters.params import Value
+from specviz.drafters.policy import Policy, make_policy
 from specviz.errors import SpecvizError
 
 
@@ -53,32 +54,4 @@ def build(parts: Parts, params: Mapping[str, Value]) -> EarlyExit:
     of, count = parts.target.lm.num_layers, params["layers"]
     if count > of:
         raise SpecvizError(f"layers must be at most {of}, as many as {parts.target.name} has (got {count})")
-    return EarlyExit(parts, _WAYS[params["which"]](count or max(1, of // 3), of), policy_of(params))
-
-
-METHOD = Method(
-    name="early_exit",
-    title="Early exit",
-    summary="The target drafts for itself: only some of its layers run, and all of them check the draft in one pass.",
-    caution=(
-        "Needs no second model and pays where the layers that draft already agree with all of them, which most models "
-        "were not trained for; with the target's full vocabulary to score for every token it is never nearly free."
-    ),
-    source="LayerSkip: Elhoushi et al., arXiv:2404.16710; Draft & Verify: Zhang et al., arXiv:2309.08168",
-    roles=(),
-    params=(
-        IntParam(
-            "layers", "layers that draft", 0, "How many of the target's layers draft; 0: a third of them.", 0, 512
-        ),
-        Choice(
-            "which",
-            "which layers",
-            "first",
-            "Models that were not trained to be left early may do better when layers in between are skipped.",
-            {"first": "the first ones", "outer": "both ends, none in the middle", "spread": "evenly spaced"},
-        ),
-        *K_PARAMS,
-    ),
-    rules=CHAIN_RULES,
-    build=build,
-)
+    return EarlyExit(parts, _WAYS[params["which"]](count or max(1, of // 3), of), make_policy(params))

@@ -1,7 +1,7 @@
-"""ChainRule: what the rules that judge a chain share. Unless a rule says otherwise, u < p/q keeps a token and
-norm(max(0, p - q)) replaces the first one that fails: speculative sampling.
+"""ChainRule: the loop that judges a chain, token after token up to the first rejection, for every rule alike.
 
-Everything is made on the device and brought to the host in one transfer.
+A rule says three things: the threshold that u must stay below, the residual that a rejected token's replacement is
+drawn from, and the law of the bonus token. All tokens are judged at once on the device; one transfer to the host.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from torch import Tensor
 from specviz.decoding.device import exact_dtype, to_device, to_host
 from specviz.decoding.draft import ROOT, Draft
 from specviz.decoding.draws import ACCEPT, FINAL, Draws
-from specviz.decoding.rule import Check, Laws, Rule, Verdict, draw_last, proposal, ratio, residual
+from specviz.decoding.rule import Check, Laws, Rule, Verdict, draw_last, proposal
 from specviz.decoding.sampling import TARGET, Sampling, refuse_nan
+from specviz.rules.facts import RuleFacts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,8 +33,7 @@ class Rows:
         return len(self.ids)
 
     def after(self, num_kept: Tensor) -> tuple[Tensor, Tensor]:
-        """The target's and the draft's row [V] behind `num_kept` kept tokens, a tensor []; the draft's last row where
-        all were kept."""
+        """p and q [V] at the place after `num_kept` [] accepted tokens; after all of them q is the draft's last row."""
         p = self.p_rows.index_select(0, num_kept[None])[0]
         return p, self.q_rows.index_select(0, num_kept.clamp_max(len(self) - 1)[None])[0]
 
@@ -50,44 +50,51 @@ def is_plain_chain(draft: Draft) -> bool:
 
 
 class ChainRule(Rule):
-    """Judges every token of a chain at once; the kept ones end at the first that fails.
+    """Abstract: a rule derives from it, or from SpeculativeSampling and changes what it does otherwise.
 
-    judges_alone: whether a token's chance to be kept depends on nothing behind or before it but its own rows.
+    judges_alone: whether a token's chance to be accepted depends on nothing but p and q at its own place.
     """
 
+    facts: RuleFacts
     judges_alone = True
 
-    def supports(self, draft: Draft) -> bool:
-        return is_plain_chain(draft)
+    def __init_subclass__(cls) -> None:
+        """The names and the promise of a rule, as the engine knows them, are those of its facts."""
+        if "facts" in vars(cls):
+            for name in ("name", "title", "summary", "source", "lossless"):
+                setattr(cls, name, getattr(cls.facts, name))
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         """What u must stay below, for tokens with p and q [..., M], M = 1 or V; row [..., V] is all of p."""
-        return ratio(p, q)
+        raise NotImplementedError
 
-    def replacement(self, p: Tensor, q: Tensor) -> Tensor:
-        """The law [..., V] of the token written instead of one that failed."""
-        return residual(p, q)
+    def residual(self, p: Tensor, q: Tensor) -> Tensor:
+        """The law [..., V] of the token written in place of a rejected one; p and q [..., V] at its place."""
+        raise NotImplementedError
 
-    def unaided(self, p: Tensor) -> Tensor:
-        """The law [V] of a token that the target adds where no drafted one was judged."""
-        return p
+    def bonus(self, p: Tensor) -> Tensor:
+        """The law [..., V] of a token that the target adds where no drafted one was rejected."""
+        raise NotImplementedError
+
+    def supports(self, draft: Draft) -> bool:
+        return self.facts.judges_trees or is_plain_chain(draft)
 
     def thresholds(self, rows: Rows) -> Tensor:
-        """What each drafted token's u must stay below [N]."""
+        """The threshold of each drafted token [N]."""
         return self.threshold(rows.p, rows.q, rows.p_rows[:-1])[:, 0]
 
     def num_kept(self, passed: Tensor) -> Tensor:
-        """How many tokens are kept [], where u stayed below the threshold [N] or not."""
+        """How many tokens are accepted []; passed [N]: whether each u stayed below its threshold."""
         return passed.long().cumprod(0).sum()
 
     def last_law(self, rows: Rows, num_kept: Tensor) -> Tensor:
-        """The law [V] of the token after the kept ones."""
+        """The law [V] of the token after the accepted ones."""
         p, q = rows.after(num_kept)
-        return torch.where(num_kept == len(rows), self.unaided(p), self.replacement(p, q))
+        return torch.where(num_kept == len(rows), self.bonus(p), self.residual(p, q))
 
     def __call__(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
         if not len(draft):
-            law = self.unaided(probs[0])
+            law = self.bonus(probs[0])
             return Verdict((), draw_last(law, draws, position), "plain", (), Laws(probs[:0], probs[:0], law, (), ()))
         rows, size, wide = rows_of(draft, probs), len(draft), exact_dtype(probs.device)
         thresholds = self.thresholds(rows)
@@ -107,12 +114,12 @@ class ChainRule(Rule):
         return Verdict(tuple(range(num_kept)), token, "bonus" if num_kept == size else "resampled", checks, laws)
 
     def one_step_kept(self, p: Tensor, q: Tensor) -> Tensor:
-        p, q = exact(p), exact(q)
+        p, q = widen(p), widen(q)
         return q * self.threshold(p, q, p).clamp_max(1)
 
     def one_step_law(self, p: Tensor, q: Tensor) -> Tensor:
-        kept, p, q = self.one_step_kept(p, q), exact(p), exact(q)
-        return kept + (1 - kept.sum(-1, keepdim=True)) * self.replacement(p, q)
+        kept, p, q = self.one_step_kept(p, q), widen(p), widen(q)
+        return kept + (1 - kept.sum(-1, keepdim=True)) * self.residual(p, q)
 
     def length_law(self, draft: Draft, probs: Tensor) -> Tensor:
         if not is_plain_chain(draft):
@@ -127,11 +134,11 @@ class ChainRule(Rule):
         return torch.cat([one, chances.cumprod(0)]) * torch.cat([1 - chances, one])
 
 
-def exact(row: Tensor) -> Tensor:
+def widen(row: Tensor) -> Tensor:
     """The same numbers in the device's widest float."""
     return row.to(exact_dtype(row.device))
 
 
-def favourite(p: Tensor) -> Tensor:
+def most_likely(p: Tensor) -> Tensor:
     """All on the likeliest token [..., V]."""
     return Sampling(0.0).probs(p)

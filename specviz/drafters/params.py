@@ -1,0 +1,109 @@
+"""Parameters of methods: each checks a value, reads what was typed, and tells the page which control to show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from specviz.errors import SpecvizError
+
+Value = int | float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter of a method; the page builds its control from this, by kind.
+
+    needs: a Choice of the same method, by name, and those of its options under which this parameter counts.
+    """
+
+    name: str
+    title: str
+    default: Value
+    help: str
+    needs: tuple[str, tuple[str, ...]] | None = field(default=None, kw_only=True)
+
+    def counts(self, values: Mapping[str, object]) -> bool:
+        """Whether it does anything among these values of its method's parameters."""
+        return self.needs is None or values.get(self.needs[0]) in self.needs[1]
+
+    def checked(self, value: object) -> Value:
+        """The value, or SpecvizError: what is wrong, what was got, what is allowed."""
+        raise NotImplementedError
+
+    def read(self, text: str) -> object:
+        """What was typed, for `checked`."""
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class IntParam(Param):
+    """A whole number from low to high."""
+
+    low: int
+    high: int
+
+    def read(self, text: str) -> object:
+        return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else text
+
+    def checked(self, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
+            raise SpecvizError(f"{self.name} must be a whole number from {self.low} to {self.high} (got {value!r:.80})")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class FloatParam(Param):
+    """A number from low to high, both included."""
+
+    low: float
+    high: float
+
+    def read(self, text: str) -> object:
+        is_number = re.fullmatch(r"-?[0-9]{0,9}\.?[0-9]{1,17}(e-?[0-9]{1,2})?", text)
+        return float(text) if is_number else text
+
+    def checked(self, value: object) -> float:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not self.low <= value <= self.high:
+            raise SpecvizError(f"{self.name} must be a number from {self.low:g} to {self.high:g} (got {value!r:.80})")
+        return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Param):
+    """One of a few names. options: name -> the words that a list shows for it."""
+
+    options: Mapping[str, str] = field(hash=False)
+
+    def checked(self, value: object) -> str:
+        if not isinstance(value, str) or value not in self.options:
+            raise SpecvizError(f"{self.name} must be one of {', '.join(self.options)} (got {value!r:.80})")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParam(Param):
+    """Names of further models, separated by commas. None: the catalogue's for the target.
+
+    kind: what the name must lead to: "draft" (a model of the target's vocabulary) or a kind of heads, see heads.KINDS.
+    most: how many may be named. beside: names that stand for no model.
+    """
+
+    kind: str
+    most: int = 1
+    beside: tuple[str, ...] = ()
+
+    def checked(self, value: object) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(value, str) or not 1 <= len(split_names(value)) <= self.most:
+            allowed = "a model" if self.most == 1 else f"1 to {self.most} models, separated by commas"
+            raise SpecvizError(f"{self.name} must name {allowed} (got {value!r:.80})")
+        return ", ".join(split_names(value))
+
+
+def split_names(value: str) -> list[str]:
+    """The names that a text separates by commas."""
+    return [name.strip() for name in value.split(",") if name.strip()]

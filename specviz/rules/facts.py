@@ -1,0 +1,149 @@
+"""FACTS: what is known of every rule without running it: names, words, promises. Loads no torch.
+
+The algorithm of each rule stands in a file of its own, which `judge` names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleFacts:
+    """lossless: the text is distributed exactly as if the target had written it alone. judge: "module:class" in rules/.
+
+    judges_trees: token trees too, and not only chains. judges_graded: drafts that were graded as a whole, and no
+    others. judges_block: the draft as a whole, so that a later token can save an earlier one. writes_favourite: the
+    target alone decides, without a random draw, and its own token is its most likely one.
+    keeps: what a sentence says of the chance to be kept, before the token and after it; None: the rule's name does.
+    replaces: what it says of where a replacement came from.
+    residual_column: what the trace records that a replacement is drawn from, if it does: "residual" or "p".
+    """
+
+    name: str
+    title: str
+    summary: str
+    source: str
+    lossless: bool
+    judge: str
+    judges_trees: bool = False
+    judges_graded: bool = False
+    judges_block: bool = False
+    writes_favourite: bool = False
+    keeps: tuple[str, str] | None = None
+    replaces: str = " was drawn from what the draft left owed. It makes up {share} of that."
+    residual_column: str = ""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is speculative sampling itself: min(1, p/q), else the residual."""
+        return self.lossless and self.residual_column == "residual"
+
+    @property
+    def uses_draw(self) -> bool:
+        """Whether a random draw decides on a drafted token."""
+        return not (self.writes_favourite or self.judges_graded)
+
+
+_ALL = (
+    RuleFacts(
+        name="speculative_sampling",
+        title="Speculative sampling",
+        summary="Keeps a drafted token with probability min(1, p/q) and otherwise draws from what the draft owed.",
+        source="Leviathan et al., arXiv:2211.17192, section 2.3",
+        lossless=True,
+        judge="speculative_sampling:SpeculativeSampling",
+        judges_trees=True,
+        residual_column="residual",
+    ),
+    RuleFacts(
+        name="block_verification",
+        title="Block verification",
+        summary="Judges the draft as a whole: a token stays if it or a later one passes, so on average more are kept.",
+        source="Sun et al., arXiv:2403.10444",
+        lossless=True,
+        judge="block_verification:BlockVerification",
+        judges_block=True,
+        keeps=(
+            "The stopping test at ",
+            " passes {chance} of the time; the token itself is kept {own} of the time, as a later test may pass.",
+        ),
+    ),
+    RuleFacts(
+        name="sample_and_match",
+        title="Sample and match",
+        summary="Keeps a drafted token if it is the one that the target itself draws; how it was drafted plays "
+        "no part.",
+        source="the “naive sampling” of SpecInfer: Miao et al., arXiv:2305.09781",
+        lossless=True,
+        judge="sample_and_match:SampleAndMatch",
+        judges_trees=True,
+        keeps=("The target draws ", " itself {chance} of the time."),
+        replaces=" was drawn from the target's odds for all other tokens, where it has {share}.",
+    ),
+    RuleFacts(
+        name="typical",
+        title="Typical acceptance",
+        summary="Keeps every drafted token that the target finds likely enough; the target's own token is its "
+        "favourite.",
+        source="Medusa: Cai et al., arXiv:2401.10774, section 2.3.1",
+        lossless=False,
+        judge="typical:Typical",
+        judges_trees=True,
+        writes_favourite=True,
+        replaces=" was written, the target's favourite here.",
+    ),
+    RuleFacts(
+        name="lenience",
+        title="Lenience",
+        summary="Judges as if the draft had given its token only half of what it did: more is kept, but the text "
+        "changes.",
+        source="Leviathan et al., arXiv:2211.17192, appendix A.5",
+        lossless=False,
+        judge="lenience:Lenience",
+        keeps=("Counting only part of what the draft gave it, this rule keeps ", " {chance} of the time."),
+    ),
+    RuleFacts(
+        name="ensemble",
+        title="Ensemble",
+        summary="Judges against the average of both models' odds, so the text follows that average and not the target.",
+        source="speculative sampling (arXiv:2211.17192) with the average of both models as its target",
+        lossless=False,
+        judge="ensemble:Ensemble",
+        keeps=("Against the average of both models' odds, the rule keeps ", " {chance} of the time."),
+        replaces=" was drawn from what the draft left owed of both models' average. It makes up {share} of that.",
+    ),
+    RuleFacts(
+        name="graded",
+        title="Graded reasoning steps",
+        summary="Keeps a whole reasoning step that the target graded well enough, word for word as the draft wrote it.",
+        source="SpecReason: Pan et al., arXiv:2504.07891",
+        lossless=False,
+        judge="graded:Graded",
+        judges_graded=True,
+    ),
+)
+FACTS: dict[str, RuleFacts] = {facts.name: facts for facts in _ALL}
+RESAMPLE_P = RuleFacts(
+    name="resample_p",
+    title="Resample from p",
+    summary="After a cut the new token is drawn from all of p, and not from what the draft left owed.",
+    source="a mistake found in public demos and engines",
+    lossless=False,
+    judge="broken:ResampleP",
+    keeps=("Like the exact rule, this broken one keeps ", " {chance} of the time."),
+    replaces=" was drawn from all of the target's odds, where it has {share}: that is what this rule does wrong.",
+    residual_column="p",
+)
+"""The one broken rule that traces and lessons show."""
+
+
+def facts_of(name: str | None) -> RuleFacts:
+    """What is known of the rule that a trace names; for a rule from elsewhere its name alone, and no promise. None
+    counts as speculative sampling."""
+    if name is None:
+        return FACTS["speculative_sampling"]
+    if name == RESAMPLE_P.name:
+        return RESAMPLE_P
+    unknown = RuleFacts(name=name, title="", summary="", source="", lossless=False, judge="")
+    return FACTS.get(name, unknown)
