@@ -15,6 +15,8 @@ import traces
 
 import specviz
 from specviz.drafters import METHODS
+from specviz.rules.broken import BROKEN
+from specviz.rules.facts import FACTS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "specviz"
@@ -70,6 +72,112 @@ def test_the_engine_knows_no_drafter_by_type_or_name():
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     assert names.isdisjoint({"isinstance", "type", "METHODS"})
     assert texts.isdisjoint(METHODS)
+
+
+# ---- who knows the names of methods and rules -----------------------------------------------------------------------
+
+NAMES = {*METHODS, *FACTS, *BROKEN}
+MAY_NAME = ("drafters", "rules", "zoo")
+FIELD = {"draft_model"}  # of a step's settings, too: it may key a table that names no other method
+HOMONYMS = {
+    ("trace/records.py", "none"),  # the trace format's own word for a step without a draft; drafters lie above it
+    ("views/terminal.py", "none"),  # a mark that marks nothing
+}
+
+
+def strings_of(node, constants):
+    """The strings that an expression is made of: its own, and those of the module's constants that it names."""
+    if isinstance(node, ast.Constant):
+        return {node.value} if isinstance(node.value, str) else set()
+    if isinstance(node, ast.Name):
+        return constants.get(node.id, set())
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("frozenset", "set", "tuple"):
+        return set().union(*(strings_of(each, constants) for each in node.args))
+    if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+        return set().union(*(strings_of(each, constants) for each in node.elts))
+    return set()
+
+
+@cache
+def constants_of(path):
+    """Name -> its strings, for what a module assigns or imports from another module of the package."""
+    found = {}
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("specviz."):
+            source = ROOT.joinpath(*node.module.split(".")).with_suffix(".py")
+            above = constants_of(source) if source.is_file() else {}
+            found |= {each.asname or each.name: above.get(each.name, set()) for each in node.names}
+        elif isinstance(node, ast.Assign):
+            (target,) = node.targets
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = zip(target.elts, node.value.elts, strict=True)
+            found |= {name.id: strings_of(value, found) for name, value in pairs if isinstance(name, ast.Name)}
+    return found
+
+
+def names_compared(tree, constants=None):
+    """The names of methods and rules that code compares with, keys a table by or matches; choices of one are free."""
+    found, constants = set(), constants or {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            found |= set().union(*(strings_of(each, constants) for each in (node.left, *node.comparators)))
+        elif isinstance(node, ast.Dict):
+            keys = set().union(*(strings_of(key, constants) for key in node.keys if key is not None))
+            found |= set() if keys & NAMES == FIELD else keys
+        elif isinstance(node, ast.MatchValue):
+            found |= strings_of(node.value, constants)
+    return found & NAMES
+
+
+def test_nothing_outside_drafters_and_rules_compares_the_name_of_a_method_or_a_rule():
+    found = {
+        (path.relative_to(PACKAGE).as_posix(), name)
+        for path in SOURCES[1:]
+        if part_of(path) not in MAY_NAME
+        for name in names_compared(ast.parse(path.read_text("utf-8")), constants_of(path))
+    }
+    assert found - HOMONYMS == set()
+    assert found >= HOMONYMS  # an exception that nothing needs any more has to go
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x == 'tree'",
+        "'graded' != x",
+        "x in ('none', 'other')",
+        "table = {'medusa': 1}",
+        "table = {'draft_model': 1, 'tree': 2}",
+        "x in frozenset({'typical'})",
+        "FIRST = ('eagle', 'mtp')\nx in FIRST",
+        "match x:\n    case 'lookahead': pass",
+    ],
+)
+def test_a_compared_name_would_be_found(source, tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(source, "utf-8")
+    assert names_compared(ast.parse(source), constants_of(path))
+
+
+@pytest.mark.parametrize(
+    "source", ["METHODS['none']", "method: str = 'tree'", "run(method='eagle')", "{'k': 4, 'draft_model': 'a'}"]
+)
+def test_a_choice_of_a_method_is_no_comparison(source):
+    assert not names_compared(ast.parse(source))
+
+
+def test_facts_of_methods_and_rules_load_no_torch():
+    """Everything that is said of them, read in a process of its own."""
+    read = """
+from dataclasses import fields
+from specviz.drafters import METHODS, facts_of
+from specviz.rules.facts import FACTS
+for each in (*METHODS.values(), *FACTS.values()):
+    assert [getattr(each, field.name) for field in fields(each)]
+print(facts_of("of another tool").proposer)
+"""
+    assert loaded_by(read).isdisjoint({"torch", "transformers", "numpy"})
 
 
 def everything_in(modules):

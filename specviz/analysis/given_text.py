@@ -165,9 +165,10 @@ def _exact_note(recorded: Trace, draft: str | None) -> str:
     if is_own_plan(recorded) and own.draft_model == draft:
         return note
     ways = ", then ".join(_way_words(way) for way in _ways(recorded))
+    drafter = draft or own.method.replace("_", " ")
     return (
-        f"{note} It is cut as {draft or 'prompt lookup'} with speculative sampling and a fixed K would have cut it; "
-        f"this run used {ways}, so its own calls are not one of these draws."
+        f"{note} It is cut as {drafter} with speculative sampling and a fixed K would have cut it; this run used "
+        f"{ways}, so its own calls are not one of these draws."
     )
 
 

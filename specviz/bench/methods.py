@@ -111,7 +111,7 @@ def chosen_methods(methods: Sequence[str]) -> list[str]:
     if unknown := [name for name in asked if name != ALL and name not in METHODS]:
         raise SpecvizError(f"a method must be {ALL} or one of {', '.join(METHODS)} (got {unknown[0]!r:.80})")
     chosen = list(METHODS) if ALL in asked else asked
-    return [BASELINE, *dict.fromkeys(name for name in chosen if name != BASELINE)]
+    return list(dict.fromkeys((BASELINE, *chosen)))
 
 
 def load_setups(

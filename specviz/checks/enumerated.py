@@ -231,7 +231,7 @@ def plan_of(pair: Pair, rule: Rule, language: Language) -> Plan:
 def _drafter(pair: Pair, rule: Rule, language: Language) -> Drafter:
     trees = _are_trees(pair, rule)
     method = METHODS[pair.method]
-    if method.needs_only_odds and (trees or method.drafts_as != "tree"):
+    if method.needs_only_odds and (trees or method.drafts_as != "token tree"):
         return _own_drafter(pair, language)
     return _stand_in_tree(language) if trees else _plain_drafter(language)
 

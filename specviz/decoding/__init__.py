@@ -1,0 +1,19 @@
+"""The tour: speculative decoding in ten lines.
+
+    text = prompt
+    until the text is long enough, an end token comes or the context is full:   # engine.py, speculate()
+        draft = drafter.draft(text, K)            # guesses, each with the law q it was drawn from: draft.py, a token tree
+        p = target.forward(text, draft)           # one call gives the law after every guess: cached_lm.py, sampling.py
+        walk down the draft from the text:
+            accept a token with probability min(1, p/q)                         # rules/speculative_sampling.py
+            at the first rejection write a token from norm(max(0, p - q)), stop
+        if none was rejected: write a bonus token from the last p
+        text += what was accepted, and the token behind it                      # rule.py, Verdict
+
+The engine knows token ids and tensors: no text, file, screen or name of a method. All randomness comes from draws.py,
+where each draw has an address; enumeration over every draw gives the exact law of a text.
+
+Add a method: one file in drafters/ with a Drafter (drafter.py here) and its METHOD, one line in METHODS. A drafter that
+needs torch when it is imported is a folder: facts in `__init__.py`, code in `drafter.py`.
+Add a rule: one file in rules/ with a class, as in rules/lenience.py, and one entry in rules/facts.py.
+"""

@@ -90,7 +90,7 @@ class Method:
     target_has: tuple[str, str] | None = None
     is_common: bool = False
     proposer: str = "The drafter proposes up to "
-    drafts_as: Literal["chain", "tree", "reasoning step", "nothing"] = "chain"
+    drafts_as: Literal["chain", "token tree", "reasoning step", "nothing"] = "chain"
     is_plain: bool = False
     replays_from_text: bool = False
     needs_only_odds: bool = False

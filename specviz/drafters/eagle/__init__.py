@@ -21,7 +21,7 @@ METHOD = Method(
     rules=TREE_RULES,
     build=load_build(f"{__name__}.drafter"),
     proposer="A small head that reads the large model's states grows a tree of guesses, up to ",
-    drafts_as="tree",
+    drafts_as="token tree",
     why_no_what_if="an EAGLE draft reads the target's states up to where its step begins and its own guesses behind "
     "them, so its odds belong to that step alone",
 )

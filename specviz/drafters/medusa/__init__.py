@@ -29,7 +29,7 @@ METHOD = Method(
     rules=TREE_RULES,
     build=load_build(f"{__name__}.drafter"),
     proposer="Small heads on the large model guess later tokens as a tree, up to ",
-    drafts_as="tree",
+    drafts_as="token tree",
     why_no_what_if="each Medusa head reads the target's state where a step begins, so what the heads would have "
     "proposed between the recorded steps is not known",
 )

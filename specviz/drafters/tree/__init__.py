@@ -43,6 +43,6 @@ METHOD = Method(
         "target call than a chain of the same depth, for one draft call and one transfer per level."
     ),
     proposer="The small model writes a tree of guesses, up to ",
-    drafts_as="tree",
+    drafts_as="token tree",
     needs_only_odds=True,
 )

@@ -95,8 +95,8 @@ class Racing:
 
     def _begin(self, look: Look) -> Props:
         base = self._base(look)
-        other = next((value for value in self._setups(base) if value not in (PAGE, ALONE)), PAGE)
-        right = PAGE if METHODS[base.request.method].drafts else other
+        _, _, *others = self._setups(base)
+        right = PAGE if METHODS[base.request.method].drafts or not others else others[0]
         ks = dict.fromkeys(("k_left", "k_right"), base.request.k)
         return self._shown(base, {**FIRST, **ks, "right": right, "tokens": min(FIRST["tokens"], _most_tokens())})
 
@@ -118,7 +118,8 @@ class Racing:
 
     def _setups(self, base: _Base) -> dict[str, str]:
         """value -> words: the run's own setup, no draft, every draft model and every method that can run here."""
-        setups = {PAGE: base.title, ALONE: METHODS[ALONE].title}
+        alone = METHODS[ALONE]
+        setups = {PAGE: base.title, alone.name: alone.title}
         for name in self._drafts(base.request.target):
             setups[f"draft:{name}"] = f"{METHODS['draft_model'].title}: {label(Path(name).name)}"
         for method in METHODS.values():

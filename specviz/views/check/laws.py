@@ -44,7 +44,7 @@ class Share:
 
 def law_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) -> Props:
     """The judged drafted token `ref` of a step: per token of its place one bar for each of the `rules`."""
-    unknown = [rule for rule in rules if rule not in LAW_RULES]
+    unknown = [rule for rule in rules if not facts_of(rule.removeprefix(BROKEN)).residual_column]
     if unknown or not rules:
         raise ValueError(f"rules must be some of {', '.join(LAW_RULES)} (got {', '.join(unknown) or 'none'})")
     if not 0 <= step < len(trace.steps):

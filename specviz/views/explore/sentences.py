@@ -42,8 +42,8 @@ CHANGE_NAMES = {
 VERDICTS = {  # what a headline says after K, by what is drafted
     "chain": "{tokens} ahead; the large model checks all of them in one pass, keeps those that pass, replaces the "
     "first that fails, and the text ",
-    "tree": "{tokens} deep; the large model checks all branches in one pass, keeps the path that passes, adds a token "
-    "of its own, and the text ",
+    "token tree": "{tokens} deep; the large model checks all branches in one pass, keeps the path that passes, adds a "
+    "token of its own, and the text ",
     "reasoning step": "{tokens}; the large model grades each of them, keeps it whole or writes its own, and the text ",
 }
 TYPED, TYPIST = "typed words", "You type up to "  # a game, whose draft model is a person
