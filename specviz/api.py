@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.hub import DOWNLOADING, bar
 from specviz.models.library import Library
 from specviz.request import Request
-from specviz.session.run import Status, open_run, workbench
+from specviz.session.run import Status, open_run
+from specviz.session.workbench import workbench
 from specviz.trace import file as trace
 
 if TYPE_CHECKING:
@@ -39,14 +41,17 @@ def recorded(events: Iterable[Status | trace.Event]) -> Iterator[trace.Event]:
 
 def _request(library: Library, prompt, target, draft, options: dict[str, object]) -> Request:
     """Models by name, so that the request can be stored; what is no field of a request is a parameter of the method."""
-    default_target, default_draft = catalog.default_pair()
-    names = [
-        wanted if wanted is None or isinstance(wanted, str) else library.load(wanted).name for wanted in (target, draft)
-    ]
+    if "k" in options:
+        raise SpecvizError(f"K is the argument num_speculative_tokens (got k={options['k']!r:.40})")
+    first, first_draft = catalog.default_pair()
+    target, draft = (
+        each if each is None or isinstance(each, str) else library.load(each).name for each in (target, draft)
+    )
     known = {name: options.pop(name) for name in [*options] if name in Request.__dataclass_fields__}
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": tuple(prompt)}
-    default_draft = default_draft if names[0] in (None, default_target) else None
-    return Request(target=names[0] or default_target, draft=names[1] or default_draft, params=options, **text, **known)
+    if target in (None, first):
+        target, draft = first, draft or first_draft
+    return Request(target=target, draft=draft, params=options, **text, **known)
 
 
 def run(
@@ -56,7 +61,7 @@ def run(
     draft=None,
     method: str = "draft_model",
     rule: str | None = None,
-    k: int = 4,
+    num_speculative_tokens: int = 4,
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
@@ -68,9 +73,8 @@ def run(
     """Generates once and returns the finished trace.
 
     prompt: text or token ids. target, draft: a bundled name, a folder, a hub id or a loaded (model, tokenizer) pair;
-    by default the bundled pair. params: the method's own (`METHODS[method].params`); several models as one text,
-    separated by commas. Raises SpecvizError.
+    by default the bundled pair. num_speculative_tokens: K, the largest depth of a draft. params: the method's own
+    (`METHODS[method].params`); several models as one text, separated by commas. Raises SpecvizError.
     """
-    options = {"method": method, "rule": rule, "k": k, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    options |= {"seed": seed, "max_new_tokens": max_new_tokens, "chat": chat}
-    return trace.Trace(stream(prompt, target=target, draft=draft, **options, **params))
+    options = locals()
+    return trace.Trace(stream(**options.pop("params"), **options))

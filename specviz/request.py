@@ -1,15 +1,16 @@
-"""Request: everything needed to run again, and the one validation for page, command line, link, API and file header.
+"""RunSettings: the knobs of a run. Request: these and everything else that is needed to run again.
 
-Plain values and names only, so that it can be pickled and stored. Whether a model, method or rule of that name exists
-is for those who hold their tables. Standard library only.
+One validation for page, command line, link, API and file header. Plain values and names only, so that both can be
+pickled and stored; whether a model, method or rule of that name exists is for those who hold their tables. Standard
+library only.
 """
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from specviz.errors import SpecvizError
 from specviz.settings import settings
@@ -17,60 +18,81 @@ from specviz.settings import settings
 MAX_K = 32
 MAX_TEMPERATURE = 5.0
 MAX_TOP_K = 1_000_000
-MAX_SEED = 2**53 - 1  # the largest whole number that JavaScript and every JSON reader keep
+MAX_SEED = 2**53 - 1  # the largest integer that JavaScript and every JSON reader keep
 MAX_SECONDS = 86_400.0
 MAX_PROMPT_CHARACTERS = 200_000
 MAX_PROMPT_IDS = 100_000
 MAX_ID = 2**31 - 1
 MAX_NAME = 500
 MAX_PARAMS = 32
+_FIELDS = {"k": "num_speculative_tokens"}
+_KEYS = {name: key for key, name in _FIELDS.items()}
+Own = TypeVar("Own", bound="RunSettings")
+
+
+def field_of(key: str) -> str:
+    """The name in code of what files, links and the page's fields call `key`."""
+    return _FIELDS.get(key, key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One generation. `prompt_ids`, when given, are what is fed, and `prompt` is only their text.
+class RunSettings:
+    """The knobs of a run: which models, how they draft and judge, how tokens are sampled.
 
-    rule None: the method's own; params: the method's; top_k 0 and top_p 1 filter nothing; temperature 0 is greedy.
+    num_speculative_tokens: the largest depth of a draft (K; "k" in files and links). rule None: the method's own;
+    params: the method's; top_k 0 and top_p 1 filter nothing; temperature 0 is greedy.
     """
 
-    prompt: str = ""
-    prompt_ids: tuple[int, ...] | None = None
-    chat: bool = False
+    SAMPLING: ClassVar = ("temperature", "top_k", "top_p")
+    NAMES: ClassVar = ("draft", "method", "rule", "target")  # of a model, a method or a rule
     target: str
     draft: str | None = None
     method: str = "draft_model"
     rule: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    k: int = 4
+    num_speculative_tokens: int = 4
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+
+    def validate(self: Own) -> Own:
+        """An equal value with numbers as int or float. SpecvizError: what is wrong, what was got, what is allowed."""
+        return replace(self, **{name: check(name, getattr(self, name)) for name, check in _CHECKS.items()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values by the keys of files and links."""
+        values = {_KEYS.get(item.name, item.name): getattr(self, item.name) for item in fields(RunSettings)}
+        return {**values, "params": dict(self.params)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(RunSettings):
+    """One generation. `prompt_ids`, if given, are what the target reads, and `prompt` is only their text."""
+
+    prompt: str = ""
+    prompt_ids: tuple[int, ...] | None = None
+    chat: bool = False
     seed: int = 0
     max_new_tokens: int = 64
     time_limit_s: float | None = None
 
-    def checked(self) -> Request:
-        """This request with numbers in their own types, or SpecvizError: what is wrong, what was got, what is allowed.
+    @property
+    def settings(self) -> RunSettings:
+        return RunSettings(**{item.name: getattr(self, item.name) for item in fields(RunSettings)})
 
-        Where the server sets a time limit, a request without one gets it.
-        """
+    def with_settings(self, settings: RunSettings) -> Request:
+        return replace(self, **{item.name: getattr(settings, item.name) for item in fields(RunSettings)})
+
+    def validate(self) -> Request:
+        """As that of RunSettings; where the server sets a time limit, a request without one gets it."""
         limits = settings()
         self._check_prompt()
         return replace(
-            self,
+            RunSettings.validate(self),
             prompt_ids=None if self.prompt_ids is None else _ids(self.prompt_ids),
-            chat=_truth("chat", self.chat),
-            target=_name("target", self.target),
-            draft=None if self.draft is None else _name("draft", self.draft),
-            method=_name("method", self.method),
-            rule=None if self.rule is None else _name("rule", self.rule),
-            params=_params(self.params),
-            k=_whole("k", self.k, 1, MAX_K),
-            temperature=_number("temperature", self.temperature, 0.0, MAX_TEMPERATURE),
-            top_k=_whole("top_k", self.top_k, 0, MAX_TOP_K),
-            top_p=_share("top_p", self.top_p),
-            seed=_whole("seed", self.seed, 0, MAX_SEED),
-            max_new_tokens=_whole("max_new_tokens", self.max_new_tokens, 1, limits.max_new_tokens),
+            chat=_boolean("chat", self.chat),
+            seed=_integer("seed", self.seed, 0, MAX_SEED),
+            max_new_tokens=_integer("max_new_tokens", self.max_new_tokens, 1, limits.max_new_tokens),
             time_limit_s=_time_limit(self.time_limit_s, limits.max_seconds),
         )
 
@@ -78,27 +100,31 @@ class Request:
         _text("prompt", self.prompt, MAX_PROMPT_CHARACTERS)
         if self.prompt_ids is None and not self.prompt:
             raise SpecvizError("the prompt is empty; type at least one word to continue from")
-        if self.prompt_ids is not None and _truth("chat", self.chat):
+        if self.prompt_ids is not None and _boolean("chat", self.chat):
             raise SpecvizError("chat must be false when prompt_ids are given: a chat template needs a text (got true)")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` gives an equal request back."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
         ids = None if self.prompt_ids is None else list(self.prompt_ids)
-        return {**values, "prompt_ids": ids, "params": dict(self.params)}
+        text = {"prompt": self.prompt, "prompt_ids": ids, "chat": self.chat}
+        limits = {"seed": self.seed, "max_new_tokens": self.max_new_tokens, "time_limit_s": self.time_limit_s}
+        return {**text, **RunSettings.to_dict(self), **limits}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Request:
-        """A checked request from parsed JSON. Raises SpecvizError for anything that is not one."""
+        """A valid request from parsed JSON. Raises SpecvizError for anything that is not one."""
         if not isinstance(values, Mapping):
             raise SpecvizError(f"a request must be an object with named fields {_got(values)}")
-        known = [item.name for item in fields(cls)]
-        unknown = [name for name in values if name not in known]
+        unknown = [key for key in values if key not in REQUEST_KEYS]
         if unknown:
-            raise SpecvizError(f"a request has no field {_short(unknown[0])}; its fields are {', '.join(known)}")
+            raise SpecvizError(f"a request has no field {_short(unknown[0])}; its fields are {', '.join(REQUEST_KEYS)}")
         if "target" not in values:
             raise SpecvizError("a request must name its target model in the field 'target' (got none)")
-        return cls(**values).checked()
+        return cls(**{field_of(key): value for key, value in values.items()}).validate()
+
+
+REQUEST_KEYS = tuple(Request(target="").to_dict())
+"""The fields of a request in files and links."""
 
 
 def _short(value: object) -> str:
@@ -131,13 +157,13 @@ def _name(name: str, value: object) -> str:
     return text
 
 
-def _truth(name: str, value: object) -> bool:
+def _boolean(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise SpecvizError(f"{name} must be true or false {_got(value)}")
     return value
 
 
-def _whole(name: str, value: object, low: int, high: int) -> int:
+def _integer(name: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise SpecvizError(f"{name} must be a whole number from {low:,} to {high:,} {_got(value)}")
     return int(value)
@@ -153,7 +179,7 @@ def _number(name: str, value: object, low: float, high: float) -> float:
     return float(value) + 0.0  # no negative zero
 
 
-def _share(name: str, value: object) -> float:
+def _fraction(name: str, value: object) -> float:
     if not _is_number(value) or not 0.0 < value <= 1.0:
         raise SpecvizError(f"{name} must be a number above 0 and at most 1 {_got(value)}")
     return float(value)
@@ -175,7 +201,7 @@ def _ids(values: object) -> tuple[int, ...]:
         raise SpecvizError("the prompt is empty: prompt_ids must hold at least one token id")
     if len(values) > MAX_PROMPT_IDS:
         raise SpecvizError(f"prompt_ids is too long: at most {MAX_PROMPT_IDS:,} ids are allowed (got {len(values):,})")
-    return tuple([_whole("each of prompt_ids", value, 0, MAX_ID) for value in values])
+    return tuple([_integer("each of prompt_ids", value, 0, MAX_ID) for value in values])
 
 
 def _params(values: object) -> dict[str, Any]:
@@ -193,3 +219,20 @@ def _param(name: str, value: object) -> bool | int | float | str | None:
     if _is_number(value) and -MAX_SEED <= value <= MAX_SEED:
         return value
     raise SpecvizError(f"{name} must be a number of ordinary size, a text, true or false {_got(value)}")
+
+
+def _optional_name(name: str, value: object) -> str | None:
+    return None if value is None else _name(name, value)
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "target": _name,
+    "draft": _optional_name,
+    "method": _name,
+    "rule": _optional_name,
+    "params": lambda _, value: _params(value),
+    "num_speculative_tokens": lambda _, value: _integer("k", value, 1, MAX_K),
+    "temperature": lambda name, value: _number(name, value, 0.0, MAX_TEMPERATURE),
+    "top_k": lambda name, value: _integer(name, value, 0, MAX_TOP_K),
+    "top_p": _fraction,
+}

@@ -30,7 +30,7 @@ def named_models():
 
 @pytest.fixture
 def bench(named_models):
-    from specviz.session.run import Workbench
+    from specviz.session.workbench import Workbench
 
     return Workbench(named_models)
 

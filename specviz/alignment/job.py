@@ -79,8 +79,15 @@ def aligning(
     `executors.local` or one that starts `executors.on_ray`. overwrite: what an earlier job left in `out` is removed.
     older: the summary of a job of other models is refused before the first shard. Raises SpecvizError.
     """
-    fields = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "chat": chat}
-    request = _request(k=k, max_new_tokens=max_new_tokens, **fields)
+    request = _request(
+        num_speculative_tokens=_size("k", k, KS[-1]),
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        max_new_tokens=max_new_tokens,
+        chat=chat,
+    )
     _check_work(batch, shard_size, limit, costs)
     wanted = _wanted(target, draft, in_memory=executor is local)
     rows = _prompt_set(prompts)
@@ -102,9 +109,9 @@ def aligning(
 # ---- what is asked --------------------------------------------------------------------------------------------------
 
 
-def _request(*, k: object, **options: Any) -> Request:
+def _request(**options: Any) -> Request:
     """Without a prompt and a target. Raises SpecvizError."""
-    asked = Request(prompt="of a file", target="a model", k=_size("k", k, KS[-1]), **options).checked()
+    asked = Request(prompt="of a file", target="a model", **options).validate()
     return replace(asked, prompt="", time_limit_s=None)
 
 

@@ -68,7 +68,7 @@ class Job:
         return {**request, **names, **own, "format": FORMAT}
 
 
-_DECIDES = ("chat", "k", "temperature", "top_k", "top_p", "seed", "max_new_tokens")
+_DECIDES = ("chat", "k", *Request.SAMPLING, "seed", "max_new_tokens")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 from specviz.alignment.types import Identity
 from specviz.errors import SpecvizError
 from specviz.models.library import Library, LoadedModel, check_pair
-from specviz.session.run import workbench
+from specviz.session.workbench import workbench
 
 NOT_ITS_OWN = ("_name_or_path", "transformers_version")  # of a configuration: where it lay, and who read it
 VALUES_PER_TABLE = 64  # of each weight table; training changes nearly all of them

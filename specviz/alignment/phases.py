@@ -26,7 +26,7 @@ from specviz.alignment.types import KS, Identity, PromptRow, Shard
 from specviz.analysis import theory
 from specviz.analysis.costs import CONTEXT, Costs, longest_context, measure_costs
 from specviz.errors import SpecvizError
-from specviz.session.run import workbench
+from specviz.session.workbench import workbench
 
 READING = "writing and reading the texts"
 TOGETHER = "putting the tables together"
@@ -111,7 +111,7 @@ class Work:
 
     def put_together(self, keep_parts: bool) -> Iterator[Progress]:
         """The job's tables, summary and report."""
-        gathering = Gathering(self.job.request.k, self.drafts)
+        gathering = Gathering(self.job.request.num_speculative_tokens, self.drafts)
         with saving(self.folder.path):
             for part in outputs.write_tables(self.folder.path, self.folder.parts()):
                 gathering.add(part)
@@ -136,7 +136,8 @@ class Work:
                 yield self._shard(own, step_ms)
 
     def _shard(self, rows: tuple[PromptRow, ...], step_ms: Mapping[str, tuple[float, ...]]) -> Shard:
-        return Shard(self.job.request, self.drafts, rows, self.job.request.k, step_ms, self.batch, tuple(self.models))
+        request, models = self.job.request, tuple(self.models)
+        return Shard(request, self.drafts, rows, request.num_speculative_tokens, step_ms, self.batch, models)
 
     def _one(self, function: Callable[[Any], Any], item: Any) -> Any:
         ((_, result),) = self.each(function, [item])

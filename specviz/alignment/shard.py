@@ -27,7 +27,7 @@ from specviz.models.memory import is_out_of_memory
 from specviz.models.score import Text
 from specviz.models.tokens import has_chat_form, render_chat
 from specviz.request import Request
-from specviz.session.run import workbench
+from specviz.session.workbench import workbench
 
 MIN_TOKENS = 2
 READ_TOKENS, READ_TOKENS_CUDA = 1024, 16_384  # of all texts that are read at once, unless one alone is longer

@@ -36,7 +36,7 @@ def lines(*, target: str, draft: str, num_tokens: int, repeats: int) -> Iterator
     yield f"{loaded.name} + {small.name}, {amounts}"
     yield ", ".join(f"{name} {value}" for name, value in environment(loaded.model.device).items())
     contender = specviz_contender(gather(METHODS["draft_model"], {}, loaded, small), K)
-    request = Request(prompt="any", target=loaded.name, max_new_tokens=num_tokens).checked()
+    request = Request(prompt="any", target=loaded.name, max_new_tokens=num_tokens).validate()
     rows = tuple(PromptRow(i, i + 1, prompt.name, prompt=_text(prompt, loaded)) for i, prompt in enumerate(prompts))
     shard = Shard(request, (small.name,), rows, K, {})
     contenders = partial(_recorded, contender, prompts, num_tokens), lambda seed: _analysed(shard, library)

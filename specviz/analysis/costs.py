@@ -33,7 +33,7 @@ from specviz.models.library import LoadedModel, check_pair
 from specviz.models.memory import environment
 from specviz.models.quantisation import stored_bytes
 from specviz.rules import RULES
-from specviz.session.run import workbench
+from specviz.session.workbench import workbench
 from specviz.trace.records import Count, Extra, MaybeName, Name, Number, require
 from specviz.trace.values import Record, maybe, number, record, row_of, tuple_of
 

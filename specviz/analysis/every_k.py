@@ -61,8 +61,8 @@ def what_if(
     if isinstance(source, Trace):
         judged = judge_run(source, target=target, draft=draft, deepest=max(ks))
     else:
-        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        judged = judge_text(*source, target=target, draft=draft, deepest=max(ks), **sampling)
+        models = {"target": target, "draft": draft, "deepest": max(ks)}
+        judged = judge_text(*source, **models, temperature=temperature, top_k=top_k, top_p=top_p)
     return judged.every_k(ks, costs).frame()
 
 
@@ -83,8 +83,8 @@ def judge_text(
     from specviz.models.score import score
     from specviz.request import Request
 
-    asked = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    Request(prompt="any", target="any", max_new_tokens=1, **asked).checked()
+    request = Request(prompt="-", target="-", temperature=temperature, top_k=top_k, top_p=top_p, max_new_tokens=1)
+    request.validate()
     default_target, default_draft = catalog.default_pair()
     if draft is None and target not in (None, default_target):
         raise SpecvizError("name a draft model for this target (got none)")
@@ -95,7 +95,7 @@ def judge_text(
         raise SpecvizError(f"a prompt and at least two tokens after it are needed (got {len(before)} and {len(text)})")
     refuse_long(len(text))
     check_readable(target, draft, [*before, *text])
-    sampling = Sampling(**asked)
+    sampling = Sampling(temperature, top_k, top_p)
     scored = score(target, draft, [*before, *text], len(text), sampling)
     chances = whatif.along_text(whatif.keep_chances(scored.p, scored.q), deepest=deepest)
     note = _estimate_note(target.name, scored.p.count(0.0), is_text=isinstance(completion, str))

@@ -16,6 +16,7 @@ from specviz.analysis import whatif
 from specviz.analysis.whatif import DEEPEST, Chances, Cut, WhatIf
 from specviz.drafters import facts_of, find_method
 from specviz.errors import SpecvizError
+from specviz.request import RunSettings
 from specviz.rules.facts import facts_of as rule_facts
 from specviz.trace.file import Scores, Settings, Step, Trace
 
@@ -129,9 +130,9 @@ def _way_words(own: Settings) -> str:
 def _scores(recorded: Trace) -> Scores | None:
     """The newest scores of the whole text, made at the run's sampling."""
     own, size = recorded.steps[-1].settings, len(recorded.tokens)
-    names = ("temperature", "top_k", "top_p")
     whole = [each for each in recorded.scores if len(each.p) == size]
-    fitting = [each for each in whole if all(each.sampling.get(name) == getattr(own, name) for name in names)]
+    sampling = {name: getattr(own, name) for name in RunSettings.SAMPLING}
+    fitting = [each for each in whole if sampling.items() <= each.sampling.items()]
     return fitting[-1] if fitting else None
 
 
@@ -270,7 +271,7 @@ def check_readable(target: LoadedModel, draft: LoadedModel, tokens: Sequence[int
 def loaded(wanted) -> LoadedModel:
     """A model by name, by folder, as (model, tokenizer), or loaded already."""
     from specviz.models.library import LoadedModel
-    from specviz.session.run import workbench
+    from specviz.session.workbench import workbench
 
     return wanted if isinstance(wanted, LoadedModel) else workbench().library.load(wanted)
 

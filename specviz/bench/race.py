@@ -22,7 +22,7 @@ from specviz.models.score import Text, read
 from specviz.request import Request
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.record import activate, record
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 from specviz.trace.file import EmittedToken, Trace
 from specviz.trace.first_difference import parting
 from specviz.trace.metrics import count, metrics
@@ -168,7 +168,7 @@ def _run(side: Side, start: Start, bench: Workbench) -> tuple[ActiveSetup, Trace
     """A run from nothing: with models that have read no text yet."""
     with _named(side):
         request = replace(side.request, prompt=start.prompt, prompt_ids=start.ids)
-        active = activate(request.checked(), bench.library)
+        active = activate(request.validate(), bench.library)
         return active, record(active)
 
 

@@ -12,9 +12,8 @@ from specviz.errors import SpecvizError
 from specviz.models.memory import environment
 from specviz.request import Request
 from specviz.session.active_setup import ActiveSetup
-from specviz.session.controls import Controls
-from specviz.session.run import Workbench, baseline_key
 from specviz.session.setup import gather
+from specviz.session.workbench import Workbench, baseline_key
 
 NUM_TOKENS, ROUNDS = 64, FEWEST
 ALONE, ASKED = 0, 1
@@ -42,8 +41,8 @@ def measuring(request: Request, bench: Workbench) -> Generator[Speed, None, None
 
     The caller holds the engine while it asks for the next result. Prefill counts on both sides. Raises SpecvizError.
     """
-    active = ActiveSetup(request.checked(), bench.library)
-    active.take(Controls(request).values())
+    active = ActiveSetup(request.validate(), bench.library)
+    active.take(request.settings)
     job, contenders = _job(active, request), _contenders(active, request)
     timings: Timings[int] = Timings()
     is_shared = False
@@ -53,7 +52,7 @@ def measuring(request: Request, bench: Workbench) -> Generator[Speed, None, None
         is_shared |= len(bench.engine) > 1
     baseline, speed = (1 / timings.median(each) for each in (ALONE, ASKED))
     found = timings.compare(ASKED, ALONE)
-    bench.baselines[baseline_key(active.settings)] = {
+    bench.baselines[baseline_key(active.step_settings)] = {
         "tokens_per_s": round(baseline, 3),
         "num_tokens": job.num_tokens,
         "environment": environment(active.plan.target.device),
@@ -95,4 +94,5 @@ def _job(active: ActiveSetup, request: Request) -> Job:
 def _contenders(active: ActiveSetup, request: Request) -> list[Contender]:
     """No draft, and what was asked for."""
     alone = gather(METHODS["none"], {}, active.target, None)
-    return [specviz_contender(alone, request.k), specviz_contender(active.setup, request.k, rule=active.plan.rule.name)]
+    k, rule = request.num_speculative_tokens, active.plan.rule.name
+    return [specviz_contender(alone, k), specviz_contender(active.setup, k, rule=rule)]

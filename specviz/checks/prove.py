@@ -38,7 +38,7 @@ from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN
-from specviz.session.run import workbench
+from specviz.session.workbench import workbench
 
 Watch = Callable[[str, float | None], None]
 Result = TypeVar("Result")
@@ -108,17 +108,17 @@ def prove(
         method=method,
         params=dict(params),
         rule=rule,
-        k=k,
+        num_speculative_tokens=k,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         seed=seed,
-    ).checked()
+    ).validate()
     sampling = Sampling(request.temperature, request.top_k, request.top_p)
     prompts = bundled_prompts(large) if prompt is None else (_prompt_ids(large, prompt),)
     pair = Pair(large, small, method, request.params, workbench().library)
     setup = pair.setup()
-    setup = Setup(pair, chosen, prompts, sampling, setup.k(request.k), tokens, request.seed, watch)
+    setup = Setup(pair, chosen, prompts, sampling, setup.k(request.num_speculative_tokens), tokens, request.seed, watch)
     return _of_pair(setup, _about(request, setup))
 
 
@@ -176,10 +176,10 @@ def _prompt_ids(target: LoadedModel, prompt: str | Sequence[int]) -> tuple[int, 
 
 
 def _about(request: Request, setup: Setup) -> dict[str, Any]:
-    names = ("target", "draft", "method", "k", "temperature", "top_k", "top_p", "seed")
+    asked = {key: value for key, value in request.settings.to_dict().items() if key not in ("rule", "params")}
     rule = request.rule or setup.rule.name
-    asked = {name: getattr(request, name) for name in names}
-    return {**asked, "k": setup.k, "rule": rule, "tokens": setup.tokens, **_here(setup.pair)}
+    own = {"seed": request.seed, "k": setup.k, "rule": rule, "tokens": setup.tokens}
+    return {**asked, **own, **_here(setup.pair)}
 
 
 def _here(pair: Pair) -> dict[str, Any]:

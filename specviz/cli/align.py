@@ -108,13 +108,13 @@ def _check_verdict(
     """SpecvizError, before any work, for a question that the job would not answer."""
     from specviz.alignment.tables import compare as comparing
     from specviz.request import Request
-    from specviz.session.run import workbench
+    from specviz.session.workbench import workbench
 
     drafts = map(workbench().library.shown_name, options.draft or default_pair()[1:])
     steady = {name for name, own in (costs or {}).items() if not own.doubt}
     comparing.check_names(least, has_costs=costs is None or set(drafts) <= steady)
     if old is not None:
-        names = ("temperature", "top_k", "top_p", "max_new_tokens", "chat")
+        names = (*Request.SAMPLING, "max_new_tokens", "chat")
         settings = {name: getattr(options, name) for name in names}
         comparing.check_old(old, Request(prompt="", target="", **settings), prompts)
 
@@ -128,8 +128,9 @@ def _done(
 ) -> Alignment:
     from specviz.alignment.job import align
     from specviz.alignment.job_folder import kept_words
+    from specviz.request import Request
 
-    names = ("target", "draft", "out", "k", "temperature", "top_k", "top_p", "seed", "max_new_tokens", "chat")
+    names = ("target", "draft", "out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat")
     names += ("batch", "shard_size", "limit", "overwrite", "keep_parts")
     settings = {name: getattr(options, name) for name in names}
     try:

@@ -142,15 +142,13 @@ def _positive(text: str) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from specviz.drafters import find_method
-    from specviz.request import Request
+    from specviz.request import REQUEST_KEYS, Request
     from specviz.session import run as session
 
-    fields = ("target", "draft", "method", "rule", "temperature", "top_k", "top_p")
-    fields += ("seed", "max_new_tokens", "chat")
     prompt = _standard_input() if options.prompt == "-" else options.prompt
     params = find_method(options.method).read(options.param)
-    k = command.k_of(options)
-    request = Request(prompt=prompt, params=params, k=k, **{name: getattr(options, name) for name in fields})
+    given = {name: value for name, value in vars(options).items() if name in REQUEST_KEYS}
+    request = Request.from_dict({**given, "prompt": prompt, "params": params, "k": command.k_of(options)})
     run = session.open_run(request)
     _follow(run, options.out)
     _print_end(run.trace)

@@ -44,9 +44,10 @@ def run(options: argparse.Namespace) -> int:
     """The report's exit code; what cannot be used raises SpecvizError."""
     from specviz.checks.prove import prove
     from specviz.drafters import find_method
+    from specviz.request import RunSettings
 
-    names = ("target", "draft", "method", "rule", "temperature", "top_k", "top_p", "tokens", "seed")
-    settings = {name: getattr(options, name) for name in (*names, "samples", "made_in")}
+    names = (*RunSettings.NAMES, *RunSettings.SAMPLING, "tokens", "seed", "samples", "made_in")
+    settings = {name: getattr(options, name) for name in names}
     params = find_method(options.method).read(options.param)
     report = prove(options.prompt, **settings, k=k_of(options), params=params, on_progress=_Progress())
     print(neutral(report.text(), keep="\n"))

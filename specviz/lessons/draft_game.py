@@ -83,7 +83,8 @@ class Game:
     """
 
     def __init__(self, request: Request) -> None:
-        self.request = replace(request, chat=False, max_new_tokens=most_tokens(), k=MOST_TYPED).checked()
+        request = replace(request, chat=False, num_speculative_tokens=MOST_TYPED, max_new_tokens=most_tokens())
+        self.request = request.validate()
         self.trace = trace.Trace()
         self.rivals: list[Rival] = []
         self.ending: Ending | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from specviz.errors import SpecvizError
 from specviz.lessons.fields import TEXT, Paragraph, Part, parse
 from specviz.lessons.types import LAW_RULES, Done, Law, Lesson, Option, Pin, Screen, Seen, Show, Task
-from specviz.request import Request
+from specviz.request import REQUEST_KEYS, Request
 from specviz.settings import assets_dir
 from specviz.trace.recorded import shipped, shipped_trace
 
@@ -26,7 +26,7 @@ TOO_MANY = f"assets/lessons must hold at most {MOST_LESSONS} files of lessons (g
 NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 MARKS = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")  # what a token of the stage can be
 PACES = ("slow", "reading", "full")
-SETUP = tuple(item.name for item in fields(Request) if item.name not in ("prompt_ids", "time_limit_s"))
+SETUP = [key for key in REQUEST_KEYS if key not in ("prompt_ids", "time_limit_s")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +152,10 @@ def _setup(part: Part) -> Mapping[str, Any] | None:
         part.refuse("null or at least one field of a request")
     values = {name: each.value for name, each in given.items()}
     try:
-        checked = replace(Request(target="any", prompt="any"), **values).checked()
+        found = Request.from_dict({"target": "any", "prompt": "any", **values}).to_dict()
     except SpecvizError as error:
         raise SpecvizError(f"{part.where}: {error}") from None
-    return {name: getattr(checked, name) for name in values}
+    return {name: found[name] for name in values}
 
 
 def _screen(part: Part, runs: Collection[str]) -> Screen:

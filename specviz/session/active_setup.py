@@ -1,8 +1,7 @@
-"""ActiveSetup: models, drafters and settings of a run in progress; it changes from one set of values to the next."""
+"""ActiveSetup: the models, drafters and settings of a run in progress; all may change between two steps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from specviz.decoding.cached_lm import CachedLM
@@ -10,21 +9,18 @@ from specviz.decoding.drafter import Drafter
 from specviz.decoding.engine import Plan
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
-from specviz.drafters.method import Method
-from specviz.drafters.params import ModelParam
 from specviz.errors import SpecvizError
 from specviz.models.chat import as_messages
-from specviz.models.hub import Progress
+from specviz.models.hub import Progress, unwatched
 from specviz.models.library import Library, LoadedModel
 from specviz.models.tokens import render_chat
-from specviz.request import Request
-from specviz.session.controls import LIVE, ControlValues
-from specviz.session.setup import Setup, gather, names_of
+from specviz.request import Request, RunSettings
+from specviz.session.setup import Setup, gather, models_named
 from specviz.trace import file as trace
 
 
 class ActiveSetup:
-    """`take` puts new values into force or changes nothing; models and drafters are kept while there is room."""
+    """`take` adopts new settings or changes nothing; models and drafters are kept while there is room."""
 
     def __init__(self, request: Request, library: Library) -> None:
         self.request, self._library = request, library
@@ -32,47 +28,35 @@ class ActiveSetup:
         self._drafters: dict[tuple[str, str | None, str], Drafter] = {}
         self._taken: set[tuple[str, str]] = set()  # role and name, as it was asked for
         self._announced: tuple[str, str | None] | None = None
-        self.values: ControlValues | None = None
+        self.settings: RunSettings | None = None
         self.target: LoadedModel | None = None
         self.draft: LoadedModel | None = None
         self.setup: Setup | None = None
         self.plan: Plan | None = None
-        self.settings: trace.Settings | None = None
+        self.step_settings: trace.Settings | None = None  # what the record of each step says
 
-    def is_current(self, values: ControlValues) -> bool:
-        return self.values is not None and all(getattr(values, name) == getattr(self.values, name) for name in LIVE)
-
-    def unloaded(self, values: ControlValues) -> str:
-        """The names, as they may be shown, of what `values` needs and this run has not used. Raises SpecvizError."""
-        wanted = [*_wanted(values), *self._named(values)]
-        missing = [name for role, name in wanted if (role, name) not in self._taken]
+    def unloaded(self, settings: RunSettings) -> str:
+        """The names, as they may be shown, of what `settings` needs and this run has not used. Raises SpecvizError."""
+        missing = [name for role, name in models_named(settings) if (role, name) not in self._taken]
         return " and ".join(map(self._library.shown_name, missing))
 
-    def load(self, values: ControlValues, report: Progress) -> list[LoadedModel]:
-        """The models that `values` needs, held by the caller from now on. Changes nothing. Raises SpecvizError.
+    def load(self, settings: RunSettings, report: Progress) -> list[LoadedModel]:
+        """The models that `settings` needs, held by the caller from now on. Changes nothing. Raises SpecvizError.
 
         Heads and models that the method's parameters name are loaded too; heads stay with their target.
         """
-        method = METHODS[values.method]
-        loaded = [self._load(name, report, as_draft=role == "draft") for role, name in _wanted(values)]
-        target, *drafts = loaded
-        self._check_goes_on(target)
-        setup = gather(method, self._params(method), target, next(iter(drafts), None), self._library, report)
-        return [*loaded, *setup.others.values()]
+        setup = self._gather(settings, report)
+        return [loaded for loaded in (setup.target, setup.draft, *setup.others.values()) if loaded is not None]
 
-    def take(self, values: ControlValues) -> None:
-        """Loads what is missing and makes `values` the ones in force. Raises SpecvizError and changes nothing."""
-        method = METHODS[values.method]
-        target = self._load(values.target)
-        self._check_goes_on(target)
-        draft = self._draft_for(method, values)
-        setup = gather(method, self._params(method), target, draft, self._library)
-        rule = setup.rule(values.rule)
-        sampling = Sampling(values.temperature, values.top_k, values.top_p)
-        self.plan = Plan(self._lm("target", target), self._drafter(setup), rule, sampling, setup.k(values.k))
-        self.values, self.target, self.draft, self.setup = values, target, draft, setup
-        self._taken |= {*_wanted(values), *self._named(values)}
-        self.settings = setup.settings(self.plan)
+    def take(self, settings: RunSettings) -> None:
+        """Loads what is missing and makes `settings` the ones in force. Raises SpecvizError and changes nothing."""
+        setup = self._gather(settings)
+        rule, k = setup.rule(settings.rule), setup.k(settings.num_speculative_tokens)
+        sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
+        self.plan = Plan(self._lm("target", setup.target), self._drafter(setup), rule, sampling, k)
+        self.settings, self.setup, self.target, self.draft = settings, setup, setup.target, setup.draft
+        self._taken |= {*models_named(settings)}
+        self.step_settings = setup.settings(self.plan)
 
     def prompt(self) -> tuple[str, list[int]]:
         """The prompt as the target sees it, and its ids. Raises SpecvizError for ids that it does not have."""
@@ -120,18 +104,30 @@ class ActiveSetup:
         return trace.Models(index, self.target.info, None if self.draft is None else self.draft.info)
 
     def renew(self) -> None:
-        """The same values over empty caches: the next run reads its prompt."""
+        """The same settings over empty caches: the next run reads its prompt."""
         self._lms.clear()
         self._drafters.clear()
-        self.take(self.values)
+        self.take(self.settings)
 
     def release(self) -> None:
-        """Lets go of every model, so that others may take its room; values and settings stay."""
+        """Lets go of every model, so that others may take its room; settings stay."""
         self._lms.clear()
         self._drafters.clear()
         self.plan = self.target = self.draft = self.setup = None
 
-    def _load(self, name: str, report: Progress | None = None, *, as_draft: bool = False) -> LoadedModel:
+    def _gather(self, settings: RunSettings, report: Progress | None = None) -> Setup:
+        method, draft = METHODS[settings.method], None
+        target = self._load(settings.target, report)
+        if self.target is not None and target.info.tokenizer_sha != self.target.info.tokenizer_sha:
+            raise SpecvizError(
+                f"{target.name} cuts text into other tokens than {self.target.name}, so it cannot go on with this "
+                "text; start a new run with it"
+            )
+        if "draft" in method.roles and settings.draft is not None:
+            draft = self._load(settings.draft, report, as_draft=True)
+        return gather(method, settings.params, target, draft, self._library, report or unwatched)
+
+    def _load(self, name: str, report: Progress | None, *, as_draft: bool = False) -> LoadedModel:
         """Loads a model; if it is refused, once more without the models that this run no longer uses."""
         try:
             return self._library.load(name, report, as_draft=as_draft)
@@ -150,29 +146,6 @@ class ActiveSetup:
             self._drafters = {key: kept for key, kept in self._drafters.items() if kept is self.plan.drafter}
         return bool(idle)
 
-    def _draft_for(self, method: Method, values: ControlValues) -> LoadedModel | None:
-        return self._load(values.draft, as_draft=True) if "draft" in method.roles and values.draft is not None else None
-
-    def _check_goes_on(self, target: LoadedModel) -> None:
-        """Refuses a target that reads the run's text as other tokens."""
-        if self.target is not None and target.info.tokenizer_sha != self.target.info.tokenizer_sha:
-            raise SpecvizError(
-                f"{target.name} cuts text into other tokens than {self.target.name}, so it cannot go on with this "
-                "text; start a new run with it"
-            )
-
-    def _named(self, values: ControlValues) -> list[tuple[str, str]]:
-        """(kind, name) of the heads and further models that the method's parameters name. Raises SpecvizError."""
-        method = METHODS[values.method]
-        params = method.checked(self._params(method))
-        asked = [param for param in method.params if isinstance(param, ModelParam)]
-        named = [(param, name) for param in asked for name in names_of(param, params[param.name], values.target)]
-        return [(param.kind, name) for param, name in named if name not in param.beside]
-
-    def _params(self, method: Method) -> Mapping[str, object]:
-        """The request's, for its own method; another one has its defaults."""
-        return self.request.params if method.name == self.request.method else {}
-
     def _drafter(self, setup: Setup) -> Drafter:
         key = (setup.method.name, None if setup.draft is None else setup.draft.name, setup.target.name)
         if key not in self._drafters:
@@ -185,9 +158,3 @@ class ActiveSetup:
         if key not in self._lms:
             self._lms[key] = loaded.cached_lm()
         return self._lms[key]
-
-
-def _wanted(values: ControlValues) -> list[tuple[str, str]]:
-    """(role, name) of the models that the method needs, as far as they are chosen."""
-    drafts = [("draft", values.draft)] if "draft" in METHODS[values.method].roles and values.draft is not None else []
-    return [("target", values.target), *drafts]

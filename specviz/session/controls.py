@@ -1,97 +1,92 @@
 """Controls: what a person may change while tokens flow; read at the start of every step.
 
-One small fixed record of numbers and indices in a buffer that the caller may supply, so that it can also lie in memory
-shared with a worker process. Names are looked up in lists that both sides hold.
+They lie as JSON in a block of memory under a lock. The block may be shared between processes: one of them generates,
+for instance on a GPU, and another one has the sliders.
 """
 
 from __future__ import annotations
 
+import json
 import struct
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, MutableSequence, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from multiprocessing.context import BaseContext
+from multiprocessing.synchronize import Lock
 
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
-from specviz.request import Request
+from specviz.request import RunSettings, field_of
 from specviz.rules import RULES
 
-LIVE = ("k", "temperature", "top_k", "top_p", "method", "rule", "draft", "target")
-REFUSABLE = ("method", "rule", "draft", "target")
-_INDEXED = ("method", "rule", "target", "draft", "pace")
 PACES = {"slow": 1.0, "reading": 0.25, "full": 0.0}  # seconds from one step to the next
+PATIENCE_S = 5.0
+"""How long to wait for the block: it is held for microseconds, unless a process was killed that held it."""
+_HEADER = struct.Struct("<QQ")  # number of changes so far, bytes of JSON that follow
+_LIVE = {item.name for item in fields(RunSettings)} - {"params"}  # these follow the method
+_FLAGS = ("paused", "stopped", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
-class ControlValues:
-    """One reading of the controls. rule None: the method's own."""
+class Block:
+    """The memory of one run's controls and its lock: this process's own, freed with them, unless `shared` made it."""
 
-    k: int
-    temperature: float
-    top_k: int
-    top_p: float
-    method: str
-    rule: str | None
-    target: str
-    draft: str | None
+    memory: MutableSequence[int]
+    lock: Lock | threading.Lock
+
+    SIZE = 1 << 14
+
+    @classmethod
+    def shared(cls, context: BaseContext) -> Block:
+        """One for several processes: an argument of a new process, or made before a process is forked."""
+        return cls(context.RawArray("B", cls.SIZE), context.Lock())
+
+
+@dataclass(frozen=True, slots=True)
+class ControlState:
+    """One reading of the controls. cancelled: what is being loaded is no longer wanted."""
+
+    settings: RunSettings
     pace: str
-    paused: bool
-    stopped: bool
+    paused: bool = False
+    stopped: bool = False
+    cancelled: bool = False
 
 
 class Controls:
-    """Live settings of one run. `targets` and `drafts` are the names on offer; `buffer` holds `Controls.SIZE` bytes."""
-
-    _RECORD = struct.Struct("<qdqdqqqqq??")
-    SIZE = _RECORD.size
+    """The live settings of one run. `targets` and `drafts` are names on offer beside the run's own."""
 
     def __init__(
         self,
-        request: Request,
+        settings: RunSettings | None,
         targets: Sequence[str] = (),
         drafts: Sequence[str] = (),
         pace: str = "full",
-        buffer: bytearray | memoryview | None = None,
+        block: Block | None = None,
     ) -> None:
-        self._request = request
-        self._names = {
+        """settings: those that the run begins with; None: those that another process has put into the block."""
+        self._block = block or Block(bytearray(Block.SIZE), threading.Lock())
+        self._latest: tuple[int, ControlState | None] = (0, None)
+        self._first = settings or self.settings
+        self._offered = {
             "method": list(METHODS),
             "rule": [None, *RULES],
-            "target": list(dict.fromkeys([request.target, *targets])),
-            "draft": list(dict.fromkeys([request.draft, *drafts])),
+            "target": list(dict.fromkeys([self._first.target, *targets])),
+            "draft": list(dict.fromkeys([self._first.draft, *drafts])),
             "pace": list(PACES),
         }
-        self._buffer = buffer if buffer is not None else bytearray(self.SIZE)
-        self._guard = threading.Lock()
-        self._write(
-            ControlValues(
-                request.k,
-                request.temperature,
-                request.top_k,
-                request.top_p,
-                request.method,
-                self._known("rule", request.rule),
-                request.target,
-                request.draft,
-                self._known("pace", pace),
-                paused=False,
-                stopped=False,
-            )
-        )
+        if settings is not None:
+            self._check("rule", settings.rule)
+            self._write(ControlState(settings, self._check("pace", pace)))
 
-    def values(self) -> ControlValues:
-        with self._guard:
+    @property
+    def settings(self) -> RunSettings:
+        return self.read().settings
+
+    def read(self) -> ControlState:
+        with self._hold():
             return self._read()
-
-    def _read(self) -> ControlValues:
-        k, temperature, top_k, top_p, *indices, paused, stopped = self._RECORD.unpack_from(self._buffer)
-        names = [self._names[kind][index] for kind, index in zip(_INDEXED, indices, strict=True)]
-        return ControlValues(k, temperature, top_k, top_p, *names, paused=paused, stopped=stopped)
-
-    def _write(self, values: ControlValues) -> None:
-        indices = [self._names[kind].index(getattr(values, kind)) for kind in _INDEXED]
-        numbers = (values.k, values.temperature, values.top_k, values.top_p)
-        self._RECORD.pack_into(self._buffer, 0, *numbers, *indices, values.paused, values.stopped)
 
     def set(self, name: str, value: object) -> None:
         """Changes one setting from the next step on. Raises SpecvizError and changes nothing if it may not."""
@@ -99,33 +94,63 @@ class Controls:
 
     def change(self, **values: object) -> None:
         """Changes several settings at once: no step sees some of them without the others. Raises like `set`."""
-        checked = {name: self._checked(name, value) for name, value in values.items()}
-        with self._guard:
-            self._write(replace(self._read(), **checked))
+        values = {name: self._check(name, value) for name, value in values.items()}
+        knobs = {name: values.pop(name) for name in _LIVE & values.keys()}
+        with self._hold():
+            state = self._read()
+            self._write(replace(state, settings=replace(state.settings, **knobs), **values))
 
-    def _checked(self, name: str, value: object) -> object:
-        if name in ("k", "temperature", "top_k", "top_p"):
-            return getattr(replace(self._request, **{name: value}).checked(), name)
-        if name in ("paused", "stopped"):
-            return bool(value)
-        if name in self._names:
-            return self._known(name, value)
-        raise ValueError(f"no such control: {name!r}")
-
-    def restore(self, values: ControlValues, refused: ControlValues) -> None:
-        """Takes back the model names and the method of a refused change, unless they have changed again since."""
-        with self._guard:
-            now = self._read()
-            names = [name for name in REFUSABLE if getattr(now, name) == getattr(refused, name)]
-            self._write(replace(now, **{name: getattr(values, name) for name in names}))
+    def restore(self, settings: RunSettings, refused: RunSettings) -> None:
+        """Takes back the model names, method and rule of a refused change, unless they have changed again since."""
+        with self._hold():
+            state = self._read()
+            same = [name for name in RunSettings.NAMES if getattr(state.settings, name) == getattr(refused, name)]
+            before = {name: getattr(settings, name) for name in same}
+            self._write(replace(state, settings=replace(state.settings, **before)))
 
     def offer(self, kind: str, name: str) -> None:
         """Adds a model name that may be chosen from now on."""
-        if name not in self._names[kind]:
-            self._names[kind].append(name)
+        if name not in self._offered[kind]:
+            self._offered[kind].append(name)
 
-    def _known(self, kind: str, value: object) -> str | None:
-        if value not in self._names[kind]:
-            allowed = ", ".join(str(name) for name in self._names[kind] if name is not None)
-            raise SpecvizError(f"{kind} must be one of {allowed} (got {value!r})")
-        return value
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        if not self._block.lock.acquire(timeout=PATIENCE_S):
+            raise SpecvizError("this run can no longer be controlled: the process that generates was ended; run again")
+        try:
+            yield
+        finally:
+            self._block.lock.release()
+
+    def _read(self) -> ControlState:
+        memory = self._block.memory
+        version, size = _HEADER.unpack_from(memory)
+        if version != self._latest[0]:
+            told = json.loads(bytes(memory[_HEADER.size : _HEADER.size + size]))
+            settings = RunSettings(**{field_of(key): value for key, value in told.pop("settings").items()})
+            self._latest = version, ControlState(settings, **told)
+        return self._latest[1]
+
+    def _write(self, state: ControlState) -> None:
+        """`state` with the parameters that belong to its method: the run's first ones, or another method's defaults."""
+        params = self._first.params if state.settings.method == self._first.method else {}
+        told = {**asdict(state), "settings": replace(state.settings, params=params).to_dict()}
+        content = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(content) > Block.SIZE - _HEADER.size:
+            raise SpecvizError(f"the settings of a run are too long (got {len(content):,} bytes)")
+        version, _ = _HEADER.unpack_from(self._block.memory)
+        _HEADER.pack_into(self._block.memory, 0, version + 1, len(content))
+        self._block.memory[_HEADER.size : _HEADER.size + len(content)] = content
+
+    def _check(self, name: str, value: object) -> object:
+        """The value as it is held. Raises SpecvizError, ValueError for what is no control."""
+        if name in self._offered:
+            if value not in self._offered[name]:
+                allowed = ", ".join(str(each) for each in self._offered[name] if each is not None)
+                raise SpecvizError(f"{name} must be one of {allowed} (got {value!r})")
+            return value
+        if name in _LIVE:
+            return getattr(replace(self._first, **{name: value}).validate(), name)
+        if name in _FLAGS:
+            return bool(value)
+        raise ValueError(f"no such control: {name!r}")

@@ -17,7 +17,6 @@ from specviz.models.score import score
 from specviz.request import Request
 from specviz.rules.broken import drawn_under
 from specviz.session.active_setup import ActiveSetup
-from specviz.session.controls import Controls
 from specviz.session.recorder import Recorder, Situation
 from specviz.trace import file as trace
 
@@ -48,7 +47,7 @@ def scores(active: ActiveSetup, recorded: trace.Trace) -> trace.Scores:
 def activate(request: Request, library: Library) -> ActiveSetup:
     """The models and the drafter of a checked request, loaded. Raises SpecvizError."""
     active = ActiveSetup(request, library)
-    active.take(Controls(request).values())
+    active.take(request.settings)
     return active
 
 

@@ -9,32 +9,29 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Step, speculate
 from specviz.drafters import find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
-from specviz.models.library import Library
 from specviz.models.memory import is_out_of_memory
-from specviz.request import Request
-from specviz.rules import RULES
+from specviz.request import Request, RunSettings
 from specviz.session.active_setup import ActiveSetup
-from specviz.session.background_task import NO_NEWS, Loading
-from specviz.session.controls import LIVE, PACES, Controls, ControlValues
-from specviz.session.fair_queue import FairLock, Ticket
+from specviz.session.controls import PACES, Controls, ControlState
 from specviz.session.record import header, scores
 from specviz.session.recorder import Recorder, Situation
-from specviz.settings import settings
+from specviz.session.workbench import NO_NEWS, BackgroundTask, FairQueue, Ticket, Workbench, baseline_key, workbench
 from specviz.trace import file as trace
 
-Entry = TypeVar("Entry")
-Result = TypeVar("Result")
 SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls again
+SAID_TO_CHANGE = [
+    name for name in trace.Settings.__annotations__ if name not in ("k_policy", "params", "lossless", "extra")
+]
+"""The settings that a step names where it has others than the step before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,44 +47,6 @@ class Status:
     fraction: float | None = None
 
 
-class Workbench:
-    """What runs share: the loaded models, the engine's lock, the places for runs, measured baselines."""
-
-    def __init__(self, library: Library | None = None) -> None:
-        self.library = library or Library()
-        self.engine = FairLock(1)
-        self.places = FairLock(settings().max_runs)
-        self.baselines: dict[tuple, Mapping[str, object]] = {}
-
-    def in_turns(self, work: Generator[Result, None, None]) -> Iterator[Result]:
-        """Each result of `work` is made with the engine to itself; between two of them others have their turn."""
-        try:
-            while True:
-                ticket = self.engine.join()
-                try:
-                    ticket.ready.wait()
-                    result = next(work)
-                except StopIteration:
-                    return
-                finally:
-                    self.engine.leave(ticket)
-                yield result
-        finally:
-            work.close()
-
-
-_shared: list[Workbench] = []
-_sharing = threading.Lock()
-
-
-def workbench() -> Workbench:
-    """The one that `run` and `stream` use when none is given."""
-    with _sharing:
-        if not _shared:
-            _shared.append(Workbench())
-    return _shared[0]
-
-
 class Run:
     """One generation: its request, its live controls and its growing trace."""
 
@@ -100,15 +59,17 @@ class Run:
         drafts: tuple[str, ...] = (),
         targets: tuple[str, ...] = (),
         may_cut: bool = False,
+        controls: Controls | None = None,
     ) -> None:
-        """may_cut: of a prompt that is too long for the target the end is used, and said so, instead of an error."""
+        """may_cut: of a prompt that is too long for the target, use the end and say so instead of raising an error.
+
+        controls: made here unless given; `pace`, `drafts` and `targets` (names on offer) are theirs.
+        """
         self.id = uuid.uuid4().hex
-        self.request = request.checked()
+        self.request = request.validate()
         find_method(self.request.method).checked(self.request.params)
-        if self.request.rule is not None:
-            _named("rule", RULES, self.request.rule)
         self.bench = bench
-        self.controls = Controls(self.request, targets, drafts, pace)
+        self.controls = controls or Controls(self.request.settings, targets, drafts, pace)
         self.trace = trace.Trace()
         self.state = "queued"
         self.shared_engine = False  # whether another run used the engine meanwhile: such a run gives no speed
@@ -120,22 +81,19 @@ class Run:
         self._unread: trace.Event | None = None
         self._spent_s = 0.0
         self._due = 0.0  # when the pace allows the next step
-        self._gives_up = threading.Event()
         self._may_cut = may_cut
         self._note = ""  # what the person should know about the prompt
 
     def request_in_force(self) -> Request:
         """The request as live changes have left it; another method has its own parameters at their defaults."""
-        values = self._active.values or self.controls.values()
-        params = self.request.params if values.method == self.request.method else {}
-        return replace(self.request, params=params, **{name: getattr(values, name) for name in LIVE})
+        return self.request.with_settings(self._active.settings or self.controls.settings)
 
     def pause(self) -> None:
         self.controls.set("paused", True)
 
     def cancel(self) -> None:
         """Stops waiting for what is being loaded: a change is taken back, a run that has not begun ends."""
-        self._gives_up.set()
+        self.controls.set("cancelled", True)
         if self.trace.header is None:
             self.controls.set("stopped", True)
 
@@ -186,7 +144,7 @@ class Run:
         resumed, place = time.perf_counter(), self.bench.places.join()
         try:
             yield from self._wait(place, self.bench.places, "waiting for a free place")
-            if self.controls.values().stopped:
+            if self.controls.read().stopped:
                 yield self._end("stopped", None) or Status("finished")
                 return
             resumed = time.perf_counter()  # time in the queue is not the run's
@@ -202,7 +160,7 @@ class Run:
         """From here on nobody reads; a paused run that was stopped meanwhile ends here, and this is its footer."""
         with self._guard:
             self._is_read = False
-            is_left = self.state == "paused" and self.controls.values().stopped
+            is_left = self.state == "paused" and self.controls.read().stopped
             return self._end("stopped", None) if is_left else None
 
     def _open(self) -> Generator[Status | trace.Event, None, bool]:
@@ -210,8 +168,8 @@ class Run:
         if self._steps is not None:
             return True
         self.state = "loading"
-        while not (yield from self._take(self.controls.values())):
-            if self.controls.values().stopped:
+        while not (yield from self._take(self.controls.settings)):
+            if self.controls.read().stopped:
                 return False
         target = self._active.target
         rendered, tokens = self._prompt()
@@ -240,30 +198,31 @@ class Run:
         decoder = target.text.incremental()
         return "".join(decoder.push(token).text for token in kept), kept
 
-    def _take(self, values: ControlValues) -> Generator[Status, None, bool]:
-        """Loads the models of `values`, telling of it, and puts `values` into force.
+    def _take(self, settings: RunSettings) -> Generator[Status, None, bool]:
+        """Loads the models of `settings`, with a Status of how far it is, and adopts them.
 
         False, with nothing changed, if meanwhile the run was stopped or other models were chosen. Raises SpecvizError.
         """
-        missing = self._active.unloaded(values)
+        missing = self._active.unloaded(settings)
         if not missing:
-            self._active.take(values)
+            self._active.take(settings)
             return True
-        self._gives_up.clear()
+        self.controls.set("cancelled", False)
         yield Status("loading", f"loading {missing}")
-        loading = Loading(partial(self._active.load, values))
+        loading = BackgroundTask(partial(self._active.load, settings))
         try:
             told = NO_NEWS
             while not loading.wait(SLICE_S):
-                if self._gives_up.is_set() and self.trace.header is not None:
+                state = self.controls.read()
+                if state.cancelled and self.trace.header is not None:
                     raise SpecvizError(f"loading {missing} was cancelled; the run goes on as it was")
-                if _models(self.controls.values()) != _models(values):
+                if state.stopped or _models(state.settings) != _models(settings):
                     return False
                 if told != (told := loading.news):
                     message, fraction = told
                     yield Status("loading", message, fraction=fraction)
             loading.result()  # held by `loading`, so that no other run's model takes their room before they are used
-            self._active.take(values)
+            self._active.take(settings)
         finally:
             loading.abandon()
         return True
@@ -275,15 +234,15 @@ class Run:
         made = 0
         while True:
             waiting = time.perf_counter()
-            values = self.controls.values() if made == max_steps else self._paced(started)
-            if reason := self._reason_to_end(values, started):
+            state = self.controls.read() if made == max_steps else self._paced(started)
+            if reason := self._reason_to_end(state, started):
                 yield self._end(reason, None)
                 return
-            if values.paused or made == max_steps:
+            if state.paused or made == max_steps:
                 self.state = "paused"
                 yield Status("paused")
                 return
-            if not (yield from self._adopt(values)):
+            if not (yield from self._adopt(state.settings)):
                 continue
             ticket = self.bench.engine.join()
             try:
@@ -299,45 +258,44 @@ class Run:
                 yield from self._close(step.finish)
                 return
 
-    def _paced(self, started: float) -> ControlValues:
+    def _paced(self, started: float) -> ControlState:
         """Waits until the pace allows another step; a change of the controls is seen at once."""
         while True:
-            values = self.controls.values()
-            now = time.perf_counter()
-            due = self._due + PACES[values.pace]
-            if now >= due or values.paused or self._reason_to_end(values, started):
+            state, now = self.controls.read(), time.perf_counter()
+            due = self._due + PACES[state.pace]
+            if now >= due or state.paused or self._reason_to_end(state, started):
                 self._due = now
-                return values
+                return state
             time.sleep(min(SLICE_S, due - now))
 
-    def _reason_to_end(self, values: ControlValues, started: float) -> str | None:
-        if values.stopped:
+    def _reason_to_end(self, state: ControlState, started: float) -> str | None:
+        if state.stopped:
             return "stopped"
         limit = self.request.time_limit_s
         return "time" if limit is not None and time.perf_counter() - started > limit else None
 
-    def _wait(self, ticket: Ticket, lock: FairLock, message: str) -> Iterator[Status]:
+    def _wait(self, ticket: Ticket, lock: FairQueue, message: str) -> Iterator[Status]:
         """Until the ticket is ready or the run is stopped. Whoever does not come back for more holds nobody up."""
-        while not ticket.ready.wait(0.25) and not self.controls.values().stopped:
+        while not ticket.ready.wait(0.25) and not self.controls.read().stopped:
             if lock.step_aside(ticket):
                 yield Status("queued", message, lock.ahead(ticket))
                 lock.step_back(ticket)
 
-    def _adopt(self, values: ControlValues) -> Generator[Status | trace.Event, None, bool]:
-        """Puts changed settings into force; a change that cannot be made is taken back and said in a Status.
+    def _adopt(self, settings: RunSettings) -> Generator[Status | trace.Event, None, bool]:
+        """Adopts changed settings; a change that cannot be made is taken back, and a Status says why.
 
         False if they have changed again before that was done.
         """
-        if not self._active.is_current(values):
+        if settings != self._active.settings:
             try:
-                if not (yield from self._take(values)):
+                if not (yield from self._take(settings)):
                     return False
             except SpecvizError as error:
                 if not self.trace.steps:
                     raise
-                self.controls.restore(self._active.values, refused=values)
+                self.controls.restore(self._active.settings, refused=settings)
                 yield Status("running", str(error))
-                return (yield from self._adopt(self.controls.values()))
+                return (yield from self._adopt(self.controls.settings))
         if (models := self._active.models_event(len(self.trace.models))) is not None:
             yield self._add(models)
         return True
@@ -346,12 +304,11 @@ class Run:
         begun = time.perf_counter()
         self.shared_engine |= len(self.bench.engine) > 1
         step = next(self._steps)
-        settings_now = self._active.settings
-        before = self.trace.steps[-1].settings if self.trace.steps else settings_now
-        names = ("k", "temperature", "top_k", "top_p", "method", "rule", "draft_model", "target")
+        now = self._active.step_settings
+        before = self.trace.steps[-1].settings if self.trace.steps else now
         situation = Situation(
-            settings=settings_now,
-            changed=tuple(name for name in names if getattr(before, name) != getattr(settings_now, name)),
+            settings=now,
+            changed=tuple(name for name in SAID_TO_CHANGE if getattr(before, name) != getattr(now, name)),
             at_ms=(begun - started) * 1e3,
             wait_ms=(begun - waiting) * 1e3,
             started=begun,
@@ -388,7 +345,7 @@ class Run:
         if self.trace.header is None or self.trace.footer is not None:
             return None
         extra = {"shared_engine": True} if self.shared_engine else {}
-        baseline = self.bench.baselines.get(baseline_key(self._active.settings)) if self.trace.steps else None
+        baseline = self.bench.baselines.get(baseline_key(self._active.step_settings)) if self.trace.steps else None
         return self._add(trace.Footer(reason, message, baseline, extra))
 
     def _add(self, event: trace.Event) -> trace.Event:
@@ -396,20 +353,9 @@ class Run:
         return event
 
 
-def _models(values: ControlValues) -> tuple[object, ...]:
-    """What decides which models are needed, and whether they still are."""
-    return (values.method, values.target, values.draft, values.stopped)
-
-
-def baseline_key(settings_now: trace.Settings) -> tuple:
-    """Runs with equal keys may be compared with the same measured baseline."""
-    return (settings_now.target, settings_now.temperature, settings_now.top_k, settings_now.top_p)
-
-
-def _named(kind: str, table: Mapping[str, Entry], name: str) -> Entry:
-    if name not in table:
-        raise SpecvizError(f"{kind} must be one of {', '.join(table)} (got {name!r})")
-    return table[name]
+def _models(settings: RunSettings) -> tuple[object, ...]:
+    """What decides which models are needed."""
+    return settings.method, settings.target, settings.draft
 
 
 def _in_words(error: Exception, active: ActiveSetup, num_tokens: int) -> str:
@@ -425,8 +371,15 @@ def _in_words(error: Exception, active: ActiveSetup, num_tokens: int) -> str:
     return f"the run with {name} failed: {type(error).__name__}: {str(error)[:500]}"
 
 
-def open_run(request: Request, *, bench: Workbench | None = None, pace: str = "full", may_cut: bool = False) -> Run:
+def open_run(
+    request: Request,
+    *,
+    bench: Workbench | None = None,
+    pace: str = "full",
+    may_cut: bool = False,
+    controls: Controls | None = None,
+) -> Run:
     """A run that has not begun; iterate its `events()`."""
     suiting = (*catalog.drafts_for(request.target), *catalog.drafts_for(request.target, foreign=True))
-    drafts, targets = tuple(dict.fromkeys(suiting)), catalog.targets()
-    return Run(request, bench or workbench(), pace=pace, drafts=drafts, targets=targets, may_cut=may_cut)
+    offered = {"drafts": tuple(dict.fromkeys(suiting)), "targets": catalog.targets()}
+    return Run(request, bench or workbench(), pace=pace, may_cut=may_cut, controls=controls, **offered)

@@ -9,6 +9,7 @@ from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.drafter import Drafter
 from specviz.decoding.engine import Plan
 from specviz.decoding.rule import Rule
+from specviz.drafters import METHODS
 from specviz.drafters.heads import LoadedHeads, load_heads
 from specviz.drafters.method import Method, Part, Parts
 from specviz.drafters.params import ModelParam, Value, split_names
@@ -16,6 +17,7 @@ from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.hub import Progress, unwatched
 from specviz.models.library import Library, LoadedModel, check_pair
+from specviz.request import RunSettings
 from specviz.rules import RULES
 from specviz.trace.file import Settings
 
@@ -86,7 +88,7 @@ def gather(
         check_pair(target, draft)
     heads, others = None, {}
     for param in (param for param in method.params if isinstance(param, ModelParam)):
-        names = names_of(param, checked[param.name], target.name)
+        names = _names_of(param, checked[param.name], target.name)
         if "heads" in method.roles:
             heads = load_heads(library, names[0], param.kind, target, report)
             checked[param.name] = heads.name
@@ -99,7 +101,23 @@ def gather(
     return Setup(method, checked, target, draft, heads, others)
 
 
-def names_of(param: ModelParam, value: Value, target: str) -> list[str]:
+def models_named(settings: RunSettings) -> list[tuple[str, str]]:
+    """(kind, name) of every model that a run needs, the target first. SpecvizError for what its method refuses."""
+    has_draft = "draft" in METHODS[settings.method].roles and settings.draft
+    drafts = [("draft", settings.draft)] if has_draft else []
+    return [("target", settings.target), *drafts, *models_in_params(settings)]
+
+
+def models_in_params(settings: RunSettings | Settings) -> list[tuple[str, str]]:
+    """(kind, name) of the models that the method's parameters name. SpecvizError for what the method refuses."""
+    method = METHODS[settings.method]
+    params = method.checked(settings.params)
+    asked = [param for param in method.params if isinstance(param, ModelParam)]
+    named = [(param, name) for param in asked for name in _names_of(param, params[param.name], settings.target)]
+    return [(param.kind, name) for param, name in named if name not in param.beside]
+
+
+def _names_of(param: ModelParam, value: Value, target: str) -> list[str]:
     """The names that a parameter stands for; where it names none, the catalogue's for the target. SpecvizError."""
     if value is not None:
         return split_names(str(value))

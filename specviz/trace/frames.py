@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from specviz.trace.file import DraftToken, EmittedToken, Step, Trace
+from specviz.trace.file import DraftToken, EmittedToken, Settings, Step, Trace
 
 if TYPE_CHECKING:
     import pandas
@@ -74,7 +74,8 @@ STEP_COLUMNS: Mapping[str, str] = {
 }
 _JUDGED_AT = ("overlap", "kl", "p_entropy", "q_entropy", "one_step_tv")
 _WHOLE = ("node", "parent", "depth", "position")
-_IN_FORCE = ("k", "temperature", "method", "rule", "lossless")  # the settings that every token of a step comes with
+_IN_FORCE = [name for name in TOKEN_COLUMNS if name in Settings.__annotations__]
+"""The settings that every token of a step comes with."""
 
 
 def tokens(trace: Trace) -> pandas.DataFrame:
@@ -122,7 +123,7 @@ def _step_row(step: Step) -> dict[str, Any]:
     statuses = [token.status for token in step.draft]
     counts = {name: statuses.count(name) for name in ("accepted", "rejected", "ignored", "scratch")}
     models = ("target", "draft")
-    own = ("k", "temperature", "top_k", "top_p", "method", "rule", "lossless", "target", "draft_model")
+    own = [name for name in STEP_COLUMNS if name in Settings.__annotations__]
     return {
         "step": step.index,
         "at_ms": step.at_ms,

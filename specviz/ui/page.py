@@ -12,7 +12,8 @@ from gradio.components import Component
 
 from specviz.drafters import METHODS
 from specviz.models.library import Library
-from specviz.session.run import Workbench
+from specviz.request import RunSettings
+from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
 from specviz.ui import components
 from specviz.ui.choices import Offer, fitting_rule, rule_choices, rule_to_explain
@@ -39,8 +40,7 @@ _STREAM = {"concurrency_limit": RUN_LIMIT, "concurrency_id": "run", "trigger_mod
 _LIVE = {"trigger_mode": "always_last", **QUIET}
 _RAW = {"preprocess": False}
 """While the list of drafts changes with the target, Gradio's own check would refuse good names; handlers check them."""
-_LIVE_NUMBERS = ("k", "temperature", "top_k", "top_p", "pace")
-_LIVE_CHOICES = ("draft", "method", "rule", "target")
+_LIVE_NUMBERS = ("k", *RunSettings.SAMPLING, "pace")
 _BAR = {"library-open": "Library", "share-open": "Share", "present": "Present", "theme": "Theme"}
 
 
@@ -103,7 +103,7 @@ def _setup(offer: Offer) -> tuple[Parts, Parts]:
         picker = components.prompt_picker({kind: list(texts) for kind, texts in offer.prompts.items()})
         fields |= {
             "draft": components.model_choice("draft", "Draft model", offer.drafts, first.draft, offer.any_model),
-            "k": components.k_slider(first.k),
+            "k": components.k_slider(first.num_speculative_tokens),
             "temperature": components.temperature_slider(first.temperature),
             "pace": components.pace_choice(),
         }
@@ -154,7 +154,7 @@ def _wire_live(handlers: Handlers, fields: Parts, own: Parts, stage: gr.HTML) ->
     for name in _LIVE_NUMBERS:
         fields[name].input(handlers.live(name), fields[name], None, queue=False, **_LIVE)
     fit, explain = _fitting(handlers, fields, own)
-    for name in _LIVE_CHOICES:
+    for name in RunSettings.NAMES:
         changed, listed = handlers.live_choice(name), fields[name]
         given = [listed, own["wanted"]] if name == "method" else listed
         done = listed.input(changed, given, listed, concurrency_limit=None, **_RAW, **_LIVE)
@@ -162,7 +162,7 @@ def _wire_live(handlers: Handlers, fields: Parts, own: Parts, stage: gr.HTML) ->
             done.then(**fit).then(**explain)
         if name == "rule":
             done.then(**_choosing(handlers, fields, own)).then(**explain)
-    choices = [*(fields[name] for name in _LIVE_CHOICES), own["wanted"]]
+    choices = [*(fields[name] for name in RunSettings.NAMES), own["wanted"]]
     stage.refused(handlers.in_force, None, choices, **NOW).then(**fit).then(**explain)
     for name in handlers.form.governing():
         fields[name].input(**_counting(handlers, fields))

@@ -15,7 +15,7 @@ from specviz.lessons.load import found_lessons
 from specviz.models.library import Library
 from specviz.request import Request
 from specviz.session import run as session
-from specviz.session.run import Workbench, workbench
+from specviz.session.workbench import Workbench, workbench
 from specviz.settings import settings
 from specviz.trace.file import Trace, load_trace
 from specviz.trace.recorded import FIRST_VISIT, shipped_trace

@@ -63,7 +63,7 @@ class View:
 
     @property
     def is_slow(self) -> bool:
-        return self.run is not None and self.run.controls.values().pace != "full"
+        return self.run is not None and self.run.controls.read().pace != "full"
 
     def claim(self) -> bool:
         """Whether the caller may stream from this view now; whoever may sets `idle` in the end."""

@@ -22,7 +22,7 @@ from specviz.trace.recorded import Shipped, shipped, shipped_file
 from specviz.ui.choices import make_offer
 
 REPEATS = 11
-SAME = ("target", "prompt", "prompt_ids", "temperature", "top_k", "top_p", "seed", "max_new_tokens")
+SAME = ("target", "prompt", "prompt_ids", *Request.SAMPLING, "seed", "max_new_tokens")
 """What a run and the run without a draft that it is measured beside have in common."""
 
 
@@ -41,14 +41,14 @@ def recorded(wanted: Collection[Shipped], library: Library, repeats: int = REPEA
     middle one by time is kept. They differ in nothing else.
     """
     first = make_offer().first
-    takes = {each.name: Take(replace(first, **each.request).checked(), each.broken) for each in wanted}
+    takes = {each.name: Take(replace(first, **each.request).validate(), each.broken) for each in wanted}
     beside = {name: _alone(take.request, first) for name, take in takes.items()}
     made = _rounds([*takes.values(), *beside.values()], library, repeats)
     return {name: _with_baseline(_middle(made[take]), made[beside[name]]) for name, take in takes.items()}
 
 
 def _alone(request: Request, first: Request) -> Take:
-    return Take(replace(first, method="none", **{name: getattr(request, name) for name in SAME}).checked())
+    return Take(replace(first, method="none", **{name: getattr(request, name) for name in SAME}).validate())
 
 
 def _rounds(takes: Sequence[Take], library: Library, repeats: int) -> Mapping[Take, list[Trace]]:

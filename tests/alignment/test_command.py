@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from made_costs import made_costs
 
-import specviz.session.run as session
+import specviz.session.workbench as session
 from specviz.alignment import phases as working
 from specviz.alignment.outputs import read_summary
 from specviz.alignment.phases import Progress
@@ -21,7 +21,7 @@ from specviz.cli import align as command
 from specviz.cli.main import main
 from specviz.cli.output import output
 from specviz.errors import CannotTell, SpecvizError
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 
 ESCAPE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 ROWS = [{"prompt": f"Once upon a time {word}", "id": word} for word in ("ant", "bee", "cat")]

@@ -10,7 +10,7 @@ import pytest
 from executor_toys import die_always, die_once, refuse_seven, square, whose
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
-import specviz.session.run as session
+import specviz.session.workbench as session
 from specviz.alignment import executors
 from specviz.alignment.job import align
 from specviz.errors import SpecvizError

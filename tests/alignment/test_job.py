@@ -21,7 +21,7 @@ import pytest
 from made_costs import made_costs
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
-import specviz.session.run as session
+import specviz.session.workbench as session
 from specviz import __version__
 from specviz.alignment import phases as working
 from specviz.alignment.causes.probes import Examined
@@ -35,7 +35,7 @@ from specviz.analysis import theory
 from specviz.errors import SpecvizError
 from specviz.models.library import Library
 from specviz.request import Request
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 
 ROOT = Path(__file__).parents[2]
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox")
@@ -74,7 +74,7 @@ def rows_of(done, name):
 
 def test_the_rows_are_those_of_the_shards(bench):
     done = align(PROMPTS, **SETTINGS, k=3, shard_size=4)
-    request = Request(target="big", k=3, seed=3, max_new_tokens=12)
+    request = Request(target="big", num_speculative_tokens=3, seed=3, max_new_tokens=12)
     rows = [PromptRow(n, n + 1, each["id"], (each["tags"],), each["prompt"]) for n, each in enumerate(PROMPTS)]
     wanted = analyse(Shard(request, ("near", "far"), tuple(rows), 3, {}))
     got = done.tokens

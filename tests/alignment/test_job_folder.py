@@ -142,7 +142,7 @@ def test_the_same_job_goes_on(folder):
         ({"request": aligned.request(top_p=0.5)}, "top_p was 1.0, is 0.5"),
         ({"request": aligned.request(max_new_tokens=9)}, "max_new_tokens was 40, is 9"),
         ({"request": aligned.request(chat=True)}, "chat was false, is true"),
-        ({"request": aligned.request(k=5)}, "k was 4, is 5"),
+        ({"request": aligned.request(num_speculative_tokens=5)}, "k was 4, is 5"),
     ],
 )
 def test_the_folder_of_another_job_is_refused_with_what_differs(folder, change, words):

@@ -10,7 +10,7 @@ from visits import Visit, made
 from specviz.alignment.report.live import MOST_CHARACTERS, MOST_PROMPTS, many_prompts
 from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
-from specviz.session import run as session
+from specviz.session import workbench as session
 
 SECTION = "many-prompts"
 VALUES = {"prompts": "own", "own": "One day\n\n  a fox \nran", "tokens": "8"}
@@ -74,7 +74,7 @@ def test_own_prompts_are_analysed_with_the_settings_of_the_page(visit):
 
 
 def test_the_settings_are_those_of_the_run_that_is_looked_at(visit, library):
-    trace = made(library, k=3, temperature=0.5, top_p=0.9)
+    trace = made(library, num_speculative_tokens=3, temperature=0.5, top_p=0.9)
     summary = summary_of(pressed(visit(trace))[-1])
     assert summary["k"] == 3
     assert summary["sampling"]["temperature"] == 0.5

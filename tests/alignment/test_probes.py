@@ -11,7 +11,7 @@ from specviz.alignment.types import Message, PromptRow, Shard
 from specviz.models.library import Library
 from specviz.prompts import prompts_file
 from specviz.request import Request
-from specviz.session.run import workbench
+from specviz.session.workbench import workbench
 
 CHATS = [[{"role": "user", "content": f"Tell me about the {thing}."}] for thing in ("fox", "sea", "king", "moon")]
 TOLD = "{% for message in messages %}Tell: {{ message['content'] }}\n\n{% endfor %}"

@@ -12,7 +12,7 @@ from specviz.drafters.draft_model.drafter import ModelDrafter
 from specviz.models.score import score
 from specviz.prompts import prompts_file
 from specviz.rules import RULES
-from specviz.session.run import workbench
+from specviz.session.workbench import workbench
 
 PROMPTS = [each["text"] for kind in prompts_file()["kinds"] for each in kind["prompts"]]
 DRAFTS = (

@@ -88,7 +88,7 @@ def test_at_its_own_k_the_run_itself_comes_back(first_visit):
 def test_runs_of_any_ending_come_back(bench, target):
     endings = []
     for seed in (0, 1, 2, 3, 11):
-        recorded = made(bench, target=target, k=5, seed=seed, max_new_tokens=40)
+        recorded = made(bench, target=target, num_speculative_tokens=5, seed=seed, max_new_tokens=40)
         endings.append((recorded.footer.reason, recorded.steps[-1].emitted[-1].kind))
         cut = judged.judge_run(recorded).cuts([5], seed=seed)[5]
         assert cut.lengths == tuple(len(step.emitted) for step in recorded.steps)
@@ -107,10 +107,10 @@ def test_all_ks_share_one_draw(first_visit):
 @pytest.mark.parametrize("seed", [1, 2])
 def test_greedy_runs_at_other_k_make_exactly_these_calls(bench, method, seed):
     options = {"method": method, "temperature": 0.0, "seed": seed, "prompt": PROMPT[seed:]}
-    recorded = made(bench, k=3, **options)
+    recorded = made(bench, num_speculative_tokens=3, **options)
     frame = planning.what_if(recorded, OTHER_KS).set_index("k")
     for k in OTHER_KS:
-        number = calls(made(bench, k=k, **options))
+        number = calls(made(bench, num_speculative_tokens=k, **options))
         row = frame.loc[k]
         assert row.calls_low == row.calls_high == number
         assert row.expected_target_calls == pytest.approx(number, abs=1e-4)  # float32 logits may part at a rounding
@@ -118,7 +118,7 @@ def test_greedy_runs_at_other_k_make_exactly_these_calls(bench, method, seed):
 
 
 def test_a_sampled_lookup_run_comes_back(bench):
-    recorded = made(bench, method="prompt_lookup", k=4, seed=3, temperature=0.6, max_new_tokens=40)
+    recorded = made(bench, method="prompt_lookup", num_speculative_tokens=4, seed=3, temperature=0.6, max_new_tokens=40)
     cut = judged.judge_run(recorded).cuts([4])[4]
     assert cut.lengths == tuple(len(step.emitted) for step in recorded.steps)
     assert cut.kinds == tuple(step.emitted[-1].kind for step in recorded.steps)

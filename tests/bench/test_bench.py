@@ -36,8 +36,8 @@ from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models.library import Library
 from specviz.request import Request
-from specviz.session.run import Workbench
 from specviz.session.setup import gather
+from specviz.session.workbench import Workbench
 
 NONE, DRAFT, PEER = "specviz, none", "specviz, draft_model", "generate, assistant_model"
 BASE = Sample(NONE, "story", "one", 1.0, num_tokens=11, seconds=1.5, num_first=1, first_seconds=0.5, target_calls=11)

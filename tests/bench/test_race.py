@@ -16,7 +16,7 @@ from specviz.bench.race import Heat, Race, Side, Start, racing
 from specviz.errors import SpecvizError
 from specviz.models.busy import Beside, others
 from specviz.models.score import Text
-from specviz.session.background_task import Loading
+from specviz.session.workbench import BackgroundTask
 from specviz.trace.file import Trace
 from specviz.trace.first_difference import are_of_one_prompt, parting
 
@@ -189,7 +189,7 @@ def test_work_before_or_after_a_watch_is_none_of_its_business():
 
 def test_loading_a_model_and_making_a_file_count_as_other_work():
     is_disturbed = others.watch()
-    Loading(lambda report: None).wait(5)
+    BackgroundTask(lambda report: None).wait(5)
     assert is_disturbed()
 
 

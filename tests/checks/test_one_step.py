@@ -94,7 +94,7 @@ def test_a_wrong_rule_that_does_no_harm_at_a_place_does_not_pass_there():
 
 def changed_live(bench, **change):
     """A run of three steps, then something else for the rest."""
-    run = begin(bench, k=2, max_new_tokens=24)
+    run = begin(bench, num_speculative_tokens=2, max_new_tokens=24)
     make_steps(run, 3)
     for name, value in change.items():
         run.controls.set(name, value)
@@ -120,7 +120,7 @@ def test_a_draft_that_changed_live_leaves_the_places_of_the_one_that_is_asked(be
 
 
 def test_steps_without_odds_hide_none_behind_them(bench, named_models):
-    run = begin(bench, k=2, max_new_tokens=40, method="prompt_lookup", temperature=0.3)
+    run = begin(bench, num_speculative_tokens=2, max_new_tokens=40, method="prompt_lookup", temperature=0.3)
     make_steps(run, 6)
     run.controls.set("method", "draft_model")
     recorded = finish(run)

@@ -158,7 +158,7 @@ def test_no_broken_rule_has_the_name_of_a_real_one():
 
 
 def test_the_bundled_prompts_are_many(models):
-    from specviz.session.run import workbench
+    from specviz.session.workbench import workbench
 
     prompts = bundled_prompts(workbench().library.load(models["target"]))
     assert len(prompts) > 8

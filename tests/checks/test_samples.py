@@ -17,7 +17,7 @@ from specviz.checks.scoring import plain_logits
 from specviz.checks.statistics import SUSPICION, Evidence
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
-from specviz.session.run import workbench
+from specviz.session.workbench import workbench
 
 GREEDY, PLAIN = {"temperature": 0.0}, {"temperature": 0.5}
 

@@ -25,7 +25,7 @@ from specviz.drafters.params import Choice, FloatParam, IntParam, ModelParam
 from specviz.models import catalog
 from specviz.models.catalog import CatalogHeads
 from specviz.rules import RULES
-from specviz.session import run as session
+from specviz.session import workbench as session
 from specviz.trace.file import Footer, Trace, load_trace
 from specviz.trace.metrics import METRICS
 from specviz.views.terminal import neutral

@@ -21,7 +21,8 @@ from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.rules import RULES
 from specviz.session.recorder import Recorder, Situation
-from specviz.session.run import Workbench, open_run
+from specviz.session.run import open_run
+from specviz.session.workbench import Workbench
 from specviz.trace import file as trace
 
 PROMPT = [0, 2, 1, 0, 3, 2, 1, 0]
@@ -447,7 +448,13 @@ def bundled():
 
 def bundled_run(bench, method, **values):
     draft = "fable-draft-othervocab" if METHODS[method].foreign else "fable-draft"
-    asked = {"prompt": "12 + 30 = 42\n15 + 4 =", "target": "fable-target", "k": 3, "max_new_tokens": 10, **values}
+    asked = {
+        "prompt": "12 + 30 = 42\n15 + 4 =",
+        "target": "fable-target",
+        "num_speculative_tokens": 3,
+        "max_new_tokens": 10,
+        **values,
+    }
     return open_run(
         Request(method=method, draft=draft if "draft" in METHODS[method].roles else None, **asked), bench=bench
     )

@@ -21,7 +21,7 @@ from specviz.drafters.eagle.heads import read
 from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError
 from specviz.rules import RULES
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 from specviz.settings import assets_dir
 
 PROMPTS = ("Once upon a time, there was a little girl named Lily.", "12 + 25 =", "def add(a, b):\n    return")

@@ -20,7 +20,8 @@ from specviz.models import hub as fetch
 from specviz.models.checkpoint import Attached, read_tensors
 from specviz.models.library import Library
 from specviz.request import Request
-from specviz.session.run import Status, Workbench, open_run
+from specviz.session.run import Status, open_run
+from specviz.session.workbench import Workbench
 from specviz.settings import assets_dir
 
 HIDDEN, VOCAB = 32, 320

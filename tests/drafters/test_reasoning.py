@@ -21,8 +21,8 @@ from specviz.errors import SpecvizError
 from specviz.models.tokens import TokenText
 from specviz.prompts import prompts_file
 from specviz.rules.graded import Graded
-from specviz.session.run import workbench
 from specviz.session.setup import gather
+from specviz.session.workbench import workbench
 from specviz.ui.choices import FIRST_SEED
 
 EXACT = 1e-12

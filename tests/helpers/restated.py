@@ -64,7 +64,7 @@ def expected(name="first-visit"):
 @cache
 def calls_of_runs(k):
     """Target calls of really made runs, with seeds 0, 1, ..."""
-    requests = [replace(make_offer().first, k=k, seed=seed).checked() for seed in range(NUM_RUNS)]
+    requests = [replace(make_offer().first, num_speculative_tokens=k, seed=seed).validate() for seed in range(NUM_RUNS)]
     runs = [record(activate(request, library())) for request in requests]
     assert {len(run.tokens) for run in runs} == {make_offer().first.max_new_tokens}
     return [count(run).calls["target"] for run in runs]

@@ -10,7 +10,8 @@ import torch
 from tiny_models import tiny_tokenizer
 
 from specviz.request import Request
-from specviz.session.run import Run, Status, Workbench, open_run
+from specviz.session.run import Run, Status, open_run
+from specviz.session.workbench import Workbench
 from specviz.trace import file as trace
 
 PROMPT = "The fox said hello to the small dog, and the fox said"

@@ -5,7 +5,7 @@ import json
 import served
 
 from specviz.session import run as session
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 from specviz.ui.registry import Registry
 from specviz.ui.reports.pages import reports
 

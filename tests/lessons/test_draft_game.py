@@ -27,7 +27,8 @@ from specviz.lessons.draft_game import (
 )
 from specviz.models.library import Library
 from specviz.request import Request
-from specviz.session.run import Run, Workbench
+from specviz.session.run import Run
+from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
 from specviz.ui.registry import Registry
 from specviz.ui.reports import games as playing
@@ -113,7 +114,10 @@ def test_the_rival_is_the_first_step_of_a_run_from_the_same_place(named_models):
     game = played(named_models)
     for index, (step, rival) in enumerate(zip(game.trace.steps, game.rivals, strict=True)):
         ids = tuple(ids_before(game, index))
-        run = Run(replace(REQUEST, prompt_ids=ids, k=len(step.draft), max_new_tokens=32), Workbench(named_models))
+        run = Run(
+            replace(REQUEST, prompt_ids=ids, num_speculative_tokens=len(step.draft), max_new_tokens=32),
+            Workbench(named_models),
+        )
         make_steps(run, 1)
         theirs = run.trace.steps[0]
         assert rival.num_emitted == len(theirs.emitted)

@@ -370,7 +370,13 @@ def test_a_setup_is_tried_with_what_it_says_and_the_page_s_own_rest(tmp_path, mo
     first = Request(prompt="Once", target="big", draft="small", seed=7, max_new_tokens=64)
     found = read(lesson(setup={"k": 2, "prompt": "Two", "max_new_tokens": 300}))
     wanted = live_request(found, first)
-    assert (wanted.k, wanted.prompt, wanted.seed, wanted.draft, wanted.max_new_tokens) == (2, "Two", 7, "small", 300)
+    assert (wanted.num_speculative_tokens, wanted.prompt, wanted.seed, wanted.draft, wanted.max_new_tokens) == (
+        2,
+        "Two",
+        7,
+        "small",
+        300,
+    )
     monkeypatch.setenv("SPECVIZ_MAX_NEW_TOKENS", "100")
     assert live_request(found, first).max_new_tokens == 100
 

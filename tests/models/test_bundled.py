@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from specviz import metrics, run
-from specviz.session.run import Workbench, open_run
+from specviz.session.run import open_run
+from specviz.session.workbench import Workbench
 from specviz.trace.file import Step
 from specviz.ui.choices import make_offer
 from specviz.zoo.__main__ import MODELS

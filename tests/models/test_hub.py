@@ -14,8 +14,8 @@ from specviz.errors import SpecvizError
 from specviz.models import hub as fetch
 from specviz.models import memory as machine
 from specviz.models.library import Library
-from specviz.session import run as session
-from specviz.session.run import Workbench
+from specviz.session import workbench as session
+from specviz.session.workbench import Workbench
 
 GB = 10**9
 

@@ -21,7 +21,8 @@ from specviz.models import memory as machine
 from specviz.models import quantisation as quantised
 from specviz.models.library import Library
 from specviz.request import Request
-from specviz.session.run import Workbench, open_run
+from specviz.session.run import open_run
+from specviz.session.workbench import Workbench
 
 WIDE = 64
 IDS = list(range(3, 43))

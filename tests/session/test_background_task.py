@@ -16,8 +16,8 @@ from runs import Fails, begin, finish, is_free, make_steps, statuses
 
 from specviz.errors import SpecvizError
 from specviz.models import library as models
-from specviz.session.background_task import Loading
-from specviz.session.run import Status, Workbench
+from specviz.session.run import Status
+from specviz.session.workbench import BackgroundTask, Workbench
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_cancelled_change_is_taken_back_and_the_run_goes_on(hub, open_bench):
     said = [status.message for status in statuses(events)]
     assert f"loading {HUB_ID} was cancelled; the run goes on as it was" in said
     assert (drafts(run), run.trace.footer.reason) == (["near"], "length")
-    assert run.controls.values().draft == "near"
+    assert run.controls.settings.draft == "near"
     hub.go_on(1)
 
 
@@ -162,7 +162,7 @@ def test_a_change_that_fails_is_taken_back_in_words(hub, open_bench):
 
 def test_a_model_that_nobody_waits_for_is_not_held():
     go_on = threading.Event()
-    loading = Loading(lambda report: go_on.wait(10) and [1, 2, 3])
+    loading = BackgroundTask(lambda report: go_on.wait(10) and [1, 2, 3])
     loading.abandon()
     go_on.set()
     assert loading.wait(10)

@@ -1,8 +1,10 @@
-"""The live controls: what they take, what they refuse, and that they are one small record in memory."""
+"""The live controls: what they take, what they refuse, and that processes may share them."""
 
+import json
 import math
-import mmap
 import multiprocessing
+import os
+import struct
 
 import pytest
 from hypothesis import given
@@ -10,28 +12,32 @@ from hypothesis import strategies as st
 
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
-from specviz.request import MAX_K, MAX_TEMPERATURE, MAX_TOP_K, Request
+from specviz.request import MAX_K, MAX_TEMPERATURE, MAX_TOP_K, RunSettings
 from specviz.rules import RULES
-from specviz.session.controls import LIVE, PACES, Controls, ControlValues
+from specviz.session import controls as module
+from specviz.session.controls import PACES, Block, Controls, ControlState
 
-REQUEST = Request(prompt="a", target="big", draft="near", k=4)
+FIRST = RunSettings(target="big", draft="near", num_speculative_tokens=4, params={"k_policy": "heuristic"})
 TARGETS, DRAFTS = ("big", "padded"), ("near", "far")
-NAMES = {"method": tuple(METHODS), "rule": (None, *RULES), "target": TARGETS, "draft": DRAFTS, "pace": tuple(PACES)}
-GOOD = {
-    "k": st.integers(1, MAX_K),
+NAMES = {"method": tuple(METHODS), "rule": (None, *RULES), "target": TARGETS, "draft": DRAFTS}
+KNOBS = {
+    "num_speculative_tokens": st.integers(1, MAX_K),
     "temperature": st.floats(0, MAX_TEMPERATURE),
     "top_k": st.integers(0, MAX_TOP_K),
     "top_p": st.floats(0, 1, exclude_min=True),
-    "paused": st.booleans(),
-    "stopped": st.booleans(),
 } | {kind: st.sampled_from(names) for kind, names in NAMES.items()}
+GOOD = KNOBS | {"paused": st.booleans(), "stopped": st.booleans(), "pace": st.sampled_from(tuple(PACES))}
 ANYTHING = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers()), st.sampled_from(DRAFTS)
 )
 
 
 def controls(**options):
-    return Controls(REQUEST, TARGETS, DRAFTS, **options)
+    return Controls(FIRST, TARGETS, DRAFTS, **options)
+
+
+def value_of(state, name):
+    return getattr(state.settings if name in KNOBS else state, name)
 
 
 def one_change():
@@ -42,13 +48,8 @@ def any_change():
     return st.tuples(st.sampled_from(sorted(GOOD)), ANYTHING)
 
 
-def test_they_begin_with_the_requests_values():
-    values = controls(pace="reading").values()
-    assert values == ControlValues(4, 1.0, 0, 1.0, "draft_model", None, "big", "near", "reading", False, False)
-
-
-def test_every_live_setting_is_a_field_of_the_request_too():
-    assert all(getattr(controls().values(), name) == getattr(REQUEST, name) for name in LIVE)
+def test_they_begin_with_the_settings_of_the_run():
+    assert controls(pace="reading").read() == ControlState(FIRST, "reading")
 
 
 @given(st.lists(one_change(), max_size=20))
@@ -56,35 +57,31 @@ def test_what_was_set_last_is_what_is_read(changes):
     live = controls()
     for name, value in changes:
         live.set(name, value)
-    last = dict(changes)
-    values = live.values()
-    assert all(getattr(values, name) == value for name, value in last.items())
-    untouched = set(GOOD) - set(last)
-    assert all(getattr(values, name) == getattr(controls().values(), name) for name in untouched)
+    last, state = dict(changes), live.read()
+    assert all(value_of(state, name) == value for name, value in last.items())
+    assert all(value_of(state, name) == value_of(controls().read(), name) for name in set(GOOD) - set(last))
 
 
 @given(st.lists(st.one_of(one_change(), any_change()), max_size=20))
 def test_no_value_whatever_corrupts_them(changes):
     live = controls()
     for name, value in changes:
-        before = live.values()
+        before = live.read()
         try:
             live.set(name, value)
         except SpecvizError:
-            assert live.values() == before
-    after = live.values()
-    assert 1 <= after.k <= MAX_K
-    assert 0 <= after.temperature <= MAX_TEMPERATURE
-    assert 0 < after.top_p <= 1
+            assert live.read() == before
+    after = live.read().settings
+    assert after == after.validate()
     assert all(getattr(after, kind) in names for kind, names in NAMES.items())
 
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("k", 0, "k must be a whole number from 1 to 32"),
-        ("k", 2.5, "k must be a whole number"),
-        ("k", True, "k must be a whole number"),
+        ("num_speculative_tokens", 0, "k must be a whole number from 1 to 32"),
+        ("num_speculative_tokens", 2.5, "k must be a whole number"),
+        ("num_speculative_tokens", True, "k must be a whole number"),
         ("temperature", math.nan, "temperature must be a number from 0 to 5"),
         ("temperature", -0.1, "temperature must be a number from 0 to 5"),
         ("top_p", 0.0, "top_p must be a number above 0"),
@@ -105,31 +102,38 @@ def test_an_unknown_pace_is_refused_from_the_beginning():
         controls(pace="fast")
 
 
-def test_an_unknown_control_is_the_callers_mistake():
-    with pytest.raises(ValueError, match="no such control: 'seed'"):
-        controls().set("seed", 1)
+@pytest.mark.parametrize("name", ["seed", "params"])
+def test_an_unknown_control_is_the_callers_mistake(name):
+    with pytest.raises(ValueError, match=f"no such control: '{name}'"):
+        controls().set(name, {})
+
+
+def test_another_method_has_its_own_parameters_at_their_defaults():
+    live = controls()
+    live.set("method", "none")
+    assert live.settings.params == {}
+    live.set("method", FIRST.method)
+    assert live.settings == FIRST
 
 
 def test_a_refused_change_takes_back_names_only():
     live = controls()
-    before = live.values()
-    for name, value in (("k", 9), ("draft", "far"), ("pace", "slow"), ("paused", True), ("stopped", True)):
-        live.set(name, value)
-    live.restore(before, refused=live.values())
-    after = live.values()
-    assert (after.draft, after.method, after.target) == (before.draft, before.method, before.target)
-    assert (after.k, after.pace, after.paused, after.stopped) == (9, "slow", True, True)
+    changes = {"num_speculative_tokens": 9, "draft": "far", "method": "none"}
+    live.change(**changes, pace="slow", paused=True, stopped=True)
+    live.restore(FIRST, refused=live.settings)
+    after = live.read()
+    assert (after.settings.draft, after.settings.method, after.settings.params) == ("near", FIRST.method, FIRST.params)
+    assert (after.settings.num_speculative_tokens, after.pace, after.paused, after.stopped) == (9, "slow", True, True)
 
 
 def test_a_name_chosen_after_the_refused_one_stays():
     live = controls()
     live.offer("draft", "third")
-    before = live.values()
     live.set("draft", "far")
-    refused = live.values()
+    refused = live.settings
     live.set("draft", "third")
-    live.restore(before, refused)
-    assert live.values().draft == "third"
+    live.restore(FIRST, refused)
+    assert live.settings.draft == "third"
 
 
 def test_a_name_can_be_set_once_it_is_on_offer():
@@ -137,52 +141,78 @@ def test_a_name_can_be_set_once_it_is_on_offer():
     live.offer("draft", "own")
     live.offer("draft", "own")
     live.set("draft", "own")
-    assert live.values().draft == "own"
+    assert live.settings.draft == "own"
 
 
-def test_offering_a_name_moves_no_other():
+def test_a_run_without_a_draft_may_be_given_one_later():
+    live = Controls(RunSettings(target="big", method="none"), TARGETS, DRAFTS)
+    assert live.settings.draft is None
+    live.set("draft", "far")
+    assert live.settings.draft == "far"
+
+
+# ---- shared memory ---------------------------------------------------------------------------------------------------
+
+
+def test_all_of_it_lies_in_the_block():
+    block = Block.shared(multiprocessing.get_context("fork"))
+    live = controls(block=block)
+    copy = bytes(block.memory)
+    live.change(num_speculative_tokens=7, stopped=True)
+    other = Controls(None, block=block)
+    assert (other.read(), other.read().stopped) == (live.read(), True)
+    version, size = struct.unpack_from("<QQ", copy)
+    assert json.loads(copy[16 : 16 + size])["settings"] == FIRST.to_dict()
+    assert struct.unpack_from("<QQ", block.memory)[0] == version + 1
+
+
+def test_settings_that_do_not_fit_are_refused_and_nothing_changes():
     live = controls()
-    live.set("draft", "far")
-    live.offer("draft", "own")
-    assert live.values().draft == "far"
+    live.offer("draft", "x" * Block.SIZE)
+    with pytest.raises(SpecvizError, match="settings of a run are too long"):
+        live.set("draft", "x" * Block.SIZE)
+    assert live.settings == FIRST
 
 
-def test_a_request_without_a_draft_may_be_given_one_later():
-    live = Controls(Request(prompt="a", target="big", method="none"), TARGETS, DRAFTS)
-    assert live.values().draft is None
-    live.set("draft", "far")
-    assert live.values().draft == "far"
+def test_controls_of_one_process_cannot_be_sent_to_another_one():
+    spawn = multiprocessing.get_context("spawn")
+    with pytest.raises(TypeError, match="cannot pickle"):
+        spawn.Process(target=print, args=(controls(),)).start()
 
 
-def test_all_of_it_lies_in_the_given_buffer():
-    buffer = bytearray(Controls.SIZE)
-    live = controls(buffer=buffer)
-    copy = bytes(buffer)
-    live.set("k", 7)
-    assert bytes(buffer) != copy
-    buffer[:] = copy
-    assert live.values().k == REQUEST.k
+def end_while_holding(block):
+    block.lock.acquire()
+    os._exit(0)
 
 
-def _answer_with_each_k(live, asked, told):
-    while asked.recv():
-        told.send(live.values().k)
-
-
-def test_a_forked_worker_sees_changes_through_shared_memory():
+def test_a_process_that_was_killed_in_a_change_is_an_error_and_no_endless_wait(monkeypatch):
     fork = multiprocessing.get_context("fork")
-    (asking, asked), (hearing, telling) = fork.Pipe(), fork.Pipe()
-    with mmap.mmap(-1, Controls.SIZE) as shared:
-        live = controls(buffer=shared)
-        worker = fork.Process(target=_answer_with_each_k, args=(live, asked, telling), daemon=True)
-        worker.start()
-        seen = []
-        for k in (4, 9, 2):
-            live.set("k", k)
-            asking.send(True)
-            assert hearing.poll(10)
-            seen.append(hearing.recv())
-        asking.send(False)
-        worker.join(10)
-    assert seen == [4, 9, 2]
+    block = Block.shared(fork)
+    live = controls(block=block)
+    killed = fork.Process(target=end_while_holding, args=(block,))
+    killed.start()
+    killed.join(10)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.1)
+    with pytest.raises(SpecvizError, match="the process that generates was ended"):
+        live.set("stopped", True)
+
+
+def count_up(live, times):
+    for _ in range(times):
+        k = live.settings.num_speculative_tokens
+        live.set("num_speculative_tokens", k % MAX_K + 1)
+        assert live.settings.validate()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_two_processes_that_change_them_at_once_never_tear_them(method):
+    context = multiprocessing.get_context(method)
+    live = controls(block=Block.shared(context))
+    worker = context.Process(target=count_up, args=(live, 300))
+    worker.start()
+    for number in range(300):
+        live.change(draft=DRAFTS[number % 2], temperature=float(number % 2))
+        now = live.settings
+        assert (now.draft, now.temperature) == (DRAFTS[number % 2], number % 2)
+    worker.join(60)
     assert worker.exitcode == 0

@@ -1,12 +1,12 @@
-"""FairLock: in order, never more than its capacity, and nobody is left behind."""
+"""FairQueue: in order, never more than its capacity, and nobody is left behind."""
 
 import threading
 
-from specviz.session.fair_queue import FairLock
+from specviz.session.workbench import FairQueue
 
 
 def test_turns_come_in_the_order_of_joining():
-    lock = FairLock()
+    lock = FairQueue()
     tickets = [lock.join() for _ in range(4)]
     assert [ticket.ready.is_set() for ticket in tickets] == [True, False, False, False]
     assert [lock.ahead(ticket) for ticket in tickets] == [0, 1, 2, 3]
@@ -17,7 +17,7 @@ def test_turns_come_in_the_order_of_joining():
 
 
 def test_capacity_counts_holders():
-    lock = FairLock(2)
+    lock = FairQueue(2)
     one, two, three = lock.join(), lock.join(), lock.join()
     assert (one.ready.is_set(), two.ready.is_set(), three.ready.is_set()) == (True, True, False)
     assert lock.ahead(three) == 1
@@ -26,7 +26,7 @@ def test_capacity_counts_holders():
 
 
 def test_giving_up_a_place_lets_the_next_one_move_up():
-    lock = FairLock()
+    lock = FairQueue()
     holder, quitter, patient = lock.join(), lock.join(), lock.join()
     lock.leave(quitter)
     lock.leave(quitter)
@@ -37,7 +37,7 @@ def test_giving_up_a_place_lets_the_next_one_move_up():
 
 
 def test_who_stepped_aside_is_passed_over_and_keeps_the_place():
-    lock = FairLock()
+    lock = FairQueue()
     holder, away, patient = lock.join(), lock.join(), lock.join()
     assert lock.step_aside(away)
     assert lock.ahead(away) == 1
@@ -51,7 +51,7 @@ def test_who_stepped_aside_is_passed_over_and_keeps_the_place():
 
 
 def test_never_more_holders_than_capacity_and_everyone_gets_a_turn():
-    lock, inside, most, turns = FairLock(3), [0], [0], [0] * 12
+    lock, inside, most, turns = FairQueue(3), [0], [0], [0] * 12
     guard = threading.Lock()
 
     def visit(number):

@@ -26,7 +26,8 @@ from tiny_models import tiny, tiny_folder, tiny_tokenizer
 from specviz.errors import SpecvizError
 from specviz.models.library import Library
 from specviz.request import Request
-from specviz.session.run import Run, Status, Workbench, open_run
+from specviz.session.run import Run, Status, open_run
+from specviz.session.workbench import Workbench
 from specviz.trace import file as trace
 
 PAIR = {"target": "fable-target", "draft": "fable-draft"}
@@ -45,11 +46,12 @@ def changed_after(bench, number, changes, **first):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("k", 2), ("temperature", 0.3), ("top_k", 7), ("top_p", 0.6), ("draft", "far")]
+    ("name", "value"),
+    [("num_speculative_tokens", 2), ("temperature", 0.3), ("top_k", 7), ("top_p", 0.6), ("draft", "far")],
 )
 def test_a_change_is_in_force_from_the_next_step_on(bench, name, value):
     recorded = changed_after(bench, 3, {name: value})
-    field = {"draft": "draft_model"}.get(name, name)
+    field = {"draft": "draft_model", "num_speculative_tokens": "k"}.get(name, name)
     in_force = [getattr(step.settings, field) for step in recorded.steps]
     assert in_force == [getattr(REQUEST, name)] * 3 + [value] * (len(in_force) - 3)
     assert [step.changed for step in recorded.steps] == [()] * 3 + [(field,)] + [()] * (len(in_force) - 4)
@@ -57,14 +59,14 @@ def test_a_change_is_in_force_from_the_next_step_on(bench, name, value):
 
 @pytest.mark.parametrize("k", [1, 2, 7])
 def test_k_in_force_is_the_depth_drafted(bench, k):
-    recorded = changed_after(bench, 2, {"k": k})
+    recorded = changed_after(bench, 2, {"num_speculative_tokens": k})
     end = len(recorded.header.prompt.tokens) + REQUEST.max_new_tokens
     for step in recorded.steps[2:]:
         assert len(step.draft) == min(k, end - step.context_length - 1)
 
 
 def test_several_changes_at_once_are_all_named(bench):
-    recorded = changed_after(bench, 2, {"k": 2, "top_p": 0.9, "draft": "far"})
+    recorded = changed_after(bench, 2, {"num_speculative_tokens": 2, "top_p": 0.9, "draft": "far"})
     assert recorded.steps[2].changed == ("k", "top_p", "draft_model")
 
 
@@ -72,7 +74,7 @@ def test_a_change_while_steps_are_being_asked_for_counts_too(bench):
     run = begin(bench)
     for event in run.events():
         if isinstance(event, trace.Step) and event.index == 1:
-            run.controls.set("k", 1)
+            run.controls.set("num_speculative_tokens", 1)
     assert [step.settings.k for step in run.trace.steps[:4]] == [4, 4, 1, 1]
 
 
@@ -102,7 +104,7 @@ def test_changed_models_are_announced_before_the_step_that_uses_them(bench):
 
 
 def test_a_change_that_leaves_the_models_alone_announces_none(bench):
-    assert len(changed_after(bench, 3, {"k": 2, "temperature": 0.5}).models) == 1
+    assert len(changed_after(bench, 3, {"num_speculative_tokens": 2, "temperature": 0.5}).models) == 1
 
 
 def test_methods_change_and_change_back(bench):
@@ -124,10 +126,12 @@ def test_the_request_in_force_is_the_first_one_with_the_changes_taken_so_far(ben
     run = begin(bench, method="prompt_lookup", params={"max_ngram": 5})
     make_steps(run, 1)
     assert run.request_in_force() == run.request
-    for name, value in {"k": 2, "draft": "far", "method": "draft_model"}.items():
+    for name, value in {"num_speculative_tokens": 2, "draft": "far", "method": "draft_model"}.items():
         run.controls.set(name, value)
     finish(run)
-    assert run.request_in_force() == replace(run.request, k=2, draft="far", method="draft_model", params={})
+    assert run.request_in_force() == replace(
+        run.request, num_speculative_tokens=2, draft="far", method="draft_model", params={}
+    )
 
 
 def test_another_methods_parameters_are_its_defaults(bench):
@@ -151,7 +155,7 @@ def test_a_change_that_cannot_be_made_is_taken_back_and_said(bench, name, value,
     said = [status.message for status in statuses(run.events()) if status.state == "running" and status.message]
     assert len(said) == 1
     assert words in said[0]
-    values = run.controls.values()
+    values = run.controls.settings
     assert (values.target, values.draft) == ("big", "near")
     assert timeless(run.trace) == timeless(made(bench))
 
@@ -159,7 +163,7 @@ def test_a_change_that_cannot_be_made_is_taken_back_and_said(bench, name, value,
 def test_a_change_of_k_beside_a_refused_one_is_made(bench):
     run = begin(bench)
     make_steps(run, 3)
-    run.controls.set("k", 2)
+    run.controls.set("num_speculative_tokens", 2)
     run.controls.set("draft", "stranger")
     finish(run)
     assert [step.settings.k for step in run.trace.steps[2:5]] == [4, 2, 2]
@@ -195,7 +199,11 @@ def test_models_that_a_run_no_longer_uses_make_room_for_another(tmp_path):
 def test_only_what_must_be_loaded_is_said_to_be_loading(bench):
     run = begin(bench)
     assert statuses(run.events(1))[0] == Status("loading", "loading big and near")
-    for name, value, words in (("k", 2, []), ("draft", "far", ["loading far"]), ("draft", "near", [])):
+    for name, value, words in (
+        ("num_speculative_tokens", 2, []),
+        ("draft", "far", ["loading far"]),
+        ("draft", "near", []),
+    ):
         run.controls.set(name, value)
         assert [status.message for status in statuses(run.events(1)) if status.state == "loading"] == words
     assert statuses(begin(bench, method="none").events(1))[0] == Status("loading", "loading big")
@@ -207,7 +215,7 @@ def test_a_model_of_another_name_than_was_asked_for_is_loaded_once(bench, tmp_pa
     loaded.tokenizer.save_pretrained(tmp_path / "copy")
     run = begin(bench, target=str(tmp_path / "copy"))
     make_steps(run, 1)
-    run.controls.set("k", 2)
+    run.controls.set("num_speculative_tokens", 2)
     assert [status.state for status in statuses(run.events(1))] == ["running", "paused"]
 
 
@@ -397,7 +405,7 @@ def test_a_draft_model_that_gives_no_numbers_is_said_so(bench, temperature):
 
 
 def test_a_run_of_the_bundled_pair_can_turn_to_a_draft_of_another_vocabulary():
-    run = open_run(Request(prompt="Once upon a time", max_new_tokens=12, k=2, seed=1, **PAIR))
+    run = open_run(Request(prompt="Once upon a time", max_new_tokens=12, num_speculative_tokens=2, seed=1, **PAIR))
     make_steps(run, 2)
     run.controls.change(method="cross_vocabulary", draft="fable-draft-othervocab")
     recorded = finish(run)

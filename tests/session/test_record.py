@@ -12,7 +12,7 @@ from specviz.trace.file import Scores
 
 
 def recorded(bench, *, rule=None, scored=False, **changes):
-    return record(activate(replace(REQUEST, **changes).checked(), bench.library), rule=rule, scored=scored)
+    return record(activate(replace(REQUEST, **changes).validate(), bench.library), rule=rule, scored=scored)
 
 
 def without_rule(trace):
@@ -22,13 +22,21 @@ def without_rule(trace):
     return events
 
 
-@pytest.mark.parametrize("changes", [{}, {"temperature": 0.0}, {"method": "none", "k": 1}, {"k": 7, "seed": 3}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"temperature": 0.0},
+        {"method": "none", "num_speculative_tokens": 1},
+        {"num_speculative_tokens": 7, "seed": 3},
+    ],
+)
 def test_it_is_the_run_that_a_session_makes(bench, changes):
     assert without_rule(recorded(bench, scored=True, **changes)) == without_rule(made(bench, **changes))
 
 
 def test_one_setup_records_the_same_run_again(bench):
-    active = activate(REQUEST.checked(), bench.library)
+    active = activate(REQUEST.validate(), bench.library)
     assert timeless(record(active)) == timeless(record(active))
 
 

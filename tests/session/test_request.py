@@ -5,7 +5,7 @@ import math
 import pickle
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from specviz import request as request_module
 from specviz.errors import SpecvizError
 from specviz.models import catalog
-from specviz.request import MAX_SEED, Request
+from specviz.request import MAX_SEED, REQUEST_KEYS, Request
 from specviz.settings import Settings, assets_dir
 
 GOOD = Request(prompt="Once upon a time", target="fable-target", draft="fable-draft")
-FIELDS = [item.name for item in fields(Request)]
+FIELDS = list(REQUEST_KEYS)
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),  # half surrogates too
@@ -34,7 +34,7 @@ requests = st.builds(
     draft=st.none() | st.sampled_from(list(catalog.MODELS)),
     rule=st.none() | st.just("token_match"),
     params=st.dictionaries(st.sampled_from(["max_ngram", "x"]), st.integers(0, 9) | st.floats(0, 1) | st.booleans()),
-    k=st.integers(1, 32),
+    num_speculative_tokens=st.integers(1, 32),
     temperature=st.floats(0, 5),
     top_k=st.integers(0, 100),
     top_p=st.floats(0, 1, exclude_min=True),
@@ -55,7 +55,7 @@ def test_arbitrary_json_is_a_request_or_a_specviz_error(values):
 
 @given(requests)
 def test_a_request_comes_back_from_json(request):
-    assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request.checked()
+    assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request.validate()
 
 
 def test_prompt_ids_come_back_from_json():
@@ -65,17 +65,17 @@ def test_prompt_ids_come_back_from_json():
 
 def test_a_request_can_be_pickled_and_hashed():
     assert pickle.loads(pickle.dumps(GOOD)) == GOOD
-    assert len({GOOD, replace(GOOD, k=4), replace(GOOD, k=5)}) == 2
+    assert len({GOOD, replace(GOOD, num_speculative_tokens=4), replace(GOOD, num_speculative_tokens=5)}) == 2
 
 
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("k", 0, "k must be a whole number from 1 to 32 .got 0"),
-        ("k", 33, "got 33"),
-        ("k", True, "whole number.*got True"),
-        ("k", 4.0, "whole number.*got 4.0"),
-        pytest.param("k", 10**5000, "whole number from 1 to 32", id="k-huge"),
+        ("num_speculative_tokens", 0, "k must be a whole number from 1 to 32 .got 0"),
+        ("num_speculative_tokens", 33, "got 33"),
+        ("num_speculative_tokens", True, "whole number.*got True"),
+        ("num_speculative_tokens", 4.0, "whole number.*got 4.0"),
+        pytest.param("num_speculative_tokens", 10**5000, "whole number from 1 to 32", id="k-huge"),
         ("temperature", math.nan, "temperature must be a number from 0 to 5 .got nan"),
         ("temperature", math.inf, "got inf"),
         ("temperature", -0.1, "got -0.1"),
@@ -115,12 +115,12 @@ def test_a_request_can_be_pickled_and_hashed():
 )
 def test_each_refusal_says_what_is_wrong(field, value, words):
     with pytest.raises(SpecvizError, match=words):
-        replace(GOOD, **{field: value}).checked()
+        replace(GOOD, **{field: value}).validate()
 
 
 def test_a_chat_needs_a_text_prompt():
     with pytest.raises(SpecvizError, match="chat must be false when prompt_ids"):
-        replace(GOOD, chat=True, prompt_ids=(1,)).checked()
+        replace(GOOD, chat=True, prompt_ids=(1,)).validate()
 
 
 def test_unknown_and_missing_fields_are_named():
@@ -133,15 +133,15 @@ def test_unknown_and_missing_fields_are_named():
 def test_the_servers_caps_hold(monkeypatch):
     monkeypatch.setenv("SPECVIZ_MAX_NEW_TOKENS", "10")
     monkeypatch.setenv("SPECVIZ_MAX_SECONDS", "30")
-    assert replace(GOOD, max_new_tokens=10).checked().time_limit_s == 30.0
+    assert replace(GOOD, max_new_tokens=10).validate().time_limit_s == 30.0
     with pytest.raises(SpecvizError, match=r"from 1 to 10 .got 11"):
-        replace(GOOD, max_new_tokens=11).checked()
+        replace(GOOD, max_new_tokens=11).validate()
     with pytest.raises(SpecvizError, match=r"at most 30 .got 31"):
-        replace(GOOD, max_new_tokens=1, time_limit_s=31).checked()
+        replace(GOOD, max_new_tokens=1, time_limit_s=31).validate()
 
 
 def test_numbers_get_their_own_types():
-    checked = replace(GOOD, temperature=1, top_p=1, prompt_ids=[1, 2]).checked()
+    checked = replace(GOOD, temperature=1, top_p=1, prompt_ids=[1, 2]).validate()
     assert [type(value) for value in (checked.temperature, checked.top_p, checked.prompt_ids)] == [float, float, tuple]
 
 
@@ -212,7 +212,7 @@ def test_the_ready_prompts_are_requests():
     assert [kind["name"] for kind in kinds] == ["story", "code", "arithmetic", "summarise", "repeat"]
     assert len({prompt["name"] for prompt in prompts}) == len(prompts)
     for prompt in prompts:
-        replace(GOOD, prompt=prompt["text"]).checked()
+        replace(GOOD, prompt=prompt["text"]).validate()
 
 
 def test_requests_settings_and_the_catalogue_need_only_the_standard_library():

@@ -27,7 +27,8 @@ import specviz
 from specviz.errors import SpecvizError
 from specviz.models.library import Library
 from specviz.request import Request
-from specviz.session.run import Status, Workbench, open_run
+from specviz.session.run import Status, open_run
+from specviz.session.workbench import Workbench
 from specviz.settings import assets_dir
 from specviz.trace import file as trace
 
@@ -62,7 +63,7 @@ def test_a_run_round_trips_through_its_file(bench, tmp_path, suffix):
 
 
 def test_the_headers_request_makes_the_same_run_again(bench):
-    recorded = made(bench, temperature=0.8, top_k=30, top_p=0.9, k=3)
+    recorded = made(bench, temperature=0.8, top_k=30, top_p=0.9, num_speculative_tokens=3)
     again = finish(open_run(Request.from_dict(recorded.header.request), bench=bench))
     assert timeless(again) == timeless(recorded)
 
@@ -163,13 +164,14 @@ def test_the_footer_says_why_the_text_ended(bench, changes, reason):
 
 def test_every_argument_of_run_is_in_force():
     target, draft = tiny_pair(chat=True)
-    options = {"method": "prompt_lookup", "rule": "speculative_sampling", "k": 3, "temperature": 0.7, "top_k": 30}
-    options |= {"top_p": 0.9, "seed": 5, "max_new_tokens": 10, "chat": True}
+    options = {"method": "prompt_lookup", "rule": "speculative_sampling", "temperature": 0.7, "top_k": 30}
+    options |= {"num_speculative_tokens": 3, "top_p": 0.9, "seed": 5, "max_new_tokens": 10, "chat": True}
     recorded = specviz.run("the fox and the fox", target=target, draft=draft, max_ngram=2, min_ngram=2, **options)
     request, in_force = recorded.header.request, recorded.steps[0].settings
-    assert {name: request[name] for name in options} == options
+    assert Request.from_dict(request) == replace(Request.from_dict(request), **options)
     assert request["params"] == in_force.params == {"max_ngram": 2, "min_ngram": 2, "k_policy": "constant"}
-    for name in ("method", "rule", "k", "temperature", "top_k", "top_p"):
+    assert in_force.k == 3
+    for name in ("method", "rule", *Request.SAMPLING):
         assert getattr(in_force, name) == options[name]
     assert recorded.header.prompt.text == "<|user|>the fox and the fox\n<|assistant|>"
     assert len(recorded.tokens) <= 10
@@ -209,6 +211,8 @@ def test_run_takes_token_ids_and_shows_their_text(bench):
 def test_run_knows_the_parameters_of_its_method():
     with pytest.raises(SpecvizError, match="prompt_lookup has no parameter 'ngram'"):
         specviz.run(PROMPT, target=tiny_pair()[0], method="prompt_lookup", ngram=2)
+    with pytest.raises(SpecvizError, match=r"K is the argument num_speculative_tokens .got k=4."):
+        specviz.run(PROMPT, k=4)
 
 
 # Refusals in words
@@ -221,7 +225,7 @@ def test_run_knows_the_parameters_of_its_method():
         ({"rule": "any"}, "rule must be one of speculative_sampling, .* .got 'any'"),
         ({"method": "none", "params": {"x": 1}}, "the method none has no parameter 'x'"),
         ({"method": "prompt_lookup", "params": {"max_ngram": 0}}, "max_ngram must be a whole number from 1 to 16"),
-        ({"k": 0}, "k must be a whole number from 1"),
+        ({"num_speculative_tokens": 0}, "k must be a whole number from 1"),
         ({"prompt": ""}, "the prompt is empty"),
     ],
 )

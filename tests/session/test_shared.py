@@ -9,7 +9,8 @@ from runs import begin, finish, is_free, made, make_steps, statuses, timeless
 
 from specviz.bench import speed
 from specviz.errors import SpecvizError
-from specviz.session.run import Status, Workbench
+from specviz.session.run import Status
+from specviz.session.workbench import Workbench
 from specviz.trace import file as trace
 from specviz.trace import metrics as measures
 
@@ -281,7 +282,7 @@ def test_a_measurement_is_the_baseline_of_the_runs_that_follow(bench):
 
 def test_a_baseline_counts_for_the_same_target_and_sampling_only(bench):
     speed.measure(begin(bench, prompt="", prompt_ids=ALMOST_FULL).request, bench)
-    assert made(bench, method="none", k=2).footer.baseline is not None
+    assert made(bench, method="none", num_speculative_tokens=2).footer.baseline is not None
     for changes in ({"temperature": 0.5}, {"top_k": 5}, {"top_p": 0.5}, {"target": "padded"}):
         assert made(bench, **changes).footer.baseline is None
 

@@ -27,7 +27,8 @@ from specviz.models.catalog import CatalogHeads, CatalogModel
 from specviz.models.library import Library
 from specviz.request import MAX_TEMPERATURE
 from specviz.session import run as session
-from specviz.session.run import Status, Workbench
+from specviz.session.run import Status
+from specviz.session.workbench import Workbench, workbench
 from specviz.trace.file import Footer, Step, Trace, dump_event, parse_event
 from specviz.ui import components, stream
 from specviz.ui.choices import make_offer, method_choices
@@ -246,7 +247,7 @@ def test_a_run_that_is_gone_on_with_is_not_stopped_for_having_been_left(page, re
     streaming = stream.increments(view, warn=print)
     next(streaming)
     time.sleep(2 * GRACE_S)
-    assert not view.run.controls.values().stopped
+    assert not view.run.controls.read().stopped
     streaming.close()
 
 
@@ -308,9 +309,8 @@ def test_a_first_visit_does_not_replace_what_has_begun_meanwhile(library, regist
 def test_the_shipped_recorded_run_is_the_first_request(capsys):
     recorded, first = first_visit(), make_offer().first
     assert capsys.readouterr().out == ""
-    assert {name: recorded.header.request[name] for name in ("prompt", "seed", "k", "temperature")} == {
-        name: getattr(first, name) for name in ("prompt", "seed", "k", "temperature")
-    }
+    same = ("prompt", "seed", "k", "temperature")
+    assert {name: recorded.header.request[name] for name in same} == {name: first.to_dict()[name] for name in same}
     assert recorded.footer.reason in ("length", "eos")
 
 
@@ -352,8 +352,8 @@ def test_a_new_run_first_stops_the_old_one_of_the_same_session_only(page, regist
     list(page.step(OTHER, *values()))
     old, others = registry.current("one"), registry.current("two")
     list(page.run(SESSION, *values()))
-    assert old.run.controls.values().stopped
-    assert not others.run.controls.values().stopped
+    assert old.run.controls.read().stopped
+    assert not others.run.controls.read().stopped
     assert registry.current("one") is not old
 
 
@@ -390,7 +390,7 @@ def test_a_live_number_out_of_range_changes_nothing(page, registry):
     list(page.step(SESSION, *values()))
     with pytest.raises(gr.Error, match="k must be"):
         page.live("k")(SESSION, 10**6)
-    assert registry.current("one").run.controls.values().k == FIRST["k"]
+    assert registry.current("one").run.controls.settings.num_speculative_tokens == FIRST["k"]
 
 
 def test_live_changes_without_a_run_do_nothing(page):
@@ -694,9 +694,9 @@ def test_the_rule_that_was_chosen_last_comes_back_after_a_method_that_cannot_use
     list(page.step(SESSION, *values(method="prompt_lookup", rule="typical", prompt="a b a b a b")))
     change = page.live_choice("method")
     change(SESSION, "none", "typical")
-    assert registry.current("one").run.controls.values().rule == "speculative_sampling"
+    assert registry.current("one").run.controls.settings.rule == "speculative_sampling"
     change(SESSION, "prompt_lookup", "typical")
-    assert registry.current("one").run.controls.values().rule == "typical"
+    assert registry.current("one").run.controls.settings.rule == "typical"
     assert (
         page.fit_method("draft_model", page.chosen_rule("typical"), "tiny-draft", "tiny-target")[2]["value"]
         == "typical"
@@ -716,10 +716,10 @@ def test_a_live_method_brings_its_rule_and_its_draft_at_once(page, registry, mor
     request.getfixturevalue("methods")
     controls = registry.current("one").run.controls
     assert page.live_choice("method")(SESSION, "other_words") == "other_words"
-    now = controls.values()
+    now = controls.settings
     assert (now.method, now.rule, now.draft) == ("other_words", "speculative_sampling", "stranger")
     page.live_choice("method")(SESSION, "draft_model")
-    assert (controls.values().method, controls.values().draft) == ("draft_model", "tiny-draft")
+    assert (controls.settings.method, controls.settings.draft) == ("draft_model", "tiny-draft")
 
 
 def test_a_live_method_that_cannot_be_used_leaves_method_rule_and_draft(page, registry, monkeypatch):
@@ -727,7 +727,7 @@ def test_a_live_method_that_cannot_be_used_leaves_method_rule_and_draft(page, re
     monkeypatch.setattr(gr, "Warning", warned.append)
     list(page.step(SESSION, *values(rule="lenience")))
     assert page.live_choice("method")(SESSION, "<b>") == "draft_model"
-    now = registry.current("one").run.controls.values()
+    now = registry.current("one").run.controls.settings
     assert (now.method, now.rule, now.draft) == ("draft_model", "lenience", "tiny-draft")
     assert "&lt;b&gt;" in warned[0]
 
@@ -888,7 +888,7 @@ def test_opening_a_trace_stops_the_run_in_progress(page, registry):
     list(page.step(SESSION, *values()))
     run = registry.current("one").run
     page.open_trace(SESSION, "".join(f"{dump_event(event)}\n" for event in traces.chain().events()).encode())
-    assert run.controls.values().stopped
+    assert run.controls.read().stopped
 
 
 def test_measuring_an_opened_trace_is_refused_in_words(page, registry):
@@ -1036,8 +1036,8 @@ def test_the_first_screen_shows_a_cut_inside_a_bonus_and_a_cut_at_once():
     run = session.open_run(replace(first, max_new_tokens=24))
     steps = [event for event in run.events() if isinstance(event, Step)][:3]
     kept = [sum(token.status == "accepted" for token in step.draft) for step in steps]
-    assert 0 < kept[0] < first.k
-    assert kept[1:] == [first.k, 0]
+    assert 0 < kept[0] < first.num_speculative_tokens
+    assert kept[1:] == [first.num_speculative_tokens, 0]
     assert [step.emitted[-1].kind for step in steps] == ["resampled", "bonus", "resampled"]
 
 
@@ -1061,7 +1061,7 @@ def test_every_method_can_be_chosen_while_tokens_flow(registry, monkeypatch):
     monkeypatch.setattr(handlers, "warn", warned.append)
     first = make_offer().first
     form, given = whole_form(target=first.target, draft=first.draft, max_new_tokens=128, prompt=first.prompt)
-    page = Handlers(registry, session.workbench(), form, make_offer())
+    page = Handlers(registry, workbench(), form, make_offer())
     list(page.step(SESSION, *given.values()))
     for name in [*METHODS, "draft_model"]:
         told_before = len(warned)

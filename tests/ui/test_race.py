@@ -11,7 +11,7 @@ from one_file import unpacked
 from specviz.errors import SpecvizError
 from specviz.rules import RULES
 from specviz.session import run as session
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 from specviz.trace.file import Models, Step, Trace, event_dict
 from specviz.ui.registry import Registry
 from specviz.ui.reports import race as racing_module
@@ -97,7 +97,7 @@ def test_what_can_run_here_may_be_raced_and_nothing_that_must_be_loaded_first(pa
 
 
 def test_a_race_shows_the_clock_the_verdict_and_both_runs(page):
-    page.made(k=3)
+    page.made(num_speculative_tokens=3)
     section = page.act("race", "race", **{**VALUES, "k_right": "3"})
     table, duel = runs_in(section), duel_in(section)
     assert [row[0] for row in table["rows"]] == ["A · No draft", "B · Draft model, tiny-draft, K 3"]
@@ -180,7 +180,7 @@ def test_two_equal_setups_are_refused(page, left, right):
 
 
 def test_two_ks_of_one_setup_are_raced_and_the_titles_say_them(page):
-    page.made(k=6)
+    page.made(num_speculative_tokens=6)
     section = page.look()["race"]
     assert [control(section, name)["value"] for name in ("k_left", "k_right")] == [6, 6]
     chosen = {"left": "draft:tiny-draft", "right": "explore", "k_left": "2", "k_right": "6", "prompts": "1"}
@@ -241,7 +241,7 @@ def test_a_race_stays_when_another_run_comes_on_explore(page):
     page.look()
     chosen = {**VALUES, "left": "method:early_exit", "k_right": "2", "tokens": "9"}
     found = page.act("race", "race", **chosen)
-    page.made(prompt="The small fox", k=7)
+    page.made(prompt="The small fox", num_speculative_tokens=7)
     section = page.look()["race"]
     assert section["blocks"][0]["words"] == view.BEFORE
     assert section["blocks"][1:] == found["blocks"]
@@ -338,7 +338,11 @@ def test_runs_of_the_registry_are_shown_by_their_ids(page):
 
 
 def test_two_runs_of_one_prompt_are_told_by_what_differs(page):
-    first, second, other = page.made(k=2), page.made(k=5), page.made(prompt="The small fox")
+    first, second, other = (
+        page.made(num_speculative_tokens=2),
+        page.made(num_speculative_tokens=5),
+        page.made(prompt="The small fox"),
+    )
     section = page.act("two-runs", "show", left=first, right=second)
     assert block(section, "duel")["titles"] == [
         "A · Draft model · K 2", "B · Draft model · K 5",

@@ -12,7 +12,7 @@ from visits import Visit, made, said
 from specviz.analysis.costs import Costs
 from specviz.errors import SpecvizError
 from specviz.session import run as session
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
 from specviz.ui.registry import Registry
 from specviz.ui.reports.check import OPTIONS

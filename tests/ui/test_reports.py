@@ -8,7 +8,7 @@ import pytest
 from served import tiny_library
 
 from specviz.errors import SpecvizError
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 from specviz.ui.registry import Registry
 from specviz.ui.reports.report import Report
 from specviz.ui.reports.section import Look, Place, Section, one_of, whole_number

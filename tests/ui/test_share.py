@@ -15,7 +15,7 @@ from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.session import run as session
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
 from specviz.trace.link import Link, decode, encode
 from specviz.trace.recorded import shipped, shipped_trace
@@ -168,7 +168,7 @@ def test_a_text_that_ended_earlier_by_itself_is_another_text(machine):
 @pytest.mark.parametrize(
     ("changes", "state"),
     [
-        ({"k": 3}, "other"),
+        ({"num_speculative_tokens": 3}, "other"),
         ({"seed": 1}, "other"),
         ({"temperature": 0.5}, "other"),
         ({"prompt": "The fox said "}, "other"),
@@ -188,7 +188,7 @@ def test_only_the_same_request_is_compared(machine, changes, state):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"k": 3}, "K 3 instead of 4"),
+        ({"num_speculative_tokens": 3}, "K 3 instead of 4"),
         ({"rule": "block_verification"}, "rule Block verification instead of Speculative sampling"),
         (
             {"temperature": 0.5, "top_p": 0.9, "top_k": 40},
@@ -199,7 +199,7 @@ def test_only_the_same_request_is_compared(machine, changes, state):
         ({"draft": "tiny-other"}, "draft model tiny-other instead of tiny-draft"),
         ({"method": "none", "rule": None, "draft": None}, "method No draft instead of Draft model"),
         ({"params": {"k_policy": "heuristic"}}, "draft length heuristic instead of constant"),
-        ({"k": 3, "seed": 1, "max_new_tokens": 9, "top_k": 2}, " and more."),
+        ({"num_speculative_tokens": 3, "seed": 1, "max_new_tokens": 9, "top_k": 2}, " and more."),
     ],
 )
 def test_what_is_other_is_named(changes, words):
@@ -214,7 +214,7 @@ def test_what_is_other_is_named(changes, words):
 def test_what_does_not_count_under_a_method_makes_no_other_run(machine):
     plain = replace(REQUEST, method="none", rule=None, draft=None)
     link = machine.link(machine.begun(plain))
-    made = machine.begun(replace(plain, draft="tiny-other", k=9))
+    made = machine.begun(replace(plain, draft="tiny-other", num_speculative_tokens=9))
     assert machine.compared({"link": link, "run": made.id})["state"] == "same"
 
 
@@ -242,11 +242,11 @@ def test_a_stopped_run_is_shared_as_far_as_it_went(machine):
 
 def test_of_a_run_whose_settings_were_changed_only_its_beginning_is_shared(machine):
     view = machine.begun(max_steps=2)
-    view.run.controls.set("k", 2)
+    view.run.controls.set("num_speculative_tokens", 2)
     list(increments(view, print))
     first = sum(len(step.emitted) for step in view.trace.steps[:2])
     link = decode(machine.link(view, step=5, ref="0"))
-    assert (link.request.k, link.num_tokens, link.selection) == (4, first, None)
+    assert (link.request.num_speculative_tokens, link.num_tokens, link.selection) == (4, first, None)
     assert decode(machine.link(view, step=1, ref="0")).selection == (1, "0")
     assert f"first {first} tokens of this run" in machine.words(view)
     told = machine.compared({"link": machine.link(machine.begun()), "run": view.id})
@@ -260,7 +260,7 @@ def test_of_a_run_whose_settings_were_changed_only_its_beginning_is_shared(machi
 
 def test_whoever_follows_the_link_of_a_run_that_was_changed_is_told_how_far_it_leads(machine):
     view = machine.begun(max_steps=2)
-    view.run.controls.set("k", 2)
+    view.run.controls.set("num_speculative_tokens", 2)
     list(increments(view, print))
     first = sum(len(step.emitted) for step in view.trace.steps[:2])
     told = machine.compared({"link": machine.link(view), "run": machine.begun().id})
@@ -274,7 +274,7 @@ def test_whoever_follows_the_link_of_a_run_that_was_changed_is_told_how_far_it_l
 
 def test_a_run_that_goes_on_with_other_settings_is_not_waited_for(machine):
     link, view = machine.link(machine.begun()), machine.begun(max_steps=1)
-    view.run.controls.set("k", 2)
+    view.run.controls.set("num_speculative_tokens", 2)
     list(increments(view, print, 1))
     assert view.is_live
     assert machine.compared({"link": link, "run": view.id})["state"] == "unknown"
@@ -409,7 +409,7 @@ def test_a_link_that_names_a_folder_of_this_machine_is_refused_by_name(library, 
     [
         ({}, " · Draft model with tiny-target, tiny-draft · K 4 · temperature 1"),
         (
-            {"k": 6, "temperature": 0.25, "rule": "lenience"},
+            {"num_speculative_tokens": 6, "temperature": 0.25, "rule": "lenience"},
             " · Draft model with tiny-target, tiny-draft · K 6 · temperature 0.25 · Lenience (lossy)",
         ),
         ({"rule": None}, " · Draft model with tiny-target, tiny-draft · K 4 · temperature 1"),
@@ -480,7 +480,7 @@ WIDE = {"k": 32, "temperature": 4.73, "top_k": 1_000, "top_p": 0.013, "max_new_t
 
 
 def test_values_beyond_a_slider_are_put_in_exactly_and_the_slider_reaches_them(machine, form):
-    updates = put(form, replace(REQUEST, **WIDE), machine.offer)
+    updates = put(form, Request.from_dict({**REQUEST.to_dict(), **WIDE}), machine.offer)
     for name, value in WIDE.items():
         assert value_of(updates[name]) == value
         if name in form.ranges:

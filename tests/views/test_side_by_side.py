@@ -19,7 +19,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.rules import ANY_CHAIN
 from specviz.rules.broken import BROKEN
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 from specviz.settings import assets_dir
 from specviz.trace import file as trace
 from specviz.trace.file import load_trace
@@ -111,7 +111,7 @@ def test_a_seed_that_cannot_be_is_no_hindrance(run, models, seed):
 
 
 def test_another_rules_run_gets_its_own_verdicts_back(bench, models):
-    run = made(bench, rule="block_verification", k=5)
+    run = made(bench, rule="block_verification", num_speculative_tokens=5)
     *_, result = side_by_side(run, *models)
     drafted = [token for step in run.steps for token in step.draft]
     assert by_name(result)["block_verification"].num_kept == sum(token.status == "accepted" for token in drafted)
@@ -230,7 +230,7 @@ def test_a_run_without_drafts_has_no_shares(bench, models):
 
 def changed_live(bench):
     """A run whose draft changes from "near" to "far" after three steps."""
-    run = begin(bench, k=2, max_new_tokens=24)
+    run = begin(bench, num_speculative_tokens=2, max_new_tokens=24)
     make_steps(run, 3)
     run.controls.set("draft", "far")
     return finish(run)

@@ -23,7 +23,7 @@ from specviz.errors import SpecvizError
 from specviz.models.library import Library, LoadedModel
 from specviz.models.score import Text, overlap_of, read
 from specviz.models.tokens import render_chat
-from specviz.session.run import workbench
+from specviz.session.workbench import workbench
 
 NUM_TEXTS, NUM_TOKENS = 12, 64
 FEWEST_TEXTS = 4

@@ -29,7 +29,7 @@ MOST_COMPLETION_IDS = 100_000
 Values = Mapping[str, Any]
 OWN = "prompt messages id tags completion sampled"
 SERVED = ("completion", "sampled")  # rows of a public set may carry these beside their own fields
-SAMPLED_FIELDS = ("target", "temperature", "top_k", "top_p")
+SAMPLED_FIELDS = ("target", *Request.SAMPLING)
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -136,7 +136,7 @@ def _told(values: object) -> dict[str, object]:
     ):
         raise SpecvizError(f'needs "sampled" as an object with target, temperature, top_k and top_p {got(values)}')
     try:
-        request = Request(prompt="-", **values).checked()
+        request = Request(prompt="-", **values).validate()
     except SpecvizError as error:
         raise SpecvizError(f'has in "sampled": {error}') from None
     return {name: getattr(request, name) for name in SAMPLED_FIELDS}

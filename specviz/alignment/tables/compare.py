@@ -210,7 +210,7 @@ def _checked_alpha(alpha: Any) -> float:
 
 def sampling_of(request: Request) -> dict[str, float]:
     """As a summary has it."""
-    return {"temperature": request.temperature, "top_k": request.top_k, "top_p": request.top_p}
+    return {name: getattr(request, name) for name in Request.SAMPLING}
 
 
 _TERMS = {

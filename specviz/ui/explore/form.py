@@ -66,7 +66,7 @@ class Form:
         pace = given.pop("pace")
         own = {name: value for name, value in given.items() if "." not in name}
         method = find_method(own["method"])
-        return Request(**own, params=params_of(method, given)).checked(), pace
+        return Request.from_dict({**own, "params": params_of(method, given)}), pace
 
     def models(self) -> dict[str, ModelParam]:
         """The fields whose values are names of further models, with what may stand there."""
@@ -104,7 +104,7 @@ class Form:
         request = replace(request, rule=request.rule or method.default_rule, params=method.checked(request.params))
         refuse_unoffered(offer, request)
         given = {f"{method.name}.{name}": value for name, value in request.params.items()}
-        given |= {name: getattr(request, name) for name in self.names if hasattr(request, name)}
+        given |= request.to_dict()
         return self._updates(request, given, offer)
 
     def remembered(self, given: Any, offer: Offer) -> list[Any]:

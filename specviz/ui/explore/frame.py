@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 from specviz.ui.choices import Offer
 from specviz.ui.explore.form import Form
 from specviz.ui.registry import Registry

@@ -1,7 +1,7 @@
 """What the page's events do: unpack, call the session or a view, hand on what the stage shows.
 
 Every function here can be called by anyone who reaches the server, whatever its visibility: names are looked up and
-numbers go through `Request.checked` or `Controls.set`. A SpecvizError becomes an error on the page in `spoken` alone.
+numbers go through `Request.validate` or `Controls.set`. A SpecvizError becomes an error on the page in `spoken` alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import gradio as gr
@@ -23,8 +23,9 @@ from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models.chat import as_messages
 from specviz.models.tokens import has_chat_form, render_chat
+from specviz.request import Request, field_of
 from specviz.session import run as session
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 from specviz.trace.file import MAX_UPLOAD_BYTES, Trace, read_trace
 from specviz.trace.recorded import FIRST_VISIT
 from specviz.trace.records import event_dict
@@ -213,7 +214,7 @@ class Handlers:
         def change(request: gr.Request, value: Any) -> None:
             view = self._current(request)
             if view is not None and view.is_live:
-                view.run.controls.set(name, value)
+                view.run.controls.set(field_of(name), value)
 
         return change
 
@@ -228,7 +229,7 @@ class Handlers:
                 changes = self._with_what_fits(view, name, value, wanted)
                 self._offer_typed(view, changes)
                 view.run.controls.change(**changes)
-            return getattr(view.run.controls.values(), name)
+            return getattr(view.run.controls.settings, name)
 
         return change
 
@@ -237,7 +238,7 @@ class Handlers:
         wanted: the rule that was chosen last, under whatever method."""
         if name != "method":
             return {name: value}
-        method, now = find_method(value), view.run.controls.values()
+        method, now = find_method(value), view.run.controls.settings
         draft = fitting_draft(method, now.target, now.draft)
         return {"method": value, "rule": fitting_rule(method, text_or_none(wanted) or now.rule), "draft": draft}
 
@@ -252,7 +253,7 @@ class Handlers:
         view = self._current(request)
         if view is None or not view.is_live:
             return tuple(gr.skip() for _ in range(5))
-        values = view.run.controls.values()
+        values = view.run.controls.settings
         method = METHODS[values.method]
         drafts = draft_list(self._offer, values.target, method, values.draft)
         return drafts, method.name, rule_list(method, fitting_rule(method, values.rule)), values.target, values.rule
@@ -361,12 +362,10 @@ class Handlers:
         params: dict[str, Any] | None = None,
     ) -> dict:
         """Run one prompt to its end at full pace; returns its trace: {"events": [header, models, step..., footer]}."""
-        given = {name: value for name, value in locals().items() if name not in ("self", "target", "draft", "params")}
+        given = {name: value for name, value in locals().items() if name not in ("self", "params")}
         find_method(method)
         models = {"target": target or self._offer.first.target, "draft": draft or self._offer.first.draft}
-        request = replace(
-            self._offer.first, prompt_ids=None, params=params or {}, time_limit_s=API_LIMIT_S, **given, **models
-        ).checked()
+        request = Request.from_dict({**given, **models, "params": params or {}, "time_limit_s": API_LIMIT_S})
         run = session.open_run(request, bench=self._bench)
         for _ in run.events():
             pass

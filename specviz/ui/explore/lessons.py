@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import gradio as gr
@@ -63,9 +62,9 @@ def _not_live(lesson: Lesson, frame: Frame) -> str:
 
 def live_request(lesson: Lesson, first: Request) -> Request:
     """The request to try live, no longer than is allowed here. Raises SpecvizError."""
-    wanted = replace(first, **lesson.setup)
-    most = settings().max_new_tokens
-    return replace(wanted, max_new_tokens=min(wanted.max_new_tokens, most)).checked()
+    wanted = {**first.to_dict(), **lesson.setup}
+    most = min(wanted["max_new_tokens"], settings().max_new_tokens)
+    return Request.from_dict({**wanted, "max_new_tokens": most})
 
 
 def _showing(frame: Frame) -> Callable[..., str]:

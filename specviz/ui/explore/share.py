@@ -17,6 +17,7 @@ from specviz.models.catalog import HEADS, MODELS, without_format
 from specviz.models.hub import find
 from specviz.request import Request
 from specviz.rules import RULES
+from specviz.session.setup import models_named
 from specviz.settings import settings
 from specviz.trace.file import Trace
 from specviz.trace.link import Link, decode, digest, encode
@@ -34,7 +35,6 @@ from specviz.ui.explore.share_compare import (
     place_in,
     steps_as_asked,
 )
-from specviz.ui.reports.trace_models import models_named
 from specviz.ui.view import View
 from specviz.views.explore.sentences import Sentence, counted, visible
 
@@ -204,7 +204,7 @@ def invitation(request: Request) -> Sentence:
     rule = RULES[request.rule or method.default_rule]
     told = (
         f"{method.title} with {models}",
-        method.sets_k and f"K {request.k}",
+        method.sets_k and f"K {request.num_speculative_tokens}",
         f"temperature {request.temperature:g}",
         method.drafts and not rule.lossless and f"{rule.title} (lossy)",
         _hidden(request.prompt),

@@ -31,7 +31,7 @@ _TITLES = {
 }
 _NAMES = {name: known.title for name, known in (METHODS | FACTS).items()}
 _OTHERS = {"prompt": "another prompt", "prompt_ids": "another prompt"}
-_OF_ANY_METHOD = ("prompt", "chat", "target", "method", "temperature", "top_k", "top_p", "seed", "max_new_tokens")
+_OF_ANY_METHOD = ("prompt", "chat", "target", "method", *Request.SAMPLING, "seed", "max_new_tokens")
 Place = tuple[int, str]
 Props = dict[str, Any]
 
@@ -62,10 +62,10 @@ def steps_as_asked(steps: Sequence[Step], request: Request) -> int:
 def settings_of(request: Request) -> dict[str, Any]:
     """What the steps of a complete request say of their settings, as far as it counts under its method."""
     method = find_method(request.method)
-    wanted = {name: getattr(request, name) for name in ("method", "target", "temperature", "top_k", "top_p")}
+    wanted = {name: getattr(request, name) for name in ("method", "target", *Request.SAMPLING)}
     wanted |= {"draft_model": request.draft} if "draft" in method.roles else {}
     wanted |= {"rule": request.rule} if method.drafts else {}
-    return wanted | ({"k": request.k} if method.sets_k else {})
+    return wanted | ({"k": request.num_speculative_tokens} if method.sets_k else {})
 
 
 def _has(made: Settings, wanted: Mapping[str, Any]) -> bool:

@@ -16,7 +16,8 @@ from specviz.alignment.types import KS, ShardTables
 from specviz.analysis.costs import Costs
 from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
-from specviz.session.run import Workbench
+from specviz.request import Request
+from specviz.session.workbench import Workbench
 from specviz.ui.choices import Offer, draft_choices
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
 from specviz.ui.reports.trace_models import is_at_hand, names_of
@@ -87,9 +88,8 @@ class Aligning:
 
     def _settings(self, look: Look) -> dict[str, float]:
         """Those of the run that is looked at, else the usual ones."""
-        of = self._offer.first if look.settings is None else look.settings
-        k = min(max(1, of.k), KS[-1])
-        return {"k": k, "temperature": of.temperature, "top_k": of.top_k, "top_p": of.top_p}
+        of = self._offer.first.to_dict() if look.settings is None else look.settings.to_dict()
+        return {"k": min(max(1, of["k"]), KS[-1]), **{name: of[name] for name in Request.SAMPLING}}
 
 
 def _own(text: str) -> list[str]:

@@ -19,7 +19,7 @@ from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.broken import BROKEN
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
 from specviz.ui.choices import Offer
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number

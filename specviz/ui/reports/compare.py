@@ -14,7 +14,7 @@ from specviz.analysis.whatif import WhatIf
 from specviz.bench.speed import NUM_TOKENS, Speed, measuring
 from specviz.errors import SpecvizError
 from specviz.request import Request
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
 from specviz.trace.metrics import metrics
 from specviz.trace.tool_names import SGLANG, VLLM, export, tool_numbers

@@ -16,7 +16,7 @@ from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
 from specviz.lessons.draft_game import MOST_CHARACTERS, MOST_TYPED, Game, Refused, most_tokens
 from specviz.request import Request
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
 from specviz.trace.recorded import Shipped, shipped, shipped_trace
 from specviz.ui.choices import Offer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specviz.session.run import Workbench
+from specviz.session.workbench import Workbench
 from specviz.ui.choices import Offer
 from specviz.ui.registry import Registry
 from specviz.ui.reports.games import Playing

@@ -17,13 +17,14 @@ from specviz.drafters.method import Method
 from specviz.errors import SpecvizError
 from specviz.request import MAX_K, Request
 from specviz.rules import RULES
-from specviz.session.run import Workbench
+from specviz.session.setup import models_named
+from specviz.session.workbench import Workbench
 from specviz.settings import settings
 from specviz.trace.file import Footer, Trace
 from specviz.ui.choices import Offer, fitting_draft
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
-from specviz.ui.reports.trace_models import is_at_hand, lacks, models_named, names_of, request_of
+from specviz.ui.reports.trace_models import is_at_hand, lacks, names_of, request_of
 from specviz.views.compare import race as view
 from specviz.views.explore.sentences import label, visible
 
@@ -83,7 +84,7 @@ class Racing:
         """The setup in force on Explore, or the page's first one where there is none that can be run again."""
         try:
             names_of(look.trace, self._bench, self._offer)
-            return _Base(_draftable(request_of(look.trace), self._offer.first).checked())
+            return _Base(_draftable(request_of(look.trace), self._offer.first).validate())
         except SpecvizError as refusal:
             has_run = look.trace is not None and bool(look.trace.steps)
             words = f"The run on Explore cannot be raced here: {visible(str(refusal))}. The page's first setup is used."
@@ -97,7 +98,7 @@ class Racing:
         base = self._base(look)
         _, _, *others = self._setups(base)
         right = PAGE if METHODS[base.request.method].drafts or not others else others[0]
-        ks = dict.fromkeys(("k_left", "k_right"), base.request.k)
+        ks = dict.fromkeys(("k_left", "k_right"), base.request.num_speculative_tokens)
         return self._shown(base, {**FIRST, **ks, "right": right, "tokens": min(FIRST["tokens"], _most_tokens())})
 
     def _again(self, look: Look, shown: Props) -> Props:
@@ -178,8 +179,9 @@ class Racing:
     def _contestant(self, base: Request, chosen: Mapping[str, object], side: str) -> Request:
         """One side's setup at its own K, and at the temperature and length of both."""
         request = self._request(chosen[side], base)
-        k = chosen[f"k_{side}"] if METHODS[request.method].sets_k else request.k
-        return replace(request, k=k, temperature=chosen["temperature"], max_new_tokens=chosen["tokens"])
+        k = chosen[f"k_{side}"] if METHODS[request.method].sets_k else request.num_speculative_tokens
+        limits = {"temperature": chosen["temperature"], "max_new_tokens": chosen["tokens"]}
+        return replace(request, num_speculative_tokens=k, **limits)
 
     def _forget(self) -> None:
         """The oldest races make room; the newest stays."""
@@ -251,7 +253,9 @@ def _setup(value: str, setups: Mapping[str, str], target: str) -> str:
 
 def _draftable(request: Request, first: Request) -> Request:
     """With a K that other methods can take: a run without a draft has none."""
-    return request if request.k > 0 else replace(request, k=first.k)
+    if request.num_speculative_tokens:
+        return request
+    return replace(request, num_speculative_tokens=first.num_speculative_tokens)
 
 
 def _with_method(base: Request, method: Method, first: Request) -> Request:
@@ -265,13 +269,14 @@ def _law(request: Request) -> tuple[object, ...]:
     method = METHODS[request.method]
     rule = (request.rule or method.default_rule) if method.drafts else None
     draft = request.draft if "draft" in method.roles else None
-    return method.name, draft, rule, request.k if method.sets_k else None, method.checked(request.params)
+    k = request.num_speculative_tokens if method.sets_k else None
+    return method.name, draft, rule, k, method.checked(request.params)
 
 
 def _words_of(request: Request, *, with_k: bool = True) -> str:
     method = METHODS[request.method]
     models = [label(Path(request.draft).name)] if request.draft and "draft" in method.roles else []
-    k = [f"K {request.k}"] if with_k and method.sets_k else []
+    k = [f"K {request.num_speculative_tokens}"] if with_k and method.sets_k else []
     return ", ".join([method.title, *models, *k, *_lossy_rule(method, request.rule or method.default_rule)])
 
 

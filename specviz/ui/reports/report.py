@@ -14,8 +14,7 @@ from typing import Any
 
 from specviz.errors import SpecvizError
 from specviz.models.memory import is_out_of_memory
-from specviz.session.background_task import Loading
-from specviz.session.run import Workbench
+from specviz.session.workbench import BackgroundTask, Workbench
 from specviz.trace.file import Trace
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Place, Props, Section, Work
@@ -144,7 +143,7 @@ class Report:
         """The models that the section's work needs, held by whoever holds the list; nobody's engine waits for them."""
         held = []
         for name in section.needs(desk.look):
-            loading = Loading(partial(self._bench.library.load, name))
+            loading = BackgroundTask(partial(self._bench.library.load, name))
             while not loading.wait(SLICE_S) and not desk.stop.is_set():
                 message, fraction = loading.news
                 bar = blocks.progress(round(100 * (fraction or 0)), 100, message or f"loading {name}")

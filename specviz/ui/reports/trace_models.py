@@ -3,7 +3,6 @@ and what the models cannot have written is refused before anything is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from specviz.drafters import METHODS
@@ -14,8 +13,8 @@ from specviz.models.catalog import HEADS, MODELS, suiting, without_format
 from specviz.models.library import Library, LoadedModel
 from specviz.request import Request
 from specviz.rules import RULES
-from specviz.session.run import Workbench
-from specviz.session.setup import names_of as names_in_force
+from specviz.session.setup import models_in_params
+from specviz.session.workbench import Workbench
 from specviz.trace.file import ModelInfo, Trace
 from specviz.ui.choices import Listed, Offer, method_choices
 
@@ -83,28 +82,11 @@ def is_at_hand(name: str, bench: Workbench) -> bool:
     return name in bench.library.loaded_names() or (known is not None and known.is_bundled)
 
 
-def models_named(request: Request) -> list[tuple[str, str]]:
-    """(kind, name) of every model that a request needs, the target first. SpecvizError for values that its method
-    refuses."""
-    method = METHODS[request.method]
-    drafts = [("draft", request.draft)] if request.draft and "draft" in method.roles else []
-    return [("target", request.target), *drafts, *_named(method, request.params, request.target)]
-
-
-def _named(method: Method, params: Mapping[str, object], target: str) -> list[tuple[str, str]]:
-    """(kind, name) of what the parameters of a method name."""
-    values = method.checked(params)
-    models = (param for param in method.params if isinstance(param, ModelParam))
-    named = ((param, name) for param in models for name in names_in_force(param, values[param.name], target))
-    return [(param.kind, name) for param, name in named if name not in param.beside]
-
-
 def _further(trace: Trace) -> list[tuple[str, str]]:
     """(kind, name) of what the parameters name in the last step. SpecvizError for values that the method refuses."""
     if not trace.steps or trace.steps[-1].settings.method not in METHODS:
         return []
-    settings = trace.steps[-1].settings
-    return _named(METHODS[settings.method], settings.params, settings.target)
+    return models_in_params(trace.steps[-1].settings)
 
 
 def _infos(trace: Trace | None, bench: Workbench, offer: Offer) -> list[ModelInfo]:
@@ -147,7 +129,7 @@ def request_of(trace: Trace) -> Request:
         method=settings.method,
         params=dict(settings.params),
         rule=settings.rule,
-        k=settings.k,
+        num_speculative_tokens=settings.k,
         temperature=settings.temperature,
         top_k=settings.top_k,
         top_p=settings.top_p,

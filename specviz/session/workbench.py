@@ -1,0 +1,163 @@
+"""Workbench: what runs share, and how they share it: turns at the engine, and loading in the background."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from itertools import islice
+from typing import Generic, TypeVar
+
+from specviz.errors import SpecvizError
+from specviz.models.busy import others
+from specviz.models.hub import Progress
+from specviz.models.library import Library
+from specviz.settings import settings
+from specviz.trace.file import Settings
+
+Result = TypeVar("Result")
+NO_NEWS: tuple[str, float | None] = ("", None)
+
+
+class Workbench:
+    """What runs share: the loaded models, the engine, the places for runs, measured baselines."""
+
+    def __init__(self, library: Library | None = None) -> None:
+        self.library = library or Library()
+        self.engine = FairQueue(1)
+        self.places = FairQueue(settings().max_runs)
+        self.baselines: dict[tuple, Mapping[str, object]] = {}
+
+    def in_turns(self, work: Generator[Result, None, None]) -> Iterator[Result]:
+        """Each result of `work` is made with the engine to itself; between two of them others have their turn."""
+        try:
+            while True:
+                ticket = self.engine.join()
+                try:
+                    ticket.ready.wait()
+                    result = next(work)
+                except StopIteration:
+                    return
+                finally:
+                    self.engine.leave(ticket)
+                yield result
+        finally:
+            work.close()
+
+
+_shared: list[Workbench] = []
+_sharing = threading.Lock()
+
+
+def workbench() -> Workbench:
+    """The one that `run` and `stream` use when none is given."""
+    with _sharing:
+        if not _shared:
+            _shared.append(Workbench())
+    return _shared[0]
+
+
+def baseline_key(own: Settings) -> tuple:
+    """Runs with equal keys may be compared with the same measured baseline."""
+    return (own.target, own.temperature, own.top_k, own.top_p)
+
+
+class Ticket:
+    """A place in the line. `ready` when its holder may go; give it back with `FairQueue.leave`."""
+
+    __slots__ = ("is_aside", "ready")
+
+    def __init__(self) -> None:
+        self.ready = threading.Event()
+        self.is_aside = False
+
+
+class FairQueue:
+    """At most `capacity` holders at a time, in the order in which they joined. Tickets belong to no thread."""
+
+    def __init__(self, capacity: int = 1) -> None:
+        self._capacity = capacity
+        self._line: deque[Ticket] = deque()
+        self._guard = threading.Lock()
+
+    def join(self) -> Ticket:
+        ticket = Ticket()
+        with self._guard:
+            self._line.append(ticket)
+            self._admit()
+        return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """Ends a turn or gives up a place; leaving twice is harmless."""
+        with self._guard:
+            if ticket in self._line:
+                self._line.remove(ticket)
+            self._admit()
+
+    def step_aside(self, ticket: Ticket) -> bool:
+        """Keeps the place but lets others go first until `step_back`; False if it is this ticket's turn already."""
+        with self._guard:
+            ticket.is_aside = not ticket.ready.is_set()
+            return ticket.is_aside
+
+    def step_back(self, ticket: Ticket) -> None:
+        with self._guard:
+            ticket.is_aside = False
+            self._admit()
+
+    def ahead(self, ticket: Ticket) -> int:
+        """How many must go before this ticket may; 0 when it may now."""
+        with self._guard:
+            place = self._line.index(ticket) if ticket in self._line else 0
+        return max(0, place + 1 - self._capacity)
+
+    def __len__(self) -> int:
+        """Holders and waiting ones together."""
+        return len(self._line)
+
+    def _admit(self) -> None:
+        num_free = self._capacity - sum(ticket.ready.is_set() for ticket in self._line)
+        waiting = (ticket for ticket in self._line if not (ticket.is_aside or ticket.ready.is_set()))
+        for ticket in islice(waiting, num_free):
+            ticket.ready.set()
+
+
+class BackgroundTask(Generic[Result]):
+    """One piece of work, begun at once. `news`: what it said last, as (message, fraction done or None)."""
+
+    def __init__(self, work: Callable[[Progress], Result]) -> None:
+        self.news = NO_NEWS
+        self._is_abandoned = False
+        self._is_done = threading.Event()
+        self._result: Result | None = None
+        self._error: Exception | None = None
+        threading.Thread(target=self._do, args=(work,), daemon=True, name="loading").start()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is done, after at most this long."""
+        return self._is_done.wait(seconds)
+
+    def result(self) -> Result:
+        """What a work that is done gave. Raises what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def abandon(self) -> None:
+        """Nobody waits any more."""
+        self._is_abandoned = True
+
+    def _do(self, work: Callable[[Progress], Result]) -> None:
+        try:
+            with others.work():
+                self._result = work(self._tell)
+        except Exception as error:  # whoever waits raises it
+            self._error = error
+        if self._is_abandoned:
+            self._result = None  # a model that nobody waits for is not held
+        self._is_done.set()
+
+    def _tell(self, message: str, fraction: float | None) -> None:
+        if self._is_abandoned:
+            raise SpecvizError("nobody waits for this any more")
+        self.news = (message, None if fraction is None else round(fraction, 2))
