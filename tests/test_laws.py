@@ -7,6 +7,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import traces
 
 import specviz
 from specviz.drafters import METHODS
+from specviz.request import RunSettings
 from specviz.rules.broken import BROKEN
 from specviz.rules.facts import FACTS
 
@@ -178,6 +180,30 @@ for each in (*METHODS.values(), *FACTS.values()):
 print(facts_of("of another tool").proposer)
 """
     assert loaded_by(read).isdisjoint({"torch", "transformers", "numpy"})
+
+
+KNOBS = {item.name for item in fields(RunSettings)} | {"k", "draft_model"}
+
+
+def lists_of_knobs(node):
+    """The lines on which a tuple, list, set or call spells three or more of the knobs as texts."""
+    parts = node.args if isinstance(node, ast.Call) else getattr(node, "elts", [])
+    if len(KNOBS & {part.value for part in parts if isinstance(part, ast.Constant)}) >= 3:
+        yield node.lineno
+    for child in ast.iter_child_nodes(node):
+        if getattr(child, "name", "") != "RunSettings":
+            yield from lists_of_knobs(child)
+
+
+def test_the_knobs_are_named_in_one_class_only():
+    """Nowhere else a tuple, list, set or call of three or more of them, as texts."""
+    trees = {str(path.relative_to(ROOT)): ast.parse(path.read_text("utf-8")) for path in SOURCES}
+    assert {name: lines for name, tree in trees.items() if (lines := [*lists_of_knobs(tree)])} == {}
+
+
+def test_a_list_of_knobs_would_be_found():
+    inside = 'class RunSettings:\n    ALL = ("k", "top_k", "rule")\n'
+    assert [*lists_of_knobs(ast.parse(f'{inside}two = f("k", "top_k")\nmore = [("k", "top_k", "rule")]'))] == [4]
 
 
 def everything_in(modules):

@@ -130,9 +130,9 @@ def _done(
     from specviz.alignment.job_folder import kept_words
     from specviz.request import Request
 
-    names = ("target", "draft", "out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat")
+    names = ("out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat")
     names += ("batch", "shard_size", "limit", "overwrite", "keep_parts")
-    settings = {name: getattr(options, name) for name in names}
+    settings = {name: getattr(options, name) for name in ("target", "draft", *names)}
     try:
         return align(prompts, **settings, costs=costs, executor=executor, older=old, on_progress=_Told())
     except KeyboardInterrupt:

@@ -166,7 +166,7 @@ def _wire_live(handlers: Handlers, fields: Parts, own: Parts, stage: gr.HTML) ->
     stage.refused(handlers.in_force, None, choices, **NOW).then(**fit).then(**explain)
     for name in handlers.form.governing():
         fields[name].input(**_counting(handlers, fields))
-    target, draft, method = (fields[name] for name in ("target", "draft", "method"))
+    target, draft, method = fields["target"], fields["draft"], fields["method"]
     suited = [draft, method]
     target.change(handlers.fit_target, [target, draft, method], suited, **_RAW, **NOW).then(**explain)
     if models := [fields[name] for name in handlers.form.models()]:
@@ -178,7 +178,7 @@ def _fitting(handlers: Handlers, fields: Parts, own: Parts) -> tuple[dict[str, A
 
     They follow in order, never by themselves: several fields that change at once would each be seen half changed.
     """
-    method, rule, target = chosen = [fields[name] for name in ("method", "rule", "target")]
+    method, rule, target = chosen = [fields["method"], fields["rule"], fields["target"]]
     fitted = [fields["draft"], fields["k"], rule, *(own[name] for name in METHODS if name in own), method]
     inputs = [method, own["wanted"], fields["draft"], target]
     fit = {"fn": handlers.fit_method, "inputs": inputs, "outputs": fitted, **_RAW, **NOW}
