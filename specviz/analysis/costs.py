@@ -11,10 +11,10 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Annotated, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,8 +34,7 @@ from specviz.models.memory import environment
 from specviz.models.quantisation import stored_bytes
 from specviz.rules import RULES
 from specviz.session.workbench import workbench
-from specviz.trace.records import Count, Extra, MaybeName, Name, Number, require
-from specviz.trace.values import Record, maybe, number, record, row_of, tuple_of
+from specviz.trace.values import Count, Items, Name, Number, Record, require
 
 CONTEXT = 128
 MOST_TOKENS = 33
@@ -50,17 +49,16 @@ PAUSE_S = 0.25  # between two results
 APART = 1.3  # repeated times, or a forward and one over more tokens, that lie further apart were disturbed
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BatchCost(Record):
     """Milliseconds of one forward over `tokens` new tokens of each of `batch` texts, their contexts cached."""
 
     batch: Count
     tokens: Count
     ms: Number
-    extra: Extra = field(default_factory=dict)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Costs(Record):
     """Medians in milliseconds. verify_ms[n - 1]: one target forward over n new tokens, its probabilities included.
 
@@ -70,26 +68,22 @@ class Costs(Record):
     of verify_ms, where it is known.
     """
 
-    OMITTED_WHEN_NONE: ClassVar[tuple[str, ...]] = ("verify_between_ms",)
     target: Name
-    draft: MaybeName
+    draft: Name | None
     context_length: Count
     device: Name
     threads: Count
     dtype: Name
     draft_ms: Number
-    verify_ms: Annotated[tuple[float, ...], tuple_of(number())]
+    verify_ms: Items[Number]
     overhead_ms: Number
     plain_overhead_ms: Number
-    batch: Annotated[tuple[BatchCost, ...], tuple_of(BatchCost.from_dict)]
+    batch: Items[BatchCost]
     weight_bytes: Count
     bandwidth_gb_s: Number
     bandwidth_bytes: Count
     spread: Number
-    verify_between_ms: Annotated[
-        tuple[tuple[float, float], ...] | None, maybe(tuple_of(row_of(number(), number())))
-    ] = None
-    extra: Extra = field(default_factory=dict)
+    verify_between_ms: Items[tuple[Number, Number]] | None = None
 
     @property
     def doubt(self) -> str:
