@@ -14,9 +14,9 @@ QUICK = (
     *("models/library", "session/workbench", "checks/statistics", "views/figures", "trace/export"),
     "alignment/job_folder",
 )
-"""Tests of every package that is required: torch, transformers, tokenizers, safetensors, scipy, plotly, pandas, pyarrow
-and, in the routes of `exports`, gradio."""
-WITHOUT_TORCH = ("numpy", "pandas", "plotly", "pyarrow", "scipy")
+"""Tests of every package that is required: torch, transformers, tokenizers, safetensors, scipy, plotly, pandas,
+pyarrow, msgspec and, in the routes of `exports`, gradio."""
+WITHOUT_TORCH = ("msgspec", "numpy", "pandas", "plotly", "pyarrow", "scipy")
 TESTING = ("pytest", "pytest-xdist", "hypothesis", "jsonschema")
 
 

@@ -114,7 +114,7 @@ class Game:
         self._check_going()
         if not self.trace.steps:
             raise SpecvizError("this text has no turn yet")
-        self.trace.append(trace.Footer(FINISHED, None, None, {}))
+        self.trace.append(trace.Footer(FINISHED, None, None))
 
     def _check_going(self) -> None:
         if self.is_over:
@@ -153,7 +153,7 @@ class Game:
         if rival is not None:
             self.rivals.append(rival)
         if reason := self._reason_to_end(step):
-            self.trace.append(trace.Footer(reason, None, None, {}))
+            self.trace.append(trace.Footer(reason, None, None))
         return made
 
     def _reason_to_end(self, step: Step) -> str | None:

@@ -63,7 +63,7 @@ def record(active: ActiveSetup, *, rule: Rule | None = None, scored: bool = Fals
     finish = _steps(recorded, active, plan)
     if scored:
         recorded.append(scores(active, recorded))
-    recorded.append(trace.Footer(finish, None, None, {}))
+    recorded.append(trace.Footer(finish, None, None))
     return recorded
 
 

@@ -86,16 +86,19 @@ class Recorder:
         for node, (token, parent, depth) in enumerate(zip(draft.tokens, draft.parents, draft.depths, strict=True)):
             scratch = node >= first_scratch
             status = "scratch" if scratch else "rejected" if node in judged else "ignored"
+            p_judged, accept_prob, u = judged.get(node, (None, None, None))
             nodes.append(
                 trace.DraftToken(
                     token,
                     *self._pieces[token],
-                    parent,
-                    depth,
-                    "accepted" if node in accepted else status,
-                    None if scratch else numbers.draft_p[node],
-                    None if draft.probs[node] is None else numbers.draft_q[node],
-                    *judged.get(node, (None, None, None)),
+                    parent=parent,
+                    depth=depth,
+                    status="accepted" if node in accepted else status,
+                    p=None if scratch else numbers.draft_p[node],
+                    q=None if draft.probs[node] is None else numbers.draft_q[node],
+                    p_judged=p_judged,
+                    accept_prob=accept_prob,
+                    u=u,
                 )
             )
         return tuple(nodes)
@@ -107,10 +110,10 @@ class Recorder:
             if index < len(step.verdict.path):
                 node = step.verdict.path[index]
                 q = None if step.draft.probs[node] is None else numbers.draft_q[node]
-                place = (node, "accepted", numbers.draft_p[node], q)
+                place = {"node": node, "kind": "accepted", "p": numbers.draft_p[node], "q": q}
             else:
-                place = (None, step.verdict.kind, numbers.final_p, numbers.final_q)
-            emitted.append(trace.EmittedToken(token, piece.text, piece.bytes, *place))
+                place = {"node": None, "kind": step.verdict.kind, "p": numbers.final_p, "q": numbers.final_q}
+            emitted.append(trace.EmittedToken(token, piece.text, piece.bytes, **place))
         return tuple(emitted)
 
 

@@ -346,7 +346,7 @@ class Run:
             return None
         extra = {"shared_engine": True} if self.shared_engine else {}
         baseline = self.bench.baselines.get(baseline_key(self._active.step_settings)) if self.trace.steps else None
-        return self._add(trace.Footer(reason, message, baseline, extra))
+        return self._add(trace.Footer(reason, message, baseline, extra=extra))
 
     def _add(self, event: trace.Event) -> trace.Event:
         self.trace.append(event)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from specviz.trace.counters import PHASES
 from specviz.trace.file import DraftToken, EmittedToken, Settings, Step, Trace
 
 if TYPE_CHECKING:
@@ -137,5 +138,5 @@ def _step_row(step: Step) -> dict[str, Any]:
         "last_kind": step.emitted[-1].kind if step.emitted else None,
         **{f"{model}_calls": step.calls[model] for model in models},
         **{f"{model}_fed": step.fed[model] for model in models},
-        **{name: getattr(step.timing, name) for name in step.timing.CHECKS},
+        **{name: getattr(step.timing, name) for name in PHASES},
     }

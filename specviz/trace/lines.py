@@ -12,7 +12,6 @@ import gzip
 import io
 import json
 import os
-import re
 import stat
 import zlib
 from collections.abc import Iterable, Iterator
@@ -20,11 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from specviz.trace.values import TraceError
+import msgspec
+
+from specviz.trace.values import TraceError, require
 
 GZIP_MAGIC = b"\x1f\x8b"
 CHUNK = 1 << 16
-LONG_NUMBER = re.compile(r"\d{20}")
 MAX_LINE_BYTES = 8 << 20
 KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link to itself"}
 
@@ -102,10 +102,21 @@ def numbered_lines(pieces: Iterable[bytes], max_lines: int) -> Iterator[tuple[in
 def parse_line(line: bytes, whole: bool) -> dict[str, Any] | None:
     """The JSON object on a line; None when the line was cut off before it ended."""
     try:
-        decoded = line.decode("utf-8")
-        value = json.loads(decoded, parse_constant=_no_constant, parse_int=_integer_parser(decoded))
-        if "\\u" in decoded:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        value = msgspec.json.decode(line)
+    except (ValueError, RecursionError):
+        value = _parse_slowly(line, whole)
+        if value is None:
+            return None
+    require(type(value) is dict, "", f"must be a JSON object (got {type(value).__name__})")
+    return value
+
+
+def _parse_slowly(line: bytes, whole: bool) -> Any:
+    """What msgspec refuses, with an error that says why; None for the beginning of a line."""
+    try:
+        value = json.loads(line.decode("utf-8"), parse_constant=_no_constant, parse_int=_short_integer)
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
     except TraceError:
         raise
     except RecursionError:
@@ -114,9 +125,6 @@ def parse_line(line: bytes, whole: bool) -> dict[str, Any] | None:
         if not whole and not isinstance(error, UnicodeEncodeError):
             return None
         raise TraceError(f"is not JSON in UTF-8 ({_reason(error)})") from None
-    if type(value) is not dict:
-        raise TraceError(f"must be a JSON object (got {type(value).__name__})")
-    return value
 
 
 def _reason(error: ValueError) -> str:
@@ -127,10 +135,6 @@ def _reason(error: ValueError) -> str:
 
 def _no_constant(name: str) -> float:
     raise TraceError(f"holds {name}, which is not JSON")
-
-
-def _integer_parser(decoded: str) -> Any:
-    return _short_integer if LONG_NUMBER.search(decoded) else None
 
 
 def _short_integer(digits: str) -> int:

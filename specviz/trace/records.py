@@ -1,146 +1,143 @@
-"""The records of a trace, version 1: one frozen class per event and per part of one, each field typed with its check.
+"""The records of a trace, version 1: one frozen class per event and per part of one, each field typed with its limits.
 
-A record checks what it reads and gives back what it read, unknown fields included. `assets/trace.schema.json` says the
-same for other tools. Knows neither files nor the order of events; `specviz.trace.file` re-exports what others need.
+`parse_event` reads a parsed line and `dump_event` writes it; `assets/trace.schema.json` is made from these classes by
+`python -m specviz.trace.schema`. Knows neither files nor the order of events; `specviz.trace.file` re-exports what
+others need.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any, Literal, TypedDict, get_args
+
+from msgspec import Meta
 
 from specviz.trace.values import (
-    MAX_TEXT,
+    MAX_INTEGER,
+    Count,
+    Items,
+    LongItems,
+    LongText,
+    Name,
+    Number,
+    Object,
+    Probability,
     Record,
+    Text,
     TraceError,
-    boolean,
-    hexadecimal,
-    integer,
-    json_object,
-    maybe,
-    number,
-    object_of,
-    one_of,
-    record,
-    row_of,
-    text,
-    tuple_of,
+    json_value,
+    require,
 )
 
 VERSION = 1
 ROOT = -1  # as a parent or a walk node: the last token of the context
-STATUSES = ("accepted", "rejected", "ignored", "scratch")
-KINDS = ("accepted", "resampled", "bonus", "plain")
-REASONS = ("length", "eos", "context", "time", "stopped", "error")
-MAX_PROMPT = 1 << 20
-
-_probability = number(0.0, 1.0, "a probability")
-_sums = object_of(dict.fromkeys(("p", "q", "residual", "p_raw", "q_raw"), maybe(_probability)))
-_per_model = object_of({"target": integer(), "draft": integer()})
-
-
-def _version(value: Any) -> int:
-    if type(value) is int and value == VERSION:
-        return value
-    raise TraceError(
-        f"{value!r:.20} is not known: this specviz reads version {VERSION}; a newer one may read this file"
-    )
-
-
-Count = Annotated[int, integer()]
-Node = Annotated[int, integer(ROOT)]
-MaybeNode = Annotated[int | None, maybe(integer())]
-Number = Annotated[float, number()]
-MaybeNumber = Annotated[float | None, maybe(number())]
-Probability = Annotated[float, _probability]
-MaybeProbability = Annotated[float | None, maybe(_probability)]
-Probabilities = Annotated[tuple[float | None, ...], tuple_of(maybe(_probability), MAX_PROMPT)]
-Truth = Annotated[bool, boolean]
-Name = Annotated[str, text(1_000)]
-MaybeName = Annotated[str | None, maybe(text(1_000))]
-Names = Annotated[tuple[str, ...], tuple_of(text(1_000))]
-Text = Annotated[str, text()]
-LongText = Annotated[str, text(64 * MAX_TEXT)]
-MaybeHex = Annotated[str | None, maybe(hexadecimal)]
-Object = Annotated[Mapping[str, Any], json_object]
-PerModel = Annotated[Mapping[str, int], _per_model]
-Extra = Mapping[str, Any]
-Row = tuple[int, str, float, float | None, float | None, float | None, float | None]
+Node = Annotated[
+    int, Meta(ge=ROOT, le=MAX_INTEGER, description="an index in draft, -1 for the last token of the context")
+]
+Hex = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?:[0-9a-f]{2}){1,1000}$(?!\n)",
+        title="bytes as pairs of lower-case hexadecimal digits",
+        description="the token's own bytes where they are not whole characters",
+    ),
+]
+Status = Literal["accepted", "rejected", "ignored", "scratch"]
+Kind = Literal["accepted", "resampled", "bonus", "plain"]
+Reason = Literal["length", "eos", "context", "time", "stopped", "error"]
+STATUSES, KINDS, REASONS = map(get_args, (Status, Kind, Reason))
+Chance = Probability | None
+Row = tuple[Count, Text, Probability, Chance, Chance, Chance, Chance]
 
 
-@record
+class PerModel(TypedDict):
+    target: Count
+    draft: Count
+
+
+class Sums(TypedDict):
+    """The sums over all other tokens."""
+
+    p: Probability | None
+    q: Probability | None
+    residual: Probability | None
+    p_raw: Probability | None
+    q_raw: Probability | None
+
+
+class Baseline(TypedDict):
+    """The speed without a draft, measured in the same session."""
+
+    tokens_per_s: Number
+    num_tokens: Count
+    environment: Object
+
+
+@dataclass(frozen=True, slots=True)
 class Token(Record):
     """A token's id and text; `bytes` (hexadecimal) when its own bytes are not whole characters."""
 
     id: Count
     text: Text
-    bytes: MaybeHex = None
-    extra: Extra = field(default_factory=dict)
+    bytes: Hex | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Prompt(Record):
     text: LongText
-    tokens: Annotated[tuple[Token, ...], tuple_of(Token.from_dict, MAX_PROMPT)]
-    extra: Extra = field(default_factory=dict)
+    tokens: LongItems[Token]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Header(Record):
     """The first event: everything needed to run again, and where it ran."""
 
-    EVENT: ClassVar[str] = "header"
-    version: Annotated[int, _version]
+    version: Literal[1]
     specviz: Name
     created: Name
     request: Object
     environment: Object
-    prompt: Annotated[Prompt, Prompt.from_dict]
-    extra: Extra = field(default_factory=dict)
+    prompt: Prompt
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ModelInfo(Record):
     name: Name
-    revision: MaybeName
-    num_parameters: Annotated[int | None, maybe(integer())]
-    dtype: MaybeName
-    device: MaybeName
-    vocab_size: Annotated[int | None, maybe(integer())]
-    context_limit: Annotated[int | None, maybe(integer())]
-    tokenizer_sha: MaybeName
-    extra: Extra = field(default_factory=dict)
+    revision: Name | None
+    num_parameters: Count | None
+    dtype: Name | None
+    device: Name | None
+    vocab_size: Count | None
+    context_limit: Count | None
+    tokenizer_sha: Name | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Models(Record):
     """The models in force from the next step on."""
 
-    EVENT: ClassVar[str] = "models"
     index: Count
-    target: Annotated[ModelInfo, ModelInfo.from_dict]
-    draft_model: Annotated[ModelInfo | None, maybe(ModelInfo.from_dict)]
-    extra: Extra = field(default_factory=dict)
+    target: ModelInfo
+    draft_model: ModelInfo | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Settings(Record):
     """What was in force during one step."""
 
     k: Count
-    k_policy: MaybeName
+    k_policy: Name | None
     temperature: Number
     top_k: Count
     top_p: Probability
     method: Name
     params: Object
-    rule: MaybeName
-    lossless: Truth
-    draft_model: MaybeName
+    rule: Name | None
+    lossless: bool
+    draft_model: Name | None
     target: Name
-    extra: Extra = field(default_factory=dict)
 
     @property
     def drafts(self) -> bool:
@@ -148,67 +145,58 @@ class Settings(Record):
         return self.method != "none"
 
 
-@record
-class DraftToken(Record):
-    """A node of the draft. `p`, `q` are taken at the parent; `p_judged`, `accept_prob`, `u` are None if not judged."""
+@dataclass(frozen=True, slots=True)
+class DraftToken(Token):
+    """A node of the draft tree; parents stand before children. ignored = drafted, never judged."""
 
-    id: Count
-    text: Text
-    bytes: MaybeHex
+    _: KW_ONLY
     parent: Node
-    depth: Annotated[int, integer(1)]
-    status: Annotated[str, one_of(*STATUSES)]
-    p: MaybeProbability
-    q: MaybeProbability
-    p_judged: MaybeProbability
-    accept_prob: MaybeProbability
-    u: MaybeProbability
-    extra: Extra = field(default_factory=dict)
+    depth: Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
+    status: Status
+    p: Annotated[Probability | None, Meta(description="the target's probability at the parent; null only for scratch")]
+    q: Annotated[Probability | None, Meta(description="the draft's probability at the parent; null for a point mass")]
+    p_judged: Annotated[Probability | None, Meta(description="p after earlier siblings failed; null if not judged")]
+    accept_prob: Annotated[Probability | None, Meta(description="probability to be kept; null if not judged")]
+    u: Annotated[Probability | None, Meta(description="the uniform draw; null if not judged")]
 
     @property
     def is_judged(self) -> bool:
         return self.status in ("accepted", "rejected")
 
 
-@record
-class EmittedToken(Record):
+@dataclass(frozen=True, slots=True)
+class EmittedToken(Token):
     """A token of the generated text; `node` is its draft node if it was drafted."""
 
-    id: Count
-    text: Text
-    bytes: MaybeHex
-    node: MaybeNode
-    kind: Annotated[str, one_of(*KINDS)]
-    p: MaybeProbability
-    q: MaybeProbability
-    extra: Extra = field(default_factory=dict)
+    _: KW_ONLY
+    node: Count | None
+    kind: Kind
+    p: Probability | None
+    q: Probability | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Position(Record):
-    """One draw of the acceptance walk: at `node`, judging `child`, or the final sample when `child` is None.
+    """One draw of the acceptance walk: a judged child of a node, or the final sample (child null)."""
 
-    `top` rows are (id, text, p, q, residual, p_raw, q_raw) over the union of both models' likeliest tokens; `rest` sums
-    all others. `one_step_tv`: under a lossy rule, how far its law of one token lies from p (total variation).
-    """
-
-    OMITTED_WHEN_NONE: ClassVar[tuple[str, ...]] = ("one_step_tv",)
     node: Node
-    child: MaybeNode
+    child: Count | None
     top: Annotated[
         tuple[Row, ...],
-        tuple_of(row_of(integer(), text(), _probability, *[maybe(_probability)] * 4), 256),
+        Meta(max_length=256, description="(id, text, p, q, residual, p_raw, q_raw) of both models' likeliest tokens"),
     ]
-    rest: Annotated[Mapping[str, float | None], _sums]
-    overlap: MaybeProbability
-    kl: MaybeNumber
-    p_entropy: MaybeNumber
-    q_entropy: MaybeNumber
-    one_step_tv: MaybeProbability = None
-    extra: Extra = field(default_factory=dict)
+    rest: Sums
+    overlap: Probability | None
+    kl: Annotated[Number | None, Meta(description="KL(p||q) in nats; null when infinite")]
+    p_entropy: Number | None
+    q_entropy: Number | None
+    one_step_tv: Annotated[
+        Probability | None,
+        Meta(description="under a lossy rule: total variation between its law of one token and p"),
+    ] = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Timing(Record):
     draft_ms: Number
     verify_ms: Number
@@ -216,7 +204,6 @@ class Timing(Record):
     record_ms: Number
     wait_ms: Number
     total_ms: Number
-    extra: Extra = field(default_factory=dict)
 
     @property
     def working_ms(self) -> float:
@@ -224,25 +211,36 @@ class Timing(Record):
         return max(0.0, self.total_ms - self.wait_ms)
 
 
-@record
+NEEDS_P = {
+    "if": {"properties": {"status": {"enum": [status for status in STATUSES if status != "scratch"]}}},
+    "then": {"properties": {"p": {"type": "number"}}},
+}
+NEEDS_NODE = {
+    "if": {"properties": {"kind": {"const": "accepted"}}},
+    "then": {"properties": {"node": {"type": "integer"}}},
+    "else": {"properties": {"node": {"type": "null"}}},
+}
+
+
+@dataclass(frozen=True, slots=True)
 class Step(Record):
     """One draft-verify round."""
 
-    EVENT: ClassVar[str] = "step"
     index: Count
     at_ms: Number
     context_length: Count
     truncated: Count
-    settings: Annotated[Settings, Settings.from_dict]
-    changed: Names
+    settings: Settings
+    changed: Items[Name]
     calls: PerModel
     fed: PerModel
-    draft: Annotated[tuple[DraftToken, ...], tuple_of(DraftToken.from_dict)]
-    emitted: Annotated[tuple[EmittedToken, ...], tuple_of(EmittedToken.from_dict)]
-    positions: Annotated[tuple[Position, ...], tuple_of(Position.from_dict)]
-    timing: Annotated[Timing, Timing.from_dict]
-    evidence: Object
-    extra: Extra = field(default_factory=dict)
+    draft: Items[Annotated[DraftToken, Meta(extra_json_schema=NEEDS_P)]]
+    emitted: Items[Annotated[EmittedToken, Meta(extra_json_schema=NEEDS_NODE)]]
+    positions: Items[Position]
+    timing: Timing
+    evidence: Annotated[
+        Object, Meta(description='what the drafter tells of its draft; {"id"} is a token, with its text')
+    ]
 
     @property
     def is_tree(self) -> bool:
@@ -294,40 +292,28 @@ class Step(Record):
             node = token.node
 
 
-def require(holds: object, path: str, problem: str) -> None:
-    if not holds:
-        raise TraceError(problem, path)
-
-
-@record
+@dataclass(frozen=True, slots=True)
 class Scores(Record):
-    """One teacher-forced pass of both models over the emitted text so far: one value per emitted token."""
+    """One teacher-forced pass of both models over the emitted text: one value per emitted token so far."""
 
-    EVENT: ClassVar[str] = "scores"
-    draft_model: MaybeName
+    draft_model: Name | None
     sampling: Object
-    p: Probabilities
-    q: Probabilities
-    overlap: Probabilities
-    extra: Extra = field(default_factory=dict)
+    p: LongItems[Probability | None]
+    q: LongItems[Probability | None]
+    overlap: LongItems[Probability | None]
 
     def check(self) -> None:
         same = len(self.p) == len(self.q) == len(self.overlap)
         require(same, "overlap", f"must be as long as p and q (got {len(self.p)}, {len(self.q)}, {len(self.overlap)})")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Footer(Record):
     """Why the generation ended, and the measured NoDraft speed of the same session if there is one."""
 
-    EVENT: ClassVar[str] = "footer"
-    reason: Annotated[str, one_of(*REASONS)]
-    message: Annotated[str | None, maybe(text())]
-    baseline: Annotated[
-        Mapping[str, Any] | None,
-        maybe(object_of({"tokens_per_s": number(), "num_tokens": integer(), "environment": json_object})),
-    ]
-    extra: Extra = field(default_factory=dict)
+    reason: Reason
+    message: Text | None
+    baseline: Baseline | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +327,7 @@ class UnknownEvent:
 
 
 Event = Header | Models | Step | Scores | Footer | UnknownEvent
-EVENTS = {cls.EVENT: cls for cls in (Header, Models, Step, Scores, Footer)}
+EVENTS: Mapping[str, type[Record]] = {kind.__name__.lower(): kind for kind in (Header, Models, Step, Scores, Footer)}
 
 
 def parse_event(data: Mapping[str, Any]) -> Event:
@@ -350,15 +336,24 @@ def parse_event(data: Mapping[str, Any]) -> Event:
     if type(name) is not str:
         raise TraceError("must be an event: an object with a text field 'event'")
     if name not in EVENTS:
-        return UnknownEvent(json_object(dict(data)))
+        return UnknownEvent(json_value(dict(data)))
+    fields = {key: value for key, value in data.items() if key != "event"}
+    version = fields.get("version", VERSION) if name == "header" else VERSION
+    is_known = type(version) is int and version == VERSION
+    readers = f"this specviz reads version {VERSION}; a newer one may read this file"
+    require(is_known, "header.version", f"{version!r:.20} is not known: {readers}")
     try:
-        return EVENTS[name].from_dict({key: value for key, value in data.items() if key != "event"})
+        return EVENTS[name].from_dict(fields)
     except TraceError as error:
         raise error.within(name) from None
 
 
 def event_dict(event: Event) -> dict[str, Any]:
-    return event.to_dict() if isinstance(event, UnknownEvent) else {"event": event.EVENT, **event.to_dict()}
+    """The event as plain JSON values."""
+    return event.to_dict() if isinstance(event, UnknownEvent) else {"event": _NAMES[type(event)], **event.to_dict()}
+
+
+_NAMES = {kind: name for name, kind in EVENTS.items()}
 
 
 def dump_event(event: Event) -> str:

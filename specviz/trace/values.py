@@ -1,7 +1,8 @@
-"""What a value in a trace may be: one check per kind of field, and `Record`, the frozen value built from them.
+"""What a record of a file is: a frozen dataclass whose annotations say what each field may hold; msgspec checks them.
 
-A check takes a parsed JSON value and returns it (lists as tuples) or raises TraceError saying what is wrong, what was
-got and where. Numbers are bounded so that no view overflows and JavaScript keeps every digit. Knows no event.
+`Record.from_dict` takes a parsed JSON object and raises TraceError with the field's path, what is allowed and what was
+got; `to_dict` gives the same object back, unknown fields included. A field's `Meta(title=...)` is how an error names
+what is allowed. Numbers are bounded so that no view overflows and JavaScript keeps every digit.
 """
 
 from __future__ import annotations
@@ -9,9 +10,14 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+from msgspec import inspect as kinds
 
 from specviz.errors import SpecvizError
 
@@ -19,14 +25,32 @@ MAX_INTEGER = 2**53 - 1
 MAX_NUMBER = 1e15
 MAX_TEXT = 10_000
 MAX_ITEMS = 4_096
+MAX_PROMPT = 1 << 20
 MAX_DEPTH = 12
 MAX_VALUES = 200_000
 SLACK = 1e-6  # float32 sums of probabilities may leave 0..1 by this much
-HEX = re.compile(r"(?:[0-9a-f]{2}){1,1000}")
-MISSING = object()
 
-Check = Callable[[Any], Any]
-RecordType = TypeVar("RecordType", bound="Record")
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
+Number = Annotated[
+    Annotated[int, Meta(ge=0, le=int(MAX_NUMBER))] | Annotated[float, Meta(ge=-SLACK, le=MAX_NUMBER)],
+    Meta(title=f"a number from 0 to {MAX_NUMBER:g}"),
+]
+Probability = Annotated[
+    Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=-SLACK, le=1 + SLACK)],
+    Meta(title="a probability from 0 to 1", description="0 to 1, up to float32 rounding"),
+]
+Name = Annotated[str, Meta(max_length=1_000)]
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+LongText = Annotated[str, Meta(max_length=64 * MAX_TEXT)]
+Items = Annotated[tuple[Item, ...], Meta(max_length=MAX_ITEMS)]
+LongItems = Annotated[tuple[Item, ...], Meta(max_length=MAX_PROMPT)]
+Object = Mapping[str, Any]
+
+_PATH = re.compile(r"(?P<problem>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
+_KEY = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
+_LACKS = re.compile(r"Object missing required field `(.*)`")
 
 
 class TraceError(SpecvizError):
@@ -41,7 +65,7 @@ class TraceError(SpecvizError):
         return f"{line}{self.path} {self.problem}" if self.path else f"{line}{self.problem}"
 
     def within(self, name: str) -> TraceError:
-        """The same error seen from the value that holds the bad one under `name`."""
+        """The same error, its path seen from the value that holds the bad one under `name`."""
         dot = "." if self.path and not self.path.startswith("[") else ""
         return TraceError(self.problem, f"{name}{dot}{self.path}", self.line)
 
@@ -49,140 +73,154 @@ class TraceError(SpecvizError):
         return TraceError(self.problem, self.path, line)
 
 
+def require(holds: object, path: str, problem: str) -> None:
+    if not holds:
+        raise TraceError(problem, path)
+
+
 def got(value: object) -> str:
     """A short picture of a value from a file; never long, never deep."""
     return f"(got {reprlib.repr(value)})"
 
 
-def integer(low: int = 0, high: int = MAX_INTEGER) -> Check:
-    def check(value: Any) -> int:
-        if type(value) is int and low <= value <= high:
-            return value
-        raise TraceError(f"must be a whole number from {low} to {high} {got(value)}")
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A value of a file. `extra`: its unknown fields by name, written back behind the known ones.
 
-    return check
+    A field that may be missing has the default None, and is left out where it is None.
+    """
 
+    extra: Any = field(default_factory=dict, kw_only=True)  # no Mapping: a file may have a field of this name
 
-def number(low: float = 0.0, high: float = MAX_NUMBER, words: str = "a number") -> Check:
-    def check(value: Any) -> float:
-        if type(value) in (float, int) and low - SLACK <= value <= high + SLACK:  # NaN fails both comparisons
-            return value
-        raise TraceError(f"must be {words} from {low:g} to {high:g} {got(value)}")
+    @classmethod
+    def from_dict(cls: type[Made], data: Mapping[str, Any]) -> Made:
+        """The record of a parsed JSON object. Raises TraceError."""
+        made = convert(data, cls)
+        _complete(made, data)
+        made.check()
+        return made
 
-    return check
+    def check(self) -> None:
+        """What one field alone cannot say; raises TraceError."""
 
-
-def boolean(value: Any) -> bool:
-    if type(value) is bool:
-        return value
-    raise TraceError(f"must be true or false {got(value)}")
-
-
-def text(most: int = MAX_TEXT) -> Check:
-    def check(value: Any) -> str:
-        if type(value) is str and len(value) <= most:
-            return value
-        raise TraceError(f"must be a text of at most {most:,} characters {got(value)}")
-
-    return check
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values in the order of the declaration, unknown fields last."""
+        values = {name: getattr(self, name) for name in _names(type(self))}
+        kept = {
+            name: _plain(value)
+            for name, value in values.items()
+            if value is not None or self.__dataclass_fields__[name].default is not None
+        }
+        return {**kept, **self.extra}
 
 
-def hexadecimal(value: Any) -> str:
-    if type(value) is str and HEX.fullmatch(value):
-        return value
-    raise TraceError(f"must be bytes as pairs of lower-case hexadecimal digits {got(value)}")
+def convert(data: Any, kind: type[Made]) -> Made:
+    """Parsed JSON as a value of this type, lists as tuples. Raises TraceError: the field, what is allowed, what was
+    got."""
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        problem, told = _PATH.fullmatch(str(error)).groups()
+    value, allowed, path = data, kinds.type_info(kind), (told or "").removeprefix(".")
+    for index, name in _KEY.findall(path):
+        value = value[int(index) if index else name] if name != "..." else value
+        allowed = _inner(allowed, index, name)
+    if lacking := _LACKS.fullmatch(problem):
+        raise TraceError(f"lacks the field {lacking[1]!r}", path)
+    raise TraceError(f"must be {_words(allowed)} {got(value)}", path)
 
 
-def one_of(*names: str) -> Check:
-    def check(value: Any) -> str:
-        if type(value) is str and value in names:
-            return value
-        raise TraceError(f"must be one of {', '.join(names)} {got(value)}")
-
-    return check
-
-
-def maybe(check: Check) -> Check:
-    return lambda value: None if value is None else check(value)
-
-
-def tuple_of(check: Check, most: int = MAX_ITEMS) -> Check:
-    def check_all(value: Any) -> tuple:
-        if type(value) not in (list, tuple) or len(value) > most:
-            raise TraceError(f"must be a list of at most {most:,} items {got(value)}")
-        items = []
-        for index, item in enumerate(value):
-            try:
-                items.append(check(item))
-            except TraceError as error:
-                raise error.within(f"[{index}]") from None
-        return tuple(items)
-
-    return check_all
+def _inner(kind: kinds.Type, index: str, name: str) -> kinds.Type:
+    """The type of what is at this index, or under this name, in a value of the type."""
+    for each in _alternatives(kind):
+        if index and isinstance(each, kinds.TupleType):
+            return each.item_types[int(index)]
+        if index and isinstance(each, kinds.VarTupleType):
+            return each.item_type
+        if name and isinstance(each, (kinds.DataclassType, kinds.TypedDictType)):
+            return next(item.type for item in each.fields if item.encode_name == name)
+    return kinds.AnyType()
 
 
-def row_of(*checks: Check) -> Check:
-    """A list of fixed length whose items each have their own check."""
-
-    def check_row(value: Any) -> tuple:
-        if type(value) not in (list, tuple) or len(value) != len(checks):
-            raise TraceError(f"must be a list of {len(checks)} items {got(value)}")
-        try:
-            return tuple([check(item) for check, item in zip(checks, value, strict=True)])
-        except TraceError:
-            return tuple_of(lambda pair: pair[0](pair[1]))(list(zip(checks, value, strict=True)))  # names the item
-
-    return check_row
+def _alternatives(kind: kinds.Type) -> Iterator[kinds.Type]:
+    if isinstance(kind, kinds.Metadata):
+        yield from _alternatives(kind.type)
+    elif isinstance(kind, kinds.UnionType):
+        for each in kind.types:
+            yield from _alternatives(each)
+    elif not isinstance(kind, kinds.NoneType):
+        yield kind
 
 
-def object_of(checks: Mapping[str, Check]) -> Check:
-    """A small object with these fields at least; others are kept."""
+def _words(kind: kinds.Type) -> str:
+    """What a value of this type is called, null left out."""
+    while isinstance(kind, kinds.UnionType):
+        kind = next(each for each in kind.types if not isinstance(each, kinds.NoneType))
+    match kind:
+        case kinds.Metadata(type=inner, extra_json_schema=told):
+            return (told or {}).get("title") or _words(inner)
+        case kinds.IntType(ge=low, le=high):
+            return f"a whole number from {low} to {high}"
+        case kinds.BoolType():
+            return "true or false"
+        case kinds.StrType(max_length=most):
+            return f"a text of at most {most:,} characters"
+        case kinds.LiteralType(values=values):
+            return f"one of {', '.join(map(str, values))}"
+        case kinds.VarTupleType(max_length=most):
+            return f"a list of at most {most:,} items"
+        case kinds.TupleType(item_types=items):
+            return f"a list of {len(items)} items"
+    return "an object"
 
-    def check_object(value: Any) -> dict:
-        json_object(value)
-        for name, check in checks.items():
-            _checked(check, value, name)
-        return value
 
-    return check_object
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(name for name in kind.__dataclass_fields__ if name != "extra")
 
 
-def json_object(value: Any) -> dict:
-    if type(value) is not dict:
-        raise TraceError(f"must be an object {got(value)}")
-    return json_value(value)
+def _complete(record: Record, data: Mapping[str, Any], path: str = "") -> None:
+    """Keeps what msgspec leaves out, here and in each record within: unknown fields, and objects as they came."""
+    names = _names(type(record))
+    unknown = {name: data[name] for name in data if name not in names}
+    if unknown or record.extra:
+        object.__setattr__(record, "extra", json_value(unknown, path))
+    for name in names:
+        value = getattr(record, name)
+        if isinstance(value, (int, float, str)):
+            continue
+        if isinstance(value, Record):
+            _complete(value, data[name], f"{path}.{name}")
+        elif isinstance(value, dict):
+            object.__setattr__(record, name, json_value(data[name], f"{path}.{name}"))
+        elif isinstance(value, tuple) and value and isinstance(value[0], Record):
+            for index, each in enumerate(value):
+                _complete(each, data[name][index], f"{path}.{name}[{index}]")
 
 
-def json_value(value: Any) -> Any:
-    """Any JSON value of bounded depth, size and numbers."""
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value.to_dict() if isinstance(value, Record) else value
+
+
+def json_value(value: Any, path: str = "") -> Any:
+    """The value itself, if it is JSON of bounded depth, size and numbers. Raises TraceError. path: of the value."""
+    path = path.removeprefix(".")
     level, depth, num_values = [value], 0, 1
-    while level := [item for holder in level for item in _items(holder)]:
+    while level := [item for holder in level for item in _items(holder, path)]:
         depth, num_values = depth + 1, num_values + len(level)
-        if depth > MAX_DEPTH:
-            raise TraceError(f"must not be nested deeper than {MAX_DEPTH} levels")
-        if num_values > MAX_VALUES:
-            raise TraceError(f"must not hold more than {MAX_VALUES:,} values")
+        require(depth <= MAX_DEPTH, path, f"must not be nested deeper than {MAX_DEPTH} levels")
+        require(num_values <= MAX_VALUES, path, f"must not hold more than {MAX_VALUES:,} values")
     return value
 
 
-def _items(value: Any) -> tuple | list:
-    if isinstance(value, (list, tuple)):
-        return value
+def _items(value: Any, path: str) -> Collection[Any]:
     if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, (int, float)) and not abs(value) <= MAX_INTEGER:
-        raise TraceError(f"must hold finite numbers up to 2^53 only {got(value)}")
-    return ()
-
-
-def _checked(check: Check, data: Mapping[str, Any], name: str) -> Any:
-    value = data.get(name, MISSING)
-    if value is MISSING:
-        raise TraceError(f"lacks the field {name!r}")
-    try:
-        return check(value)
-    except TraceError as error:
-        raise error.within(name) from None
+        return value.values()
+    if isinstance(value, (int, float)):
+        require(abs(value) <= MAX_INTEGER, path, f"must hold finite numbers up to 2^53 only {got(value)}")
+    return value if isinstance(value, (list, tuple)) else ()
 
 
 def round9(value: float | None) -> float | None:
@@ -192,48 +230,3 @@ def round9(value: float | None) -> float | None:
     if not math.isfinite(value):
         raise ValueError(f"a trace holds finite numbers only (got {value})")
     return float(f"{value:.9g}") + 0.0  # no negative zero
-
-
-class Record:
-    """A value of the trace: `from_dict` checks every field, `to_dict` gives them back, unknown ones (`extra`) last."""
-
-    __slots__ = ()
-    CHECKS: ClassVar[Mapping[str, Check]] = {}
-    OMITTED_WHEN_NONE: ClassVar[tuple[str, ...]] = ("bytes",)
-
-    @classmethod
-    def from_dict(cls: type[RecordType], data: Mapping[str, Any]) -> RecordType:
-        if not isinstance(data, Mapping):
-            raise TraceError(f"must be an object {got(data)}")
-        values = {name: None for name in cls.OMITTED_WHEN_NONE if name in cls.CHECKS}
-        for name, check in cls.CHECKS.items():
-            if name in data or name not in values:
-                values[name] = _checked(check, data, name)
-        unknown = {name: data[name] for name in data if name not in cls.CHECKS}
-        made = cls(**values, extra=json_value(unknown))
-        made.check()
-        return made
-
-    def check(self) -> None:
-        """What one field alone cannot say; raises TraceError."""
-
-    def to_dict(self) -> dict[str, Any]:
-        plain = {name: _plain(getattr(self, name)) for name in self.CHECKS}
-        for name in self.OMITTED_WHEN_NONE:
-            if plain.get(name, MISSING) is None:
-                del plain[name]
-        return {**plain, **self.extra}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value.to_dict() if isinstance(value, Record) else value
-
-
-def record(cls: type) -> type:
-    """Class decorator: a frozen slotted dataclass whose checks are read from its `Annotated` field types."""
-    made = dataclass(frozen=True, slots=True)(cls)
-    hints = get_type_hints(made, include_extras=True)
-    made.CHECKS = {field.name: hints[field.name].__metadata__[0] for field in fields(made) if field.name != "extra"}
-    return made

@@ -136,9 +136,10 @@ class Builder:
             return raw.decode("utf-8", "replace"), raw.hex()
 
     def _drafted(self, walk: Walk, node: int) -> trace.DraftToken:
+        place = {"parent": walk.parents[node], "depth": walk.depths[node], "status": walk.statuses[node]}
         p, q, judged = walk.node_numbers(node)
-        place = (walk.parents[node], walk.depths[node], walk.statuses[node])
-        return trace.DraftToken(walk.tokens[node], *self._piece(walk.tokens[node]), *place, p, q, *judged)
+        numbers = dict(zip(("p", "q", "p_judged", "accept_prob", "u"), (p, q, *judged), strict=True))
+        return trace.DraftToken(walk.tokens[node], *self._piece(walk.tokens[node]), **place, **numbers)
 
     def _emitted(self, walk: Walk, tokens: Sequence[int]) -> tuple[trace.EmittedToken, ...]:
         emitted = []
@@ -146,11 +147,12 @@ class Builder:
             text, half = self._decoder.decode(self._pieces[token]), self._piece(token)[1]
             if index < len(walk.path):
                 node = walk.path[index]
-                emitted.append(trace.EmittedToken(token, text, half, node, "accepted", *walk.node_numbers(node)[:2]))
+                p, q, _ = walk.node_numbers(node)
+                emitted.append(trace.EmittedToken(token, text, half, node=node, kind="accepted", p=p, q=q))
             else:
                 p, q, _ = walk.scores[-1]
                 shown_q = round9(q) if walk.kind == "resampled" and not walk.point_mass else None
-                emitted.append(trace.EmittedToken(token, text, half, None, walk.kind, round9(p), shown_q))
+                emitted.append(trace.EmittedToken(token, text, half, node=None, kind=walk.kind, p=round9(p), q=shown_q))
         return tuple(emitted)
 
     def _position(self, walk: Walk, node: int, child: int | None, p: Law, q: Law | None) -> trace.Position:

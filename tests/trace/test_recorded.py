@@ -107,7 +107,7 @@ def cut_to(num_steps):
 def test_of_the_rounds_the_first_warms_up_and_the_middle_one_by_time_is_kept(monkeypatch):
     taken = iter(map(cut_to, (5, 3, 40, 9)))
     monkeypatch.setattr(recording, "record", lambda active, rule, scored: next(taken))
-    monkeypatch.setattr(recording, "active_setup", lambda request, library: None)
+    monkeypatch.setattr(recording, "activate", lambda request, library: None)
     made = recorded([shipped()["one-by-one"]], Library(), repeats=3)["one-by-one"]
     assert len(made.steps) == 9
     speeds = sorted(metrics(cut_to(length))["tokens_per_s"] for length in (3, 40, 9))
@@ -117,7 +117,7 @@ def test_of_the_rounds_the_first_warms_up_and_the_middle_one_by_time_is_kept(mon
 
 def test_a_run_is_made_in_turn_with_its_run_without_a_draft(monkeypatch):
     made = []
-    monkeypatch.setattr(recording, "active_setup", lambda request, library: request)
+    monkeypatch.setattr(recording, "activate", lambda request, library: request)
     monkeypatch.setattr(recording, "record", lambda request, rule, scored: made.append(request) or cut_to(4))
     recorded([shipped()["sum"]], Library(), repeats=2)
     assert [each.method for each in made] == ["draft_model", "none"] * 3

@@ -178,8 +178,9 @@ def rejection(p: float, q: float | None, u: float, temperature: float = 1.0) -> 
     """A step that drafts dog, cuts it and writes fox."""
     step = traces.chain().steps[2]
     chance = min(1.0, p / (1.0 if q is None else q))
-    dog = DraftToken(1, " dog", None, -1, 1, "rejected", p, q, p, chance, u)
-    fox = EmittedToken(2, " fox", None, None, "resampled", 0.3, 0.1)
+    place = {"parent": -1, "depth": 1, "status": "rejected"}
+    dog = DraftToken(1, " dog", **place, p=p, q=q, p_judged=p, accept_prob=chance, u=u)
+    fox = EmittedToken(2, " fox", node=None, kind="resampled", p=0.3, q=0.1)
     return replace(step, draft=(dog,), emitted=(fox,), settings=replace(step.settings, temperature=temperature))
 
 
@@ -552,7 +553,7 @@ def test_a_measured_speed_is_said_plainly_whichever_way_it_went(speedup, words):
 def test_a_run_under_load_or_under_two_laws_gives_no_speedup():
     shared = [
         *traces.Builder().chain().trace.events(),
-        Footer("length", None, traces.BASELINE, {"shared_engine": True}),
+        Footer("length", None, traces.BASELINE, extra={"shared_engine": True}),
     ]
     assert speed_of(shared)["words"].startswith("under load")
     assert "changed" in speed_of(traces.resampling_changed().events())["words"]

@@ -1,0 +1,44 @@
+"""The JSON Schema of a line of a trace, made from the records: `python -m specviz.trace.schema` prints it."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+from specviz.trace.records import EVENTS, VERSION
+
+ABOUT = (
+    "One line of a trace file. A file is one header, models before the first step and before each step that uses other "
+    "models, steps in order, any number of scores and unknown events, and at most one footer. Unknown fields and "
+    "events are allowed and kept."
+)
+
+
+def schema_text() -> str:
+    """The content of assets/trace.schema.json."""
+    _, definitions = msgspec.json.schema_components(EVENTS.values(), ref_template="#/$defs/{name}")
+    for definition in definitions.values():
+        definition["properties"].pop("extra", None)  # of the record, not of its JSON
+    events = [
+        {
+            "if": {"properties": {"event": {"const": name}}},
+            "then": {"$ref": f"#/$defs/{kind.__name__}"},
+        }
+        for name, kind in EVENTS.items()
+    ]
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"specviz trace, version {VERSION}",
+        "description": ABOUT,
+        "type": "object",
+        "required": ["event"],
+        "properties": {"event": {"type": "string"}},
+        "allOf": events,
+        "$defs": definitions,
+    }
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    print(schema_text(), end="")
