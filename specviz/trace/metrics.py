@@ -167,7 +167,7 @@ METRICS: dict[str, Metric] = {
         lambda c: _over(c.num_emitted, c.calls["target"], "the target model was not called"),
         also="SGLang: spec_accept_length",
     ),
-    "kept": Metric(
+    "acceptance_rate_judged": Metric(
         "judged draft tokens kept",
         "accepted / (accepted + rejected)",
         lambda c: _over(c.statuses["accepted"], c.num_judged, "no drafted token was judged"),
@@ -179,7 +179,7 @@ METRICS: dict[str, Metric] = {
         "speedup, measured here", "tokens/s / tokens/s without a draft, same session", _speedup, "factor", on_lossy=True
     ),
     "tokens_per_s": Metric("tokens/s", "emitted / sum of (total - waiting) time", _speed, "speed", on_lossy=True),
-    "draft_tokens_used": Metric(
+    "acceptance_rate": Metric(
         "draft tokens used",
         "accepted / drafted; falls as K rises, the draft being the same",
         lambda c: _over(c.statuses["accepted"], c.num_drafted, NOTHING_DRAFTED),

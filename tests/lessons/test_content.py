@@ -53,7 +53,7 @@ def share(value):
 
 
 def kept(name):
-    return share(numbers(name)["kept"])
+    return share(numbers(name)["acceptance_rate_judged"])
 
 
 def per_call(name):
@@ -249,7 +249,7 @@ def of_residual():
     assert (judged_by(right[4]), judged_by(broken[4])) == (([], ["with"], ["“.”"]), ([], ["with"], ["to"]))
     for name in pair:
         assert trace(name).text.startswith(" Rusty and his mom went to the park")
-    assert abs(numbers(pair[0])["kept"] - numbers(pair[1])["kept"]) < 0.01
+    assert abs(numbers(pair[0])["acceptance_rate_judged"] - numbers(pair[1])["acceptance_rate_judged"]) < 0.01
     readme("| resample from p | 1,088 | 1,625 |")
     return [
         f"adds up to {share(at.overlap)}: so much",

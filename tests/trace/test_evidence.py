@@ -366,7 +366,7 @@ def test_rates_of_a_tree_carry_a_note_and_those_of_a_chain_none():
     for make, has_note in ((evidence_traces.tree, True), (traces.chain, False)):
         numbers = json.loads(Feed.from_trace(make(), "run").message(0, None))["numbers"]
         shown = dict(zip(METRICS, numbers, strict=True))
-        assert ("of a tree one path at most" in shown["draft_tokens_used"]) == has_note
+        assert ("of a tree one path at most" in shown["acceptance_rate"]) == has_note
         assert "tree" not in shown["tokens_per_target_call"]
 
 

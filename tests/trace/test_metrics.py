@@ -40,8 +40,8 @@ near = pytest.approx
         ("tokens_per_target_call", near(23 / 7)),
         ("tokens_per_step", near(23 / 7)),
         ("compression_ratio", near(23 / 7)),
-        ("kept", near(16 / 21)),
-        ("draft_tokens_used", near(16 / 28)),
+        ("acceptance_rate_judged", near(16 / 21)),
+        ("acceptance_rate", near(16 / 28)),
         ("lm_studio_percent", near(100 * 16 / 28)),
         ("mean_acceptance_length", near(1 + 16 / 7)),
         ("acceptance_histogram", [1, 1, 2, 1, 2]),
@@ -160,7 +160,7 @@ def recount(made: Trace) -> dict[str, object]:
         result["tokens_per_s"] = near(len(emitted) / (working / 1000))
     if drafting:
         result["mean_acceptance_length"] = near(sum(length + 1 for length in lengths.values()) / len(drafting))
-        result["draft_tokens_used"] = near(by_status["accepted"] / len(nodes))
+        result["acceptance_rate"] = near(by_status["accepted"] / len(nodes))
         result["acceptance_histogram"] = [list(lengths.values()).count(kept) for kept in range(deepest + 1)]
         result["acceptance_by_depth_all_steps"] = near(
             [sum(length >= depth for length in lengths.values()) / len(drafting) for depth in range(1, deepest + 1)]
@@ -242,8 +242,8 @@ def test_every_metric_has_a_value_or_a_reason(make: Callable[[], Trace]) -> None
 def test_an_empty_trace_has_counts_of_zero_and_no_rates() -> None:
     numbers = metrics(Trace())
     assert numbers["steps"] == numbers["drafted"] == numbers["emitted"] == 0
-    assert numbers["kept"] is None
-    assert numbers["reasons"]["kept"] == "no drafted token was judged"
+    assert numbers["acceptance_rate_judged"] is None
+    assert numbers["reasons"]["acceptance_rate_judged"] == "no drafted token was judged"
 
 
 def with_footer(made: Trace, **changes: object) -> Trace:
@@ -314,7 +314,7 @@ def test_lossy_steps_are_counted_and_named(lossless: str, words: str) -> None:
 def test_whole_reasoning_steps_have_a_rate_of_their_own() -> None:
     made = evidence_traces.refused()
     assert metrics(made)["reasoning_steps_kept"] == 0.5
-    assert "whole reasoning steps" in METRICS["kept"].note(count(made))
+    assert "whole reasoning steps" in METRICS["acceptance_rate_judged"].note(count(made))
     assert metrics(traces.chain())["reasoning_steps_kept"] is None
 
 

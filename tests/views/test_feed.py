@@ -326,8 +326,8 @@ def test_running_totals_are_the_metrics_of_the_steps_so_far(make):
     for index, props in enumerate(whole(made)["steps"]):
         values = metrics(count(Trace([made.header, *made.models, *made.steps[: index + 1]])))
         totals = props["totals"]
-        kept = values["kept"]
-        assert totals["kept"] == ("" if kept is None else METRICS["kept"].spell(kept))
+        kept = values["acceptance_rate_judged"]
+        assert totals["kept"] == ("" if kept is None else METRICS["acceptance_rate_judged"].spell(kept))
         assert totals["tokens_per_call"] == f"{values['tokens_per_target_call']:.1f}"
         assert totals["counts"]["resampled"] == values["resampled"]
         assert totals["counts"]["ignored"] == values["ignored"]

@@ -82,7 +82,7 @@ def test_the_running_rate_is_missing_until_something_was_judged() -> None:
 def test_the_last_rate_is_the_metric(make: Callable[[], Trace]) -> None:
     made = make()
     rates = grown(made)["step_bars"]["data"][3]["y"]
-    assert (rates[-1] if rates else None) == metrics(made)["kept"]
+    assert (rates[-1] if rates else None) == metrics(made)["acceptance_rate_judged"]
 
 
 @every_trace

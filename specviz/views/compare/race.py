@@ -32,7 +32,7 @@ LEAD = (
 NOTHING = "Nothing raced yet. Choose two setups and press Race; it takes some seconds."
 BEFORE = "This race was run before the present run came on Explore; what was raced is said below it."
 LETTERS = ("A", "B")
-SHOWN = ("tokens_per_s", "emitted", "target_calls", "tokens_per_target_call", "kept")
+SHOWN = ("tokens_per_s", "emitted", "target_calls", "tokens_per_target_call", "acceptance_rate_judged")
 WORDS = ("tokens/s", "tokens", "target calls", "tokens per target call", "judged draft tokens kept")
 COLUMNS = ("setup", "time", *WORDS)
 PROMPT_COLUMNS = (
@@ -241,6 +241,10 @@ def _counted(runs: Sequence[Trace]) -> Counters:
 
 def _numbers(both: tuple[Mapping, Mapping], ratio: float | None, is_shared: bool) -> list[str]:
     """Both sides' speed, their ratio, and what no clock is needed for."""
-    spelled = [METRICS[name].spell(each[name]) for name in ("tokens_per_s", "target_calls", "kept") for each in both]
+    spelled = [
+        METRICS[name].spell(each[name])
+        for name in ("tokens_per_s", "target_calls", "acceptance_rate_judged")
+        for each in both
+    ]
     told = "no ratio" if ratio is None or is_shared else f"{ratio:.2f}×"
     return [*([UNDER_LOAD] * 2 if is_shared else spelled[:2]), told, *spelled[2:]]

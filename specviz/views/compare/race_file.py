@@ -54,5 +54,12 @@ def _heat(heat: Heat) -> dict[str, Any]:
 
 def _side(quick: Trace, slower_ms: float) -> dict[str, Any]:
     values, times = metrics(quick), [count(quick).working_ms, slower_ms]
-    names = ("tokens_per_s", "emitted", "target_calls", "draft_calls", "tokens_per_target_call", "kept")
+    names = (
+        "tokens_per_s",
+        "emitted",
+        "target_calls",
+        "draft_calls",
+        "tokens_per_target_call",
+        "acceptance_rate_judged",
+    )
     return {"times_ms": times, **{name: values[name] for name in names}}

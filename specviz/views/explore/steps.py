@@ -137,7 +137,7 @@ def _emitted_text(token: EmittedToken) -> str:
 def _totals(step: Step, counters: Counters) -> Props:
     """The numbers after this step, so that the player can show any moment."""
     whole = facts_of(step.settings.rule).judges_graded
-    kept = _known("reasoning_steps_kept" if whole else "kept", counters)
+    kept = _known("reasoning_steps_kept" if whole else "acceptance_rate_judged", counters)
     per_call = _known("tokens_per_target_call", counters)
     return {
         "tokens_per_call": "" if per_call is None else f"{per_call:.1f}",
@@ -157,7 +157,7 @@ def _kept_words(counters: Counters, kept: float | None, *, whole: bool) -> Props
         count = f"{counters.num_graded_kept:,} of {counters.num_graded:,}"
         return {"kept": "" if kept is None else count, "kept_words": KEPT_WHOLE}
     words = KEPT_OF_TREES if counters.num_trees else KEPT
-    return {"kept": "" if kept is None else METRICS["kept"].spell(kept), "kept_words": words}
+    return {"kept": "" if kept is None else METRICS["acceptance_rate_judged"].spell(kept), "kept_words": words}
 
 
 def _known(name: str, counters: Counters) -> float | None:
