@@ -1,7 +1,7 @@
 """A link to a run: its request, what is selected in it and a short hash of its text, as letters for an address.
 
 `decode` takes letters from anywhere: they are bounded before and after unpacking, and whatever is not a link is one
-SpecvizError. A link carries the prompt as text and models by public names, never a folder's path. Standard library.
+SpecvizError. A link carries the prompt as text and models by public names, never a folder's path.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 from urllib.parse import unquote
+
+from msgspec import Meta
 
 from specviz.errors import SpecvizError
 from specviz.request import Request
+from specviz.trace.values import convert, require
 
 VERSION = 1
 MAX_CHARACTERS = 12_000
@@ -26,11 +29,8 @@ MAX_BYTES = 1 << 20
 MOST_COUNTED = 1_000_000
 _LETTERS = re.compile(r"[A-Za-z0-9_-]+")
 _BEHIND = re.compile(r"[^A-Za-z0-9_-]+\Z")
-_REF = re.compile(r"[a-z0-9]{1,12}")
-_DIGEST = re.compile(r"[0-9a-f]{12}")
 _PUBLIC = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _DEFAULTS = Request(target="").to_dict()
-_PARTS = {"version", "request", "selection", "mark", "num_tokens", "digest", "goes_on"}
 _NOT_WHOLE = "it is not whole; copy it again"
 
 
@@ -45,6 +45,24 @@ class Link:
     num_tokens: int = 0
     digest: str = ""
     mark: tuple[int, int] | None = None
+    goes_on: bool = False
+
+
+_Count = Annotated[int, Meta(ge=0, le=MOST_COUNTED)]
+_Ref = Annotated[str, Meta(pattern=r"^[a-z0-9]{1,12}$(?!\n)")]
+_TEXT = Meta(title="a number of tokens and a hash")
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The JSON of a link."""
+
+    version: Literal[1]
+    request: Mapping[str, Any]
+    num_tokens: Annotated[_Count, _TEXT]
+    digest: Annotated[str, Meta(pattern=r"^(?:[0-9a-f]{12})?$(?!\n)"), _TEXT]
+    selection: Annotated[tuple[_Count, _Ref] | None, Meta(title="a step and a place in it")] = None
+    mark: Annotated[tuple[_Count, _Count] | None, Meta(title="two counts")] = None
     goes_on: bool = False
 
 
@@ -63,12 +81,9 @@ def encode(link: Link) -> str:
         "num_tokens": link.num_tokens,
         "digest": link.digest,
     }
-    if _selection(link.selection and list(link.selection)):
-        told["selection"] = link.selection
-    if link.selection and _mark(link.mark and list(link.mark)):
-        told["mark"] = link.mark
-    if link.goes_on:
-        told["goes_on"] = True
+    also = {"selection": link.selection, "mark": link.selection and link.mark, "goes_on": link.goes_on}
+    told |= {name: value for name, value in also.items() if value}
+    _check(told)
     packed = zlib.compress(json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode(), 9)
     text = base64.urlsafe_b64encode(packed).decode().rstrip("=")
     if len(text) > MAX_CHARACTERS:
@@ -84,16 +99,20 @@ def decode(text: object) -> Link:
     told = _parsed(_unpacked(_letters(text)))
     if told.get("version") != VERSION:
         raise SpecvizError(f"it must be of version {VERSION} (got {told.get('version')!r:.40})")
-    if unknown := sorted(set(told) - _PARTS):
+    if unknown := sorted(told.keys() - _Parts.__dataclass_fields__.keys()):
         raise SpecvizError(f"it holds something that is no part of a link (got {unknown[0]!r:.40})")
-    fields = told.get("request")
-    if not isinstance(fields, Mapping):
+    if not isinstance(told.get("request"), Mapping):
         raise SpecvizError("it holds no request")
-    request = replace(Request.from_dict({**fields, "time_limit_s": None}), time_limit_s=None)
+    request = replace(Request.from_dict({**told["request"], "time_limit_s": None}), time_limit_s=None)
     _refuse_private(request)
-    selection, goes_on = _selection(told.get("selection")), told.get("goes_on") is True
-    text = _told_of(told.get("num_tokens"), told.get("digest"))
-    return Link(request, selection, *text, selection and _mark(told.get("mark")), goes_on)
+    parts = _check(told)
+    return Link(request, parts.selection, parts.num_tokens, parts.digest, parts.selection and parts.mark, parts.goes_on)
+
+
+def _check(told: Mapping[str, Any]) -> _Parts:
+    parts = convert(told, _Parts)
+    require(parts.digest or not parts.num_tokens, "digest", "must stand beside a number of tokens (got none)")
+    return parts
 
 
 def _letters(text: object) -> str:
@@ -135,35 +154,6 @@ def _parsed(content: bytes) -> Mapping[str, Any]:
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
-
-
-def _selection(told: object) -> tuple[int, str] | None:
-    if told is None:
-        return None
-    step, ref = told if isinstance(told, list) and len(told) == 2 else (None, None)
-    if not _is_count(step) or not isinstance(ref, str) or not _REF.fullmatch(ref):
-        raise SpecvizError(f"what it selects must be a step and a place in it (got {told!r:.60})")
-    return step, ref
-
-
-def _mark(told: object) -> tuple[int, int] | None:
-    if told is None:
-        return None
-    before, token = told if isinstance(told, list) and len(told) == 2 else (None, None)
-    if not _is_count(before) or not _is_count(token):
-        raise SpecvizError(f"what it says of the selected token must be two counts (got {told!r:.60})")
-    return before, token
-
-
-def _told_of(num_tokens: object, text: object) -> tuple[int, str]:
-    is_none = num_tokens == 0 and text == ""
-    if not _is_count(num_tokens) or not isinstance(text, str) or not (is_none or _DIGEST.fullmatch(text)):
-        raise SpecvizError(f"what it says of the text must be a number of tokens and a hash (got {num_tokens!r:.40})")
-    return num_tokens, text
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value <= MOST_COUNTED
 
 
 def _refuse_private(request: Request) -> None:

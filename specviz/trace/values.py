@@ -121,13 +121,15 @@ def convert(data: Any, kind: type[Made]) -> Made:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         problem, told = _PATH.fullmatch(str(error)).groups()
-    value, allowed, path = data, kinds.type_info(kind), (told or "").removeprefix(".")
-    for index, name in _KEY.findall(path):
-        value = value[int(index) if index else name] if name != "..." else value
-        allowed = _inner(allowed, index, name)
-    if lacking := _LACKS.fullmatch(problem):
-        raise TraceError(f"lacks the field {lacking[1]!r}", path)
-    raise TraceError(f"must be {_words(allowed)} {got(value)}", path)
+    value, allowed, path = data, kinds.type_info(kind), ""
+    for key in _KEY.finditer(told or ""):
+        if _title(allowed):  # it names what is allowed as a whole
+            break
+        index, name = key.groups()
+        value, allowed, path = value[int(index) if index else name], _inner(allowed, index, name), path + key[0]
+    lacking = _LACKS.fullmatch(problem)
+    problem = f"lacks the field {lacking[1]!r}" if lacking else f"must be {_words(allowed)} {got(value)}"
+    raise TraceError(problem, path.removeprefix("."))
 
 
 def _inner(kind: kinds.Type, index: str, name: str) -> kinds.Type:
@@ -152,13 +154,17 @@ def _alternatives(kind: kinds.Type) -> Iterator[kinds.Type]:
         yield kind
 
 
+def _title(kind: kinds.Type) -> str:
+    return (kind.extra_json_schema or {}).get("title", "") if isinstance(kind, kinds.Metadata) else ""
+
+
 def _words(kind: kinds.Type) -> str:
     """What a value of this type is called, null left out."""
     while isinstance(kind, kinds.UnionType):
         kind = next(each for each in kind.types if not isinstance(each, kinds.NoneType))
     match kind:
-        case kinds.Metadata(type=inner, extra_json_schema=told):
-            return (told or {}).get("title") or _words(inner)
+        case kinds.Metadata(type=inner):
+            return _title(kind) or _words(inner)
         case kinds.IntType(ge=low, le=high):
             return f"a whole number from {low} to {high}"
         case kinds.BoolType():
