@@ -24,7 +24,7 @@ from specviz.session.active_setup import ActiveSetup
 from specviz.session.record import activate, record
 from specviz.session.workbench import Workbench
 from specviz.trace.file import EmittedToken, Trace
-from specviz.trace.first_difference import parting
+from specviz.trace.first_difference import first_difference
 from specviz.trace.metrics import count, metrics
 
 TIE = {"float32": 1e-3, "float64": 1e-6}
@@ -67,7 +67,7 @@ class Heat:
 
     @property
     def parted(self) -> int | None:
-        return parting(self.left, self.right)
+        return first_difference(self.left, self.right)
 
 
 @dataclass(frozen=True, slots=True)

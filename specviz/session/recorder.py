@@ -18,7 +18,7 @@ from specviz.decoding.device import exact_dtype, to_device, to_host
 from specviz.decoding.engine import Step
 from specviz.models.tokens import TokenText
 from specviz.trace import file as trace
-from specviz.trace.evidence import written
+from specviz.trace.evidence import write_evidence
 
 NUM_TOP = 8
 NUM_SUMS = 6
@@ -65,7 +65,7 @@ class Recorder:
             emitted=emitted,
             positions=positions,
             timing=timing,
-            evidence=written(step.draft.evidence, self._pieces),
+            evidence=write_evidence(step.draft.evidence, self._pieces),
         )
 
     def _positions(self, step: Step, numbers: _Numbers) -> tuple[trace.Position, ...]:

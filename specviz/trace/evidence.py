@@ -19,7 +19,7 @@ MOST_TEXT = 4_000
 Pieces = Mapping[int, tuple[str, str | None]]
 
 
-def written(evidence: Mapping[str, Any], pieces: Pieces) -> dict[str, Any]:
+def write_evidence(evidence: Mapping[str, Any], pieces: Pieces) -> dict[str, Any]:
     """The evidence of one draft for its record. What is too deep or too much is left out; numbers that are none, too.
 
     Raises ValueError for a value that JSON does not know.

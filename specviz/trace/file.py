@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from specviz.trace import lines as trace_io
-from specviz.trace.records import (
+from specviz.trace.records import (  # noqa: F401  what others take from here
     KINDS,
-    REASONS,
     ROOT,
     STATUSES,
     VERSION,
@@ -38,41 +37,8 @@ from specviz.trace.records import (
     dump_event,
     event_dict,
     parse_event,
-    require,
 )
-from specviz.trace.values import TraceError, round9
-
-__all__ = [
-    "KINDS",
-    "REASONS",
-    "ROOT",
-    "STATUSES",
-    "VERSION",
-    "DraftToken",
-    "EmittedToken",
-    "Event",
-    "Footer",
-    "Header",
-    "ModelInfo",
-    "Models",
-    "Position",
-    "Prompt",
-    "Scores",
-    "Settings",
-    "Step",
-    "Timing",
-    "Token",
-    "Trace",
-    "TraceError",
-    "TraceWriter",
-    "UnknownEvent",
-    "dump_event",
-    "event_dict",
-    "load_trace",
-    "parse_event",
-    "read_trace",
-    "round9",
-]  # fmt: skip
+from specviz.trace.values import TraceError, require, round9  # noqa: F401
 
 MAX_UPLOAD_BYTES = 8 << 20
 MAX_UNPACKED_BYTES = 64 << 20
@@ -241,7 +207,7 @@ def read_trace(
 ) -> Trace:
     """The trace in bytes or a binary stream, gzip or not; TraceError names the line that is wrong. None lifts a cap."""
     trace, num_containers = Trace(), 0
-    pieces = trace_io.unpacked(trace_io.open_source(source), max_bytes, max_unpacked)
+    pieces = trace_io.unpack(trace_io.open_source(source), max_bytes, max_unpacked)
     for line_number, line, whole in trace_io.numbered_lines(pieces, max_lines=4 * max_steps + 100):
         try:
             num_containers += line.count(b"[") + line.count(b"{")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from specviz.trace.file import Trace
 
 
-def parting(left: Trace, right: Trace) -> int | None:
+def first_difference(left: Trace, right: Trace) -> int | None:
     """How many tokens both texts share before the first that differs; None where one goes on as the other ends, or both
     end together. Tokens are the same when id and text are: two vocabularies may number alike."""
     pairs = zip(left.tokens, right.tokens, strict=False)

@@ -16,6 +16,7 @@ import stat
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -37,13 +38,13 @@ def open_source(source: bytes | BinaryIO) -> BinaryIO:
     return source
 
 
-def unpacked(stream: BinaryIO, max_bytes: int | None, max_unpacked: int | None) -> Iterator[bytes]:
+def unpack(stream: BinaryIO, max_bytes: int | None, max_unpacked: int | None) -> Iterator[bytes]:
     """The stream's content in pieces, unpacked if it is gzip; a cut gzip ends where its bytes end."""
-    pieces = _capped(_pieces(stream), max_bytes, "the file is larger than")
+    pieces = _cap(_pieces(stream), max_bytes, "the file is larger than")
     first = next(pieces, b"")
     if first.startswith(GZIP_MAGIC):
-        return _capped(_gunzipped(first, pieces), max_unpacked, "the file unpacks to more than")
-    return _capped(_chained(first, pieces), max_unpacked, "the file is larger than")
+        return _cap(_gunzip(first, pieces), max_unpacked, "the file unpacks to more than")
+    return _cap(chain([first], pieces), max_unpacked, "the file is larger than")
 
 
 def _pieces(stream: BinaryIO) -> Iterator[bytes]:
@@ -51,12 +52,7 @@ def _pieces(stream: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def _chained(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from pieces
-
-
-def _capped(pieces: Iterable[bytes], most: int | None, words: str) -> Iterator[bytes]:
+def _cap(pieces: Iterable[bytes], most: int | None, words: str) -> Iterator[bytes]:
     total = 0
     for piece in pieces:
         total += len(piece)
@@ -65,9 +61,9 @@ def _capped(pieces: Iterable[bytes], most: int | None, words: str) -> Iterator[b
         yield piece
 
 
-def _gunzipped(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _gunzip(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
     machine = zlib.decompressobj(wbits=31)
-    for piece in _chained(first, pieces):
+    for piece in chain([first], pieces):
         waiting = piece
         while waiting:
             if machine.eof:  # one gzip member after another is one file

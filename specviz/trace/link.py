@@ -96,7 +96,7 @@ def encode(link: Link) -> str:
 def decode(text: object) -> Link:
     """The link that these letters spell, its request checked, without what a program that passed it on has put behind
     it. Raises SpecvizError for anything else."""
-    told = _parsed(_unpacked(_letters(text)))
+    told = _parse(_unpack(_letters(text)))
     if told.get("version") != VERSION:
         raise SpecvizError(f"it must be of version {VERSION} (got {told.get('version')!r:.40})")
     if unknown := sorted(told.keys() - _Parts.__dataclass_fields__.keys()):
@@ -127,7 +127,7 @@ def _letters(text: object) -> str:
     return letters
 
 
-def _unpacked(text: str) -> bytes:
+def _unpack(text: str) -> bytes:
     if not _LETTERS.fullmatch(text) or len(text) % 4 == 1:
         raise SpecvizError(_NOT_WHOLE)
     unpacking = zlib.decompressobj()
@@ -142,7 +142,7 @@ def _unpacked(text: str) -> bytes:
     return content
 
 
-def _parsed(content: bytes) -> Mapping[str, Any]:
+def _parse(content: bytes) -> Mapping[str, Any]:
     try:
         told = json.loads(content.decode(), parse_constant=_no_number)
     except (ValueError, RecursionError):

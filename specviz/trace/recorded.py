@@ -30,14 +30,14 @@ class Shipped:
 
 def shipped() -> Mapping[str, Shipped]:
     """All of them by name, in the order of the list. Raises SpecvizError where the list cannot be read."""
-    return _listed(_folder())
+    return _read_list(_folder())
 
 
 def shipped_trace(name: str) -> Trace:
     """The trace of that name, not to be changed. Raises SpecvizError."""
     if name not in shipped():
         raise SpecvizError(f"a recorded run must be one of {', '.join(shipped())} (got {name!r:.100})")
-    return _loaded(shipped_file(name))
+    return _load(shipped_file(name))
 
 
 def shipped_file(name: str) -> Path:
@@ -49,7 +49,7 @@ def _folder() -> Path:
 
 
 @cache
-def _listed(folder: Path) -> Mapping[str, Shipped]:
+def _read_list(folder: Path) -> Mapping[str, Shipped]:
     try:
         entries = json.loads((folder / "traces.json").read_text("utf-8"))
         return {entry["name"]: Shipped(**entry) for entry in entries}
@@ -58,5 +58,5 @@ def _listed(folder: Path) -> Mapping[str, Shipped]:
 
 
 @cache
-def _loaded(path: Path) -> Trace:
+def _load(path: Path) -> Trace:
     return load_trace(path)

@@ -47,7 +47,7 @@ Hex = Annotated[
 Status = Literal["accepted", "rejected", "ignored", "scratch"]
 Kind = Literal["accepted", "resampled", "bonus", "plain"]
 Reason = Literal["length", "eos", "context", "time", "stopped", "error"]
-STATUSES, KINDS, REASONS = map(get_args, (Status, Kind, Reason))
+STATUSES, KINDS = get_args(Status), get_args(Kind)
 Chance = Probability | None
 Row = tuple[Count, Text, Probability, Chance, Chance, Chance, Chance]
 

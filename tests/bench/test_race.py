@@ -18,7 +18,7 @@ from specviz.models.busy import Beside, others
 from specviz.models.score import Text
 from specviz.session.workbench import BackgroundTask
 from specviz.trace.file import Trace
-from specviz.trace.first_difference import are_of_one_prompt, parting
+from specviz.trace.first_difference import are_of_one_prompt, first_difference
 
 GREEDY = replace(REQUEST, temperature=0.0, max_new_tokens=12)
 ALONE = Side("A", replace(GREEDY, method="none"))
@@ -281,7 +281,7 @@ def test_an_error_names_its_side(bench):
 
 def test_texts_part_at_the_first_token_of_another_id_or_spelling():
     left, right = traces.chain(), traces.chain()
-    assert parting(left, right) is None
+    assert first_difference(left, right) is None
     assert are_of_one_prompt(left, right)
     token = right.steps[1].emitted[0]
     others = replace(token, text="other"), replace(token, id=token.id + 1), replace(token, bytes="ff")
@@ -289,10 +289,10 @@ def test_texts_part_at_the_first_token_of_another_id_or_spelling():
         step = replace(right.steps[1], emitted=(other, *right.steps[1].emitted[1:]))
         changed = traces.chain()
         changed.steps[1] = step
-        assert parting(left, changed) == len(left.steps[0].emitted)
+        assert first_difference(left, changed) == len(left.steps[0].emitted)
 
 
 def test_a_text_that_ends_early_has_not_parted():
     left, right = traces.chain(), traces.chain()
     del right.steps[2:]
-    assert parting(left, right) is None
+    assert first_difference(left, right) is None

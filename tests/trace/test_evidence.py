@@ -9,7 +9,7 @@ import evidence_traces
 import pytest
 import traces
 
-from specviz.trace.evidence import MOST_DEPTH, MOST_TEXT, MOST_VALUES, written
+from specviz.trace.evidence import MOST_DEPTH, MOST_TEXT, MOST_VALUES, write_evidence
 from specviz.trace.file import ROOT, Step, Trace
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.views.explore.evidence.parts import MOST_CHIPS, MOST_LINES
@@ -49,7 +49,7 @@ def rows(found: dict) -> list[list]:
 
 def test_every_token_of_evidence_gets_its_text_and_nothing_else_does():
     told = {"found": [[{"id": 3}], [{"id": 7}]], "draft": {"id": 2, "text": "own"}, "id": "no token"}
-    assert written(told, Pieces()) == {
+    assert write_evidence(told, Pieces()) == {
         "found": [[{"id": 3, "text": " t3"}], [{"id": 7, "text": "\ufffd", "bytes": "f09f"}]],
         "draft": {"id": 2, "text": "own"},
         "id": "no token",
@@ -58,7 +58,7 @@ def test_every_token_of_evidence_gets_its_text_and_nothing_else_does():
 
 def test_written_evidence_is_plain_json_with_nine_digits():
     told = {"scores": (1 / 3, math.nan, math.inf, 1e300), "on": True, "none": None, "words": "x" * 99_999}
-    made = written(told, Pieces())
+    made = write_evidence(told, Pieces())
     assert made["scores"] == [0.333333333, None, None, None]
     assert (made["on"], made["none"], len(made["words"])) == (True, None, MOST_TEXT)
     assert json.loads(json.dumps(made, allow_nan=False)) == made
@@ -68,17 +68,17 @@ def test_written_evidence_is_bounded():
     deep = {"id": 1}
     for _ in range(50):
         deep = {"a": deep}
-    made, depth = written(deep, Pieces()), 0
+    made, depth = write_evidence(deep, Pieces()), 0
     while made := made.get("a"):
         depth += 1
     assert depth <= MOST_DEPTH
-    wide = written({"rows": [list(range(1000))] * 1000}, Pieces())
+    wide = write_evidence({"rows": [list(range(1000))] * 1000}, Pieces())
     assert sum(len(row) for row in wide["rows"]) <= MOST_VALUES
 
 
 def test_evidence_that_json_does_not_know_is_the_drafters_fault():
     with pytest.raises(ValueError, match="must hold what JSON knows"):
-        written({"rows": object()}, Pieces())
+        write_evidence({"rows": object()}, Pieces())
 
 
 # ---- the tree -----------------------------------------------------------------------------------------------------

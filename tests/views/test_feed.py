@@ -14,7 +14,7 @@ import traces
 
 from specviz.rules import RULES
 from specviz.trace.file import DraftToken, EmittedToken, Footer, Models, Prompt, Step, Token, Trace
-from specviz.trace.first_difference import parting, should_be_one_text
+from specviz.trace.first_difference import first_difference, should_be_one_text
 from specviz.trace.metrics import METRICS, count, metrics, rounding_words
 from specviz.views.compare.side_by_side_player import beside_words, parting_words
 from specviz.views.explore.feed import MOST_PROMPT, MOST_SENT, PROMPT_SHOWN, Feed
@@ -386,7 +386,7 @@ def test_two_runs_that_should_be_one_text_say_what_may_have_parted_them():
     drafted = traces.Builder().chain(4, 2, changed=greedy).chain(4, 4).finish()
     plain = traces.Builder(seed=1).chain(0, 0, changed=greedy | {"method": "none", "draft_model": None, "k": 0})
     plain = plain.chain(0, 0).chain(0, 0).finish()
-    part = parting(drafted, plain)
+    part = first_difference(drafted, plain)
     assert should_be_one_text(drafted, plain)
     assert part is not None
     halves = [rounded(made, "bfloat16") for made in (drafted, plain)]

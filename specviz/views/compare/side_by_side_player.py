@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from specviz.trace.file import Footer, Scores, Step, Trace
-from specviz.trace.first_difference import are_of_one_prompt, parting, should_be_one_text
+from specviz.trace.first_difference import are_of_one_prompt, first_difference, should_be_one_text
 from specviz.trace.metrics import count, rounding_words
 from specviz.views.blocks import Props, packed
 from specviz.views.explore.feed import Feed
@@ -52,7 +52,7 @@ def duel_block(
 ) -> Props:
     """by: "time" or "token", what the player begins with; without recorded times there is only "token"."""
     runners = [_runner(title, _start(each)) for title, each in zip(titles, (left, right), strict=True)]
-    part = parting(*(runner.trace for runner in runners)) if are_of_one_prompt(left, right) else None
+    part = first_difference(*(runner.trace for runner in runners)) if are_of_one_prompt(left, right) else None
     modes = [mode for mode in (_by_time(runners), _by_token(runners, part)) if mode is not None]
     most = max(1, *(runner.tokens[-1] for runner in runners))
     data = {
@@ -69,7 +69,7 @@ def parting_words(left: Trace, right: Trace, titles: tuple[str, str]) -> Sentenc
     """Where the two texts part, or that they do not."""
     if not are_of_one_prompt(left, right):
         return ["The two runs continue different prompts, so their texts cannot be laid side by side token by token."]
-    part, names = parting(left, right), [label(title) for title in titles]
+    part, names = first_difference(left, right), [label(title) for title in titles]
     if part is not None:
         one, other = (label(each.text, each.bytes) for each in (left.tokens[part], right.tokens[part]))
         return [
@@ -91,7 +91,7 @@ def _rounding(left: Trace, right: Trace) -> str:
 def beside_words(trace: Trace, other: Trace) -> str:
     """Of two runs that should be one text, for the end of the first: where they part, or that they do not."""
     drafted = "with" if any(step.settings.drafts for step in other.steps) else "without"
-    part = parting(trace, other)
+    part = first_difference(trace, other)
     if part is None:
         return f"as far as both go the same text as the run {drafted} a draft"
     here, there = (label(each.tokens[part].text, each.tokens[part].bytes) for each in (trace, other))
