@@ -17,6 +17,7 @@ from msgspec import Meta
 from specviz.trace.values import (
     MAX_INTEGER,
     Count,
+    Hex,
     Items,
     LongItems,
     LongText,
@@ -35,14 +36,6 @@ VERSION = 1
 ROOT = -1  # as a parent or a walk node: the last token of the context
 Node = Annotated[
     int, Meta(ge=ROOT, le=MAX_INTEGER, description="an index in draft, -1 for the last token of the context")
-]
-Hex = Annotated[
-    str,
-    Meta(
-        pattern=r"^(?:[0-9a-f]{2}){1,1000}$(?!\n)",
-        title="bytes as pairs of lower-case hexadecimal digits",
-        description="the token's own bytes where they are not whole characters",
-    ),
 ]
 Status = Literal["accepted", "rejected", "ignored", "scratch"]
 Kind = Literal["accepted", "resampled", "bonus", "plain"]
@@ -350,10 +343,8 @@ def parse_event(data: Mapping[str, Any]) -> Event:
 
 def event_dict(event: Event) -> dict[str, Any]:
     """The event as plain JSON values."""
-    return event.to_dict() if isinstance(event, UnknownEvent) else {"event": _NAMES[type(event)], **event.to_dict()}
-
-
-_NAMES = {kind: name for name, kind in EVENTS.items()}
+    tag = {} if isinstance(event, UnknownEvent) else {"event": type(event).__name__.lower()}
+    return tag | event.to_dict()
 
 
 def dump_event(event: Event) -> str:

@@ -44,6 +44,14 @@ Probability = Annotated[
 Name = Annotated[str, Meta(max_length=1_000)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 LongText = Annotated[str, Meta(max_length=64 * MAX_TEXT)]
+Hex = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?:[0-9a-f]{2}){1,1000}$(?!\n)",
+        title="bytes as pairs of lower-case hexadecimal digits",
+        description="the token's own bytes where they are not whole characters",
+    ),
+]
 Items = Annotated[tuple[Item, ...], Meta(max_length=MAX_ITEMS)]
 LongItems = Annotated[tuple[Item, ...], Meta(max_length=MAX_PROMPT)]
 Object = Mapping[str, Any]
