@@ -2,7 +2,7 @@
 
     text = prompt
     until the text is long enough, an end token comes or the context is full:   # engine.py, speculate()
-        draft = drafter.draft(text, K)            # guesses, each with its law q: draft.py, a token tree
+        draft = drafter.draft(text, K)            # guesses, each with the law q that it was drawn from: draft.py
         p = target.forward(text, draft)           # one call gives the law after every guess: cached_lm.py, sampling.py
         walk down the draft from the text:
             accept a token with probability min(1, p/q)                         # rules/speculative_sampling.py
