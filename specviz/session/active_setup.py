@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from specviz.decoding.cached_lm import CachedLM
@@ -13,6 +14,7 @@ from specviz.errors import SpecvizError
 from specviz.models.chat import as_messages
 from specviz.models.hub import Progress, unwatched
 from specviz.models.library import Library, LoadedModel
+from specviz.models.memory import is_out_of_memory
 from specviz.models.tokens import render_chat
 from specviz.request import Request, RunSettings
 from specviz.session.setup import Setup, gather, models_named
@@ -68,22 +70,26 @@ class ActiveSetup:
                     f"prompt_ids must be below the target's vocabulary size {target.info.vocab_size} "
                     f"(got {too_large[0]})"
                 )
-            decoder = target.text.incremental()
-            text = request.prompt or "".join(decoder.push(token).text for token in request.prompt_ids)
-            return text, list(request.prompt_ids)
+            return request.prompt or self._text_of(request.prompt_ids), list(request.prompt_ids)
         if not request.chat:
             return request.prompt, target.text.encode(request.prompt)
         rendered = render_chat(target.tokenizer, as_messages(request.prompt))
         return rendered, target.text.encode(rendered, special=False)
 
-    def cut(self, tokens: list[int]) -> list[int]:
-        """The end of a text that is too long for the target, with room for what is to be written."""
+    def prompt_in_room(self, *, may_cut: bool) -> tuple[str, list[int], str]:
+        """As `prompt`, and a note; where the whole is too long and may be cut, its end with room for new tokens."""
+        rendered, tokens = self.prompt()
         limit = self.target.info.context_limit
-        kept = limit - min(self.request.max_new_tokens, limit // 2)
-        if len(tokens) <= kept:
-            return tokens
+        room = limit - min(self.request.max_new_tokens, limit // 2)
+        if not may_cut or len(tokens) <= room:
+            return rendered, tokens, ""
         start = [token for token in tokens[:1] if token in self.target.text.special_ids]
-        return start + tokens[len(tokens) - kept + len(start) :]
+        kept = start + tokens[len(tokens) - room + len(start) :]
+        note = (
+            f"the prompt has {len(tokens):,} tokens and {self.target.name} reads at most {limit:,}, new ones included: "
+            f"the first {len(tokens) - len(kept):,} were left out"
+        )
+        return self._text_of(kept), kept, note
 
     def shown_request(self) -> Request:
         """The run's request with its models by the names they are shown by, never by a folder's path."""
@@ -94,6 +100,18 @@ class ActiveSetup:
             draft = self._library.shown_name(draft)
         params = self.setup.params if self.setup.method.name == self.request.method else self.request.params
         return replace(self.request, target=self.target.name, draft=draft, params=params)
+
+    def describe_failure(self, error: Exception, num_tokens: int) -> str:
+        """What went wrong with a text of so many tokens, and what could help."""
+        if isinstance(error, SpecvizError):
+            return str(error)
+        name = "the model" if self.target is None else self.target.name
+        if not is_out_of_memory(error):
+            return f"the run with {name} failed: {type(error).__name__}: {str(error)[:500]}"
+        others = () if self.setup is None else (self.draft, *self.setup.others.values())
+        takes = ", ".join(loaded.memory_words(num_tokens) for loaded in (self.target, *others) if loaded is not None)
+        advice = "shorten the text, lower K or choose a smaller model"
+        return f"not enough memory on the device to go on with {name}; {advice}" + (f" ({takes})" if takes else "")
 
     def models_event(self, index: int) -> trace.Models | None:
         """The event that must stand before the next step, if its models are not the ones last announced."""
@@ -114,6 +132,10 @@ class ActiveSetup:
         self._lms.clear()
         self._drafters.clear()
         self.plan = self.target = self.draft = self.setup = None
+
+    def _text_of(self, tokens: Sequence[int]) -> str:
+        decoder = self.target.text.incremental()
+        return "".join(decoder.push(token).text for token in tokens)
 
     def _gather(self, settings: RunSettings, report: Progress | None = None) -> Setup:
         method, draft = METHODS[settings.method], None

@@ -18,7 +18,6 @@ from specviz.decoding.engine import Step, speculate
 from specviz.drafters import find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
-from specviz.models.memory import is_out_of_memory
 from specviz.request import Request, RunSettings
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.controls import PACES, Controls, ControlState
@@ -28,10 +27,9 @@ from specviz.session.workbench import NO_NEWS, BackgroundTask, FairQueue, Ticket
 from specviz.trace import file as trace
 
 SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls again
-SAID_TO_CHANGE = [
-    name for name in trace.Settings.__annotations__ if name not in ("k_policy", "params", "lossless", "extra")
-]
-"""The settings that a step names where it has others than the step before."""
+_FOLLOWING = ("k_policy", "params", "lossless", "extra")  # method and rule decide these
+SAID_TO_CHANGE = [name for name in trace.Settings.__annotations__ if name not in _FOLLOWING]
+LOADED = [name for name in RunSettings.NAMES if name != "rule"]  # what decides which models are needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,7 @@ class Run:
             self._end("stopped", "interrupted")
             raise
         except Exception as error:  # a stranger's model may fail in any way
-            message = _in_words(error, self._active, self._num_tokens)
+            message = self._active.describe_failure(error, self._num_tokens)
             if (footer := self._end("error", message)) is not None:
                 yield footer
             raise SpecvizError(message) from error
@@ -172,7 +170,7 @@ class Run:
             if self.controls.read().stopped:
                 return False
         target = self._active.target
-        rendered, tokens = self._prompt()
+        rendered, tokens, self._note = self._active.prompt_in_room(may_cut=self._may_cut)
         self._recorder = Recorder(target.text)
         self._steps = speculate(
             tokens,
@@ -183,20 +181,6 @@ class Run:
         )
         yield self._add(header(self._active, rendered, tokens))
         return True
-
-    def _prompt(self) -> tuple[str, list[int]]:
-        """The prompt as the target reads it, and its ids; its end alone where the whole is too long and may be cut."""
-        rendered, tokens = self._active.prompt()
-        kept = self._active.cut(tokens) if self._may_cut else tokens
-        if len(kept) == len(tokens):
-            return rendered, tokens
-        target = self._active.target
-        self._note = (
-            f"the prompt has {len(tokens):,} tokens and {target.name} reads at most {target.info.context_limit:,}, new "
-            f"ones included: the first {len(tokens) - len(kept):,} were left out"
-        )
-        decoder = target.text.incremental()
-        return "".join(decoder.push(token).text for token in kept), kept
 
     def _take(self, settings: RunSettings) -> Generator[Status, None, bool]:
         """Loads the models of `settings`, with a Status of how far it is, and adopts them.
@@ -216,7 +200,7 @@ class Run:
                 state = self.controls.read()
                 if state.cancelled and self.trace.header is not None:
                     raise SpecvizError(f"loading {missing} was cancelled; the run goes on as it was")
-                if state.stopped or _models(state.settings) != _models(settings):
+                if state.stopped or any(getattr(state.settings, name) != getattr(settings, name) for name in LOADED):
                     return False
                 if told != (told := loading.news):
                     message, fraction = told
@@ -324,7 +308,7 @@ class Run:
             if ticket.ready.is_set():
                 scored = scores(self._active, self.trace)
         except Exception as error:  # as many kinds as a step
-            message = f"the text was not scored: {_in_words(error, self._active, self._num_tokens)}"
+            message = f"the text was not scored: {self._active.describe_failure(error, self._num_tokens)}"
         finally:
             self.bench.engine.leave(ticket)
         if scored is not None:
@@ -333,7 +317,6 @@ class Run:
 
     @property
     def _num_tokens(self) -> int:
-        """Of the text so far."""
         prompt = 0 if self.trace.header is None else len(self.trace.header.prompt.tokens)
         return prompt + sum(len(step.emitted) for step in self.trace.steps)
 
@@ -351,24 +334,6 @@ class Run:
     def _add(self, event: trace.Event) -> trace.Event:
         self.trace.append(event)
         return event
-
-
-def _models(settings: RunSettings) -> tuple[object, ...]:
-    """What decides which models are needed."""
-    return settings.method, settings.target, settings.draft
-
-
-def _in_words(error: Exception, active: ActiveSetup, num_tokens: int) -> str:
-    if isinstance(error, SpecvizError):
-        return str(error)
-    name = "the model" if active.target is None else active.target.name
-    if is_out_of_memory(error):
-        others = () if active.setup is None else (active.setup.draft, *active.setup.others.values())
-        held = [loaded for loaded in (active.target, *others) if loaded is not None]
-        takes = ", ".join(loaded.memory_words(num_tokens) for loaded in held)
-        advice = "shorten the text, lower K or choose a smaller model"
-        return f"not enough memory on the device to go on with {name}; {advice}" + (f" ({takes})" if takes else "")
-    return f"the run with {name} failed: {type(error).__name__}: {str(error)[:500]}"
 
 
 def open_run(
