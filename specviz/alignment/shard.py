@@ -21,11 +21,10 @@ from specviz.analysis import whatif
 from specviz.decoding.draws import seed_of
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
-from specviz.models.chat import as_lines
+from specviz.models.chat import as_lines, has_chat_form, render_chat
 from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import is_out_of_memory
 from specviz.models.score import Text
-from specviz.models.tokens import has_chat_form, render_chat
 from specviz.request import Request
 from specviz.session.workbench import workbench
 

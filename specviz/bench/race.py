@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specviz.analysis.rounds import Comparison, Timings, turns
 from specviz.errors import SpecvizError
-from specviz.models.busy import others
+from specviz.models.busy import other_work
 from specviz.models.library import LoadedModel
 from specviz.models.memory import is_out_of_memory
 from specviz.models.score import Text, read
@@ -141,7 +141,7 @@ def racing(left: Side, right: Side, starts: Sequence[Start], bench: Workbench) -
         side, start = (left, right)[turn.contender], starts[turn.round - 1 if turn.round else 0]
         lead = f"{start.title}:" if turn.round else "warming up"
         yield Race(turn.done, turn.total, f"{lead} {side.title}", tuple(heats), is_shared)
-        is_disturbed = others.watch()
+        is_disturbed = other_work.watch()
         active, run = _run(side, start, bench)
         if not turn.round:
             warm.append(active)

@@ -16,8 +16,9 @@ from huggingface_hub.errors import CacheNotFound
 from specviz.drafters.heads import KINDS, LoadedHeads, load_heads
 from specviz.errors import SpecvizError
 from specviz.models.catalog import HEADS, MODELS, CatalogHeads, resolve
+from specviz.models.folder import ModelFolder
 from specviz.models.hub import head_files
-from specviz.models.library import Files, Library, LoadedModel
+from specviz.models.library import Library, LoadedModel
 from specviz.models.tokens import TokenText, differing_ids
 
 AWAY = "not on this machine"
@@ -31,8 +32,8 @@ class LocalModel:
     folder: Path
 
     @cached_property
-    def files(self) -> Files:
-        files = Files(self.folder, self.name)
+    def files(self) -> ModelFolder:
+        files = ModelFolder(self.folder, self.name)
         files.config()
         return files
 

@@ -27,10 +27,6 @@ class CatalogModel:
     is_bundled: bool = False
     foreign: tuple[str, ...] = ()
 
-    @property
-    def roles(self) -> tuple[str, ...]:
-        return ("target", "draft") if self.drafts else ("draft",)
-
 
 @dataclass(frozen=True, slots=True)
 class CatalogHeads:
@@ -115,7 +111,7 @@ def default_pair() -> tuple[str, str]:
 
 
 def targets() -> tuple[str, ...]:
-    return tuple(model.name for model in _ALL if "target" in model.roles)
+    return tuple(model.name for model in _ALL if model.drafts)
 
 
 def drafts_for(target: str, *, foreign: bool = False) -> tuple[str, ...]:

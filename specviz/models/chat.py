@@ -1,12 +1,18 @@
-"""A conversation as plain text, one "Role: words" line per message, and back.
+"""Conversations: as "Role: words" lines in a plain text and back, and in a model's own chat form.
 
-So a conversation can be typed into the one prompt field, and models without a chat template can read it as it stands.
+As lines a conversation can be typed into the one prompt field, and models without a chat template can read it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from specviz.errors import SpecvizError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 ROLES = ("system", "user", "assistant")
 _HEAD = re.compile(r"^(System|User|Assistant):[ \t]*", re.MULTILINE)
@@ -28,3 +34,21 @@ def as_messages(text: str) -> str | list[dict[str, str]]:
         for role, content in zip(parts[::2], parts[1::2], strict=True)
     ]
     return messages[:-1] if messages[-1] == {"role": "assistant", "content": ""} else messages
+
+
+def has_chat_form(tokenizer: PreTrainedTokenizerBase) -> bool:
+    return bool(getattr(tokenizer, "chat_template", None))
+
+
+def render_chat(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mapping[str, str]]) -> str:
+    """The prompt, or a list of {"role", "content"} messages, in the model's chat form, ready for the answer.
+
+    Encode the result with special=False: the form contains its start token. Raises SpecvizError without a template.
+    """
+    if not has_chat_form(tokenizer):
+        raise SpecvizError("this model has no chat template (it was not trained to chat); turn the chat template off")
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(item) for item in prompt]
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except Exception as error:  # the template is the model's own program: it may fail in any way
+        raise SpecvizError(f"the model's chat template cannot render these messages: {error}") from error

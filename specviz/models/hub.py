@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import io
 import json
-import math
 import os
 import re
 import sys
@@ -17,8 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from safetensors import safe_open
 
 from specviz.errors import SpecvizError
 from specviz.models import catalog
@@ -44,9 +41,7 @@ _OTHER_FORMATS: Mapping[str, tuple[str, str]] = {
     ".npz": ("MLX", _ORIGINAL),
     ".h5": ("TensorFlow's", _ORIGINAL),
     ".msgpack": ("Flax's", _ORIGINAL),
-    ".bin": ("PyTorch's pickles, which can run code when they are opened", _CONVERT),
-    ".pt": ("PyTorch's pickles, which can run code when they are opened", _CONVERT),
-    ".pth": ("PyTorch's pickles, which can run code when they are opened", _CONVERT),
+    **dict.fromkeys((".bin", ".pt", ".pth"), ("PyTorch's pickles, which can run code when they are opened", _CONVERT)),
 }
 """How other weight files end -> what they are, and what to do instead."""
 _ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
@@ -191,7 +186,9 @@ def check_files(folder: Path, name: str) -> None:
     """Refuses, in words, a folder that transformers could not load or would load from unsafe files."""
     if not (folder / "config.json").is_file():
         adapter = (folder / "adapter_config.json").is_file()
-        hint = "it holds an adapter: merge it into its base model first" if adapter else _other_format(_names(folder))
+        hint = (
+            "it holds an adapter: merge it into its base model first" if adapter else _other_format(os.listdir(folder))
+        )
         hint = hint or "it is not a model's folder"
         raise SpecvizError(f"{name} has no config.json; {hint}")
     if adapter := next((file for file in _ADAPTERS if (folder / file).is_file()), None):
@@ -209,7 +206,7 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     if not index.is_file():
         single = folder / "model.safetensors"
         if not single.is_file():
-            raise SpecvizError(_no_weights(name, _names(folder)))
+            raise SpecvizError(_no_weights(name, os.listdir(folder)))
         return [single]
     files = [folder / shard for shard in _shards(index, name)]
     missing = [file.name for file in files if not file.is_file()]
@@ -244,10 +241,6 @@ def _other_format(files: Iterable[str]) -> str:
     return ""
 
 
-def _names(folder: Path) -> list[str]:
-    return [file.name for file in folder.iterdir()]
-
-
 def _shards(index: Path, name: str) -> list[str]:
     try:
         shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
@@ -256,15 +249,6 @@ def _shards(index: Path, name: str) -> list[str]:
     if any(Path(shard).name != shard for shard in shards):
         raise SpecvizError(f"{name} names weight files outside its own folder; it was not loaded")
     return shards
-
-
-def num_parameters(files: Iterable[Path]) -> int:
-    """Read from the headers of safetensors files alone. Raises SafetensorError for a damaged one."""
-    total = 0
-    for file in files:
-        with safe_open(file, framework="numpy") as weights:
-            total += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
-    return total
 
 
 def progress_bar(message: str, on_progress: Progress) -> type:

@@ -67,12 +67,6 @@ def environment(on: torch.device) -> dict[str, object]:
     }
 
 
-def model_budget(on: torch.device) -> int | None:
-    """The bytes that all models may take together: SPECVIZ_MODEL_MEMORY_GB, or a share of what the device has."""
-    given = settings().model_memory_bytes
-    return device_share(on) if given is None else given
-
-
 def device_share(on: torch.device) -> int | None:
     """The bytes of a device that models may take; None where the system does not say."""
     if on.type == "cuda":

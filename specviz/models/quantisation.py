@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -88,21 +88,31 @@ def is_installed(package: str) -> bool:
     return find_spec(package) is not None
 
 
+def num_parameters(files: Iterable[Path]) -> int:
+    """From the files' headers alone. Raises SafetensorError for a damaged file."""
+    return sum(math.prod(shape) for _, shape, _ in _headers(files))
+
+
 def needed_bytes(files: Iterable[Path], dtype: torch.dtype, bits: str | None) -> int:
     """What the weights will take, from the files' headers alone; the scales of quantised ones are not counted.
 
     Raises SafetensorError for a damaged file.
     """
     total = 0
+    for name, shape, stored in _headers(files):
+        is_made_smaller = bits is not None and len(shape) == 2 and not any(key in name for key in _TABLES)
+        plain = _STORED_BITS.get(stored, 8 * dtype.itemsize)
+        total += math.prod(shape) * (BITS[bits] if is_made_smaller else plain) // 8
+    return total
+
+
+def _headers(files: Iterable[Path]) -> Iterator[tuple[str, list[int], str]]:
+    """(name, shape, number format) of every tensor."""
     for file in files:
         with safe_open(file, framework="numpy") as weights:
             for name in weights.keys():  # noqa: SIM118
                 part = weights.get_slice(name)
-                shape = part.get_shape()
-                is_made_smaller = bits is not None and len(shape) == 2 and not any(key in name for key in _TABLES)
-                plain = _STORED_BITS.get(part.get_dtype(), 8 * dtype.itemsize)
-                total += math.prod(shape) * (BITS[bits] if is_made_smaller else plain) // 8
-    return total
+                yield name, part.get_shape(), part.get_dtype()
 
 
 def bytes_by_device(model: torch.nn.Module) -> dict[torch.device, int]:
@@ -123,11 +133,8 @@ def stored_bytes(tensor: Tensor) -> int:
 def is_quantised(model: torch.nn.Module) -> bool:
     """Whether any of its weights really holds fewer bits."""
     held = (*model.parameters(), *model.buffers())
-    return any(hasattr(each, "__tensor_flatten__") or _is_packed(each) for each in held)
-
-
-def _is_packed(tensor: Tensor) -> bool:
-    return tensor.dim() == 2 and tensor.dtype in _PACKED
+    packed = ((each.dim() == 2 and each.dtype in _PACKED) or hasattr(each, "__tensor_flatten__") for each in held)
+    return any(packed)
 
 
 def number_format(model: torch.nn.Module, bits: str | None) -> str:

@@ -59,7 +59,8 @@ def read(target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Tex
     Raises ValueError for a text without prompt or without ids, or one that the target cannot read.
     """
     _check(target, texts)
-    ids = _padded(texts)
+    rows = [torch.tensor([*text.prompt, *text.ids]) for text in texts]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # [B, longest], zeros behind each text
     starts = torch.tensor([len(text.prompt) for text in texts])
     ends = torch.tensor([len(text) for text in texts])
     most = LOGITS_BYTES_CUDA if target.model.device.type == "cuda" else LOGITS_BYTES
@@ -126,12 +127,6 @@ def _check(target: LoadedModel, texts: Sequence[Text]) -> None:
             raise ValueError(f"{info.name} reads at most {info.context_limit:,} tokens (got {len(text):,})")
         if not 0 <= min(*text.prompt, *text.ids) <= max(*text.prompt, *text.ids) < info.vocab_size:
             raise ValueError(f"token ids must be from 0 to {info.vocab_size - 1:,}")
-
-
-def _padded(texts: Sequence[Text]) -> Tensor:
-    """Ids [B, longest], zeros behind each text."""
-    rows = [torch.tensor([*text.prompt, *text.ids]) for text in texts]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
 # ---- one text -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -34,9 +34,10 @@ class TokenText:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: Iterable[int] = ()) -> None:
         self.tokenizer = tokenizer
         own = tokenizer.eos_token_id
-        self.eos_ids = frozenset(eos_ids) | (frozenset() if own is None else _as_set(own))
+        self.eos_ids = frozenset(eos_ids) | frozenset([own] if isinstance(own, int) else own or ())
         self.num_ids = 1 + max(tokenizer.get_vocab().values(), default=-1)
-        self.special_ids = _special_ids(tokenizer)
+        added = {token for token, content in tokenizer.added_tokens_decoder.items() if content.special}
+        self.special_ids = frozenset(tokenizer.all_special_ids) | added
         self._to_bytes = _piece_reader(tokenizer)
         self._known: dict[int, bytes] = {}
         self._labels: dict[int, str] = {}
@@ -44,10 +45,13 @@ class TokenText:
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes that this id adds to a text; none for an id without a token (a padded table has such ids)."""
-        known = self._known.get(token)
-        if known is None:
-            known = self._known[token] = self._read(token)
-        return known
+        if token not in self._known:
+            piece = self.tokenizer.convert_ids_to_tokens(token) if 0 <= token < self.num_ids else None
+            if not isinstance(piece, str):
+                self._known[token] = b""
+            else:
+                self._known[token] = _utf8(piece) if token in self.special_ids else self._to_bytes(token, piece)
+        return self._known[token]
 
     def piece(self, token: int) -> tuple[str, str | None]:
         """(text, None), or (text with U+FFFD, hex) when the id's own bytes are not whole characters."""
@@ -56,16 +60,10 @@ class TokenText:
 
     def label(self, token: int) -> str:
         """The text for a table row: bytes that are no character as <F0 9F>, an id without a token as <id 7>."""
-        known = self._labels.get(token)
-        if known is None:
-            known = self._labels[token] = self._label(token)
-        return known
-
-    def _label(self, token: int) -> str:
-        raw = self.bytes_of(token)
-        if not raw:
-            return f"<id {token}>"
-        return _ESCAPED.sub(_byte_names, raw.decode("utf-8", "surrogateescape"))
+        if token not in self._labels:
+            text = self.bytes_of(token).decode("utf-8", "surrogateescape")
+            self._labels[token] = _ESCAPED.sub(_byte_names, text) or f"<id {token}>"
+        return self._labels[token]
 
     def incremental(self) -> IncrementalText:
         return IncrementalText(self)
@@ -85,12 +83,6 @@ class TokenText:
             raw = self.bytes_of(token)
             digest.update(b"%d %d " % (len(raw), token in self.special_ids) + raw)
         return digest.hexdigest()[:16]
-
-    def _read(self, token: int) -> bytes:
-        piece = self.tokenizer.convert_ids_to_tokens(token) if 0 <= token < self.num_ids else None
-        if not isinstance(piece, str):
-            return b""
-        return _utf8(piece) if token in self.special_ids else self._to_bytes(token, piece)
 
 
 class IncrementalText:
@@ -166,43 +158,12 @@ def whole_start(raw: bytes) -> bytes:
     return raw
 
 
-def has_chat_form(tokenizer: PreTrainedTokenizerBase) -> bool:
-    return bool(getattr(tokenizer, "chat_template", None))
-
-
-def render_chat(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mapping[str, str]]) -> str:
-    """The prompt, or a list of {"role", "content"} messages, in the model's chat form, ready for the answer.
-
-    Encode the result with special=False: the form contains its start token. Raises SpecvizError without a template.
-    """
-    if not has_chat_form(tokenizer):
-        raise SpecvizError("this model has no chat template (it was not trained to chat); turn the chat template off")
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(item) for item in prompt]
-    try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except Exception as error:  # the template is the model's own program: it may fail in any way
-        raise SpecvizError(f"the model's chat template cannot render these messages: {error}") from error
-
-
-def _as_set(ids: int | Sequence[int]) -> frozenset[int]:
-    return frozenset([ids] if isinstance(ids, int) else ids)
-
-
-def _special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    added = {token for token, content in tokenizer.added_tokens_decoder.items() if content.special}
-    return frozenset(added) | frozenset(tokenizer.all_special_ids)
-
-
 def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
 def _hex_of_halves(raw: bytes) -> str | None:
-    try:
-        raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return raw.hex()
-    return None
+    return None if whole_start(raw) == raw else raw.hex()
 
 
 def _byte_names(match: re.Match[str]) -> str:

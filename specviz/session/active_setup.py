@@ -11,11 +11,10 @@ from specviz.decoding.engine import Plan
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
-from specviz.models.chat import as_messages
+from specviz.models.chat import as_messages, render_chat
 from specviz.models.hub import Progress, unwatched
 from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import is_out_of_memory
-from specviz.models.tokens import render_chat
 from specviz.request import Request, RunSettings
 from specviz.session.setup import Setup, gather, models_named
 from specviz.trace import file as trace

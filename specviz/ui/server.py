@@ -25,7 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specviz.errors import SpecvizError
-from specviz.models.busy import others
+from specviz.models.busy import other_work
 from specviz.settings import assets_dir
 from specviz.trace import export as exports
 from specviz.trace.file import Trace
@@ -201,7 +201,7 @@ def _file(registry: Registry, suffix: str, media_type: str, make: Making) -> Cal
             return PlainTextResponse(words, status_code=404)
         trace = Trace(view.trace.events())  # a run that goes on would grow under the reader
         try:
-            with others.work():
+            with other_work.work():
                 content = make(view, trace, request)
         except SpecvizError as error:
             return PlainTextResponse(str(error), status_code=400)
@@ -258,7 +258,7 @@ def _steps(view: View, trace: Trace, request: Request) -> bytes:
 def _lessons(request: Request) -> Response:
     """All lessons as one file. A plain function: it is made in a thread."""
     try:
-        with others.work():
+        with other_work.work():
             content = _lesson_bytes(assets_dir())
     except SpecvizError as error:
         return PlainTextResponse(str(error), status_code=404)

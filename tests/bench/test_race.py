@@ -14,7 +14,7 @@ from specviz.analysis.rounds import turns
 from specviz.bench import race
 from specviz.bench.race import Heat, Race, Side, Start, racing
 from specviz.errors import SpecvizError
-from specviz.models.busy import Beside, others
+from specviz.models.busy import OtherWork, other_work
 from specviz.models.score import Text
 from specviz.session.workbench import BackgroundTask
 from specviz.trace.file import Trace
@@ -165,7 +165,7 @@ def test_other_work_of_this_process_during_any_run_counts_as_sharing(bench, monk
     def disturbed(active):
         runs.append(active)
         if len(runs) == 3 + when:  # two warm up
-            with others.work():
+            with other_work.work():
                 pass
         return record(active)
 
@@ -174,7 +174,7 @@ def test_other_work_of_this_process_during_any_run_counts_as_sharing(bench, monk
 
 
 def test_work_before_or_after_a_watch_is_none_of_its_business():
-    beside = Beside()
+    beside = OtherWork()
     with beside.work():
         seen = beside.watch()
         assert seen()
@@ -188,7 +188,7 @@ def test_work_before_or_after_a_watch_is_none_of_its_business():
 
 
 def test_loading_a_model_and_making_a_file_count_as_other_work():
-    is_disturbed = others.watch()
+    is_disturbed = other_work.watch()
     BackgroundTask(lambda report: None).wait(5)
     assert is_disturbed()
 

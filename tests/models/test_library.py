@@ -28,8 +28,8 @@ from transformers import (
 
 import specviz
 from specviz.errors import SpecvizError
-from specviz.models import library as models
 from specviz.models.catalog import default_pair, resolve
+from specviz.models.folder import check_kind
 from specviz.models.library import Library, bytes_per_token, check_pair
 
 GB = 10**9
@@ -57,7 +57,7 @@ def test_recurrent_and_hybrid_models_are_refused(library, family):
 def test_attention_in_chunks_is_called_so(library, tmp_path):
     config = Llama4TextConfig(vocab_size=320, hidden_size=16, num_hidden_layers=4, num_attention_heads=2)
     with pytest.raises(SpecvizError, match=r"has chunked attention .llama4_text., which specviz does not compute"):
-        models._check_kind(config, Llama4ForCausalLM, "scout")
+        check_kind(config, Llama4ForCausalLM, "scout")
 
 
 def scaled(kind, **rope):
@@ -311,7 +311,7 @@ def test_out_of_memory_is_said(library, folder, monkeypatch):
     def fail(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("specviz.models.library.AutoModelForCausalLM.from_pretrained", fail)
+    monkeypatch.setattr("specviz.models.folder.AutoModelForCausalLM.from_pretrained", fail)
     with pytest.raises(SpecvizError, match=r"my-model could .* its weights take \S+ GB; choose a smaller"):
         library.load(str(folder))
 

@@ -16,10 +16,10 @@ from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import EMPTY, ROOT, Draft
 from specviz.errors import SpecvizError
 from specviz.models import catalog
-from specviz.models import library as models
+from specviz.models import folder as folders
 from specviz.models import memory as machine
 from specviz.models import quantisation as quantised
-from specviz.models.library import Library
+from specviz.models.library import Library, _Entry
 from specviz.request import Request
 from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
@@ -270,7 +270,7 @@ def told(monkeypatch, library, name):
         options.update(given)
         raise ValueError("as far as this test goes")
 
-    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", note)
+    monkeypatch.setattr(folders.AutoModelForCausalLM, "from_pretrained", note)
     with pytest.raises(SpecvizError, match="as far as this test goes"):
         library.load(name)
     return options
@@ -284,10 +284,10 @@ def test_a_model_too_large_for_one_gpu_is_spread_over_all(monkeypatch, two_gpus,
 
 def test_what_is_held_there_is_taken_off_the_room(two_gpus):
     library = Library()
-    library._entries["other"] = models._Entry.__new__(models._Entry)
+    library._entries["other"] = _Entry.__new__(_Entry)
     library._entries["other"].sizes = {SECOND: 1000}
     library._entries["other"]._model = library._entries["other"].get = lambda: object()
-    assert library._places((FIRST, SECOND)) == {FIRST: two_gpus, SECOND: two_gpus - 1000}
+    assert library._room((FIRST, SECOND)) == {FIRST: two_gpus, SECOND: two_gpus - 1000}
 
 
 def test_spreading_needs_a_package_and_says_so(two_gpus, plain, only):

@@ -8,7 +8,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from specviz.errors import SpecvizError
-from specviz.models.tokens import MAX_CHARACTERS, TokenText, differing_ids, render_chat
+from specviz.models.chat import render_chat
+from specviz.models.tokens import MAX_CHARACTERS, TokenText, differing_ids
 
 BYTE_LEVEL = TokenText(tiny_tokenizer())
 

@@ -15,7 +15,7 @@ from hub_stub import hub_error
 from runs import Fails, begin, finish, is_free, make_steps, statuses
 
 from specviz.errors import SpecvizError
-from specviz.models import library as models
+from specviz.models import folder as folders
 from specviz.session.run import Status
 from specviz.session.workbench import BackgroundTask, Workbench
 
@@ -178,7 +178,7 @@ def test_a_change_to_a_model_without_room_is_taken_back_and_the_run_goes_on(open
     def fail(*args, **options):
         raise FULL
 
-    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", fail)
+    monkeypatch.setattr(folders.AutoModelForCausalLM, "from_pretrained", fail)
     run = begin(open_bench)
     make_steps(run, 2)
     run.controls.offer("draft", str(folder))

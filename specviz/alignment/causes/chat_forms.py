@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from specviz.errors import SpecvizError
-from specviz.models.tokens import has_chat_form, render_chat
+from specviz.models.chat import has_chat_form, render_chat
 from specviz.views.explore.sentences import label
 
 SHOWN_CHARACTERS = 24  # on each side of a place where chat forms part

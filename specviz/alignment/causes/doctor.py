@@ -6,17 +6,16 @@ be drafted directly. For the others it says which other ways there are and how t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from specviz.alignment.causes.chat_forms import Tokenizer, chat_difference
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
+from specviz.models.folder import ModelFolder, context_limit, limit_words
 from specviz.models.hub import fetch, find, unwatched
-from specviz.models.library import Files, LoadedModel, context_limit, limit_words
+from specviz.models.library import LoadedModel
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.settings import settings
 from specviz.views.explore.sentences import label, percent
@@ -184,27 +183,10 @@ def _read(name: str) -> _Model:
     may_download = settings().allow_any_model
     source = find(without_format(name), allow_any=may_download)
     folder, _ = fetch(source, may_download=may_download, on_progress=unwatched, weights=False)
-    files = Files(folder, source.name)
+    files = ModelFolder(folder, source.name)
     config, tokenizer = files.config(), files.tokenizer()
-    text_config = config.get_text_config(decoder=True)
-    text = TokenText(tokenizer, _end_ids(folder, getattr(text_config, "eos_token_id", None)))
-    limit = context_limit(config, tokenizer)
-    return _Model(source.name, text, text_config.vocab_size, limit, limit_words(config))
-
-
-def _end_ids(folder: Path, configured: object) -> frozenset[int]:
-    """End tokens by the generation settings, or those of the configuration where the settings say nothing."""
-    told = _generation_settings(folder).get("eos_token_id")
-    ids = configured if told is None else told
-    return frozenset(token for token in (ids if isinstance(ids, list) else [ids]) if type(token) is int)
-
-
-def _generation_settings(folder: Path) -> dict[str, Any]:
-    try:
-        values = json.loads((folder / "generation_config.json").read_text("utf-8"))
-    except (OSError, ValueError):  # not there, or damaged: the configuration counts
-        return {}
-    return values if isinstance(values, dict) else {}
+    text, vocab_size = TokenText(tokenizer, files.eos_ids(config)), config.get_text_config(decoder=True).vocab_size
+    return _Model(source.name, text, vocab_size, context_limit(config, tokenizer), limit_words(config))
 
 
 # ---- ids ------------------------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from specviz.alignment.summary import Finding
 from specviz.alignment.types import PromptRow, Shard
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
+from specviz.models.chat import render_chat
 from specviz.models.library import Library, LoadedModel
 from specviz.models.score import Text, overlap_of, read
-from specviz.models.tokens import render_chat
 from specviz.session.workbench import workbench
 
 NUM_TEXTS, NUM_TOKENS = 12, 64

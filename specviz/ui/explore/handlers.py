@@ -21,8 +21,7 @@ import gradio as gr
 from specviz.bench.speed import measure
 from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
-from specviz.models.chat import as_messages
-from specviz.models.tokens import has_chat_form, render_chat
+from specviz.models.chat import as_messages, has_chat_form, render_chat
 from specviz.request import Request, field_of
 from specviz.session import run as session
 from specviz.session.workbench import Workbench

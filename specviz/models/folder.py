@@ -1,0 +1,225 @@
+"""One model's folder -> its configuration, weights and tokenizer; what is refused, and why.
+
+Only models that continue a text, keep plain attention caches and have safetensors; never a model's own code. Every
+error is a SpecvizError that names the model and says what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    DynamicCache,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TorchAoConfig,
+)
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from specviz.errors import SpecvizError
+from specviz.models import memory, quantisation
+from specviz.models.hub import check_files, weight_files
+
+FEWER_BITS = "name it with :int8 or :int4 at the end"
+GB = 1e9
+_THRESHOLD = 0.0  # bitsandbytes' int8: with another one a row's numbers depend on the rows read together with it
+_OTHER_ATTENTION = {"chunked_attention", "indexed_attention"}
+_LAYER_KINDS = {"full_attention", "sliding_attention"}
+_CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
+_LIMIT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
+_UNKNOWN_LIMIT = 2048
+_WRITES_TEXT = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+_OFFLINE = {"local_files_only": True}
+_NO_CODE = {**_OFFLINE, "trust_remote_code": False}
+
+Result = TypeVar("Result")
+Room = Mapping[torch.device, int | None]
+"""The devices that a model goes to -> the bytes that may still be taken there; None: no limit is known."""
+
+
+class ModelFolder:
+    """Reads one folder. name: what errors call the model. Raises SpecvizError for a folder that cannot be loaded."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name, self._needed = folder, name, 0
+        check_files(folder, name)
+
+    def config(self) -> PreTrainedConfig:
+        """The configuration of a kind of model that specviz can run; refused otherwise."""
+        values, _ = self._explain(lambda: PreTrainedConfig.get_config_dict(self._folder, **_OFFLINE))
+        kind = values.get("model_type")
+        if kind not in CONFIG_MAPPING:
+            if "auto_map" in values:
+                raise SpecvizError(f"{self._name} needs program code of its own, which specviz never runs")
+            raise SpecvizError(
+                f"{self._name} is of the kind {kind!r}, which this version of transformers does not know; upgrade it"
+            )
+        quantisation.check_checkpoint(values, self._name, self._folder)
+        config = self._explain(lambda: AutoConfig.from_pretrained(self._folder, **_NO_CODE))
+        check_kind(config, MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None), self._name)
+        return config
+
+    def num_parameters(self) -> int:
+        return self._explain(lambda: quantisation.num_parameters(weight_files(self._folder, self._name)))
+
+    def needed_bytes(self, dtype: torch.dtype, bits: str | None = None) -> int:
+        """What the weights will take in memory, from the headers of their files."""
+        files = weight_files(self._folder, self._name)
+        self._needed = self._explain(lambda: quantisation.needed_bytes(files, dtype, bits))
+        return self._needed
+
+    def model(
+        self, config: PreTrainedConfig, dtype: torch.dtype, room: Room, bits: str | None = None
+    ) -> PreTrainedModel:
+        """The model in eval mode, on its device or spread over several. bits: see quantisation.BITS."""
+        options = {} if bits is None else {"quantization_config": self._quantisation(config, dtype, bits)}
+        held = getattr(config, "quantization_config", None)
+        if isinstance(held, dict) and held.get("load_in_8bit"):
+            held["llm_int8_threshold"] = _THRESHOLD
+        options |= self._placement(room, by_map=bool(options) or held is not None)
+        options |= {"config": config, "dtype": dtype, "use_safetensors": True, "output_loading_info": True}
+        model, report = self._explain(lambda: AutoModelForCausalLM.from_pretrained(self._folder, **options, **_NO_CODE))
+        lacking = sorted([*report["missing_keys"], *(item[0] for item in report["mismatched_keys"])])
+        if lacking:  # transformers fills them with random numbers and goes on
+            raise SpecvizError(f"{self._name} lacks {len(lacking)} of its weights, {lacking[0]} among them")
+        if bits is not None and not quantisation.is_quantised(model):
+            raise SpecvizError(f"nothing in {self._name} could be held in {bits}; name it without :{bits}")
+        model.eval().requires_grad_(False)
+        return model if "device_map" in options else self._explain(lambda: model.to(next(iter(room))))
+
+    def _quantisation(self, config: PreTrainedConfig, dtype: torch.dtype, bits: str) -> QuantizationConfigMixin:
+        """What tells transformers to hold the weights in fewer bits while it reads them."""
+        if getattr(config, "quantization_config", None) is not None:
+            raise SpecvizError(f"{self._name} holds fewer bits already; name it without :{bits}")
+        library = quantisation.library_for(bits, self._name)
+        return self._explain(lambda: _library_config(library, dtype, bits))
+
+    def _placement(self, room: Room, *, by_map: bool) -> dict[str, object]:
+        """How from_pretrained is told where to put the weights; nothing where the model is moved afterwards."""
+        if len(room) == 1:
+            return {"device_map": {"": next(iter(room))}} if by_map else {}
+        if not quantisation.is_installed("accelerate"):
+            raise SpecvizError(
+                f"{self._name} is too large for one GPU, and spreading it over {len(room)} needs accelerate: run "
+                "`pip install accelerate`, or choose a smaller model"
+            )
+        return {"device_map": "auto", "max_memory": {device.index: left for device, left in room.items()}}
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self._explain(lambda: AutoTokenizer.from_pretrained(self._folder, **_NO_CODE))
+
+    def eos_ids(self, config: PreTrainedConfig) -> frozenset[int]:
+        """The end tokens as `eos_ids` tells them, without the weights."""
+        try:
+            generation = GenerationConfig.from_pretrained(self._folder, **_OFFLINE)
+        except Exception:  # not there, or damaged in any way: the configuration counts
+            generation = None
+        return eos_ids(generation, config)
+
+    def _explain(self, action: Callable[[], Result]) -> Result:
+        try:
+            return action()
+        except SpecvizError:
+            raise
+        except Exception as error:  # whatever a stranger's files make transformers, torch or tokenizers raise
+            raise SpecvizError(f"{self._name} could not be loaded: {self._reason(error)}") from error
+
+    def _reason(self, error: Exception) -> str:
+        if memory.is_out_of_memory(error):
+            size = f"; its weights take {self._needed / GB:.2g} GB" if self._needed else ""
+            return f"there is not enough memory for it{size}; choose a smaller model, or {FEWER_BITS}"
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            return "the disk is full"
+        if isinstance(error, SafetensorError):
+            return "a weight file is damaged or incomplete; fetch it again"
+        lines = str(error).replace(str(self._folder), self._name).strip().splitlines()
+        return lines[0] if lines else type(error).__name__
+
+
+def _library_config(library: str, dtype: torch.dtype, bits: str) -> QuantizationConfigMixin:
+    if library == "torchao":
+        from torchao.quantization import Int8WeightOnlyConfig
+
+        return TorchAoConfig(Int8WeightOnlyConfig())
+    if bits == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=_THRESHOLD)
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+
+
+def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) -> None:
+    """Refuses kinds of models that do not continue a text, or cannot take back what they have read."""
+    kind, architectures = config.model_type, config.architectures or []
+    if config.is_encoder_decoder:
+        raise SpecvizError(
+            f"{name} is an encoder-decoder model ({kind}); specviz needs a decoder-only model that continues a text"
+        )
+    if model_class is None or (architectures and not any(item.endswith(_WRITES_TEXT) for item in architectures)):
+        raise SpecvizError(f"{name} is no model that continues a text ({', '.join(architectures) or kind})")
+    text_config = config.get_text_config(decoder=True)
+    kinds = set(getattr(text_config, "layer_types", None) or ())
+    if other := _OTHER_ATTENTION & kinds:
+        raise SpecvizError(
+            f"{name} has {other.pop().replace('_', ' ')} ({kind}), which specviz does not compute; choose a model "
+            "with full or sliding attention in every layer"
+        )
+    if getattr(model_class, "_is_stateful", False) or not (kinds <= _LAYER_KINDS and _has_plain_cache(text_config)):
+        raise SpecvizError(
+            f"{name} is a recurrent or hybrid model ({kind}): its state cannot be taken back when draft tokens are "
+            "rejected; choose a model with full or sliding attention in every layer"
+        )
+
+
+def _has_plain_cache(config: PreTrainedConfig) -> bool:
+    """Whether every layer keeps one row of keys and values per token, and nothing else."""
+    try:
+        return all(type(layer) in _CACHE_LAYERS for layer in DynamicCache(config=config).layers)
+    except (KeyError, ValueError):  # a kind of layer that transformers keeps no plain cache for
+        return False
+
+
+def context_limit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The most tokens the model reads at once; with LongRoPE, those before its long factors apply."""
+    own = (getattr(config.get_text_config(decoder=True), name, None) for name in _LIMIT_NAMES)
+    known = [limit for limit in own if isinstance(limit, int) and limit > 0][:1] + _switches(config)
+    return min(known, default=min(int(tokenizer.model_max_length), _UNKNOWN_LIMIT))
+
+
+def limit_words(config: PreTrainedConfig) -> str:
+    """Why a model reads less than it could; empty where it reads all.
+
+    Past the switch a forward call applies the long factors to every token that it reads, while cached keys keep the
+    short ones: a draft across the switch would be judged by other numbers than the target's own.
+    """
+    switches = _switches(config)
+    return f"it reads at most {min(switches):,} tokens here, as LongRoPE takes other factors beyond" if switches else ""
+
+
+def _switches(config: PreTrainedConfig) -> list[int]:
+    """The lengths past which LongRoPE takes other factors; layers of several kinds have settings of their own."""
+    text_config = config.get_text_config(decoder=True)
+    settings = getattr(text_config, "rope_parameters", None) or {}
+    each = [settings, *(own for own in settings.values() if isinstance(own, Mapping))]
+    lengths = [own.get("original_max_position_embeddings") for own in each if own.get("rope_type") == "longrope"]
+    return [length for length in lengths if length and length < text_config.max_position_embeddings]
+
+
+def eos_ids(generation: GenerationConfig | None, config: PreTrainedConfig) -> frozenset[int]:
+    """End tokens by the generation settings, or by the configuration where those say nothing."""
+    ids = getattr(generation, "eos_token_id", None)
+    if ids is None:
+        ids = getattr(config.get_text_config(decoder=True), "eos_token_id", None)
+    return frozenset(token for token in (ids if isinstance(ids, list) else [ids]) if type(token) is int)
