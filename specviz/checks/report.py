@@ -8,7 +8,7 @@ from typing import Any
 
 STATES = ("differs", "suspicious", "unsure", "consistent", "exact")  # the first that occurs is the report's own
 EXIT_CODES = {"exact": 0, "consistent": 0, "differs": 1, "unsure": 3, "suspicious": 4}
-EXIT_WORDS = "0 exact or consistent, 1 differs, 4 suspicious (draw more), 3 cannot tell, 2 what cannot be used"
+EXIT_WORDS = {0: "exact or consistent", 1: "differs", 3: "cannot tell", 4: "suspicious: draw more"}
 MARKS = {"exact": "=", "consistent": "~", "differs": "x", "unsure": "?", "suspicious": "!"}
 NAMES = {name: name for name in STATES} | {"unsure": "cannot tell"}
 OVERALL = {

@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specviz.cli.align_text import change_line, text
+from specviz.cli.align_text import change_line, summary_text
 from specviz.cli.help import add_sampling
+from specviz.cli.output import ProgressLines
 from specviz.errors import SpecvizError
 from specviz.models.catalog import default_pair
 from specviz.views.terminal import neutral
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from specviz.alignment.summary import Summary
     from specviz.alignment.tables.compare import Change
     from specviz.analysis.costs import Costs
-
-PAUSE_S = 1.0  # between two lines of progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,25 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
     parser.add_argument("--overwrite", action="store_true", help="start over where an earlier job lies")
     parser.add_argument("--keep-parts", action="store_true", help="keep the parts that a killed job goes on from")
-    _add_sampling(parser)
-    _add_work(parser)
-    _add_verdict(parser)
-
-
-def _folder(text: str) -> Path:
-    if text == "-":
-        raise argparse.ArgumentTypeError("must name a folder: a job writes several files (got '-')")
-    return Path(text)
-
-
-def _add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--k", type=int, default=4, help="tokens drafted per step, 1 to 16 (default: %(default)s)")
     add_sampling(parser)
     parser.add_argument("--max-new-tokens", type=int, default=128, help="of each text (default: %(default)s)")
     parser.add_argument("--chat", action="store_true", help="render every prompt with the target's chat template")
-
-
-def _add_work(parser: argparse.ArgumentParser) -> None:
     words = "texts written or read at once, fewer where they are long or memory is short (default: %(default)s)"
     parser.add_argument("--batch", type=int, default=32, help=words)
     parser.add_argument("--shard-size", type=int, default=32, help="prompts per part (default: %(default)s)")
@@ -74,28 +57,31 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--executor", choices=("local", "ray"), default="local", help="where it works (default: local)")
     parser.add_argument("--ray-address", metavar="ADDRESS", help='"auto" or host:port; else a cluster of this machine')
     parser.add_argument("--workers", type=int, metavar="N", help="of ray (default: one per GPU, or per CPU)")
-
-
-def _add_verdict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-under", action="append", default=[], metavar="NAME=NUMBER", help="end with 1 below it, as alpha=0.6"
     )
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help="summary.json of an older job to compare with")
 
 
+def _folder(text: str) -> Path:
+    if text == "-":
+        raise argparse.ArgumentTypeError("must name a folder: a job writes several files (got '-')")
+    return Path(text)
+
+
 def run(options: argparse.Namespace) -> int:
     """0: done, 1: below a threshold or significantly worse, 3: fewer than 30 prompts in common with the older job."""
-    least, executor, costs = thresholds(options.fail_under), _executor(options), _costs(options)
+    least, executor = read_thresholds(options.fail_under), _executor(options)
+    costs = {} if options.no_costs else None if options.costs is None else read_costs(options.costs)
     from specviz.alignment import outputs
     from specviz.alignment.prompts.files import open_prompts
 
     old = None if options.compare is None else outputs.read_json(options.compare)
     prompts = open_prompts(options.prompts)
     _check_verdict(options, prompts.fingerprint, least, costs, old)
-    done = _done(options, prompts, costs, executor, old)
-    _say(text(done.summary))
-    _say(f"\nreport: {done.report_path}")
-    return verdict(done.summary, least, old)
+    done = _align(options, prompts, costs, executor, old)
+    _print([summary_text(done.summary), "", f"report: {done.report_path}"])
+    return print_verdict(done.summary, least, old)
 
 
 def _check_verdict(
@@ -119,7 +105,7 @@ def _check_verdict(
         comparing.check_old(old, Request(prompt="", target="", **settings), prompts)
 
 
-def _done(
+def _align(
     options: argparse.Namespace,
     prompts: PromptSet,
     costs: Mapping[str, Costs] | None,
@@ -133,34 +119,37 @@ def _done(
     names = ("out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat")
     names += ("batch", "shard_size", "limit", "overwrite", "keep_parts")
     settings = {name: getattr(options, name) for name in ("target", "draft", *names)}
+    lines = ProgressLines()
+
+    def tell(progress: Progress) -> None:
+        if progress.result is None:
+            lines.print(progress.words, progress_line(progress))
+
     try:
-        return align(prompts, **settings, costs=costs, executor=executor, older=old, on_progress=_Told())
+        return align(prompts, **settings, costs=costs, executor=executor, older=old, on_progress=tell)
     except KeyboardInterrupt:
         print(f"\nspecviz: stopped{kept_words(options.out)}", file=sys.stderr)
         raise
 
 
-def verdict(summary: Summary, least: Mapping[str, float], old: Mapping[str, Any] | None) -> int:
-    """Says what is below a threshold, then how each draft stands against the older job; the exit code."""
+def print_verdict(summary: Summary, least: Mapping[str, float], old: Mapping[str, Any] | None) -> int:
+    """Prints what is below a threshold, then each draft against the older job; returns the exit code."""
     from specviz.alignment.tables import compare as comparing
 
     failed = comparing.check_thresholds(summary, least)
-    _say("\n".join([*failed, *(f"note: {words}" for words in comparing.unreadable_words(summary, least))]))
+    _print([*failed, *(f"note: {words}" for words in comparing.unreadable_words(summary, least))])
     try:
         changes = () if old is None else comparing.against(summary, old)
     except SpecvizError as error:
         if not failed:
             raise
-        _say(f"note: {error}")
+        _print([f"note: {error}"])
         return 1
-    _say("\n".join([*map(change_line, changes), *_without_old(summary, old, changes)]))
+    compared = {change.draft for change in changes}
+    new = [draft.name for draft in summary.drafts if old is not None and draft.name not in compared]
+    notes = (f"note: {name} is not in the older job, so nothing is said of it" for name in new)
+    _print([*map(change_line, changes), *notes])
     return exit_code(failed, changes)
-
-
-def _without_old(summary: Summary, old: Mapping[str, Any] | None, changes: Sequence[Change]) -> list[str]:
-    told = {change.draft for change in changes}
-    names = [draft.name for draft in summary.drafts if draft.name not in told] if old is not None else []
-    return [f"note: {name} is not in the older job, so nothing is said of it" for name in names]
 
 
 def exit_code(failed: Sequence[str], changes: Sequence[Change]) -> int:
@@ -172,8 +161,8 @@ def exit_code(failed: Sequence[str], changes: Sequence[Change]) -> int:
     return 3 if UNSURE in verdicts else 0
 
 
-def thresholds(pairs: Sequence[str]) -> dict[str, float]:
-    """NAME=NUMBER as given. Raises SpecvizError, before anything is loaded."""
+def read_thresholds(pairs: Sequence[str]) -> dict[str, float]:
+    """The thresholds of NAME=NUMBER pairs. Raises SpecvizError, before anything is loaded."""
     from specviz.alignment.tables.compare import MEASURES
 
     least = {}
@@ -183,24 +172,13 @@ def thresholds(pairs: Sequence[str]) -> dict[str, float]:
             raise SpecvizError(
                 f"--fail-under takes NAME=NUMBER with a name of {', '.join(MEASURES)} (got {pair!r:.80})"
             )
-        least[name] = _finite(pair, number)
+        try:
+            least[name] = float(number)
+        except ValueError:
+            least[name] = math.nan
+        if not math.isfinite(least[name]):
+            raise SpecvizError(f"--fail-under takes NAME=NUMBER (got {pair!r:.80})")
     return least
-
-
-def _finite(pair: str, number: str) -> float:
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise SpecvizError(f"--fail-under takes NAME=NUMBER (got {pair!r:.80})")
-    return value
-
-
-def _costs(options: argparse.Namespace) -> Mapping[str, Costs] | None:
-    if options.no_costs:
-        return {}
-    return None if options.costs is None else read_costs(options.costs)
 
 
 def read_costs(path: Path) -> dict[str, Costs]:
@@ -242,20 +220,6 @@ def _executor(options: argparse.Namespace) -> Executor:
     return partial(executors.on_ray, options.ray_address, options.workers)
 
 
-class _Told:
-    """Says what is being done when that changes, and how far it is now and then."""
-
-    def __init__(self) -> None:
-        self._words, self._at = "", -math.inf
-
-    def __call__(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if progress.result is not None or (progress.words == self._words and now - self._at < PAUSE_S):
-            return
-        self._words, self._at = progress.words, now
-        print(neutral(progress_line(progress)), file=sys.stderr, flush=True)
-
-
 def progress_line(progress: Progress) -> str:
     words = [f"{progress.words}: {progress.done:,} of {progress.total:,} prompts"]
     if progress.tokens_per_s is not None:
@@ -271,6 +235,6 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _say(words: str) -> None:
-    if words:
-        print(neutral(words, keep="\n"))
+def _print(lines: Sequence[str]) -> None:
+    if lines:
+        print(neutral("\n".join(lines), keep="\n"))

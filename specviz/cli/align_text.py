@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specviz.views.explore.sentences import counted
+
 if TYPE_CHECKING:
     from specviz.alignment.summary import Difference, DraftSummary, Interval, Summary
     from specviz.alignment.tables.compare import Change
 
 SHOWN_LINES = 5  # of what was refused
 NOT_KNOWN = "not known"
+SIGNIFICANCE = {
+    None: "not called significant: fewer than 30 prompts",
+    False: "not significant",
+    True: "significant",
+}
 
 
-def text(summary: Summary) -> str:
+def summary_text(summary: Summary) -> str:
     """The drafts' numbers, what is wrong with them, how they compare, what was left out."""
     lines = [
-        f"{summary.target}: {_count(summary.num_prompts, 'prompt')}, {_count(summary.num_tokens, 'token')}",
+        f"{summary.target}: {counted(summary.num_prompts, 'prompt')}, {counted(summary.num_tokens, 'token')}",
         summary.note,
         "",
         *_table(summary),
@@ -55,21 +62,14 @@ def _between(interval: Interval | None) -> str:
 
 
 def _comparisons(summary: Summary) -> list[str]:
-    lines = []
-    for each in summary.comparisons:
-        told = _difference(each.slices[0]) if each.slices else NOT_KNOWN
-        lines.append(f"{each.a} less {each.b}: {told}{f'; {each.words}' if each.words else ''}")
-    return lines
+    pairs = ((each, _difference(each.slices[0]) if each.slices else NOT_KNOWN) for each in summary.comparisons)
+    return [f"{each.a} less {each.b}: {found}{f'; {each.words}' if each.words else ''}" for each, found in pairs]
 
 
 def _difference(found: Difference) -> str:
-    told = {
-        None: "not called significant: fewer than 30 prompts",
-        False: "not significant",
-        True: "significant",
-    }[found.significant]
+    verdict = SIGNIFICANCE[found.significant]
     number = f"{found.difference:+.3f}".replace("-", "−")
-    return f"agreement {number}{_between(found.interval)}, n = {_count(found.num_prompts, 'prompt')}, {told}"
+    return f"agreement {number}{_between(found.interval)}, n = {counted(found.num_prompts, 'prompt')}, {verdict}"
 
 
 def change_line(change: Change) -> str:
@@ -84,8 +84,4 @@ def _refused(summary: Summary) -> list[str]:
     if not summary.num_refused:
         return []
     shown = [f"  line {line}: {reason}" for line, reason in summary.refused[:SHOWN_LINES]]
-    return [f"{_count(summary.num_refused, 'row')} could not be used:", *shown]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return [f"{counted(summary.num_refused, 'row')} could not be used:", *shown]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from specviz.cli.output import Output, output
 from specviz.errors import SpecvizError
 from specviz.trace import export as exports
-from specviz.trace.file import Trace
 
 OUTPUTS = {
     "html": "one page that needs no network: text, steps, odds",
@@ -35,17 +34,22 @@ def run(options: argparse.Namespace) -> int:
     """Writes what was asked for; raises SpecvizError in words for the person."""
     outputs = {name: out for name in OUTPUTS if (out := getattr(options, name)) is not None}
     if options.lessons is not None:
-        return _lessons(options, outputs)
+        return _write_lessons(options, outputs)
     _check(options, outputs)
     trace = exports.named_trace(options.file)
+    makers = {"tokens": exports.tokens_csv, "steps": exports.steps_csv, "jsonl": exports.json_lines}
+    if "html" in outputs:
+        from specviz.views.explore.run_file import stage_page  # it reads all of the page's code
+
+        makers["html"] = partial(stage_page, charts=not options.no_charts)
     for name, out in outputs.items():
-        out.write(_maker(name, charts=not options.no_charts)(trace))
+        out.write(makers[name](trace))
     if trace.footer is None:
         print(CUT_OFF, file=sys.stderr)
     return 0
 
 
-def _lessons(options: argparse.Namespace, outputs: dict[str, Output]) -> int:
+def _write_lessons(options: argparse.Namespace, outputs: dict[str, Output]) -> int:
     from specviz.views.learn.lesson_file import lesson_page  # it reads all of the page's code
 
     if options.file is not None or options.no_charts or outputs:
@@ -66,10 +70,3 @@ def _check(options: argparse.Namespace, outputs: dict[str, Output]) -> None:
     places = [path.resolve() for path in (options.file, *files)]
     if len(set(places)) < len(places):
         raise SpecvizError(f"FILE and what {wanted} write must be different files")
-
-
-def _maker(name: str, *, charts: bool) -> Callable[[Trace], str]:
-    from specviz.views.explore.run_file import stage_page  # it reads all of the page's code
-
-    makers = {"tokens": exports.tokens_csv, "steps": exports.steps_csv, "jsonl": exports.json_lines}
-    return makers.get(name) or (lambda trace: stage_page(trace, charts=charts))

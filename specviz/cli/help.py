@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
+from specviz.checks.report import EXIT_WORDS
 from specviz.drafters import METHODS
 from specviz.rules.facts import FACTS
 
-FAILED = ("2  bad input, or the work failed", "130  interrupted (128 + the signal)")
+COMMON_CODES = {0: "done", 2: "bad input, or the work failed", 130: "interrupted (128 + the signal)"}
 METHOD_NAMES, RULE_NAMES = ", ".join(METHODS), ", ".join(FACTS)
 METHOD_WORDS = f"how to draft: {METHOD_NAMES} (default: %(default)s)"
 RULE_WORDS = f"how drafts are judged: {RULE_NAMES} (default: the method's own rule)"
@@ -37,18 +38,18 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "bench": ("--k 1 2 3 4", "--methods all", "--costs --json costs.json"),
     "models": ("", "--check fable-target fable-draft", "--heads fable-medusa"),
 }
-EXIT_CODES: Mapping[str, tuple[str, ...]] = {
-    "align": ("0  done", "1  below --fail-under, or significantly worse than --compare", "3  cannot tell"),
-    "prove": ("0  exact or consistent", "1  differs", "3  cannot tell", "4  suspicious: draw more"),
-    "bench": ("0  done", "3  the machine was too busy for --costs to tell"),
-    "models": ("0  done", "1  the draft of --check cannot draft for its target"),
+EXIT_CODES: Mapping[str, Mapping[int, str]] = {
+    "align": {1: "below --fail-under, or significantly worse than --compare", 3: "cannot tell"},
+    "prove": EXIT_WORDS,
+    "bench": {3: "the machine was too busy for --costs to tell"},
+    "models": {1: "the draft of --check cannot draft for its target"},
 }
 
 
 def epilog(name: str) -> str:
     """What stands below the options of the command of this name."""
     examples = [f"%(prog)s {example}".rstrip() for example in EXAMPLES[name]]
-    codes = sorted((*EXIT_CODES.get(name, ("0  done",)), *FAILED), key=lambda code: int(code.split()[0]))
+    codes = (f"{code}  {words}" for code, words in sorted({**COMMON_CODES, **EXIT_CODES.get(name, {})}.items()))
     return "\n  ".join(["examples:", *examples]) + "\n\n" + "\n  ".join(["exit codes:", *codes])
 
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from specviz import __version__
 from specviz.cli import align as align_command
 from specviz.cli import export as export_command
-from specviz.cli import page as page_command
-from specviz.cli import prove as command
+from specviz.cli import prove as prove_command
 from specviz.cli.ending import Endings
 from specviz.cli.help import METHOD_NAMES, METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling, epilog
-from specviz.cli.output import Output, drop, output, words_apart
+from specviz.cli.output import Output, divert_words, drop, output
 from specviz.errors import CannotTell, SpecvizError
 from specviz.models.catalog import default_pair
+from specviz.settings import settings
 from specviz.trace.file import Event, Step, Trace, TraceWriter, load_trace
 from specviz.views.terminal import event_text, generated_text, neutral, numbers_text, wants_colour
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.insert(0, "page")  # without a command the page opens, with its options
     options = _parser().parse_args(given)
     try:
-        with words_apart([each for each in vars(options).values() if isinstance(each, Output)]):
+        with divert_words([each for each in vars(options).values() if isinstance(each, Output)]):
             return options.command(options)
     except SpecvizError as error:
         message = neutral(str(error), keep="\n")
@@ -81,10 +81,18 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", default=draft, help="the draft model, likewise (default: %(default)s)")
 
 
+def _add_page(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", help="0.0.0.0 lets others in (default: GRADIO_SERVER_NAME or 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="default: GRADIO_SERVER_PORT or 7860, or the next free one")
+    parser.add_argument("--open", type=Path, metavar="TRACE", help="show this recorded trace first")
+    parser.add_argument("--target", help="a bundled name, a folder or a hub id (default: the bundled pair)")
+    parser.add_argument("--draft", help="the draft model, likewise")
+
+
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", required=True, help="the text to go on with; - reads standard input")
     _add_pair(parser)
-    parser.add_argument("--k", type=_positive, help=f"tokens drafted per step (default: {command.K})")
+    parser.add_argument("--k", type=_positive, help=f"tokens drafted per step (default: {prove_command.K})")
     parser.add_argument("--method", default="draft_model", help=METHOD_WORDS)
     parser.add_argument("--rule", default=None, help=RULE_WORDS)
     add_sampling(parser)
@@ -140,6 +148,15 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _page(options: argparse.Namespace) -> int:
+    """Returns when the person ends the server; raises SpecvizError where it cannot start."""
+    host = options.host or settings().server_name
+    from specviz import ui  # it loads gradio
+
+    ui.start(host, options.port, options.target, options.draft, options.open).demo.block_thread()
+    return 0
+
+
 def _run(options: argparse.Namespace) -> int:
     from specviz.drafters import find_method
     from specviz.request import REQUEST_KEYS, Request
@@ -148,7 +165,7 @@ def _run(options: argparse.Namespace) -> int:
     prompt = _standard_input() if options.prompt == "-" else options.prompt
     params = find_method(options.method).read(options.param)
     given = {name: value for name, value in vars(options).items() if name in REQUEST_KEYS}
-    request = Request.from_dict({**given, "prompt": prompt, "params": params, "k": command.k_of(options)})
+    request = Request.from_dict({**given, "prompt": prompt, "params": params, "k": prove_command.read_k(options)})
     run = session.open_run(request)
     _follow(run, options.out)
     _print_end(run.trace)
@@ -203,29 +220,23 @@ def _print_end(trace: Trace) -> None:
 
 
 def _models(options: argparse.Namespace) -> int:
-    if options.check:
-        return _check_pair(*options.check)
-    from specviz.cli.models import heads_report, overview
+    from specviz.alignment.causes.doctor import examine
+    from specviz.cli.models import diagnosis_text, heads_report, overview
 
+    if options.check:
+        diagnosis = examine(*options.check)
+        print(diagnosis_text(diagnosis))
+        return 0 if diagnosis.is_direct else 1
     print(neutral(heads_report(options.heads, options.target), keep="\n") if options.heads else overview())
     return 0
 
 
-def _check_pair(target: str, draft: str) -> int:
-    from specviz.alignment.causes.doctor import examine
-    from specviz.cli.doctor import text
-
-    diagnosis = examine(target, draft)
-    print(text(diagnosis))
-    return 0 if diagnosis.is_direct else 1
-
-
 def _bench(options: argparse.Namespace) -> int:
-    import torch
-
     if options.json is not None and not (options.costs or options.methods):
         raise SpecvizError("--json writes what --costs or --methods measures: it needs one of them")
     if options.threads:
+        import torch
+
         torch.set_num_threads(options.threads)
     for line in _bench_lines(options):
         print(line, flush=True)
@@ -233,25 +244,23 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
-    from specviz.alignment import speed as pace
-    from specviz.bench import costs_report as costing_report
-    from specviz.bench import methods as bench_methods
-    from specviz.bench import report as bench_report
+    from specviz.alignment import speed
+    from specviz.bench import costs_report, methods, report
 
     pair = {"target": options.target, "draft": options.draft}
     save = options.json and options.json.write
     runs = {**pair, "num_tokens": options.num_tokens, "repeats": options.repeats}
     if options.overhead:
-        return [bench_report.overhead()]
+        return [report.overhead()]
     if options.costs:
-        return costing_report.lines(**pair, context_length=options.context, save=save)
+        return costs_report.lines(**pair, context_length=options.context, save=save)
     if options.align:
-        return pace.lines(**runs)
+        return speed.lines(**runs)
     if options.methods:
         if len(options.k) > 1:
             raise SpecvizError(f"--methods takes one K (got {', '.join(map(str, options.k))})")
-        return bench_methods.lines(**runs, methods=options.methods, k=options.k[0], save=save)
-    return bench_report.lines(**runs, k=options.k)
+        return methods.lines(**runs, methods=options.methods, k=options.k[0], save=save)
+    return report.lines(**runs, k=options.k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +273,7 @@ class _Command:
 
 
 _COMMANDS: Mapping[str, _Command] = {
-    "page": _Command("open the page in the browser", page_command.add_arguments, page_command.run),
+    "page": _Command("open the page in the browser", _add_page, _page),
     "run": _Command("generate and print every token with its fate", _add_run, _run),
     "show": _Command("replay a recorded trace", _add_show, _show),
     "export": _Command(
@@ -274,7 +283,9 @@ _COMMANDS: Mapping[str, _Command] = {
         "why the target rejects a draft: many prompts, tables, a report", align_command.add_arguments, align_command.run
     ),
     "prove": _Command(
-        "check a pair and a rule, or someone else's samples, against the target", command.add_arguments, command.run
+        "check a pair and a rule, or someone else's samples, against the target",
+        prove_command.add_arguments,
+        prove_command.run,
     ),
     "bench": _Command("measure against no draft and against transformers' generate", _add_bench, _bench),
     "models": _Command("list models and draft heads that are here and what fits together", _add_models, _models),

@@ -1,11 +1,11 @@
-"""overview(): which models and draft heads are on this machine, bundled or in the hub's cache, and what fits together.
+"""The command `models`: which models and draft heads are on this machine, and what fits together.
 
-heads_report(): how one set of draft heads loads for a target.
+`--heads`: how one set of draft heads loads for a target. `--check`: whether one model can draft for another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 from huggingface_hub import scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 
+from specviz.alignment.causes.doctor import Chat, Diagnosis, NamedId, Special, Way
 from specviz.drafters.heads import KINDS, LoadedHeads, load_heads
 from specviz.errors import SpecvizError
 from specviz.models.catalog import HEADS, MODELS, CatalogHeads, resolve
@@ -20,8 +21,11 @@ from specviz.models.folder import ModelFolder
 from specviz.models.hub import head_files
 from specviz.models.library import Library, LoadedModel
 from specviz.models.tokens import TokenText, differing_ids
+from specviz.views.explore.sentences import percent
+from specviz.views.terminal import neutral
 
 AWAY = "not on this machine"
+MOST_NAMED = 6  # special tokens of a kind
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def overview(cache_dir: Path | None = None) -> str:
     """Tables for the terminal: bundled models, models in the hub's cache (or `cache_dir`), and what fits together."""
     bundled = {name: LocalModel(name, Path(resolve(name))) for name, model in MODELS.items() if model.is_bundled}
     here = {name: model for name, model in bundled.items() if model.folder.is_dir()}
-    in_cache = _cached(cache_dir)
+    in_cache = _find_cached(cache_dir)
     cached = {name: model for name, model in in_cache.items() if name not in HEADS}
     return "\n".join(
         [
@@ -78,7 +82,7 @@ def overview(cache_dir: Path | None = None) -> str:
     )
 
 
-def _cached(cache_dir: Path | None) -> dict[str, LocalModel]:
+def _find_cached(cache_dir: Path | None) -> dict[str, LocalModel]:
     """The models in the hub's cache by hub id, each at its newest revision."""
     try:
         repos = scan_cache_dir(cache_dir).repos
@@ -118,7 +122,7 @@ def heads_report(name: str, target: str, library: Library | None = None) -> str:
     """Which of the heads' tensors are used for that target and which are not. Raises SpecvizError: why none can be."""
     library = library or Library()
     loaded = library.load(target)
-    heads = _first_that_loads(library, name, loaded)
+    heads = _load_any_kind(library, name, loaded)
     used, unused = heads.report.used, heads.report.unused
     lines = [f"{heads.name} are heads of the kind {heads.kind} and fit {loaded.name}", f"used: {len(used)} tensors"]
     lines += [f"  {key}" for key in used]
@@ -126,8 +130,8 @@ def heads_report(name: str, target: str, library: Library | None = None) -> str:
     return "\n".join(lines)
 
 
-def _first_that_loads(library: Library, name: str, target: LoadedModel) -> LoadedHeads:
-    """Of the kind that the catalogue names; of a stranger's heads, the first kind whose tensors they have."""
+def _load_any_kind(library: Library, name: str, target: LoadedModel) -> LoadedHeads:
+    """Heads of the kind that the catalogue names; for unknown heads, of the first kind whose tensors they have."""
     refusals = []
     for kind in [HEADS[name].kind] if name in HEADS else KINDS:
         try:
@@ -137,7 +141,78 @@ def _first_that_loads(library: Library, name: str, target: LoadedModel) -> Loade
     raise SpecvizError("; ".join(refusals))
 
 
-def _table(rows: Iterator[tuple[str, str]]) -> list[str]:
+def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
+    """One line per (name, words), the words below each other."""
     lines = list(rows) or [("none", "")]
     width = max(len(name) for name, _ in lines)
     return [f"  {name:<{width}}  {words}".rstrip() for name, words in lines]
+
+
+# ---- one pair -------------------------------------------------------------------------------------------------------
+
+
+def diagnosis_text(diagnosis: Diagnosis) -> str:
+    """The verdict first, then what it rests on; model names and token texts cannot steer a terminal."""
+    sections = (
+        _verdict(diagnosis),
+        ["Ids", *_table(_id_rows(diagnosis))],
+        ["Special tokens (target | draft)", *_table(map(_special_row, diagnosis.special))],
+        ["Chat form", f"  {_chat_words(diagnosis.chat)}"],
+        ["Ways to draft", *_table(_way_row(way, diagnosis.is_direct) for way in diagnosis.ways)],
+    )
+    return "\n\n".join("\n".join(neutral(line, keep=" ") for line in lines) for lines in sections)
+
+
+def _verdict(diagnosis: Diagnosis) -> list[str]:
+    can = "can" if diagnosis.is_direct else "cannot"
+    others = [] if diagnosis.is_direct else [way for way in diagnosis.ways if way.works]
+    return [
+        f"{diagnosis.draft.name} {can} draft for {diagnosis.target.name} directly",
+        *(f"  possible: {way.name}, with {way.command}" for way in others),
+        *(f"  note: {note}" for note in diagnosis.notes),
+    ]
+
+
+def _id_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    for who, side in (("target", diagnosis.target), ("draft", diagnosis.draft)):
+        padding = max(0, side.table - side.num_ids)
+        reads = f"reads {side.context_limit:,} tokens"
+        yield who, f"{side.name}: {side.num_ids:,} ids, a table of {side.table:,} ({padding:,} padding), {reads}"
+    yield "same text", f"{diagnosis.num_same:,} ids"
+    yield "other text", f"{diagnosis.num_differing:,} ids{':' if diagnosis.differing else ''}"
+    for item in diagnosis.differing:
+        yield "", f"id {item.id}: {item.target} | {item.draft}"
+    if (more := diagnosis.num_differing - len(diagnosis.differing)) > 0:
+        yield "", f"and {more:,} more"
+    if diagnosis.num_other_special:
+        yield "special in both", f"{diagnosis.num_other_special:,} ids of other text, which is allowed"
+    yield "only in one", f"{diagnosis.num_only_target:,} ids of the target, {diagnosis.num_only_draft:,} of the draft"
+    common = diagnosis.num_common_texts
+    totals = (("target's", diagnosis.num_target_texts), ("draft's", diagnosis.num_draft_texts))
+    shares = ", ".join(f"{percent(common / max(total, 1))} of the {who}" for who, total in totals)
+    yield "common texts", f"{common:,}: {shares}"
+
+
+def _special_row(special: Special) -> tuple[str, str]:
+    if not special.differs:
+        return special.kind, f"{_list_ids(special.target)}, the same"
+    return special.kind, f"{_list_ids(special.target)} | {_list_ids(special.draft)}: {special.words}"
+
+
+def _list_ids(ids: tuple[NamedId, ...]) -> str:
+    shown = ", ".join(f"{item.label} (id {item.id})" for item in ids[:MOST_NAMED])
+    more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
+    return f"{shown}{more}" or "none"
+
+
+def _chat_words(chat: Chat) -> str:
+    if not chat.target and not chat.draft:
+        return "neither model has a chat template"
+    if chat.difference is not None:
+        return f"differs: {chat.difference}"
+    return "the same template" if chat.same_text else "two templates that render three dialogues alike"
+
+
+def _way_row(way: Way, is_direct: bool) -> tuple[str, str]:
+    state = "no" if not way.works else "not needed" if is_direct and way.name != "direct" else "yes"
+    return way.name, f"{state}: {way.words}"

@@ -1,9 +1,14 @@
-"""Where a command's result goes: into a file, or to standard output for `-`; all words then go to standard error."""
+"""Where a command's result goes: into a file, or to standard output for `-`; all words then go to standard error.
+
+ProgressLines: how far long work is, on standard error.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
@@ -13,6 +18,8 @@ from typing import BinaryIO, TextIO
 from specviz.errors import SpecvizError
 from specviz.trace import lines as trace_io
 from specviz.views.terminal import neutral
+
+PAUSE_S = 1.0  # between two lines of progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ def output(name: str, *, makes_folder: bool = False) -> Output:
 
 
 @contextmanager
-def words_apart(outputs: Sequence[Output]) -> Iterator[None]:
+def divert_words(outputs: Sequence[Output]) -> Iterator[None]:
     """Checks them; while inside, what is printed goes to standard error if one of them is standard output."""
     for each in outputs:
         each.check()
@@ -71,17 +78,29 @@ def words_apart(outputs: Sequence[Output]) -> Iterator[None]:
             yield
     finally:
         if streams:
-            _emptied(stdout)
-
-
-def _emptied(stdout: TextIO) -> None:
-    """What it can't take is dropped here, or Python would try once more at its end and fail there."""
-    try:
-        stdout.flush()
-    except OSError:
-        drop(stdout)
+            try:
+                stdout.flush()
+            except OSError:  # or Python would try once more at its end and fail there
+                drop(stdout)
 
 
 def drop(stdout: TextIO) -> None:
     """From here on whatever goes to this stream is lost."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
+
+
+class ProgressLines:
+    """Prints what is being done when that changes, and how far it is at most once in PAUSE_S."""
+
+    def __init__(self) -> None:
+        self._words, self._printed_at = "", -math.inf
+
+    def print(self, words: str, line: str) -> None:
+        """words: what is being done; line: the same and how far it is."""
+        now = time.monotonic()
+        if words != self._words or now - self._printed_at >= PAUSE_S:
+            self._words, self._printed_at = words, now
+            print(neutral(line), file=sys.stderr, flush=True)
+
+    def print_share(self, words: str, share: float | None) -> None:
+        self.print(words, words if share is None else f"{words} {100 * share:.0f} %")

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import time
 from pathlib import Path
 
 from specviz.cli.help import METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling
-from specviz.cli.output import output
+from specviz.cli.output import ProgressLines, output
 from specviz.errors import SpecvizError
 from specviz.models.catalog import default_pair
 from specviz.views.terminal import neutral
 
-PAUSE_S = 1.0  # between two lines of progress
 K = 4
 
 
@@ -49,14 +46,15 @@ def run(options: argparse.Namespace) -> int:
     names = (*RunSettings.NAMES, *RunSettings.SAMPLING, "tokens", "seed", "samples", "made_in")
     settings = {name: getattr(options, name) for name in names}
     params = find_method(options.method).read(options.param)
-    report = prove(options.prompt, **settings, k=k_of(options), params=params, on_progress=_Progress())
+    lines = ProgressLines()
+    report = prove(options.prompt, **settings, k=read_k(options), params=params, on_progress=lines.print_share)
     print(neutral(report.text(), keep="\n"))
     if options.json is not None:
         options.json.write(json.dumps(report.to_dict(), indent=1, ensure_ascii=False, allow_nan=False))
     return report.exit_code
 
 
-def k_of(options: argparse.Namespace) -> int:
+def read_k(options: argparse.Namespace) -> int:
     """What --k says, K where it was not given. SpecvizError where another parameter stands for it."""
     from specviz.drafters import find_method
 
@@ -67,18 +65,3 @@ def k_of(options: argparse.Namespace) -> int:
             f"{depth}={options.k} instead of --k {options.k})"
         )
     return K if options.k is None else options.k
-
-
-class _Progress:
-    """Says what is being done when that changes, and how far it is now and then."""
-
-    def __init__(self) -> None:
-        self._words, self._told = "", 0.0
-
-    def __call__(self, words: str, fraction: float | None) -> None:
-        now = time.monotonic()
-        if words == self._words and now - self._told < PAUSE_S:
-            return
-        self._words, self._told = words, now
-        share = "" if fraction is None else f" {100 * fraction:.0f} %"
-        print(neutral(f"{words}{share}"), file=sys.stderr, flush=True)

@@ -29,7 +29,7 @@ class Workbench:
         self.baselines: dict[tuple, Mapping[str, object]] = {}
 
     def in_turns(self, work: Generator[Result, None, None]) -> Iterator[Result]:
-        """Each result of `work` is made with the engine to itself; between two of them other_work have their turn."""
+        """Each result of `work` is made with the engine to itself; between two of them others have their turn."""
         try:
             while True:
                 ticket = self.engine.join()
@@ -95,7 +95,7 @@ class FairQueue:
             self._admit()
 
     def step_aside(self, ticket: Ticket) -> bool:
-        """Keeps the place but lets other_work go first until `step_back`; False if it is this ticket's turn already."""
+        """Keeps the place but lets others go first until `step_back`; False if it is this ticket's turn already."""
         with self._guard:
             ticket.is_aside = not ticket.ready.is_set()
             return ticket.is_aside

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, models, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from specviz.alignment.causes.doctor import MOST_IDS, chat_difference, examine
-from specviz.cli.doctor import text
 from specviz.cli.main import main
+from specviz.cli.models import diagnosis_text
 from specviz.errors import SpecvizError
 from specviz.models.catalog import resolve
 from specviz.models.library import check_pair
@@ -114,7 +114,7 @@ def test_a_swap_is_named_by_both_labels(saved):
 def test_only_the_first_differing_ids_are_kept(saved):
     diagnosis = examine(saved(tiny_tokenizer(), "a"), saved(OTHERS["other"](), "b"))
     assert len(diagnosis.differing) == 10 < diagnosis.num_differing
-    assert f"and {diagnosis.num_differing - 10:,} more" in text(diagnosis)
+    assert f"and {diagnosis.num_differing - 10:,} more" in diagnosis_text(diagnosis)
 
 
 def test_padding_is_counted_and_harmless(saved):
@@ -125,7 +125,7 @@ def test_padding_is_counted_and_harmless(saved):
     )
     assert diagnosis.is_direct
     assert (diagnosis.target.table, diagnosis.target.num_ids, diagnosis.draft.table) == (padded, padded - 8, padded - 8)
-    assert "a table of 328 (8 padding)" in text(diagnosis)
+    assert "a table of 328 (8 padding)" in diagnosis_text(diagnosis)
     assert diagnosis.notes == ()
 
 
@@ -172,7 +172,7 @@ def _special(diagnosis, kind):
 def test_the_same_special_tokens_do_not_differ(saved):
     diagnosis = examine(saved(tiny_tokenizer(), "a"), saved(tiny_tokenizer(), "b"))
     assert [special.differs for special in diagnosis.special] == [False] * 5
-    assert f"{EOS} (id 319), the same" in text(diagnosis)
+    assert f"{EOS} (id 319), the same" in diagnosis_text(diagnosis)
 
 
 def test_another_end_token_matters(saved):
@@ -274,7 +274,7 @@ def test_both_refusing_is_alike():
 )
 def test_the_report_says_how_the_chat_forms_compare(saved, templates, words):
     names = [saved(with_template(template), f"m{place}") for place, template in enumerate(templates)]
-    assert f"Chat form\n  {words}" in text(examine(*names))
+    assert f"Chat form\n  {words}" in diagnosis_text(examine(*names))
 
 
 # ---- verdict and report ---------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_each_way_that_is_possible_is_named_with_what_runs_it(saved, capsys):
         "shared vocabulary": True,
     }
     for way in diagnosis.ways[1:]:
-        assert f"\n  possible: {way.name}, with {way.command}\n" in text(diagnosis)
+        assert f"\n  possible: {way.name}, with {way.command}\n" in diagnosis_text(diagnosis)
         asked = ["run", "--prompt", "Once upon", "--target", target, "--draft", draft, "--max-new-tokens", "4"]
         assert main([*asked, *way.command.split()]) == 0
     assert "cannot draft for" not in capsys.readouterr().err
@@ -300,10 +300,10 @@ def test_each_way_that_is_possible_is_named_with_what_runs_it(saved, capsys):
 
 def test_the_direct_way_is_a_method(saved):
     diagnosis = examine(saved(tiny_tokenizer(), "a"), saved(tiny_tokenizer(), "b"))
-    direct, *others = text(diagnosis).split("Ways to draft\n")[1].splitlines()
+    direct, *others = diagnosis_text(diagnosis).split("Ways to draft\n")[1].splitlines()
     assert " yes: " in direct
     assert all(" not needed: " in way for way in others)
-    assert text(diagnosis).startswith("b can draft for a directly\n\nIds\n")
+    assert diagnosis_text(diagnosis).startswith("b can draft for a directly\n\nIds\n")
 
 
 def test_a_context_that_longrope_cuts_short_is_told(saved):
@@ -312,7 +312,9 @@ def test_a_context_that_longrope_cuts_short_is_told(saved):
     names = saved(tiny_tokenizer(), "a", rope_parameters=rope), saved(tiny_tokenizer(), "b")
     diagnosis = examine(*names)
     assert diagnosis.target.context_limit == 40
-    assert "note: a: it reads at most 40 tokens here, as LongRoPE takes other factors beyond" in text(diagnosis)
+    assert "note: a: it reads at most 40 tokens here, as LongRoPE takes other factors beyond" in diagnosis_text(
+        diagnosis
+    )
 
 
 def test_the_diagnosis_is_plain_json(saved):
@@ -325,8 +327,8 @@ def test_the_diagnosis_is_plain_json(saved):
 def test_nothing_in_the_report_steers_a_terminal(saved):
     diagnosis = examine(saved(tiny_tokenizer(), "a"), saved(OTHERS["other"](), "b"))
     rude = replace(diagnosis, target=replace(diagnosis.target, name="a\x1b[2J\n\u202e"))
-    assert all(char.isprintable() or char in "\n\u00a0" for char in text(rude))
-    assert text(rude).count("\n") == text(diagnosis).count("\n")
+    assert all(char.isprintable() or char in "\n\u00a0" for char in diagnosis_text(rude))
+    assert diagnosis_text(rude).count("\n") == diagnosis_text(diagnosis).count("\n")
 
 
 def test_an_unknown_model_is_refused_in_words(saved):

@@ -232,6 +232,7 @@ SOMEONE_ELSE_LEAD = (
 def someone_else(target: str) -> Props:
     """How to judge another decoder; nothing is uploaded."""
     line = json.dumps(SAMPLE)
+    codes = ", ".join(f"{code} {words}" for code, words in {**EXIT_WORDS, 2: "what cannot be used"}.items())
     shown = [
         blocks.words(["One line per text: ", line]),
         blocks.words(["Then: ", f"python -m specviz prove --target {_argument(target)} --samples samples.jsonl"]),
@@ -243,10 +244,7 @@ def someone_else(target: str) -> Props:
             "Text that was made in bf16 or fp16 parts from float32 at near-ties: say which, by --made-in bf16 or by "
             '"made_in" in its line, and near-ties within that format\'s rounding are counted apart.'
         ),
-        blocks.words(
-            f"Exit codes, so that it can stand in an automatic test: {EXIT_WORDS}.",
-            small=True,
-        ),
+        blocks.words(f"Exit codes, so that it can stand in an automatic test: {codes}.", small=True),
         blocks.download("An example line", "samples.jsonl", line + "\n"),
     ]
     return blocks.section(SOMEONE_ELSE, "Someone else's decoder", SOMEONE_ELSE_LEAD, (), shown)
