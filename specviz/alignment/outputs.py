@@ -168,10 +168,10 @@ def write_summary(folder: Path, summary: Summary) -> None:
 
 
 def write_report(folder: Path, summary: Summary, parts: Iterable[ShardTables]) -> None:
-    from specviz.alignment.report.page import report_page
-    from specviz.alignment.report.texts import of_tables
+    from specviz.alignment.report.sections import report_page
+    from specviz.alignment.report.texts import read_texts
 
-    texts = (text for part in parts for text in of_tables(part))
+    texts = (text for part in parts for text in read_texts(part))
     with closing(texts):
         write_text(folder / "report.html", report_page(summary, texts))
 

@@ -11,7 +11,7 @@ from windows import DESKTOP
 from windows import PHONE as PHONE_SIZE
 
 from specviz.alignment.report.live import many_prompts
-from specviz.alignment.report.page import report_page
+from specviz.alignment.report.sections import report_page
 from specviz.views import blocks
 from specviz.views.document import page as page_of
 from specviz.views.explore.sentences import percent

@@ -9,7 +9,7 @@ import pytest
 from made_summaries import HOSTILE, made_summary, made_text
 from one_file import held, unpacked, unpacked_text
 
-from specviz.alignment.report.page import report_page
+from specviz.alignment.report.sections import report_page
 from specviz.views import blocks
 from specviz.views.document import page, quiet_json
 

@@ -1,6 +1,6 @@
-"""Where two chat templates part: three standard dialogues by both tokenizers, and the first difference in words.
+"""Where two chat templates differ: three standard dialogues by both tokenizers, and the first difference in words.
 
-Templates are programs of strangers: one that fails refuses the dialogue. Loads no torch by itself.
+Templates are untrusted programs: one that fails refuses the dialogue. Loads no torch by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from specviz.errors import SpecvizError
 from specviz.models.chat import has_chat_form, render_chat
 from specviz.views.explore.sentences import label
 
-SHOWN_CHARACTERS = 24  # on each side of a place where chat forms part
+SHOWN_CHARACTERS = 24  # before and after the first difference
 USER = {"role": "user", "content": "What is two and two?"}
 ANSWER = {"role": "assistant", "content": "Four."}
 DIALOGUES = (
@@ -31,7 +31,7 @@ class Tokenizer(Protocol):
 
 
 def chat_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
-    """Where the two chat forms part, in words; None where three dialogues render alike, or neither has a template."""
+    """Where the two chat forms differ, in words; None where three dialogues render alike, or neither has a template."""
     ours, theirs = has_chat_form(target), has_chat_form(draft)
     if ours != theirs:
         has, lacks = ("target", "draft") if ours else ("draft", "target")
@@ -41,7 +41,7 @@ def chat_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
 
 
 def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer, draft: Tokenizer) -> str | None:
-    ours, theirs = _rendered(target, messages), _rendered(draft, messages)
+    ours, theirs = _render(target, messages), _render(draft, messages)
     if ours == theirs:
         return None
     if ours is None or theirs is None:
@@ -49,17 +49,17 @@ def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer
         return f"{name}: the {refuses}'s chat template refuses it, the other does not"
     place = next((place for place, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
     place = min(len(ours), len(theirs)) if place is None else place  # one goes on where the other ends
-    after = f"after {_quoted(ours[max(0, place - SHOWN_CHARACTERS) : place])} " if place else "at once "
-    ours, theirs = (_quoted(text[place : place + SHOWN_CHARACTERS]) for text in (ours, theirs))
+    after = f"after {_quote(ours[max(0, place - SHOWN_CHARACTERS) : place])} " if place else "at once "
+    ours, theirs = (_quote(text[place : place + SHOWN_CHARACTERS]) for text in (ours, theirs))
     return f"{name}: {after}the target's chat form goes on with {ours}, the draft's with {theirs}"
 
 
-def _rendered(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> str | None:
+def _render(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> str | None:
     try:
         return render_chat(tokenizer, messages)
     except SpecvizError:
         return None
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return f'"{label(text)}"' if text else "nothing"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specviz.alignment.causes.chat_forms import Tokenizer, chat_difference
+from specviz.alignment.causes.chat_forms import chat_difference
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
 from specviz.models.folder import ModelFolder, context_limit, limit_words
@@ -131,26 +131,30 @@ class _Model:
         ordinary = (token for token in range(self.text.num_ids) if token not in self.text.special_ids)
         return frozenset(map(self.text.bytes_of, ordinary)) - {b""}
 
-    def named(self, ids: Sequence[int]) -> tuple[NamedId, ...]:
+    def list_ids(self, ids: Sequence[int]) -> tuple[NamedId, ...]:
         return tuple(NamedId(token, label(self.text.label(token))) for token in ids)
 
     def side(self) -> Side:
-        return Side(self.name, self.text.num_ids, self.table, self.context_limit, self.named(_starts(self.text)))
+        return Side(self.name, self.text.num_ids, self.table, self.context_limit, self.list_ids(_starts(self.text)))
 
 
 def examine(target: str | LoadedModel, draft: str | LoadedModel) -> Diagnosis:
     """The diagnosis of a pair: catalogue names, folders, hub ids or loaded models. SpecvizError for an unknown one."""
     ours, theirs = _model(target), _model(draft)
     differing = differing_ids(ours.text, theirs.text, most=MOST_IDS)
-    pairs = [(ours.text.bytes_of(token), theirs.text.bytes_of(token)) for token in range(_num_ids(ours, theirs))]
+    examples = zip(ours.list_ids(differing[:MOST_SHOWN]), theirs.list_ids(differing[:MOST_SHOWN]), strict=True)
+    num_ids = max(ours.text.num_ids, theirs.text.num_ids)
+    pairs = [(ours.text.bytes_of(token), theirs.text.bytes_of(token)) for token in range(num_ids)]
     our_texts, their_texts = ours.texts, theirs.texts
+    templates = [getattr(each.text.tokenizer, "chat_template", None) for each in (ours, theirs)]
+    difference = chat_difference(ours.text.tokenizer, theirs.text.tokenizer)
     num_common = len(our_texts & their_texts)
     return Diagnosis(
         target=ours.side(),
         draft=theirs.side(),
         num_same=sum(a == b != b"" for a, b in pairs),
         num_differing=len(differing),
-        differing=tuple(_differing(ours, theirs, differing[:MOST_SHOWN])),
+        differing=tuple(DifferingId(a.id, a.label, b.label) for a, b in examples),
         num_other_special=sum(b"" != a != b != b"" for a, b in pairs) - len(differing),
         num_only_target=sum(a != b == b"" for a, b in pairs),
         num_only_draft=sum(b != a == b"" for a, b in pairs),
@@ -158,7 +162,7 @@ def examine(target: str | LoadedModel, draft: str | LoadedModel) -> Diagnosis:
         num_target_texts=len(our_texts),
         num_draft_texts=len(their_texts),
         special=_special(ours, theirs),
-        chat=_chat(ours.text.tokenizer, theirs.text.tokenizer),
+        chat=Chat(*map(bool, templates), templates[0] == templates[1], difference),
         ways=_ways(len(differing), num_common, len(their_texts)),
         notes=tuple(_notes(ours, theirs)),
     )
@@ -168,18 +172,18 @@ def examine(target: str | LoadedModel, draft: str | LoadedModel) -> Diagnosis:
 
 
 def _model(model: str | LoadedModel) -> _Model:
-    found = _read(model) if isinstance(model, str) else _loaded(model)
+    found = _read_folder(model) if isinstance(model, str) else _read_loaded(model)
     if found.text.num_ids > MOST_IDS:
         raise SpecvizError(f"{found.name} has ids up to {found.text.num_ids:,}; at most {MOST_IDS:,} can be compared")
     return found
 
 
-def _loaded(model: LoadedModel) -> _Model:
+def _read_loaded(model: LoadedModel) -> _Model:
     words = limit_words(model.model.config)
     return _Model(model.name, model.text, model.info.vocab_size, model.info.context_limit, words)
 
 
-def _read(name: str) -> _Model:
+def _read_folder(name: str) -> _Model:
     may_download = settings().allow_any_model
     source = find(without_format(name), allow_any=may_download)
     folder, _ = fetch(source, may_download=may_download, on_progress=unwatched, weights=False)
@@ -190,15 +194,6 @@ def _read(name: str) -> _Model:
 
 
 # ---- ids ------------------------------------------------------------------------------------------------------------
-
-
-def _num_ids(target: _Model, draft: _Model) -> int:
-    return max(target.text.num_ids, draft.text.num_ids)
-
-
-def _differing(target: _Model, draft: _Model, ids: Sequence[int]) -> Iterator[DifferingId]:
-    for ours, theirs in zip(target.named(ids), draft.named(ids), strict=True):
-        yield DifferingId(ours.id, ours.label, theirs.label)
 
 
 def _starts(text: TokenText) -> list[int]:
@@ -212,13 +207,21 @@ def _special(target: _Model, draft: _Model) -> tuple[Special, ...]:
     start = "the draft reads what the target's tokenizer puts before a text, and may have learned with something else"
     end = "texts end at different places: only the target's end tokens end a text, and the draft seldom proposes them"
     kinds = (
-        ("before a text", _starts(target.text), _starts(draft.text), start),
-        ("end", sorted(target.text.eos_ids), sorted(draft.text.eos_ids), end),
-        ("start (bos)", _own(target, "bos"), _own(draft, "bos"), ""),
-        ("padding (pad)", _own(target, "pad"), _own(draft, "pad"), ""),
-        ("unknown (unk)", _own(target, "unk"), _own(draft, "unk"), ""),
+        ("before a text", _starts(target.text), _starts(draft.text), f"matters: {start}"),
+        ("end", sorted(target.text.eos_ids), sorted(draft.text.eos_ids), f"matters: {end}"),
+        *((f"{name} ({short})", _own(target, short), _own(draft, short), f"does not matter: {why}")
+          for name, short, why in HARMLESS),
+    )  # fmt: skip
+    return tuple(
+        _compare(kind, target.list_ids(ours), draft.list_ids(theirs), why) for kind, ours, theirs, why in kinds
     )
-    return tuple(_compared(kind, target.named(ours), draft.named(theirs), why) for kind, ours, theirs, why in kinds)
+
+
+HARMLESS = (
+    ("start", "bos", "only what a tokenizer puts before a text is read"),
+    ("padding", "pad", "padding is masked"),
+    ("unknown", "unk", "the target's tokenizer alone cuts the text"),
+)
 
 
 def _own(model: _Model, kind: str) -> list[int]:
@@ -226,25 +229,13 @@ def _own(model: _Model, kind: str) -> list[int]:
     return [token] if isinstance(token, int) else []
 
 
-HARMLESS = {
-    "start (bos)": "does not matter: only what a tokenizer puts before a text is read",
-    "padding (pad)": "does not matter: padding is masked",
-    "unknown (unk)": "does not matter: the target's tokenizer alone cuts the text",
-}
-
-
-def _compared(kind: str, target: tuple[NamedId, ...], draft: tuple[NamedId, ...], why: str) -> Special:
-    """why: what a difference of the texts leads to; "" where it leads to nothing."""
+def _compare(kind: str, target: tuple[NamedId, ...], draft: tuple[NamedId, ...], why: str) -> Special:
+    """why: what a difference of the texts leads to."""
     if target == draft:
         return Special(kind, target, draft, False, "the same")
     if sorted(item.label for item in target) == sorted(item.label for item in draft):
         return Special(kind, target, draft, False, "the same text under another id")
-    return Special(kind, target, draft, bool(why), f"matters: {why}" if why else HARMLESS[kind])
-
-
-def _chat(target: Tokenizer, draft: Tokenizer) -> Chat:
-    ours, theirs = (getattr(tokenizer, "chat_template", None) for tokenizer in (target, draft))
-    return Chat(bool(ours), bool(theirs), ours == theirs, chat_difference(target, draft))
+    return Special(kind, target, draft, why.startswith("matters"), why)
 
 
 # ---- verdict --------------------------------------------------------------------------------------------------------

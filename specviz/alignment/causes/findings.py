@@ -1,6 +1,6 @@
-"""What is wrong with a draft by its numbers: vocabulary that ends early, cliffs of agreement, tokens out of its reach.
+"""Faults of a draft by its numbers: a vocabulary that ends early, cliffs of agreement, tokens out of its reach.
 
-Also what its confidence is worth. Numbers in, words and numbers out; models are examined by `faults`.
+Also what its confidence is worth. Numbers in, words and numbers out; models are examined by `probes`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Cliff:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """From one bucket to the next, prompts with tokens in both."""
+    """From one bucket to the next, over the prompts with tokens in both."""
 
     part: Part
     before: str
@@ -96,8 +96,7 @@ def _cliff(step: _Step, num_asked: int) -> Cliff | None:
     found = interval(step.high.alphas_without - step.low.alphas_without)
     if found is None or not excludes_zero(found, step.fall, size, num_asked):
         return None
-    high, low = _alpha(step.high), _alpha(step.low)
-    return Cliff(step.part, step.before, high, low, size, found, size >= ENOUGH_PROMPTS)
+    return Cliff(step.part, step.before, _alpha(step.high), _alpha(step.low), size, found, size >= ENOUGH_PROMPTS)
 
 
 # ---- findings -------------------------------------------------------------------------------------------------------
@@ -177,9 +176,11 @@ def _stop_words(bins: tuple[Bin, ...], cost_ratio: float | None) -> str:
         return "No token was drafted, so nothing can be told from the draft's confidence."
     if len(drafted) == 1 and drafted[0].confidence > 1 - ONE_HOT:
         return "Every confidence is 1, as always at temperature 0, so nothing can be told from it."
-    line = USUAL_RATIO if cost_ratio is None else cost_ratio
+    line, told = cost_ratio, f"c = {cost_ratio or 0:.2f}, the cost of a draft token in target steps"
+    if line is None:
+        line, told = USUAL_RATIO, f"{USUAL_RATIO:.2f}, taken as the line because no costs are known"
     poor = next((n for n, each in enumerate(drafted) if each.kept >= line), len(drafted))
-    seldom = f"kept, once reached, less often than {_line_words(cost_ratio)}"
+    seldom = f"kept, once reached, less often than {told}"
     if poor == len(drafted):
         return f"No confidence tells the tokens worth drafting apart: at each of them they are {seldom}. {NEXT_ONLY}"
     share = sum(each.share for each in drafted[:poor])
@@ -189,9 +190,3 @@ def _stop_words(bins: tuple[Bin, ...], cost_ratio: float | None) -> str:
         f"A confidence stop could help: draft tokens with a confidence below {drafted[poor - 1].high:.1f} are "
         f"{percent(share)} of what is drafted, and they are {seldom}. {NEXT_ONLY}"
     )
-
-
-def _line_words(cost_ratio: float | None) -> str:
-    if cost_ratio is None:
-        return f"{USUAL_RATIO:.2f}, taken as the line because no costs are known"
-    return f"c = {cost_ratio:.2f}, the cost of a draft token in target steps"

@@ -1,7 +1,7 @@
-"""What only a look inside a draft tells: a layer that does harm, and a chat form that is not the target's.
+"""Faults that only the draft itself shows: a layer that does harm, and a chat form that is not the target's.
 
-A few short texts are enough. Each layer is passed over once: a sound draft agrees less with the target without it, one
-with damaged weights agrees more. And chats are read once more in the draft's own form.
+A few short texts are enough. Each layer is skipped once: a sound draft agrees less with the target without it, one with
+damaged weights agrees more. Chats are read once more in the draft's own form.
 """
 
 from __future__ import annotations
@@ -69,26 +69,15 @@ def look(shard: Shard, library: Library | None = None) -> Examined:
             if _can_read(draft, text):
                 chat = each.asked.row if difference and each.asked.is_chat else None
                 agreements.append(_agreement(draft, text, p, sampling, chat))
-    told = [_told(*own) for own in zip(drafts, found, differences, strict=True)]
-    return Examined(
-        findings=tuple(finding for findings, _ in told for finding in findings),
-        warnings=tuple(warning for _, warnings in told for warning in warnings),
-        looked_for=_looked_for(found, has_chats),
-    )
-
-
-def _told(
-    draft: LoadedModel, agreements: Sequence[Agreement], difference: str | None
-) -> tuple[list[Finding], list[str]]:
-    """Findings, and as a warning another chat form that does no clear harm."""
-    form = _form_findings(draft, agreements, difference)
-    warnings = [f"{draft.name}: {difference}."] if difference and not form else []
-    return [*_layer_findings(draft, agreements), *form], warnings
-
-
-def _looked_for(found: Sequence[Sequence[Agreement]], has_chats: bool) -> tuple[str, ...]:
+    findings, warnings = [], []
+    for draft, agreements, difference in zip(drafts, found, differences, strict=True):
+        form = _form_findings(draft, agreements, difference)
+        findings += [*_layer_findings(draft, agreements), *form]
+        if difference and not form:  # it does no clear harm
+            warnings.append(f"{draft.name}: {difference}.")
     layers = all(len(agreements) >= FEWEST_TEXTS and agreements[0].without for agreements in found)
-    return (DAMAGED_LAYER,) * layers + (OTHER_FORM,) * has_chats
+    looked_for = (DAMAGED_LAYER,) * layers + (OTHER_FORM,) * has_chats
+    return Examined(tuple(findings), tuple(warnings), looked_for)
 
 
 def _can_read(draft: LoadedModel, text: Text) -> bool:
@@ -104,9 +93,9 @@ def _agreement(draft: LoadedModel, text: Text, p: Tensor, sampling: Sampling, ch
     """chat: the row whose chat the text follows, if the draft has another form for it."""
     without = []
     for layer in _layers(draft):
-        with _passed_over(layer):
+        with _skip(layer):
             without.append(_overlap(draft, text, p, sampling))
-    own = None if chat is None else _in_own_form(draft, text, chat)
+    own = None if chat is None else _rewrite_chat(draft, text, chat)
     own_form = None if own is None else _overlap(draft, own, p, sampling)
     return Agreement(_overlap(draft, text, p, sampling), tuple(without), own_form)
 
@@ -150,8 +139,8 @@ def _layers(draft: LoadedModel) -> list[torch.nn.Module]:
 
 
 @contextmanager
-def _passed_over(layer: torch.nn.Module) -> Iterator[None]:
-    """The layer hands on what it was given."""
+def _skip(layer: torch.nn.Module) -> Iterator[None]:
+    """Makes the layer return its input."""
 
     def unchanged(_, args, kwargs, output):
         given = args[0] if args else kwargs["hidden_states"]
@@ -180,7 +169,7 @@ def _form_findings(draft: LoadedModel, agreements: Sequence[Agreement], differen
     return [Finding(draft.name, "template", words, {"alpha": alpha, "alpha_own_form": own})]
 
 
-def _in_own_form(draft: LoadedModel, text: Text, row: PromptRow) -> Text | None:
+def _rewrite_chat(draft: LoadedModel, text: Text, row: PromptRow) -> Text | None:
     """The same text behind the same chat in the draft's form; None where it cannot be read so."""
     messages = row.prompt if row.messages is None else [asdict(message) for message in row.messages]
     try:

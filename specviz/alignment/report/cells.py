@@ -1,12 +1,13 @@
-"""Cells of a report's tables: numbers as words with a key to sort by. What is not a number is a dash and sorts last."""
+"""Tables of a report and their cells: numbers as words with a key to sort by; unknown ones are dashes and sort last."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specviz.views import blocks
-from specviz.views.blocks import Cell
+from specviz.views.blocks import Cell, Props
 from specviz.views.explore.sentences import percent
 
 if TYPE_CHECKING:
@@ -14,6 +15,25 @@ if TYPE_CHECKING:
 
 NONE = "–"
 UNKNOWN = "not known"
+Item = TypeVar("Item")
+Columns = Mapping[str, Callable[[Item], Cell]]
+"""The head of each column -> its cell for an item."""
+
+
+INTERVAL_AND_FAVOURITE = {
+    "95 % interval": lambda each: spread(each.alpha_interval),
+    "same favourite": lambda each: share(each.greedy_agreement),
+}
+COUNTS = {
+    "prompts": lambda each: number(each.num_prompts),
+    "tokens": lambda each: number(each.num_tokens),
+}
+"""Columns of drafts and of their slices."""
+
+
+def table(items: Sequence[Item], columns: Columns, **options: Any) -> Props:
+    """A block with a row per item; options: of `blocks.table`."""
+    return blocks.table(list(columns), [[make(each) for make in columns.values()] for each in items], **options)
 
 
 def is_known(value: float | None) -> bool:
@@ -25,12 +45,20 @@ def share_words(value: float | None) -> str:
 
 
 def share(value: float | None) -> Cell:
-    return blocks.cell(share_words(value), sort=value if is_known(value) else None)
+    return _number_cell(value, percent)
 
 
 def number(value: float | None, form: str = "{:,}") -> Cell:
-    known = is_known(value)
-    return blocks.cell(form.format(value) if known else NONE, sort=value if known else None)
+    return _number_cell(value, form.format)
+
+
+def points(value: float) -> Cell:
+    """A difference of shares."""
+    return _number_cell(value, lambda known: f"{_format_points(known)} points")
+
+
+def _number_cell(value: float | None, words: Callable[[float], str]) -> Cell:
+    return blocks.cell(words(value), sort=value) if is_known(value) else blocks.cell(NONE)
 
 
 def speedup(value: float | None) -> Cell:
@@ -48,17 +76,10 @@ def best_k(best: tuple[int, int] | None) -> Cell:
     return blocks.cell(str(best[0]) if best[0] == best[1] else f"{best[0]} to {best[1]}", sort=best[0])
 
 
-def points(value: float) -> Cell:
-    """A difference of shares."""
-    if not is_known(value):
-        return blocks.cell(NONE)
-    return blocks.cell(f"{_signed(value)} points", sort=value)
-
-
 def points_range(interval: Interval | None) -> Cell:
     if interval is None:
         return blocks.cell(NONE)
-    return blocks.cell(f"{_signed(interval[0])} to {_signed(interval[1])}", sort=interval[0])
+    return blocks.cell(f"{_format_points(interval[0])} to {_format_points(interval[1])}", sort=interval[0])
 
 
 def spread_words(interval: Interval | None) -> str:
@@ -70,7 +91,7 @@ def spread(interval: Interval | None) -> Cell:
     return blocks.cell(spread_words(interval), sort=None if interval is None else interval[0])
 
 
-def _signed(share: float) -> str:
+def _format_points(share: float) -> str:
     """In points of a percent; what rounds to nothing has no minus."""
     return f"{round(100 * share, 1) + 0.0:+.1f}"
 

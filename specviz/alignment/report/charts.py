@@ -42,9 +42,9 @@ def speed_chart(drafts: Sequence[DraftSummary]) -> Chart:
 
 
 def _per_k(place: int, name: str, values: Sequence[float], hover: str) -> Chart:
-    line = _line(place, name, hover)
     told = [[f"{value:.2f}" if is_known(value) else NONE] for value in values]
-    return line | {"x": list(range(1, len(values) + 1)), "y": [_known(value) for value in values], "customdata": told}
+    x, y = list(range(1, len(values) + 1)), [_round(value) for value in values]
+    return _line(place, name, hover) | {"x": x, "y": y, "customdata": told}
 
 
 def _k_figure(title: str, data: list[Chart], y: str) -> Chart:
@@ -91,7 +91,7 @@ def _slice_line(place: int, name: str, slices: Sequence[Slice | None]) -> Chart:
         for each in slices
     ]
     return line | {
-        "y": [None if each is None else _known(each.alpha) for each in slices],
+        "y": [None if each is None else _round(each.alpha) for each in slices],
         "customdata": [[NONE, NONE] if each is None else [share_words(each.alpha), spread_words(each.alpha_interval)]
                        for each in slices],
         "error_y": {"type": "data", "symmetric": False, "array": [high for _, high in reach],
@@ -129,7 +129,7 @@ def calibration_chart(draft: DraftSummary) -> Chart:
     data = [promised, kept, drafted]
     for trace, values in zip(data, columns, strict=True):
         told = [[share_words(value)] for value in values]
-        trace |= {"x": names, "y": [_known(value) for value in values], "customdata": told}
+        trace |= {"x": names, "y": [_round(value) for value in values], "customdata": told}
     axes = {
         "xaxis": {"title": {"text": "confidence, q of the drafted token, in percent"}, **NAMED},
         "yaxis": {"title": {"text": "share"}, **SHARE},
@@ -149,7 +149,7 @@ def _columns(first: str, data: Sequence[Chart]) -> list[list[Any]]:
     return [[first, 0, "x"], *([trace["name"], place, "customdata", 0] for place, trace in enumerate(data))]
 
 
-def _known(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return round(value, 4) if is_known(value) else None
 
 

@@ -5,14 +5,14 @@ A `Summary` in, a list of `blocks` out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specviz.alignment.report import cells
 from specviz.alignment.summary import IGNORED
 from specviz.analysis.rounds import is_far
 from specviz.views import blocks
-from specviz.views.blocks import Cell, Props, Words
+from specviz.views.blocks import Props, Words
 from specviz.views.explore.sentences import counted, label, percent, visible
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ TOO_CLOSE = 0.1  # speedups within this part of each other are not told apart: c
 
 def overview(summary: Summary, *, no_costs: str = "made with --no-costs") -> list[Props]:
     """no_costs: why costs are not known, where they are not, or what to do about it."""
-    shown = [blocks.words(_read_words(summary))]
+    shown = [blocks.words(_source_words(summary))]
     if not summary.exact:
         words = "Not every text is known to be the target's own at these settings, so the numbers hold for these texts."
         shown.append(blocks.verdict("unsure", words))
@@ -63,7 +63,7 @@ def is_aside(warning: str) -> bool:
 # ---- what was read --------------------------------------------------------------------------------------------------
 
 
-def _read_words(summary: Summary) -> Words:
+def _source_words(summary: Summary) -> Words:
     prompts = counted(summary.num_prompts, "prompt")
     refused = ""
     if summary.num_refused:
@@ -74,11 +74,11 @@ def _read_words(summary: Summary) -> Words:
     if summary.num_cut:
         ends = "text ends" if summary.num_cut == 1 else "texts end"
         told[-1] += f" {summary.num_cut:,} {ends} where the target's context ends."
-    told[-1] += f" {_looked_words(summary)}"
+    told[-1] += f" {_faults_words(summary)}"
     return told
 
 
-def _looked_words(summary: Summary) -> str:
+def _faults_words(summary: Summary) -> str:
     if not summary.looked_for:
         return NOTHING_LOOKED_FOR
     looked = f"Looked for: {', '.join(map(visible, summary.looked_for))}."
@@ -88,12 +88,9 @@ def _looked_words(summary: Summary) -> str:
 
 def sampling_words(summary: Summary) -> str:
     values = summary.sampling
-    filters = [f"{name.replace('_', '-')} {values[name]:g}" for name in OFF if _narrows(name, values)]
+    narrow = [name for name, off in OFF.items() if values.get(name, off) != off]
+    filters = [f"{name.replace('_', '-')} {values[name]:g}" for name in narrow]
     return ", ".join([f"temperature {values.get('temperature', 1):g}", *filters])
-
-
-def _narrows(name: str, values: Mapping[str, float]) -> bool:
-    return name in values and values[name] != OFF[name]
 
 
 # ---- the answer for each draft --------------------------------------------------------------------------------------
@@ -110,7 +107,7 @@ def _answer(summary: Summary, draft: DraftSummary) -> Words:
         best = max(draft.speedups)
         at = f"K = {draft.speedups.index(best) + 1}, {best:.2f}x"
         told.append(["Best: ", at, f" the speed of one by one (predicted){', slower' if best < 1 else ''}."])
-    return _joined(told)
+    return _join_sentences(told)
 
 
 def _lost_words(alpha: float, parts: Sequence[tuple[str, float]]) -> list[str]:
@@ -140,7 +137,7 @@ def _points(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 
-def _joined(sentences: Sequence[list[str]]) -> list[str]:
+def _join_sentences(sentences: Sequence[list[str]]) -> list[str]:
     """One text of several sentences, each a list that begins and ends with what is not set off."""
     told = [""]
     for first, *rest in sentences:
@@ -157,57 +154,42 @@ def _fastest(summary: Summary) -> list[Props]:
     timed = sorted(((max(draft.speedups), draft.name) for draft in summary.drafts if draft.speedups), reverse=True)
     if len(timed) < 2:
         return []
-    if is_far(_plain_ratio(summary)):
+    plain_ms = [ms for costs in summary.costs.values() for ms in (costs.get("verify_ms") or ())[:1]]
+    if plain_ms and is_far(max(plain_ms) / min(plain_ms)):
         apart = "The drafts' costs were measured apart, and the target alone took different times beside them"
         return [blocks.verdict("unsure", f"{apart}, so their speedups are not ranked: measure all in one job.")]
     (best, name), (second, other) = timed[:2]
     if second > best * (1 - TOO_CLOSE):
         close = f" differ by less than {percent(TOO_CLOSE)}: that is not worth naming one fastest."
         return [blocks.words(["The predicted speedups of ", label(name), " and ", label(other), close])]
-    words = ["", label(name), f" is predicted to be fastest of the {len(timed)}, {best:.2f}x."]
-    if best < 1:
-        words[-1] = f" is predicted to be fastest of the {len(timed)}, {best:.2f}x: still slower than one by one."
-    return [blocks.words(words)]
-
-
-def _plain_ratio(summary: Summary) -> float:
-    """How far apart the target's own costs lie that were measured for the drafts; 1 where all were timed together."""
-    plain_ms = [ms for costs in summary.costs.values() for ms in (costs.get("verify_ms") or ())[:1]]
-    return max(plain_ms) / min(plain_ms) if plain_ms else 1.0
+    end = ": still slower than one by one." if best < 1 else "."
+    words = f" is predicted to be fastest of the {len(timed)}, {best:.2f}x{end}"
+    return [blocks.words(["", label(name), words])]
 
 
 def _drafts_table(summary: Summary) -> Props:
-    columns = [
-        "draft model", "agreement, sum min(p, q)", "95 % interval", "same favourite",
-        "agreement, by the tokens that stand there", f"tokens per target call at K = {summary.k}", "best K",
-        "predicted speedup at best K", "prompts", "tokens",
-    ]  # fmt: skip
-    known = [place for place, draft in enumerate(summary.drafts) if cells.is_known(draft.alpha)]
-    best = max(known, key=lambda place: summary.drafts[place].alpha, default=-1)
-    rows = [_draft_row(draft, summary.k) for draft in summary.drafts]
-    marked = best if len(rows) > 1 else -1
-    caption = "Bold: agrees most." if marked >= 0 else ""
-    return blocks.table(columns, rows, caption=caption, marked=marked, sortable=len(rows) > 1)
-
-
-def _draft_row(draft: DraftSummary, k: int) -> list[Cell]:
-    per_call = draft.tokens_per_call[k - 1] if k <= len(draft.tokens_per_call) else None
-    return [
-        label(draft.name),
-        cells.share(draft.alpha),
-        cells.spread(draft.alpha_interval),
-        cells.share(draft.greedy_agreement),
-        cells.share(draft.mean_keep),
-        cells.number(per_call, "{:.2f}"),
-        cells.best_k(draft.best_k),
-        cells.speedup(max(draft.speedups, default=None) if draft.speedups else None),
-        cells.number(draft.num_prompts),
-        cells.number(draft.num_tokens),
-    ]
+    drafts, k = summary.drafts, summary.k
+    columns = {
+        "draft model": lambda draft: label(draft.name),
+        "agreement, sum min(p, q)": lambda draft: cells.share(draft.alpha),
+        **cells.INTERVAL_AND_FAVOURITE,
+        "agreement, by the tokens that stand there": lambda draft: cells.share(draft.mean_keep),
+        f"tokens per target call at K = {k}": lambda draft: cells.number(
+            draft.tokens_per_call[k - 1] if k <= len(draft.tokens_per_call) else None, "{:.2f}"
+        ),
+        "best K": lambda draft: cells.best_k(draft.best_k),
+        "predicted speedup at best K": lambda draft: cells.speedup(max(draft.speedups or (), default=None)),
+        **cells.COUNTS,
+    }
+    known = [place for place, draft in enumerate(drafts) if cells.is_known(draft.alpha)]
+    best = max(known, key=lambda place: drafts[place].alpha, default=-1) if len(drafts) > 1 else -1
+    caption = "Bold: agrees most." if best >= 0 else ""
+    return cells.table(drafts, columns, caption=caption, marked=best, sortable=len(drafts) > 1)
 
 
 def _refused(summary: Summary) -> Props:
-    rows = [[blocks.cell(f"{line:,}", sort=line), visible(reason)] for line, reason in summary.refused]
-    caption = "" if len(rows) == summary.num_refused else f"The first {len(rows):,} of them."
+    shown = summary.refused
+    caption = "" if len(shown) == summary.num_refused else f"The first {len(shown):,} of them."
+    columns = {"line": lambda row: cells.number(row[0]), "why": lambda row: visible(row[1])}
     title = f"Lines that could not be used: {summary.num_refused:,}"
-    return blocks.details(title, [blocks.table(["line", "why"], rows, caption=caption)])
+    return blocks.details(title, [cells.table(shown, columns, caption=caption)])

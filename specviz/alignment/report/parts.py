@@ -17,7 +17,7 @@ from specviz.views.blocks import Cell, Props, Words
 from specviz.views.explore.sentences import label, percent, visible
 
 if TYPE_CHECKING:
-    from specviz.alignment.summary import Comparison, Difference, DraftSummary, Rejection, Slice, Summary, Win
+    from specviz.alignment.summary import Comparison, Difference, DraftSummary, Loss, Rejection, Slice, Summary, Win
 
 NOT_CALLED = f"not called significant: fewer than {ENOUGH_PROMPTS} prompts"
 MOST_ROWS = 200  # of a table of slices
@@ -36,39 +36,43 @@ REASON_TONES = ("ignored", "plain", "p", "q", "owed", "accepted", "rejected", "b
 
 def against(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
     """texts: numbers of those that the page shows."""
-    if not summary.comparisons:
+    pairs = summary.comparisons
+    if not pairs:
         return []
     places = {draft.name: place for place, draft in enumerate(summary.drafts)}
-    rows = [row for pair in summary.comparisons for row in _difference_rows(pair, pair.slices[:1])]
-    columns = ["drafts", "slice", "prompts", "difference of agreement", "95 % interval", "verdict"]
+    rows = [(pair, each) for pair in pairs for each in pair.slices[:1]]
+    columns = {"drafts": lambda row: _pair_title(row[0]), **_difference_columns("difference of agreement")}
     return [
-        *(blocks.words(visible(words)) for words in dict.fromkeys(pair.words for pair in summary.comparisons) if words),
-        blocks.table(columns, rows, sortable=len(rows) > 1),
-        *(blocks.details(f"{label(pair.a)} against {label(pair.b)}", _pair(pair, places, texts))
-          for pair in summary.comparisons),
-    ]  # fmt: skip
+        *(blocks.words(visible(words)) for words in dict.fromkeys(pair.words for pair in pairs) if words),
+        cells.table(rows, columns, sortable=len(rows) > 1),
+        *(blocks.details(_pair_title(pair), _pair(pair, places, texts)) for pair in pairs),
+    ]
+
+
+def _pair_title(pair: Comparison) -> str:
+    return f"{label(pair.a)} against {label(pair.b)}"
 
 
 def _pair(pair: Comparison, places: Mapping[str, int], texts: Collection[int]) -> list[Props]:
-    columns = ["slice", "prompts", f"{label(pair.a)} less {label(pair.b)}", "95 % interval", "verdict"]
-    rows = [row[1:] for row in _difference_rows(pair, pair.slices[:MOST_ROWS])]
+    rows = [(pair, each) for each in pair.slices[:MOST_ROWS]]
     both = (pair.a, pair.wins_a), (pair.b, pair.wins_b)
     wins = [_wins(name, won, places.get(name, 0), texts) for name, won in both]
-    return [blocks.table(columns, rows, sortable=True), *filter(None, wins)]
+    columns = _difference_columns(f"{label(pair.a)} less {label(pair.b)}")
+    return [cells.table(rows, columns, sortable=True), *filter(None, wins)]
 
 
-def _difference_rows(pair: Comparison, differences: Sequence[Difference]) -> list[list[Cell]]:
-    return [
-        [
-            f"{label(pair.a)} against {label(pair.b)}",
-            "all tokens" if each.kind == "all" else f"{label(each.kind)}: {label(each.value)}",
-            cells.number(each.num_prompts),
-            cells.points(each.difference),
-            cells.points_range(each.interval),
-            _difference_verdict(pair, each),
-        ]
-        for each in differences
-    ]
+def _difference_columns(title: str) -> cells.Columns[tuple[Comparison, Difference]]:
+    return {
+        "slice": lambda row: "all tokens" if row[1].kind == "all" else _slice_title(row[1]),
+        "prompts": lambda row: cells.number(row[1].num_prompts),
+        title: lambda row: cells.points(row[1].difference),
+        "95 % interval": lambda row: cells.points_range(row[1].interval),
+        "verdict": lambda row: _difference_verdict(*row),
+    }
+
+
+def _slice_title(each: Difference | Loss) -> str:
+    return f"{label(each.kind)}: {label(each.value)}"
 
 
 def _difference_verdict(pair: Comparison, found: Difference) -> Cell:
@@ -81,14 +85,18 @@ def _difference_verdict(pair: Comparison, found: Difference) -> Cell:
 
 
 def _wins(name: str, wins: Sequence[Win], draft: int, texts: Collection[int]) -> Props | None:
-    rows = [[_text_cell(win.id, win.prompt, draft, 0, texts), cells.points(abs(win.difference))] for win in wins]
+    columns = {
+        "text": lambda win: _text_cell(win, draft, 0, texts),
+        "ahead by": lambda win: cells.points(abs(win.difference)),
+    }
     caption = f"Texts where {label(name)} is ahead most."
-    return blocks.table(["text", "ahead by"], rows, caption=caption, sortable=True) if rows else None
+    return cells.table(wins, columns, caption=caption, sortable=True) if wins else None
 
 
-def _text_cell(name: str, number: int, draft: int, token: int, texts: Collection[int]) -> Cell:
+def _text_cell(found: Win | Rejection, draft: int, token: int, texts: Collection[int]) -> Cell:
     """The name of a text; it opens the text where the page shows it."""
-    return blocks.opener(label(name), number, draft, token) if number in texts else label(name)
+    name = label(found.id)
+    return blocks.opener(name, found.prompt, draft, token) if found.prompt in texts else name
 
 
 # ---- every K --------------------------------------------------------------------------------------------------------
@@ -103,13 +111,10 @@ def every_k(summary: Summary) -> list[Props]:
 
 def _speed_words(draft: DraftSummary) -> Words:
     fastest = max(draft.speedups)
-    at = draft.speedups.index(fastest) + 1
-    told = f"{fastest:.2f}x"
-    words = ["", label(draft.name), " is predicted to be fastest at ", f"K = {at}", ": ", told,
-             " the speed of one by one."]  # fmt: skip
-    if fastest < 1:
-        words[-1] += " That is slower than one by one: with these costs this draft does not pay."
-    return words
+    at = f"K = {draft.speedups.index(fastest) + 1}"
+    end = " That is slower than one by one: with these costs this draft does not pay." if fastest < 1 else ""
+    return ["", label(draft.name), " is predicted to be fastest at ", at, ": ", f"{fastest:.2f}x",
+            f" the speed of one by one.{end}"]  # fmt: skip
 
 
 # ---- slices ---------------------------------------------------------------------------------------------------------
@@ -148,32 +153,34 @@ def slices(summary: Summary) -> list[Props]:
 
 
 def _slices_table(found: Sequence[Slice], title: str, k: int) -> Props:
-    columns = [
-        title, "draft model", "agreement, sum min(p, q)", "95 % interval", "same favourite",
-        f"tokens per target call at K = {k}", "best K", "predicted speedup at best K", "prompts", "tokens",
-    ]  # fmt: skip
-    rows = [_slice_row(each, place) for place, each in enumerate(found[:MOST_ROWS])]
+    places = {(each.draft, each.value): place for place, each in enumerate(found)}
+    columns = {
+        title: lambda each: blocks.cell(
+            label(each.value), sort=places[each.draft, each.value] if each.kind in CHARTED else label(each.value)
+        ),
+        "draft model": lambda each: label(each.draft),
+        "agreement, sum min(p, q)": _slice_agreement,
+        **cells.INTERVAL_AND_FAVOURITE,
+        f"tokens per target call at K = {k}": lambda each: cells.number(each.tokens_per_call, "{:.2f}"),
+        "best K": lambda each: cells.number(each.best_k, "{}") if _has_speed(each) else blocks.cell(cells.NONE),
+        "predicted speedup at best K": lambda each: (
+            cells.speedup(each.speedup) if _has_speed(each) else blocks.cell(cells.NONE)
+        ),
+        **cells.COUNTS,
+    }
     left_out = f"The first {MOST_ROWS:,} of {len(found):,} rows; all are in slices.parquet."
-    return blocks.table(columns, rows, caption=left_out if len(found) > MOST_ROWS else "", sortable=True)
+    caption = left_out if len(found) > MOST_ROWS else ""
+    return cells.table(found[:MOST_ROWS], columns, caption=caption, sortable=True)
 
 
-def _slice_row(each: Slice, place: int) -> list[Cell]:
-    speed: list[Cell] = [cells.number(each.best_k, "{}"), cells.speedup(each.speedup)]
-    if each.num_tokens < FEWEST_TOKENS or (each.kind, each.value) == ("class", ENDING):
-        speed = [blocks.cell(cells.NONE)] * 2
-    return [
-        blocks.cell(label(each.value), sort=place if each.kind in CHARTED else label(each.value)),
-        label(each.draft),
-        blocks.cell(f"{percent(each.alpha)}, falls here", sort=each.alpha, tone="rejected")
-        if each.cliff
-        else cells.share(each.alpha),
-        cells.spread(each.alpha_interval),
-        cells.share(each.greedy_agreement),
-        cells.number(each.tokens_per_call, "{:.2f}"),
-        *speed,
-        cells.number(each.num_prompts),
-        cells.number(each.num_tokens),
-    ]
+def _slice_agreement(each: Slice) -> Cell:
+    if each.cliff:
+        return blocks.cell(f"{percent(each.alpha)}, falls here", sort=each.alpha, tone="rejected")
+    return cells.share(each.alpha)
+
+
+def _has_speed(each: Slice) -> bool:
+    return each.num_tokens >= FEWEST_TOKENS and (each.kind, each.value) != ("class", ENDING)
 
 
 # ---- why p and q part -----------------------------------------------------------------------------------------------
@@ -184,15 +191,18 @@ def reasons(summary: Summary) -> list[Props]:
     if not names:
         return []
     bars = [_reason_bar(draft, names) for draft in summary.drafts]
+    rows = [(draft, reason) for draft in summary.drafts
+            for reason in sorted(draft.reasons, key=lambda reason: _order(reason.name))]  # fmt: skip
+    columns = {
+        "draft model": lambda row: label(row[0].name),
+        "of the lost agreement": lambda row: cells.share(row[1].share),
+        "reason": lambda row: blocks.cell(label(row[1].name), sort=names.index(row[1].name)),
+        "tokens": lambda row: cells.number(row[1].num_tokens),
+        "in words": lambda row: visible(row[1].words),
+    }
     heads = ["lost agreement", "most that its vocabulary allows"]
-    rows = [
-        [label(draft.name), cells.share(reason.share), blocks.cell(label(reason.name), sort=names.index(reason.name)),
-         cells.number(reason.num_tokens), visible(reason.words)]
-        for draft in summary.drafts for reason in sorted(draft.reasons, key=lambda reason: _order(reason.name))
-    ]  # fmt: skip
-    columns = ["draft model", "of the lost agreement", "reason", "tokens", "in words"]
     key = [(_tone(place), visible(name)) for place, name in enumerate(names)]
-    return [blocks.bars(bars, heads=heads, key=key, first="draft model"), blocks.table(columns, rows, sortable=True)]
+    return [blocks.bars(bars, heads=heads, key=key, first="draft model"), cells.table(rows, columns, sortable=True)]
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -220,12 +230,14 @@ def calibration(summary: Summary) -> list[Props]:
     drafts = [draft for draft in summary.drafts if draft.calibration.bins]
     if not drafts:
         return []
-    rows = [[label(draft.name), cells.share(draft.calibration.ece)] for draft in drafts]
-    columns = ["draft model", "mean gap between confidence and kept (ECE)"]
+    columns = {
+        "draft model": lambda draft: label(draft.name),
+        "mean gap between confidence and kept (ECE)": lambda draft: cells.share(draft.calibration.ece),
+    }
     return [
         *(blocks.verdict("unsure", ["", label(draft.name), f": {visible(draft.calibration.words)}"])
           for draft in drafts),
-        blocks.table(columns, rows),
+        cells.table(drafts, columns),
         *(blocks.chart(calibration_chart(draft)) for draft in drafts),
     ]  # fmt: skip
 
@@ -252,41 +264,38 @@ def _costly(draft: DraftSummary, place: int, texts: Collection[int]) -> list[Pro
 def _listed_words(draft: DraftSummary) -> Words:
     saved, number = sum(each.saved for each in draft.costliest), len(draft.costliest)
     part = f" ({percent(saved / draft.calls)})" if draft.calls > 0 else ""
-    these = "This one saves " if number == 1 else f"These {number:,} save "
-    return ["", label(draft.name), f": {these[0].lower()}{these[1:]}", f"{saved:,.1f} of {draft.calls:,.0f}",
-            f" target calls{part}."]  # fmt: skip
+    these = "this one saves " if number == 1 else f"these {number:,} save "
+    return ["", label(draft.name), f": {these}", f"{saved:,.1f} of {draft.calls:,.0f}", f" target calls{part}."]
 
 
 def _losses(draft: DraftSummary) -> Props:
-    rows = [
-        [f"{label(each.kind)}: {label(each.value)}", cells.number(each.lost, "{:,.1f}"), cells.share(each.share)]
-        for each in draft.losses
-    ]
-    columns = ["rejected tokens of this class, or for this reason", "tokens lost", "of all lost tokens"]
-    return blocks.table(columns, rows, caption=f"What rejections lose with {label(draft.name)}", sortable=True)
+    columns = {
+        "rejected tokens of this class, or for this reason": _slice_title,
+        "tokens lost": lambda each: cells.number(each.lost, "{:,.1f}"),
+        "of all lost tokens": lambda each: cells.share(each.share),
+    }
+    caption = f"What rejections lose with {label(draft.name)}"
+    return cells.table(draft.losses, columns, caption=caption, sortable=True)
 
 
 def _rejections(found: Sequence[Rejection], draft: int, texts: Collection[int]) -> Props:
-    columns = [
-        "target calls to save", "the token, in its text", "text", "place, from 1", "p", "q", "chance to be kept",
-        "the target's favourite", "the draft's favourite", "why p and q part",
-    ]  # fmt: skip
+    columns = {
+        "target calls to save": lambda each: cells.number(each.saved, "{:.2f}"),
+        "the token, in its text": _token_in_text,
+        "text": lambda each: _text_cell(each, draft, each.place, texts),
+        "place, from 1": lambda each: cells.number(each.place + 1),
+        "p": lambda each: cells.share(each.p),
+        "q": lambda each: cells.share(each.q),
+        "chance to be kept": lambda each: cells.share(each.keep),
+        "the target's favourite": lambda each: label(each.target_favourite),
+        "the draft's favourite": lambda each: label(each.draft_favourite),
+        "why p and q part": lambda each: visible(each.reason),
+    }
     caption = f"The {len(found):,} costliest, a token at most twice per text"
-    return blocks.table(columns, [_rejection_row(each, draft, texts) for each in found], caption=caption, sortable=True)
+    return cells.table(found, columns, caption=caption, sortable=True)
 
 
-def _rejection_row(each: Rejection, draft: int, texts: Collection[int]) -> list[Cell]:
+def _token_in_text(each: Rejection) -> Cell:
     token = label(each.token)
     around = [f"…{visible(each.before)[-MOST_AROUND:]}", token, f"{visible(each.after)[:MOST_AROUND]}…"]
-    return [
-        blocks.cell(f"{each.saved:.2f}", sort=each.saved),
-        blocks.cell(around, sort=token),
-        _text_cell(each.id, each.prompt, draft, each.place, texts),
-        cells.number(each.place + 1),
-        cells.share(each.p),
-        cells.share(each.q),
-        cells.share(each.keep),
-        label(each.target_favourite),
-        label(each.draft_favourite),
-        visible(each.reason),
-    ]
+    return blocks.cell(around, sort=token)

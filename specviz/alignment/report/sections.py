@@ -6,17 +6,19 @@ as percent, differences of agreement in points of a percent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from specviz.alignment.report import cells, parts
 from specviz.alignment.report.overview import KEPT_WORDS, is_aside, overview, sampling_words
+from specviz.alignment.report.texts import TextView, texts_block
 from specviz.alignment.summary import ENOUGH_PROMPTS
 from specviz.alignment.tables.columns import COLUMNS
 from specviz.views import blocks
-from specviz.views.blocks import Cell, Props
+from specviz.views.blocks import Props
+from specviz.views.document import page
 from specviz.views.explore.sentences import label, visible
 
 if TYPE_CHECKING:
@@ -42,23 +44,33 @@ class Part:
 
 
 def sections(summary: Summary, texts: Props | None = None) -> list[Props]:
-    """The whole report. texts: the block of `alignment_texts`, if there is one."""
-    shown = [blocks.section(part.name, part.title, part.lead, blocks=found) for part, found in _made(summary, texts)]
+    """The whole report. texts: the block of `texts_block`, if there is one."""
+    shown = [
+        blocks.section(part.name, part.title, part.lead, blocks=found) for part, found in _make_parts(summary, texts)
+    ]
     if texts is not None:
         shown.insert(len(shown) - 1, blocks.section(*TEXTS, blocks=[texts]))
     return shown
 
 
+def report_page(summary: Summary, texts: Iterable[TextView] = ()) -> str:
+    """The report as one HTML file. texts: read once, in order; those beyond the page's limit are counted only."""
+    names = [draft.name for draft in summary.drafts]
+    return page(TITLE, sections(summary, texts_block(texts, names, summary.num_prompts)))
+
+
 def compact(summary: Summary, texts: Props | None = None) -> list[Props]:
     """The same as blocks of one section of the Compare page: the overview, and the other parts to be opened."""
-    made = [(part.title, [blocks.words(part.lead, small=True), *found]) for part, found in _made(summary, texts)[1:]]
+    made = [
+        (part.title, [blocks.words(part.lead, small=True), *found]) for part, found in _make_parts(summary, texts)[1:]
+    ]
     if texts is not None:
         made.insert(len(made) - 1, (TEXTS[1], [blocks.words(TEXTS[2], small=True), texts]))
     shown = overview(summary, no_costs="press Measure costs above for each draft, then Analyse again")
     return [*shown, *(blocks.details(title, found) for title, found in made)]
 
 
-def _made(summary: Summary, texts: Props | None) -> list[tuple[Part, list[Props]]]:
+def _make_parts(summary: Summary, texts: Props | None) -> list[tuple[Part, list[Props]]]:
     """The parts that have something to say. Two of them lead to the texts that the page shows."""
     numbers = frozenset() if texts is None else frozenset(texts["numbers"])
     linked = {make: partial(make, texts=numbers) for make in (parts.against, parts.costliest)}
@@ -88,16 +100,19 @@ def how(summary: Summary) -> list[Props]:
 
 
 def _costs_table(summary: Summary) -> Props:
-    columns = ["draft model", "one drafted token", "one target call", "tokens of context", "device", "numbers as"]
-    rows = [_costs_row(name, costs) for name, costs in summary.costs.items()]
-    return blocks.table(columns, rows, caption="Measured or given costs that the predicted speedups rest on.")
+    def told(row: tuple[str, Mapping[str, Any]], name: str) -> str:
+        return label(str(row[1].get(name, cells.NONE)))
 
-
-def _costs_row(name: str, costs: Mapping[str, Any]) -> list[Cell]:
-    plain_ms = next(iter(costs.get("verify_ms") or ()), None)
-    length, device, dtype = (str(costs.get(field, cells.NONE)) for field in ("context_length", "device", "dtype"))
-    told = [length, f"CPU ({device})" if device in CPUS else device, dtype]
-    return [label(name), *map(cells.milliseconds, (costs.get("draft_ms"), plain_ms)), *map(label, told)]
+    columns = {
+        "draft model": lambda row: label(row[0]),
+        "one drafted token": lambda row: cells.milliseconds(row[1].get("draft_ms")),
+        "one target call": lambda row: cells.milliseconds(next(iter(row[1].get("verify_ms") or ()), None)),
+        "tokens of context": lambda row: told(row, "context_length"),
+        "device": lambda row: f"CPU ({told(row, 'device')})" if row[1].get("device") in CPUS else told(row, "device"),
+        "numbers as": lambda row: told(row, "dtype"),
+    }
+    rows = list(summary.costs.items())
+    return cells.table(rows, columns, caption="Measured or given costs that the predicted speedups rest on.")
 
 
 def _columns_table(name: str) -> Props:

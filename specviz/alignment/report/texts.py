@@ -1,17 +1,18 @@
 """Texts token by token for a report: `TextView` says what one text needs, `texts_block` makes the block of many.
 
-A view is made from rows of the tokens and prompts tables (`of_tables`), one part of a job at a time: the block reads
+A view is made from rows of the tokens and prompts tables (`read_texts`), one part of a job at a time: the block reads
 texts in order, holds them compressed, and stops at MOST_BYTES, so a job of any size gives a page that opens.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import count, groupby, islice
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specviz.alignment.report.cells import share_words
 from specviz.views import blocks
@@ -21,6 +22,9 @@ from specviz.views.explore.sentences import GLYPHS, SPACE, counted, flowing, lab
 if TYPE_CHECKING:
     from specviz.alignment.types import Columns, ShardTables
 
+Value = TypeVar("Value")
+Words = defaultdict[str, int]
+"""The different words of a chunk -> their numbers, in order; one that is new gets the next number."""
 MOST_BYTES = 20_000_000  # of all texts of a page, before they are compressed
 PER_CHUNK = 16
 PROMPT_END = 400  # characters of a prompt
@@ -75,51 +79,42 @@ class TextView:
 # ---- rows of the tables -> views ------------------------------------------------------------------------------------
 
 
-def of_tables(tables: ShardTables) -> Iterator[TextView]:
+def read_texts(tables: ShardTables) -> Iterator[TextView]:
     """The texts of one part of a job, in its order; every text has the rows of a draft together, in order of place."""
     known = {int(number): place for place, number in enumerate(tables.prompts["prompt"])}
     numbers = [int(number) for number in tables.tokens["prompt"]]
+    names = tables.tokens["draft"]
     for number, rows in groupby(range(len(numbers)), key=numbers.__getitem__):
-        drafts = [_Rows(tables.tokens, list(one)) for _, one in groupby(rows, key=tables.tokens["draft"].__getitem__)]
-        first, place = drafts[0], known[number]
+        drafts = [partial(_column, tables.tokens, list(own)) for _, own in groupby(rows, key=names.__getitem__)]
+        prompt = {name: str(tables.prompts[name][known[number]]) for name in ("id", "tags", "prompt_text")}
         yield TextView(
             number=number,
-            id=str(tables.prompts["id"][place]),
-            tags=[tag for tag in str(tables.prompts["tags"][place]).split("|") if tag],
-            prompt=str(tables.prompts["prompt_text"][place]),
-            labels=first.texts("text"),
-            p=first.numbers("p"),
-            favourite=first.texts("favourite_text"),
-            favourite_p=first.numbers("favourite_p"),
-            drafts=[_draft_view(rows) for rows in drafts],
+            id=prompt["id"],
+            tags=[tag for tag in prompt["tags"].split("|") if tag],
+            prompt=prompt["prompt_text"],
+            labels=drafts[0]("text", str),
+            p=drafts[0]("p", float),
+            favourite=drafts[0]("favourite_text", str),
+            favourite_p=drafts[0]("favourite_p", float),
+            drafts=[_draft_view(column) for column in drafts],
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Some rows of a table."""
-
-    columns: Columns
-    places: Sequence[int]
-
-    def texts(self, name: str) -> list[str]:
-        return [str(self.columns[name][place]) for place in self.places]
-
-    def numbers(self, name: str) -> list[float]:
-        return [float(self.columns[name][place]) for place in self.places]
+def _column(table: Columns, rows: Sequence[int], name: str, kind: Callable[[Any], Value]) -> list[Value]:
+    return [kind(table[name][row]) for row in rows]
 
 
-def _draft_view(rows: _Rows) -> DraftView:
+def _draft_view(column: Callable[[str, Callable[[Any], Value]], list[Value]]) -> DraftView:
     return DraftView(
-        name=rows.texts("draft")[0],
-        q=rows.numbers("q"),
-        keep=rows.numbers("keep"),
-        overlap=rows.numbers("overlap"),
-        favourite=rows.texts("draft_favourite_text"),
-        favourite_q=rows.numbers("draft_favourite_q"),
-        price=rows.numbers("price"),
-        reason=rows.texts("reason"),
-        readable=[bool(each) for each in rows.numbers("readable")],
+        name=column("draft", str)[0],
+        q=column("q", float),
+        keep=column("keep", float),
+        overlap=column("overlap", float),
+        favourite=column("draft_favourite_text", str),
+        favourite_q=column("draft_favourite_q", float),
+        price=column("price", float),
+        reason=column("reason", str),
+        readable=column("readable", bool),
     )
 
 
@@ -130,66 +125,27 @@ def texts_block(
     texts: Iterable[TextView], drafts: Sequence[str], total: int, *, most_bytes: int = MOST_BYTES
 ) -> Props | None:
     """drafts: the names, in the order that every text has them. total: how many texts the job has."""
-    book = _Book()
-    for text in texts:
-        book.add(text)
-        if book.num_bytes > most_bytes:
-            break
-    chunks = book.closed()
+    texts, entries, numbers, chunks, num_bytes = iter(texts), [], [], [], 0
+    while num_bytes <= most_bytes and (held := list(islice(texts, PER_CHUNK))):
+        entries += [(label(text.id), _entry_words(text)) for text in held]
+        numbers += [text.number for text in held]
+        words: Words = defaultdict(count().__next__)
+        coded = [_code(text, words) for text in held]
+        chunk = {"words": list(words), "texts": coded}
+        num_bytes += len(json.dumps(chunk))
+        chunks.append(blocks.packed(chunk))
     if not chunks:
         return None
-    here = len(book.entries)
-    rest = f"The first {here:,} of {total:,} texts; the rest is in tokens.parquet." if here < total else ""
+    some = f"The first {len(entries):,} of {total:,} texts; the rest is in tokens.parquet."
     return blocks.texts(
-        book.entries, chunks, numbers=book.numbers, per_chunk=PER_CHUNK, drafts=[label(name) for name in drafts],
-        facts=FACTS, draft_facts=DRAFT_FACTS, key=KEY, rest=rest,
+        entries, chunks, numbers=numbers, per_chunk=PER_CHUNK, drafts=[label(name) for name in drafts],
+        facts=FACTS, draft_facts=DRAFT_FACTS, key=KEY,
+        rest=some if len(entries) < total else "",
     )  # fmt: skip
 
 
-@dataclass(slots=True)
-class _Book:
-    """Chunks as they fill. num_bytes: of the full ones."""
-
-    entries: list[tuple[str, str]] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)
-    chunks: list[str] = field(default_factory=list)
-    num_bytes: int = 0
-    _words: _Words = field(default_factory=lambda: _Words())
-    _texts: list[Props] = field(default_factory=list)
-
-    def add(self, text: TextView) -> None:
-        self.entries.append((label(text.id), _entry_words(text)))
-        self.numbers.append(text.number)
-        self._texts.append(_coded(text, self._words))
-        if len(self._texts) == PER_CHUNK:
-            self._close()
-
-    def closed(self) -> list[str]:
-        if self._texts:
-            self._close()
-        return self.chunks
-
-    def _close(self) -> None:
-        chunk = {"words": list(self._words.places), "texts": self._texts}
-        self.num_bytes += len(json.dumps(chunk))
-        self.chunks.append(blocks.packed(chunk))
-        self._words, self._texts = _Words(), []
-
-
-@dataclass(slots=True)
-class _Words:
-    """Every different word of a chunk once; a column is a list of places."""
-
-    places: dict[str, int] = field(default_factory=dict)
-
-    def place(self, word: str) -> int:
-        return self.places.setdefault(word, len(self.places))
-
-    def column(self, words: Iterable[str]) -> list[int]:
-        return [self.place(word) for word in words]
-
-
-def _coded(text: TextView, words: _Words) -> dict[str, Any]:
+def _code(text: TextView, words: Words) -> dict[str, Any]:
+    """One text of a chunk, every word as its number in `words`."""
     facts = [
         (f"{place:,}" for place in range(1, len(text.labels) + 1)),
         map(_visible, text.labels),
@@ -197,14 +153,14 @@ def _coded(text: TextView, words: _Words) -> dict[str, Any]:
         _favourites(text.favourite, text.favourite_p, "p"),
     ]
     return {
-        "prompt": words.place(flowing(text.prompt[-PROMPT_END:])),
-        "tokens": words.column(map(_running, text.labels)),
-        "facts": [words.column(fact) for fact in facts],
-        "drafts": [_coded_draft(draft, words) for draft in text.drafts],
+        "prompt": words[flowing(text.prompt[-PROMPT_END:])],
+        "tokens": [words[_running_text(each)] for each in text.labels],
+        "facts": [[words[word] for word in fact] for fact in facts],
+        "drafts": [_code_draft(draft, words) for draft in text.drafts],
     }
 
 
-def _coded_draft(draft: DraftView, words: _Words) -> Mapping[str, Any]:
+def _code_draft(draft: DraftView, words: Words) -> Mapping[str, Any]:
     facts = [
         map(percent, draft.q),
         map(percent, draft.keep),
@@ -213,11 +169,14 @@ def _coded_draft(draft: DraftView, words: _Words) -> Mapping[str, Any]:
         (f"{price:.2f} target calls" for price in draft.price),
         (_visible(reason) or "they agree" for reason in draft.reason),
     ]
-    signs = zip(draft.overlap, draft.readable, strict=True)
+    places = zip(draft.overlap, draft.readable, strict=True)
     return {
-        "words": words.place(_draft_words(draft)),
-        "steps": "".join(_sign(overlap) if readable else BEYOND for overlap, readable in signs),
-        "facts": [words.column(fact) for fact in facts],
+        "words": words[_draft_words(draft)],
+        "steps": "".join(
+            next((sign for least, sign in STEPS if overlap >= least), STEPS[-1][1]) if readable else BEYOND
+            for overlap, readable in places
+        ),
+        "facts": [[words[word] for word in fact] for fact in facts],
     }
 
 
@@ -227,15 +186,11 @@ def _visible(text: str) -> str:
     return visible(text)
 
 
-def _sign(overlap: float) -> str:
-    return next((sign for least, sign in STEPS if overlap >= least), STEPS[-1][1])
-
-
 def _favourites(texts: Sequence[str], probs: Sequence[float], letter: str) -> Iterator[str]:
     return (f"{_visible(text)}, {letter} {percent(prob)}" for text, prob in zip(texts, probs, strict=True))
 
 
-def _running(text: str) -> str:
+def _running_text(text: str) -> str:
     """A label as it stands in a running text: spaces as spaces, and a new line after its sign."""
     shown = _visible(text).replace(SPACE, " ")
     return f"{shown}\n" if shown.endswith(GLYPHS["\n"]) else shown

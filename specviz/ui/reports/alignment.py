@@ -11,7 +11,7 @@ from contextlib import closing
 from specviz.alignment.job import aligning
 from specviz.alignment.outputs import Alignment
 from specviz.alignment.report import live as view
-from specviz.alignment.report.texts import of_tables, texts_block
+from specviz.alignment.report.texts import read_texts, texts_block
 from specviz.alignment.types import KS, ShardTables
 from specviz.analysis.costs import Costs
 from specviz.errors import SpecvizError
@@ -110,5 +110,5 @@ def _texts_of(alignment: Alignment) -> Props | None:
     tokens, prompts = (
         {name: frame[name].to_numpy() for name in frame} for frame in (alignment.tokens, alignment.prompts)
     )
-    views = of_tables(ShardTables(tokens, prompts, {}, {}, (), ()))
+    views = read_texts(ShardTables(tokens, prompts, {}, {}, (), ()))
     return texts_block(views, [draft.name for draft in summary.drafts], summary.num_prompts)
