@@ -13,12 +13,12 @@ import torch
 
 from specviz.settings import assets_dir
 from specviz.zoo.config import EDITIONS, load_recipe, recipe_names
-from specviz.zoo.export import load_model
+from specviz.zoo.data.tokenizer import load_tokenizer
+from specviz.zoo.evaluation.report import write_report
+from specviz.zoo.evaluation.trials import continuation
 from specviz.zoo.family import Workplace
-from specviz.zoo.report import write_report
-from specviz.zoo.tokenizer import load_tokenizer
-from specviz.zoo.train import Pace, Trainer, train
-from specviz.zoo.trials import continuation
+from specviz.zoo.training.export import load_model
+from specviz.zoo.training.train import Pace, Trainer, train
 
 MODELS = assets_dir() / "models"
 Command = Callable[[argparse.Namespace], None]
@@ -57,7 +57,7 @@ def run_evaluate(args: argparse.Namespace) -> None:
 
 
 def run_make(args: argparse.Namespace) -> None:
-    """Every member in order; what is finished is passed over, what was cut off goes on."""
+    """Every member in order; finished ones are skipped, interrupted ones go on."""
     run_tokenizers(args)
     for name in recipe_names():
         fit(args, name)

@@ -15,11 +15,11 @@ SEEDS = {"train": 11, "valid": 12}
 
 def problems(split: str) -> Iterator[str]:
     """The documents of one split ("train" or "valid"), always the same ones; each is one problem."""
-    return (text for text, _ in numbered(split))
+    return (text for text, _ in problems_with_pairs(split))
 
 
-def numbered(split: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The same, each with its two numbers."""
+def problems_with_pairs(split: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The same documents, each with its two numbers."""
     generator = random.Random(SEEDS[split])
     drawn = iter(lambda: problem(generator), None)
     allowed = (made for made in drawn if (is_held_out if split == "valid" else is_trained_on)(*made[1]))
@@ -38,7 +38,7 @@ def is_held_out(a: int, b: int) -> bool:
 
 @cache
 def trained_pairs() -> frozenset[tuple[int, int]]:
-    return frozenset(numbers for _, numbers in numbered("train"))
+    return frozenset(numbers for _, numbers in problems_with_pairs("train"))
 
 
 def problem(generator: random.Random) -> tuple[str, tuple[int, int]]:

@@ -11,14 +11,14 @@ from transformers import LlamaForCausalLM
 
 from specviz.errors import SpecvizError
 from specviz.zoo.config import Recipe, load_recipe, load_tokenizer_recipes
-from specviz.zoo.corpus import END_OF_TEXT, Batches, TokenFile, load_sources, prepare
-from specviz.zoo.export import Origin, export_head, export_model
-from specviz.zoo.heads import build_head, head_objective
-from specviz.zoo.model import build_model
-from specviz.zoo.objectives import Objective, objective_of
-from specviz.zoo.samples import SAMPLES, open_samples, write_samples
-from specviz.zoo.tokenizer import load_tokenizer, train_tokenizer, training_texts
-from specviz.zoo.train import Data, Trainer
+from specviz.zoo.data.corpus import END_OF_TEXT, Batches, TokenFile, load_sources, prepare
+from specviz.zoo.data.samples import SAMPLES, open_samples, write_samples
+from specviz.zoo.data.tokenizer import load_tokenizer, train_tokenizer, training_texts
+from specviz.zoo.training.export import Origin, export_head, export_model
+from specviz.zoo.training.heads import build_head, head_objective
+from specviz.zoo.training.model import build_model
+from specviz.zoo.training.objectives import Objective, objective_of
+from specviz.zoo.training.train import Data, Trainer
 
 TARGET = "fable-target"
 
@@ -62,7 +62,9 @@ class Workplace:
     def data(self, recipe: Recipe) -> Data:
         """Training batches and held-out tokens; raises SpecvizError when a token file is missing."""
         if recipe.distillation:
-            write_samples(recipe, self.finished(TARGET), self.batches(self.recipe(recipe.distillation.start)), self.own)
+            write_samples(
+                recipe, self.load_finished(TARGET), self.batches(self.recipe(recipe.distillation.start)), self.own
+            )
         return Data(self.batches(recipe), self.held_out(recipe.tokenizer))
 
     def batches(self, recipe: Recipe) -> Batches:
@@ -107,13 +109,13 @@ class Workplace:
     def assemble(self, recipe: Recipe) -> tuple[torch.nn.Module, Objective]:
         """What is trained, and its objective with whatever frozen model it looks up to."""
         if recipe.heads:
-            target = self.finished(TARGET)
+            target = self.load_finished(TARGET)
             head = build_head(recipe, target).to(self.device)
             return head, head_objective(head, target)
         model = self.fresh(recipe)
         if recipe.distillation:
-            model.load_state_dict(self.finished(recipe.distillation.start).state_dict())
-            return model, objective_of(recipe, model, self.finished(TARGET))
+            model.load_state_dict(self.load_finished(recipe.distillation.start).state_dict())
+            return model, objective_of(recipe, model, self.load_finished(TARGET))
         return model, objective_of(recipe, model, None)
 
     def fresh(self, recipe: Recipe) -> LlamaForCausalLM:
@@ -122,7 +124,7 @@ class Workplace:
         end = tokenizer.token_to_id(END_OF_TEXT)
         return build_model(recipe, tokenizer.get_vocab_size(), end, attention).to(self.device)
 
-    def finished(self, name: str) -> LlamaForCausalLM:
+    def load_finished(self, name: str) -> LlamaForCausalLM:
         """A member whose training has ended, frozen; raises SpecvizError when it has not."""
         recipe, path = self.recipe(name), self.checkpoint(name)
         state = torch.load(path, map_location=self.device, weights_only=True) if path.exists() else {"step": 0}

@@ -1,7 +1,7 @@
-"""python -m specviz.zoo.record [NAME ...] makes the recorded runs anew that come with specviz, or those named.
+"""python -m specviz.zoo.record [NAME ...] records the runs that come with specviz again: all, or those named.
 
 To be run whenever the bundled models, the first request or their list in assets/traces/traces.json change, on a machine
-with nothing else to do: their speeds are shown, and so is that of no draft, which each run is measured beside.
+with nothing else to do: the page shows their speeds and that of a run without a draft, measured together with each.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from specviz.ui.choices import make_offer
 
 REPEATS = 11
 SAME = ("target", "prompt", "prompt_ids", *Request.SAMPLING, "seed", "max_new_tokens")
-"""What a run and the run without a draft that it is measured beside have in common."""
+"""The fields that a run shares with its baseline, a run without a draft."""
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """What is recorded: equal takes are one. broken: the name of a rule that is wrong on purpose."""
+    """One run to record; equal takes are recorded once. broken: the name of a rule that is wrong on purpose."""
 
     request: Request
     broken: str | None = None
 
 
-def recorded(wanted: Collection[Shipped], library: Library, repeats: int = REPEATS) -> dict[str, Trace]:
+def record_runs(wanted: Collection[Shipped], library: Library, repeats: int = REPEATS) -> dict[str, Trace]:
     """The finished runs with their scores, by name: the page's first request with the changes of the list.
 
-    All are made in turn, with the runs without a draft beside them, several times after a round to warm up; of each the
-    middle one by time is kept. They differ in nothing else.
+    After a warm-up round every run and its baseline are made `repeats` times, in turn. Of each run the one with the
+    median time is kept; they differ in nothing else.
     """
     first = make_offer().first
     takes = {each.name: Take(replace(first, **each.request).validate(), each.broken) for each in wanted}
-    beside = {name: _alone(take.request, first) for name, take in takes.items()}
-    made = _rounds([*takes.values(), *beside.values()], library, repeats)
-    return {name: _with_baseline(_middle(made[take]), made[beside[name]]) for name, take in takes.items()}
+    baselines = {name: _baseline_take(take.request, first) for name, take in takes.items()}
+    made = _rounds([*takes.values(), *baselines.values()], library, repeats)
+    return {name: _with_baseline(_median_run(made[take]), made[baselines[name]]) for name, take in takes.items()}
 
 
-def _alone(request: Request, first: Request) -> Take:
+def _baseline_take(request: Request, first: Request) -> Take:
     return Take(replace(first, method="none", **{name: getattr(request, name) for name in SAME}).validate())
 
 
@@ -60,12 +60,12 @@ def _rounds(takes: Sequence[Take], library: Library, repeats: int) -> Mapping[Ta
     return {take: [made[take] for made in rounds[1:]] for take in active_setups}
 
 
-def _middle(runs: Sequence[Trace]) -> Trace:
+def _median_run(runs: Sequence[Trace]) -> Trace:
     return sorted(runs, key=lambda run: count(run).working_ms)[len(runs) // 2]
 
 
 def _with_baseline(run: Trace, alone: Sequence[Trace]) -> Trace:
-    """The run with the median speed of those without a draft, as a session's footer has one that it measured."""
+    """The run, with the median speed of its baseline in the footer."""
     *events, footer = run.events()
     return Trace([*events, replace(footer, baseline=_baseline(alone))])
 
@@ -79,7 +79,7 @@ def _baseline(alone: Sequence[Trace]) -> dict[str, Any]:
 def main(names: list[str]) -> None:
     if unknown := [name for name in names if name not in shipped()]:
         sys.exit(f"a recorded run must be one of {', '.join(shipped())} (got {', '.join(unknown)})")
-    for name, made in recorded([shipped()[name] for name in names or shipped()], Library()).items():
+    for name, made in record_runs([shipped()[name] for name in names or shipped()], Library()).items():
         made.save(shipped_file(name))
         print(f"saved {shipped_file(name).name}: {len(made.steps)} steps, {len(made.tokens)} tokens")
 

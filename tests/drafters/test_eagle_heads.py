@@ -13,7 +13,7 @@ from small_zoo import EAGLE
 from specviz.drafters.eagle import heads as eagle_heads
 from specviz.drafters.eagle.heads import Rows, read
 from specviz.errors import SpecvizError
-from specviz.zoo.heads import build_head, head_settings, rotary_of
+from specviz.zoo.training.heads import build_head, head_settings, rotary_of
 
 
 def bundled_layout(model, seed=0):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specviz.zoo.config import EDITIONS, Distillation, EarlyExit, Heads, Recipe, Schedule, Shape, TokenizerRecipe
-from specviz.zoo.corpus import END_OF_TEXT, Source
+from specviz.zoo.data.corpus import END_OF_TEXT, Source
 
 WORDS = ("the", "cat", "sat", "on", "a mat.", "go(x):\n    if", "x:\n        return", "12", "+", "x\n\n")
 SOURCES = {

@@ -15,7 +15,7 @@ from specviz.trace.file import Step
 from specviz.ui.choices import make_offer
 from specviz.zoo.__main__ import MODELS
 from specviz.zoo.config import load_recipe, recipe_names
-from specviz.zoo.export import Origin
+from specviz.zoo.training.export import Origin
 
 MOST_BYTES = 48_000_000
 MOST_BYTES_PER_FILE = 10_000_000

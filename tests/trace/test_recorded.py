@@ -15,7 +15,7 @@ from specviz.ui.choices import make_offer
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.speed import NONE_BESIDE, speed_words
 from specviz.zoo import record as recording
-from specviz.zoo.record import main, recorded
+from specviz.zoo.record import main, record_runs
 
 MOST_BYTES = 50_000
 NEEDED = {
@@ -76,7 +76,7 @@ def test_its_words_fit_a_list_and_its_steps_a_stage(name):
 
 @pytest.mark.parametrize("name", ["first-visit", "broken-residual", "program", "tree", "sum", "prompt-lookup"])
 def test_the_bundled_models_still_write_it(name):
-    again, before = recorded([shipped()[name]], Library(), repeats=1)[name], shipped_trace(name)
+    again, before = record_runs([shipped()[name]], Library(), repeats=1)[name], shipped_trace(name)
     assert [token.id for token in again.tokens] == [token.id for token in before.tokens]
     assert again.scores[0].p == pytest.approx(before.scores[0].p, rel=1e-3, abs=1e-6)
 
@@ -108,7 +108,7 @@ def test_of_the_rounds_the_first_warms_up_and_the_middle_one_by_time_is_kept(mon
     taken = iter(map(cut_to, (5, 3, 40, 9)))
     monkeypatch.setattr(recording, "record", lambda active, rule, scored: next(taken))
     monkeypatch.setattr(recording, "activate", lambda request, library: None)
-    made = recorded([shipped()["one-by-one"]], Library(), repeats=3)["one-by-one"]
+    made = record_runs([shipped()["one-by-one"]], Library(), repeats=3)["one-by-one"]
     assert len(made.steps) == 9
     speeds = sorted(metrics(cut_to(length))["tokens_per_s"] for length in (3, 40, 9))
     assert made.footer.baseline["tokens_per_s"] == pytest.approx(speeds[1], abs=1e-3)
@@ -119,7 +119,7 @@ def test_a_run_is_made_in_turn_with_its_run_without_a_draft(monkeypatch):
     made = []
     monkeypatch.setattr(recording, "activate", lambda request, library: request)
     monkeypatch.setattr(recording, "record", lambda request, rule, scored: made.append(request) or cut_to(4))
-    recorded([shipped()["sum"]], Library(), repeats=2)
+    record_runs([shipped()["sum"]], Library(), repeats=2)
     assert [each.method for each in made] == ["draft_model", "none"] * 3
     assert {(each.prompt, each.temperature, each.seed, each.max_new_tokens) for each in made} == {
         ("Sum: 275 + 615\n\n", 0.0, 5, 64)

@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from specviz.zoo.arithmetic import PLACES, is_held_out, problems, worked_difference, worked_product, worked_sum
-from specviz.zoo.trials import held_out_sums
+from specviz.zoo.evaluation.trials import held_out_sums
 
 EQUATION = re.compile(r"([\d +*-]+) = (\d+)")
 WRITTEN = re.compile(r"write (\d+)")

@@ -11,11 +11,13 @@ from small_zoo import FAMILY, write_configs, write_corpus
 
 from specviz.errors import SpecvizError
 from specviz.zoo import __main__ as program
-from specviz.zoo import config, corpus, trials
+from specviz.zoo import config
 from specviz.zoo.config import EDITIONS
-from specviz.zoo.corpus import TokenFile
-from specviz.zoo.export import HEAD_FILES, Origin
+from specviz.zoo.data import corpus
+from specviz.zoo.data.corpus import TokenFile
+from specviz.zoo.evaluation import trials
 from specviz.zoo.family import Workplace
+from specviz.zoo.training.export import HEAD_FILES, Origin
 
 
 class Zoo:
@@ -97,7 +99,7 @@ def test_the_samples_begin_as_documents_do(zoo):
 def test_distillation_starts_from_the_trained_draft(zoo):
     model, _ = zoo.place.assemble(zoo.place.recipe("fable-draft"))
     started = model.state_dict()
-    finished = zoo.place.finished("fable-draft-undistilled").state_dict()
+    finished = zoo.place.load_finished("fable-draft-undistilled").state_dict()
     assert all(torch.equal(started[name], finished[name]) for name in finished)
 
 

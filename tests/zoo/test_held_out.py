@@ -6,8 +6,8 @@ import pytest
 from small_zoo import SOURCES, write_texts
 
 from specviz.errors import SpecvizError
-from specviz.zoo.corpus import TokenFile, documents, held_out, load_sources, prepare
-from specviz.zoo.tokenizer import train_tokenizer
+from specviz.zoo.data.corpus import TokenFile, documents, held_out, load_sources, prepare
+from specviz.zoo.data.tokenizer import train_tokenizer
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
 """The real texts, where they lie beside the repository."""

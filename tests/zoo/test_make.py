@@ -10,14 +10,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specviz.errors import SpecvizError
 from specviz.zoo.config import EDITIONS, Recipe, load_recipe, load_tokenizer_recipes, recipe_names
-from specviz.zoo.corpus import END_OF_TEXT, Batches, TokenFile, documents, load_sources, prepare, valid_windows
-from specviz.zoo.evaluate import NUM_WINDOWS, draft_of, measure, texts_for
-from specviz.zoo.export import Origin, export_model, load_model
-from specviz.zoo.model import build_model
-from specviz.zoo.objectives import NextToken
-from specviz.zoo.samples import SAMPLES
-from specviz.zoo.tokenizer import head, train_tokenizer
-from specviz.zoo.train import Data, Pace, Trainer, train
+from specviz.zoo.data.corpus import END_OF_TEXT, Batches, TokenFile, documents, load_sources, prepare, valid_windows
+from specviz.zoo.data.samples import SAMPLES
+from specviz.zoo.data.tokenizer import head, train_tokenizer
+from specviz.zoo.evaluation.evaluate import NUM_WINDOWS, draft_of, measure, texts_for
+from specviz.zoo.training.export import Origin, export_model, load_model
+from specviz.zoo.training.model import build_model
+from specviz.zoo.training.objectives import NextToken
+from specviz.zoo.training.train import Data, Pace, Trainer, train
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import torch
 from small_zoo import DEEP, DISTILLED, EAGLE, MEDUSA, RECIPE
 from torch.nn.functional import cross_entropy
 
-from specviz.zoo.evaluate import Predicted, Sums, add, eagle_head, exit_at, look, medusa_head
-from specviz.zoo.export import Origin, export_head, load_head
-from specviz.zoo.heads import (
+from specviz.zoo.evaluation.evaluate import Predicted, Sums, add, eagle_head, exit_at, look, medusa_head
+from specviz.zoo.training.export import Origin, export_head, load_head
+from specviz.zoo.training.heads import (
     EagleHead,
     EagleObjective,
     MedusaHeads,
@@ -19,9 +19,9 @@ from specviz.zoo.heads import (
     features_of,
     head_objective,
 )
-from specviz.zoo.model import build_model, dropout_rates, layer_outputs, output_logits
-from specviz.zoo.objectives import DISTANCES, Distil, NextTokenWithExits, objective_of
-from specviz.zoo.train import Trainer
+from specviz.zoo.training.model import build_model, dropout_rates, layer_outputs, output_logits
+from specviz.zoo.training.objectives import DISTANCES, Distil, NextTokenWithExits, objective_of
+from specviz.zoo.training.train import Trainer
 
 VOCAB = 40
 LAYERS = DEEP.shape.num_layers

@@ -69,7 +69,7 @@ def documents(corpus: Path, relative: str) -> Iterator[str]:
 
 
 def held_out(corpus: Path, source: Source, sources: Iterable[Source]) -> Iterator[str] | None:
-    """A source's held-out documents without those that training gives away: the training text of `sources` has more
+    """A source's held-out documents without those that training has seen: the training text of `sources` has more
     than MOST_OVERLAP of their runs of words. None where there are none; raises SpecvizError when none is left.
 
     Generated problems share their worked steps with others by design and differ by their numbers: all are kept."""
@@ -112,7 +112,7 @@ def runs(text: str) -> Iterator[str]:
 def write_tokens(texts: Iterator[str], tokenizer: Tokenizer, stem: Path) -> int:
     """Encode `texts` into `<stem>.npy` (tokens) and `<stem>.starts.npy`; returns the number of tokens."""
     end = tokenizer.token_to_id(END_OF_TEXT)
-    pieces = [np.array([end, *ids], dtype=np.uint16) for ids in encoded(texts, tokenizer)]
+    pieces = [np.array([end, *ids], dtype=np.uint16) for ids in encode_texts(texts, tokenizer)]
     lengths = np.array([len(piece) for piece in pieces])
     stem.parent.mkdir(parents=True, exist_ok=True)
     save_array(stem.with_suffix(".starts.npy"), np.cumsum(lengths) - lengths)
@@ -128,7 +128,7 @@ def save_array(path: Path, array: np.ndarray) -> None:
     partial.replace(path)
 
 
-def encoded(texts: Iterator[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
+def encode_texts(texts: Iterator[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
     while batch := list(islice(texts, ENCODE_BATCH)):
         yield from (encoding.ids for encoding in tokenizer.encode_batch(batch))
 

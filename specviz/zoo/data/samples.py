@@ -8,7 +8,7 @@ import torch
 from transformers import DynamicCache, LlamaForCausalLM
 
 from specviz.zoo.config import Recipe
-from specviz.zoo.corpus import Batches, TokenFile, save_array, tokens_stem
+from specviz.zoo.data.corpus import Batches, TokenFile, save_array, tokens_stem
 
 SAMPLES = "samples"
 CHUNK = 128
@@ -38,14 +38,16 @@ def finished_chunks(recipe: Recipe, target: LlamaForCausalLM, batches: Batches, 
         if not path.exists():
             generator = np.random.default_rng((recipe.seed, index, 2))
             openings = batches.openings(generator, CHUNK, int(generator.integers(*OPENINGS)))
-            sampled = continued(target, openings, recipe.distillation.sample_length, int(generator.integers(2**31)))
+            sampled = continue_openings(
+                target, openings, recipe.distillation.sample_length, int(generator.integers(2**31))
+            )
             save_array(path, sampled)
             print(f"samples {(index + 1) * CHUNK:,} of {num_chunks * CHUNK:,}", flush=True)
         yield np.load(path)
 
 
 @torch.inference_mode()
-def continued(target: LlamaForCausalLM, openings: np.ndarray, length: int, seed: int) -> np.ndarray:
+def continue_openings(target: LlamaForCausalLM, openings: np.ndarray, length: int, seed: int) -> np.ndarray:
     """Openings [B, n] continued to [B, length] uint16 at temperature 1; an end of text is followed by the next text."""
     device = target.device
     generator = torch.Generator(device).manual_seed(seed)

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from specviz.errors import SpecvizError
 from specviz.zoo.config import TokenizerRecipe
-from specviz.zoo.corpus import END_OF_TEXT, Source
+from specviz.zoo.data.corpus import END_OF_TEXT, Source
 
 WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|[\r\n]+[ \t]*|\s+(?!\S)|\s+"
 

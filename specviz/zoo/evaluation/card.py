@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from specviz.zoo.config import Recipe
-from specviz.zoo.corpus import Source
-from specviz.zoo.evaluate import Row
-from specviz.zoo.samples import SAMPLES
-from specviz.zoo.trials import NUM_SUMS, SAMPLE_PROMPT, SAMPLE_TEMPERATURE, SAMPLE_TOKENS
+from specviz.zoo.data.corpus import Source
+from specviz.zoo.data.samples import SAMPLES
+from specviz.zoo.evaluation.evaluate import Row
+from specviz.zoo.evaluation.trials import NUM_SUMS, SAMPLE_PROMPT, SAMPLE_TEMPERATURE, SAMPLE_TOKENS
 
 NOTES = """\
 - Overlap (alpha) is the sum over the vocabulary of min(p, q) at temperature 1: the chance that a draft token is kept.
@@ -159,9 +159,9 @@ def model_card(member: Member, target: str, sources: Mapping[str, Source]) -> st
         "## Data",
         table(["source", "share of tokens", "what it is", "licence"], data_rows(member, target, sources)),
         DATA_NOTE,
-        *measured(member),
+        *measurements(member),
         *deep(member),
-        *sampled(member),
+        *sample_texts(member),
         LICENCE,
     ]
     return "\n\n".join(parts) + "\n"
@@ -252,7 +252,7 @@ def mixture_rows(recipe: Recipe, target: str, sources: Mapping[str, Source]) -> 
     ]
 
 
-def measured(member: Member) -> list[str]:
+def measurements(member: Member) -> list[str]:
     heads = ["held-out text", "bits per byte", "overlap with the target", "agreement"]
     parts = ["## Measured"]
     for row in member.rows:
@@ -272,26 +272,26 @@ def deep(member: Member) -> list[str]:
     rows = [
         [
             f"this model, {shape.num_layers} x {shape.hidden_size}, {member.num_parameters:,} parameters",
-            *speed(timing.own_ms),
+            *speed_cells(timing.own_ms),
         ],
-        [timing.wide, *speed(timing.wide_ms)],
+        [timing.wide, *speed_cells(timing.wide_ms)],
     ]
     return ["## Deep and narrow", DEEP_NOTE, table([timing.machine, "ms per token", "tokens/s"], rows)]
 
 
-def speed(milliseconds: float) -> list[str]:
+def speed_cells(milliseconds: float) -> list[str]:
     return [f"{milliseconds:.2f}", f"{1000 / milliseconds:,.0f}"]
 
 
-def sampled(member: Member) -> list[str]:
+def sample_texts(member: Member) -> list[str]:
     if not member.samples:
         return []
     how = (
         f"The first {len(member.samples)} seeds (0, 1, ...), none left out: {SAMPLE_TOKENS} tokens after "
         f'"{SAMPLE_PROMPT}" at temperature {SAMPLE_TEMPERATURE}.'
     )
-    return ["## Samples", how, *(fenced(seed, text) for seed, text in enumerate(member.samples))]
+    return ["## Samples", how, *(code_block(seed, text) for seed, text in enumerate(member.samples))]
 
 
-def fenced(seed: int, text: str) -> str:
+def code_block(seed: int, text: str) -> str:
     return f"Seed {seed}:\n\n````text\n{text.strip()}\n````"

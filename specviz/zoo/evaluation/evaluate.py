@@ -14,9 +14,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from specviz.zoo.corpus import END_OF_TEXT, TokenFile, valid_windows
-from specviz.zoo.export import Origin, load_head, load_model
-from specviz.zoo.heads import MedusaHeads, rotary_of
+from specviz.zoo.data.corpus import END_OF_TEXT, TokenFile, valid_windows
+from specviz.zoo.training.export import Origin, load_head, load_model
+from specviz.zoo.training.heads import MedusaHeads, rotary_of
 
 NUM_WINDOWS = 32  # per source of held-out text
 BATCH = 4

@@ -7,13 +7,13 @@ import torch
 from transformers import PreTrainedModel
 
 from specviz.models import memory as machine
-from specviz.zoo import card, trials
 from specviz.zoo.config import recipe_names
-from specviz.zoo.corpus import load_sources
-from specviz.zoo.evaluate import Row, Texts, measure, predictors_of, texts_for
-from specviz.zoo.export import Origin, load_head, load_model
+from specviz.zoo.data.corpus import load_sources
+from specviz.zoo.data.tokenizer import load_tokenizer
+from specviz.zoo.evaluation import card, trials
+from specviz.zoo.evaluation.evaluate import Row, Texts, measure, predictors_of, texts_for
 from specviz.zoo.family import TARGET, Workplace
-from specviz.zoo.tokenizer import load_tokenizer
+from specviz.zoo.training.export import Origin, load_head, load_model
 
 
 def write_report(place: Workplace, models: Path) -> str:

@@ -13,7 +13,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specviz.zoo import arithmetic
 from specviz.zoo.config import Recipe, Shape
-from specviz.zoo.model import build_model
+from specviz.zoo.training.model import build_model
 
 NUM_SUMS = 200
 MOST_ANSWER_TOKENS = 140

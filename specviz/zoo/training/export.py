@@ -21,8 +21,8 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
 from specviz.errors import SpecvizError
 from specviz.zoo.config import Recipe
-from specviz.zoo.corpus import END_OF_TEXT
-from specviz.zoo.heads import EagleHead, MedusaHeads, build_head, head_settings
+from specviz.zoo.data.corpus import END_OF_TEXT
+from specviz.zoo.training.heads import EagleHead, MedusaHeads, build_head, head_settings
 
 HEAD_FILES = {"medusa": "medusa_lm_head.safetensors", "eagle": "model.safetensors"}
 

@@ -16,8 +16,8 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from specviz.drafters.medusa.heads import MedusaHeads
 from specviz.zoo.config import Recipe
-from specviz.zoo.model import causal_mask
-from specviz.zoo.objectives import Inputs, Objective, forward_kl
+from specviz.zoo.training.model import causal_mask
+from specviz.zoo.training.objectives import Inputs, Objective, forward_kl
 
 MEDUSA_DECAY = 0.8  # weight of head j is 0.8^j (arXiv:2401.10774, section 2.2.1)
 EAGLE_TOKEN_WEIGHT = 0.1  # of the token loss beside the feature loss (arXiv:2401.15077, section 4.2)

@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from specviz.zoo.config import EarlyExit, Recipe
-from specviz.zoo.model import dropout_rates, layer_outputs, next_token_losses, output_logits
+from specviz.zoo.training.model import dropout_rates, layer_outputs, next_token_losses, output_logits
 
 Inputs = tuple[torch.Tensor, ...]
 

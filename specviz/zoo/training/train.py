@@ -13,8 +13,8 @@ import torch
 
 from specviz.errors import SpecvizError
 from specviz.zoo.config import Recipe
-from specviz.zoo.corpus import Batches, TokenFile, valid_windows
-from specviz.zoo.objectives import Objective
+from specviz.zoo.data.corpus import Batches, TokenFile, valid_windows
+from specviz.zoo.training.objectives import Objective
 
 VALID_WINDOWS = 16
 
