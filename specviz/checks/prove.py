@@ -31,7 +31,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
-from specviz.models.hub import unwatched
+from specviz.models.hub import ignore_progress
 from specviz.models.library import Library, LoadedModel, check_pair
 from specviz.models.memory import environment
 from specviz.prompts import prompts_file
@@ -90,7 +90,7 @@ def prove(
     number format that they were made in (bf16, fp16 or fp32), for lines that name none.
     on_progress(message, fraction or None) is told what takes long. Raises SpecvizError.
     """
-    watch = on_progress or unwatched
+    watch = on_progress or ignore_progress
     if type(tokens) is not int or not 1 <= tokens <= MOST_TOKENS:
         raise SpecvizError(f"tokens must be a whole number from 1 to {MOST_TOKENS:,} (got {tokens!r})")
     if made_in is not None and (samples is None or made_in not in FORMATS):

@@ -30,7 +30,7 @@ def summary_text(summary: Summary) -> str:
         *(f"! {draft.name}: {finding.words}" for draft in summary.drafts for finding in draft.findings),
         *_comparisons(summary),
         *(f"note: {warning}" for warning in summary.warnings),
-        *_refused(summary),
+        *_refused_lines(summary),
     ]
     return "\n".join(lines)
 
@@ -46,18 +46,18 @@ def _row(draft: DraftSummary, k: int) -> tuple[str, ...]:
     best = NOT_KNOWN if draft.best_k is None else "-".join(str(each) for each in dict.fromkeys(draft.best_k))
     speedup = "no costs" if draft.speedups is None else f"{max(draft.speedups):.2f}x"
     cells = (
-        f"{_known(draft.alpha, '.3f')}{_between(draft.alpha_interval)}",
-        _known(draft.greedy_agreement, ".1%"),
-        _known(draft.tokens_per_call[k - 1], ".2f"),
+        f"{_format(draft.alpha, '.3f')}{_format_interval(draft.alpha_interval)}",
+        _format(draft.greedy_agreement, ".1%"),
+        _format(draft.tokens_per_call[k - 1], ".2f"),
     )
     return (draft.name, *cells, best, speedup)
 
 
-def _known(value: float | None, form: str) -> str:
+def _format(value: float | None, form: str) -> str:
     return NOT_KNOWN if value is None else format(value, form)
 
 
-def _between(interval: Interval | None) -> str:
+def _format_interval(interval: Interval | None) -> str:
     return "" if interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
 
 
@@ -69,7 +69,9 @@ def _comparisons(summary: Summary) -> list[str]:
 def _difference(found: Difference) -> str:
     verdict = SIGNIFICANCE[found.significant]
     number = f"{found.difference:+.3f}".replace("-", "−")
-    return f"agreement {number}{_between(found.interval)}, n = {counted(found.num_prompts, 'prompt')}, {verdict}"
+    return (
+        f"agreement {number}{_format_interval(found.interval)}, n = {counted(found.num_prompts, 'prompt')}, {verdict}"
+    )
 
 
 def change_line(change: Change) -> str:
@@ -80,7 +82,7 @@ def change_line(change: Change) -> str:
     return f"{change.draft} against the older job{old}: {change.verdict}; {_difference(change.difference)}"
 
 
-def _refused(summary: Summary) -> list[str]:
+def _refused_lines(summary: Summary) -> list[str]:
     if not summary.num_refused:
         return []
     shown = [f"  line {line}: {reason}" for line, reason in summary.refused[:SHOWN_LINES]]

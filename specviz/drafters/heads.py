@@ -19,8 +19,8 @@ from specviz.drafters.eagle import heads as eagle_heads
 from specviz.drafters.medusa import heads as medusa_heads
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
-from specviz.models.checkpoint import Attached, LoadReport, named, read_tensors
-from specviz.models.hub import Progress, fetch_heads, find, head_files, unwatched
+from specviz.models.checkpoint import Attached, LoadReport, list_keys, read_tensors
+from specviz.models.hub import Progress, fetch_heads, find, head_files, ignore_progress
 from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import is_out_of_memory
 from specviz.settings import settings
@@ -46,7 +46,7 @@ class LoadedHeads:
 
 
 def load_heads(
-    library: Library | None, name: str, kind: str, target: LoadedModel, report: Progress = unwatched
+    library: Library | None, name: str, kind: str, target: LoadedModel, report: Progress = ignore_progress
 ) -> LoadedHeads:
     """Heads of that kind by catalogue name, folder or hub id. Raises SpecvizError, also for another target's heads.
 
@@ -77,12 +77,13 @@ def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progr
             raise
         raise SpecvizError(f"there is not enough memory for {name} beside {target.name}") from error
     if keys.missing:
-        raise SpecvizError(f"{name} is incomplete: it lacks {named(keys.missing)}, so it was not loaded")
+        raise SpecvizError(f"{name} is incomplete: it lacks {list_keys(keys.missing)}, so it was not loaded")
     if unknown := [key for key in keys.unused if not re.fullmatch(IDLE[kind], key)]:
         raise SpecvizError(
-            f"{name} holds {named(unknown)} that specviz has no use for: it is of another layout, so it was not loaded"
+            f"{name} holds {list_keys(unknown)} that specviz has no use for: it is of another layout, so it was not "
+            "loaded"
         )
-    report(f"loaded {name}" + (f"; nothing needs {named(keys.unused)} in its file" if keys.unused else ""), 1.0)
+    report(f"loaded {name}" + (f"; nothing needs {list_keys(keys.unused)} in its file" if keys.unused else ""), 1.0)
     return LoadedHeads(name, kind, module, keys)
 
 

@@ -19,7 +19,7 @@ from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, Step, speculate
 from specviz.errors import SpecvizError
 from specviz.models.library import Library
-from specviz.models.tokens import TokenText, continued
+from specviz.models.tokens import TokenText, encode_after
 from specviz.request import Request
 from specviz.rules import RULES
 from specviz.session.active_setup import ActiveSetup
@@ -172,7 +172,7 @@ def typed_ids(text: TokenText, before: Sequence[int], words: str, *, joined: boo
     raw = b"".join(map(text.bytes_of, before[-64:]))
     words = _plain(words).strip()
     has_space = joined or raw[-1:].isspace() or words[0] in NO_SPACE_BEFORE
-    ids = continued(text, raw, (words if has_space else f" {words}").encode())
+    ids = encode_after(text, raw, (words if has_space else f" {words}").encode())
     if not ids:
         raise Refused("the large model has no tokens for these words")
     if special := [token for token in ids if token in text.special_ids | text.eos_ids]:

@@ -125,7 +125,7 @@ def drafts_for(target: str, *, foreign: bool = False) -> tuple[str, ...]:
     return (*MODELS[target].foreign, *MODELS[target].drafts) if foreign else MODELS[target].drafts
 
 
-def suiting(target: str, kind: str) -> tuple[str, ...]:
+def names_for(target: str, kind: str) -> tuple[str, ...]:
     """The names of what a parameter may stand for: drafts ("draft", the smallest first) or heads of a kind."""
     if kind == "draft":
         return drafts_for(target)[::-1]

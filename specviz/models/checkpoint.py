@@ -81,7 +81,7 @@ def _read_zip(file: Path) -> dict[str, Tensor]:
     return dict(held)
 
 
-def named(keys: Sequence[str]) -> str:
+def list_keys(keys: Sequence[str]) -> str:
     """The number of tensors and the first few of their names, which are a stranger's words."""
     shown = ", ".join(f"{key!r:.60}" for key in keys[:_SHOWN_NAMES])
     count = "1 tensor" if len(keys) == 1 else f"{len(keys):,} tensors"
@@ -106,8 +106,8 @@ def fill(module: nn.Module, state: Mapping[str, Tensor], like: Tensor, keys: Map
     module.load_state_dict(ready, strict=False, assign=True)
     module.eval().requires_grad_(False)
     used = tuple(key for key in state if keys.get(key) in ready)
-    named = {name: key for key, name in keys.items()}
-    missing = tuple(named.get(name, name) for name in wanted if name not in ready)
+    key_of = {name: key for key, name in keys.items()}
+    missing = tuple(key_of.get(name, name) for name in wanted if name not in ready)
     return LoadReport(used, tuple(key for key in state if key not in used), missing)
 
 

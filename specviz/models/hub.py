@@ -79,8 +79,8 @@ def find(name: str, *, allow_any: bool) -> Source:
         raise SpecvizError(f"this server offers only its own models: {', '.join(catalog.MODELS)} (got {name!r})")
     if not name.isprintable() or not name.strip():
         raise SpecvizError(f"a model must be named by a catalogue name, a folder or a hub id (got {name!r})")
-    if (folder := _folder(name)) is not None:
-        return Source(_shown(folder), str(folder.resolve()), folder)
+    if (folder := _find_folder(name)) is not None:
+        return Source(_folder_name(folder), str(folder.resolve()), folder)
     if not _HUB_ID.fullmatch(name) or ".." in name:
         raise SpecvizError(
             f"there is no folder {Path(name).name!r} there, and what was typed is no hub id of the form owner/model: "
@@ -89,7 +89,7 @@ def find(name: str, *, allow_any: bool) -> Source:
     return Source(name, name)
 
 
-def _folder(name: str) -> Path | None:
+def _find_folder(name: str) -> Path | None:
     try:
         folder = Path(os.path.abspath(Path(name).expanduser()))  # a link keeps its own name
         return folder if folder.is_dir() else None
@@ -97,15 +97,15 @@ def _folder(name: str) -> Path | None:
         return None
 
 
-def _shown(folder: Path) -> str:
+def _folder_name(folder: Path) -> str:
     """A folder's base name; marked where that name alone means another model."""
     name = folder.name or "model"
-    meant = _folder(name)
+    meant = _find_folder(name)
     is_other = catalog.is_known(name) or (meant is not None and not meant.samefile(folder))
     return f"{name} (folder)" if is_other else name
 
 
-def unwatched(message: str, fraction: float | None) -> None:
+def ignore_progress(message: str, fraction: float | None) -> None:
     """Progress that nobody watches: a download shows a bar of its own on standard error."""
 
 
@@ -158,7 +158,7 @@ def _fetch(
     except SpecvizError:  # nobody waits for it any more
         raise
     except Exception as error:  # the hub's client raises errors of several HTTP libraries, which have no common base
-        raise _explained(source.name, error, may_download) from error
+        raise _fetch_error(source.name, error, may_download) from error
     return Path(folder), Path(folder).name
 
 
@@ -259,7 +259,7 @@ def progress_bar(message: str, on_progress: Progress) -> type:
         def __init__(self, *args: Any, **options: Any) -> None:
             # the hub counts each byte twice, when it comes and when it is written, under names of its own
             self._is_told = not str(options.pop("name", "")).endswith(".transfer") and options.get("unit") == "B"
-            shown = {"file": sys.stderr, "desc": message} if self._is_told and on_progress is unwatched else {}
+            shown = {"file": sys.stderr, "desc": message} if self._is_told and on_progress is ignore_progress else {}
             super().__init__(*args, **{**options, "file": io.StringIO(), "disable": False, **shown})
 
         def update(self, n: float | None = 1) -> bool | None:
@@ -280,7 +280,7 @@ def bar(message: str) -> tqdm:
     )
 
 
-def _explained(name: str, error: Exception, may_download: bool) -> SpecvizError:
+def _fetch_error(name: str, error: Exception, may_download: bool) -> SpecvizError:
     from huggingface_hub import errors
 
     if isinstance(error, errors.GatedRepoError):

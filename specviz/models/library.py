@@ -21,7 +21,7 @@ from specviz.decoding.cached_lm import CachedLM
 from specviz.errors import SpecvizError
 from specviz.models import catalog, memory, quantisation
 from specviz.models.folder import FEWER_BITS, GB, ModelFolder, Room, check_kind, context_limit, eos_ids, limit_words
-from specviz.models.hub import Progress, Source, fetch, find, unwatched
+from specviz.models.hub import Progress, Source, fetch, find, ignore_progress
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.settings import settings
 from specviz.trace.file import ModelInfo
@@ -62,11 +62,11 @@ class _Wanted:
 
     @property
     def name(self) -> str:
-        return quantisation.joined(self.source.name, self.bits)
+        return quantisation.with_format(self.source.name, self.bits)
 
     @property
     def key(self) -> str:
-        return f"{quantisation.joined(self.source.key, self.bits)} on {self.home}"
+        return f"{quantisation.with_format(self.source.key, self.bits)} on {self.home}"
 
     @property
     def is_pair(self) -> bool:
@@ -134,13 +134,13 @@ class Library:
         with self._tables:
             loading = self._loading[task.key]
         with loading:
-            return self._find(task.key) or self._load(task, on_progress or unwatched)
+            return self._find(task.key) or self._load(task, on_progress or ignore_progress)
 
     def _task(self, wanted: str, home: torch.device) -> _Wanted:
         known = None if wanted in catalog.MODELS else self._wanted.get(wanted)
         if known is not None:
             return known if known.is_pair else replace(known, home=home)
-        plain, bits = quantisation.split(wanted)
+        plain, bits = quantisation.split_format(wanted)
         return _Wanted(find(plain, allow_any=self.allow_any), home, bits)
 
     def shown_name(self, wanted: str) -> str:

@@ -22,16 +22,16 @@ def device() -> torch.device:
     wanted = settings().device
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    return _there(wanted, "SPECVIZ_DEVICE")
+    return _check_device(wanted, "SPECVIZ_DEVICE")
 
 
 def draft_device() -> torch.device:
     """The device that draft models are loaded to: SPECVIZ_DRAFT_DEVICE, or that of all others."""
     wanted = settings().draft_device
-    return device() if wanted == "auto" else _there(wanted, "SPECVIZ_DRAFT_DEVICE")
+    return device() if wanted == "auto" else _check_device(wanted, "SPECVIZ_DRAFT_DEVICE")
 
 
-def _there(wanted: str, variable: str) -> torch.device:
+def _check_device(wanted: str, variable: str) -> torch.device:
     chosen = torch.device(wanted)
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise SpecvizError(f"{variable} is {wanted}, but torch sees {torch.cuda.device_count()} CUDA devices")

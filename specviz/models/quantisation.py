@@ -37,13 +37,13 @@ _PACKED = (torch.int8, torch.uint8, torch.int32)
 _STORED_BITS: Mapping[str, int] = {"I64": 64, "I32": 32, "I16": 16, "I8": 8, "U8": 8, "F8_E4M3": 8, "F8_E5M2": 8}
 
 
-def split(wanted: str) -> tuple[str, str | None]:
+def split_format(wanted: str) -> tuple[str, str | None]:
     """A model's own name, and the format of its weights that the name asks for."""
     plain = catalog.without_format(wanted)
     return plain, wanted[len(plain) + 1 :] or None
 
 
-def joined(name: str, bits: str | None) -> str:
+def with_format(name: str, bits: str | None) -> str:
     return name if bits is None else f"{name}:{bits}"
 
 

@@ -155,8 +155,8 @@ def score(
             for own in rows.drafts:
                 q_rows = sampling.probs(own.logits[piece])
                 readable = own.readable[piece].tolist()
-                q += _known(of_tokens(q_rows, rows.token[piece]), readable)
-                overlap += _known(overlap_of(p_rows, q_rows), readable)
+                q += _hide_unreadable(of_tokens(q_rows, rows.token[piece]), readable)
+                overlap += _hide_unreadable(overlap_of(p_rows, q_rows), readable)
     nothing = (None,) * num_emitted
     return TokenScores(tuple(p), tuple(q) or nothing, tuple(overlap) or nothing)
 
@@ -171,5 +171,5 @@ def of_tokens(rows: Tensor, tokens: Tensor) -> Tensor:
     return rows.gather(1, tokens[:, None])[:, 0]
 
 
-def _known(values: Tensor, readable: Sequence[bool]) -> list[float | None]:
+def _hide_unreadable(values: Tensor, readable: Sequence[bool]) -> list[float | None]:
     return [value if known else None for value, known in zip(values.tolist(), readable, strict=True)]

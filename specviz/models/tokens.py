@@ -125,7 +125,7 @@ def _by_bytes(text: TokenText) -> dict[tuple[bytes, bool], int]:
     return {(raw, token in text.special_ids): token for raw, token in known if raw}
 
 
-def continued(text: TokenText, before: bytes, added: bytes) -> list[int]:
+def encode_after(text: TokenText, before: bytes, added: bytes) -> list[int]:
     """Ids that spell exactly `added`, whole characters, behind a text that ends with `before`.
 
     As the tokenizer cuts both together, if it cuts between them; else as it cuts `added` alone; [] where neither gives

@@ -15,7 +15,7 @@ from specviz.drafters.method import Method, Part, Parts
 from specviz.drafters.params import ModelParam, Value, split_names
 from specviz.errors import SpecvizError
 from specviz.models import catalog
-from specviz.models.hub import Progress, unwatched
+from specviz.models.hub import Progress, ignore_progress
 from specviz.models.library import Library, LoadedModel, check_pair
 from specviz.request import RunSettings
 from specviz.rules import RULES
@@ -74,7 +74,7 @@ def gather(
     target: LoadedModel,
     draft: LoadedModel | None,
     library: Library | None = None,
-    report: Progress = unwatched,
+    report: Progress = ignore_progress,
 ) -> Setup:
     """Checks the parameters and the pair, and loads what the parameters name.
 
@@ -121,7 +121,7 @@ def _names_of(param: ModelParam, value: Value, target: str) -> list[str]:
     """The names that a parameter stands for; where it names none, the catalogue's for the target. SpecvizError."""
     if value is not None:
         return split_names(str(value))
-    if not (offered := catalog.suiting(target, param.kind) or param.beside):
+    if not (offered := catalog.names_for(target, param.kind) or param.beside):
         raise SpecvizError(f"{param.name} must name a model: nothing of the kind {param.kind} is known for {target}")
     return [offered[0]]
 

@@ -110,14 +110,14 @@ def rule_choices(method: Method) -> tuple[Listed, ...]:
 def model_choices(param: ModelParam, target: str) -> tuple[Listed, ...]:
     """What a parameter that names models may be set to for this target, as far as it is known."""
     stand_ins = tuple((METHODS[name].title if name in METHODS else name, name) for name in param.beside)
-    return (*stand_ins, *as_listed(catalog.suiting(target, param.kind)))
+    return (*stand_ins, *as_listed(catalog.names_for(target, param.kind)))
 
 
 def usual_models(param: ModelParam, target: str) -> list[str]:
     """What such a parameter is set to at first: its own default, else the first that suits the target."""
     if param.default is not None:
         return split_names(str(param.default))
-    return list((catalog.suiting(target, param.kind) or param.beside)[:1])
+    return list((catalog.names_for(target, param.kind) or param.beside)[:1])
 
 
 def fitting_draft(method: Method, target: str, draft: str | None) -> str | None:

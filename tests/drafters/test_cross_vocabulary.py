@@ -16,7 +16,7 @@ from specviz.drafters.cross_vocabulary import METHOD
 from specviz.drafters.cross_vocabulary.respelled import Respelled
 from specviz.drafters.method import Part, Parts
 from specviz.errors import SpecvizError
-from specviz.models.tokens import TokenText, continued, ends_whole, shared_ids, whole_start
+from specviz.models.tokens import TokenText, encode_after, ends_whole, shared_ids, whole_start
 from specviz.rules import RULES
 from specviz.settings import assets_dir
 
@@ -195,7 +195,7 @@ def test_what_continues_a_text_spells_it_to_the_byte(name):
     num_found = 0
     for place in range(1, 200):
         before, added = whole[:place].encode(), whole[place : place + 12].encode()
-        ids = continued(text, before[-24:], added)
+        ids = encode_after(text, before[-24:], added)
         assert not ids or joined(text, ids) == added
         num_found += bool(ids)
     assert num_found > 190
@@ -204,14 +204,14 @@ def test_what_continues_a_text_spells_it_to_the_byte(name):
 def test_ids_that_do_not_spell_what_was_added_continue_nothing(monkeypatch):
     text = BytesText(b"x", b"")
     monkeypatch.setattr(text, "encode", lambda words, special: [0, 1], raising=False)
-    assert continued(text, b"", b"ax") == []
+    assert encode_after(text, b"", b"ax") == []
 
 
 def test_a_word_that_goes_on_is_cut_as_the_tokenizer_cuts_it_there():
     """ " the" behind "see" stays one token; "x" behind "fo" has a token of its own, though "fox" is one."""
     text = TokenText(bundled("fable-target"))
-    assert continued(text, b"I see", b" the") == text.encode(" the", special=False)
-    assert joined(text, continued(text, b"a little fo", b"x ran")) == b"x ran"
+    assert encode_after(text, b"I see", b" the") == text.encode(" the", special=False)
+    assert joined(text, encode_after(text, b"a little fo", b"x ran")) == b"x ran"
 
 
 @pytest.mark.parametrize("name", ["bundled", "bundled, reversed", "tiny"])

@@ -83,8 +83,8 @@ def held(plain, library, only):
     ],
 )
 def test_only_the_endings_that_mean_a_format_are_taken_off(wanted, parts):
-    assert quantised.split(wanted) == parts
-    assert quantised.joined(*parts) == wanted
+    assert quantised.split_format(wanted) == parts
+    assert quantised.with_format(*parts) == wanted
 
 
 def test_a_shown_name_tells_the_format_and_nothing_of_the_disk(library, plain):
@@ -363,7 +363,7 @@ def test_rows_of_a_draft_come_over_in_one_transfer_and_nothing_else_changes(monk
 
 @pytest.mark.parametrize(("kind", "offered"), [("medusa", ("fable-medusa",)), ("draft", "fable-draft")])
 def test_what_suits_a_model_suits_its_smaller_self(kind, offered):
-    names = catalog.suiting("fable-target:int8", kind)
-    assert names == catalog.suiting("fable-target", kind)
+    names = catalog.names_for("fable-target:int8", kind)
+    assert names == catalog.names_for("fable-target", kind)
     assert names == offered or offered in names
     assert catalog.drafts_for("fable-target:int2") == ()

@@ -142,11 +142,11 @@ def _layers(draft: LoadedModel) -> list[torch.nn.Module]:
 def _skip(layer: torch.nn.Module) -> Iterator[None]:
     """Makes the layer return its input."""
 
-    def unchanged(_, args, kwargs, output):
+    def return_input(_, args, kwargs, output):
         given = args[0] if args else kwargs["hidden_states"]
         return given if isinstance(output, Tensor) else (given, *output[1:])
 
-    handle = layer.register_forward_hook(unchanged, with_kwargs=True)
+    handle = layer.register_forward_hook(return_input, with_kwargs=True)
     try:
         yield
     finally:

@@ -51,7 +51,7 @@ def overview(summary: Summary, *, no_costs: str = "made with --no-costs") -> lis
     if not all(draft.name in summary.costs for draft in summary.drafts):
         shown.append(blocks.words(f"No speedup is given where costs are not known: {no_costs}.", small=True))
     if summary.num_refused:
-        shown.append(_refused(summary))
+        shown.append(_refused_table(summary))
     return shown
 
 
@@ -187,7 +187,7 @@ def _drafts_table(summary: Summary) -> Props:
     return cells.table(drafts, columns, caption=caption, marked=best, sortable=len(drafts) > 1)
 
 
-def _refused(summary: Summary) -> Props:
+def _refused_table(summary: Summary) -> Props:
     shown = summary.refused
     caption = "" if len(shown) == summary.num_refused else f"The first {len(shown):,} of them."
     columns = {"line": lambda row: cells.number(row[0]), "why": lambda row: visible(row[1])}

@@ -24,7 +24,7 @@ from specviz.drafters.cross_vocabulary.shared import SharedVocabularyDrafter
 from specviz.drafters.method import Parts
 from specviz.drafters.params import Value
 from specviz.drafters.policy import Policy, make_policy
-from specviz.models.tokens import TokenText, continued, whole_start
+from specviz.models.tokens import TokenText, encode_after, whole_start
 
 
 class ReencodingDrafter(Drafter):
@@ -49,7 +49,7 @@ class ReencodingDrafter(Drafter):
         written = list(takewhile(lambda token: token not in self._draft.special_ids, self._write(own, size)))
         added = b"".join(map(self._draft.bytes_of, written))
         before = b"".join(map(self._target.bytes_of, context.tokens[-LOOKBACK:]))
-        cut = continued(self._target, before, whole_start(added))
+        cut = encode_after(self._target, before, whole_start(added))
         tokens = list(takewhile(lambda token: token < context.vocab_size, cut))[:k]
         return chain(tokens, evidence=self._evidence(written, tokens, k)) if tokens else EMPTY
 

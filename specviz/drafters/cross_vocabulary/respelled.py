@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specviz.models.tokens import TokenText, continued, ends_whole
+from specviz.models.tokens import TokenText, encode_after, ends_whole
 
 LOOKBACK = 8  # how many of the draft's ids are cut again with what follows them
 
@@ -60,7 +60,7 @@ class Respelled:
         if not self._settled:
             return self._draft.encode(text)
         before = self._bytes(self.ids[max(0, self._settled - LOOKBACK) : self._settled])
-        exactly = continued(self._draft, before, text.encode("utf-8"))
+        exactly = encode_after(self._draft, before, text.encode("utf-8"))
         return exactly or self._draft.encode(text, special=False)  # a tokenizer that changes the text
 
     def _settle(self) -> None:

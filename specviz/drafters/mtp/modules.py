@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from specviz.decoding.device import to_device
 from specviz.drafters.method import Part
 from specviz.errors import SpecvizError
-from specviz.models.checkpoint import Attached, named
+from specviz.models.checkpoint import Attached, list_keys
 
 _attached = Attached()
 
@@ -124,9 +124,11 @@ def _load(model: nn.Module, name: str) -> nn.Module:
         def _adjust_missing_and_unexpected_keys(self, loading_info) -> None:
             super()._adjust_missing_and_unexpected_keys(loading_info)
             if missing := loading_info.missing_keys:
-                raise SpecvizError(f"the checkpoint lacks {named(sorted(missing))}")
+                raise SpecvizError(f"the checkpoint lacks {list_keys(sorted(missing))}")
             if unknown := loading_info.unexpected_keys:
-                raise SpecvizError(f"it holds {named(sorted(unknown))} that nothing uses: their layout is another one")
+                raise SpecvizError(
+                    f"it holds {list_keys(sorted(unknown))} that nothing uses: their layout is another one"
+                )
 
     Whole.__name__ = MtpModel.__name__
     try:

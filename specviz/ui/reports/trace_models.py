@@ -9,7 +9,7 @@ from specviz.drafters import METHODS
 from specviz.drafters.method import Method
 from specviz.drafters.params import ModelParam
 from specviz.errors import SpecvizError
-from specviz.models.catalog import HEADS, MODELS, suiting, without_format
+from specviz.models.catalog import HEADS, MODELS, names_for, without_format
 from specviz.models.library import Library, LoadedModel
 from specviz.request import Request
 from specviz.rules import RULES
@@ -56,7 +56,7 @@ def lacks(method: Method, target: str, library: Library) -> str:
     """Why the method cannot run on this target, in words; empty where it can, and while that is not known without
     loading anything."""
     heads = [param for param in method.params if isinstance(param, ModelParam) and "heads" in method.roles]
-    if missing := next((param for param in heads if param.default is None and not suiting(target, param.kind)), None):
+    if missing := next((param for param in heads if param.default is None and not names_for(target, param.kind)), None):
         return f"For {Path(target).name} no {missing.title} are known: name some below, or choose another method."
     if method.target_has is None:
         return ""
