@@ -39,48 +39,43 @@ class CatalogHeads:
     is_bundled: bool = False
 
 
-_SMOLLM2 = "HuggingFaceTB/SmolLM2"
-_QWEN2 = "Qwen/Qwen2.5"
-_QWEN3 = "Qwen/Qwen3"
-_PYTHIA = "EleutherAI/pythia"
-_GPT2 = "openai-community/gpt2"
-_DISTILGPT2 = "distilbert/distilgpt2"
+_BUNDLED_DRAFTS = {
+    "fable-draft": "the small one",
+    "fable-draft-tiny": "the tiny one",
+    "fable-draft-undistilled": "the small one before its distillation",
+    "fable-draft-code": "one that has read only Python",
+    "fable-draft-othervocab": "one that cuts text into other tokens",
+}
+_FAMILIES = (
+    (
+        "HuggingFaceTB/SmolLM2-{}-Instruct",
+        "SmolLM2 {} Instruct",
+        {"1.7B": ("135M", "360M"), "360M": ("135M",), "135M": ()},
+    ),
+    ("Qwen/Qwen2.5-{}-Instruct", "Qwen2.5 {} Instruct", {"7B": ("0.5B", "1.5B"), "1.5B": ("0.5B",), "0.5B": ()}),
+    ("Qwen/Qwen3-{}", "Qwen3 {}", {"8B": ("0.6B", "1.7B"), "1.7B": ("0.6B",), "0.6B": ()}),
+    ("EleutherAI/pythia-{}", "Pythia {}", {"1.4b": ("160m", "70m"), "160m": ("70m",), "70m": ()}),
+)
+"""Public families: hub id and title without the size, and each size with those that suit it as draft model."""
 _MEDUSA = "FasterDecoding/medusa-vicuna"
 _VICUNA = "lmsys/vicuna"
+_GPT2 = "openai-community/gpt2"
+_DISTILGPT2 = "distilbert/distilgpt2"
 
 _ALL = (
     CatalogModel(
         "fable-target",
         "Fable, the large one (bundled)",
-        ("fable-draft", "fable-draft-tiny", "fable-draft-undistilled", "fable-draft-code"),
+        tuple(_BUNDLED_DRAFTS)[:-1],
         is_bundled=True,
         foreign=("fable-draft-othervocab",),
     ),
-    CatalogModel("fable-draft", "Fable, the small one (bundled)", is_bundled=True),
-    CatalogModel("fable-draft-tiny", "Fable, the tiny one (bundled)", is_bundled=True),
-    CatalogModel("fable-draft-undistilled", "Fable, the small one before its distillation (bundled)", is_bundled=True),
-    CatalogModel("fable-draft-code", "Fable, one that has read only Python (bundled)", is_bundled=True),
-    CatalogModel("fable-draft-othervocab", "Fable, one that cuts text into other tokens (bundled)", is_bundled=True),
-    CatalogModel(
-        f"{_SMOLLM2}-1.7B-Instruct",
-        "SmolLM2 1.7B Instruct",
-        (f"{_SMOLLM2}-135M-Instruct", f"{_SMOLLM2}-360M-Instruct"),
+    *(CatalogModel(name, f"Fable, {words} (bundled)", is_bundled=True) for name, words in _BUNDLED_DRAFTS.items()),
+    *(
+        CatalogModel(name.format(size), title.format(size.upper()), tuple(map(name.format, drafts)))
+        for name, title, sizes in _FAMILIES
+        for size, drafts in sizes.items()
     ),
-    CatalogModel(f"{_SMOLLM2}-360M-Instruct", "SmolLM2 360M Instruct", (f"{_SMOLLM2}-135M-Instruct",)),
-    CatalogModel(f"{_SMOLLM2}-135M-Instruct", "SmolLM2 135M Instruct"),
-    CatalogModel(
-        f"{_QWEN2}-7B-Instruct",
-        "Qwen2.5 7B Instruct",
-        (f"{_QWEN2}-0.5B-Instruct", f"{_QWEN2}-1.5B-Instruct"),
-    ),
-    CatalogModel(f"{_QWEN2}-1.5B-Instruct", "Qwen2.5 1.5B Instruct", (f"{_QWEN2}-0.5B-Instruct",)),
-    CatalogModel(f"{_QWEN2}-0.5B-Instruct", "Qwen2.5 0.5B Instruct"),
-    CatalogModel(f"{_QWEN3}-8B", "Qwen3 8B", (f"{_QWEN3}-0.6B", f"{_QWEN3}-1.7B")),
-    CatalogModel(f"{_QWEN3}-1.7B", "Qwen3 1.7B", (f"{_QWEN3}-0.6B",)),
-    CatalogModel(f"{_QWEN3}-0.6B", "Qwen3 0.6B"),
-    CatalogModel(f"{_PYTHIA}-1.4b", "Pythia 1.4B", (f"{_PYTHIA}-160m", f"{_PYTHIA}-70m")),
-    CatalogModel(f"{_PYTHIA}-160m", "Pythia 160M", (f"{_PYTHIA}-70m",)),
-    CatalogModel(f"{_PYTHIA}-70m", "Pythia 70M"),
     CatalogModel(f"{_GPT2}-large", "GPT-2 Large", (_DISTILGPT2, _GPT2)),
     CatalogModel(_GPT2, "GPT-2", (_DISTILGPT2,)),
     CatalogModel(_DISTILGPT2, "DistilGPT-2"),
@@ -98,8 +93,8 @@ HEADS: Mapping[str, CatalogHeads] = {
         CatalogHeads("fable-eagle", "Fable, an EAGLE head (bundled)", "eagle", "fable-target", is_bundled=True),
         CatalogHeads(f"{_MEDUSA}-7b-v1.3", "Vicuna 7B v1.3, Medusa heads", "medusa", f"{_VICUNA}-7b-v1.3"),
         CatalogHeads(f"{_MEDUSA}-13b-v1.3", "Vicuna 13B v1.3, Medusa heads", "medusa", f"{_VICUNA}-13b-v1.3"),
-        CatalogHeads("AngelSlim/Qwen3-8B_eagle3", "Qwen3 8B, an EAGLE-3 head", "eagle", f"{_QWEN3}-8B"),
-        CatalogHeads("AngelSlim/Qwen3-1.7B_eagle3", "Qwen3 1.7B, an EAGLE-3 head", "eagle", f"{_QWEN3}-1.7B"),
+        CatalogHeads("AngelSlim/Qwen3-8B_eagle3", "Qwen3 8B, an EAGLE-3 head", "eagle", "Qwen/Qwen3-8B"),
+        CatalogHeads("AngelSlim/Qwen3-1.7B_eagle3", "Qwen3 1.7B, an EAGLE-3 head", "eagle", "Qwen/Qwen3-1.7B"),
     )
 }
 

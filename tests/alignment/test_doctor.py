@@ -317,13 +317,6 @@ def test_a_context_that_longrope_cuts_short_is_told(saved):
     )
 
 
-def test_the_diagnosis_is_plain_json(saved):
-    diagnosis = examine(saved(tiny_tokenizer(), "a"), saved(OTHERS["other"](), "b"))
-    values = json.loads(json.dumps(diagnosis.to_dict()))
-    assert (values["is_direct"], values["num_differing"]) == (False, diagnosis.num_differing)
-    assert values["special"][1]["target"] == [{"id": 319, "label": EOS}]
-
-
 def test_nothing_in_the_report_steers_a_terminal(saved):
     diagnosis = examine(saved(tiny_tokenizer(), "a"), saved(OTHERS["other"](), "b"))
     rude = replace(diagnosis, target=replace(diagnosis.target, name="a\x1b[2J\n\u202e"))

@@ -7,8 +7,7 @@ be drafted directly. For the others it says which other ways there are and how t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from specviz.alignment.causes.chat_forms import chat_difference
 from specviz.errors import SpecvizError
@@ -111,10 +110,6 @@ class Diagnosis:
     @property
     def is_direct(self) -> bool:
         return self.num_differing == 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {**asdict(self), "is_direct": self.is_direct}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,36 +24,35 @@ SHARE = {"range": [0, 1.02], "tickformat": ".0%"}
 
 def tokens_chart(drafts: Sequence[DraftSummary]) -> Chart:
     """Tokens per target call against K, one curve per draft."""
-    hover = "%{fullData.name}, K %{x}: %{y:.2f} tokens per target call"
-    data = [_per_k(place, draft.name, draft.tokens_per_call, hover) for place, draft in enumerate(drafts)]
-    return _k_figure("Tokens per target call", data, "tokens per target call")
+    data = [_k_line(place, draft.name, draft.tokens_per_call, "%{y:.2f} tokens per target call")
+            for place, draft in enumerate(drafts)]  # fmt: skip
+    return _k_chart("Tokens per target call", data, "tokens per target call")
 
 
 def speed_chart(drafts: Sequence[DraftSummary]) -> Chart:
     """Speedup against K, of the drafts whose costs are known, and the line where a draft neither pays nor costs."""
-    hover = "%{fullData.name}, K %{x}: %{y:.2f} times as fast"
-    known = [(place, draft) for place, draft in enumerate(drafts) if draft.speedups is not None]
-    data = [_per_k(place, draft.name, draft.speedups, hover) for place, draft in known]
-    most = max(len(draft.speedups) for _, draft in known)
+    known = {place: draft for place, draft in enumerate(drafts) if draft.speedups is not None}
+    data = [_k_line(place, draft.name, draft.speedups, "%{y:.2f} times as fast") for place, draft in known.items()]
+    most = max(len(draft.speedups) for draft in known.values())
     alone = line_of("one by one", "ignored", THEMES[0], "one by one: 1")
     alone |= {"x": list(range(1, most + 1)), "y": [1.0] * most, "line": {**alone["line"], "dash": "longdash"},
               "customdata": [["1.00"]] * most}  # fmt: skip
-    return _k_figure("Speedup over one by one", [*data, alone], "times as fast")
+    return _k_chart("Speedup over one by one", [*data, alone], "times as fast")
 
 
-def _per_k(place: int, name: str, values: Sequence[float], hover: str) -> Chart:
+def _k_line(place: int, name: str, values: Sequence[float], hover: str) -> Chart:
     told = [[f"{value:.2f}" if is_known(value) else NONE] for value in values]
     x, y = list(range(1, len(values) + 1)), [_round(value) for value in values]
-    return _line(place, name, hover) | {"x": x, "y": y, "customdata": told}
+    return _line(place, name, f"%{{fullData.name}}, K %{{x}}: {hover}") | {"x": x, "y": y, "customdata": told}
 
 
-def _k_figure(title: str, data: list[Chart], y: str) -> Chart:
+def _k_chart(title: str, data: list[Chart], y: str) -> Chart:
     axes = {
         "xaxis": {"title": {"text": "K"}, "showgrid": False, "automargin": True},
         "yaxis": {"title": {"text": y}, "rangemode": "tozero"},
         "showlegend": True,
     }
-    return chart_of(title, data, axes, _columns("K", data))
+    return chart_of(title, data, axes, _table_columns("K", data))
 
 
 def slices_chart(title: str, x: str, slices: Sequence[Slice], drafts: Sequence[str]) -> Chart:
@@ -63,15 +62,13 @@ def slices_chart(title: str, x: str, slices: Sequence[Slice], drafts: Sequence[s
     """
     values = list(dict.fromkeys(each.value for each in slices))
     by_draft = [{each.value: each for each in slices if each.draft == name} for name in drafts]
-    data = [_slice_line(place, drafts[place], [found.get(value) for value in values]) for place, found in
-            enumerate(by_draft)]  # fmt: skip
-    shown = [label(value) for value in values]
-    cliffs = [{each.value for each in found.values() if each.cliff} for found in by_draft]
-    for line, places in zip(list(data), cliffs, strict=True):
-        if places:
-            data.append(_cliff_marks(line, [value in places for value in values]))
+    found = [[own.get(value) for value in values] for own in by_draft]  # [drafts, values]
+    data = [_slice_line(place, name, own) for place, (name, own) in enumerate(zip(drafts, found, strict=True))]
+    marks = [_cliff_marks(line, own) for line, own in zip(data, found, strict=True)
+             if any(each and each.cliff for each in own)]  # fmt: skip
+    data += marks
     for line in data:
-        line["x"] = shown
+        line["x"] = [label(value) for value in values]
     axes = {
         "xaxis": {"title": {"text": x}, **NAMED},
         "yaxis": {"title": {"text": "agreement"}, **SHARE},
@@ -107,10 +104,10 @@ def _reach(found: Slice | None) -> tuple[float, float]:
     return round(max(0.0, found.alpha - low), 4), round(max(0.0, high - found.alpha), 4)
 
 
-def _cliff_marks(line: Chart, marked: Sequence[bool]) -> Chart:
+def _cliff_marks(line: Chart, slices: Sequence[Slice | None]) -> Chart:
     marks = line_of(f"{line['name']} falls here", "rejected", THEMES[0], "%{fullData.name}: %{x}")
     symbol = {"color": colour("rejected"), "symbol": "triangle-down-open", "size": 18, "line": {"width": 2}}
-    y = [value if is_marked else None for value, is_marked in zip(line["y"], marked, strict=True)]
+    y = [value if each and each.cliff else None for value, each in zip(line["y"], slices, strict=True)]
     return marks | {"mode": "markers", "y": y, "marker": symbol}
 
 
@@ -137,14 +134,14 @@ def calibration_chart(draft: DraftSummary) -> Chart:
         "bargap": 0.35,
     }
     return chart_of(
-        f"Confidence and what is kept: {label(draft.name)}", data, axes, _columns("confidence in percent", data)
+        f"Confidence and what is kept: {label(draft.name)}", data, axes, _table_columns("confidence in percent", data)
     )
 
 
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _columns(first: str, data: Sequence[Chart]) -> list[list[Any]]:
+def _table_columns(first: str, data: Sequence[Chart]) -> list[list[Any]]:
     """The table of a chart: the axis, then every trace in words."""
     return [[first, 0, "x"], *([trace["name"], place, "customdata", 0] for place, trace in enumerate(data))]
 
