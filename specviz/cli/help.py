@@ -47,7 +47,7 @@ EXIT_CODES: Mapping[str, Mapping[int, str]] = {
 
 
 def epilog(name: str) -> str:
-    """What stands below the options of the command of this name."""
+    """The text below a command's options: examples and exit codes."""
     examples = [f"%(prog)s {example}".rstrip() for example in EXAMPLES[name]]
     codes = (f"{code}  {words}" for code, words in sorted({**COMMON_CODES, **EXIT_CODES.get(name, {})}.items()))
     return "\n  ".join(["examples:", *examples]) + "\n\n" + "\n  ".join(["exit codes:", *codes])

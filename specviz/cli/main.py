@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def console(arguments: Sequence[str] | None = None) -> int:
-    """`main` for a terminal: one of few characters shows the others by their numbers."""
+    """`main` for a terminal; characters that its encoding lacks are shown by their numbers."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")
     return main(arguments)
@@ -173,7 +173,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _follow(run: session.Run, out: Output | None) -> None:
-    """Prints the run and keeps its file up with it; however it ends, the file has all of its trace."""
+    """Prints the run and writes its file as it grows; however the run ends, the file has its whole trace."""
     from specviz.api import recorded
 
     colours = wants_colour(sys.stdout, os.environ)

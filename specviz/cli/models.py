@@ -119,7 +119,7 @@ def _heads_words(heads: CatalogHeads, cached: Mapping[str, LocalModel]) -> str:
 
 
 def heads_report(name: str, target: str, library: Library | None = None) -> str:
-    """Which of the heads' tensors are used for that target and which are not. Raises SpecvizError: why none can be."""
+    """The heads' tensors that are used for that target and those that are not. SpecvizError where none can be used."""
     library = library or Library()
     loaded = library.load(target)
     heads = _load_any_kind(library, name, loaded)
@@ -152,7 +152,7 @@ def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
-    """The verdict first, then what it rests on; model names and token texts cannot steer a terminal."""
+    """The verdict first, then the numbers behind it; model names and token texts cannot steer a terminal."""
     sections = (
         _verdict(diagnosis),
         ["Ids", *_table(_id_rows(diagnosis))],

@@ -85,7 +85,7 @@ def divert_words(outputs: Sequence[Output]) -> Iterator[None]:
 
 
 def drop(stdout: TextIO) -> None:
-    """From here on whatever goes to this stream is lost."""
+    """Sends all that is written to this stream from now on to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
 
 

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_k(options: argparse.Namespace) -> int:
-    """What --k says, K where it was not given. SpecvizError where another parameter stands for it."""
+    """--k, or K where it was not given. SpecvizError for a method whose depth is another parameter."""
     from specviz.drafters import find_method
 
     depth = find_method(options.method).depth

@@ -1,7 +1,7 @@
-"""Weights of a stranger's checkpoint: tensors by name, read without running code, and the way into a module.
+"""Weights of an untrusted checkpoint: reads tensors by name without running code, and fills a module with them.
 
 Every error is a SpecvizError that says what is wrong with the file; the caller puts the checkpoint's name in front.
-`attached` keeps what was made for a loaded model as long as that model lives.
+`Attached` keeps what was made for a loaded model as long as that model lives.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from specviz.errors import SpecvizError
 
 _SHOWN_NAMES = 3
-MOST_BYTES = 16 * 2**30  # draft heads are small beside their target; a larger file is something else
+MOST_BYTES = 16 * 2**30  # draft heads are much smaller than their target; a larger file is something else
 Made = TypeVar("Made")
 
 
@@ -82,7 +82,7 @@ def _read_zip(file: Path) -> dict[str, Tensor]:
 
 
 def list_keys(keys: Sequence[str]) -> str:
-    """The number of tensors and the first few of their names, which are a stranger's words."""
+    """The number of tensors and the first few of their names, which are untrusted, shortened and quoted."""
     shown = ", ".join(f"{key!r:.60}" for key in keys[:_SHOWN_NAMES])
     count = "1 tensor" if len(keys) == 1 else f"{len(keys):,} tensors"
     return f"{count} ({shown}{', ...' if len(keys) > _SHOWN_NAMES else ''})"
@@ -116,7 +116,7 @@ def _size(tensor: Tensor) -> str:
 
 
 class Attached:
-    """Things made for a loaded model, each once, by any key; they are let go with the model."""
+    """Things made for a loaded model, each once, by any key; they are released with the model."""
 
     def __init__(self) -> None:
         self._made: WeakKeyDictionary[nn.Module, dict[object, object]] = WeakKeyDictionary()

@@ -93,7 +93,7 @@ def _find_folder(name: str) -> Path | None:
     try:
         folder = Path(os.path.abspath(Path(name).expanduser()))  # a link keeps its own name
         return folder if folder.is_dir() else None
-    except (OSError, RuntimeError):  # a name too long for the file system; a home of nobody
+    except (OSError, RuntimeError):  # a name too long for the file system; the home of an unknown user
         return None
 
 
@@ -106,7 +106,7 @@ def _folder_name(folder: Path) -> str:
 
 
 def ignore_progress(message: str, fraction: float | None) -> None:
-    """Progress that nobody watches: a download shows a bar of its own on standard error."""
+    """No progress is reported: a download shows a bar of its own on standard error."""
 
 
 def fetch(
@@ -124,7 +124,7 @@ def fetch(
 
 
 def _refuse_other_formats(source: Source) -> None:
-    """Names the format of a hub model without safetensors, of which nothing was downloaded."""
+    """SpecvizError with the format of a hub model that has no safetensors; nothing was downloaded."""
     from huggingface_hub import list_repo_files
 
     try:
@@ -155,7 +155,7 @@ def _fetch(
             local_files_only=not may_download,
             tqdm_class=progress_bar(f"{DOWNLOADING} {source.name}", on_progress),
         )
-    except SpecvizError:  # nobody waits for it any more
+    except SpecvizError:  # from on_progress: the download was cancelled
         raise
     except Exception as error:  # the hub's client raises errors of several HTTP libraries, which have no common base
         raise _fetch_error(source.name, error, may_download) from error
@@ -163,9 +163,9 @@ def _fetch(
 
 
 def is_here(name: str) -> bool:
-    """Whether a model or draft heads of the catalogue lie whole on this machine; loads nothing and asks nobody.
+    """Whether a model or draft heads of the catalogue lie whole on this machine; loads nothing, without the network.
 
-    Of any other name it is assumed: it was typed, and a folder has no download.
+    True for any other name: a folder needs no download, and of a hub id that was typed it is assumed.
     """
     plain = catalog.without_format(name)
     known = catalog.MODELS.get(plain) or catalog.HEADS.get(plain)
@@ -252,7 +252,7 @@ def _shards(index: Path, name: str) -> list[str]:
 
 
 def progress_bar(message: str, on_progress: Progress) -> type:
-    """A tqdm class that reports the bytes of a download instead of printing them, unless nobody watches."""
+    """A tqdm class that reports a download's bytes to on_progress; it prints them where that is ignore_progress."""
     from tqdm import tqdm
 
     class Bar(tqdm):

@@ -1,7 +1,7 @@
-"""Weights in fewer bits: what a model's name may ask for, what that needs installed, what is then really held.
+"""Weights in fewer bits: what a model's name may ask for, what must be installed for it, what a loaded model holds.
 
-A name that ends in `:int8` or `:int4` asks for it while loading. A checkpoint that holds such weights already is read
-where its library is installed. Knows nothing of transformers; what it says is for the person.
+A name that ends in `:int8` or `:int4` asks for it while loading. A checkpoint of such weights is read where its library
+is installed. Knows nothing of transformers; its errors are SpecvizErrors.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def library_for(bits: str, name: str) -> str:
     )
 
 
-def check_checkpoint(values: Mapping[str, object], name: str, folder: Path) -> bool:
-    """Whether a configuration says that its weights hold fewer bits already; SpecvizError if they cannot be read."""
+def check_checkpoint(values: Mapping[str, object], name: str, folder: Path) -> None:
+    """SpecvizError where a configuration says that its weights hold fewer bits, in a form that cannot be read here."""
     about = values.get("quantization_config")
     if about is None:
         if told := next((file for file in _OLD_LAYOUTS if (folder / file).is_file()), None):
@@ -68,7 +68,7 @@ def check_checkpoint(values: Mapping[str, object], name: str, folder: Path) -> b
                 f"{name} holds weights quantised by {_OLD_LAYOUTS[told]} in an old layout ({told}): choose one whose "
                 "config.json has a quantization_config, or the model in full precision"
             )
-        return False
+        return
     kind = str(about.get("quant_method", "bitsandbytes"))[:80] if isinstance(about, Mapping) else "an unknown kind"
     if kind not in READERS:
         raise SpecvizError(
@@ -77,7 +77,6 @@ def check_checkpoint(values: Mapping[str, object], name: str, folder: Path) -> b
         )
     if lacking := _lacking(READERS[kind]):
         raise SpecvizError(f"{name} holds weights quantised by {kind}: run `pip install {' '.join(lacking)}`")
-    return True
 
 
 def _lacking(packages: Sequence[str]) -> list[str]:
@@ -116,7 +115,7 @@ def _headers(files: Iterable[Path]) -> Iterator[tuple[str, list[int], str]]:
 
 
 def bytes_by_device(model: torch.nn.Module) -> dict[torch.device, int]:
-    """What the weights and buffers take where they are; a tensor that is shared counts once."""
+    """The bytes of weights and buffers on each device; a shared tensor counts once."""
     total: defaultdict[torch.device, int] = defaultdict(int)
     for tensor in (*model.parameters(), *model.buffers()):
         total[tensor.device] += stored_bytes(tensor)
@@ -124,7 +123,7 @@ def bytes_by_device(model: torch.nn.Module) -> dict[torch.device, int]:
 
 
 def stored_bytes(tensor: Tensor) -> int:
-    """A tensor that only looks like floats, as torchao's do, takes what its parts take."""
+    """The bytes of a tensor; of a wrapped one, such as torchao's, those of its parts."""
     if hasattr(tensor, "__tensor_flatten__"):
         return sum(stored_bytes(getattr(tensor, part)) for part in tensor.__tensor_flatten__()[0])
     return tensor.nbytes
@@ -138,7 +137,7 @@ def is_quantised(model: torch.nn.Module) -> bool:
 
 
 def number_format(model: torch.nn.Module, bits: str | None) -> str:
-    """What a trace says of the weights: the format that it computes in, and what it holds where that differs."""
+    """The format that the model computes in, and that of its weights where it differs, as a trace names them."""
     computes = str(model.dtype).removeprefix("torch.")
     kind = getattr(getattr(model, "quantization_method", None), "value", None)
     return computes if kind is None else f"{computes}, weights {bits or 'quantised'} ({kind})"

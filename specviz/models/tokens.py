@@ -191,14 +191,14 @@ def _decoder_kinds(tokenizer: PreTrainedTokenizerBase) -> set[str]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for U+0100 and what follows, in order."""
+    """GPT-2's alphabet -> bytes: printable Latin-1 is itself, characters from U+0100 on are the other bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
 
 
 def _from_alphabet(piece: str, alphabet: Mapping[str, int]) -> bytes:
-    """An added token may hold characters outside the alphabet: then its text is meant as it stands."""
+    """The bytes of a piece; an added token may hold characters outside the alphabet and is taken as plain text."""
     values = [alphabet.get(char) for char in piece]
     return _utf8(piece) if None in values else bytes(values)
 
@@ -210,7 +210,7 @@ def _from_sentencepiece(piece: str) -> bytes:
 
 
 class _Differences:
-    """For any other decoder: what an id adds to the decoded text of an ordinary token before it."""
+    """For any other decoder: the bytes that an id adds to the decoded text of an ordinary token before it."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer

@@ -23,7 +23,7 @@ DIALOGUES = (
 
 
 class Tokenizer(Protocol):
-    """As much of a transformers tokenizer as is used here."""
+    """The part of a transformers tokenizer that is used here."""
 
     chat_template: Any
 

@@ -31,8 +31,8 @@ class NamedId:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two models. num_ids: ids up to the last that has a token; table: the rows of its table of tokens, of
-    which those beyond are padding. starts: what its tokenizer puts before a text by itself."""
+    """One of the two models. num_ids: ids up to the last that has a token; table: the rows of its embedding, where any
+    beyond num_ids are padding. starts: the ids that its tokenizer puts before a text."""
 
     name: str
     num_ids: int
@@ -65,7 +65,7 @@ class Special:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """same_text: both templates are one text. difference: None where both render alike or there is none at all."""
+    """same_text: both templates are one text. difference: None where both render alike or neither model has one."""
 
     target: bool
     draft: bool
@@ -192,7 +192,7 @@ def _read_folder(name: str) -> _Model:
 
 
 def _starts(text: TokenText) -> list[int]:
-    """The ids that the tokenizer puts before a text by itself."""
+    """The ids that the tokenizer puts before a text."""
     bare, whole = text.encode("a", special=False), text.encode("a")
     places = (place for place in range(len(whole)) if whole[place : place + len(bare)] == bare)
     return whole[: next(places, 0)]
@@ -225,7 +225,7 @@ def _own(model: _Model, kind: str) -> list[int]:
 
 
 def _compare(kind: str, target: tuple[NamedId, ...], draft: tuple[NamedId, ...], why: str) -> Special:
-    """why: what a difference of the texts leads to."""
+    """why: the effect of a difference of the texts."""
     if target == draft:
         return Special(kind, target, draft, False, "the same")
     if sorted(item.label for item in target) == sorted(item.label for item in draft):

@@ -170,7 +170,7 @@ def calibration(confidence: Array, cost_ratio: float | None) -> Calibration:
 
 
 def _stop_words(bins: tuple[Bin, ...], cost_ratio: float | None) -> str:
-    """Is it worth to stop drafting where the draft is unsure: by the lowest bins that are kept too seldom."""
+    """Whether a confidence stop pays, judged by the lowest bins, whose tokens are kept too seldom."""
     drafted = [each for each in bins if each.share > 0]
     if not drafted:
         return "No token was drafted, so nothing can be told from the draft's confidence."

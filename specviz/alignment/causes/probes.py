@@ -53,7 +53,7 @@ class Agreement:
 
 
 def look(shard: Shard, library: Library | None = None) -> Examined:
-    """Findings of kind layer and template, and warnings, from the shard's first rows. Raises SpecvizError."""
+    """Findings of the kinds layer and template, and warnings, from the shard's first rows. Raises SpecvizError."""
     library = library or workbench().library
     target, drafts = load(shard, library)
     sampling = sampling_of(shard.request)
@@ -132,7 +132,7 @@ def _is_clear(gains: np.ndarray) -> bool:
 
 
 def _layers(draft: LoadedModel) -> list[torch.nn.Module]:
-    """The decoder's layers, first to last; none where they cannot be told."""
+    """The decoder's layers, first to last; none where they cannot be found."""
     count = draft.model.config.get_text_config(decoder=True).num_hidden_layers
     stacks = [part for part in draft.model.modules() if isinstance(part, torch.nn.ModuleList) and len(part) == count]
     return list(stacks[0]) if stacks else []

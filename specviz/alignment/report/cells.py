@@ -62,7 +62,7 @@ def _number_cell(value: float | None, words: Callable[[float], str]) -> Cell:
 
 
 def speedup(value: float | None) -> Cell:
-    """Said as plainly below 1 as above it."""
+    """A value below 1 says "slower" and is toned."""
     if not is_known(value):
         return blocks.cell(UNKNOWN)
     is_slower = value < 1
@@ -92,7 +92,7 @@ def spread(interval: Interval | None) -> Cell:
 
 
 def _format_points(share: float) -> str:
-    """In points of a percent; what rounds to nothing has no minus."""
+    """A difference of shares in points of a percent, signed; one that rounds to 0 is +0.0."""
     return f"{round(100 * share, 1) + 0.0:+.1f}"
 
 

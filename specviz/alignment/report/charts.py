@@ -97,7 +97,7 @@ def _slice_line(place: int, name: str, slices: Sequence[Slice | None]) -> Chart:
 
 
 def _reach(found: Slice | None) -> tuple[float, float]:
-    """From the value down and up to the ends of its interval."""
+    """The distances from the value down and up to the ends of its interval."""
     if found is None or found.alpha_interval is None:
         return 0.0, 0.0
     low, high = found.alpha_interval
@@ -142,7 +142,7 @@ def calibration_chart(draft: DraftSummary) -> Chart:
 
 
 def _table_columns(first: str, data: Sequence[Chart]) -> list[list[Any]]:
-    """The table of a chart: the axis, then every trace in words."""
+    """The columns of a chart's table: the axis, then every trace in words."""
     return [[first, 0, "x"], *([trace["name"], place, "customdata", 0] for place, trace in enumerate(data))]
 
 
@@ -151,7 +151,7 @@ def _round(value: float | None) -> float | None:
 
 
 def _line(place: int, name: str, hover: str) -> Chart:
-    """A curve in the style of this place."""
+    """A curve in the style of the draft at this place, without its points."""
     status, dash, symbol = DRAFT_STYLES[place % len(DRAFT_STYLES)]
     line = line_of(label(name), status, THEMES[0], hover)
     marker = {"color": colour(status), "symbol": symbol, "size": 8}

@@ -76,5 +76,5 @@ def _command(summary: Summary) -> Words:
 
 
 def _findable(name: str) -> str:
-    """A name by which a command finds the model: of a folder the name alone would find another, or nothing."""
+    """A name by which a command finds the model; FOLDER for a folder, as its base name does not find it."""
     return label(name) if is_known(name) or "/" in name else "FOLDER"

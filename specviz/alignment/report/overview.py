@@ -1,4 +1,4 @@
-"""The first part of an alignment report: what was read, the answer for each draft, what is wrong, the table of drafts.
+"""The first part of an alignment report: what was read, the answer for each draft, its faults, the table of drafts.
 
 A `Summary` in, a list of `blocks` out.
 """
@@ -31,7 +31,7 @@ COLUMN_WORDS = (
 NOTHING_LOOKED_FOR = "Too few prompts to look for faults of the draft models."
 FEWEST_TOKENS = 30  # of a class that is named as the one that agrees least
 MOST_REASONS = 3
-TOO_CLOSE = 0.1  # speedups within this part of each other are not told apart: costs timed anew differ as much
+TOO_CLOSE = 0.1  # speedups that differ by less are not ranked: costs timed again differ as much
 
 
 def overview(summary: Summary, *, no_costs: str = "made with --no-costs") -> list[Props]:
@@ -56,7 +56,7 @@ def overview(summary: Summary, *, no_costs: str = "made with --no-costs") -> lis
 
 
 def is_aside(warning: str) -> bool:
-    """Whether a warning is about the file's spare fields only: it is said where the making is told."""
+    """Whether a warning is about ignored fields of the file only: it stands in the part "How it was made"."""
     return warning.startswith(IGNORED)
 
 
@@ -133,12 +133,12 @@ def _class_words(classes: Sequence[Slice]) -> list[list[str]]:
 
 
 def _points(value: float) -> str:
-    """Of a percent, without the sign."""
+    """Points of a percent, without a sign."""
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def _join_sentences(sentences: Sequence[list[str]]) -> list[str]:
-    """One text of several sentences, each a list that begins and ends with what is not set off."""
+    """Several `Words` as one; each begins and ends with a text that is not set off."""
     told = [""]
     for first, *rest in sentences:
         told[-1] += f" {first}" if told[-1] else first
@@ -150,7 +150,7 @@ def _join_sentences(sentences: Sequence[list[str]]) -> list[str]:
 
 
 def _fastest(summary: Summary) -> list[Props]:
-    """Who is fastest among several, as far as it can be told."""
+    """The fastest of several drafts, or why none can be named."""
     timed = sorted(((max(draft.speedups), draft.name) for draft in summary.drafts if draft.speedups), reverse=True)
     if len(timed) < 2:
         return []

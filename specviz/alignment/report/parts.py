@@ -206,7 +206,7 @@ def reasons(summary: Summary) -> list[Props]:
 
 
 def _order(name: str) -> tuple[int, str]:
-    """As the reasons are tried: the last one is what is left."""
+    """A sort key: the order in which the reasons are tried; the last one is what is left."""
     return REASON_NAMES.index(name) if name in REASON_NAMES else len(REASON_NAMES), name
 
 
@@ -255,7 +255,7 @@ def costliest(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
 
 
 def _costly(draft: DraftSummary, place: int, texts: Collection[int]) -> list[Props]:
-    """What the list comes to, what all rejections lose by class and by reason, then the list."""
+    """The sum of the list, what all rejections lose by class and by reason, then the list."""
     listed = _rejections(draft.costliest, place, texts)
     losses = [_losses(draft), blocks.words(LOSSES_NOTE, small=True)] if draft.losses else []
     return [blocks.words(_listed_words(draft)), *losses, listed]

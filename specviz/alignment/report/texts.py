@@ -182,7 +182,7 @@ def _code_draft(draft: DraftView, words: Words) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=8192)
 def _visible(text: str) -> str:
-    """A vocabulary's labels come again and again."""
+    """`visible`, cached: the labels of a vocabulary come many times."""
     return visible(text)
 
 
@@ -211,7 +211,7 @@ def _draft_words(draft: DraftView) -> str:
 
 
 def _entry_words(text: TextView) -> str:
-    """What the list of texts says of one, and what a search finds it by."""
+    """The words of a text in the list of texts; a search looks in them."""
     opening = visible(" ".join(text.prompt.split())[:OPENING])
     shares = [f"{label(draft.name)} {share_words(_alpha(draft))}" for draft in text.drafts]
     agreement = f"{counted(len(text.labels), 'token')}, agreement: {', '.join(shares)}"
