@@ -22,9 +22,7 @@ from specviz.views.terminal import neutral
 
 if TYPE_CHECKING:
     from specviz.alignment.executors import Executor
-    from specviz.alignment.outputs import Alignment
     from specviz.alignment.phases import Progress
-    from specviz.alignment.prompts.files import PromptSet
     from specviz.alignment.summary import Summary
     from specviz.alignment.tables.compare import Change
     from specviz.analysis.costs import Costs
@@ -79,7 +77,24 @@ def run(options: argparse.Namespace) -> int:
     old = None if options.compare is None else outputs.read_json(options.compare)
     prompts = open_prompts(options.prompts)
     _check_verdict(options, prompts.fingerprint, least, costs, old)
-    done = _align(options, prompts, costs, executor, old)
+    from specviz.alignment.job import align  # it loads torch
+    from specviz.alignment.job_folder import kept_words
+    from specviz.request import Request
+
+    names = ("out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat")
+    names += ("batch", "shard_size", "limit", "overwrite", "keep_parts")
+    settings = {name: getattr(options, name) for name in ("target", "draft", *names)}
+    lines = ProgressLines()
+
+    def tell(progress: Progress) -> None:
+        if progress.result is None:
+            lines.print(progress.words, progress_line(progress))
+
+    try:
+        done = align(prompts, **settings, costs=costs, executor=executor, older=old, on_progress=tell)
+    except KeyboardInterrupt:
+        print(f"\nspecviz: stopped{kept_words(options.out)}", file=sys.stderr)
+        raise
     _print([summary_text(done.summary), "", f"report: {done.report_path}"])
     return print_verdict(done.summary, least, old)
 
@@ -103,33 +118,6 @@ def _check_verdict(
         names = (*Request.SAMPLING, "max_new_tokens", "chat")
         settings = {name: getattr(options, name) for name in names}
         comparing.check_old(old, Request(prompt="", target="", **settings), prompts)
-
-
-def _align(
-    options: argparse.Namespace,
-    prompts: PromptSet,
-    costs: Mapping[str, Costs] | None,
-    executor: Executor,
-    old: Mapping[str, Any] | None,
-) -> Alignment:
-    from specviz.alignment.job import align
-    from specviz.alignment.job_folder import kept_words
-    from specviz.request import Request
-
-    names = ("out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat")
-    names += ("batch", "shard_size", "limit", "overwrite", "keep_parts")
-    settings = {name: getattr(options, name) for name in ("target", "draft", *names)}
-    lines = ProgressLines()
-
-    def tell(progress: Progress) -> None:
-        if progress.result is None:
-            lines.print(progress.words, progress_line(progress))
-
-    try:
-        return align(prompts, **settings, costs=costs, executor=executor, older=old, on_progress=tell)
-    except KeyboardInterrupt:
-        print(f"\nspecviz: stopped{kept_words(options.out)}", file=sys.stderr)
-        raise
 
 
 def print_verdict(summary: Summary, least: Mapping[str, float], old: Mapping[str, Any] | None) -> int:

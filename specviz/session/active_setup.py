@@ -12,7 +12,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models.chat import as_messages, render_chat
-from specviz.models.hub import Progress, unwatched
+from specviz.models.hub import Progress, ignore_progress
 from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import is_out_of_memory
 from specviz.request import Request, RunSettings
@@ -146,7 +146,7 @@ class ActiveSetup:
             )
         if "draft" in method.roles and settings.draft is not None:
             draft = self._load(settings.draft, report, as_draft=True)
-        return gather(method, settings.params, target, draft, self._library, report or unwatched)
+        return gather(method, settings.params, target, draft, self._library, report or ignore_progress)
 
     def _load(self, name: str, report: Progress | None, *, as_draft: bool = False) -> LoadedModel:
         """Loads a model; if it is refused, once more without the models that this run no longer uses."""
