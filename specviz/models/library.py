@@ -103,7 +103,7 @@ class _Entry:
 class Library:
     """Loaded models by name, the least recently used evicted first when there is no room for another.
 
-    budget_bytes: what all may take together; None: SPECVIZ_MODEL_MEMORYGB, or a share of each device. allow_any:
+    budget_bytes: what all may take together; None: SPECVIZ_MODEL_MEMORY_GB, or a share of each device. allow_any:
     None takes it from the settings; False: catalogue models only, no downloads.
     """
 
