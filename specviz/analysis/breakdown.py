@@ -7,6 +7,7 @@ costs and predict a speed; the last, overhead, closes the gap to the measured sp
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -74,19 +75,18 @@ def why_slow(
         if not 0 < speed < math.inf:
             raise ValueError(f"{name} must be above 0 (got {speed})")
     step = _mean_step(recorded, costs)
-    factors = (_shorter_drafts(step), _rejections(step), _draft_cost(step), _verify_growth(step))
+    factors = tuple(_factors(step))
     predicted = (step.k + 1) * math.prod(factor.value for factor in factors)
     speedup = tokens_per_s / baseline_tokens_per_s
     last = _overhead(step, predicted, tokens_per_s, baseline_tokens_per_s)
-    notes = (*_context_note(recorded, costs), *_length_note(recorded, most_timed))
-    return Breakdown(step.k + 1, (*factors, last), predicted, speedup, notes)
+    return Breakdown(step.k + 1, (*factors, last), predicted, speedup, tuple(_notes(recorded, costs, most_timed)))
 
 
 def _mean_step(recorded: Trace, costs: Costs) -> _Step:
     counters = count(recorded)
     _refuse(recorded, counters, costs)
-    lengths = _draft_lengths(counters)
     num_steps = counters.num_steps
+    lengths = [fewer - more for fewer, more in pairwise([num_steps, *counters.drafted_to, 0])]  # steps of each length
     drafted = counters.num_drafted / num_steps
     has_draft_model = recorded.steps[-1].settings.draft_model is not None
     verify_ms = math.fsum(steps * costs.verify_ms[length] for length, steps in enumerate(lengths)) / num_steps
@@ -98,11 +98,6 @@ def _mean_step(recorded: Trace, costs: Costs) -> _Step:
         draft_ms=drafted * costs.draft_ms if has_draft_model else 0.0,
         verify_ms=verify_ms,
     )
-
-
-def _draft_lengths(counters: Counters) -> list[int]:
-    """Steps that drafted exactly 0, 1, 2, ... tokens."""
-    return [fewer - more for fewer, more in pairwise([counters.num_steps, *counters.drafted_to, 0])]
 
 
 def _refuse(recorded: Trace, counters: Counters, costs: Costs) -> None:
@@ -140,59 +135,45 @@ def _refuse_changes(recorded: Trace, counters: Counters) -> None:
         raise SpecvizError("the target model or the sampling changed during the run, so it has no one speed")
 
 
-def _context_note(recorded: Trace, costs: Costs) -> list[str]:
-    """What a forward costs depends on the context before it."""
-    lengths = [step.context_length for step in recorded.steps]
+def _notes(recorded: Trace, costs: Costs, most_timed: int | None) -> Iterator[str]:
+    """Where costs and speeds were measured on other lengths than the run's: longer contexts cost more."""
+    lengths, num_tokens = [step.context_length for step in recorded.steps], len(recorded.tokens)
     middle = max(1, (lengths[0] + lengths[-1]) // 2)
-    if max(middle, costs.context_length) <= FAR * min(middle, costs.context_length):
-        return []
-    return [
-        f"The costs were measured behind {costs.context_length:,} tokens of context, and the middle of this run has "
-        f"{middle:,}: measure them at that length."
-    ]
+    if max(middle, costs.context_length) > FAR * min(middle, costs.context_length):
+        yield (
+            f"The costs were measured behind {costs.context_length:,} tokens of context, and the middle of this run "
+            f"has {middle:,}: measure them at that length."
+        )
+    if most_timed is not None and num_tokens > most_timed:
+        yield (
+            f"The measured speed is of runs of at most {most_timed:,} tokens; all other factors are of this whole text "
+            f"of {num_tokens:,}."
+        )
 
 
-def _length_note(recorded: Trace, most_timed: int | None) -> list[str]:
-    num_tokens = len(recorded.tokens)
-    if most_timed is None or num_tokens <= most_timed:
-        return []
-    return [
-        f"The measured speed is of runs of at most {most_timed:,} tokens; all other factors are of this whole text of "
-        f"{num_tokens:,}."
-    ]
-
-
-def _shorter_drafts(step: _Step) -> Factor:
-    return Factor(
+def _factors(step: _Step) -> Iterator[Factor]:
+    """All but the last."""
+    yield Factor(
         "shorter drafts",
         (step.drafted + 1) / (step.k + 1),
         "(drafted per step + 1) / (K + 1)",
         f"A step drafted {step.drafted:.2f} tokens on average, of the {step.k} asked for: drafts end early at the end "
         "of the text and where nothing matches.",
     )
-
-
-def _rejections(step: _Step) -> Factor:
-    return Factor(
+    yield Factor(
         "rejections",
         step.emitted / (step.drafted + 1),
         "tokens per step / (drafted per step + 1)",
         f"Of {step.drafted + 1:.2f} possible tokens a step gave {step.emitted:.2f}; the others were cut, or not judged "
         "behind a cut.",
     )
-
-
-def _draft_cost(step: _Step) -> Factor:
-    return Factor(
+    yield Factor(
         "draft cost",
         step.one_token_ms / (step.one_token_ms + step.draft_ms),
         "target time for 1 token / (that + draft time per step)",
         f"Drafting took {step.draft_ms:.2f} ms a step, next to {step.one_token_ms:.2f} ms for one token of the target.",
     )
-
-
-def _verify_growth(step: _Step) -> Factor:
-    return Factor(
+    yield Factor(
         "verify growth",
         (step.one_token_ms + step.draft_ms) / (step.verify_ms + step.draft_ms),
         "(target time for 1 token + draft time) / (target time for the whole draft + draft time)",

@@ -16,6 +16,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -178,7 +179,14 @@ def measure_costs(
     """
     if most_tokens < 1 or rounds < 1:
         raise ValueError(f"most_tokens and rounds must be >= 1 (got {most_tokens} and {rounds})")
-    _check(target, drafts, context_length, most_tokens)
+    for draft in drafts:
+        check_pair(target, draft)
+    longest = longest_context(target, drafts, most_tokens)
+    if not 1 <= context_length <= longest:
+        raise SpecvizError(
+            f"the context length must be from 1 to {longest:,} tokens, which leaves these models room for what is "
+            f"measured behind it (got {context_length:,})"
+        )
     timer = _Timer(target, drafts, context_length)
     jobs = timer.jobs(most_tokens)
     timings: Timings[_Series] = Timings()
@@ -198,17 +206,6 @@ def longest_context(target: LoadedModel, drafts: Sequence[LoadedModel], most_tok
     """The longest context that leaves these models room for what is measured behind it."""
     limit = min(model.info.context_limit for model in (target, *drafts))
     return limit - max(most_tokens, 2 * (STEP_K + 1), *BATCH_TOKENS)
-
-
-def _check(target: LoadedModel, drafts: Sequence[LoadedModel], context_length: int, most_tokens: int) -> None:
-    for draft in drafts:
-        check_pair(target, draft)
-    longest = longest_context(target, drafts, most_tokens)
-    if not 1 <= context_length <= longest:
-        raise SpecvizError(
-            f"the context length must be from 1 to {longest:,} tokens, which leaves these models room for what is "
-            f"measured behind it (got {context_length:,})"
-        )
 
 
 class _Timer:
@@ -233,7 +230,7 @@ class _Timer:
         drafting = [lambda name=name: self._steps(name) for name in self._drafting]
         verify = [lambda n=n: self._verify(n) for n in range(1, most_tokens + 1)]
         batch = [lambda b=b, n=n: self._batch(b, n) for b in BATCHES for n in BATCH_TOKENS]
-        return [lambda: [*self._read(), *self._steps(None)], *drafting, *verify, *batch]
+        return [lambda: [(READ, self._timed(self.large.sum)), *self._steps(None)], *drafting, *verify, *batch]
 
     def _timed(self, action: Callable[[], object]) -> float:
         """Milliseconds until the device has finished it."""
@@ -295,19 +292,12 @@ class _Timer:
         return [(_Series("batch", num_tokens, batch), ms)]
 
     @cached_property
-    def _large(self) -> Tensor:
+    def large(self) -> Tensor:
+        """What is read to measure the memory's bandwidth."""
         num_bytes = READ_BYTES
         if self.device.type == "cuda":
             num_bytes = min(READ_BYTES_CUDA, torch.cuda.mem_get_info(self.device)[0] // 4)
         return torch.ones(num_bytes // 4, dtype=torch.float32, device=self.device)
-
-    def _read(self) -> Sequence[Reading]:
-        large = self._large
-        return [(READ, self._timed(large.sum))]
-
-    @property
-    def num_read_bytes(self) -> int:
-        return self._large.nbytes
 
 
 def _finish(device: torch.device) -> None:
@@ -334,19 +324,17 @@ def _summary(timer: _Timer, timings: Timings[_Series], most_tokens: int, draft: 
         plain_overhead_ms=timings.median(PLAIN),
         batch=tuple(BatchCost(b, n, timings.median(_Series("batch", n, b))) for b in BATCHES for n in BATCH_TOKENS),
         weight_bytes=weight_bytes(model),
-        bandwidth_gb_s=timer.num_read_bytes / timings.median(READ) / 1e6,
-        bandwidth_bytes=timer.num_read_bytes,
+        bandwidth_gb_s=timer.large.nbytes / timings.median(READ) / 1e6,
+        bandwidth_bytes=timer.large.nbytes,
         spread=statistics.median(map(_spread, verify)),
         verify_between_ms=tuple(map(interval, verify)),
     )
 
 
 def _spread(values: Sequence[float]) -> float:
-    """The distance between the quartiles over the median; 0 for a single value."""
-    if len(values) < 2:
-        return 0.0
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return (high - low) / middle
+    """The distance between the quartiles over the median."""
+    low, middle, high = np.percentile(values, (25, 50, 75))
+    return float((high - low) / middle)
 
 
 def weight_bytes(model: torch.nn.Module) -> int:

@@ -9,17 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from specviz.analysis import whatif
 from specviz.analysis.given_text import (
     KS,
     Judged,
     check_readable,
-    ids_of,
+    judge_by,
     judge_run,
     loaded,
-    of_run,
     refuse,
     refuse_long,
     rollouts,
@@ -98,15 +95,12 @@ def judge_text(
     sampling = Sampling(temperature, top_k, top_p)
     scored = score(target, draft, [*before, *text], len(text), sampling)
     chances = whatif.along_text(whatif.keep_chances(scored.p, scored.q), deepest=deepest)
-    note = _estimate_note(target.name, scored.p.count(0.0), is_text=isinstance(completion, str))
-    return Judged(target.name, draft.name, chances, None, False, note)
-
-
-def _estimate_note(target: str, num_impossible: int, *, is_text: bool) -> str:
-    note = f"An estimate: exact only if this text was sampled from {target} at these settings."
-    if num_impossible:
+    note = f"An estimate: exact only if this text was sampled from {target.name} at these settings."
+    if num_impossible := scored.p.count(0.0):
         note += f" It was not: {num_impossible:,} of its tokens have probability 0 there."
-    return note + " Its tokens were made anew from the text." if is_text else note
+    if isinstance(completion, str):
+        note += " Its tokens were made anew from the text."
+    return Judged(target.name, draft.name, chances, None, False, note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +136,9 @@ def other_drafts(
 
 
 def _draft_on_text(recorded, target: LoadedModel, wanted, ks: Sequence[int], costs: Mapping[str, Costs]) -> DraftOnText:
-    from specviz.models.score import score
-
-    name = wanted if isinstance(wanted, str) else getattr(wanted, "name", "draft")
-    prompt, text, sampling = ids_of(recorded)
     try:
         draft = loaded(wanted)
-        check_readable(target, draft, [*prompt, *text])
+        judged, alpha = judge_by(recorded, target, draft, max(ks))
     except SpecvizError as error:
-        return DraftOnText(name, refusal=str(error))
-    scored = score(target, draft, [*prompt, *text], len(text), sampling)
-    judged = of_run(recorded, draft.name, scored.p, scored.q, max(ks), None)
-    alpha = float(np.mean(scored.overlap))
+        return DraftOnText(wanted if isinstance(wanted, str) else getattr(wanted, "name", "draft"), refusal=str(error))
     return DraftOnText(draft.name, alpha, judged.every_k(ks, costs.get(draft.name)))

@@ -18,11 +18,10 @@ from specviz.drafters import facts_of, find_method
 from specviz.errors import SpecvizError
 from specviz.request import RunSettings
 from specviz.rules.facts import facts_of as rule_facts
-from specviz.trace.file import Scores, Settings, Step, Trace
+from specviz.trace.file import Scores, Settings, Trace
 
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs
-    from specviz.decoding.sampling import Sampling
     from specviz.models.library import LoadedModel
 
 KS = range(1, DEEPEST + 1)
@@ -55,9 +54,6 @@ class Judged:
         return {k: whatif.cut(self.chances, kept, k) for k in ks}
 
 
-# ---- a recorded run -------------------------------------------------------------------------------------------------
-
-
 def judge_run(recorded: Trace, *, target=None, draft=None, deepest: int = DEEPEST) -> Judged:
     """The text of a run under its own draft, by its scores alone; or under another draft model. Raises SpecvizError."""
     refuse(recorded)
@@ -65,9 +61,12 @@ def judge_run(recorded: Trace, *, target=None, draft=None, deepest: int = DEEPES
     if target is not None:
         target = target_of(recorded, target)
     if draft is not None and (scores is None or draft != scores.draft_model):
-        return _with_another(recorded, target or own.target, draft, deepest)
+        return judge_by(recorded, target_of(recorded, target or own.target), loaded(draft), deepest)[0]
     if scores is not None and scores.draft_model is not None:
-        return _scored_run(recorded, scores, deepest)
+        if any(value is None for value in (*scores.p, *scores.q)):
+            raise SpecvizError(f"{scores.draft_model} could not read this text to its end, so its q is not known")
+        verdicts = _verdicts(recorded, scores.draft_model)
+        return _judge_chances(recorded, scores.draft_model, scores.p, scores.q, deepest, verdicts)
     if facts_of(own.method).replays_from_text:
         return rollouts(recorded, deepest)
     raise SpecvizError(_why_not(own.method, scores))
@@ -147,13 +146,7 @@ def _why_not(method: str, scores: Scores | None) -> str:
 _INSTEAD = "name a draft model to see what it would have done with this text"
 
 
-def _scored_run(recorded: Trace, scores: Scores, deepest: int) -> Judged:
-    if any(value is None for value in (*scores.p, *scores.q)):
-        raise SpecvizError(f"{scores.draft_model} could not read this text to its end, so its q is not known")
-    return of_run(recorded, scores.draft_model, scores.p, scores.q, deepest, _verdicts(recorded, scores.draft_model))
-
-
-def of_run(recorded: Trace, draft: str, p, q, deepest: int, verdicts: tuple[bool | None, ...] | None) -> Judged:
+def _judge_chances(recorded: Trace, draft: str, p, q, deepest: int, verdicts: tuple[bool | None, ...] | None) -> Judged:
     chances = whatif.along_text(whatif.keep_chances(p, q), deepest=deepest, most_tokens=_most_tokens(recorded))
     return Judged(recorded.steps[-1].settings.target, draft, chances, verdicts, True, _exact_note(recorded, draft))
 
@@ -186,15 +179,14 @@ def _most_tokens(recorded: Trace) -> int:
 def _verdicts(recorded: Trace, draft: str) -> tuple[bool | None, ...]:
     """Per emitted token: kept, cut, or None where this draft was not judged."""
     return tuple(
-        _VERDICTS.get(token.kind) if _is_plain_chain(step, draft) else None
+        _VERDICTS.get(token.kind) if _is_plain_chain(step.settings, draft) else None
         for step in recorded.steps
         for token in step.emitted
     )
 
 
-def _is_plain_chain(step: Step, draft: str) -> bool:
-    """Whether the step is one that the what-if is about."""
-    own = step.settings
+def _is_plain_chain(own: Settings, draft: str) -> bool:
+    """Whether this draft wrote a chain of the step's and the standard rule judged it."""
     return facts_of(own.method).is_plain and own.draft_model == draft and _is_plain_rule(own)
 
 
@@ -224,25 +216,17 @@ def rollouts(recorded: Trace, deepest: int = DEEPEST) -> Judged:
     return Judged(own.target, None, chances, None, True, _exact_note(recorded, None))
 
 
-# ---- with models ----------------------------------------------------------------------------------------------------
-
-
-def _with_another(recorded: Trace, target, draft, deepest: int) -> Judged:
+def judge_by(recorded: Trace, target: LoadedModel, draft: LoadedModel, deepest: int) -> tuple[Judged, float]:
+    """The text of a run under this draft model, and the mean of sum min(p, q) over its places. Raises SpecvizError."""
+    from specviz.decoding.sampling import Sampling
     from specviz.models.score import score
 
-    target, draft = target_of(recorded, target), loaded(draft)
-    prompt, text, sampling = ids_of(recorded)
-    check_readable(target, draft, [*prompt, *text])
-    scored = score(target, draft, [*prompt, *text], len(text), sampling)
-    return of_run(recorded, draft.name, scored.p, scored.q, deepest, None)
-
-
-def ids_of(recorded: Trace) -> tuple[list[int], list[int], Sampling]:
-    from specviz.decoding.sampling import Sampling
-
-    own = recorded.steps[-1].settings
-    texts = [token.id for token in recorded.header.prompt.tokens], [token.id for token in recorded.tokens]
-    return *texts, Sampling(own.temperature, own.top_k, own.top_p)
+    own, text = recorded.steps[-1].settings, [token.id for token in recorded.tokens]
+    tokens = [*(token.id for token in recorded.header.prompt.tokens), *text]
+    check_readable(target, draft, tokens)
+    scored = score(target, draft, tokens, len(text), Sampling(own.temperature, own.top_k, own.top_p))
+    judged = _judge_chances(recorded, draft.name, scored.p, scored.q, deepest, None)
+    return judged, float(np.mean(scored.overlap))
 
 
 def target_of(recorded: Trace, target) -> LoadedModel:

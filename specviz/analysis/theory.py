@@ -57,9 +57,6 @@ def oracle_tokens(alpha: float) -> float:
     return 1 / (1 - alpha) if alpha < 1 else float("inf")
 
 
-# ---- with times measured here in place of c -------------------------------------------------------------------------
-
-
 def step_ms(costs: Costs, k: int) -> float:
     """Predicted time of a step that drafts k tokens; nan where no such verification was measured."""
     if k >= len(costs.verify_ms):
@@ -77,9 +74,6 @@ def cost_ratio(costs: Costs) -> float:
 def measured_speedup(alpha: float, k: int, costs: Costs) -> float:
     """The paper's speedup with measured step times: verifying more tokens may cost more, and so does all the rest."""
     return expected_tokens(alpha, k) * step_ms(costs, 0) / step_ms(costs, k)
-
-
-# ---- published ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
