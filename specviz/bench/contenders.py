@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -18,13 +19,10 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from specviz.analysis.rounds import ONE_RUN, Comparison, Timings, middle, turns
-from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draws import Seeded
-from specviz.decoding.engine import Plan, Step, speculate
+from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model.drafter import ModelDrafter
 from specviz.models.library import LoadedModel
-from specviz.rules import RULES
 from specviz.session.recorder import Recorder, Situation
 from specviz.session.setup import Setup
 from specviz.trace import file as trace
@@ -116,6 +114,8 @@ def specviz_contender(setup: Setup, k: int, label: str | None = None, rule: str 
             records.append(recorder.record(step, situation))
             begun = time.perf_counter()
             first = begun if len(records) == 1 else first
+        later = [record.timing for record in records[1:]]
+        record_ms, total_ms = (sum(getattr(each, name) for each in later) for name in ("record_ms", "total_ms"))
         return _sample(
             f"specviz, {label or setup.method.name}",
             job,
@@ -124,32 +124,21 @@ def specviz_contender(setup: Setup, k: int, label: str | None = None, rule: str 
             seconds=begun - started,
             num_first=len(records[0].emitted),
             first_seconds=first - started,
-            record_share=_record_share(records),
-            steps=_step_means(records),
+            record_share=record_ms / max(total_ms, 1e-9),
+            steps=_step_means(records[1:]),
         )
 
     return generate
 
 
-def _record_share(records: Sequence[trace.Step]) -> float:
-    """What recording costs of the steps after the first, which reads the prompt."""
-    later = [record.timing for record in records[1:]]
-    return sum(timing.record_ms for timing in later) / max(sum(timing.total_ms for timing in later), 1e-9)
-
-
 def _step_means(records: Sequence[trace.Step]) -> StepMeans | None:
-    if not (later := records[1:]):
+    if not records:
         return None
-    timings = [record.timing for record in later]
-    draft_ms, verify_ms = statistics.fmean(t.draft_ms for t in timings), statistics.fmean(t.verify_ms for t in timings)
-    return StepMeans(
-        number=len(later),
-        drafted=statistics.fmean(len(record.draft) for record in later),
-        emitted=statistics.fmean(len(record.emitted) for record in later),
-        draft_ms=draft_ms,
-        verify_ms=verify_ms,
-        rest_ms=max(0.0, statistics.fmean(t.working_ms for t in timings) - draft_ms - verify_ms),
-    )
+    sizes = [(len(record.draft), len(record.emitted)) for record in records]
+    times = [(record.timing.draft_ms, record.timing.verify_ms, record.timing.working_ms) for record in records]
+    draft_ms, verify_ms, working_ms = map(statistics.fmean, zip(*times, strict=True))
+    rest_ms = max(0.0, working_ms - draft_ms - verify_ms)
+    return StepMeans(len(records), *map(statistics.fmean, zip(*sizes, strict=True)), draft_ms, verify_ms, rest_ms)
 
 
 def _sample(
@@ -238,6 +227,15 @@ def run_bench(
             yield replace(sample, round=turn.round)
 
 
+def timed_bench(
+    contenders: Sequence[Contender], prompts: Sequence[Prompt], *, num_tokens: int, repeats: int
+) -> tuple[list[Sample], str]:
+    """All samples of the bench, and a line on how long it took and how steady the machine was."""
+    started = time.perf_counter()
+    samples = list(run_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats))
+    return samples, f"{len(samples)} generations in {time.perf_counter() - started:.0f} s; {steadiness(samples)}\n"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table: tokens/s as median and quartiles over prompts, ratios by prompt; None to itself."""
@@ -253,28 +251,26 @@ class Row:
     to_peer: Comparison | None
     record_share: float | None
 
+    @property
+    def rates(self) -> str:
+        """Tokens/s of decoding, as a cell of a table."""
+        return f"{self.decode:.0f} ({self.decode_low:.0f}-{self.decode_high:.0f})"
+
 
 def summarise(samples: Sequence[Sample]) -> list[Row]:
     """Rows by temperature and contender, from at least two prompts."""
-    groups: dict[float, list[Sample]] = {}
-    for sample in samples:
-        groups.setdefault(sample.temperature, []).append(sample)
-    return [
-        _row(group, contender)
-        for _, group in sorted(groups.items())
-        for contender in sorted({sample.contender for sample in group})
-    ]
+    return [_row(samples, *key) for key in sorted({(sample.temperature, sample.contender) for sample in samples})]
 
 
-def _row(samples: Sequence[Sample], contender: str) -> Row:
-    """samples: all of one temperature."""
+def _row(samples: Sequence[Sample], temperature: float, contender: str) -> Row:
+    samples = [sample for sample in samples if sample.temperature == temperature]
     every = [sample for sample in samples if sample.contender == contender]
     times = _by_prompt(every, _timings(every).quicker(contender))
     low, decode, high = statistics.quantiles([1 / statistics.median(each) for each in times], n=4)
     shares = [sample.record_share for sample in every if sample.record_share is not None]
     return Row(
         contender=contender,
-        temperature=every[0].temperature,
+        temperature=temperature,
         whole=statistics.median(sample.tokens_per_s for sample in every),
         decode=decode,
         decode_low=low,
@@ -315,41 +311,7 @@ def _timings(samples: Sequence[Sample]) -> Timings[str]:
 def _by_prompt(samples: Sequence[Sample], values: Mapping[int, float]) -> list[list[float]]:
     """What each round gave, the rounds of one prompt together."""
     prompts = {sample.round: sample.prompt for sample in samples}
-    groups: dict[str, list[float]] = {}
+    groups: defaultdict[str, list[float]] = defaultdict(list)
     for number, value in values.items():
-        groups.setdefault(prompts[number], []).append(value)
+        groups[prompts[number]].append(value)
     return list(groups.values())
-
-
-def step_overhead_ms(target: CachedLM, draft: CachedLM, *, context: int, k: int = 4, num_steps: int = 40) -> float:
-    """Median milliseconds of a step outside the two models' forwards, at a context of about `context` tokens."""
-    inside = [0.0]
-    handles = [handle for lm in (target, draft) for handle in _time_forwards(lm.model, inside)]
-    ids = [3 + i % (target.vocab_size - 3) for i in range(context)]
-    plan = Plan(target, ModelDrafter(draft), RULES["speculative_sampling"], Sampling(), k)
-    steps = speculate(ids, lambda: plan, Seeded(0), max_new_tokens=(k + 1) * (num_steps + 2))
-    try:
-        next(steps)  # reads the context
-        return statistics.median(_overhead_ms(steps, inside) for _ in range(num_steps))
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _overhead_ms(steps: Iterator[Step], inside: list[float]) -> float:
-    inside[0], begun = 0.0, time.perf_counter()
-    next(steps)
-    return (time.perf_counter() - begun - inside[0]) * 1e3
-
-
-def _time_forwards(model: torch.nn.Module, inside: list[float]) -> list:
-    """Hooks that add the seconds of each forward to inside[0]."""
-    begun: list[float] = []
-
-    def leave(*args: object) -> None:
-        inside[0] += time.perf_counter() - begun.pop()
-
-    return [
-        model.register_forward_pre_hook(lambda *args: begun.append(time.perf_counter())),
-        model.register_forward_hook(leave),
-    ]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 
 from specviz import __version__
 from specviz.analysis.rounds import WORDS, Comparison
@@ -22,12 +21,11 @@ from specviz.bench.contenders import (
     Sample,
     StepMeans,
     compared,
-    run_bench,
     specviz_contender,
-    steadiness,
     summarise,
+    timed_bench,
 )
-from specviz.bench.report import check_lengths, prompts_for
+from specviz.bench.report import check_lengths, prompts_for, table
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.drafters.method import Method
@@ -88,15 +86,14 @@ def lines(
     prompts = prompts_for(loaded)
     check_lengths(prompts, k, num_tokens, loaded.info.context_limit)
     setups, left_out = load_setups(chosen_methods(methods), library, loaded, draft)
-    setups, failed = _tried(setups, k, prompts[0])
+    setups, failed = _try_setups(setups, k, prompts[0])
     amounts = f"{len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
     yield f"{loaded.name}, K = {k} where a method has no depth of its own, {amounts}"
     yield ", ".join(f"{name} {value}" for name, value in environment(loaded.model.device).items())
     yield from (f"left out: {each.method}: {each.reason}" for each in (*left_out, *failed))
-    started = time.perf_counter()
     contenders = [specviz_contender(setup, k) for setup in setups]
-    samples = list(run_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats))
-    yield f"{len(samples)} generations in {time.perf_counter() - started:.0f} s; {steadiness(samples)}\n"
+    samples, words = timed_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats)
+    yield words
     rows = rows_of(setups, samples)
     yield from _tables(rows)
     if save is not None:
@@ -135,7 +132,7 @@ def _setup(method: Method, library: Library, target: LoadedModel, draft: str) ->
     return gather(method, {}, target, small, library)
 
 
-def _tried(setups: Sequence[Setup], k: int, prompt: Prompt) -> tuple[list[Setup], list[LeftOut]]:
+def _try_setups(setups: Sequence[Setup], k: int, prompt: Prompt) -> tuple[list[Setup], list[LeftOut]]:
     """Those that can write a few tokens; a model may turn out to lack what a method needs only then."""
     able, failed = [], []
     for setup in setups:
@@ -162,18 +159,17 @@ def _row(setup: Setup, whole: Row, samples: Sequence[Sample]) -> MethodRow:
     here = [sample for sample in samples if sample.temperature == whole.temperature]
     own = [sample for sample in here if sample.contender == whole.contender]
     plain = [sample for sample in here if sample.contender == f"specviz, {BASELINE}"]
-    steps, plain_steps = _typical(own), _typical(plain)
+    steps, plain_steps = _median_steps(own), _median_steps(plain)
     kinds = tuple(_kind_row(kind, here, whole.contender) for kind in dict.fromkeys(sample.kind for sample in own))
     rule = setup.rule(None)
     why = "" if whole.to_baseline is None else _why(whole.to_baseline, steps, plain_steps)
     return MethodRow(setup.method.name, rule.name, rule.lossless, whole, kinds, steps, why)
 
 
-def _typical(samples: Sequence[Sample]) -> StepMeans:
+def _median_steps(samples: Sequence[Sample]) -> StepMeans:
     """The median of every number over generations that had more than one step."""
-    means = [sample.steps for sample in samples if sample.steps is not None]
-    names = ("number", "drafted", "emitted", "draft_ms", "verify_ms", "rest_ms")
-    return StepMeans(*(statistics.median([getattr(each, name) for each in means] or [0.0]) for name in names))
+    means = [astuple(sample.steps) for sample in samples if sample.steps is not None]
+    return StepMeans(*map(statistics.median, zip(*means, strict=True))) if means else StepMeans(*6 * [0.0])
 
 
 def _kind_row(kind: str, samples: Sequence[Sample], contender: str) -> KindRow:
@@ -212,29 +208,23 @@ def _why(found: Comparison, steps: StepMeans, plain: StepMeans) -> str:
 
 def _tables(rows: Sequence[MethodRow]) -> Iterator[str]:
     kinds = [row.kind for row in rows[0].kinds]
+    heads = ("method", "tokens per target call", "tokens/s, decoding (quartiles)", "vs none", *kinds, "why")
     for temperature in dict.fromkeys(row.whole.temperature for row in rows):
         yield f"T = {temperature:g}; each kind of prompt: tokens per target call, tokens/s over no draft's\n"
-        heads = ("method", "tokens per target call", "tokens/s, decoding (quartiles)", "vs none", *kinds, "why")
-        yield f"| {' | '.join(heads)} |"
-        yield f"|{'---|' * len(heads)}"
-        yield from (_line(row) for row in rows if row.whole.temperature == temperature)
+        yield from table(heads, (_cells(row) for row in rows if row.whole.temperature == temperature))
         yield ""
 
 
-def _line(row: MethodRow) -> str:
-    whole = row.whole
-    cells = [
+def _cells(row: MethodRow) -> list[str]:
+    ratios = [kind.to_baseline.span if kind.to_baseline else "1.00x" for kind in row.kinds]
+    return [
         row.method if row.lossless else f"{row.method} (lossy)",
-        f"{whole.tokens_per_call:.2f}",
-        f"{whole.decode:.0f} ({whole.decode_low:.0f}-{whole.decode_high:.0f})",
-        str(whole.to_baseline or "1.00x"),
-        *(
-            f"{kind.tokens_per_call:.2f}, {kind.to_baseline.span if kind.to_baseline else '1.00x'}"
-            for kind in row.kinds
-        ),
+        f"{row.whole.tokens_per_call:.2f}",
+        row.whole.rates,
+        str(row.whole.to_baseline or "1.00x"),
+        *(f"{kind.tokens_per_call:.2f}, {ratio}" for kind, ratio in zip(row.kinds, ratios, strict=True)),
         row.why or "-",
     ]
-    return f"| {' | '.join(cells)} |"
 
 
 def _plain(row: Row | KindRow) -> dict[str, object]:
@@ -245,22 +235,19 @@ def _plain(row: Row | KindRow) -> dict[str, object]:
     return asdict(row) | {"to_baseline": found.ratio, "between": found.between, "verdict": found.verdict}
 
 
-def _saved(row: MethodRow) -> dict[str, object]:
-    return asdict(row) | {"whole": _plain(row.whole), "kinds": [_plain(kind) for kind in row.kinds]}
-
-
 def _json(
     about: dict[str, object], setups: Sequence[Setup], left_out: Sequence[LeftOut], rows: Sequence[MethodRow]
 ) -> str:
     made = {
         "specviz": __version__,
         **about,
-        "methods": {setup.method.name: {"params": dict(setup.params), "draft": _name(setup.draft)} for setup in setups},
+        "methods": {
+            setup.method.name: {"params": dict(setup.params), "draft": setup.draft and setup.draft.name}
+            for setup in setups
+        },
         "left_out": [asdict(each) for each in left_out],
-        "rows": [_saved(row) for row in rows],
+        "rows": [
+            asdict(row) | {"whole": _plain(row.whole), "kinds": [_plain(kind) for kind in row.kinds]} for row in rows
+        ],
     }
     return json.dumps(made, indent=1, allow_nan=False)
-
-
-def _name(loaded: LoadedModel | None) -> str | None:
-    return None if loaded is None else loaded.name

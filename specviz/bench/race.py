@@ -8,7 +8,6 @@ how far the other lies behind tells how steady the machine is. Where greedy text
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -149,15 +148,11 @@ def racing(left: Side, right: Side, starts: Sequence[Start], bench: Workbench) -
         is_shared |= is_disturbed() or len(bench.engine) > 1
         runs.setdefault(turn.contender, []).append(run)
         if sum(map(len, runs.values())) == 4:
-            heats.append(_heat(start, runs[LEFT], runs[RIGHT]))
+            (quick, slow), (fast, late) = (sorted(runs[side], key=_working_ms) for side in (LEFT, RIGHT))
+            heats.append(Heat(start.title, quick, fast, (_working_ms(slow), _working_ms(late))))
             runs = {}
     difference = _first_difference(heats, warm) if left.request.temperature == 0 else None
     yield Race(turn.total, turn.total, "", tuple(heats), is_shared, difference)
-
-
-def _heat(start: Start, left: Sequence[Trace], right: Sequence[Trace]) -> Heat:
-    (quick, slow), (fast, late) = (sorted(runs, key=_working_ms) for runs in (left, right))
-    return Heat(start.title, quick, fast, (_working_ms(slow), _working_ms(late)))
 
 
 def _working_ms(trace: Trace) -> float:
@@ -165,18 +160,11 @@ def _working_ms(trace: Trace) -> float:
 
 
 def _run(side: Side, start: Start, bench: Workbench) -> tuple[ActiveSetup, Trace]:
-    """A run from nothing: with models that have read no text yet."""
-    with _named(side):
+    """A run with models that have read no text yet. Raises SpecvizError that names the side."""
+    try:
         request = replace(side.request, prompt=start.prompt, prompt_ids=start.ids)
         active = activate(request.validate(), bench.library)
         return active, record(active)
-
-
-@contextmanager
-def _named(side: Side) -> Iterator[None]:
-    """Says whose error it is."""
-    try:
-        yield
     except SpecvizError as error:
         raise SpecvizError(f"{side.title}: {error}") from error
     except Exception as error:  # a stranger's model may fail in any way

@@ -1,36 +1,43 @@
-"""The command `bench`: loads the models, runs the contenders over our own prompts, writes the table README shows."""
+"""What the command `bench` prints, as Markdown: contenders on bundled prompts, a step's overhead, a pair's costs."""
 
 from __future__ import annotations
 
+import json
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from specviz.analysis.costs import CONTEXT, Costs, measure_costs
 from specviz.analysis.rounds import Timings, turns
 from specviz.bench.contenders import (
     BASELINE,
     Contender,
     Prompt,
     Row,
-    run_bench,
     specviz_contender,
-    steadiness,
-    step_overhead_ms,
     summarise,
+    timed_bench,
     transformers_contender,
 )
 from specviz.decoding.cached_lm import CachedLM
+from specviz.decoding.draws import Seeded
+from specviz.decoding.engine import Plan, speculate
+from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
-from specviz.errors import SpecvizError
+from specviz.drafters.draft_model import ModelDrafter
+from specviz.errors import CannotTell, SpecvizError
 from specviz.models.library import Library, LoadedModel, check_pair
 from specviz.models.memory import environment
 from specviz.prompts import prompts_file
+from specviz.rules import RULES
 from specviz.session.setup import gather
 
 MIN_PROMPTS = 8
 CONTEXTS = (100, 4000)
+LENGTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)  # new tokens in one target forward that have a row
 
 
 def lines(*, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats: int) -> Iterator[str]:
@@ -47,10 +54,10 @@ def lines(*, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats
     amounts = f"{len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
     yield f"{loaded.name} + {small.name}, K = {', '.join(map(str, k))}, {amounts}"
     yield ", ".join(f"{name} {value}" for name, value in environment(loaded.model.device).items())
-    started = time.perf_counter()
-    samples = list(run_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats))
-    yield f"{len(samples)} generations in {time.perf_counter() - started:.0f} s; {steadiness(samples)}\n"
-    yield from _table(summarise(samples))
+    samples, words = timed_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats)
+    yield words
+    heads = ("T", "contender", "tokens/s, decoding (quartiles)", "tokens/s, whole", "tokens per target call")
+    yield from table((*heads, "vs none", "vs assisted", "recording"), map(_cells, summarise(samples)))
 
 
 def _contenders(target: LoadedModel, draft: LoadedModel, k: Sequence[int]) -> list[Contender]:
@@ -87,17 +94,25 @@ def check_lengths(prompts: list[Prompt], k: int, num_tokens: int, limit: int) ->
         )
 
 
-def _table(rows: list[Row]) -> Iterator[str]:
-    heads = ("T", "contender", "tokens/s, decoding (quartiles)", "tokens/s, whole", "tokens per target call")
-    yield f"| {' | '.join((*heads, 'vs none', 'vs assisted', 'recording'))} |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for row in rows:
-        decode = f"{row.decode:.0f} ({row.decode_low:.0f}-{row.decode_high:.0f})"
-        itself = "1.00x" if row.contender == f"specviz, {BASELINE}" else "-"
-        ratios = [str(row.to_baseline or itself), str(row.to_peer or "-")]
-        share = "-" if row.record_share is None else f"{100 * row.record_share:.1f} %"
-        cells = [f"{row.temperature:g}", row.contender, decode, f"{row.whole:.0f}", f"{row.tokens_per_call:.2f}"]
-        yield f"| {' | '.join([*cells, *ratios, share])} |"
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table in Markdown."""
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
+    yield from (f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def _cells(row: Row) -> list[str]:
+    itself = "1.00x" if row.contender == f"specviz, {BASELINE}" else "-"
+    share = "-" if row.record_share is None else f"{100 * row.record_share:.1f} %"
+    numbers = [row.rates, f"{row.whole:.0f}", f"{row.tokens_per_call:.2f}"]
+    return [
+        f"{row.temperature:g}",
+        row.contender,
+        *numbers,
+        str(row.to_baseline or itself),
+        str(row.to_peer or "-"),
+        share,
+    ]
 
 
 def overhead(rounds: int = 5) -> str:
@@ -113,6 +128,39 @@ def overhead(rounds: int = 5) -> str:
     return f"step overhead outside both models' forwards: {words}; ratio {ratio:.2f}"
 
 
+def step_overhead_ms(target: CachedLM, draft: CachedLM, *, context: int, k: int = 4, num_steps: int = 40) -> float:
+    """Median milliseconds of a step outside the two models' forwards, at a context of about `context` tokens."""
+    inside = [0.0]
+    handles = [handle for lm in (target, draft) for handle in _time_forwards(lm.model, inside)]
+    ids = [3 + i % (target.vocab_size - 3) for i in range(context)]
+    plan = Plan(target, ModelDrafter(draft), RULES["speculative_sampling"], Sampling(), k)
+    steps = speculate(ids, lambda: plan, Seeded(0), max_new_tokens=(k + 1) * (num_steps + 2))
+    outside_ms = []
+    try:
+        next(steps)  # reads the context
+        for _ in range(num_steps):
+            inside[0], begun = 0.0, time.perf_counter()
+            next(steps)
+            outside_ms.append((time.perf_counter() - begun - inside[0]) * 1e3)
+        return statistics.median(outside_ms)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _time_forwards(model: torch.nn.Module, inside: list[float]) -> list:
+    """Hooks that add the seconds of each forward to inside[0]."""
+    begun: list[float] = []
+
+    def leave(*args: object) -> None:
+        inside[0] += time.perf_counter() - begun.pop()
+
+    return [
+        model.register_forward_pre_hook(lambda *args: begun.append(time.perf_counter())),
+        model.register_forward_hook(leave),
+    ]
+
+
 def _tiny_llama(layers: int, seed: int) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -126,3 +174,54 @@ def _tiny_llama(layers: int, seed: int) -> LlamaForCausalLM:
         eos_token_id=None,
     )
     return LlamaForCausalLM(config).eval()
+
+
+def cost_lines(
+    *, target: str, draft: str | None, context_length: int = CONTEXT, save: Callable[[str], None] | None = None
+) -> Iterator[str]:
+    """Says what is measured, then measures, then gives the tables; save: and writes JSON.
+
+    Raises SpecvizError, and in the end CannotTell where the machine was too busy.
+    """
+    library = Library()
+    loaded, drafts = library.load(target), [] if draft is None else [library.load(draft, as_draft=True)]
+    pair = f"{loaded.name} + {drafts[0].name if drafts else 'no draft'}"
+    yield f"{pair}, {context_length} tokens of context; nothing else should be running"
+    *_, last = measure_costs(loaded, drafts, context_length=context_length)
+    (costs,) = last.costs
+    yield from cost_tables(costs)
+    if save is not None:
+        save(json.dumps(costs.to_dict(), indent=1, ensure_ascii=False))
+    if costs.doubt:
+        raise CannotTell(costs.doubt)
+
+
+def cost_tables(costs: Costs) -> Iterator[str]:
+    yield f"{costs.device}, threads {costs.threads}, {costs.dtype}; medians, the middle half spans {costs.spread:.0%}\n"
+    heads = ("new tokens in one target forward", "ms", "between", "times one token")
+    yield from table(heads, (_token_cells(costs, n) for n in LENGTHS if n <= len(costs.verify_ms)))
+    yield ""
+    yield from table(("what", "measured"), _cost_cells(costs))
+    yield ""
+    lengths = sorted({cost.tokens for cost in costs.batch})  # plain forwards over a batch, the contexts cached
+    heads = ("texts at once, milliseconds", *(f"new tokens each: {n}" for n in lengths))
+    batches = sorted({cost.batch for cost in costs.batch})
+    yield from table(heads, ([f"{b}", *(f"{cost.ms:.2f}" for cost in costs.batch if cost.batch == b)] for b in batches))
+
+
+def _token_cells(costs: Costs, n: int) -> list[str]:
+    ms = costs.verify_ms[n - 1]
+    between = costs.verify_between_ms and "-".join(f"{end:.2f}" for end in costs.verify_between_ms[n - 1])
+    return [f"{n}", f"{ms:.2f}", between or "not known", f"{ms / costs.verify_ms[0]:.2f}"]
+
+
+def _cost_cells(costs: Costs) -> Iterator[tuple[str, str]]:
+    if costs.draft is not None:
+        yield "one drafted token", f"{costs.draft_ms:.2f} ms"
+        yield "cost ratio c (drafted token / target forward)", f"{costs.draft_ms / costs.verify_ms[0]:.2f}"
+    yield "rest of a step, outside both models", f"{costs.overhead_ms:.2f} ms"
+    yield "the same of a step that drafts nothing", f"{costs.plain_overhead_ms:.2f} ms"
+    read = f"read of {costs.bandwidth_bytes / 1e6:.0f} MB"
+    yield f"memory bandwidth ({read})", f"{costs.bandwidth_gb_s:.1f} GB/s"
+    yield f"floor: {costs.weight_bytes / 1e6:.1f} MB of weights at that bandwidth", f"{costs.floor_ms:.2f} ms"
+    yield "share of a one-token forward that the floor explains", f"{costs.floor_share:.0%}"

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from specviz.analysis.rounds import FEWEST, WORDS, Comparison, Timings, turns
-from specviz.bench.contenders import Contender, Job, Prompt, specviz_contender
+from specviz.bench.contenders import Job, Prompt, specviz_contender
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models.memory import environment
@@ -43,7 +43,13 @@ def measuring(request: Request, bench: Workbench) -> Generator[Speed, None, None
     """
     active = ActiveSetup(request.validate(), bench.library)
     active.take(request.settings)
-    job, contenders = _job(active, request), _contenders(active, request)
+    _, tokens = active.prompt()
+    num_tokens = min(NUM_TOKENS, active.plan.target.context_limit - len(tokens))
+    if num_tokens < 1:
+        raise SpecvizError(f"the prompt leaves no room to measure: it has {len(tokens)} tokens; shorten it")
+    job = Job(Prompt("", "", tuple(tokens)), active.plan.sampling, request.seed, num_tokens)
+    alone = specviz_contender(gather(METHODS["none"], {}, active.target, None), request.num_speculative_tokens)
+    contenders = alone, specviz_contender(active.setup, request.num_speculative_tokens, rule=active.plan.rule.name)
     timings: Timings[int] = Timings()
     is_shared = False
     for turn in turns(len(contenders), ROUNDS):
@@ -81,18 +87,3 @@ def measure(request: Request, bench: Workbench) -> Speed:
     """`measuring` to its end; others have their turn at the engine between two runs."""
     *_, speed = bench.in_turns(measuring(request, bench))
     return speed
-
-
-def _job(active: ActiveSetup, request: Request) -> Job:
-    _, tokens = active.prompt()
-    num_tokens = min(NUM_TOKENS, active.plan.target.context_limit - len(tokens))
-    if num_tokens < 1:
-        raise SpecvizError(f"the prompt leaves no room to measure: it has {len(tokens)} tokens; shorten it")
-    return Job(Prompt("", "", tuple(tokens)), active.plan.sampling, request.seed, num_tokens)
-
-
-def _contenders(active: ActiveSetup, request: Request) -> list[Contender]:
-    """No draft, and what was asked for."""
-    alone = gather(METHODS["none"], {}, active.target, None)
-    k, rule = request.num_speculative_tokens, active.plan.rule.name
-    return [specviz_contender(alone, k), specviz_contender(active.setup, k, rule=rule)]

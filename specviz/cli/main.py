@@ -245,7 +245,7 @@ def _bench(options: argparse.Namespace) -> int:
 
 def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
     from specviz.alignment import speed
-    from specviz.bench import costs_report, methods, report
+    from specviz.bench import methods, report
 
     pair = {"target": options.target, "draft": options.draft}
     save = options.json and options.json.write
@@ -253,7 +253,7 @@ def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
     if options.overhead:
         return [report.overhead()]
     if options.costs:
-        return costs_report.lines(**pair, context_length=options.context, save=save)
+        return report.cost_lines(**pair, context_length=options.context, save=save)
     if options.align:
         return speed.lines(**runs)
     if options.methods:

@@ -16,7 +16,7 @@ from specviz.alignment.summary import Difference
 from specviz.alignment.tables import compare as comparing
 from specviz.alignment.tables.compare import BETTER, SAME, UNSURE, WORSE, Change
 from specviz.analysis.costs import Measured
-from specviz.bench import costs_report as costing_report
+from specviz.bench import report as bench_report
 from specviz.cli import align as command
 from specviz.cli.main import main
 from specviz.cli.output import output
@@ -103,10 +103,10 @@ def test_a_job_takes_the_costs_of_another_jobs_summary(cli, tmp_path):
 
 
 def test_what_bench_writes_is_read(tmp_path, monkeypatch, named_models):
-    monkeypatch.setattr(costing_report, "Library", lambda: named_models)
+    monkeypatch.setattr(bench_report, "Library", lambda: named_models)
     measured = [Measured(1, 1, "all", (made_costs("near"),))]
-    monkeypatch.setattr(costing_report, "measure_costs", lambda *_, **__: measured)
-    told = list(costing_report.lines(target="big", draft="near", save=output(str(tmp_path / "costs.json")).write))
+    monkeypatch.setattr(bench_report, "measure_costs", lambda *_, **__: measured)
+    told = list(bench_report.cost_lines(target="big", draft="near", save=output(str(tmp_path / "costs.json")).write))
     assert told[-1].startswith("| ")
     assert command.read_costs(tmp_path / "costs.json") == {"near": made_costs("near")}
 

@@ -22,7 +22,7 @@ from specviz.analysis.costs import (
     measure_costs,
     weight_bytes,
 )
-from specviz.bench.costs_report import lines, tables
+from specviz.bench.report import cost_lines, cost_tables
 from specviz.cli.main import main
 from specviz.errors import CannotTell, SpecvizError
 from specviz.rules import RULES
@@ -313,18 +313,18 @@ def test_costs_takes_models_from_memory(bench, pair, monkeypatch):
 
 
 def test_the_tables_hold_the_numbers():
-    text = "\n".join(tables(replace(EXAMPLE, verify_between_ms=((3.9, 4.1), (4.8, 5.2)))))
-    assert "| 2 | 5.00 | not known | 1.25 |" in "\n".join(tables(EXAMPLE))  # of an older file
+    text = "\n".join(cost_tables(replace(EXAMPLE, verify_between_ms=((3.9, 4.1), (4.8, 5.2)))))
+    assert "| 2 | 5.00 | not known | 1.25 |" in "\n".join(cost_tables(EXAMPLE))  # of an older file
     for row in ("| 2 | 5.00 | 4.80-5.20 | 1.25 |", "| one drafted token | 1.00 ms |", "| 8 | 8.00 | 20.00 |"):
         assert row in text
     assert "| floor: 20.0 MB of weights at that bandwidth | 2.00 ms |" in text
 
 
 def test_the_lines_say_first_what_is_measured(named_models, monkeypatch):
-    monkeypatch.setattr("specviz.bench.costs_report.Library", lambda: named_models)
+    monkeypatch.setattr("specviz.bench.report.Library", lambda: named_models)
     told = []
     with suppress(CannotTell):  # this machine may be busy
-        for line in lines(target="big", draft="near", context_length=CONTEXT):
+        for line in cost_lines(target="big", draft="near", context_length=CONTEXT):
             told.append(line)
     assert told[0].startswith(f"big + near, {CONTEXT} tokens of context")
     assert sum(line.startswith("| ") for line in told) > 10
@@ -335,8 +335,8 @@ def test_the_command_writes_what_it_measured_and_ends_with_3_where_that_carries_
     named_models, monkeypatch, tmp_path, capsys, spread, code
 ):
     found = replace(EXAMPLE, spread=spread)
-    monkeypatch.setattr("specviz.bench.costs_report.Library", lambda: named_models)
-    monkeypatch.setattr("specviz.bench.costs_report.measure_costs", lambda *_, **__: [Measured(1, 1, "", (found,))])
+    monkeypatch.setattr("specviz.bench.report.Library", lambda: named_models)
+    monkeypatch.setattr("specviz.bench.report.measure_costs", lambda *_, **__: [Measured(1, 1, "", (found,))])
     place = tmp_path / "costs.json"
     assert main(["bench", "--costs", "--target", "big", "--draft", "near", "--json", str(place)]) == code
     said = capsys.readouterr()

@@ -25,7 +25,6 @@ from specviz.bench.contenders import (
     run_bench,
     specviz_contender,
     steadiness,
-    step_overhead_ms,
     summarise,
     transformers_contender,
 )
@@ -247,7 +246,7 @@ def test_python_work_per_step_does_not_grow_with_the_text(method, count):
 
 def test_overhead_is_what_the_forwards_do_not_take():
     lms = [CachedLM(tiny("llama", layers=layers, eos_token_id=None), 256) for layers in (2, 1)]
-    overhead = step_overhead_ms(*lms, context=30, num_steps=5)
+    overhead = bench_report.step_overhead_ms(*lms, context=30, num_steps=5)
     assert 0 < overhead < 1000
     assert all(lm.calls > 5 for lm in lms)
     assert all(not lm.model._forward_hooks and not lm.model._forward_pre_hooks for lm in lms)

@@ -13,7 +13,7 @@ from runs import PROMPT
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 from specviz.analysis.costs import Measured
-from specviz.bench import costs_report as costing_report
+from specviz.bench import report as bench_report
 from specviz.cli import main as cli
 from specviz.cli.align import _folder
 from specviz.cli.output import output
@@ -64,9 +64,9 @@ def test_a_report_goes_to_standard_output_alone(main, pair):
 
 
 def test_costs_go_to_standard_output_alone(main, monkeypatch, named_models):
-    monkeypatch.setattr(costing_report, "Library", lambda: named_models)
+    monkeypatch.setattr(bench_report, "Library", lambda: named_models)
     costs = made_costs("near")
-    monkeypatch.setattr(costing_report, "measure_costs", lambda *_, **__: [Measured(1, 1, "all", (costs,))])
+    monkeypatch.setattr(bench_report, "measure_costs", lambda *_, **__: [Measured(1, 1, "all", (costs,))])
     status, out, err = main("bench", "--costs", "--target", "big", "--draft", "near", "--json", "-")
     assert (status, json.loads(out)) == (0, costs.to_dict())
     assert "| memory bandwidth" in err
