@@ -21,14 +21,13 @@ from specviz.checks.statistics import (
     Cells,
     Evidence,
     Outcome,
-    likeliest,
+    count_cells,
     outcome_of_cells,
-    pooled,
     price,
     tokens_needed,
 )
 from specviz.decoding.draws import Seeded, seed_of
-from specviz.decoding.engine import Step, speculate
+from specviz.decoding.engine import speculate
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling
 from specviz.rules import ANY_CHAIN
@@ -136,20 +135,18 @@ def end_to_end(
             max_new_tokens=min(TEXT_LENGTH, tokens - so_far.done),
             eos_ids=pair.target.text.eos_ids,
         )
-        kinds = [(token, free) for step in steps for token, free in _marked(step)]
-        scored = score_text(pair, prompt, [token for token, _ in kinds], sampling)
-        growth = growth.add(scored, [free for _, free in kinds])
-        so_far = _grown(so_far, rule, scored, growth)
+        written, unjudged = [], []
+        for step in steps:
+            written += step.tokens
+            is_own = step.verdict.kind != "resampled"
+            unjudged += [is_own and place == len(step.verdict.path) for place in range(len(step.tokens))]
+        scored = score_text(pair, prompt, written, sampling)
+        growth = growth.add(scored, unjudged)
+        so_far = _add(so_far, rule, scored, growth)
         yield so_far
 
 
-def _marked(step: Step) -> Iterator[tuple[int, bool]]:
-    """The step's tokens, and whether each is the target's own, where no drafted one was judged."""
-    for place, token in enumerate(step.tokens):
-        yield token, place == len(step.verdict.path) and step.verdict.kind != "resampled"
-
-
-def _grown(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndToEnd:
+def _add(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndToEnd:
     distance = so_far.distance
     if scored.q is not None:
         distances = (rule.one_step_law(scored.p, scored.q).double() - scored.p).abs().sum(-1) / 2
@@ -169,9 +166,6 @@ def _grown(so_far: EndToEnd, rule: Rule, scored: Scored, growth: Growth) -> EndT
     )
 
 
-# ---- what would have been seen --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Growth:
     """What each bet would gain on these very positions if another rule had written them, by its one-step law."""
@@ -180,38 +174,34 @@ class Growth:
     squares: Mapping[str, np.ndarray] = field(default_factory=dict)  # likewise, the mean squares of the gains
     num_tokens: int = 0
 
-    def add(self, scored: Scored, free: Sequence[bool]) -> Growth:
-        """free: which tokens stand where no drafted one was judged."""
+    def add(self, scored: Scored, unjudged: Sequence[bool]) -> Growth:
+        """unjudged: which tokens the target wrote where no drafted token was judged."""
         if scored.q is None:
             return self
         paid = price(scored.chances())
         gains, squares = {}, {}
-        for name, rule in _not_exact().items():
+        for name, rule in _inexact_rules().items():
             law = rule.one_step_law(scored.p, scored.q).double()
-            bonus = rule.bonus(scored.p) if isinstance(rule, ChainRule) else scored.p
-            law = torch.where(torch.tensor(free)[:, None], bonus, law)
+            unaided = rule.bonus(scored.p) if isinstance(rule, ChainRule) else scored.p
+            law = torch.where(torch.tensor(unjudged)[:, None], unaided, law)
             chances = scored.chances(law)[..., None]
             gain = STAKES * chances - paid
             square = gain**2 + STAKES**2 * chances * (1 - chances)
             gains[name] = self.gains.get(name, 0.0) + gain.sum(0)
             squares[name] = self.squares.get(name, 0.0) + square.sum(0)
-        return Growth(gains, squares, self.num_tokens + len(free))
+        return Growth(gains, squares, self.num_tokens + len(unjudged))
 
     def power(self) -> tuple[Power, ...]:
-        rules = _not_exact()
-        return tuple(Power(name, rules[name].title, self._needed(name)) for name in self.gains)
+        power = []
+        for name, rule in (_inexact_rules() if self.gains else {}).items():
+            gain, square = (sums[name] / self.num_tokens for sums in (self.gains, self.squares))
+            needed = tokens_needed(gain, square - gain**2)
+            power.append(Power(name, rule.title, math.ceil(needed) if needed <= MOST_TOKENS else None))
+        return tuple(power)
 
-    def _needed(self, name: str) -> int | None:
-        gain, square = (sums[name] / self.num_tokens for sums in (self.gains, self.squares))
-        needed = tokens_needed(gain, square - gain**2)
-        return math.ceil(needed) if needed <= MOST_TOKENS else None
 
-
-def _not_exact() -> dict[str, Rule]:
+def _inexact_rules() -> dict[str, Rule]:
     return {rule.name: rule for rule in (*ANY_CHAIN.values(), *BROKEN.values()) if not rule.lossless}
-
-
-# ---- the first token of one prompt ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,16 +222,12 @@ def first_token(
     pair: Pair, rule: Rule, prompt: Sequence[int], sampling: Sampling, k: int, n: int, seed: int = 0
 ) -> Iterator[FirstToken]:
     """The engine's first step n times, each with a seed of its own, beside the target's law by one plain forward."""
-    law = law_of(plain_logits(pair.target, [*prompt, prompt[-1]], 1)[0], sampling)
-    tokens = likeliest(law.numpy())
-    shares, counts = pooled(law.numpy(), tokens), [0] * (len(tokens) + 1)
-    cell_of = {token: cell for cell, token in enumerate(tokens)}
+    law = law_of(plain_logits(pair.target, prompt, 1)[0], sampling)
     plan, text = pair.plan(rule, sampling, k), list(prompt)
-    for done in range(0, n, RUNS):
-        yield FirstToken(done, n, tokens, Cells(shares, tuple(counts)))
-        for number in range(done, min(n, done + RUNS)):
-            step = next(
-                speculate(text, lambda: plan, drawn_under(rule, Seeded(seed_of(seed, number))), max_new_tokens=k + 1)
-            )
-            counts[cell_of.get(step.tokens[0], len(tokens))] += 1
-    yield FirstToken(n, n, tokens, Cells(shares, tuple(counts)))
+
+    def draw(numbers: range) -> Iterator[int]:
+        for draws in (drawn_under(rule, Seeded(seed_of(seed, number))) for number in numbers):
+            yield next(speculate(text, lambda: plan, draws, max_new_tokens=k + 1)).tokens[0]
+
+    for done, tokens, cells in count_cells(law.numpy(), n, RUNS, draw):
+        yield FirstToken(done, n, tokens, cells)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specviz.checks.pair import Pair
-from specviz.checks.scoring import law_of, plain_logits
+from specviz.checks.scoring import law_of, plain_logits, readable
 from specviz.checks.statistics import Outcome
 from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
 from specviz.decoding.drafter import Drafter
@@ -125,9 +125,6 @@ def _reported(work: Generator[None, None, Result], so_far: Enumerated) -> Genera
         yield so_far
 
 
-# ---- a small language -----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Language:
     """What may follow each text of 0 to k pooled tokens, and which real tokens these stand for. q: None without a
@@ -152,26 +149,26 @@ def language_after(pair: Pair, prompt: Sequence[int], sampling: Sampling, k: int
 def _grow(language: Language, text: Text, pair: Pair, sampling: Sampling) -> None:
     """The rows after one text, pooled; a pooled token goes on as the likeliest of those that it stands for."""
     before = language.spelled[text]
-    p = _row(pair.target, before, sampling, None)
-    q = None if language.q is None else _row(pair.draft, before, sampling, len(p))
+    width = pair.target.info.vocab_size
+    p = _row(pair.target, before, sampling, width)
+    q = None if language.q is None else _row(pair.draft, before, sampling, width)
     either = p if q is None else torch.maximum(p, q)
     tokens = either.topk(min(NUM_CELLS, len(p))).indices.tolist()
-    language.p[text] = _pooled(p, tokens)
+    language.p[text] = _pool(p, tokens)
     if q is not None:
-        language.q[text] = _pooled(q, tokens)
+        language.q[text] = _pool(q, tokens)
     for cell, token in enumerate(tokens):
         language.spelled[(*text, cell)] = (*before, token)
 
 
-def _row(loaded: LoadedModel, text: Text, sampling: Sampling, width: int | None) -> Tensor:
-    """The law [V] after a text, by a plain forward; uniform where the model cannot read it."""
-    if len(text) > loaded.info.context_limit or max(text) >= loaded.info.vocab_size:
-        return torch.full((width or loaded.info.vocab_size,), 1 / (width or loaded.info.vocab_size)).double()
-    logits = plain_logits(loaded, [*text, text[-1]], 1)[0]
-    return law_of(logits if width is None else fit(logits, width), sampling)
+def _row(loaded: LoadedModel, text: Text, sampling: Sampling, width: int) -> Tensor:
+    """The law [width] after a text, by a plain forward; uniform where the model cannot read it."""
+    if not readable(loaded, text):
+        return torch.full((width,), 1 / width).double()
+    return law_of(fit(plain_logits(loaded, text, 1)[0], width), sampling)
 
 
-def _pooled(row: Tensor, tokens: Sequence[int]) -> Tensor:
+def _pool(row: Tensor, tokens: Sequence[int]) -> Tensor:
     """The odds of all tokens but the last of these, and of everything else."""
     shares = row[list(tokens[:-1])]
     return torch.cat([shares, (row.sum() - shares.sum()).clamp_min(0)[None]])
@@ -214,13 +211,11 @@ class TableLM:
         """Nothing is cached."""
 
 
-# ---- the law of whole texts -----------------------------------------------------------------------------------------
-
-
 def apart(pair: Pair, rule: Rule, language: Language) -> Generator[None, None, tuple[float, int]]:
     """Total variation between the engine's law of whole texts and the target's, and how many outcomes it rests on."""
     law, num = yield from law_of_texts(plan_of(pair, rule, language), language.k + 1)
-    return _total_variation(law, _target_law(language)), num
+    target = _target_law(language)
+    return sum(abs(law.get(text, 0.0) - target.get(text, 0.0)) for text in {*law, *target}) / 2, num
 
 
 def plan_of(pair: Pair, rule: Rule, language: Language) -> Plan:
@@ -233,7 +228,9 @@ def _drafter(pair: Pair, rule: Rule, language: Language) -> Drafter:
     method = METHODS[pair.method]
     if method.needs_only_odds and (trees or method.drafts_as != "token tree"):
         return _own_drafter(pair, language)
-    return _stand_in_tree(language) if trees else _plain_drafter(language)
+    if trees:  # point masses, as heads and lookahead propose them; of the target's probabilities without a draft model
+        return TreeDrafter(TableLM(language.p if language.q is None else language.q), "top", "even", **SMALL_TREE)
+    return PromptLookup(3, 1) if language.q is None else ModelDrafter(TableLM(language.q))
 
 
 def _own_drafter(pair: Pair, language: Language) -> Drafter:
@@ -245,22 +242,18 @@ def _own_drafter(pair: Pair, language: Language) -> Drafter:
     return method.build(parts, params | small)
 
 
-def _stand_in_tree(language: Language) -> Drafter:
-    """Point masses, as heads and lookahead propose them; of the target's own odds where no draft model gives any."""
-    return TreeDrafter(TableLM(language.p if language.q is None else language.q), "top", "even", **SMALL_TREE)
-
-
-def _plain_drafter(language: Language) -> Drafter:
-    return PromptLookup(3, 1) if language.q is None else ModelDrafter(TableLM(language.q))
-
-
 def law_of_texts(plan: Plan, length: int) -> Generator[None, None, tuple[Law, int]]:
     """The exact law of the next `length` tokens, step by step through the engine; pauses now and then."""
     laws: list[Law] = [{(): 1.0}, *({} for _ in range(length))]
     num, told = 0, time.monotonic()
     for known in range(length):
         for text, weight in laws[known].items():
-            for chance, tokens in _outcomes(plan, text, length - known):
+
+            def experiment(draws: Draws, text: Text = text, remaining: int = length - known) -> Text:
+                used = drawn_under(plan.rule, draws)  # a broken rule drafts as wrongly as it says
+                return next(speculate((*OPENING, *text), lambda: plan, used, max_new_tokens=remaining)).tokens
+
+            for chance, tokens in enumerate_outcomes(experiment):
                 longer = (*text, *tokens)
                 laws[len(longer)][longer] = laws[len(longer)].get(longer, 0.0) + weight * chance
                 num += 1
@@ -268,16 +261,6 @@ def law_of_texts(plan: Plan, length: int) -> Generator[None, None, tuple[Law, in
                     yield
                     told = time.monotonic()
     return laws[length], num
-
-
-def _outcomes(plan: Plan, text: Text, remaining: int) -> Iterator[tuple[float, Text]]:
-    """Every outcome of the engine's next step; a broken rule drafts as wrongly as it says."""
-
-    def experiment(draws: Draws) -> Text:
-        used = drawn_under(plan.rule, draws)
-        return next(speculate((*OPENING, *text), lambda: plan, used, max_new_tokens=remaining)).tokens
-
-    return enumerate_outcomes(experiment)
 
 
 def _target_law(language: Language) -> Law:
@@ -290,7 +273,3 @@ def _target_law(language: Language) -> Law:
             for token, chance in enumerate(language.p[text].tolist())
         }
     return law
-
-
-def _total_variation(one: Law, other: Law) -> float:
-    return sum(abs(one.get(text, 0.0) - other.get(text, 0.0)) for text in {*one, *other}) / 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -93,15 +93,14 @@ def greedy(pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], k: int, num
     plan = pair.plan(rule, GREEDY, k)
     for number, prompt in enumerate(prompts):
         draws = Seeded(number)
-        steps = speculate(
-            list(prompt), lambda: plan, draws, max_new_tokens=num_tokens, eos_ids=pair.target.text.eos_ids
-        )
+        limits = {"max_new_tokens": num_tokens, "eos_ids": pair.target.text.eos_ids}
+        steps = speculate(list(prompt), lambda: plan, draws, **limits)
         ours = [token for step in steps for token in step.tokens]
-        so_far = _compared(so_far, pair.target, number, prompt, ours, _generated(pair.target, prompt, num_tokens))
+        so_far = _compare(so_far, pair.target, number, prompt, ours, _generate(pair.target, prompt, num_tokens))
         yield so_far
 
 
-def _generated(target: LoadedModel, prompt: Sequence[int], num_tokens: int) -> list[int]:
+def _generate(target: LoadedModel, prompt: Sequence[int], num_tokens: int) -> list[int]:
     """transformers' greedy text, with no setting of the model's own that would change it: `generate` falls back on
     them wherever it is told nothing, so a copy that shares the weights is given none."""
     ids = torch.tensor([list(prompt)], device=target.model.device)
@@ -119,35 +118,25 @@ def _generated(target: LoadedModel, prompt: Sequence[int], num_tokens: int) -> l
     return out[0, len(prompt) :].tolist()
 
 
-def _compared(
+def _compare(
     so_far: Greedy, target: LoadedModel, number: int, prompt: Sequence[int], ours: list[int], expected: list[int]
 ) -> Greedy:
-    partings, outside, parting = so_far.partings, (), None
-    if ours != expected:
-        logits = plain_logits(target, [*prompt, *ours], len(ours)).cpu().double()
-        outside = outside_of(logits, GREEDY, ours, ROUNDING[target.model.dtype])
-        parting = _parting(number, ours, expected, logits)
-        partings += () if parting is None else (parting,)
-    return Greedy(
-        so_far.done + 1,
-        so_far.total,
-        so_far.num_tokens + len(ours),
-        partings,
-        so_far.wrong + tuple(token for token in outside if not token.is_tie),
-        so_far.ties + tuple(token for token in outside if token.is_tie),
-        so_far.num_cut + (ours != expected and parting is None),
-        so_far.num_close + (parting is not None and _are_close(parting, ROUNDING[target.model.dtype])),
+    so_far = replace(so_far, done=so_far.done + 1, num_tokens=so_far.num_tokens + len(ours))
+    if ours == expected:
+        return so_far
+    rounding = ROUNDING[target.model.dtype]
+    logits = plain_logits(target, [*prompt, *ours[:-1]], len(ours)).cpu().double()
+    outside = outside_of(logits, GREEDY, ours, rounding)
+    so_far = replace(
+        so_far,
+        wrong=so_far.wrong + tuple(token for token in outside if not token.is_tie),
+        ties=so_far.ties + tuple(token for token in outside if token.is_tie),
     )
-
-
-def _are_close(parting: Parting, rounding: float) -> bool:
-    return abs(parting.our_logit - parting.expected_logit) <= rounding
-
-
-def _parting(number: int, ours: list[int], expected: list[int], logits: torch.Tensor) -> Parting | None:
-    places = (i for i, (mine, other) in enumerate(zip(ours, expected, strict=False)) if mine != other)
-    place = next(places, None)
-    if place is None:  # one of them only ends earlier
-        return None
-    both = ours[place], expected[place]
-    return Parting(number, place, *both, *(float(logits[place, token]) for token in both))
+    both = zip(ours, expected, strict=False)
+    place = next((place for place, (mine, other) in enumerate(both) if mine != other), None)
+    if place is None:
+        return replace(so_far, num_cut=so_far.num_cut + 1)
+    mine, other = (float(logits[place, text[place]]) for text in (ours, expected))
+    parting = Parting(number, place, ours[place], expected[place], mine, other)
+    num_close = so_far.num_close + (abs(mine - other) <= rounding)
+    return replace(so_far, partings=(*so_far.partings, parting), num_close=num_close)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from specviz.checks.rows import StepRows, step_rows
-from specviz.checks.statistics import Cells, Outcome, draws_needed, likeliest, outcome_of_cells, pooled
+from specviz.checks.pair import normalise, step_rows
+from specviz.checks.statistics import Cells, Outcome, count_cells, draws_needed, likeliest, outcome_of_cells, pooled
 from specviz.decoding.draft import chain
 from specviz.decoding.draws import DRAFT, Draws, Seeded
 from specviz.decoding.rule import Rule
@@ -54,14 +55,9 @@ def places(recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None
                 break
             if found == most:
                 return
-            yield _place(rows, node)
+            token, p, q = rows.record.draft[node], normalise(rows.probs[node]), normalise(rows.draft.probs[node])
+            yield Place(rows.record.index, node, token.id, token.is_judged, p, q)
             found += 1
-
-
-def _place(rows: StepRows, node: int) -> Place:
-    p, q = (row.cpu().double() for row in (rows.probs[node], rows.draft.probs[node]))
-    token = rows.record.draft[node]
-    return Place(rows.record.index, node, token.id, token.is_judged, p / p.sum(), q / q.sum())
 
 
 # ---- the identity ---------------------------------------------------------------------------------------------------
@@ -199,27 +195,19 @@ def redraws(place: Place, rule: Rule, n: int, seed: int = 0) -> Iterator[Redraws
     """
     if n < 1:
         raise ValueError(f"n must be >= 1 (got {n})")
-    here, tokens = rule_here(place, rule), likeliest(place.p.numpy())
-    law, formula = (pooled(row.numpy(), tokens) for row in (place.p, rule.one_step_law(place.p, place.q).double()))
-    cell_of = {token: cell for cell, token in enumerate(tokens)}
-    counts, draws = [0] * len(law), Seeded(seed)
+    here, law = rule_here(place, rule), rule.one_step_law(place.p, place.q).double().numpy()
     batch = max(1, min(BATCH, MOST_NUMBERS // len(place.p)))
-    for done in range(0, n, batch):
-        yield Redraws(done, n, here, tokens, Cells(law, tuple(counts)), formula)
-        for token in _redrawn(place, rule, draws, range(done, min(n, done + batch))):
-            counts[cell_of.get(token, len(tokens))] += 1
-    yield Redraws(n, n, here, tokens, Cells(law, tuple(counts)), formula)
+    draw = partial(_redraw, place, rule, Seeded(seed))
+    for done, tokens, cells in count_cells(place.p.numpy(), n, batch, draw):
+        yield Redraws(done, n, here, tokens, cells, pooled(law, tokens))
 
 
 @torch.inference_mode()
-def _redrawn(place: Place, rule: Rule, draws: Draws, numbers: range) -> list[int]:
-    """The first token written in each of these redraws; a redraw's number is its address among the draws."""
+def _redraw(place: Place, rule: Rule, draws: Draws, numbers: range) -> list[int]:
+    """The first emitted token of each of these redraws; a redraw's number is its address among the draws."""
     source = rule.drawn(place.q) if isinstance(rule, BrokenRule) else place.q
     drafted = draws.sample(source.expand(len(numbers), -1), DRAFT, numbers.start, 0).tolist()
     drafts = {token: chain((token,), (place.q,)) for token in set(drafted)}
-    probs = torch.stack([place.p, place.p])  # what would follow a kept token is not looked at
-    written = []
-    for number, token in zip(numbers, drafted, strict=True):
-        draft = drafts[token]
-        written.append(rule(draft, probs, draws, number).emitted(draft)[0])
-    return written
+    probs = torch.stack([place.p, place.p])  # the row after an accepted token is not used
+    pairs = zip(numbers, (drafts[token] for token in drafted), strict=True)
+    return [rule(draft, probs, draws, number).emitted(draft)[0] for number, draft in pairs]

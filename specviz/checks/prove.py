@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -17,14 +17,13 @@ from specviz import __version__
 from specviz.api import run
 from specviz.checks.end_to_end import EndToEnd, end_to_end, first_token
 from specviz.checks.enumerated import enumerated
-from specviz.checks.formats import FORMATS
 from specviz.checks.greedy import greedy
 from specviz.checks.one_step import SAME
 from specviz.checks.pair import Pair
-from specviz.checks.report import CheckResult, Report, RuleLine
-from specviz.checks.samples import judge_samples, read_samples
+from specviz.checks.report import CheckResult, Report
+from specviz.checks.samples import FORMATS, judge_samples, read_samples
 from specviz.checks.self_checks import self_checks
-from specviz.checks.side_by_side import side_by_side
+from specviz.checks.side_by_side import RuleResult, side_by_side
 from specviz.checks.statistics import Evidence, Outcome
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling
@@ -51,17 +50,23 @@ MOST_TOKENS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """What is checked, and who is told how far it has come."""
+class _Job:
+    """What is checked. request: all of its settings, K as the method has it; tokens: how many are written."""
 
     pair: Pair
     rule: Rule
     prompts: tuple[tuple[int, ...], ...]
-    sampling: Sampling
-    k: int
+    request: Request
     tokens: int
-    seed: int
     watch: Watch
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.request.temperature, self.request.top_k, self.request.top_p)
+
+    @property
+    def k(self) -> int:
+        return self.request.num_speculative_tokens
 
 
 def prove(
@@ -96,10 +101,10 @@ def prove(
     if made_in is not None and (samples is None or made_in not in FORMATS):
         raise SpecvizError(f"made_in is one of {', '.join(FORMATS)}, for samples alone (got {made_in!r:.40})")
     find_method(method)
-    large, small = _models(workbench().library, target, draft, method if samples is None else None, watch)
+    large, small = _load_models(workbench().library, target, draft, method if samples is None else None, watch)
     if samples is not None:
-        return _of_samples(Pair(large, small), Path(samples), made_in, watch)
-    chosen = _rule(rule, method)
+        return _check_samples(Pair(large, small), Path(samples), made_in, watch)
+    chosen = _find_rule(rule, method)
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": None if prompt is None else tuple(prompt)}
     request = Request(
         **{"prompt": "bundled", **text},
@@ -114,12 +119,10 @@ def prove(
         top_p=top_p,
         seed=seed,
     ).validate()
-    sampling = Sampling(request.temperature, request.top_k, request.top_p)
     prompts = bundled_prompts(large) if prompt is None else (_prompt_ids(large, prompt),)
     pair = Pair(large, small, method, request.params, workbench().library)
-    setup = pair.setup()
-    setup = Setup(pair, chosen, prompts, sampling, setup.k(request.num_speculative_tokens), tokens, request.seed, watch)
-    return _of_pair(setup, _about(request, setup))
+    request = replace(request, num_speculative_tokens=pair.setup().k(request.num_speculative_tokens))
+    return _check_pair(_Job(pair, chosen, prompts, request, tokens, watch))
 
 
 def bundled_prompts(target: LoadedModel) -> tuple[tuple[int, ...], ...]:
@@ -138,7 +141,7 @@ def rule_named(name: str) -> Rule:
     return known
 
 
-def _rule(name: str | None, method: str) -> Rule:
+def _find_rule(name: str | None, method: str) -> Rule:
     rules = METHODS[method].rules
     rule = rule_named(name or rules[0])
     if rule.name in RULES and rule.name not in rules:
@@ -146,7 +149,7 @@ def _rule(name: str | None, method: str) -> Rule:
     return rule
 
 
-def _models(
+def _load_models(
     library: Library, target, draft, method: str | None, watch: Watch
 ) -> tuple[LoadedModel, LoadedModel | None]:
     """The target, and a draft model where the method needs one; where there is no method, one that is at hand."""
@@ -175,62 +178,55 @@ def _prompt_ids(target: LoadedModel, prompt: str | Sequence[int]) -> tuple[int, 
     return ids
 
 
-def _about(request: Request, setup: Setup) -> dict[str, Any]:
-    asked = {key: value for key, value in request.settings.to_dict().items() if key not in ("rule", "params")}
-    rule = request.rule or setup.rule.name
-    own = {"seed": request.seed, "k": setup.k, "rule": rule, "tokens": setup.tokens}
-    return {**asked, **own, **_here(setup.pair)}
-
-
-def _here(pair: Pair) -> dict[str, Any]:
+def _environment(pair: Pair) -> dict[str, Any]:
     info = pair.target.info
     return {"dtype": info.dtype, "specviz": __version__, **environment(pair.target.model.device)}
 
 
-# ---- the checks -----------------------------------------------------------------------------------------------------
-
-
-def _of_pair(setup: Setup, about: dict[str, Any]) -> Report:
-    checks = _greedy(setup) if setup.sampling.temperature == 0 else [*_end_to_end(setup), _first_token(setup)]
-    return Report(about, (_enumerated(setup), *checks, *_self_checks(setup)), _rules(setup))
+def _check_pair(job: _Job) -> Report:
+    asked = {name: value for name, value in job.request.settings.to_dict().items() if name not in ("rule", "params")}
+    own = {"seed": job.request.seed, "rule": job.request.rule or job.rule.name, "tokens": job.tokens}
+    about = {**asked, **own, **_environment(job.pair)}
+    texts = [_greedy(job)] if job.sampling.temperature == 0 else [*_end_to_end(job), _first_token(job)]
+    return Report(about, (_enumeration(job), *texts, *_self_checks(job)), _compare_rules(job))
 
 
 def _last(results: Iterator[Result], words: str, watch: Watch) -> Result:
-    """The last of the results, with progress while they come."""
+    """The last of the results; reports the progress of each."""
     for result in results:
         watch(words, result.done / max(1, result.total))
     return result
 
 
-def _enumerated(setup: Setup) -> CheckResult:
-    results = enumerated(setup.pair, setup.rule, setup.prompts, setup.sampling, setup.k)
-    result = _last(results, "enumerating every outcome over small texts", setup.watch)
+def _enumeration(job: _Job) -> CheckResult:
+    results = enumerated(job.pair, job.rule, job.prompts, job.sampling, job.k)
+    result = _last(results, "enumerating every outcome over small texts", job.watch)
     numbers = {"outcomes": result.num_outcomes, "k": result.k, "total_variation": result.distance}
-    return _check("whole texts, every outcome of the rule's program", result.outcome, numbers)
+    return _result("whole texts, every outcome of the rule's program", result.outcome, numbers)
 
 
-def _greedy(setup: Setup) -> list[CheckResult]:
+def _greedy(job: _Job) -> CheckResult:
     low, high = GREEDY_TOKENS
-    length = min(high, max(low, setup.tokens // len(setup.prompts)))
-    results = greedy(setup.pair, setup.rule, setup.prompts, setup.k, length)
-    result = _last(results, "comparing with the target's own greedy text", setup.watch)
+    length = min(high, max(low, job.tokens // len(job.prompts)))
+    results = greedy(job.pair, job.rule, job.prompts, job.k, length)
+    result = _last(results, "comparing with the target's own greedy text", job.watch)
     numbers = {"prompts": result.total, "tokens": result.num_tokens, "texts_that_part": len(result.partings)}
-    return [_check("greedy text, equal to the target's own", result.outcome, numbers)]
+    return _result("greedy text, equal to the target's own", result.outcome, numbers)
 
 
-def _end_to_end(setup: Setup) -> Iterator[CheckResult]:
-    results = end_to_end(setup.pair, setup.rule, setup.prompts, setup.sampling, setup.k, setup.tokens, setup.seed)
-    result = _last(results, "writing texts and judging every token", setup.watch)
+def _end_to_end(job: _Job) -> Iterator[CheckResult]:
+    settings = (job.sampling, job.k, job.tokens, job.request.seed)
+    results = end_to_end(job.pair, job.rule, job.prompts, *settings)
+    result = _last(results, "writing texts and judging every token", job.watch)
     if result.distance is not None:
-        yield _check(
-            "one step, by formula", _by_formula(result, setup.rule), {"largest_total_variation": result.distance}
-        )
-    name = "end to end, every token against the target's law"
-    power = {one.name: one.tokens_needed for one in result.power}
-    yield _check(name, result.outcome, {**evidence_numbers(result.evidence), "tokens_needed_to_call_out": power})
+        numbers = {"largest_total_variation": result.distance}
+        yield _result("one step, by formula", _judge_formula(result, job.rule), numbers)
+    needed = {one.name: one.tokens_needed for one in result.power}
+    numbers = {**evidence_numbers(result.evidence), "tokens_needed_to_call_out": needed}
+    yield _result("end to end, every token against the target's law", result.outcome, numbers)
 
 
-def _by_formula(result: EndToEnd, rule: Rule) -> Outcome:
+def _judge_formula(result: EndToEnd, rule: Rule) -> Outcome:
     places = f"{result.done:,} places, largest total variation to the target's law {result.distance:.1e}"
     if result.distance > SAME:
         return Outcome("differs", f"differs by formula, where one token is judged alone: {places}")
@@ -239,56 +235,43 @@ def _by_formula(result: EndToEnd, rule: Rule) -> Outcome:
     return Outcome("exact", f"exact by formula, where one token is judged alone: {places}")
 
 
-def _first_token(setup: Setup) -> CheckResult:
-    n = max(1, round(FIRST_TOKENS * setup.tokens))
-    results = first_token(setup.pair, setup.rule, setup.prompts[0], setup.sampling, setup.k, n, setup.seed)
-    result = _last(results, "writing the first token anew", setup.watch)
+def _first_token(job: _Job) -> CheckResult:
+    n = max(1, round(FIRST_TOKENS * job.tokens))
+    results = first_token(job.pair, job.rule, job.prompts[0], job.sampling, job.k, n, job.request.seed)
+    result = _last(results, "writing the first token anew", job.watch)
     numbers = {"n": result.total, "tokens": list(result.tokens), "law": list(result.cells.law)}
-    return _check("first token after one prompt", result.outcome, {**numbers, "counts": list(result.cells.counts)})
+    return _result("first token after one prompt", result.outcome, {**numbers, "counts": list(result.cells.counts)})
 
 
-def _self_checks(setup: Setup) -> Iterator[CheckResult]:
-    for check in self_checks(setup.pair, setup.prompts[0], setup.sampling, setup.k):
-        setup.watch("checking the pair itself", check.done / max(1, check.total))
+def _self_checks(job: _Job) -> Iterator[CheckResult]:
+    for check in self_checks(job.pair, job.prompts[0], job.sampling, job.k):
+        job.watch("checking the pair itself", check.done / max(1, check.total))
         yield CheckResult(check.name, check.verdict, check.words)
 
 
-def _rules(setup: Setup) -> tuple[RuleLine, ...]:
+def _compare_rules(job: _Job) -> tuple[RuleResult, ...]:
     """All rules on the drafts of one run; empty where drafts are certain, greedy or not the draft model's own."""
-    pair, sampling = setup.pair, setup.sampling
-    if not METHODS[pair.method].is_plain or sampling.temperature == 0:
+    pair, request = job.pair, job.request
+    if not METHODS[pair.method].is_plain or request.temperature == 0:
         return ()
-    recorded = run(
-        list(setup.prompts[0]),
-        target=pair.target.name,
-        draft=pair.draft.name,
-        method=pair.method,
-        k=setup.k,
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        seed=setup.seed,
-        max_new_tokens=RULES_TOKENS,
-    )
-    table = _last(side_by_side(recorded, pair.target, pair.draft), "judging the same drafts by every rule", setup.watch)
-    return tuple(
-        RuleLine(row.title, row.lossless, row.verdict, row.acceptance, row.tokens_per_call, row.mean_distance)
-        for row in table.rows
-    )
+    settings = {name: getattr(request, name) for name in (*Request.SAMPLING, "target", "draft", "seed")}
+    recorded = run(list(job.prompts[0]), num_speculative_tokens=job.k, max_new_tokens=RULES_TOKENS, **settings)
+    results = side_by_side(recorded, pair.target, pair.draft)
+    return _last(results, "judging the same drafts by every rule", job.watch).rows
 
 
-def _of_samples(pair: Pair, path: Path, made_in: str | None, watch: Watch) -> Report:
+def _check_samples(pair: Pair, path: Path, made_in: str | None, watch: Watch) -> Report:
     samples = read_samples(path, pair.target, made_in)
     result = _last(judge_samples(pair, samples), "judging the samples", watch)
     about = {"samples": path.name, "target": pair.target.name, "num_samples": len(samples), "made_in": made_in}
     checks = []
     if result.greedy_outcome is not None:
         numbers = {"n": result.num_greedy, "near_ties": len(result.tied_greedy), "wrong": len(result.wrong_greedy)}
-        checks.append(_check("tokens at temperature 0", result.greedy_outcome, numbers))
+        checks.append(_result("tokens at temperature 0", result.greedy_outcome, numbers))
     if result.drawn_outcome is not None:
         numbers = evidence_numbers(result.evidence)
-        checks.append(_check("drawn tokens against the target's law", result.drawn_outcome, numbers))
-    return Report({**about, **_here(pair)}, tuple(checks))
+        checks.append(_result("drawn tokens against the target's law", result.drawn_outcome, numbers))
+    return Report({**about, **_environment(pair)}, tuple(checks))
 
 
 def evidence_numbers(evidence: Evidence) -> dict[str, Any]:
@@ -299,5 +282,5 @@ def evidence_numbers(evidence: Evidence) -> dict[str, Any]:
     return {"n": evidence.num_tokens, "log10_e": evidence.peak / math.log(10), "features": rows}
 
 
-def _check(name: str, outcome: Outcome, numbers: dict[str, Any]) -> CheckResult:
+def _result(name: str, outcome: Outcome, numbers: dict[str, Any]) -> CheckResult:
     return CheckResult(name, outcome.state, outcome.words, numbers)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specviz.checks.side_by_side import RuleResult
 
 STATES = ("differs", "suspicious", "unsure", "consistent", "exact")  # the first that occurs is the report's own
 EXIT_CODES = {"exact": 0, "consistent": 0, "differs": 1, "unsure": 3, "suspicious": 4}
 EXIT_WORDS = {0: "exact or consistent", 1: "differs", 3: "cannot tell", 4: "suspicious: draw more"}
 MARKS = {"exact": "=", "consistent": "~", "differs": "x", "unsure": "?", "suspicious": "!"}
 NAMES = {name: name for name in STATES} | {"unsure": "cannot tell"}
+RULE_COLUMNS = ("title", "lossless", "verdict", "acceptance", "tokens_per_call", "mean_distance")  # of the JSON file
 OVERALL = {
     "exact": "every check is exact, and all of them agree with the target",
     "consistent": "nothing speaks against the target's law; what would have been seen stands beside each check",
@@ -31,24 +35,12 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True)
-class RuleLine:
-    """A rule of the table of rules on the same drafts."""
-
-    title: str
-    lossless: bool
-    verdict: str
-    acceptance: float | None
-    tokens_per_call: float | None
-    mean_distance: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
-    """about: everything needed to run the checks again."""
+    """about: everything needed to run the checks again. rules: every rule on the same drafts."""
 
     about: Mapping[str, Any]
     checks: tuple[CheckResult, ...]
-    rules: tuple[RuleLine, ...] = ()
+    rules: tuple[RuleResult, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -67,36 +59,29 @@ class Report:
             "verdict": self.verdict,
             "exit_code": self.exit_code,
             "checks": [{**asdict(check), "numbers": dict(check.numbers)} for check in self.checks],
-            "rules": [asdict(line) for line in self.rules],
+            "rules": [{name: getattr(rule, name) for name in RULE_COLUMNS} for rule in self.rules],
         }
 
-    def text(self) -> str:
+    def __str__(self) -> str:
         """For a terminal."""
         lines = ["Check: is the text the target's own?", ", ".join(f"{name} {self.about[name]}" for name in self.about)]
-        lines += ["", *(line for check in self.checks for line in _check_lines(check))]
+        lines += ["", *(f"{MARKS[check.verdict]} {check.name}\n    {check.words}" for check in self.checks)]
         if self.rules:
             lines += ["", *_rule_lines(self.rules)]
         lines += ["", f"{MARKS[self.verdict]} {NAMES[self.verdict]}: {OVERALL[self.verdict]} (exit {self.exit_code})"]
         return "\n".join(lines)
 
-    def __str__(self) -> str:
-        return self.text()
 
-
-def _check_lines(check: CheckResult) -> list[str]:
-    return [f"{MARKS[check.verdict]} {check.name}", f"    {check.words}"]
-
-
-def _rule_lines(rules: tuple[RuleLine, ...]) -> list[str]:
-    width = max(len(line.title) for line in rules)
-    head = f"  {'rules on the same drafts':<{max(width, 24)}}  kept    tokens/call  distance to p"
+def _rule_lines(rules: Sequence[RuleResult]) -> list[str]:
+    width = max(24, *(len(rule.title) for rule in rules))
+    head = f"  {'rules on the same drafts':<{width}}  kept    tokens/call  distance to p"
     rows = [
-        f"{MARKS[line.verdict]} {line.title:<{max(width, 24)}}  {_number(line.acceptance, '.1%'):<6}  "
-        f"{_number(line.tokens_per_call, '.3f'):<11}  {_number(line.mean_distance, '.4f')}"
-        for line in rules
+        f"{MARKS[rule.verdict]} {rule.title:<{width}}  {_format(rule.acceptance, '.1%'):<6}  "
+        f"{_format(rule.tokens_per_call, '.3f'):<11}  {_format(rule.mean_distance, '.4f')}"
+        for rule in rules
     ]
     return [head, *rows, "  Acceptance alone cannot tell right from wrong: read the last column."]
 
 
-def _number(value: float | None, spelling: str) -> str:
+def _format(value: float | None, spelling: str) -> str:
     return "n/a" if value is None else format(value, spelling)

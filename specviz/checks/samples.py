@@ -6,26 +6,32 @@ The file is not trusted: JSON lines {"prompt_ids", "ids", "sampling": {"temperat
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from specviz.checks.end_to_end import strongest, verdict
-from specviz.checks.formats import FORMATS, format_name, in_format
 from specviz.checks.pair import Pair
-from specviz.checks.scoring import ROUNDING, Outside, Reach, Scored, features, score_parts
+from specviz.checks.scoring import ROUNDING, Outside, Reach, Scored, features, plain_logits, score_parts
 from specviz.checks.statistics import Evidence, Outcome
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
+from specviz.models.quantisation import is_quantised
 
+FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 MOST_BYTES = 64 << 20
 MOST_LINES = 100_000
 MOST_NAMED = 10
+NEEDED = ("prompt_ids", "ids")
 TEXTS = ("text", "prompt", "completion", "output", "response")
 TEXT_REFUSED = (
     "holds text instead of token ids: a text is cut into tokens in more than one way, and the law is that of the "
@@ -84,25 +90,16 @@ def _sample(number: int, line: bytes, target: LoadedModel, made_in: str | None) 
         raise ValueError("is no JSON object in UTF-8") from None
     if not isinstance(data, dict):
         raise ValueError("is no JSON object")
-    if _is_text(data):
+    names = NEEDED if all(name in data for name in NEEDED) else (*NEEDED, *TEXTS)
+    if any(isinstance(data.get(name), str) for name in names):
         raise ValueError(TEXT_REFUSED)
-    prompt, ids = (_ids(data, name, target.info.vocab_size) for name in ("prompt_ids", "ids"))
+    prompt, ids = (_ids(data, name, target.info.vocab_size) for name in NEEDED)
     if len(prompt) + len(ids) > target.info.context_limit:
         raise ValueError(f"is longer than the {target.info.context_limit:,} tokens that {target.name} reads")
-    return Sample(number, prompt, ids, _sampling(data.get("sampling")), made_in_of(data.get("made_in", made_in)))
-
-
-def made_in_of(name: object) -> str | None:
-    """One of FORMATS, or None. Raises ValueError."""
-    if name is None or (isinstance(name, str) and name in FORMATS):
-        return name
-    raise ValueError(f'has {str(name)[:20]!r} for "made_in": it is one of {", ".join(FORMATS)}')
-
-
-def _is_text(data: Mapping[str, Any]) -> bool:
-    needed = ("prompt_ids", "ids")
-    instead = TEXTS if any(name not in data for name in needed) else ()
-    return any(isinstance(data.get(name), str) for name in (*needed, *instead))
+    sampling, made_in = _sampling(data.get("sampling")), data.get("made_in", made_in)
+    if made_in is not None and not (isinstance(made_in, str) and made_in in FORMATS):
+        raise ValueError(f'has {str(made_in)[:20]!r} for "made_in": it is one of {", ".join(FORMATS)}')
+    return Sample(number, prompt, ids, sampling, made_in)
 
 
 def _ids(data: Mapping[str, Any], name: str, vocab_size: int) -> tuple[int, ...]:
@@ -133,7 +130,41 @@ def _sampling(values: object) -> Sampling:
     return Sampling(**values)
 
 
-# ---- the judgement --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, eq=False)
+class Format:
+    """A target's weights in another number format."""
+
+    dtype: torch.dtype
+    target: LoadedModel
+
+    def reach(self, text: Sequence[int], logits: Tensor) -> Tensor:
+        """[T] how far each logit may lie from `logits` [T, V], those behind the last T tokens of `text`, either way.
+
+        It is the largest difference that the format shows at this place, and half a unit in the last place of the
+        largest logit, rounded up: whoever made the text may have added up in another order.
+        """
+        here = plain_logits(self.target, text[:-1], len(logits)).to(logits)
+        last_place = torch.finfo(self.dtype).eps / 2 * logits.abs().amax(-1)
+        return (here - logits).abs().amax(-1) + last_place
+
+
+def format_name(target: LoadedModel) -> str:
+    """What the format that the target itself computes in is called."""
+    dtype = target.model.dtype
+    return next((name for name, known in FORMATS.items() if known == dtype), str(dtype).removeprefix("torch."))
+
+
+def in_format(target: LoadedModel, name: str) -> Format:
+    """The target's weights, copied and rounded to one of FORMATS. SpecvizError where they hold fewer bits."""
+    if is_quantised(target.model):
+        raise SpecvizError(
+            f"{target.name} holds quantised weights, which cannot be computed in {name}; judge the samples by the "
+            "model in full precision"
+        )
+    model = copy.deepcopy(target.model)
+    for parameter in model.parameters():  # buffers stay as they are, as when a model is loaded in this format
+        parameter.data = parameter.data.to(FORMATS[name])
+    return Format(FORMATS[name], replace(target, model=model))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +205,7 @@ class Judged:
         """None where no sample was drawn at temperature 0, or not all have been judged."""
         if self.wrong_greedy:
             words = f"differs: {len(self.wrong_greedy)} tokens at temperature 0 are not the target's favourite; "
-            more = self._beside(self.tied_greedy) + _undeclared(self.wrong_greedy)
+            more = self._more_ties(self.tied_greedy) + _format_hint(self.wrong_greedy)
             return Outcome("differs", words + self.wrong_greedy[0].words + more)
         if not self.num_greedy or self.done < self.total:
             return None
@@ -189,13 +220,13 @@ class Judged:
         """The same for what was drawn at other temperatures."""
         if self.impossible:
             words = f"differs: {len(self.impossible)} tokens have probability 0 under the target and these settings; "
-            return Outcome("differs", words + self.impossible[0].words + _undeclared(self.impossible))
+            return Outcome("differs", words + self.impossible[0].words + _format_hint(self.impossible))
         if self.evidence.differs():
             return Outcome("differs", f"differs, n = {self.evidence.num_tokens:,} tokens: {strongest(self.evidence)}")
         if not self.evidence.num_tokens or self.done < self.total:
             return None
         outcome = verdict(self.evidence)
-        return replace(outcome, words=outcome.words + self._beside(self.tied))
+        return replace(outcome, words=outcome.words + self._more_ties(self.tied))
 
     def _ties(self, found: Sequence[Finding]) -> str:
         """ "27 near-ties within bf16 rounding, first line 3, ..."; empty where there is none."""
@@ -203,11 +234,11 @@ class Judged:
         ties = [f"{n} near-tie{'s' if n > 1 else ''} within {name} rounding" for name, n in counts.items()]
         return f"{', '.join(ties)}, first {found[0].words}" if found else ""
 
-    def _beside(self, found: Sequence[Finding]) -> str:
+    def _more_ties(self, found: Sequence[Finding]) -> str:
         return f"; beside them {self._ties(found)}" if found else ""
 
 
-def _undeclared(wrong: Sequence[Finding]) -> str:
+def _format_hint(wrong: Sequence[Finding]) -> str:
     """The way out for a text whose tokens a coarser number format, of which nothing was said, may have written."""
     if any(finding.made_in is not None or finding.token.beyond > ROUNDING[FORMATS["bf16"]] for finding in wrong):
         return ""
@@ -221,19 +252,19 @@ def judge_samples(pair: Pair, samples: Sequence[Sample]) -> Iterator[Judged]:
     so_far = Judged(0, len(samples), Evidence.nothing(features(pair.beside is not None)), own_format=own)
     yield so_far
     for sample in samples:
-        named = sample.made_in not in (None, own)
-        reach: Reach | None = (
-            (lambda text, rows, name=sample.made_in: formats(name).reach(text, rows)) if named else None
-        )
+        reach: Reach | None = None
+        if sample.made_in not in (None, own):
+            reach = lambda text, rows, name=sample.made_in: formats(name).reach(text, rows)  # noqa: E731
         for scored in score_parts(pair, sample.prompt, sample.ids, sample.sampling, reach):
-            so_far = _judged(so_far, sample, scored)
+            so_far = _add(so_far, sample, scored)
         so_far = replace(so_far, done=so_far.done + 1)
         yield so_far
 
 
-def _judged(so_far: Judged, sample: Sample, scored: Scored) -> Judged:
-    wrong = _findings(sample, (token for token in scored.outside if not token.is_tie))
-    tied = _findings(sample, (token for token in scored.outside if token.is_tie))
+def _add(so_far: Judged, sample: Sample, scored: Scored) -> Judged:
+    found = [Finding(sample.line, token, sample.made_in) for token in scored.outside]
+    wrong = tuple(each for each in found if not each.token.is_tie)
+    tied = tuple(each for each in found if each.token.is_tie)
     if sample.sampling.temperature == 0:
         return replace(
             so_far,
@@ -247,7 +278,3 @@ def _judged(so_far: Judged, sample: Sample, scored: Scored) -> Judged:
         impossible=so_far.impossible + wrong,
         tied=so_far.tied + tied,
     )
-
-
-def _findings(sample: Sample, tokens: Iterable[Outside]) -> tuple[Finding, ...]:
-    return tuple(Finding(sample.line, token, sample.made_in) for token in tokens)

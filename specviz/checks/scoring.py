@@ -14,15 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specviz.checks.pair import Pair
+from specviz.checks.pair import Pair, normalise
 from specviz.decoding.sampling import Sampling, fit
 from specviz.models.library import LoadedModel
 from specviz.models.score import CHUNK
 
-TARGET_FAVOURITE = "the target's favourite"
-DRAFT_FAVOURITE = "the draft's favourite"
-DRAFT_GIVES_MORE = "a token that the draft gives more than the target"
-DRAFT_GIVES_NOTHING = "a token that the draft gives less than 1 in 10,000"
+ABOUT_TARGET = ("the target's favourite",)
+ABOUT_DRAFT = (
+    "a token that the draft gives more than the target",
+    "the draft's favourite",
+    "a token that the draft gives less than 1 in 10,000",
+)
 NOTHING = 1e-4
 # How far the logits of one model may part between two ways to compute them.
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.03, torch.bfloat16: 0.25}
@@ -69,8 +71,7 @@ class Scored:
 
 def features(with_draft: bool) -> tuple[str, ...]:
     """What the tokens are asked; the same order as `Scored.has`."""
-    about_draft = (DRAFT_GIVES_MORE, DRAFT_FAVOURITE, DRAFT_GIVES_NOTHING) if with_draft else ()
-    return (TARGET_FAVOURITE, *about_draft)
+    return (*ABOUT_TARGET, *ABOUT_DRAFT) if with_draft else ABOUT_TARGET
 
 
 def score_text(
@@ -78,11 +79,11 @@ def score_text(
 ) -> Scored:
     """`tokens` as written after `prompt`, neither of them empty."""
     text = [*prompt, *tokens]
-    logits = plain_logits(pair.target, text, len(tokens))
+    logits = plain_logits(pair.target, text[:-1], len(tokens))
     p = law_of(logits, sampling)
     q = None
     if pair.beside is not None and readable(pair.beside, text):
-        q = law_of(fit(plain_logits(pair.beside, text, len(tokens)), p.shape[-1]), sampling)
+        q = law_of(fit(plain_logits(pair.beside, text[:-1], len(tokens)), p.shape[-1]), sampling)
     moved = None if reach is None else lambda rows: reach(text, rows)
     outside = outside_of(logits, sampling, tokens, ROUNDING[pair.target.model.dtype], moved)
     return Scored(tuple(tokens), p, q, _has(p, q, pair.beside is not None), outside)
@@ -102,18 +103,17 @@ def readable(model: LoadedModel, text: Sequence[int]) -> bool:
 
 
 def plain_logits(model: LoadedModel, text: Sequence[int], num: int) -> Tensor:
-    """Logits [num, V] behind the last `num` tokens of `text`: one forward over the whole text, without a cache."""
+    """Logits [num, V] after each of the last `num` tokens of `text`: one forward of the raw model, without a cache."""
     keep = "logits_to_keep" in inspect.signature(model.model.forward).parameters
-    ids = torch.tensor([text[:-1]], device=model.model.device)
+    ids = torch.tensor([list(text)], device=model.model.device)
     with torch.inference_mode():
         out = model.model(ids, use_cache=False, **({"logits_to_keep": num} if keep else {}))
     return out.logits[0, -num:]
 
 
 def law_of(logits: Tensor, sampling: Sampling) -> Tensor:
-    """The law behind logits [..., V], in float64 on the CPU, its sum 1 to the last digit."""
-    probs = sampling.probs(logits).cpu().double()
-    return probs / probs.sum(-1, keepdim=True)
+    """The law behind logits [..., V], in float64 on the CPU."""
+    return normalise(sampling.probs(logits))
 
 
 def _has(p: Tensor, q: Tensor | None, with_draft: bool) -> Tensor:
@@ -128,9 +128,6 @@ def _has(p: Tensor, q: Tensor | None, with_draft: bool) -> Tensor:
 
 def _only(tokens: Tensor, like: Tensor) -> Tensor:
     return torch.zeros_like(like, dtype=torch.bool).scatter_(-1, tokens[:, None], True)
-
-
-# ---- tokens that cannot be -----------------------------------------------------------------------------------------
 
 
 def outside_of(

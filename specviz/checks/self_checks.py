@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from specviz.checks.pair import Pair
+from specviz.checks.scoring import plain_logits
 from specviz.decoding.draft import Draft, chain
 from specviz.decoding.drafter import Context, Drafter
 from specviz.decoding.draws import DRAFT, Draws, Seeded
@@ -61,11 +62,11 @@ def self_checks(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: in
     where rounding cannot tip a tie.
     """
     checks: list[Callable[[], SelfCheck]] = [
-        lambda each=each: _cache(pair.target, prompt_ids, max(k, 2), *each) for each in FATES
+        lambda each=each: _check_cache(pair.target, prompt_ids, max(k, 2), *each) for each in FATES
     ]
-    checks.append(lambda: _own_draft(pair, prompt_ids, k))
+    checks.append(lambda: _check_own_draft(pair, prompt_ids, k))
     if pair.draft is not None and METHODS[pair.method].is_plain:  # elsewhere q is not the draft model's row alone
-        checks.append(lambda: _claimed_q(pair, prompt_ids, sampling, k))
+        checks.append(lambda: _check_claimed_q(pair, prompt_ids, sampling, k))
     for done, check in enumerate(checks, start=1):
         yield replace(check(), done=done, total=len(checks))
 
@@ -73,7 +74,7 @@ def self_checks(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: in
 # ---- the target's cache -----------------------------------------------------------------------------------------
 
 
-class _Scripted(Drafter):
+class _ScriptedDrafter(Drafter):
     """Drafts what the target writes at temperature 0, by full reads, but for one token that it never writes there."""
 
     def __init__(self, target: LoadedModel, wrong: int | None) -> None:
@@ -82,12 +83,12 @@ class _Scripted(Drafter):
     def draft(self, context: Context, k: int) -> Draft:
         tokens: list[int] = []
         for place in range(k):
-            row = _full_rows(self._target, [*context.tokens, *tokens], 1)[0]
+            row = plain_logits(self._target, [*context.tokens, *tokens], 1)[0]
             tokens.append(int(row.argmin() if place == self._wrong else row.argmax()))
         return chain(tokens)
 
 
-def _cache(
+def _check_cache(
     target: LoadedModel, prompt_ids: Sequence[int], k: int, words: str, wrong: int | None, fate: Fate
 ) -> SelfCheck:
     """The rows that a step read behind its cache, against one forward of the raw model over the whole text.
@@ -96,18 +97,14 @@ def _cache(
     """
     name = f"Cache against a full read, {words}"
     text, is_due = list(prompt_ids), False
-    plan = Plan(target.cached_lm(), _Scripted(target, wrong), RULES["speculative_sampling"], Sampling(0.0), k)
+    plan = Plan(target.cached_lm(), _ScriptedDrafter(target, wrong), RULES["speculative_sampling"], Sampling(0.0), k)
     for step in _steps(plan, prompt_ids, MOST_STEPS):
         if is_due:
-            full = _full_rows(target, [*text, *step.draft.tokens], len(step.draft) + 1)
-            return _compared(name, step.logits, full)
+            full = plain_logits(target, [*text, *step.draft.tokens], len(step.draft) + 1)
+            return _compare(name, step.logits, full)
         is_due = fate(step)
         text += step.tokens
     return SelfCheck(name, "unsure", "the context leaves no room for it after this prompt")
-
-
-def _run(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int, num_steps: int) -> Iterator[Step]:
-    return _steps(pair.plan(RULES["speculative_sampling"], sampling, k), prompt_ids, num_steps)
 
 
 def _steps(plan: Plan, prompt_ids: Sequence[int], num_steps: int) -> Iterator[Step]:
@@ -120,25 +117,18 @@ def _steps(plan: Plan, prompt_ids: Sequence[int], num_steps: int) -> Iterator[St
         steps.close()
 
 
-@torch.inference_mode()
-def _full_rows(loaded: LoadedModel, tokens: Sequence[int], count: int) -> Tensor:
-    """Logits [count, V] of the last tokens, by the raw model and without a cache."""
-    ids = torch.tensor([list(tokens)], device=loaded.model.device)
-    return loaded.model(ids, use_cache=False).logits[0, -count:]
-
-
-def _compared(name: str, ours: Tensor, full: Tensor) -> SelfCheck:
-    apart, allowed = _apart(ours, full), _allowed(full.dtype)
+def _compare(name: str, ours: Tensor, full: Tensor) -> SelfCheck:
+    apart, allowed = _distance(ours, full), _tolerance(full.dtype)
     kind = str(full.dtype).removeprefix("torch.")
     words = f"the largest difference is {apart:.1e} of the largest logit; rounding in {kind} may make {allowed:.0e}"
     return SelfCheck(name, "consistent" if apart <= allowed else "differs", words)
 
 
-def _allowed(dtype: torch.dtype) -> float:
+def _tolerance(dtype: torch.dtype) -> float:
     return ALLOWED.get(dtype, max(ALLOWED.values()))
 
 
-def _apart(ours: Tensor, full: Tensor) -> float:
+def _distance(ours: Tensor, full: Tensor) -> float:
     """The largest difference, as a share of the largest logit; not-a-number counts as infinitely far."""
     ours, full = ours.double(), full.double()
     distance = float((ours - full).abs().max() / full.abs().max().clamp_min(1e-300))
@@ -148,16 +138,16 @@ def _apart(ours: Tensor, full: Tensor) -> float:
 # ---- draft = target ---------------------------------------------------------------------------------------------
 
 
-def _own_draft(pair: Pair, prompt_ids: Sequence[int], k: int) -> SelfCheck:
+def _check_own_draft(pair: Pair, prompt_ids: Sequence[int], k: int) -> SelfCheck:
     """A model that drafts for itself has q = p everywhere: nothing may be cut."""
     name = "The target as its own draft keeps everything"
-    own = Pair(pair.target, pair.target)
-    checks = [check for step in _run(own, prompt_ids, Sampling(), k, SELF_STEPS) for check in step.verdict.checks]
+    plan = Pair(pair.target, pair.target).plan(RULES["speculative_sampling"], Sampling(), k)
+    checks = [check for step in _steps(plan, prompt_ids, SELF_STEPS) for check in step.verdict.checks]
     if not checks:
         return SelfCheck(name, "unsure", "the context leaves no room to draft")
     least, kept = min(check.accept_prob for check in checks), sum(check.accepted for check in checks)
     words = f"{kept} of {len(checks)} drafted tokens kept; the smallest chance to be kept was {least:.6f}"
-    if least < 1 - max(SAME_CHANCE, 2 * _allowed(pair.target.model.dtype)):
+    if least < 1 - max(SAME_CHANCE, 2 * _tolerance(pair.target.model.dtype)):
         return SelfCheck(name, "differs", f"{words}, where p = q makes it 1")
     return SelfCheck(name, "consistent", words)
 
@@ -165,12 +155,14 @@ def _own_draft(pair: Pair, prompt_ids: Sequence[int], k: int) -> SelfCheck:
 # ---- the q that is claimed --------------------------------------------------------------------------------------
 
 
-def _claimed_q(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> SelfCheck:
+def _check_claimed_q(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> SelfCheck:
     """Every drafted token with its q, from the raw draft model's logits to the very id that u picks."""
     name = "The recorded q is the q that was drawn from"
+    plan = pair.plan(RULES["speculative_sampling"], sampling, k)
     text, num_tokens, farthest = list(prompt_ids), 0, 0.0
-    for step in _run(pair, prompt_ids, sampling, k, Q_STEPS):
-        if _claims_q(step.draft):
+    for step in _steps(plan, prompt_ids, Q_STEPS):
+        draft = step.draft  # a chain whose every token has its q and the logits behind it
+        if len(draft) > 0 and draft.is_chain and all(row is not None for row in (*draft.probs, *draft.logits)):
             farthest = max(farthest, _logits_apart(pair.draft, text, step))
             problem = _wrong_q(step.draft, sampling) or _wrong_draw(step.draft, Seeded(SEED), len(text))
             if problem:
@@ -179,7 +171,7 @@ def _claimed_q(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int
         text += step.tokens
     if not num_tokens:
         return SelfCheck(name, "unsure", "no chain was drafted with a q and the logits behind it")
-    allowed = _allowed(pair.draft.model.dtype)
+    allowed = _tolerance(pair.draft.model.dtype)
     words = (
         f"{num_tokens} drafted tokens are what u picks from their q; behind it, the draft model's logits are within "
         f"{farthest:.1e} of a full read (rounding may make {allowed:.0e})"
@@ -187,16 +179,11 @@ def _claimed_q(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int
     return SelfCheck(name, "consistent" if farthest <= allowed else "differs", words)
 
 
-def _claims_q(draft: Draft) -> bool:
-    """Whether this is a chain whose every token says which q it was drawn from, and which logits gave it."""
-    return len(draft) > 0 and draft.is_chain and all(row is not None for row in (*draft.probs, *draft.logits))
-
-
 def _logits_apart(draft: LoadedModel, text: Sequence[int], step: Step) -> float:
     """The logits behind a step's q, against one forward of the raw draft model; over the ids that both models have."""
-    rows = _full_rows(draft, [*text, *step.draft.tokens[:-1]], len(step.draft))
+    rows = plain_logits(draft, [*text, *step.draft.tokens[:-1]], len(step.draft))
     width = min(rows.shape[-1], step.logits.shape[-1])
-    return _apart(torch.stack(step.draft.logits)[:, :width], rows[:, :width])
+    return _distance(torch.stack(step.draft.logits)[:, :width], rows[:, :width])
 
 
 def _wrong_q(draft: Draft, sampling: Sampling) -> str:

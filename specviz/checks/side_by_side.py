@@ -8,15 +8,14 @@ rule's own program is enumerated over whole texts of one small language made fro
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from specviz.checks.enumerated import FEWEST_K, apart, language_after
-from specviz.checks.pair import Pair
-from specviz.checks.rows import StepRows, is_made_by, step_rows
+from specviz.checks.pair import Pair, StepRows, is_made_by, normalise, step_rows
 from specviz.decoding.draft import Draft
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Draws, Recorded, Seeded
@@ -36,13 +35,11 @@ PAUSE_S = 0.25  # between two results
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """One rule over the steps so far. acceptance, mean_distance: exact means over the places that the run judged.
-
-    distance: total variation between the law of one emitted token and p. farthest: (step, node) where it is largest.
-    acceptance is None for a rule that judges a draft as a whole. whole_distance: the same for whole texts, by
-    enumeration; None where the run drafted nothing. tokens_per_call: expected over the rule's own draws, given these
-    drafts.
-    """
+    """One rule over the steps so far. num_kept: drafted tokens accepted with the run's u. acceptance: exact mean over
+    the places that the run judged; None for a rule that judges a draft as a whole. tokens_per_call: expected over the
+    rule's own draws, given these drafts. mean_distance, largest_distance: total variation between the law of one
+    emitted token and p, over the same places. whole_distance: that of whole texts, by enumeration; None where the run
+    drafted nothing."""
 
     name: str
     title: str
@@ -55,13 +52,7 @@ class RuleResult:
     tokens_per_call: float | None
     mean_distance: float | None
     largest_distance: float | None
-    farthest: tuple[int, int] | None
     whole_distance: float | None = None
-
-    @property
-    def kept_share(self) -> float | None:
-        """Kept of judged, with the run's u."""
-        return self.num_kept / self.num_judged if self.num_judged else None
 
     @property
     def verdict(self) -> str:
@@ -107,36 +98,38 @@ def side_by_side(
         raise SpecvizError("the run has no steps, so there is nothing to judge again")
     seed = recorded.header.request.get("seed", 0)
     otherwise = Seeded(seed if isinstance(seed, int) and 0 <= seed < 1 << 64 else 0)
-    desks = [_Desk(rule, target, draft) for rule in rules if draft is not None or not _drafts_wrongly(rule)]
+    tallies = [_Tally(rule, target, draft) for rule in rules if draft is not None or not _drafts_wrongly(rule)]
     total = sum(is_made_by(step, target, draft) for step in recorded.steps)
     if not total:
         raise SpecvizError("none of the run's steps was made by these models; choose the models that made it")
     nothing = SideBySide(0, total, (), len(recorded.steps) - total)
-    for _ in _enumerate(desks, recorded, target, draft):
+    for _ in _enumerate(tallies, recorded, target, draft):
         yield nothing
     told = time.perf_counter()
     for done, rows in enumerate(step_rows(recorded, target, draft), start=1):
         _refuse_other_models(rows)
-        draws = Recorded(_recorded_u(rows.record), otherwise)
-        for desk in desks:
-            desk.judge(rows, draws)
+        record = rows.record
+        judged = ((place, token.u) for place, token in enumerate(record.draft) if token.u is not None)
+        draws = Recorded({(record.context_length + place, place): u for place, u in judged}, otherwise)
+        for tally in tallies:
+            tally.judge(rows, draws)
         if done == total or time.perf_counter() - told > PAUSE_S:
-            results = sorted((desk.result() for desk in desks), key=_order)
+            results = sorted((tally.result() for tally in tallies), key=_order)
             yield replace(nothing, done=done, rows=tuple(results))
             told = time.perf_counter()
 
 
 def _enumerate(
-    desks: Sequence[_Desk], recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None
+    tallies: Sequence[_Tally], recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None
 ) -> Generator[None, None, None]:
-    """Every desk's rule over one small language, after the text of the first step that drafted; pauses now and then."""
+    """Every rule over one small language, after the text of the first step that drafted; pauses now and then."""
     pair = Pair(target, draft, "prompt_lookup" if draft is None else "draft_model")
     first = next((rows for rows in step_rows(recorded, target, draft) if len(rows.draft)), None)
     if first is None:
         return
     language = yield from language_after(pair, first.tokens, first.sampling, FEWEST_K)
-    for desk in desks:
-        desk.whole_distance, _ = yield from apart(pair, desk.rule, language)
+    for tally in tallies:
+        tally.whole_distance, _ = yield from apart(pair, tally.rule, language)
         yield
 
 
@@ -151,11 +144,6 @@ def _drafts_wrongly(rule: Rule) -> bool:
     return isinstance(rule, BrokenRule) and rule.tamper(draws) is not draws
 
 
-def _recorded_u(step: trace.Step) -> Mapping[tuple[int, int], float]:
-    """The u of a chain's judged tokens by their addresses."""
-    return {(step.context_length + i, i): token.u for i, token in enumerate(step.draft) if token.u is not None}
-
-
 def _refuse_other_models(rows: StepRows) -> None:
     for node, token in enumerate(rows.record.draft):
         for was, row in ((token.p, rows.probs[node]), (token.q, rows.draft.probs[node])):
@@ -166,7 +154,7 @@ def _refuse_other_models(rows: StepRows) -> None:
                 )
 
 
-class _Desk:
+class _Tally:
     """One rule and what it has judged so far."""
 
     def __init__(self, rule: Rule, target: LoadedModel, draft: LoadedModel | None) -> None:
@@ -177,7 +165,7 @@ class _Desk:
         self._num_steps = self._num_judged = self._num_kept = 0
         self._tokens = 0.0
         self._acceptances: list[float] = []
-        self._distances: list[tuple[float, tuple[int, int]]] = []
+        self._distances: list[float] = []
 
     @torch.inference_mode()
     def judge(self, rows: StepRows, draws: Draws) -> None:
@@ -203,14 +191,13 @@ class _Desk:
         nodes = [node for node, token in enumerate(rows.record.draft) if token.is_judged]
         if not nodes:
             return
-        p = _normal(rows.probs[nodes])
-        q = _normal(torch.stack([proposal(rows.draft, node, rows.probs) for node in nodes]))
+        p = normalise(rows.probs[nodes])
+        q = normalise(torch.stack([proposal(rows.draft, node, rows.probs) for node in nodes]))
         self._acceptances += self.rule.one_step_kept(p, q).sum(-1).tolist()
-        distances = (self.rule.one_step_law(p, q) - p).abs().sum(-1).tolist()
-        self._distances += [(far / 2, (rows.record.index, node)) for far, node in zip(distances, nodes, strict=True)]
+        self._distances += ((self.rule.one_step_law(p, q) - p).abs().sum(-1) / 2).tolist()
 
     def result(self) -> RuleResult:
-        rule, farthest = self.rule, max(self._distances, default=None)
+        rule = self.rule
         return RuleResult(
             name=rule.name,
             title=rule.title,
@@ -221,17 +208,10 @@ class _Desk:
             num_kept=self._num_kept,
             acceptance=_mean(self._acceptances) if not isinstance(rule, ChainRule) or rule.judges_alone else None,
             tokens_per_call=self._tokens / self._num_steps if self._num_steps else None,
-            mean_distance=_mean([distance for distance, _ in self._distances]),
-            largest_distance=farthest and farthest[0],
-            farthest=farthest and farthest[1],
+            mean_distance=_mean(self._distances),
+            largest_distance=max(self._distances, default=None),
             whole_distance=self.whole_distance,
         )
-
-
-def _normal(rows: Tensor) -> Tensor:
-    """Rows [T, V] on the CPU in float64, adding up to 1 there too."""
-    wide = rows.cpu().double()
-    return wide / wide.sum(-1, keepdim=True)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -7,8 +7,10 @@ both say how small a shift they would have seen. Nothing here knows a model or a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -20,6 +22,7 @@ ROUNDS = 4
 NUM_CELLS = 20  # the likeliest tokens; all others make one more cell
 MOST_DRAWS = 10**9
 STAKES = np.array([sign * 0.1 * 2**i for i in range(5) for sign in (1, -1)])  # the lambdas of the bets
+quantile = NormalDist().inv_cdf  # of the standard normal distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,6 @@ class Cells:
     @property
     def n(self) -> int:
         return sum(self.counts)
-
-
-# ---- evidence over all tokens ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +130,7 @@ class Evidence:
             moved = np.sign(STAKES) * shifts
             variance = self.variance[:, None] + moved * (n - 2 * expected) - n * shifts**2
             spread = np.sqrt(np.maximum(variance, self.variance[:, None]))
-            shifts = (need + _quantile(CHANCE) * stakes * spread) / (stakes * n)
+            shifts = (need + quantile(CHANCE) * stakes * spread) / (stakes * n)
         up, down = shifts[:, STAKES > 0].min(1), shifts[:, STAKES < 0].min(1)
         share = self.expected / n
         rooms = zip(up.tolist(), down.tolist(), (1 - share).tolist(), share.tolist(), strict=True)
@@ -158,7 +158,7 @@ def tokens_needed(gain: np.ndarray, variance: np.ndarray, alpha: float = ALPHA) 
     """How many tokens it takes until one bet of these mean gains and variances per token [F, L] reaches 1 / alpha with
     CHANCE; infinite where no bet gains.
     """
-    z, goal = _quantile(CHANCE), bar(len(gain), alpha)
+    z, goal = quantile(CHANCE), bar(len(gain), alpha)
     gaining = gain > 0
     mean, spread = gain[gaining], z * np.sqrt(variance[gaining])
     roots = (spread + np.sqrt(spread**2 + 4 * mean * goal)) / (2 * mean)  # n mean - spread sqrt(n) = goal
@@ -171,9 +171,6 @@ def _log_mean(gains: np.ndarray) -> np.ndarray:
     return top + np.log(np.exp(gains - top[..., None]).mean(-1))
 
 
-# ---- exact cells ----------------------------------------------------------------------------------------------------
-
-
 def likeliest(law: np.ndarray, most: int = NUM_CELLS) -> tuple[int, ...]:
     """The outcomes that get a cell of their own: the likeliest first, none without a chance."""
     order = np.argsort(-law, kind="stable")[:most]
@@ -184,6 +181,21 @@ def pooled(law: np.ndarray, outcomes: Sequence[int]) -> tuple[float, ...]:
     """The shares of these outcomes and, last, of all others."""
     rest = np.delete(law, list(outcomes)).sum()
     return (*(float(law[outcome]) for outcome in outcomes), float(rest))
+
+
+def count_cells(
+    law: np.ndarray, n: int, batch: int, draw: Callable[[range], Iterable[int]]
+) -> Iterator[tuple[int, tuple[int, ...], Cells]]:
+    """Counts the outcomes of n draws; draw(numbers) makes those with these numbers. Yields the number of draws so far,
+    the outcomes that have a cell of their own, and the cells: before every batch, and at the end."""
+    outcomes = likeliest(law)
+    shares, counts = pooled(law, outcomes), [0] * (len(outcomes) + 1)
+    cell_of = {outcome: cell for cell, outcome in enumerate(outcomes)}
+    for done in range(0, n, batch):
+        yield done, outcomes, Cells(shares, tuple(counts))
+        for outcome in draw(range(done, min(n, done + batch))):
+            counts[cell_of.get(outcome, len(outcomes))] += 1
+    yield n, outcomes, Cells(shares, tuple(counts))
 
 
 def p_values(cells: Cells) -> tuple[float, ...]:
@@ -239,7 +251,7 @@ def draws_needed(law: Sequence[float], wrong: Sequence[float], alpha: float = AL
 
 
 def _normal_guess(p: float, wrong: float, level: float) -> float:
-    reach = _quantile(1 - level / 2) * math.sqrt(p * (1 - p)) + _quantile(CHANCE) * math.sqrt(wrong * (1 - wrong))
+    reach = quantile(1 - level / 2) * math.sqrt(p * (1 - p)) + quantile(CHANCE) * math.sqrt(wrong * (1 - wrong))
     return max(1.0, (reach / (wrong - p)) ** 2)
 
 
@@ -266,17 +278,9 @@ def _either_way(rise: float, fall: float, above: float, below: float) -> float:
 
 def _limits(p: float, n: int, level: float) -> tuple[int, int]:
     """Counts up to the first and from the second on contradict share p; -1 and n + 1 where there is none."""
-    low = _first(lambda k: 2 * _at_most(k, n, p) > level, n) - 1
-    return low, _first(lambda k: 2 * _at_least(k, n, p) <= level, n)
-
-
-def _first(holds: Callable[[int], bool], n: int) -> int:
-    """The smallest count in 0..n from which on `holds`; n + 1 if there is none."""
-    low, high = 0, n + 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low
+    counts = range(n + 1)
+    low = bisect_left(counts, True, key=lambda k: 2 * _at_most(k, n, p) > level) - 1
+    return low, bisect_left(counts, True, key=lambda k: 2 * _at_least(k, n, p) <= level)
 
 
 def _at_most(k: int, n: int, p: float) -> float:
@@ -292,9 +296,3 @@ def _beta(a: float, b: float, x: float) -> float:
     from scipy.special import betainc
 
     return float(betainc(a, b, min(1.0, max(0.0, x))))
-
-
-def _quantile(share: float) -> float:
-    from scipy.special import ndtri
-
-    return float(ndtri(share))

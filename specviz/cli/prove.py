@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     params = find_method(options.method).read(options.param)
     lines = ProgressLines()
     report = prove(options.prompt, **settings, k=read_k(options), params=params, on_progress=lines.print_share)
-    print(neutral(report.text(), keep="\n"))
+    print(neutral(str(report), keep="\n"))
     if options.json is not None:
         options.json.write(json.dumps(report.to_dict(), indent=1, ensure_ascii=False, allow_nan=False))
     return report.exit_code

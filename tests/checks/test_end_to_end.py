@@ -157,7 +157,7 @@ def test_the_text_is_the_engines_own(pair):
 
 
 def test_a_token_behind_the_filter_differs_at_once(pair):
-    row = plain_logits(pair.target, [*PROMPTS[0], 0], 1)
+    row = plain_logits(pair.target, PROMPTS[0], 1)
     least = int(row.argmin())
     (found,) = score_text(pair, PROMPTS[0], [least], Sampling(top_k=20)).outside
     assert (found.place, found.token, found.favourite, found.is_tie) == (0, least, int(row.argmax()), False)

@@ -108,8 +108,8 @@ def test_settings_of_the_model_do_not_change_what_greedy_means(pair, named_model
 def test_a_reference_that_strays_is_not_called_rounding(pair, monkeypatch):
     from specviz.checks import greedy as module
 
-    real = module._generated
-    monkeypatch.setattr(module, "_generated", lambda *inputs: [*real(*inputs)[:-1], 3])
+    real = module._generate
+    monkeypatch.setattr(module, "_generate", lambda *inputs: [*real(*inputs)[:-1], 3])
     result = last(greedy(pair, RULES["speculative_sampling"], PROMPTS[:1], K, 12))
     assert result.outcome.state == "consistent"
     assert "the reference that does not write the favourite" in result.outcome.words
@@ -152,8 +152,8 @@ def test_texts_that_rounding_parts_are_consistent_and_shown(pair, named_models):
 def test_a_text_that_ends_too_early_differs(pair, monkeypatch):
     from specviz.checks import greedy as module
 
-    real = module._generated
-    monkeypatch.setattr(module, "_generated", lambda *inputs: real(*inputs)[:-1])
+    real = module._generate
+    monkeypatch.setattr(module, "_generate", lambda *inputs: real(*inputs)[:-1])
     result = last(greedy(pair, RULES["speculative_sampling"], PROMPTS[:1], K, 12))
     assert result.outcome.state == "differs"
     assert "end where the target's own do not" in result.outcome.words

@@ -8,7 +8,8 @@ from enumerating import Forgets, WritesP
 from tiny_models import tiny, tiny_tokenizer
 
 from specviz.checks.prove import bundled_prompts, prove, rule_named
-from specviz.checks.report import STATES, CheckResult, Report, RuleLine
+from specviz.checks.report import STATES, CheckResult, Report
+from specviz.checks.side_by_side import RuleResult
 from specviz.cli.prove import add_arguments, run
 from specviz.errors import SpecvizError
 from specviz.rules import ANY_CHAIN, RULES
@@ -51,13 +52,14 @@ def test_the_worst_verdict_is_the_reports_own(verdicts, verdict, code):
 
 def test_a_report_never_claims_a_proof():
     for verdict in STATES:
-        assert "prove" not in report_of(verdict).text()
-        assert "proof" not in report_of(verdict).text().lower()
+        assert "prove" not in str(report_of(verdict))
+        assert "proof" not in str(report_of(verdict)).lower()
 
 
 def test_a_report_names_its_rules_and_reads_in_a_terminal():
-    line = RuleLine("Speculative sampling", True, "exact", 0.7, 2.75, 0.0)
-    text = str(Report({"target": "some"}, (), (line, RuleLine("Wrong", False, "unsure", None, None, None))))
+    right = RuleResult("right", "Speculative sampling", "", True, False, 9, 7, 0.7, 2.75, 0.0, 0.0)
+    wrong = RuleResult("wrong", "Wrong", "", False, True, 0, 0, None, None, None, None)
+    text = str(Report({"target": "some"}, (), (right, wrong)))
     assert "Acceptance alone cannot tell right from wrong" in text
     assert "70.0%" in text
     assert "n/a" in text
@@ -102,14 +104,14 @@ def test_a_rule_that_judges_whole_drafts_wrongly_differs(models, rule, monkeypat
 @pytest.mark.parametrize("options", [{"top_k": 1}, {"temperature": 0.02}, {"top_p": 0.001}], ids=str)
 def test_a_peaked_law_does_not_make_a_right_rule_undecided(models, options):
     report = prove(PROMPT, **models, tokens=300, **options)
-    assert report.exit_code == 0, report.text()
+    assert report.exit_code == 0, str(report)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.02])
 @pytest.mark.parametrize("method", ["none", "prompt_lookup"])
 def test_a_method_without_a_draft_model_is_not_left_undecided(models, method, temperature):
     report = prove(PROMPT, target=models["target"], method=method, tokens=300, temperature=temperature)
-    assert report.exit_code == 0, report.text()
+    assert report.exit_code == 0, str(report)
 
 
 def test_temperature_0_compares_greedy_texts(models):

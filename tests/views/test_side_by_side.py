@@ -10,7 +10,7 @@ import traces
 from recorded import law as numpy_law
 from runs import REQUEST, begin, finish, made, make_steps
 
-from specviz.checks import rows
+from specviz.checks import pair
 from specviz.checks import side_by_side as module
 from specviz.checks.side_by_side import EXACT, side_by_side
 from specviz.decoding.draft import chain
@@ -134,7 +134,7 @@ def test_a_rule_that_judges_a_draft_as_a_whole_has_no_acceptance_of_one_token(re
 def test_the_distance_is_that_of_the_enumerated_rule(run, models, result, name):
     """All draws of one token and of its verdict by the rule's real code, at the place where it is farthest off."""
     rule, mine = {**ANY_CHAIN, **BROKEN}[name], by_name(result)[name]
-    p, q = places(run, models)[mine.farthest]
+    p, q = max(places(run, models).values(), key=lambda pair: float((rule.one_step_law(*pair) - pair[0]).abs().sum()))
     drawn = rule.drawn(q) if name in DRAFTS_WRONGLY else q
     written = torch.zeros_like(p)
     for x in drawn.nonzero()[:, 0].tolist():
@@ -220,7 +220,7 @@ def test_a_run_without_drafts_has_no_shares(bench, models):
     run = made(bench, method="none", draft=None)
     *_, result = side_by_side(run, models[0], None)
     mine = by_name(result)["speculative_sampling"]
-    assert (mine.kept_share, mine.acceptance, mine.tokens_per_call, mine.verdict) == (None, None, 1.0, "unsure")
+    assert (mine.num_judged, mine.acceptance, mine.tokens_per_call, mine.verdict) == (0, None, 1.0, "unsure")
     said = json.dumps(section(result), allow_nan=False)
     assert "nothing judged" in said
     assert "no harm" not in said
@@ -256,7 +256,7 @@ def test_other_models_than_the_runs_are_refused(run, named_models):
 
 
 def test_trees_and_empty_runs_are_refused(models, monkeypatch):
-    for each in (module, rows):
+    for each in (module, pair):
         monkeypatch.setattr(each, "is_made_by", lambda *_: True)
     with pytest.raises(SpecvizError, match="only chains"):
         list(side_by_side(traces.tree(), *models))
