@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from specviz.analysis import whatif
 from specviz.analysis.given_text import (
     KS,
-    Judged,
+    GivenText,
     check_readable,
     judge_by,
     judge_run,
-    loaded,
-    refuse,
-    refuse_long,
+    load_model,
+    require_length,
+    require_one_law,
     rollouts,
     target_of,
 )
@@ -73,7 +73,7 @@ def judge_text(
     top_k: int = 0,
     top_p: float = 1.0,
     deepest: int = DEEPEST,
-) -> Judged:
+) -> GivenText:
     """A text from anywhere, as if it had been sampled from the target; one pass of both models. Raises SpecvizError."""
     from specviz.decoding.sampling import Sampling
     from specviz.models import catalog
@@ -85,22 +85,22 @@ def judge_text(
     default_target, default_draft = catalog.default_pair()
     if draft is None and target not in (None, default_target):
         raise SpecvizError("name a draft model for this target (got none)")
-    target, draft = loaded(target or default_target), loaded(draft or default_draft)
+    target, draft = load_model(target or default_target), load_model(draft or default_draft)
     before = target.text.encode(prompt) if isinstance(prompt, str) else list(prompt)
     text = target.text.encode(completion, special=False) if isinstance(completion, str) else list(completion)
     if not before or len(text) < 2:
         raise SpecvizError(f"a prompt and at least two tokens after it are needed (got {len(before)} and {len(text)})")
-    refuse_long(len(text))
+    require_length(len(text))
     check_readable(target, draft, [*before, *text])
     sampling = Sampling(temperature, top_k, top_p)
     scored = score(target, draft, [*before, *text], len(text), sampling)
-    chances = whatif.along_text(whatif.keep_chances(scored.p, scored.q), deepest=deepest)
+    chances = whatif.chances_along_text(whatif.keep_chances(scored.p, scored.q), deepest=deepest)
     note = f"An estimate: exact only if this text was sampled from {target.name} at these settings."
     if num_impossible := scored.p.count(0.0):
         note += f" It was not: {num_impossible:,} of its tokens have probability 0 there."
     if isinstance(completion, str):
         note += " Its tokens were made anew from the text."
-    return Judged(target.name, draft.name, chances, None, False, note)
+    return GivenText(target.name, draft.name, chances, None, False, note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def other_drafts(
 ) -> Iterator[OtherDrafts]:
     """One teacher-forced pass per draft model, a result after each. costs: by the draft's name. Raises SpecvizError."""
     check_ks(ks)
-    refuse(recorded)
+    require_one_law(recorded)
     target, rows = target_of(recorded, target), []
     yield OtherDrafts(0, len(drafts), ())
     for wanted in drafts:
@@ -137,7 +137,7 @@ def other_drafts(
 
 def _draft_on_text(recorded, target: LoadedModel, wanted, ks: Sequence[int], costs: Mapping[str, Costs]) -> DraftOnText:
     try:
-        draft = loaded(wanted)
+        draft = load_model(wanted)
         judged, alpha = judge_by(recorded, target, draft, max(ks))
     except SpecvizError as error:
         return DraftOnText(wanted if isinstance(wanted, str) else getattr(wanted, "name", "draft"), refusal=str(error))

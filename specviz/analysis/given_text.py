@@ -30,7 +30,7 @@ _VERDICTS = {"accepted": True, "resampled": False}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class GivenText:
     """A text with the chance of each of its tokens to be kept; verdicts: what a run found, None where it judged not."""
 
     target: str
@@ -50,29 +50,29 @@ class Judged:
 
         draws = Seeded(seed)
         u = [draws.uniform(ACCEPT, place, 0) for place in range(len(self.chances))]
-        kept = whatif.flags(self.chances, u, self.verdicts)
-        return {k: whatif.cut(self.chances, kept, k) for k in ks}
+        kept = whatif.draw_flags(self.chances, u, self.verdicts)
+        return {k: whatif.cut_into_steps(self.chances, kept, k) for k in ks}
 
 
-def judge_run(recorded: Trace, *, target=None, draft=None, deepest: int = DEEPEST) -> Judged:
+def judge_run(recorded: Trace, *, target=None, draft=None, deepest: int = DEEPEST) -> GivenText:
     """The text of a run under its own draft, by its scores alone; or under another draft model. Raises SpecvizError."""
-    refuse(recorded)
+    require_one_law(recorded)
     own, scores = recorded.steps[-1].settings, _scores(recorded)
     if target is not None:
         target = target_of(recorded, target)
     if draft is not None and (scores is None or draft != scores.draft_model):
-        return judge_by(recorded, target_of(recorded, target or own.target), loaded(draft), deepest)[0]
+        return judge_by(recorded, target_of(recorded, target or own.target), load_model(draft), deepest)[0]
     if scores is not None and scores.draft_model is not None:
         if any(value is None for value in (*scores.p, *scores.q)):
             raise SpecvizError(f"{scores.draft_model} could not read this text to its end, so its q is not known")
         verdicts = _verdicts(recorded, scores.draft_model)
-        return _judge_chances(recorded, scores.draft_model, scores.p, scores.q, deepest, verdicts)
+        return _judge(recorded, scores.draft_model, scores.p, scores.q, deepest, verdicts)
     if facts_of(own.method).replays_from_text:
         return rollouts(recorded, deepest)
     raise SpecvizError(_why_not(own.method, scores))
 
 
-def refuse(recorded: Trace) -> None:
+def require_one_law(recorded: Trace) -> None:
     """Raises SpecvizError for texts that are not one draw of one target's law."""
     if len(recorded.tokens) < 2:
         raise SpecvizError("the text has fewer than two tokens, so there is nothing to plan; generate a longer one")
@@ -85,10 +85,10 @@ def refuse(recorded: Trace) -> None:
         )
     if len({(each.target, each.temperature, each.top_k, each.top_p) for each in settings}) > 1:
         raise SpecvizError("the target model or the sampling changed during the run, so its text follows no one law")
-    refuse_long(len(recorded.tokens))
+    require_length(len(recorded.tokens))
 
 
-def refuse_long(num_tokens: int) -> None:
+def require_length(num_tokens: int) -> None:
     if num_tokens > MOST_TOKENS:
         raise SpecvizError(f"the text is too long to plan: at most {MOST_TOKENS:,} tokens (got {num_tokens:,})")
 
@@ -146,9 +146,9 @@ def _why_not(method: str, scores: Scores | None) -> str:
 _INSTEAD = "name a draft model to see what it would have done with this text"
 
 
-def _judge_chances(recorded: Trace, draft: str, p, q, deepest: int, verdicts: tuple[bool | None, ...] | None) -> Judged:
-    chances = whatif.along_text(whatif.keep_chances(p, q), deepest=deepest, most_tokens=_most_tokens(recorded))
-    return Judged(recorded.steps[-1].settings.target, draft, chances, verdicts, True, _exact_note(recorded, draft))
+def _judge(recorded: Trace, draft: str, p, q, deepest: int, verdicts: tuple[bool | None, ...] | None) -> GivenText:
+    chances = whatif.chances_along_text(whatif.keep_chances(p, q), deepest=deepest, most_tokens=_most_tokens(recorded))
+    return GivenText(recorded.steps[-1].settings.target, draft, chances, verdicts, True, _exact_note(recorded, draft))
 
 
 def _exact_note(recorded: Trace, draft: str | None) -> str:
@@ -190,7 +190,7 @@ def _is_plain_chain(own: Settings, draft: str) -> bool:
     return facts_of(own.method).is_plain and own.draft_model == draft and _is_plain_rule(own)
 
 
-def rollouts(recorded: Trace, deepest: int = DEEPEST) -> Judged:
+def rollouts(recorded: Trace, deepest: int = DEEPEST) -> GivenText:
     """A run whose drafts need no model, drafted again from every place of its text.
 
     A proposal equal to the emitted token was always kept and any other never: given that the target wrote x, a point
@@ -212,11 +212,11 @@ def rollouts(recorded: Trace, deepest: int = DEEPEST) -> Judged:
         rest = text[start : start + len(drafted)]
         keep[start, : len(rest)] = [one == other for one, other in zip(drafted, rest, strict=False)]
         tokens.append(token)
-    chances = Chances(keep, np.minimum(proposed, whatif.room(len(text), _most_tokens(recorded))))
-    return Judged(own.target, None, chances, None, True, _exact_note(recorded, None))
+    chances = Chances(keep, np.minimum(proposed, whatif.draft_room(len(text), _most_tokens(recorded))))
+    return GivenText(own.target, None, chances, None, True, _exact_note(recorded, None))
 
 
-def judge_by(recorded: Trace, target: LoadedModel, draft: LoadedModel, deepest: int) -> tuple[Judged, float]:
+def judge_by(recorded: Trace, target: LoadedModel, draft: LoadedModel, deepest: int) -> tuple[GivenText, float]:
     """The text of a run under this draft model, and the mean of sum min(p, q) over its places. Raises SpecvizError."""
     from specviz.decoding.sampling import Sampling
     from specviz.models.score import score
@@ -225,13 +225,13 @@ def judge_by(recorded: Trace, target: LoadedModel, draft: LoadedModel, deepest: 
     tokens = [*(token.id for token in recorded.header.prompt.tokens), *text]
     check_readable(target, draft, tokens)
     scored = score(target, draft, tokens, len(text), Sampling(own.temperature, own.top_k, own.top_p))
-    judged = _judge_chances(recorded, draft.name, scored.p, scored.q, deepest, None)
+    judged = _judge(recorded, draft.name, scored.p, scored.q, deepest, None)
     return judged, float(np.mean(scored.overlap))
 
 
 def target_of(recorded: Trace, target) -> LoadedModel:
     """The run's target model. Raises SpecvizError for another one, or one that spells texts otherwise."""
-    model, info = loaded(target), recorded.models[-1].target
+    model, info = load_model(target), recorded.models[-1].target
     if model.name != info.name:
         raise SpecvizError(f"the text of this run belongs to {info.name}; it says nothing about {model.name}")
     if info.tokenizer_sha not in (None, model.info.tokenizer_sha):
@@ -252,7 +252,7 @@ def check_readable(target: LoadedModel, draft: LoadedModel, tokens: Sequence[int
             raise SpecvizError(f"the text has tokens that {model.name} does not know")
 
 
-def loaded(wanted) -> LoadedModel:
+def load_model(wanted) -> LoadedModel:
     """A model by name, by folder, as (model, tokenizer), or loaded already."""
     from specviz.models.library import LoadedModel
     from specviz.session.workbench import workbench
@@ -260,7 +260,7 @@ def loaded(wanted) -> LoadedModel:
     return wanted if isinstance(wanted, LoadedModel) else workbench().library.load(wanted)
 
 
-def _fitting(costs: Costs, judged: Judged) -> Costs:
+def _fitting(costs: Costs, judged: GivenText) -> Costs:
     """Proposals without a model cost nothing to draft; other models than the measured ones are refused."""
     if costs.target != judged.target or (judged.draft is not None and costs.draft != judged.draft):
         raise SpecvizError(

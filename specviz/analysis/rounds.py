@@ -73,7 +73,7 @@ class Comparison:
     @property
     def ratio(self) -> float:
         """The median."""
-        return middle(self.ratios)
+        return log_median(self.ratios)
 
     @property
     def between(self) -> tuple[float, float]:
@@ -155,7 +155,7 @@ def is_far(ratio: float) -> bool:
     return ratio <= 0 or max(ratio, 1 / ratio) - 1 >= ONE_RUN
 
 
-def middle(ratios: Sequence[float]) -> float:
+def log_median(ratios: Sequence[float]) -> float:
     """The median; between two middle ones it halves their distance on the logarithmic scale."""
     return math.exp(statistics.median(map(math.log, ratios)))
 

@@ -62,17 +62,17 @@ def keep_chances(p: Sequence[float], q: Sequence[float]) -> Array:
     return np.where(p > 0, np.minimum(1.0, q / np.where(p > 0, p, 1.0)), q > 0)
 
 
-def along_text(chances: Sequence[float], *, deepest: int = DEEPEST, most_tokens: int | None = None) -> Chances:
+def chances_along_text(chances: Sequence[float], *, deepest: int = DEEPEST, most_tokens: int | None = None) -> Chances:
     """For a draft whose q depends on the text alone: a[s, j] = a[s + j]. most_tokens: the length the run was allowed,
     if the text ended before it."""
     chances = np.asarray(chances, dtype=np.float64)
     if chances.ndim != 1 or not len(chances) or not ((chances >= 0) & (chances <= 1)).all():
         raise ValueError("chances must be a row of at least one number from 0 to 1")
     rows = np.lib.stride_tricks.sliding_window_view(np.append(chances, np.zeros(deepest - 1)), deepest)
-    return Chances(rows, room(len(chances), most_tokens))
+    return Chances(rows, draft_room(len(chances), most_tokens))
 
 
-def room(num_tokens: int, most_tokens: int | None = None) -> Array:
+def draft_room(num_tokens: int, most_tokens: int | None = None) -> Array:
     """The most tokens that a step can draft at each start [N]: the last one of the allowed length is the target's."""
     allowed = num_tokens if most_tokens is None else most_tokens
     if allowed < num_tokens:
@@ -217,7 +217,7 @@ class Cut:
     kinds: tuple[str, ...]
 
 
-def flags(chances: Chances, u: Sequence[float], verdicts: Sequence[bool | None] | None = None) -> Array:
+def draw_flags(chances: Chances, u: Sequence[float], verdicts: Sequence[bool | None] | None = None) -> Array:
     """One draw of kept or not, shared by every K: bool [N, deepest]. verdicts[t]: what a run really found at place t,
     None where it judged nothing; elsewhere u[t] decides."""
     u = np.asarray(u, dtype=np.float64)
@@ -232,7 +232,7 @@ def flags(chances: Chances, u: Sequence[float], verdicts: Sequence[bool | None] 
     return np.where(known[places], found[places], kept)
 
 
-def cut(chances: Chances, kept: Array, k: int) -> Cut:
+def cut_into_steps(chances: Chances, kept: Array, k: int) -> Cut:
     """The steps that these flags [N, deepest] give at this K."""
     size, depths, start = len(chances), chances.depths(k), 0
     lengths, kinds = [], []

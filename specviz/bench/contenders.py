@@ -18,7 +18,7 @@ from itertools import product
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from specviz.analysis.rounds import ONE_RUN, Comparison, Timings, middle, turns
+from specviz.analysis.rounds import ONE_RUN, Comparison, Timings, log_median, turns
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
@@ -233,7 +233,8 @@ def timed_bench(
     """All samples of the bench, and a line on how long it took and how steady the machine was."""
     started = time.perf_counter()
     samples = list(run_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats))
-    return samples, f"{len(samples)} generations in {time.perf_counter() - started:.0f} s; {steadiness(samples)}\n"
+    seconds = time.perf_counter() - started
+    return samples, f"{len(samples)} generations in {seconds:.0f} s; {describe_steadiness(samples)}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,13 +277,13 @@ def _row(samples: Sequence[Sample], temperature: float, contender: str) -> Row:
         decode_low=low,
         decode_high=high,
         tokens_per_call=sum(s.num_tokens for s in every) / sum(s.target_calls for s in every),
-        to_baseline=compared(samples, contender, f"specviz, {BASELINE}"),
-        to_peer=compared(samples, contender, PEER),
+        to_baseline=compare_by_prompt(samples, contender, f"specviz, {BASELINE}"),
+        to_peer=compare_by_prompt(samples, contender, PEER),
         record_share=statistics.median(shares) if shares else None,
     )
 
 
-def compared(samples: Sequence[Sample], ours: str, others: str) -> Comparison | None:
+def compare_by_prompt(samples: Sequence[Sample], ours: str, others: str) -> Comparison | None:
     """How fast we decode beside another contender, by prompt; None beside ourselves, or where it did not run. samples:
     of one temperature."""
     both = [sample for sample in samples if sample.contender in (ours, others)]
@@ -290,10 +291,10 @@ def compared(samples: Sequence[Sample], ours: str, others: str) -> Comparison | 
         return None
     timings = _timings(both)
     ratios = _by_prompt(both, timings.ratios(ours, others))
-    return Comparison(tuple(map(middle, ratios)), timings.spread)
+    return Comparison(tuple(map(log_median, ratios)), timings.spread)
 
 
-def steadiness(samples: Sequence[Sample]) -> str:
+def describe_steadiness(samples: Sequence[Sample]) -> str:
     """How far two turns of one contender on one prompt lay apart, in words."""
     spread = _timings(samples).spread
     busy = "; this machine was too busy, so repeat it when it is idle" if spread >= ONE_RUN else ""

@@ -20,7 +20,7 @@ from specviz.bench.contenders import (
     Row,
     Sample,
     StepMeans,
-    compared,
+    compare_by_prompt,
     specviz_contender,
     summarise,
     timed_bench,
@@ -176,7 +176,7 @@ def _kind_row(kind: str, samples: Sequence[Sample], contender: str) -> KindRow:
     here = [sample for sample in samples if sample.kind == kind]
     own = [sample for sample in here if sample.contender == contender]
     tokens, calls = sum(sample.num_tokens for sample in own), sum(sample.target_calls for sample in own)
-    return KindRow(kind, tokens / calls, compared(here, contender, f"specviz, {BASELINE}"))
+    return KindRow(kind, tokens / calls, compare_by_prompt(here, contender, f"specviz, {BASELINE}"))
 
 
 def _why(found: Comparison, steps: StepMeans, plain: StepMeans) -> str:

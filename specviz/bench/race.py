@@ -132,7 +132,7 @@ class Race:
         return timings if timed else None
 
 
-def racing(left: Side, right: Side, starts: Sequence[Start], bench: Workbench) -> Generator[Race, None, None]:
+def run_race(left: Side, right: Side, starts: Sequence[Start], bench: Workbench) -> Generator[Race, None, None]:
     """One run per result: each side once to warm up, then a round on every prompt: one side, twice the other, and the
     first again; the lot says who begins. Raises SpecvizError that names the side."""
     warm, heats, is_shared, runs = [], [], False, {}
@@ -182,11 +182,11 @@ def _first_difference(heats: Sequence[Heat], active_setups: Sequence[ActiveSetup
     before = [token.id for token in heat.left.tokens[:place]]
     text = Text([token.id for token in heat.left.header.prompt.tokens], [*before, one.id])
     readings = tuple(_readings(text, (one.id, other.id), active_setups))
-    is_tie = readings[0].best - min(readings[0].logits) <= tie_of(active_setups[0].target.info.dtype)
+    is_tie = readings[0].best - min(readings[0].logits) <= tie_tolerance(active_setups[0].target.info.dtype)
     return Difference(number, heat.title, place, one, other, readings, is_tie)
 
 
-def tie_of(dtype: str | None) -> float:
+def tie_tolerance(dtype: str | None) -> float:
     """How far apart two logits of this number format may be and still change places."""
     return TIE.get(dtype or "", TIE_OF_HALVES)
 

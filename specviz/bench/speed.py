@@ -36,7 +36,7 @@ class Speed:
     between: tuple[float, float] = (0.0, 0.0)
 
 
-def measuring(request: Request, bench: Workbench) -> Generator[Speed, None, None]:
+def measure_in_rounds(request: Request, bench: Workbench) -> Generator[Speed, None, None]:
     """Runs the request's method and no draft in turn, one run per result, and remembers the baseline for later runs.
 
     The caller holds the engine while it asks for the next result. Prefill counts on both sides. Raises SpecvizError.
@@ -84,6 +84,6 @@ def _instead(request: Request, found: Comparison, is_shared: bool) -> str:
 
 
 def measure(request: Request, bench: Workbench) -> Speed:
-    """`measuring` to its end; others have their turn at the engine between two runs."""
-    *_, speed = bench.in_turns(measuring(request, bench))
+    """`measure_in_rounds` to its end; others have their turn at the engine between two runs."""
+    *_, speed = bench.in_turns(measure_in_rounds(request, bench))
     return speed

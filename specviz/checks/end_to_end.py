@@ -21,9 +21,9 @@ from specviz.checks.statistics import (
     Cells,
     Evidence,
     Outcome,
+    bet_prices,
     count_cells,
     outcome_of_cells,
-    price,
     tokens_needed,
 )
 from specviz.decoding.draws import Seeded, seed_of
@@ -74,10 +74,10 @@ class EndToEnd:
             words = f"differs, {n}: {self.impossible} of them have probability 0 under the target"
             return Outcome("differs", words)
         if self.evidence.differs():
-            return Outcome("differs", f"differs, {n}: {strongest(self.evidence)}")
+            return Outcome("differs", f"differs, {n}: {describe_strongest(self.evidence)}")
         if self.done < self.total:
             return None
-        outcome = verdict(self.evidence)
+        outcome = judge_evidence(self.evidence)
         return replace(outcome, words=outcome.words + self._power_words())
 
     def _power_words(self) -> str:
@@ -92,22 +92,22 @@ class EndToEnd:
         return f"{words}, not {', '.join(shy)}" if shy else words
 
 
-def verdict(evidence: Evidence) -> Outcome:
+def judge_evidence(evidence: Evidence) -> Outcome:
     """For evidence that does not differ: suspicious, consistent, or too little."""
     n, seen = f"n = {evidence.num_tokens:,} tokens", max(evidence.smallest_shifts())
     if evidence.differs(SUSPICION):
         odds = float(f"{math.exp(evidence.peak):.2g}")
         return Outcome(
             "suspicious",
-            f"suspicious, {n}: {strongest(evidence)}; evidence of {odds:,.0f} to 1 against the target's law: draw "
-            f"about {evidence.tokens_to_go:,} more tokens and judge all of them together",
+            f"suspicious, {n}: {describe_strongest(evidence)}; evidence of {odds:,.0f} to 1 against the target's law: "
+            f"draw about {evidence.tokens_to_go:,} more tokens and judge all of them together",
         )
     if seen > COARSE:
         return Outcome("unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points")
     return Outcome("consistent", f"consistent, {n}, would have seen a shift of {100 * seen:.1f} points per token")
 
 
-def strongest(evidence: Evidence) -> str:
+def describe_strongest(evidence: Evidence) -> str:
     """The feature that lies farthest off, in words."""
     place = int(np.argmax(np.abs(evidence.z)))
     share = evidence.observed[place] / evidence.num_tokens
@@ -123,7 +123,7 @@ def end_to_end(
 ) -> Iterator[EndToEnd]:
     """Writes texts after the prompts in turn until there are `tokens` of them; one text per result, the first result
     before any. Text i has seed_of(seed, i)."""
-    so_far = EndToEnd(0, tokens, rule.name, 0, Evidence.nothing(features(pair.beside is not None)))
+    so_far = EndToEnd(0, tokens, rule.name, 0, Evidence.empty(features(pair.comparable_draft is not None)))
     yield so_far
     plan, growth = pair.plan(rule, sampling, k), Growth()
     while so_far.done < tokens:
@@ -178,7 +178,7 @@ class Growth:
         """unjudged: which tokens the target wrote where no drafted token was judged."""
         if scored.q is None:
             return self
-        paid = price(scored.chances())
+        paid = bet_prices(scored.chances())
         gains, squares = {}, {}
         for name, rule in _inexact_rules().items():
             law = rule.one_step_law(scored.p, scored.q).double()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specviz.checks.pair import Pair
-from specviz.checks.scoring import law_of, plain_logits, readable
+from specviz.checks.scoring import can_read, law_of, plain_logits
 from specviz.checks.statistics import Outcome
 from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
 from specviz.decoding.drafter import Drafter
@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Enumerated:
+class Enumeration:
     """done, total: small languages, each made and then enumerated. distance: the largest total variation between the
     engine's law of whole texts and the target's; None before the first language is finished. trees: token trees were
     judged, no chains; rule_alone: the method cannot draft there, so that the rule judged stand-ins instead;
@@ -89,22 +89,22 @@ class Enumerated:
         return Outcome("exact", f"exact (enumerated): {what}; farthest from the target's law {self.distance:.0e}")
 
 
-def enumerated(
+def enumerate_texts(
     pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], sampling: Sampling, k: int
-) -> Iterator[Enumerated]:
+) -> Iterator[Enumeration]:
     """The rule over small languages after the first of these prompts; a result every so often."""
     trees, alone = _are_trees(pair, rule), not METHODS[pair.method].needs_only_odds
     k, prompts = min(MOST_TREE_K if trees else MOST_K, max(FEWEST_K, k)), prompts[:PLACES]
-    so_far = Enumerated(0, 2 * len(prompts), rule.name, rule.lossless, k, trees=trees, rule_alone=alone)
+    so_far = Enumeration(0, 2 * len(prompts), rule.name, rule.lossless, k, trees=trees, rule_alone=alone)
     if not rule.supports(chain([0])):
         yield replace(so_far, done=so_far.total, needs_grades=True)
         return
     for prompt in prompts:
         yield so_far
-        language = yield from _reported(language_after(pair, prompt, sampling, k), so_far)
+        language = yield from _report_during(language_after(pair, prompt, sampling, k), so_far)
         so_far = replace(so_far, done=so_far.done + 1)
         yield so_far
-        distance, num = yield from _reported(apart(pair, rule, language), so_far)
+        distance, num = yield from _report_during(distance_of_texts(pair, rule, language), so_far)
         distance = max(distance, so_far.distance or 0.0)
         so_far = replace(so_far, done=so_far.done + 1, distance=distance, num_outcomes=so_far.num_outcomes + num)
     yield so_far
@@ -115,7 +115,7 @@ def _are_trees(pair: Pair, rule: Rule) -> bool:
     return METHODS[pair.method].rules == TREE_RULES and rule.supports(FORKED)
 
 
-def _reported(work: Generator[None, None, Result], so_far: Enumerated) -> Generator[Enumerated, None, Result]:
+def _report_during(work: Generator[None, None, Result], so_far: Enumeration) -> Generator[Enumeration, None, Result]:
     """What the work comes to; `so_far` is said again whenever it pauses."""
     while True:
         try:
@@ -138,7 +138,7 @@ class Language:
 
 def language_after(pair: Pair, prompt: Sequence[int], sampling: Sampling, k: int) -> Generator[None, None, Language]:
     """The language after `prompt`; pauses after every text that the models have read."""
-    language = Language(k, {(): tuple(prompt)}, {}, None if pair.beside is None else {})
+    language = Language(k, {(): tuple(prompt)}, {}, None if pair.comparable_draft is None else {})
     for length in range(k + 1):
         for text in itertools.product(range(NUM_CELLS), repeat=length):
             _grow(language, text, pair, sampling)
@@ -163,7 +163,7 @@ def _grow(language: Language, text: Text, pair: Pair, sampling: Sampling) -> Non
 
 def _row(loaded: LoadedModel, text: Text, sampling: Sampling, width: int) -> Tensor:
     """The law [width] after a text, by a plain forward; uniform where the model cannot read it."""
-    if not readable(loaded, text):
+    if not can_read(loaded, text):
         return torch.full((width,), 1 / width).double()
     return law_of(fit(plain_logits(loaded, text, 1)[0], width), sampling)
 
@@ -211,7 +211,7 @@ class TableLM:
         """Nothing is cached."""
 
 
-def apart(pair: Pair, rule: Rule, language: Language) -> Generator[None, None, tuple[float, int]]:
+def distance_of_texts(pair: Pair, rule: Rule, language: Language) -> Generator[None, None, tuple[float, int]]:
     """Total variation between the engine's law of whole texts and the target's, and how many outcomes it rests on."""
     law, num = yield from law_of_texts(plan_of(pair, rule, language), language.k + 1)
     target = _target_law(language)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from specviz.checks.pair import Pair
-from specviz.checks.scoring import ROUNDING, Outside, outside_of, plain_logits
+from specviz.checks.scoring import ROUNDING, Outside, find_outside, plain_logits
 from specviz.checks.statistics import Outcome
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
@@ -25,7 +25,7 @@ GREEDY = Sampling(0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class TextDifference:
     """Where the engine's text first parts from the target's own, with the target's logits of both tokens there."""
 
     prompt: int
@@ -38,14 +38,14 @@ class Parting:
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """Prompts compared so far. partings: at most one per prompt; wrong: tokens that are no favourite even up to
+    """Prompts compared so far. differences: at most one per prompt; wrong: tokens that are no favourite even up to
     rounding; ties: those that are one only up to rounding; num_cut: texts that only end at another place; num_close:
-    partings between two tokens that are equally good up to rounding."""
+    differences between two tokens that are equally good up to rounding."""
 
     done: int
     total: int
     num_tokens: int = 0
-    partings: tuple[Parting, ...] = ()
+    differences: tuple[TextDifference, ...] = ()
     wrong: tuple[Outside, ...] = ()
     ties: tuple[Outside, ...] = ()
     num_cut: int = 0
@@ -55,29 +55,29 @@ class Greedy:
     def outcome(self) -> Outcome | None:
         """None before all prompts have been compared, unless one differs."""
         if self.wrong:
-            return Outcome("differs", f"{_first(self.partings, self.wrong)} The target would not have written it.")
+            return Outcome("differs", f"{_first(self.differences, self.wrong)} The target would not have written it.")
         if self.num_cut:
             return Outcome("differs", f"{self.num_cut} of the texts end where the target's own do not.")
         if self.done < self.total:
             return None
         compared = f"{self.num_tokens:,} tokens after {self.total} prompts"
-        if not self.partings:
+        if not self.differences:
             return Outcome("exact", f"exact, token by token: {compared}, equal to the target's own greedy text")
         words = f"consistent, n = {self.num_tokens:,}: each of {compared} is the target's favourite"
-        first = _first(self.partings, self.ties)
-        if self.ties or self.num_close == len(self.partings):
+        first = _first(self.differences, self.ties)
+        if self.ties or self.num_close == len(self.differences):
             return Outcome("consistent", f"{words} up to rounding. {first} Rounding parts the texts there.")
         words = f"{words}. {first} There it is the reference that does not write the favourite."
         return Outcome("consistent", words)
 
 
-def _first(partings: Sequence[Parting], tokens: Sequence[Outside]) -> str:
-    if partings:
-        parting = partings[0]
+def _first(differences: Sequence[TextDifference], tokens: Sequence[Outside]) -> str:
+    if differences:
+        difference = differences[0]
         return (
-            f"Prompt {parting.prompt + 1}, token {parting.place + 1}: written id {parting.ours} (logit "
-            f"{parting.our_logit:.6f}), the target alone writes id {parting.expected} "
-            f"(logit {parting.expected_logit:.6f})."
+            f"Prompt {difference.prompt + 1}, token {difference.place + 1}: written id {difference.ours} (logit "
+            f"{difference.our_logit:.6f}), the target alone writes id {difference.expected} "
+            f"(logit {difference.expected_logit:.6f})."
         )
     token = tokens[0]
     return (
@@ -126,7 +126,7 @@ def _compare(
         return so_far
     rounding = ROUNDING[target.model.dtype]
     logits = plain_logits(target, [*prompt, *ours[:-1]], len(ours)).cpu().double()
-    outside = outside_of(logits, GREEDY, ours, rounding)
+    outside = find_outside(logits, GREEDY, ours, rounding)
     so_far = replace(
         so_far,
         wrong=so_far.wrong + tuple(token for token in outside if not token.is_tie),
@@ -137,6 +137,6 @@ def _compare(
     if place is None:
         return replace(so_far, num_cut=so_far.num_cut + 1)
     mine, other = (float(logits[place, text[place]]) for text in (ours, expected))
-    parting = Parting(number, place, ours[place], expected[place], mine, other)
+    difference = TextDifference(number, place, ours[place], expected[place], mine, other)
     num_close = so_far.num_close + (abs(mine - other) <= rounding)
-    return replace(so_far, partings=(*so_far.partings, parting), num_close=num_close)
+    return replace(so_far, differences=(*so_far.differences, difference), num_close=num_close)

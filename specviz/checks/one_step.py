@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from specviz.checks.pair import normalise, step_rows
-from specviz.checks.statistics import Cells, Outcome, count_cells, draws_needed, likeliest, outcome_of_cells, pooled
+from specviz.checks.statistics import (
+    Cells,
+    Outcome,
+    count_cells,
+    draws_needed,
+    likeliest_outcomes,
+    outcome_of_cells,
+    pool_shares,
+)
 from specviz.decoding.draft import chain
 from specviz.decoding.draws import DRAFT, Draws, Seeded
 from specviz.decoding.rule import Rule
@@ -70,14 +78,14 @@ class Share:
     token: int | None
     p: float
     q: float
-    agreed: float  # min(p, q): what the draft may keep
-    owed: float  # max(0, p - q): what the replacement brings
-    cut: float  # max(0, q - p): what the check throws away
+    overlap: float  # min(p, q): what the draft may keep
+    shortfall: float  # max(0, p - q): what the replacement brings
+    excess: float  # max(0, q - p): what the check throws away
 
     @property
     def written(self) -> float:
         """Kept and replaced together: p again."""
-        return self.agreed + self.owed
+        return self.overlap + self.shortfall
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +140,8 @@ def rule_here(place: Place, rule: Rule) -> RuleHere:
     distance = _distance(place, law)
     needed = None
     if distance > SAME:
-        outcomes = likeliest(place.p.numpy())
-        needed = draws_needed(*(pooled(row.numpy(), outcomes) for row in (place.p, law)))
+        outcomes = likeliest_outcomes(place.p.numpy())
+        needed = draws_needed(*(pool_shares(row.numpy(), outcomes) for row in (place.p, law)))
     words = rule.mistake if isinstance(rule, BrokenRule) else rule.summary
     kept = float(rule.one_step_kept(place.p, place.q).sum())
     return RuleHere(rule.name, rule.title, words, rule.lossless, kept, distance, needed)
@@ -199,7 +207,7 @@ def redraws(place: Place, rule: Rule, n: int, seed: int = 0) -> Iterator[Redraws
     batch = max(1, min(BATCH, MOST_NUMBERS // len(place.p)))
     draw = partial(_redraw, place, rule, Seeded(seed))
     for done, tokens, cells in count_cells(place.p.numpy(), n, batch, draw):
-        yield Redraws(done, n, here, tokens, cells, pooled(law, tokens))
+        yield Redraws(done, n, here, tokens, cells, pool_shares(law, tokens))
 
 
 @torch.inference_mode()

@@ -34,7 +34,7 @@ class Pair:
     library: Library | None = None
 
     @property
-    def beside(self) -> LoadedModel | None:
+    def comparable_draft(self) -> LoadedModel | None:
         """The draft model where its odds can be laid beside the target's, token by token."""
         return None if METHODS[self.method].foreign else self.draft
 

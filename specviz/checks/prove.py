@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from specviz import __version__
 from specviz.api import run
 from specviz.checks.end_to_end import EndToEnd, end_to_end, first_token
-from specviz.checks.enumerated import enumerated
+from specviz.checks.enumerated import enumerate_texts
 from specviz.checks.greedy import greedy
 from specviz.checks.one_step import SAME
 from specviz.checks.pair import Pair
@@ -199,7 +199,7 @@ def _last(results: Iterator[Result], words: str, watch: Watch) -> Result:
 
 
 def _enumeration(job: _Job) -> CheckResult:
-    results = enumerated(job.pair, job.rule, job.prompts, job.sampling, job.k)
+    results = enumerate_texts(job.pair, job.rule, job.prompts, job.sampling, job.k)
     result = _last(results, "enumerating every outcome over small texts", job.watch)
     numbers = {"outcomes": result.num_outcomes, "k": result.k, "total_variation": result.distance}
     return _result("whole texts, every outcome of the rule's program", result.outcome, numbers)
@@ -210,7 +210,7 @@ def _greedy(job: _Job) -> CheckResult:
     length = min(high, max(low, job.tokens // len(job.prompts)))
     results = greedy(job.pair, job.rule, job.prompts, job.k, length)
     result = _last(results, "comparing with the target's own greedy text", job.watch)
-    numbers = {"prompts": result.total, "tokens": result.num_tokens, "texts_that_part": len(result.partings)}
+    numbers = {"prompts": result.total, "tokens": result.num_tokens, "texts_that_part": len(result.differences)}
     return _result("greedy text, equal to the target's own", result.outcome, numbers)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specviz.checks.end_to_end import strongest, verdict
+from specviz.checks.end_to_end import describe_strongest, judge_evidence
 from specviz.checks.pair import Pair
 from specviz.checks.scoring import ROUNDING, Outside, Reach, Scored, features, plain_logits, score_parts
 from specviz.checks.statistics import Evidence, Outcome
@@ -186,7 +186,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedSamples:
     """Samples judged so far. Tokens drawn at temperature 0 are counted apart: each must be the target's favourite.
     own_format: the number format of the target that judges, for texts that name none."""
 
@@ -222,10 +222,11 @@ class Judged:
             words = f"differs: {len(self.impossible)} tokens have probability 0 under the target and these settings; "
             return Outcome("differs", words + self.impossible[0].words + _format_hint(self.impossible))
         if self.evidence.differs():
-            return Outcome("differs", f"differs, n = {self.evidence.num_tokens:,} tokens: {strongest(self.evidence)}")
+            words = f"differs, n = {self.evidence.num_tokens:,} tokens: {describe_strongest(self.evidence)}"
+            return Outcome("differs", words)
         if not self.evidence.num_tokens or self.done < self.total:
             return None
-        outcome = verdict(self.evidence)
+        outcome = judge_evidence(self.evidence)
         return replace(outcome, words=outcome.words + self._more_ties(self.tied))
 
     def _ties(self, found: Sequence[Finding]) -> str:
@@ -245,11 +246,11 @@ def _format_hint(wrong: Sequence[Finding]) -> str:
     return '; if the text was made in bf16 or fp16, say so: --made-in bf16, or "made_in" in its line'
 
 
-def judge_samples(pair: Pair, samples: Sequence[Sample]) -> Iterator[Judged]:
+def judge_samples(pair: Pair, samples: Sequence[Sample]) -> Iterator[JudgedSamples]:
     """One sample per result, the first result before any. The pair's draft model, if any, sharpens the evidence."""
     own = format_name(pair.target)
     formats = cache(lambda name: in_format(pair.target, name))
-    so_far = Judged(0, len(samples), Evidence.nothing(features(pair.beside is not None)), own_format=own)
+    so_far = JudgedSamples(0, len(samples), Evidence.empty(features(pair.comparable_draft is not None)), own_format=own)
     yield so_far
     for sample in samples:
         reach: Reach | None = None
@@ -261,7 +262,7 @@ def judge_samples(pair: Pair, samples: Sequence[Sample]) -> Iterator[Judged]:
         yield so_far
 
 
-def _add(so_far: Judged, sample: Sample, scored: Scored) -> Judged:
+def _add(so_far: JudgedSamples, sample: Sample, scored: Scored) -> JudgedSamples:
     found = [Finding(sample.line, token, sample.made_in) for token in scored.outside]
     wrong = tuple(each for each in found if not each.token.is_tie)
     tied = tuple(each for each in found if each.token.is_tie)

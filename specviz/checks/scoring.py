@@ -82,11 +82,11 @@ def score_text(
     logits = plain_logits(pair.target, text[:-1], len(tokens))
     p = law_of(logits, sampling)
     q = None
-    if pair.beside is not None and readable(pair.beside, text):
-        q = law_of(fit(plain_logits(pair.beside, text[:-1], len(tokens)), p.shape[-1]), sampling)
+    if pair.comparable_draft is not None and can_read(pair.comparable_draft, text):
+        q = law_of(fit(plain_logits(pair.comparable_draft, text[:-1], len(tokens)), p.shape[-1]), sampling)
     moved = None if reach is None else lambda rows: reach(text, rows)
-    outside = outside_of(logits, sampling, tokens, ROUNDING[pair.target.model.dtype], moved)
-    return Scored(tuple(tokens), p, q, _has(p, q, pair.beside is not None), outside)
+    outside = find_outside(logits, sampling, tokens, ROUNDING[pair.target.model.dtype], moved)
+    return Scored(tuple(tokens), p, q, _has(p, q, pair.comparable_draft is not None), outside)
 
 
 def score_parts(
@@ -98,7 +98,7 @@ def score_parts(
         yield replace(part, outside=tuple(replace(token, place=start + token.place) for token in part.outside))
 
 
-def readable(model: LoadedModel, text: Sequence[int]) -> bool:
+def can_read(model: LoadedModel, text: Sequence[int]) -> bool:
     return len(text) <= model.info.context_limit and max(text) < model.info.vocab_size
 
 
@@ -130,7 +130,7 @@ def _only(tokens: Tensor, like: Tensor) -> Tensor:
     return torch.zeros_like(like, dtype=torch.bool).scatter_(-1, tokens[:, None], True)
 
 
-def outside_of(
+def find_outside(
     logits: Tensor,
     sampling: Sampling,
     tokens: Sequence[int],

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specviz.checks.enumerated import FEWEST_K, apart, language_after
+from specviz.checks.enumerated import FEWEST_K, distance_of_texts, language_after
 from specviz.checks.pair import Pair, StepRows, is_made_by, normalise, step_rows
 from specviz.decoding.draft import Draft
 from specviz.decoding.drafter import Context
@@ -129,7 +129,7 @@ def _enumerate(
         return
     language = yield from language_after(pair, first.tokens, first.sampling, FEWEST_K)
     for tally in tallies:
-        tally.whole_distance, _ = yield from apart(pair, tally.rule, language)
+        tally.whole_distance, _ = yield from distance_of_texts(pair, tally.rule, language)
         yield
 
 

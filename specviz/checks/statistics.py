@@ -63,7 +63,7 @@ class Evidence:
     peak_at: int = 0  # after how many tokens
 
     @classmethod
-    def nothing(cls, features: Sequence[str]) -> Evidence:
+    def empty(cls, features: Sequence[str]) -> Evidence:
         zero = np.zeros(len(features))
         return cls(tuple(features), 0, zero, zero, zero, np.zeros((len(features), len(STAKES))), 0.0)
 
@@ -71,7 +71,7 @@ class Evidence:
         """With further tokens in order. holds [T, F]: which features each has; chances [T, F]: P before it was seen."""
         chances = np.clip(np.asarray(chances, dtype=float), 0.0, 1.0)
         holds = np.asarray(holds, dtype=float)
-        prices = price(chances)  # [T, F, L]
+        prices = bet_prices(chances)  # [T, F, L]
         gains = (STAKES * holds[..., None] - prices).cumsum(0) + self._gains
         levels = _log_mean(gains.reshape(len(gains), -1))  # [T]
         highest = int(levels.argmax()) if len(levels) else 0
@@ -103,8 +103,8 @@ class Evidence:
     def tokens_to_go(self) -> int:
         """How many more tokens it takes to "differs" if the evidence goes on growing as fast as it did; the best of all
         bets first made good what the others had staked. The peak must be above 0."""
-        rate = (self.peak + bar(len(self.features), 1.0)) / self.num_tokens
-        return rounded((math.log(1 / ALPHA) - self.peak) / rate)
+        rate = (self.peak + log_threshold(len(self.features), 1.0)) / self.num_tokens
+        return round_up((math.log(1 / ALPHA) - self.peak) / rate)
 
     @property
     def shifts(self) -> tuple[float, ...]:
@@ -124,7 +124,7 @@ class Evidence:
         if not self.num_tokens:
             return (math.inf,) * len(self.features)
         n, stakes, expected = self.num_tokens, np.abs(STAKES), self.expected[:, None]
-        need = bar(len(self.features), alpha) + self.paid - STAKES * expected
+        need = log_threshold(len(self.features), alpha) + self.paid - STAKES * expected
         shifts = np.zeros_like(need)
         for _ in range(ROUNDS):  # the shift changes the spread that it must stand out from
             moved = np.sign(STAKES) * shifts
@@ -137,19 +137,19 @@ class Evidence:
         return tuple(_either_way(up, down, above, below) for up, down, above, below in rooms)
 
 
-def price(chances: np.ndarray) -> np.ndarray:
+def bet_prices(chances: np.ndarray) -> np.ndarray:
     """log(1 - P + P exp(lambda)) [..., L]: what each bet costs before a token is known."""
     return np.log1p(chances[..., None] * np.expm1(STAKES))
 
 
-def rounded(number: float) -> int:
+def round_up(number: float) -> int:
     """Up to two digits, which say enough."""
     whole = max(1, math.ceil(number))
     step = 10 ** max(0, len(str(whole)) - 2)
     return -(-whole // step) * step
 
 
-def bar(num_features: int, alpha: float = ALPHA) -> float:
+def log_threshold(num_features: int, alpha: float = ALPHA) -> float:
     """The log value at which a single bet lifts the mean of all to 1 / alpha."""
     return math.log(num_features * len(STAKES) / alpha)
 
@@ -158,7 +158,7 @@ def tokens_needed(gain: np.ndarray, variance: np.ndarray, alpha: float = ALPHA) 
     """How many tokens it takes until one bet of these mean gains and variances per token [F, L] reaches 1 / alpha with
     CHANCE; infinite where no bet gains.
     """
-    z, goal = quantile(CHANCE), bar(len(gain), alpha)
+    z, goal = quantile(CHANCE), log_threshold(len(gain), alpha)
     gaining = gain > 0
     mean, spread = gain[gaining], z * np.sqrt(variance[gaining])
     roots = (spread + np.sqrt(spread**2 + 4 * mean * goal)) / (2 * mean)  # n mean - spread sqrt(n) = goal
@@ -171,13 +171,13 @@ def _log_mean(gains: np.ndarray) -> np.ndarray:
     return top + np.log(np.exp(gains - top[..., None]).mean(-1))
 
 
-def likeliest(law: np.ndarray, most: int = NUM_CELLS) -> tuple[int, ...]:
+def likeliest_outcomes(law: np.ndarray, most: int = NUM_CELLS) -> tuple[int, ...]:
     """The outcomes that get a cell of their own: the likeliest first, none without a chance."""
     order = np.argsort(-law, kind="stable")[:most]
     return tuple(int(outcome) for outcome in order if law[outcome] > 0)
 
 
-def pooled(law: np.ndarray, outcomes: Sequence[int]) -> tuple[float, ...]:
+def pool_shares(law: np.ndarray, outcomes: Sequence[int]) -> tuple[float, ...]:
     """The shares of these outcomes and, last, of all others."""
     rest = np.delete(law, list(outcomes)).sum()
     return (*(float(law[outcome]) for outcome in outcomes), float(rest))
@@ -188,8 +188,8 @@ def count_cells(
 ) -> Iterator[tuple[int, tuple[int, ...], Cells]]:
     """Counts the outcomes of n draws; draw(numbers) makes those with these numbers. Yields the number of draws so far,
     the outcomes that have a cell of their own, and the cells: before every batch, and at the end."""
-    outcomes = likeliest(law)
-    shares, counts = pooled(law, outcomes), [0] * (len(outcomes) + 1)
+    outcomes = likeliest_outcomes(law)
+    shares, counts = pool_shares(law, outcomes), [0] * (len(outcomes) + 1)
     cell_of = {outcome: cell for cell, outcome in enumerate(outcomes)}
     for done in range(0, n, batch):
         yield done, outcomes, Cells(shares, tuple(counts))
@@ -216,7 +216,7 @@ def outcome_of_cells(cells: Cells, what: str = "") -> Outcome:
         return Outcome("differs", f"differs, {n}: these counts do not come from the target's odds")
     if cells_differ(cells, SUSPICION):
         needed = draws_needed(cells.law, [count / cells.n for count in cells.counts])
-        enough = f"about {rounded(needed):,} draws decide" if needed else "more draws than fit here would decide"
+        enough = f"about {round_up(needed):,} draws decide" if needed else "more draws than fit here would decide"
         rare = f"the target's odds give counts this far out in fewer than 1 of {1 / SUSPICION:,.0f} tries"
         return Outcome("suspicious", f"suspicious, {n}: {rare}; {enough}")
     if seen > COARSE:

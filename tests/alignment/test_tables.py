@@ -86,7 +86,7 @@ def _time(step):
 def test_the_whole_text_is_what_the_what_if_says():
     text = aligned.text(3, size=150, drafts=DRAFTS)
     found = made([text])
-    outcomes = whatif.every_k(whatif.along_text(text.drafts["one"].keep, deepest=16), KS).outcomes
+    outcomes = whatif.every_k(whatif.chances_along_text(text.drafts["one"].keep, deepest=16), KS).outcomes
     (row,) = rows_of(found.sums, draft="one", kind="all")
     np.testing.assert_allclose(row["calls"], [each.expected_target_calls for each in outcomes], rtol=1e-6)
     np.testing.assert_allclose(row["emitted"], 150, rtol=1e-6)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from specviz.analysis.rounds import FEWEST, LEVEL, Comparison, Timings, interval, is_far, middle, turns
+from specviz.analysis.rounds import FEWEST, LEVEL, Comparison, Timings, interval, is_far, log_median, turns
 
 NUM_TRIES = 500
 SIDES = "A", "B"
@@ -181,5 +181,5 @@ def test_the_interval_of_a_median_leaves_out_what_the_binomial_law_allows(number
 def test_far_is_far_on_both_sides_and_the_middle_lies_halfway_by_ratio():
     assert is_far(1.151) and is_far(1 / 1.151) and is_far(0.0)  # noqa: PT018
     assert not is_far(1.149) and not is_far(1 / 1.149)  # noqa: PT018
-    assert middle([0.5, 2.0]) == pytest.approx(1)
-    assert middle([0.5, 2.0, 3.0]) == pytest.approx(2)
+    assert log_median([0.5, 2.0]) == pytest.approx(1)
+    assert log_median([0.5, 2.0, 3.0]) == pytest.approx(2)

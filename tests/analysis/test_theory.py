@@ -85,7 +85,7 @@ def test_a_steps_time_has_three_parts():
 
 
 def test_on_a_long_text_of_equal_chances_the_what_if_comes_to_the_formula():
-    chances = whatif.along_text([0.7] * 2000)
+    chances = whatif.chances_along_text([0.7] * 2000)
     for k in (1, 4, 8):
         calls = whatif.start_chances(chances, [k]).sum()
         assert 2000 / calls == pytest.approx(theory.expected_tokens(0.7, k), rel=2e-3)

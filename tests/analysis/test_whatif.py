@@ -23,9 +23,9 @@ PROMPT = (0, 1, 2, 0, 1)
 def random_chances(size, deepest, seed, by_start=False):
     generator = np.random.default_rng(seed)
     if not by_start:
-        return whatif.along_text(generator.random(size), deepest=deepest)
+        return whatif.chances_along_text(generator.random(size), deepest=deepest)
     keep = generator.random((size, deepest)) * (np.add.outer(np.arange(size), np.arange(deepest)) < size)
-    return whatif.Chances(keep, np.minimum(whatif.room(size), generator.integers(0, deepest + 1, size)))
+    return whatif.Chances(keep, np.minimum(whatif.draft_room(size), generator.integers(0, deepest + 1, size)))
 
 
 def walk(size, k, drafted, kept):
@@ -137,7 +137,7 @@ def test_sensitivity_is_the_difference_of_both_ends():
             assert got[s, j] == pytest.approx(ends[1] - ends[0], abs=EXACT)
         if along_text:
             a, step = chances.keep[:, 0], 1e-6
-            moved = [whatif.along_text(a + sign * step * np.eye(8)[2], deepest=4) for sign in (1, -1)]
+            moved = [whatif.chances_along_text(a + sign * step * np.eye(8)[2], deepest=4) for sign in (1, -1)]
             slope = np.subtract(*[expected_calls(each, [3])[0] for each in moved]) / (2 * step)
             assert whatif.sensitivity_along_text(chances, 3)[2] == pytest.approx(slope, abs=1e-8)
 
@@ -147,9 +147,9 @@ def test_lost_tokens_are_those_of_every_way_in_which_the_text_can_be_cut():
     a, lost = chances.keep[:, 0], np.zeros(7)
     for kept in itertools.product((False, True), repeat=7):
         likely = np.prod(np.where(kept, a, 1 - a))
-        flags = whatif.along_text(np.array(kept, dtype=float), deepest=4).keep > 0
+        flags = whatif.chances_along_text(np.array(kept, dtype=float), deepest=4).keep > 0
         start = 0
-        for length in whatif.cut(chances, flags, 3).lengths:
+        for length in whatif.cut_into_steps(chances, flags, 3).lengths:
             most = min(3, 7 - 1 - start) + 1
             lost[start + length - 1] += likely * (most - length)
             start += length
@@ -166,7 +166,7 @@ def rows(model, text, sampling):
 def scored(target, draft, text, sampling):
     """(probability of the text, its chances) from the tables alone."""
     p, q = (rows(model, text, sampling)[np.arange(len(text)), text] for model in (target, draft))
-    return float(np.prod(p)), whatif.along_text(whatif.keep_chances(p, q), deepest=4)
+    return float(np.prod(p)), whatif.chances_along_text(whatif.keep_chances(p, q), deepest=4)
 
 
 def engine_law(target, draft, num_tokens, k, sampling):
@@ -216,11 +216,11 @@ def test_greedy_runs_make_exactly_these_calls(k):
     draft.table += 0.7 * TableLM(4, 12).table
     text = [token for step in engine_run(target, draft, 3, 0, 40, sampling) for token in step.tokens]
     p, q = (rows(model, text, sampling)[np.arange(40), text] for model in (target, draft))
-    chances = whatif.along_text(whatif.keep_chances(p, q))
+    chances = whatif.chances_along_text(whatif.keep_chances(p, q))
     steps = engine_run(target, draft, k, 1, 40, sampling)
     assert expected_calls(chances, [k])[0] == len(steps)
     assert whatif.calls_law(chances, k)[len(steps)] == 1
-    assert whatif.cut(chances, whatif.flags(chances, np.full(40, 0.5)), k).lengths == tuple(
+    assert whatif.cut_into_steps(chances, whatif.draw_flags(chances, np.full(40, 0.5)), k).lengths == tuple(
         len(step.tokens) for step in steps
     )
 
@@ -236,7 +236,7 @@ def test_sampled_runs_make_these_calls_on_average():
             steps = engine_run(target, draft, k, 1000 * k + seed, size, sampling)
             text = [token for step in steps for token in step.tokens]
             p, q = (rows(model, text, sampling)[np.arange(size), text] for model in (target, draft))
-            chances = whatif.along_text(whatif.keep_chances(p, q), deepest=8)
+            chances = whatif.chances_along_text(whatif.keep_chances(p, q), deepest=8)
             counts, numbers = whatif.calls_law(chances, k), np.arange(size + 1)
             surplus += len(steps) - counts @ numbers
             spread += counts @ numbers**2 - (counts @ numbers) ** 2
@@ -260,8 +260,8 @@ def test_a_runs_own_verdicts_give_back_its_own_steps(k):
         last = {"resampled": [False], "bonus": [None], "plain": [None]}[step.verdict.kind]
         verdicts += [True] * len(step.verdict.path) + last
     p, q = (rows(model, text, sampling)[np.arange(40), text] for model in (target, draft))
-    chances = whatif.along_text(whatif.keep_chances(p, q))
-    cut = whatif.cut(chances, whatif.flags(chances, np.full(40, 0.999), verdicts), k)
+    chances = whatif.chances_along_text(whatif.keep_chances(p, q))
+    cut = whatif.cut_into_steps(chances, whatif.draw_flags(chances, np.full(40, 0.999), verdicts), k)
     assert cut.lengths == tuple(len(step.tokens) for step in steps)
     assert cut.kinds == tuple(step.verdict.kind for step in steps)
 
@@ -275,18 +275,18 @@ def test_chances_to_be_kept():
 
 
 def test_a_run_that_ended_early_had_room_to_draft_more():
-    certain = whatif.along_text([1.0] * 5, deepest=8, most_tokens=20)
-    full = whatif.along_text([1.0] * 5, deepest=8)
+    certain = whatif.chances_along_text([1.0] * 5, deepest=8, most_tokens=20)
+    full = whatif.chances_along_text([1.0] * 5, deepest=8)
     every = np.ones((5, 8), dtype=bool)
-    assert whatif.cut(certain, every, 8) == whatif.Cut((5,), ("accepted",))
-    assert whatif.cut(full, every, 8) == whatif.Cut((5,), ("bonus",))
-    assert whatif.cut(full, every, 3) == whatif.Cut((4, 1), ("bonus", "plain"))
+    assert whatif.cut_into_steps(certain, every, 8) == whatif.Cut((5,), ("accepted",))
+    assert whatif.cut_into_steps(full, every, 8) == whatif.Cut((5,), ("bonus",))
+    assert whatif.cut_into_steps(full, every, 3) == whatif.Cut((4, 1), ("bonus", "plain"))
     assert expected_calls(certain, [3, 8]).tolist() == expected_calls(full, [3, 8]).tolist() == [2, 1]
 
 
 def test_acceptance_by_depth_is_a_mean_over_all_starts():
     a = [0.5, 0.2, 1.0]
-    got = whatif.acceptance_by_depth(whatif.along_text(a, deepest=4))
+    got = whatif.acceptance_by_depth(whatif.chances_along_text(a, deepest=4))
     expected = [(0.5 + 0.2 + 1.0) / 3, (0.5 * 0.2 + 0.2 * 1.0) / 2, 0.5 * 0.2 * 1.0, math.nan]
     assert np.allclose(got, expected, atol=EXACT, equal_nan=True)
 
@@ -298,7 +298,7 @@ def test_the_band_is_two_quantiles_of_the_law():
 def test_speedup_is_time_one_by_one_over_time_of_the_steps():
     times = {"draft_ms": 2.0, "verify_ms": (10.0, 11.0, 13.0), "overhead_ms": 1.0, "plain_overhead_ms": 0.5}
     costs = SimpleNamespace(**times, doubt="")
-    result = whatif.every_k(whatif.along_text([0.0, 1.0, 0.5, 0.5], deepest=3), [1, 2, 3], costs)
+    result = whatif.every_k(whatif.chances_along_text([0.0, 1.0, 0.5, 0.5], deepest=3), [1, 2, 3], costs)
     # K = 1: the first token is cut; steps then begin at 1 (kept: 1, 2), at 3 alone.
     assert result.at(1).expected_target_calls == 3
     assert result.at(1).speedup == pytest.approx(4 * 10.5 / (14 + 14 + 10.5))
@@ -307,19 +307,19 @@ def test_speedup_is_time_one_by_one_over_time_of_the_steps():
     assert math.isnan(result.at(3).speedup)
     assert result.best == (1, 1)
     doubted = SimpleNamespace(**times, doubt="This machine was too busy.")
-    result = whatif.every_k(whatif.along_text([0.0, 1.0, 0.5, 0.5], deepest=3), [1, 2], doubted, note="Exact.")
+    result = whatif.every_k(whatif.chances_along_text([0.0, 1.0, 0.5, 0.5], deepest=3), [1, 2], doubted, note="Exact.")
     assert all(math.isnan(outcome.speedup) for outcome in result.outcomes)
     assert (result.best, result.note) == (None, "Exact. No speedup is told. This machine was too busy.")
 
 
 def test_without_costs_there_is_no_speedup():
-    result = whatif.every_k(whatif.along_text([0.5] * 4), [1, 2])
+    result = whatif.every_k(whatif.chances_along_text([0.5] * 4), [1, 2])
     assert all(math.isnan(outcome.speedup) for outcome in result.outcomes)
     assert result.best is None
 
 
 def test_the_frame_has_a_row_per_k_and_says_what_it_rests_on():
-    frame = whatif.every_k(whatif.along_text([0.5] * 6), range(1, 5), exact=True, note="why").frame()
+    frame = whatif.every_k(whatif.chances_along_text([0.5] * 6), range(1, 5), exact=True, note="why").frame()
     assert list(frame.columns[:4]) == ["k", "expected_target_calls", "tokens_per_call", "speedup"]
     assert frame.k.tolist() == [1, 2, 3, 4]
     assert frame.attrs == {"exact": True, "note": "why", "num_tokens": 6, "best": None}
@@ -327,13 +327,13 @@ def test_the_frame_has_a_row_per_k_and_says_what_it_rests_on():
 
 
 def test_a_chance_of_one_everywhere_gives_the_ideal():
-    calls = expected_calls(whatif.along_text([1.0] * 60), range(1, 33))
+    calls = expected_calls(whatif.chances_along_text([1.0] * 60), range(1, 33))
     assert calls.tolist() == [math.ceil(60 / (k + 1)) for k in range(1, 33)]
 
 
 @pytest.mark.parametrize(("size", "most_s"), [(256, 1.0), (2048, 15.0)])  # five times the aim, for a busy machine
 def test_long_texts_take_little_time_and_the_law_adds_up(size, most_s):
-    chances = whatif.along_text(np.random.default_rng(0).random(size) ** 0.3)
+    chances = whatif.chances_along_text(np.random.default_rng(0).random(size) ** 0.3)
     began = time.perf_counter()
     result = whatif.every_k(chances, range(1, 33))
     assert time.perf_counter() - began < most_s
@@ -342,7 +342,7 @@ def test_long_texts_take_little_time_and_the_law_adds_up(size, most_s):
 
 
 def test_very_long_texts_take_little_memory():
-    chances = whatif.along_text(np.random.default_rng(0).random(20_000) ** 0.3)
+    chances = whatif.chances_along_text(np.random.default_rng(0).random(20_000) ** 0.3)
     tracemalloc.start()
     whatif.every_k(chances, [1, 32])
     peak = tracemalloc.get_traced_memory()[1]
@@ -355,16 +355,16 @@ def test_very_long_texts_take_little_memory():
     [
         (lambda: whatif.keep_chances([0.5], [0.5, 0.1]), "equal length"),
         (lambda: whatif.keep_chances([-0.5], [0.5]), "must be probabilities"),
-        (lambda: whatif.along_text([]), "at least one number"),
-        (lambda: whatif.along_text([1.5]), "from 0 to 1"),
-        (lambda: whatif.along_text([0.5, 0.5], most_tokens=1), "must be >= 2"),
-        (lambda: expected_calls(whatif.along_text([0.5]), [33]), "from 0 to 32"),
-        (lambda: whatif.every_k(whatif.along_text([0.5]), []), "at least one"),
-        (lambda: whatif.every_k(whatif.along_text([0.5]), [2, 2]), "must be different"),
-        (lambda: whatif.every_k(whatif.along_text([0.5]), [1, 0]), r"from 1 to 256 \(got \[1, 0\]\)"),
-        (lambda: whatif.every_k(whatif.along_text([0.5]), [1.5]), "whole numbers"),
-        (lambda: whatif.every_k(whatif.along_text([0.5]), [257]), "from 1 to 256"),
-        (lambda: whatif.flags(whatif.along_text([0.5]), [0.1, 0.2]), "one number per token"),
+        (lambda: whatif.chances_along_text([]), "at least one number"),
+        (lambda: whatif.chances_along_text([1.5]), "from 0 to 1"),
+        (lambda: whatif.chances_along_text([0.5, 0.5], most_tokens=1), "must be >= 2"),
+        (lambda: expected_calls(whatif.chances_along_text([0.5]), [33]), "from 0 to 32"),
+        (lambda: whatif.every_k(whatif.chances_along_text([0.5]), []), "at least one"),
+        (lambda: whatif.every_k(whatif.chances_along_text([0.5]), [2, 2]), "must be different"),
+        (lambda: whatif.every_k(whatif.chances_along_text([0.5]), [1, 0]), r"from 1 to 256 \(got \[1, 0\]\)"),
+        (lambda: whatif.every_k(whatif.chances_along_text([0.5]), [1.5]), "whole numbers"),
+        (lambda: whatif.every_k(whatif.chances_along_text([0.5]), [257]), "from 1 to 256"),
+        (lambda: whatif.draw_flags(whatif.chances_along_text([0.5]), [0.1, 0.2]), "one number per token"),
     ],
 )
 def test_what_cannot_be_is_said(call, says):

@@ -22,9 +22,9 @@ from specviz.bench.contenders import (
     Prompt,
     Sample,
     StepMeans,
+    describe_steadiness,
     run_bench,
     specviz_contender,
-    steadiness,
     summarise,
     transformers_contender,
 )
@@ -113,7 +113,7 @@ def test_rounds_count_by_their_quicker_turn_prompts_by_the_median_of_rounds_and_
 @pytest.mark.parametrize(("slower", "words"), [(1.1, "10% more time (median)"), (1.2, "so repeat it when it is idle")])
 def test_how_busy_the_machine_was_is_said_by_two_turns_of_one_contender(slower, words):
     samples = [sample(NONE, prompt, rate) for prompt in SIZES for rate in (50.0, 50.0 / slower)]
-    assert steadiness(samples).endswith(words)
+    assert describe_steadiness(samples).endswith(words)
 
 
 def test_temperatures_are_summed_up_apart():
@@ -315,7 +315,7 @@ def test_what_cannot_draft_for_the_target_is_left_out_with_the_reason(models, mo
     monkeypatch.setattr(bench_methods, "METHODS", {**METHODS, "unbuilt": unbuilt, "lonely": lonely})
     library = Library(10**9, allow_any=False)
     setups, left_out = bench_methods.load_setups(["none", "unbuilt", "lonely"], library, target, "nowhere")
-    able, failed = bench_methods._tried(setups, 3, PROMPTS[0])
+    able, failed = bench_methods._try_setups(setups, 3, PROMPTS[0])
     assert [setup.method.name for setup in able] == ["none"]
     assert [(each.method, each.reason[:30]) for each in (*left_out, *failed)] == [
         ("lonely", "this server offers only its ow"),
@@ -405,7 +405,7 @@ def measured_speed(monkeypatch, models, rates, *, others=0, method="prompt_looku
     name = library.load((models[0].model, models[0].tokenizer)).name
     bench = Workbench(library)
     tickets = [bench.engine.join() for _ in range(1 + others)]
-    *_, found = speed.measuring(Request(prompt="a b a b", target=name, draft=None, method=method), bench)
+    *_, found = speed.measure_in_rounds(Request(prompt="a b a b", target=name, draft=None, method=method), bench)
     assert len(tickets) == len(bench.engine)
     return found
 

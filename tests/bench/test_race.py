@@ -12,7 +12,7 @@ from runs import PROMPT, REQUEST, Fails, greedy, ids
 
 from specviz.analysis.rounds import turns
 from specviz.bench import race
-from specviz.bench.race import Heat, Race, Side, Start, racing
+from specviz.bench.race import Heat, Race, Side, Start, run_race
 from specviz.errors import SpecvizError
 from specviz.models.busy import OtherWork, other_work
 from specviz.models.score import Text
@@ -28,7 +28,7 @@ STARTS = [Start("first", PROMPT), Start("second", "A small dog saw the fox and")
 
 
 def raced(bench, *sides, starts=STARTS) -> Race:
-    *_, last = bench.in_turns(racing(*(sides or (ALONE, NEAR)), starts, bench))
+    *_, last = bench.in_turns(run_race(*(sides or (ALONE, NEAR)), starts, bench))
     return last
 
 
@@ -137,7 +137,7 @@ def test_the_median_of_ratios_does_not_depend_on_who_is_called_a():
 def test_one_run_is_made_per_turn(bench, monkeypatch):
     made, record = [], race.record
     monkeypatch.setattr(race, "record", lambda active: made.append(active) or record(active))
-    for number, _ in enumerate(racing(ALONE, NEAR, STARTS[:1], bench)):
+    for number, _ in enumerate(run_race(ALONE, NEAR, STARTS[:1], bench)):
         assert len(made) == number
 
 
@@ -149,7 +149,7 @@ def test_reading_the_prompt_counts_on_both_sides(bench):
 
 
 def test_a_race_that_shared_the_engine_says_so(bench):
-    work = racing(ALONE, NEAR, STARTS[:1], bench)
+    work = run_race(ALONE, NEAR, STARTS[:1], bench)
     assert not raced(bench, starts=STARTS[:1]).is_shared
     tickets = [bench.engine.join(), bench.engine.join()]
     *_, last = work
@@ -215,8 +215,8 @@ def test_a_draft_that_cannot_read_so_far_is_not_asked(bench):
 
 
 def test_the_tie_of_a_number_format_is_its_own():
-    assert (race.tie_of("float64"), race.tie_of("float32")) == (1e-6, 1e-3)
-    assert race.tie_of("float16") == race.tie_of("bfloat16") == race.tie_of(None) == 0.25
+    assert (race.tie_tolerance("float64"), race.tie_tolerance("float32")) == (1e-6, 1e-3)
+    assert race.tie_tolerance("float16") == race.tie_tolerance("bfloat16") == race.tie_tolerance(None) == 0.25
 
 
 def test_prompts_of_one_length_need_not_be_one_prompt():

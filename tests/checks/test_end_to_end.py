@@ -10,7 +10,7 @@ import torch
 from specviz.checks import scoring
 from specviz.checks.end_to_end import TEXT_LENGTH, end_to_end, first_token
 from specviz.checks.pair import Pair
-from specviz.checks.scoring import ROUNDING, beyond_edge, features, outside_of, plain_logits, score_parts, score_text
+from specviz.checks.scoring import ROUNDING, beyond_edge, features, find_outside, plain_logits, score_parts, score_text
 from specviz.decoding.draws import Seeded, seed_of
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
@@ -194,7 +194,7 @@ def test_a_token_within_rounding_of_the_edge_is_a_tie():
     near = torch.stack([ROW, ROW])
     near[0, 3] = 1 - 1e-5
     near[1, 3] = 1 - 1e-2
-    found = outside_of(near, Sampling(top_k=3), [3, 3], ROUNDING[torch.float32])
+    found = find_outside(near, Sampling(top_k=3), [3, 3], ROUNDING[torch.float32])
     assert [token.is_tie for token in found] == [True, False]
 
 

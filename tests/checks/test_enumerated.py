@@ -7,7 +7,7 @@ from enumerating import Forgets, WritesP
 from runs import made
 
 from specviz.checks import enumerated as module
-from specviz.checks.enumerated import NUM_CELLS, OPENING, enumerated
+from specviz.checks.enumerated import NUM_CELLS, OPENING, enumerate_texts
 from specviz.checks.pair import Pair
 from specviz.checks.side_by_side import side_by_side
 from specviz.decoding.draws import Seeded
@@ -45,7 +45,7 @@ def last(results):
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("name", LOSSLESS)
 def test_a_lossless_rule_is_exact(pair, name, sampling):
-    result = last(enumerated(pair, RULES[name], PROMPTS[:1], sampling, 4))
+    result = last(enumerate_texts(pair, RULES[name], PROMPTS[:1], sampling, 4))
     assert result.outcome.state == "exact"
     assert result.outcome.words.startswith("exact (enumerated): ")
     assert result.distance < 1e-12
@@ -55,12 +55,12 @@ def test_a_lossless_rule_is_exact(pair, name, sampling):
 @pytest.mark.parametrize("method", ["prompt_lookup", "none"])
 def test_certain_drafts_and_none_are_exact_too(named_models, name, method):
     alone = Pair(named_models.load("big"), None, method)
-    assert last(enumerated(alone, RULES[name], PROMPTS, Sampling(), 3)).outcome.state == "exact"
+    assert last(enumerate_texts(alone, RULES[name], PROMPTS, Sampling(), 3)).outcome.state == "exact"
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in {*LOSSLESS, *HARMLESS}])
 def test_a_wrong_rule_differs(pair, name):
-    result = last(enumerated(pair, EVERY[name], PROMPTS[:1], Sampling(0.5), 2))
+    result = last(enumerate_texts(pair, EVERY[name], PROMPTS[:1], Sampling(0.5), 2))
     assert result.outcome.state == "differs"
     assert result.distance > 1e-3
 
@@ -70,7 +70,7 @@ def test_a_chain_that_is_judged_wrongly_differs_though_its_formula_for_one_token
     p, q = torch.randn(2, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64).softmax(-1)
     assert (rule.one_step_law(p, q) - p).abs().max() < 1e-12
     for k in (1, 2, 4):
-        assert last(enumerated(pair, rule, PROMPTS[:1], Sampling(), k)).outcome.state == "differs"
+        assert last(enumerate_texts(pair, rule, PROMPTS[:1], Sampling(), k)).outcome.state == "differs"
 
 
 @pytest.mark.parametrize("rule", [WritesP(), Forgets()], ids=["writes p", "forgets"])
@@ -82,7 +82,7 @@ def test_such_a_chain_differs_side_by_side(bench, named_models, rule):
 
 
 def test_a_harmless_mistake_is_not_called_exact(pair):
-    assert last(enumerated(pair, BROKEN["untruncated_q"], PROMPTS[:1], Sampling(), 2)).outcome.state == "unsure"
+    assert last(enumerate_texts(pair, BROKEN["untruncated_q"], PROMPTS[:1], Sampling(), 2)).outcome.state == "unsure"
 
 
 def test_the_small_language_is_the_models_own(pair):
@@ -129,7 +129,7 @@ def test_the_enumerated_law_is_what_the_engine_writes_with_seeds(pair):
 
 
 def test_results_come_often_and_say_nothing_early(pair):
-    results = list(enumerated(pair, RULES["speculative_sampling"], PROMPTS, Sampling(), 2))
+    results = list(enumerate_texts(pair, RULES["speculative_sampling"], PROMPTS, Sampling(), 2))
     assert [each.outcome for each in results[:-1]] == [None] * (len(results) - 1)
     assert (results[0].done, results[-1].done, results[-1].total) == (0, 4, 4)
     assert not torch.is_inference_mode_enabled()
@@ -147,7 +147,7 @@ def test_methods_of_token_trees_are_enumerated_over_trees(named_models, method, 
     pair = Pair(named_models.load("big"), draft, method, params)
     results = {}
     for name, rule in (("right", RULES["speculative_sampling"]), ("wrong", TreesMisjudged())):
-        results[name] = last(enumerated(pair, rule, PROMPTS[:1], Sampling(0.5), 4))
+        results[name] = last(enumerate_texts(pair, rule, PROMPTS[:1], Sampling(0.5), 4))
         assert results[name].trees
         assert "token trees" in results[name].outcome.words
         assert ("the rule alone" in results[name].outcome.words) == (method != "tree")
@@ -157,6 +157,6 @@ def test_methods_of_token_trees_are_enumerated_over_trees(named_models, method, 
 
 def test_a_rule_of_chains_alone_is_enumerated_over_chains(named_models):
     pair = Pair(named_models.load("big"), named_models.load("far"), "tree")
-    result = last(enumerated(pair, BROKEN["resample_p"], PROMPTS[:1], Sampling(0.5), 2))
+    result = last(enumerate_texts(pair, BROKEN["resample_p"], PROMPTS[:1], Sampling(0.5), 2))
     assert not result.trees
     assert result.outcome.state == "differs"

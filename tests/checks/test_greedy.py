@@ -120,7 +120,7 @@ def test_a_wrong_token_is_named_with_both_logits(named_models):
     pair = Pair(named_models.load("big"), named_models.load("far"))
     result = next(each for each in greedy(pair, KeepsAll(), PROMPTS, K, 24) if each.outcome is not None)
     assert result.outcome.state == "differs"
-    parting = result.partings[0]
+    parting = result.differences[0]
     text = [*PROMPTS[parting.prompt]]
     with torch.inference_mode():
         for _ in range(parting.place):
@@ -143,10 +143,10 @@ def test_texts_that_rounding_parts_are_consistent_and_shown(pair, named_models):
     target = named_models.load((model, pair.target.tokenizer))
     ours = max(token, twin)
     result = last(greedy(Pair(target, pair.draft), WritesTwin(min(token, twin), ours), PROMPTS[:1], K, 6))
-    assert (result.partings[0].ours, result.partings[0].expected) == (ours, min(token, twin))
+    assert (result.differences[0].ours, result.differences[0].expected) == (ours, min(token, twin))
     assert result.outcome.state == "consistent"
     assert "up to rounding" in result.outcome.words
-    assert result.partings[0].our_logit == result.partings[0].expected_logit
+    assert result.differences[0].our_logit == result.differences[0].expected_logit
 
 
 def test_a_text_that_ends_too_early_differs(pair, monkeypatch):

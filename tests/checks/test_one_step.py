@@ -217,12 +217,12 @@ def test_agreed_and_owed_stack_to_p_and_nothing_is_left_out():
         assert result.largest_error < EXACT
         for share in (*result.rows, result.sums):
             assert share.written == pytest.approx(share.p, abs=EXACT)
-            assert share.agreed + share.cut == pytest.approx(share.q, abs=EXACT)
+            assert share.overlap + share.excess == pytest.approx(share.q, abs=EXACT)
         for name in ("p", "q", "agreed", "owed", "cut"):
             total = sum(getattr(share, name) for share in result.rows)
             assert total == pytest.approx(getattr(result.sums, name), abs=EXACT)
         assert result.sums.p == pytest.approx(1, abs=EXACT)
-        assert result.sums.owed == pytest.approx(result.sums.cut, abs=EXACT)
+        assert result.sums.shortfall == pytest.approx(result.sums.excess, abs=EXACT)
 
 
 def test_a_small_vocabulary_is_shown_whole():

@@ -118,7 +118,7 @@ def test_temperature_095_declared_as_1_is_suspicious_and_correct_samples_rarely_
 
     def num_noticed(truth, num_streams):
         holds = (generator.random((8_000, 1)) < truth[:8_000] for _ in range(num_streams))
-        return sum(Evidence.nothing(("favourite",)).add(each, law[:8_000]).differs(SUSPICION) for each in holds)
+        return sum(Evidence.empty(("favourite",)).add(each, law[:8_000]).differs(SUSPICION) for each in holds)
 
     assert num_noticed(law, 500) <= 500 * SUSPICION + 4.75 * math.sqrt(500 * SUSPICION)
     assert num_noticed(cooler, 50) > 40

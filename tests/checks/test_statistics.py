@@ -12,14 +12,14 @@ from specviz.checks.statistics import (
     STAKES,
     Cells,
     Evidence,
-    bar,
     cells_differ,
     draws_needed,
-    likeliest,
+    likeliest_outcomes,
+    log_threshold,
     outcome_of_cells,
     p_values,
-    pooled,
-    rounded,
+    pool_shares,
+    round_up,
     smallest_cell_shift,
     tokens_needed,
 )
@@ -34,7 +34,7 @@ def adaptive(past):
 
 def evidence_of(outcomes):
     """Evidence over tokens whose two features are given, under the adaptive law, and their probability."""
-    evidence, past, probability = Evidence.nothing(("one", "two")), [], 1.0
+    evidence, past, probability = Evidence.empty(("one", "two")), [], 1.0
     for holds in outcomes:
         chances = adaptive(past)
         evidence = evidence.add(np.array([holds]), np.array([chances]))
@@ -57,7 +57,7 @@ def streams(shares, claimed, num_streams, num_tokens, seed):
     generator = np.random.default_rng(seed)
     chances = np.broadcast_to(claimed, (num_tokens, 2))
     for _ in range(num_streams):
-        yield Evidence.nothing(("one", "two")).add(generator.random((num_tokens, 2)) < shares, chances)
+        yield Evidence.empty(("one", "two")).add(generator.random((num_tokens, 2)) < shares, chances)
 
 
 def test_a_correct_stream_watched_at_every_token_rarely_crosses_the_line():
@@ -84,7 +84,7 @@ def test_evidence_in_pieces_is_the_evidence_at_once():
     generator = np.random.default_rng(4)
     chances = generator.random((50, 3))
     holds = generator.random((50, 3)) < chances
-    whole, pieces = Evidence.nothing("abc").add(holds, chances), Evidence.nothing("abc")
+    whole, pieces = Evidence.empty("abc").add(holds, chances), Evidence.empty("abc")
     for start in range(0, 50, 7):
         pieces = pieces.add(holds[start : start + 7], chances[start : start + 7])
     assert pieces.level == pytest.approx(whole.level)
@@ -93,7 +93,7 @@ def test_evidence_in_pieces_is_the_evidence_at_once():
 
 
 def test_the_highest_point_counts_and_not_the_last():
-    evidence = Evidence.nothing(("one",)).add(np.ones((60, 1)), np.full((60, 1), 0.5))
+    evidence = Evidence.empty(("one",)).add(np.ones((60, 1)), np.full((60, 1), 0.5))
     assert evidence.differs()
     evidence = evidence.add(np.tile([[0.0], [1.0]], (500, 1)), np.full((1000, 1), 0.5))
     assert evidence.level < evidence.peak
@@ -105,12 +105,12 @@ def test_counts_between_chance_and_contradiction_are_suspicious():
     for counts, state in (((540, 460), "consistent"), ((560, 440), "suspicious"), ((590, 410), "differs")):
         assert outcome_of_cells(Cells(law, counts)).state == state
     words = outcome_of_cells(Cells(law, (560, 440))).words
-    assert f"about {rounded(draws_needed(law, (0.56, 0.44))):,} draws decide" in words
+    assert f"about {round_up(draws_needed(law, (0.56, 0.44))):,} draws decide" in words
 
 
 def test_too_few_tokens_would_have_seen_nothing():
-    assert Evidence.nothing(("one",)).smallest_shifts() == (math.inf,)
-    few = Evidence.nothing(("one",)).add(np.zeros((3, 1)), np.full((3, 1), 0.5))
+    assert Evidence.empty(("one",)).smallest_shifts() == (math.inf,)
+    few = Evidence.empty(("one",)).add(np.zeros((3, 1)), np.full((3, 1), 0.5))
     assert few.smallest_shifts() == (math.inf,)
 
 
@@ -122,7 +122,7 @@ def test_the_tokens_that_are_needed_are_enough_nine_times_in_ten(truth):
     chances, wrong = claimed[:, None], np.array(truth)[:, None]
     gain = STAKES * wrong - np.log(1 - chances + chances * np.exp(STAKES))
     n = math.ceil(tokens_needed(gain, STAKES**2 * wrong * (1 - wrong)))
-    on_average = math.ceil(bar(2) / gain.max())
+    on_average = math.ceil(log_threshold(2) / gain.max())
     seen = [np.mean([each.differs() for each in streams(truth, claimed, 400, m, seed=8)]) for m in (n, on_average)]
     assert seen[0] > CHANCE - 0.06
     assert seen[1] < CHANCE - 0.06
@@ -235,7 +235,7 @@ def test_a_count_where_the_law_has_nothing_differs_at_once():
 
 def test_pooling_keeps_everything():
     law = some_law(12, size=300)
-    outcomes = likeliest(law)
+    outcomes = likeliest_outcomes(law)
     assert list(outcomes) == sorted(range(300), key=lambda i: -law[i])[:20]
-    assert sum(pooled(law, outcomes)) == pytest.approx(1, abs=1e-12)
-    assert likeliest(np.array([0.0, 1.0, 0.0])) == (1,)
+    assert sum(pool_shares(law, outcomes)) == pytest.approx(1, abs=1e-12)
+    assert likeliest_outcomes(np.array([0.0, 1.0, 0.0])) == (1,)

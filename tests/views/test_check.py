@@ -8,8 +8,8 @@ import pytest
 from traces import HOSTILE
 
 from specviz.checks.end_to_end import EndToEnd, FirstToken, Power
-from specviz.checks.enumerated import Enumerated
-from specviz.checks.greedy import Greedy, Parting
+from specviz.checks.enumerated import Enumeration
+from specviz.checks.greedy import Greedy, TextDifference
 from specviz.checks.one_step import Identity, Redraws, RuleHere, Share
 from specviz.checks.self_checks import SelfCheck
 from specviz.checks.statistics import Cells, Evidence
@@ -122,15 +122,15 @@ def test_the_seed_can_be_chosen(made):
 
 
 def test_the_programs_own_enumeration_stands_first_and_alone_says_enumerated():
-    finished = Enumerated(4, 4, "speculative_sampling", True, 3, 640, 2e-16)
+    finished = Enumeration(4, 4, "speculative_sampling", True, 3, 640, 2e-16)
     section = sound(check.one_step(OPTIONS, "speculative_sampling", RIGHT, None, names, at=(0, 0), enumerated=finished))
     first, second = of_kind(section, "verdict")
     assert first["words"].startswith("exact (enumerated): 640 outcomes of the real program")
     assert second["words"].startswith("exact by formula, where one token is judged alone")
-    begun = Enumerated(1, 4, "speculative_sampling", True, 3)
+    begun = Enumeration(1, 4, "speculative_sampling", True, 3)
     section = check.one_step(OPTIONS, "speculative_sampling", RIGHT, None, names, at=(0, 0), enumerated=begun)
     assert kinds(section)[0] == "progress"
-    wrong = Enumerated(4, 4, "argmax_draft", False, 3, 64, 0.25)
+    wrong = Enumeration(4, 4, "argmax_draft", False, 3, 64, 0.25)
     section = check.one_step(OPTIONS, "argmax_draft", WRONG, None, names, at=(0, 0), enumerated=wrong)
     assert "25 % of the odds" in of_kind(section, "verdict")[0]["words"]
 
@@ -189,7 +189,7 @@ def test_every_rule_at_the_place_stands_in_a_table_with_the_chosen_one_marked():
 
 def made_texts(total=64, wrong=False):
     holds = np.ones((64, 2)) if wrong else np.tile([[1.0, 0.0], [0.0, 1.0]], (32, 1))
-    evidence = Evidence.nothing(("one", "two")).add(holds, np.full((64, 2), 0.5))
+    evidence = Evidence.empty(("one", "two")).add(holds, np.full((64, 2), 0.5))
     power = (Power("argmax_draft", "Greedy draft", 40), Power("clamped_q", "Clamped q", None))
     return EndToEnd(64, total, "speculative_sampling", 2, evidence, 0, 1e-17, ((32, -0.1), (64, 0.2)), power)
 
@@ -247,7 +247,7 @@ def test_first_tokens_show_counts_until_the_last():
 
 
 def test_greedy_texts_show_where_they_part():
-    parted = Greedy(2, 2, 48, (Parting(1, 7, 30, 31, 4.5, 4.5),), (), ())
+    parted = Greedy(2, 2, 48, (TextDifference(1, 7, 30, 31, 4.5, 4.5),), (), ())
     section = sound(check_texts.end_to_end(OPTIONS, "speculative_sampling", None, names, greedy=Greedy(2, 2, 48)))
     assert of_kind(section, "verdict")[0]["state"] == "exact"
     section = sound(check_texts.end_to_end(OPTIONS, "speculative_sampling", None, names, greedy=parted))

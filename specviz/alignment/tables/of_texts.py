@@ -106,7 +106,7 @@ def chances(keep: Array, readable: Array, most_tokens: int | None = None) -> Cha
 
     most_tokens: the length the text was allowed, if it ended before it.
     """
-    along = whatif.along_text(keep, deepest=KS[-1], most_tokens=most_tokens)
+    along = whatif.chances_along_text(keep, deepest=KS[-1], most_tokens=most_tokens)
     places = np.arange(len(keep))
     unreadable = np.where(readable, len(keep) + KS[-1], places)
     first = np.minimum.accumulate(unreadable[::-1])[::-1]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 from specviz.checks.end_to_end import EndToEnd, FirstToken, end_to_end, first_token
-from specviz.checks.enumerated import enumerated
+from specviz.checks.enumerated import enumerate_texts
 from specviz.checks.greedy import Greedy, greedy
 from specviz.checks.one_step import Place, Redraws, identity, places, redraws, rule_here, worst_place
 from specviz.checks.pair import Pair
@@ -155,7 +155,7 @@ class Checking:
         shown = {"n": n, "seed": seed, "at": (place.step, place.node), "others": every}
         here, names = rule_here(place, rule), self._names(look)
         settings = ([_prompt(look.trace)], _sampling(look.trace), _k(look.trace))
-        for whole in enumerated(self._pair(look.trace), rule, *settings):
+        for whole in enumerate_texts(self._pair(look.trace), rule, *settings):
             shown["enumerated"] = whole
             yield check.one_step(OPTIONS, name, here, None, names, **shown)
         for result in work(place) if work is not None else ():

@@ -9,9 +9,9 @@ from dataclasses import replace
 from specviz.analysis.breakdown import why_slow
 from specviz.analysis.costs import Costs, measure_costs
 from specviz.analysis.every_k import DraftOnText, OtherDrafts, other_drafts
-from specviz.analysis.given_text import KS, Judged, judge_run
+from specviz.analysis.given_text import KS, GivenText, judge_run
 from specviz.analysis.whatif import WhatIf
-from specviz.bench.speed import NUM_TOKENS, Speed, measuring
+from specviz.bench.speed import NUM_TOKENS, Speed, measure_in_rounds
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.session.workbench import Workbench
@@ -40,7 +40,7 @@ class Comparing:
         self._costs: dict[tuple[str, str | None], Costs] = {}
         self._speeds: OrderedDict[Request, Speed] = OrderedDict()
         self._many = Aligning(bench, offer, self._costs)
-        self._newest: tuple[Key, tuple[Judged, WhatIf]] | None = None
+        self._newest: tuple[Key, tuple[GivenText, WhatIf]] | None = None
 
     def sections(self) -> list[Section]:
         costs = {"measure": self._measure_costs}
@@ -90,7 +90,7 @@ class Comparing:
         trace = look.trace
         return plan_theory.theory(what_if, metrics(trace)["alpha"], self._known_costs(trace), self._point(trace))
 
-    def _planned(self, look: Look) -> tuple[Judged, WhatIf]:
+    def _planned(self, look: Look) -> tuple[GivenText, WhatIf]:
         """Every K on this text; asked twice in a row it is made once. Raises SpecvizError where there is no answer."""
         if look.settings is None:
             raise SpecvizError(NO_RUN)
@@ -157,7 +157,7 @@ class Comparing:
 
     def _measure_speed(self, look: Look, values: Mapping[str, str]) -> Work:
         models_of(look.trace, self._bench, self._offer)
-        for speed in measuring(request_of(look.trace), self._bench):
+        for speed in measure_in_rounds(request_of(look.trace), self._bench):
             if speed.done == speed.total:
                 self._speeds[request_of(look.trace)] = speed
                 while len(self._speeds) > MOST_SPEEDS:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 
-from specviz.bench.race import Race, Side, Start, racing
+from specviz.bench.race import Race, Side, Start, run_race
 from specviz.drafters import METHODS
 from specviz.drafters.method import Method
 from specviz.errors import SpecvizError
@@ -158,7 +158,7 @@ class Racing:
         titles = tuple(f"{letter} · {_words_of(each)}" for letter, each in zip(view.LETTERS, requests, strict=True))
         kept, key = _Kept(base, chosen, titles), uuid.uuid4().hex
         self._races[key] = kept
-        for result in racing(*map(Side, titles, requests), starts, self._bench):
+        for result in run_race(*map(Side, titles, requests), starts, self._bench):
             kept.result = result
             self._forget()
             files = self._files(kept, view.replayed(result)) if result.done == result.total else ()

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from specviz.checks.report import EXIT_WORDS
-from specviz.checks.statistics import rounded
+from specviz.checks.statistics import round_up
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.explore.sentences import label, percent
 
 if TYPE_CHECKING:
-    from specviz.checks.enumerated import Enumerated
+    from specviz.checks.enumerated import Enumeration
     from specviz.checks.one_step import Identity, Redraws, RuleHere, Share
     from specviz.checks.self_checks import SelfCheck
     from specviz.checks.statistics import Cells, Outcome
@@ -60,20 +60,20 @@ def identity(result: Identity | None, names: Names, *, is_pinned: bool = True, r
         verdict = blocks.verdict("differs", f"differs: agreed + owed is not p for {tokens}")
     balance = [
         f"Step {result.step + 1}, drafted token {result.node + 1}: {PINNED if is_pinned else FIRST}Agreed ",
-        percent(sums.agreed),
+        percent(sums.overlap),
         " and owed ",
-        percent(sums.owed),
+        percent(sums.shortfall),
         " make ",
         percent(min(1.0, sums.written)),
-        f". The draft has {percent(sums.cut)} too much elsewhere: that is cut, and as much is owed.",
+        f". The draft has {percent(sums.excess)} too much elsewhere: that is cut, and as much is owed.",
     ]
     shown = [bars, blocks.words(balance), verdict]
     return blocks.section(IDENTITY, "The identity", IDENTITY_LEAD, (), shown)
 
 
 def _identity_bar(share: Share, names: Names, scale: float) -> Props:
-    parts = [("both", scale * share.agreed), ("owed", scale * share.owed)]
-    values = [percent(value) for value in (share.p, share.q, share.agreed, share.owed, share.written)]
+    parts = [("both", scale * share.overlap), ("owed", scale * share.shortfall)]
+    values = [percent(value) for value in (share.p, share.q, share.overlap, share.shortfall, share.written)]
     return blocks.bar(_token(share.token, names), parts, values, scale * share.p)
 
 
@@ -98,7 +98,7 @@ def one_step(
     others: Sequence[RuleHere] = (),
     refusal: str = "",
     seed: int = 0,
-    enumerated: Enumerated | None = None,
+    enumerated: Enumeration | None = None,
 ) -> Props:
     """One place of the run. options: the rules as (words, name); at: (step, drafted token), counted from 0; others:
     the same place under every rule; refusal: why there is no place; enumerated: the rule's program over whole texts."""
@@ -124,7 +124,7 @@ def seed_control(seed: int) -> Props:
     return blocks.count("seed", "Seed", seed, 0, MOST_SEED)
 
 
-def _enumerated(result: Enumerated | None) -> list[Props]:
+def _enumerated(result: Enumeration | None) -> list[Props]:
     if result is None:
         return []
     if result.outcome is None:
@@ -198,7 +198,7 @@ def _errs(here: RuleHere) -> bool:
 
 
 def needed(number: int | None, unit: str) -> str:
-    return f"about {rounded(number):,} {unit}".strip() if number else f"more {unit} than fit here".replace("  ", " ")
+    return f"about {round_up(number):,} {unit}".strip() if number else f"more {unit} than fit here".replace("  ", " ")
 
 
 # ---- the pair itself ------------------------------------------------------------------------------------------------

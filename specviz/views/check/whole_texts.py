@@ -134,11 +134,11 @@ def _greedy(greedy: Greedy | None) -> list[Props]:
         return []
     words = "At temperature 0 the text must be the target's own greedy text, token for token:"
     shown = [blocks.words(words), *_state(greedy, f"{greedy.done} of {greedy.total} prompts compared")]
-    if greedy.partings:
+    if greedy.differences:
         rows = [
             [f"{parting.prompt + 1}", f"{parting.place + 1}", f"{parting.ours} ({parting.our_logit:.6f})",
              f"{parting.expected} ({parting.expected_logit:.6f})"]
-            for parting in greedy.partings
+            for parting in greedy.differences
         ]  # fmt: skip
         columns = ("prompt", "token", "written id (logit)", "the target's own id (logit)")
         shown.append(blocks.table(columns, rows, caption="Where the texts first part."))
