@@ -1,7 +1,7 @@
 """Timing things side by side: rounds of alternating turns, what they took, and what may be said of it.
 
-In a round every contender runs twice: in an order drawn by lot, then in the same order backwards (A B B A). Its quicker
-turn counts; how far the other one lies behind tells how busy the machine was. Of two equal contenders the lot makes
+In a round every contender runs twice: in a random order, then in the same order backwards (A B B A). Its quicker
+turn counts; how much the other one lags tells how busy the machine was. Of two equal contenders the draw makes
 either as likely to win a round, whatever the machine does meanwhile: so a sign test over rounds keeps its level under
 drift, spikes and busy spells alike. Standard library only.
 """
@@ -107,7 +107,7 @@ class Comparison:
 
 
 class Timings(Generic[Contender]):
-    """What each turn took, by contender and round: in any unit of which less is faster."""
+    """What each turn took, by contender and round, in any unit where less is faster."""
 
     def __init__(self) -> None:
         self._times: dict[Contender, dict[int, list[float]]] = {}

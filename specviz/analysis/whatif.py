@@ -8,7 +8,7 @@ out; numpy alone. Knows no model and no trace.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING
 
@@ -80,9 +80,6 @@ def draft_room(num_tokens: int, most_tokens: int | None = None) -> Array:
     return allowed - 1 - np.arange(num_tokens)
 
 
-# ---- the law of one step --------------------------------------------------------------------------------------------
-
-
 def step_laws(chances: Chances, k: int, starts: slice = slice(None)) -> Array:
     """The law of the length of a step, per start: [N, k+1], column j for j + 1 emitted tokens; none beyond the text."""
     kept = _going_on(chances, k, starts)
@@ -131,9 +128,6 @@ def acceptance_by_depth(chances: Chances) -> Array:
     kept = np.cumprod(chances.keep, axis=1)
     counts = np.maximum(0, size - np.arange(chances.deepest))
     return np.where(counts > 0, kept.sum(0) / np.maximum(counts, 1), np.nan)
-
-
-# ---- the number of calls --------------------------------------------------------------------------------------------
 
 
 def calls_law(chances: Chances, k: int) -> Array:
@@ -206,9 +200,6 @@ def _by_place(by_start: Array) -> Array:
     return total
 
 
-# ---- one draw of the steps ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Cut:
     """The text cut into steps: tokens per step, and the kind of the token that ended each."""
@@ -248,9 +239,6 @@ def cut_into_steps(chances: Chances, kept: Array, k: int) -> Cut:
     return Cut(tuple(lengths), tuple(kinds))
 
 
-# ---- all together ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What one K would have cost. calls_low and calls_high: 5 % and 95 % of the law of the number of target calls."""
@@ -283,8 +271,7 @@ class WhatIf:
         import pandas
 
         columns = ["k", "expected_target_calls", "tokens_per_call", "speedup", "calls_low", "calls_high"]
-        rows = [[getattr(outcome, name) for name in columns] for outcome in self.outcomes]
-        made = pandas.DataFrame(rows, columns=columns)
+        made = pandas.DataFrame(map(asdict, self.outcomes), columns=columns)
         made.attrs = {"exact": self.exact, "note": self.note, "num_tokens": self.num_tokens, "best": self.best}
         return made
 

@@ -284,8 +284,8 @@ def _row(samples: Sequence[Sample], temperature: float, contender: str) -> Row:
 
 
 def compare_by_prompt(samples: Sequence[Sample], ours: str, others: str) -> Comparison | None:
-    """How fast we decode beside another contender, by prompt; None beside ourselves, or where it did not run. samples:
-    of one temperature."""
+    """Our decoding speed over another contender's, by prompt; None for the same contender or one that did not run.
+    samples: of one temperature."""
     both = [sample for sample in samples if sample.contender in (ours, others)]
     if len({sample.contender for sample in both}) < 2:
         return None

@@ -1,7 +1,7 @@
 """The command `bench --methods`: every method against no draft on one target, by kind of prompt, and why it loses.
 
 Takes what METHODS and the catalogue offer; a method that cannot draft for this target is left out with the reason.
-All run in one process, alternating; the words beside the ratios hold measured times only.
+All run in one process, alternating; the words next to the ratios hold measured times only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from specviz.bench.contenders import (
 from specviz.bench.report import check_lengths, prompts_for, table
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
-from specviz.drafters.method import Method
 from specviz.drafters.params import split_names
 from specviz.errors import SpecvizError
 from specviz.models import catalog
@@ -117,19 +116,15 @@ def load_setups(
     """Each method with its own parameters and the models that suit it, or why it has none."""
     setups, left_out = [], []
     for name in names:
+        method, small = METHODS[name], None
         try:
-            setups.append(_setup(METHODS[name], library, target, draft))
+            if "draft" in method.roles:
+                foreign = catalog.drafts_for(target.name, foreign=True) if method.foreign else ()
+                small = library.load(foreign[0] if foreign else draft, as_draft=True)
+            setups.append(gather(method, {}, target, small, library))
         except SpecvizError as error:
             left_out.append(LeftOut(name, str(error)))
     return setups, left_out
-
-
-def _setup(method: Method, library: Library, target: LoadedModel, draft: str) -> Setup:
-    small = None
-    if "draft" in method.roles:
-        foreign = catalog.drafts_for(target.name, foreign=True) if method.foreign else ()
-        small = library.load(foreign[0] if foreign else draft, as_draft=True)
-    return gather(method, {}, target, small, library)
 
 
 def _try_setups(setups: Sequence[Setup], k: int, prompt: Prompt) -> tuple[list[Setup], list[LeftOut]]:
@@ -148,11 +143,11 @@ def rows_of(setups: Sequence[Setup], samples: Sequence[Sample]) -> list[MethodRo
     """By temperature, the methods in the order of `setups`; no draft must be among the contenders."""
     whole = {(row.temperature, row.contender): row for row in summarise(samples)}
     temperatures = sorted({sample.temperature for sample in samples})
-    return [_row(setup, whole[temperature, _label(setup)], samples) for temperature in temperatures for setup in setups]
-
-
-def _label(setup: Setup) -> str:
-    return f"specviz, {setup.method.name}"
+    return [
+        _row(setup, whole[temperature, f"specviz, {setup.method.name}"], samples)
+        for temperature in temperatures
+        for setup in setups
+    ]
 
 
 def _row(setup: Setup, whole: Row, samples: Sequence[Sample]) -> MethodRow:
@@ -228,7 +223,7 @@ def _cells(row: MethodRow) -> list[str]:
 
 
 def _plain(row: Row | KindRow) -> dict[str, object]:
-    """With the ratio as a number, its interval and its verdict beside it."""
+    """The row with its ratio as a number, the ratio's interval and its verdict."""
     found = row.to_baseline
     if found is None:
         return asdict(row) | {"to_baseline": 1.0}

@@ -111,7 +111,7 @@ class Race:
 
     @property
     def comparison(self) -> Comparison | None:
-        """The right side beside the left one, by prompt; None where no time was measured."""
+        """The right side's speed over the left one's, by prompt; None where no time was measured."""
         timings = self._timings()
         return timings.compare(RIGHT, LEFT) if timings else None
 
@@ -134,7 +134,7 @@ class Race:
 
 def run_race(left: Side, right: Side, starts: Sequence[Start], bench: Workbench) -> Generator[Race, None, None]:
     """One run per result: each side once to warm up, then a round on every prompt: one side, twice the other, and the
-    first again; the lot says who begins. Raises SpecvizError that names the side."""
+    first again; who begins is drawn at random. Raises SpecvizError that names the side."""
     warm, heats, is_shared, runs = [], [], False, {}
     for turn in turns(2, len(starts)):
         side, start = (left, right)[turn.contender], starts[turn.round - 1 if turn.round else 0]

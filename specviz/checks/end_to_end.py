@@ -206,7 +206,7 @@ def _inexact_rules() -> dict[str, Rule]:
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """The first token after one prompt, written anew with many seeds; there is no verdict before n = total."""
+    """The first token after one prompt, drawn with many seeds; there is no verdict before n = total."""
 
     done: int
     total: int
@@ -221,7 +221,7 @@ class FirstToken:
 def first_token(
     pair: Pair, rule: Rule, prompt: Sequence[int], sampling: Sampling, k: int, n: int, seed: int = 0
 ) -> Iterator[FirstToken]:
-    """The engine's first step n times, each with a seed of its own, beside the target's law by one plain forward."""
+    """Runs the engine's first step n times, each with its own seed, and counts against the law of one plain forward."""
     law = law_of(plain_logits(pair.target, prompt, 1)[0], sampling)
     plan, text = pair.plan(rule, sampling, k), list(prompt)
 

@@ -1,7 +1,7 @@
 """Every outcome of the real engine with a rule, over languages of three tokens that are made from the run's own rows.
 
 The two likeliest tokens after a text keep their odds, all others together are the third. The engine, the drafter and
-the rule then run as they are while every draw is enumerated: the law of whole texts, beside the target's own.
+the rule run unchanged while every draw is enumerated. Their law of whole texts is compared with the target's.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _are_trees(pair: Pair, rule: Rule) -> bool:
 
 
 def _report_during(work: Generator[None, None, Result], so_far: Enumeration) -> Generator[Enumeration, None, Result]:
-    """What the work comes to; `so_far` is said again whenever it pauses."""
+    """Returns the result of the work; yields `so_far` at each of its pauses."""
     while True:
         try:
             next(work)
@@ -147,7 +147,7 @@ def language_after(pair: Pair, prompt: Sequence[int], sampling: Sampling, k: int
 
 
 def _grow(language: Language, text: Text, pair: Pair, sampling: Sampling) -> None:
-    """The rows after one text, pooled; a pooled token goes on as the likeliest of those that it stands for."""
+    """Adds the pooled rows after one text. A pooled token is followed as the likeliest of its real tokens."""
     before = language.spelled[text]
     width = pair.target.info.vocab_size
     p = _row(pair.target, before, sampling, width)

@@ -1,4 +1,4 @@
-"""Temperature 0: the engine's text beside the one that transformers' own `generate` writes, prompt by prompt.
+"""Temperature 0: compares the engine's text with that of transformers' own `generate`, prompt by prompt.
 
 Equal texts are exact. Where they part, each token must still be the target's favourite up to rounding, by a plain
 forward; the first difference is shown with both logits.

@@ -68,9 +68,6 @@ def places(recorded: trace.Trace, target: LoadedModel, draft: LoadedModel | None
             found += 1
 
 
-# ---- the identity ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Share:
     """One token's share of everything; token None: all others together."""
@@ -118,9 +115,6 @@ def identity(place: Place, most: int = 8) -> Identity:
     )
 
 
-# ---- a rule's exact law ---------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class RuleHere:
     """A rule at one place, by its formula for a token that is judged alone: how a rule judges a whole draft is not in
@@ -165,9 +159,6 @@ def _distance(place: Place, law: Tensor) -> float:
     return float((law.double() - place.p).abs().sum() / 2)
 
 
-# ---- redraws --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Redraws:
     """The first token written, counted over redraws of one place. tokens: those with a cell of their own; the last
@@ -197,7 +188,7 @@ class Redraws:
 
 
 def redraws(place: Place, rule: Rule, n: int, seed: int = 0) -> Iterator[Redraws]:
-    """Draws the place's token n times anew, from what the rule's draft really draws from, and lets the rule judge it.
+    """Draws the place's token n times from the law that the rule's draft really uses, and lets the rule judge each.
 
     The first result stands before any draw.
     """

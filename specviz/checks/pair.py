@@ -35,7 +35,7 @@ class Pair:
 
     @property
     def comparable_draft(self) -> LoadedModel | None:
-        """The draft model where its odds can be laid beside the target's, token by token."""
+        """The draft model where its probabilities can be compared with the target's, token by token."""
         return None if METHODS[self.method].foreign else self.draft
 
     def plan(self, rule: Rule, sampling: Sampling, k: int) -> Plan:

@@ -43,7 +43,7 @@ Watch = Callable[[str, float | None], None]
 Result = TypeVar("Result")
 
 BROKEN_PREFIX = "broken:"  # a rule that is wrong on purpose is never picked by accident
-FIRST_TOKENS = 0.6  # first tokens drawn anew, per token of the end-to-end check
+FIRST_TOKENS = 0.6  # draws of the first token, per token of the end-to-end check
 GREEDY_TOKENS = (8, 64)  # after each prompt: at least, at most
 RULES_TOKENS = 64  # of the run whose drafts all rules judge
 MOST_TOKENS = 10_000_000

@@ -240,7 +240,7 @@ class JudgedSamples:
 
 
 def _format_hint(wrong: Sequence[Finding]) -> str:
-    """The way out for a text whose tokens a coarser number format, of which nothing was said, may have written."""
+    """Asks for the number format where none was declared and the rounding of a coarser one could explain the tokens."""
     if any(finding.made_in is not None or finding.token.beyond > ROUNDING[FORMATS["bf16"]] for finding in wrong):
         return ""
     return '; if the text was made in bf16 or fp16, say so: --made-in bf16, or "made_in" in its line'

@@ -32,7 +32,7 @@ MOST_STEPS = 8
 SELF_STEPS = 8
 Q_STEPS = 6
 ALLOWED = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
-SAME_Q = 1e-6  # q made anew from the same logits, by the same filter
+SAME_Q = 1e-6  # q computed again from the same logits, by the same filter
 SAME_CHANCE = 1e-3  # by how much a chance to keep may miss 1 when both models are one
 Fate = Callable[[Step], bool]
 
@@ -69,9 +69,6 @@ def self_checks(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: in
         checks.append(lambda: _check_claimed_q(pair, prompt_ids, sampling, k))
     for done, check in enumerate(checks, start=1):
         yield replace(check(), done=done, total=len(checks))
-
-
-# ---- the target's cache -----------------------------------------------------------------------------------------
 
 
 class _ScriptedDrafter(Drafter):
@@ -135,9 +132,6 @@ def _distance(ours: Tensor, full: Tensor) -> float:
     return math.inf if math.isnan(distance) else distance
 
 
-# ---- draft = target ---------------------------------------------------------------------------------------------
-
-
 def _check_own_draft(pair: Pair, prompt_ids: Sequence[int], k: int) -> SelfCheck:
     """A model that drafts for itself has q = p everywhere: nothing may be cut."""
     name = "The target as its own draft keeps everything"
@@ -150,9 +144,6 @@ def _check_own_draft(pair: Pair, prompt_ids: Sequence[int], k: int) -> SelfCheck
     if least < 1 - max(SAME_CHANCE, 2 * _tolerance(pair.target.model.dtype)):
         return SelfCheck(name, "differs", f"{words}, where p = q makes it 1")
     return SelfCheck(name, "consistent", words)
-
-
-# ---- the q that is claimed --------------------------------------------------------------------------------------
 
 
 def _check_claimed_q(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> SelfCheck:

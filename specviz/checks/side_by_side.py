@@ -179,7 +179,7 @@ class _Tally:
         self._measure(rows)
 
     def _draft(self, rows: StepRows, draws: Draws) -> tuple[Draft, Tensor]:
-        """The recorded draft with its rows, or one that is drafted with this rule's mistake in its place."""
+        """The recorded draft with its rows; for a rule whose mistake lies in drafting, one that is drafted with it."""
         if self._drafter is None or not len(rows.draft):
             return rows.draft, rows.probs
         context = Context(rows.tokens, rows.sampling, self.rule.tamper(draws), self._target.vocab_size)

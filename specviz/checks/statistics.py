@@ -35,7 +35,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Counts of the pooled outcomes of independent draws beside the shares that the law gives them."""
+    """Counts of the pooled outcomes of independent draws, and the shares that the law gives them."""
 
     law: tuple[float, ...]
     counts: tuple[int, ...]
