@@ -926,7 +926,7 @@ class Scripted:
     def __init__(self, events, pace="full"):
         self.id, self.state, self.trace = "scripted", "running", Trace()
         self._events = events
-        self.controls = SimpleNamespace(values=lambda: SimpleNamespace(pace=pace), set=lambda *pair: None)
+        self.controls = SimpleNamespace(read=lambda: SimpleNamespace(pace=pace), set=lambda *pair: None)
 
     def events(self, max_steps=None):
         yield from self._events
