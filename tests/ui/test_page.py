@@ -16,7 +16,7 @@ import pytest
 import served
 import traces
 from hub_stub import hub_error
-from made_up import EVERY_KIND, MADE_UP, made_up
+from made_up import EVERY_KIND, MADE_UP
 
 from specviz.bench.speed import Speed
 from specviz.drafters import METHODS
