@@ -87,9 +87,9 @@ class Gathering:
         self._add_sums(tables.sums)
         for name, confidence in tables.confidence.items():
             self._drafts[name].confidence += confidence
-        drafts = np.asarray(tables.tokens["draft"], dtype=object)
+        tokens = {name: np.array(cells, dtype=getattr(cells, "dtype", object)) for name, cells in tables.tokens.items()}
         for name, own in self._drafts.items():
-            own.add(tables.tokens, np.flatnonzero(drafts == name), self.ids)
+            own.add({column: cells[tokens["draft"] == name] for column, cells in tokens.items()}, self.ids)
         self._refused = [*self._refused, *tables.refused][:MOST_REFUSED]
         self._num_refused += len(tables.refused)
         self._warnings |= dict.fromkeys(tables.warnings)

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from specviz.alignment.summary import Finding
-from specviz.alignment.tables.arrow import from_arrow, to_arrow
-from specviz.alignment.tables.columns import COLUMNS
+from specviz.alignment.tables.columns import COLUMNS, from_arrow, to_arrow
 from specviz.alignment.types import Columns, Refused, ShardTables
 from specviz.errors import SpecvizError
 from specviz.request import Request

@@ -10,8 +10,8 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 
 from specviz.alignment.job_folder import write_text
 from specviz.alignment.summary import VERSION, Summary
-from specviz.alignment.tables.arrow import schema_of, to_arrow
-from specviz.alignment.tables.columns import COLUMNS, SLICES, Table
-from specviz.alignment.types import ShardTables
+from specviz.alignment.tables.columns import COLUMNS, SLICES, schema_of, to_arrow
+from specviz.alignment.types import Columns, ShardTables
 from specviz.errors import SpecvizError
 from specviz.trace.export import guarded
 
@@ -69,68 +68,40 @@ class Alignment:
         return pandas.read_parquet(self.folder / f"{name}.parquet")
 
 
-class TableFile:
-    """One table as two files, Parquet and CSV, which take their places when it is closed without an error."""
+@contextmanager
+def table_file(folder: Path, name: str) -> Iterator[Callable[[Columns], None]]:
+    """A function that adds rows to a table, in Parquet and in CSV. Both files appear when the block ends without an
+    error."""
+    import pyarrow
+    import pyarrow.csv as csv
+    import pyarrow.parquet as parquet
 
-    def __init__(self, folder: Path, name: str, table: Table) -> None:
-        import pyarrow.parquet as parquet
+    table = COLUMNS[name]
+    schema = schema_of(table)
+    places = {folder / f".{each}": folder / each for each in (f"{name}.parquet", CSV_NAMES[name])}
+    exact, text = places
+    packing = "gzip" if text.suffix == ".gz" else None
+    try:
+        with (
+            parquet.ParquetWriter(exact, schema, compression="zstd") as rows_file,
+            pyarrow.output_stream(str(text), compression=packing) as stream,
+            csv.CSVWriter(stream, _flatten(schema.empty_table()).schema) as lines_file,
+        ):
 
-        self._table, self._schema = table, schema_of(table)
-        self._places = {place: place.with_name(f".{place.name}") for place in _places(folder, name)}
-        plain, text = self._places.values()
-        with ExitStack() as files:
-            self._parquet = files.enter_context(parquet.ParquetWriter(plain, self._schema, compression="zstd"))
-            self._csv = files.enter_context(_csv_writer(text, _flat_schema(self._schema), name))
-            self._files = files.pop_all()
+            def add(columns: Columns) -> None:
+                rows = to_arrow(columns, table)
+                rows_file.write_table(rows)
+                lines_file.write_table(_flatten(rows))
 
-    def add(self, columns: Mapping[str, object]) -> None:
-        rows = to_arrow(columns, self._table)
-        self._parquet.write_table(rows)
-        self._csv.write_table(_flat(rows))
-
-    def close(self) -> None:
-        """The files take their places."""
-        self._files.close()
-        for place, beside in self._places.items():
+            yield add
+        for beside, place in places.items():
             os.replace(beside, place)
-
-    def drop(self) -> None:
-        self._files.close()
-        for beside in self._places.values():
+    finally:
+        for beside in places:
             beside.unlink(missing_ok=True)
 
 
-def _places(folder: Path, name: str) -> tuple[Path, Path]:
-    return folder / f"{name}.parquet", folder / CSV_NAMES[name]
-
-
-@contextmanager
-def table_file(folder: Path, name: str) -> Iterator[TableFile]:
-    """A table to add rows to: whole when the block ends, not there when it fails."""
-    made = TableFile(folder, name, COLUMNS[name])
-    try:
-        yield made
-    except BaseException:
-        made.drop()
-        raise
-    made.close()
-
-
-@contextmanager
-def _csv_writer(path: Path, schema: pyarrow.Schema, name: str) -> Iterator[Any]:
-    import pyarrow
-    import pyarrow.csv as csv
-
-    packing = "gzip" if CSV_NAMES[name].endswith(".gz") else None
-    with pyarrow.output_stream(str(path), compression=packing) as stream, csv.CSVWriter(stream, schema) as writer:
-        yield writer
-
-
-def _flat_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
-    return _flat(schema.empty_table()).schema
-
-
-def _flat(rows: pyarrow.Table) -> pyarrow.Table:
+def _flatten(rows: pyarrow.Table) -> pyarrow.Table:
     """The rows as CSV has them: a list column, an interval, becomes two columns, and texts are harmless; see EXACT."""
     import pyarrow
     import pyarrow.compute as compute
@@ -154,8 +125,8 @@ def write_tables(folder: Path, parts: Iterable[ShardTables]) -> Iterator[ShardTa
     """Writes tokens and prompts while the parts pass by, so that whoever reads on sees each once."""
     with table_file(folder, "tokens") as tokens, table_file(folder, "prompts") as prompts:
         for part in parts:
-            tokens.add(part.tokens)
-            prompts.add(part.prompts)
+            tokens(part.tokens)
+            prompts(part.prompts)
             yield part
 
 
@@ -163,8 +134,8 @@ def write_summary(folder: Path, summary: Summary) -> None:
     """summary.json and the slices as a table."""
     values = _without_nan(summary.to_dict())
     write_text(folder / "summary.json", json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    with table_file(folder, "slices") as slices:
-        slices.add({name: [getattr(row, name) for row in summary.slices] for name in SLICES})
+    with table_file(folder, "slices") as add:
+        add({name: [getattr(row, name) for row in summary.slices] for name in SLICES})
 
 
 def write_report(folder: Path, summary: Summary, parts: Iterable[ShardTables]) -> None:

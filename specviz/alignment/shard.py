@@ -1,6 +1,6 @@
 """A shard, from prompts to tables: texts are drawn from the target or taken as given, then every model reads them once.
 
-The only part of the lab, with `along`, `sampled` and `faults`, that holds models. A function of its shard alone, so
+Of the lab only this, `token_stats`, `generate` and `probes` hold models. A function of its shard alone, so
 that it can run in any process; rows that cannot be used come back with the reason.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 from specviz.alignment import model_identity as identity
 from specviz.alignment.generate import sample
 from specviz.alignment.tables import of_texts as tables
-from specviz.alignment.token_stats import Along, Numbers, along
-from specviz.alignment.types import GIVEN, SAMPLED, AnalysedText, DraftColumns, PromptRow, Refused, Shard, ShardTables
+from specviz.alignment.token_stats import Numbers, TextStats, measure_texts
+from specviz.alignment.types import GIVEN, AnalysedText, Columns, PromptRow, Refused, Shard, ShardTables
 from specviz.analysis import whatif
 from specviz.decoding.draws import seed_of
 from specviz.decoding.sampling import Sampling
@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EncodedRow:
     """A row as the target reads it. ids: the given completion's, None where a text is to be drawn. is_chat: the prompt
     is in the target's chat form."""
 
@@ -48,10 +48,10 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class RowText:
     """A row with its text."""
 
-    asked: Asked
+    asked: EncodedRow
     ids: tuple[int, ...]
     finish: str
 
@@ -64,7 +64,7 @@ def analyse(shard: Shard, library: Library | None = None) -> ShardTables:
     library = library or workbench().library
     target, drafts = load(shard, library)
     written, refused, warnings = texts_of(shard, target)
-    return judged(shard, target, drafts, written, refused, warnings)
+    return analyse_texts(shard, target, drafts, written, refused, warnings)
 
 
 def load(shard: Shard, library: Library) -> tuple[LoadedModel, tuple[LoadedModel, ...]]:
@@ -78,9 +78,9 @@ def sampling_of(request: Request) -> Sampling:
 # ---- texts ----------------------------------------------------------------------------------------------------------
 
 
-def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[Written], tuple[Refused, ...], tuple[str, ...]]:
+def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[RowText], tuple[Refused, ...], tuple[str, ...]]:
     """The rows with their texts, in order; those that cannot be used; what the reader should know."""
-    asked: list[Asked] = []
+    asked: list[EncodedRow] = []
     refused: list[Refused] = []
     for row in shard.rows:
         try:
@@ -92,7 +92,7 @@ def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[Written], tuple[Re
     return _written(asked, shard, target), tuple(refused), (lines,) if as_text else ()
 
 
-def _asked(row: PromptRow, request: Request, target: LoadedModel) -> Asked:
+def _asked(row: PromptRow, request: Request, target: LoadedModel) -> EncodedRow:
     """Raises SpecvizError with what is wrong; it goes on after "line 7"."""
     prompt, is_chat = _prompt_of(row, request, target)
     prompt_ids = tuple(target.text.encode(prompt, special=not is_chat))
@@ -100,7 +100,7 @@ def _asked(row: PromptRow, request: Request, target: LoadedModel) -> Asked:
     if isinstance(ids, str):
         ids = tuple(target.text.encode(ids, special=False))
     _check_length(len(prompt_ids), ids, target)
-    return Asked(row, prompt, is_chat, prompt_ids, ids, ids is None or _is_told(row, request, target))
+    return EncodedRow(row, prompt, is_chat, prompt_ids, ids, ids is None or _is_told(row, request, target))
 
 
 def _prompt_of(row: PromptRow, request: Request, target: LoadedModel) -> tuple[str, bool]:
@@ -134,17 +134,17 @@ def _is_told(row: PromptRow, request: Request, target: LoadedModel) -> bool:
     return {"top_k": 0, "top_p": 1.0} | dict(row.told) == wanted
 
 
-def _written(asked: Sequence[Asked], shard: Shard, target: LoadedModel) -> list[Written]:
+def _written(asked: Sequence[EncodedRow], shard: Shard, target: LoadedModel) -> list[RowText]:
     missing = [each for each in asked if each.ids is None]
 
-    def draw(batch: Sequence[Asked]) -> list[Written]:
+    def draw(batch: Sequence[EncodedRow]) -> list[RowText]:
         seeds = [seed_of(shard.request.seed, each.row.number) for each in batch]
         prompts = [each.prompt_ids for each in batch]
         drawn = sample(target, prompts, seeds, sampling_of(shard.request), shard.request.max_new_tokens)
-        return [Written(each, text.ids, text.finish) for each, text in zip(batch, drawn, strict=True)]
+        return [RowText(each, text.ids, text.finish) for each, text in zip(batch, drawn, strict=True)]
 
     made = {each.asked.row.number: each for each in in_batches(draw, missing, shard.batch)}
-    return [made[each.row.number] if each.ids is None else Written(each, each.ids, GIVEN) for each in asked]
+    return [made[each.row.number] if each.ids is None else RowText(each, each.ids, GIVEN) for each in asked]
 
 
 def in_batches(work: Callable[[Sequence[Item]], list[Result]], items: Sequence[Item], batch: int) -> list[Result]:
@@ -163,21 +163,21 @@ def in_batches(work: Callable[[Sequence[Item]], list[Result]], items: Sequence[I
 
 
 def _read(
-    target: LoadedModel, drafts: Sequence[LoadedModel], written: Sequence[Written], sampling: Sampling, batch: int
-) -> list[Along]:
-    """One pass of every model; texts of like length are read together, so that little padding is."""
+    target: LoadedModel, drafts: Sequence[LoadedModel], written: Sequence[RowText], sampling: Sampling, batch: int
+) -> list[TextStats]:
+    """One pass of every model; texts of similar length are read together, for little padding."""
     texts = [Text(each.asked.prompt_ids, each.ids) for each in written]
     most = READ_TOKENS_CUDA if target.model.device.type == "cuda" else READ_TOKENS
-    parts: dict[int, Along] = {}
-    for places in _together(texts, batch, most):
+    found: dict[int, TextStats] = {}
+    for places in _group_by_length(texts, batch, most):
         some = [texts[place] for place in places]
-        read = in_batches(lambda few: along(target, drafts, few, sampling), some, len(some))
-        parts |= dict(zip(places, read, strict=True))
-    return [parts[place] for place in range(len(texts))]
+        read = in_batches(lambda few: measure_texts(target, drafts, few, sampling), some, len(some))
+        found |= dict(zip(places, read, strict=True))
+    return [found[place] for place in range(len(texts))]
 
 
-def _together(texts: Sequence[Text], batch: int, most_tokens: int) -> Iterator[list[int]]:
-    """Places of texts of like length: at most `batch` at once, and `most_tokens` with padding, or one text alone."""
+def _group_by_length(texts: Sequence[Text], batch: int, most_tokens: int) -> Iterator[list[int]]:
+    """Places of texts of similar length: at most `batch` at once, and `most_tokens` with padding, or one text alone."""
     group: list[int] = []
     for place in sorted(range(len(texts)), key=lambda place: len(texts[place])):
         if group and (len(group) == batch or (len(group) + 1) * len(texts[place]) > most_tokens):
@@ -188,60 +188,59 @@ def _together(texts: Sequence[Text], batch: int, most_tokens: int) -> Iterator[l
         yield group
 
 
-def judged(
+def analyse_texts(
     shard: Shard,
     target: LoadedModel,
     drafts: Sequence[LoadedModel],
-    written: Sequence[Written],
+    texts: Sequence[RowText],
     refused: tuple[Refused, ...] = (),
     warnings: tuple[str, ...] = (),
 ) -> ShardTables:
-    """The tables of texts that are written."""
-    parts = _read(target, drafts, written, sampling_of(shard.request), shard.batch)
-    texts = [_analysed(*pair, target, shard) for pair in zip(written, parts, strict=True)]
-    return tables.of_texts(texts, shard, refused, warnings)
+    """The tables of texts that exist."""
+    numbers = _read(target, drafts, texts, sampling_of(shard.request), shard.batch)
+    found = [_describe(*pair, target, shard) for pair in zip(texts, numbers, strict=True)]
+    return tables.build_tables(found, shard, refused, warnings)
 
 
 # ---- what was read --------------------------------------------------------------------------------------------------
 
 
-def _analysed(written: Written, part: Along, target: LoadedModel, shard: Shard) -> AnalysedText:
-    asked, numbers = written.asked, part.target
-    most = tables.allowed_tokens(len(written.ids), written.finish, shard.request.max_new_tokens)
-    columns = {
-        name: _draft_columns(own, numbers["p"], shard.k, most)
-        for name, own in zip(shard.drafts, part.drafts, strict=True)
+def _describe(text: RowText, numbers: TextStats, target: LoadedModel, shard: Shard) -> AnalysedText:
+    asked, ids, places = text.asked, text.ids, np.arange(len(text.ids))
+    from_prompt = [asked.prompt_ids[-1], *ids]  # the prompt's last token tells whether a sentence begins
+    classes = tables.classify(_labels(target, from_prompt), from_prompt, target.text.special_ids, target.text.num_ids)
+    tokens = {
+        "place": places,
+        "context": len(asked.prompt_ids) + places,  # tokens before each token
+        "token": np.asarray(ids, dtype=np.int32),
+        "text": _labels(target, ids),
+        "class": classes[1:],
+        "favourite_text": _labels(target, numbers.target["favourite"]),
+        **numbers.target,
     }
+    most = tables.allowed_tokens(len(ids), text.finish, shard.request.max_new_tokens)
+    drafts = [_draft_columns(own, tokens["p"], target, shard.k, most) for own in numbers.drafts]
     return AnalysedText(
         row=asked.row,
         prompt=asked.prompt,
-        prompt_ids=np.asarray(asked.prompt_ids, dtype=np.int32),
-        ids=np.asarray(written.ids, dtype=np.int32),
-        labels=_labels(target, written.ids),
-        kinds=_kinds(target, asked, written.ids),
-        source=GIVEN if written.finish == GIVEN else SAMPLED,
+        num_prompt_tokens=len(asked.prompt_ids),
         exact=asked.exact,
-        finish=written.finish,
-        favourite_labels=_labels(target, numbers["favourite"]),
-        drafts=columns,
-        draft_favourite_labels={name: _labels(target, own.favourite) for name, own in columns.items()},
-        **numbers,
+        finish=text.finish,
+        tokens=tokens,
+        drafts=dict(zip(shard.drafts, drafts, strict=True)),
     )
 
 
-def _draft_columns(numbers: Numbers, p: np.ndarray, k: int, most_tokens: int) -> DraftColumns:
+def _draft_columns(numbers: Numbers, p: np.ndarray, target: LoadedModel, k: int, most_tokens: int) -> Columns:
     keep = np.where(numbers["readable"], whatif.keep_chances(p, numbers["q"]), 0.0)
-    chances = tables.chances(keep, numbers["readable"], most_tokens)
-    price, lost = -whatif.sensitivity_along_text(chances, k), whatif.lost_along_text(chances, k)
-    return DraftColumns(**numbers, keep=keep, price=price, lost=lost)
+    chances = tables.draft_chances(keep, numbers["readable"], most_tokens)
+    return numbers | {
+        "keep": keep,
+        "draft_favourite_text": _labels(target, numbers["draft_favourite"]),
+        "price": -whatif.sensitivity_along_text(chances, k),
+        "lost": whatif.lost_along_text(chances, k),
+    }
 
 
-def _labels(target: LoadedModel, ids: Sequence[int]) -> tuple[str, ...]:
-    return tuple(target.text.label(int(token)) for token in ids)
-
-
-def _kinds(target: LoadedModel, asked: Asked, ids: Sequence[int]) -> np.ndarray:
-    """Classes of the tokens; the last one of the prompt is there to tell whether a sentence begins."""
-    whole = [asked.prompt_ids[-1], *ids]
-    rare_from = tables.rare_from(target.text.num_ids)
-    return tables.classes(_labels(target, whole), whole, target.text.special_ids, rare_from)[1:]
+def _labels(target: LoadedModel, ids: Sequence[int]) -> list[str]:
+    return [target.text.label(int(token)) for token in ids]

@@ -63,7 +63,7 @@ def _analysed(shard: Shard, library: Library) -> dict[str, float]:
     target, drafts = shards.load(shard, library)
     written, _, _ = shards.texts_of(shard, target)
     drawn = time.perf_counter()
-    shards.judged(shard, target, drafts, written)
+    shards.analyse_texts(shard, target, drafts, written)
     ended = time.perf_counter()
     size = sum(len(text.ids) for text in written)
     return {ANALYSED: (ended - drawn) / size, WITH_DRAWING: (ended - begun) / size}

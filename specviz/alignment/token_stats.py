@@ -1,14 +1,12 @@
-"""What a target and its drafts say along a batch of texts: every number of a token that needs whole rows of p and q.
+"""A target and its drafts on a batch of texts: every number of a token that needs whole rows of p and q.
 
 One pass of every model (`score.read`); rows are taken a block at a time, so that they stay in a processor's cache.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -24,23 +22,36 @@ Numbers = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Along:
-    """One text: columns [N] by name, the target's and each draft's; a draft's `confidence` is [BINS, 3]."""
+class TextStats:
+    """Of one text, in columns of the token table [N]: the target's, and each draft's; a draft's `confidence` is
+    [BINS, 3]."""
 
     target: Numbers
     drafts: tuple[Numbers, ...]
 
 
-def along(target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Text], sampling: Sampling) -> list[Along]:
-    """In the order of the texts. Raises SpecvizError where a model gives no numbers."""
-    parts: list[list[defaultdict[str, list]]] = [
-        [defaultdict(list) for _ in range(1 + len(drafts))] for _ in range(len(texts))
-    ]
+def measure_texts(
+    target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Text], sampling: Sampling
+) -> list[TextStats]:
+    """The numbers of each text, in order. Raises SpecvizError where a model's logits hold nan."""
+    owners: list[np.ndarray] = []  # of the rows: which text
+    blocks: list[list[Numbers]] = []  # of rows: columns per model
     for rows in read(target, drafts, texts):
         for block in _blocks(rows):
-            for columns, model in zip(_numbers(block, sampling, drafts), range(1 + len(drafts)), strict=True):
-                _deal(columns, block.text.tolist(), parts, model)
-    return [Along(_joined(own[0]), tuple(_summed(_joined(each)) for each in own[1:])) for own in parts]
+            owners.append(block.text.cpu().numpy())
+            numbers = _numbers(block, sampling)
+            blocks.append([{name: values.cpu().numpy() for name, values in own.items()} for own in numbers])
+    owner = np.concatenate(owners)
+    order = np.argsort(owner, kind="stable")
+    bounds = np.flatnonzero(np.diff(owner[order])) + 1
+    models = [
+        {name: np.split(np.concatenate([own[name] for own in pieces])[order], bounds) for name in pieces[0]}
+        for pieces in zip(*blocks, strict=True)
+    ]
+    for draft in models[1:]:
+        draft["confidence"] = [rows.sum(0, dtype=np.float64) for rows in draft["confidence"]]
+    by_text = ([{name: own[i] for name, own in model.items()} for model in models] for i in range(len(texts)))
+    return [TextStats(own, tuple(drafts)) for own, *drafts in by_text]
 
 
 def _blocks(rows: Rows) -> Iterator[Rows]:
@@ -52,41 +63,24 @@ def _blocks(rows: Rows) -> Iterator[Rows]:
         yield Rows(rows.text[piece], rows.place[piece], rows.token[piece], rows.target[piece], drafts)
 
 
-def _deal(columns: Mapping[str, Tensor], texts: Sequence[int], parts, model: int) -> None:
-    """Hands every text its own entries; texts come in runs."""
-    bounds = [0, *(i for i in range(1, len(texts)) if texts[i] != texts[i - 1]), len(texts)]
-    for name, column in columns.items():
-        values = column.cpu().numpy()
-        for begin, end in pairwise(bounds):
-            parts[texts[begin]][model][name].append(values[begin:end])
-
-
-def _joined(parts: Mapping[str, list[np.ndarray]]) -> Numbers:
-    return {name: np.concatenate(pieces) for name, pieces in parts.items()}
-
-
-def _summed(numbers: Numbers) -> Numbers:
-    return numbers | {"confidence": numbers["confidence"].sum(0, dtype=np.float64)}
-
-
 @torch.inference_mode()
-def _numbers(rows: Rows, sampling: Sampling, drafts: Sequence[LoadedModel]) -> list[dict[str, Tensor]]:
+def _numbers(rows: Rows, sampling: Sampling) -> list[dict[str, Tensor]]:
     """The target's columns [R], then each draft's."""
     p = sampling.probs(rows.target)
     best, favourite = rows.target.max(-1)
     favourite_p = of_tokens(p, favourite)
     of_target = {
         "p": of_tokens(p, rows.token),
-        "entropy": _entropy(p, rows.target, best, favourite_p, sampling),
+        "p_entropy": _entropy(p, rows.target, best, favourite_p, sampling),
         "favourite": favourite,
         "favourite_p": favourite_p,
     }
-    refuse_nan(of_target["entropy"].tolist(), TARGET)
+    refuse_nan(of_target["p_entropy"].tolist(), TARGET)
     return [of_target, *(_of_draft(own, rows, p, favourite, sampling) for own in rows.drafts)]
 
 
 def _of_draft(own: DraftRows, rows: Rows, p: Tensor, favourite: Tensor, sampling: Sampling) -> dict[str, Tensor]:
-    """Beyond what the draft can read it says nothing: there its chances are 0 and its confidences are not counted."""
+    """Where the draft cannot read, its chances are 0 and its confidences are not counted."""
     known, logits = own.readable, own.logits
     q = sampling.probs(logits)
     both = torch.minimum(p, q)
@@ -96,12 +90,12 @@ def _of_draft(own: DraftRows, rows: Rows, p: Tensor, favourite: Tensor, sampling
     refuse_nan(entropy[known].tolist(), DRAFT_MODEL)
     zero = torch.zeros((), dtype=q.dtype, device=q.device)
     columns = {
-        "q": q_token, "overlap": overlap, "entropy": entropy,
-        "favourite_q": favourite_q, "target_favourite_q": of_tokens(q, favourite),
+        "q": q_token, "overlap": overlap, "q_entropy": entropy,
+        "draft_favourite_q": favourite_q, "target_favourite_q": of_tokens(q, favourite),
     }  # fmt: skip
     return {name: torch.where(known, values, zero) for name, values in columns.items()} | {
-        "favourite": mine,
-        "favourite_p": of_tokens(p, mine),
+        "draft_favourite": mine,
+        "draft_favourite_p": of_tokens(p, mine),
         "rank_in_draft": _rank(logits, favourite),
         "rank_in_target": _rank(rows.target, mine),
         "outside": _outside(p, logits),

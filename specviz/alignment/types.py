@@ -81,71 +81,27 @@ class Refused:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DraftColumns:
-    """What one draft model says along a text of N tokens; probabilities are those at the sampling of the request.
-
-    readable: False beyond the draft's context and behind an id that it lacks, where it drafts nothing: there q, overlap
-    and keep are 0.
-    rank_in_draft: the place of the target's favourite in the draft's order (1: its favourite too); rank_in_target: the
-    other way round. By logits, so that a filter or temperature 0 leaves an order.
-    outside: the target's probability of all tokens that the draft has no id for.
-    confidence [BINS, 3]: over all places and all tokens x that the draft might have drawn, by q(x) in ten bins: the
-    sums of q, of q * q and of min(p, q): how often, how surely, and how often kept.
-    price: -dE[target calls] / da[t] at the shard's K, exact. lost: tokens that a rejection there is expected to lose.
-    """
-
-    q: Array
-    overlap: Array  # sum min(p, q)
-    keep: Array  # a[t] = min(1, q/p) of the token that stands there
-    entropy: Array  # of q, nats
-    favourite: Array  # the draft's likeliest token
-    favourite_q: Array  # q of it
-    favourite_p: Array  # p of it
-    target_favourite_q: Array  # q of the target's likeliest token
-    rank_in_draft: Array
-    rank_in_target: Array
-    outside: Array
-    readable: Array  # bool
-    price: Array
-    lost: Array
-    confidence: Array
+Columns = Mapping[str, Any]
+"""A table by columns: name -> a numpy array or a list, all of one length."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnalysedText:
-    """One text with everything that its tables are made from. Arrays have one entry per token of the text, [N].
+    """One text of N tokens. tokens: the columns of `columns.TOKENS` that hold for every draft; drafts: those of each
+    draft but reason, and its `confidence` [BINS, 3]: over all places and all tokens x that it might have drawn, by q(x)
+    in ten bins, the sums of q, of q * q and of min(p, q).
 
-    prompt: as the target read it, chat form included. labels: the tokens' texts as table cells (`TokenText.label`).
-    kinds: indices into tables.CLASSES. exact: whether the text is the target's own at the request's sampling.
-    finish: eos, length, context or given.
+    prompt: as the target read it, chat form included. exact: whether the text is the target's own at the request's
+    sampling. finish: eos, length, context or given.
     """
 
     row: PromptRow
     prompt: str
-    prompt_ids: Array
-    ids: Array
-    labels: tuple[str, ...]
-    kinds: Array
-    source: str  # SAMPLED or GIVEN
+    num_prompt_tokens: int
     exact: bool
     finish: str
-    p: Array
-    entropy: Array  # of p, nats
-    favourite: Array  # the target's likeliest token
-    favourite_p: Array  # p of it
-    favourite_labels: tuple[str, ...]
-    drafts: Mapping[str, DraftColumns]
-    draft_favourite_labels: Mapping[str, tuple[str, ...]]
-
-    @property
-    def context_lengths(self) -> Array:
-        """Tokens before each token of the text."""
-        return len(self.prompt_ids) + np.arange(len(self.ids))
-
-
-Columns = Mapping[str, object]
-"""A table by columns: name -> a numpy array or a list, all of one length."""
+    tokens: Columns
+    drafts: Mapping[str, Columns]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,7 +41,7 @@ def gathered(texts, k=4, per_shard=5, step_ms=None):
     for first in range(0, len(texts), per_shard):
         some = texts[first : first + per_shard]
         shard = aligned.shard([text.row for text in some], DRAFTS, k, step_ms or {})
-        found.add(tables.of_texts(some, shard))
+        found.add(tables.build_tables(some, shard))
     return found
 
 
@@ -55,7 +55,8 @@ def places(texts, draft, inside=lambda text, place: True):
     """(text, columns of the draft, place) of every readable place."""
     for text in texts:
         columns = text.drafts[draft]
-        yield from ((text, columns, n) for n in range(len(text.ids)) if columns.readable[n] and inside(text, n))
+        readable = np.flatnonzero(columns["readable"])
+        yield from ((text, columns, n) for n in readable if inside(text, n))
 
 
 @pytest.fixture(scope="module")
@@ -68,25 +69,25 @@ def test_a_draft_has_the_means_of_all_readable_tokens(texts):
     every = list(places(texts, "two"))
     assert (found.num_tokens, found.num_prompts) == (12 * 40, 12)
     assert found.readable == pytest.approx(len(every) / (12 * 40))
-    assert found.alpha == pytest.approx(np.mean([own.overlap[n] for _, own, n in every]), rel=1e-6)
-    assert found.mean_keep == pytest.approx(np.mean([own.keep[n] for _, own, n in every]), rel=1e-6)
-    agree = [text.favourite[n] == own.favourite[n] for text, own, n in every]
+    assert found.alpha == pytest.approx(np.mean([own["overlap"][n] for _, own, n in every]), rel=1e-6)
+    assert found.mean_keep == pytest.approx(np.mean([own["keep"][n] for _, own, n in every]), rel=1e-6)
+    agree = [text.tokens["favourite"][n] == own["draft_favourite"][n] for text, own, n in every]
     assert found.greedy_agreement == pytest.approx(np.mean(agree))
-    assert found.ceiling == pytest.approx(1 - np.mean([own.outside[n] for _, own, n in every]), rel=1e-6)
+    assert found.ceiling == pytest.approx(1 - np.mean([own["outside"][n] for _, own, n in every]), rel=1e-6)
     assert found.alpha_interval[0] < found.alpha < found.alpha_interval[1]
 
 
 def test_tokens_per_call_and_speedups_are_those_of_all_texts_together(texts):
     found = summary_of(texts, costs={"one": COSTS})
     shard = aligned.shard([text.row for text in texts], DRAFTS, step_ms={"one": STEP_MS})
-    prompts = tables.of_texts(texts, shard).prompts
+    prompts = tables.build_tables(texts, shard).prompts
     calls = [
         40 / rate for rate, draft in zip(prompts["tokens_per_call"], prompts["draft"], strict=True) if draft == "one"
     ]
     assert found.draft("one").tokens_per_call[3] == pytest.approx(12 * 40 / sum(calls), rel=1e-6)
     speedups = found.draft("one").speedups
     assert found.draft("two").speedups is found.draft("two").best_k is None
-    sums = tables.of_texts(texts, shard).sums
+    sums = tables.build_tables(texts, shard).sums
     time_ms = sum(
         row for row, *key in zip(sums["time_ms"], sums["draft"], sums["kind"], strict=True) if key == ["one", "all"]
     )
@@ -102,7 +103,7 @@ def test_every_slice_has_the_mean_of_its_tokens(texts):
     found = {(each.draft, each.kind, each.value): each for each in summary_of(texts).slices}
     asked = {
         ("one", "tag", "even"): lambda text, n: "even" in text.row.tags,
-        ("two", "class", "digit"): lambda text, n: tables.CLASSES[text.kinds[n]] == "digit",
+        ("two", "class", "digit"): lambda text, n: text.tokens["class"][n] == "digit",
         ("one", "depth", "16-31"): lambda text, n: 16 <= n < 32,
         ("two", "context", "32-47"): lambda text, n: 32 <= 30 + n < 48,
     }
@@ -110,7 +111,7 @@ def test_every_slice_has_the_mean_of_its_tokens(texts):
         every = list(places(texts, key[0], inside))
         assert found[key].num_tokens == len(every)
         assert found[key].num_prompts == len({text.row.number for text, _, _ in every})
-        assert found[key].alpha == pytest.approx(np.mean([own.overlap[n] for _, own, n in every]), rel=1e-5)
+        assert found[key].alpha == pytest.approx(np.mean([own["overlap"][n] for _, own, n in every]), rel=1e-5)
     assert ("one", "context", "64-95") not in found  # beyond the drafts' context
 
 
@@ -152,7 +153,7 @@ def test_alphas_are_kept_by_prompt(texts):
     found = summary_of(texts).by_prompt
     own = texts[7].drafts["two"]
     assert list(found) == [f"row {n}" for n in range(12)]
-    assert found["row 7"]["two"] == pytest.approx(own.overlap[own.readable].sum() / 40, rel=1e-5)
+    assert found["row 7"]["two"] == pytest.approx(own["overlap"][own["readable"]].sum() / 40, rel=1e-5)
 
 
 def test_a_prompt_that_a_draft_cannot_read_has_an_alpha_of_0():
@@ -166,27 +167,27 @@ def test_a_prompt_that_a_draft_cannot_read_has_an_alpha_of_0():
 
 def test_the_costliest_rejections_are_the_dearest_of_all_and_carry_their_surroundings(texts):
     found = summary_of(texts).draft("one").costliest
-    saved = [(own.price[n] * (1 - own.keep[n]), text.row.number, n) for text, own, n in places(texts, "one")]
+    saved = [(own["price"][n] * (1 - own["keep"][n]), text.row.number, n) for text, own, n in places(texts, "one")]
     seen, wanted = Counter(), []
     for each in sorted(saved, reverse=True):
-        same = each[1], texts[each[1]].ids[each[2]]
+        same = each[1], texts[each[1]].tokens["token"][each[2]]
         seen[same] += 1
         wanted += [each] if seen[same] <= 2 and len(wanted) < totals.MOST_COSTLY else []
     assert [each.saved for each in found] == pytest.approx([value for value, _, _ in wanted], rel=1e-5)
     assert {(each.prompt, each.place) for each in found} == {(prompt, place) for _, prompt, place in wanted}
     for each in found:
-        labels = texts[each.prompt].labels
+        labels = texts[each.prompt].tokens["text"]
         assert each.before == "".join(labels[max(0, each.place - 12) : each.place])
         assert (each.token, each.after) == (labels[each.place], "".join(labels[each.place + 1 : each.place + 13]))
         assert (each.id, each.draft) == (f"row {each.prompt}", "one")
-        assert each.p == pytest.approx(texts[each.prompt].p[each.place], rel=1e-6)
+        assert each.p == pytest.approx(texts[each.prompt].tokens["p"][each.place], rel=1e-6)
 
 
 def test_losses_add_up_to_all_that_the_steps_could_have_added_by_class_and_by_reason(texts):
     """A step that nothing cut short emits K + 1 tokens, or what is left of the text."""
     found, whole = summary_of(texts).draft("one"), 0.0
     for text in texts:
-        chances = tables.chances(text.drafts["one"].keep, text.drafts["one"].readable)
+        chances = tables.draft_chances(text.drafts["one"]["keep"], text.drafts["one"]["readable"])
         most = np.minimum(chances.depths(4), 39 - np.arange(40)) + 1
         whole += start_chances(chances, [4])[0] @ most - 40
     for kind in ("class", "reason"):
@@ -194,20 +195,21 @@ def test_losses_add_up_to_all_that_the_steps_could_have_added_by_class_and_by_re
         assert sum(each.lost for each in own) == pytest.approx(whole, rel=1e-5)
         assert sum(each.share for each in own) == pytest.approx(1)
         assert own == sorted(own, key=lambda each: -each.lost)
-    lost = sum(own.lost[n] for text, own, n in places(texts, "one") if tables.CLASSES[text.kinds[n]] == "word")
+    lost = sum(own["lost"][n] for text, own, n in places(texts, "one") if text.tokens["class"][n] == "word")
     told = {(each.kind, each.value): each.lost for each in found.losses}
     assert told["class", "word"] == pytest.approx(lost, rel=1e-5)
     assert [each.kind for each in found.losses] == sorted(each.kind for each in found.losses)
 
 
 def test_calls_are_the_expected_target_calls_for_all_texts(texts):
-    prompts = tables.of_texts(texts, aligned.shard([text.row for text in texts], DRAFTS)).prompts
+    prompts = tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS)).prompts
     rates = [rate for rate, draft in zip(prompts["tokens_per_call"], prompts["draft"], strict=True) if draft == "two"]
     assert summary_of(texts).draft("two").calls == pytest.approx(sum(40 / rate for rate in rates), rel=1e-6)
 
 
 def test_long_token_texts_are_cut():
-    text = replace(aligned.text(0, drafts=DRAFTS), labels=("x" * 500,) * 40)
+    text = aligned.text(0, drafts=DRAFTS)
+    text = replace(text, tokens=text.tokens | {"text": ("x" * 500,) * 40})
     found = gathered([text]).summary(Facts(aligned.request(), "0.1", "now")).draft("one").costliest
     assert max(len(each.before) for each in found) == max(len(each.after) for each in found) == 240
 
@@ -218,8 +220,8 @@ def test_reasons_share_out_all_that_is_lost(texts):
     assert [reason.share for reason in found] == sorted((reason.share for reason in found), reverse=True)
     assert sum(reason.num_tokens for reason in found) == 12 * 40
     outside = next(reason for reason in found if reason.name == "outside the draft's vocabulary")
-    lost = sum((1 - text.drafts["one"].overlap).sum() for text in texts)
-    missing = sum(own.outside[n] for _, own, n in places(texts, "one"))
+    lost = sum((1 - text.drafts["one"]["overlap"]).sum() for text in texts)
+    missing = sum(own["outside"][n] for _, own, n in places(texts, "one"))
     assert outside.share == pytest.approx(missing / lost, rel=1e-5)
 
 
@@ -228,7 +230,7 @@ def test_reasons_share_out_all_that_is_lost(texts):
 
 def test_refused_lines_are_counted_and_listed_once_from_the_file_and_from_the_models():
     found = gathered(texts_of(2))
-    late = tables.of_texts([], aligned.shard([], DRAFTS), [Refused(9, "is too long")], ["mind this", "and this"])
+    late = tables.build_tables([], aligned.shard([], DRAFTS), [Refused(9, "is too long")], ["mind this", "and this"])
     found.add(late)
     facts = Facts(
         aligned.request(), "0.1", "now", refused=[Refused(4, "is empty")], num_refused=30, warnings=["mind this"]
@@ -293,9 +295,9 @@ def test_a_draft_that_reads_nothing_has_no_agreement_but_still_its_calls():
 def test_a_slice_in_which_no_step_begins_has_no_tokens_per_call():
     """Every token is kept, so one step takes all five; at K = 4 none begins at the third."""
     text = aligned.text(0, size=5, drafts=DRAFTS, weight=1.0)
-    kinds = np.array([0, 0, 1, 0, 0], dtype=np.int8)
-    found = summary_of([replace(text, kinds=kinds)], costs={"one": COSTS})
-    apart = next(each for each in found.slices if each.value == tables.CLASSES[1])
+    classes = np.array(["word", "word", "digit", "word", "word"], dtype=object)
+    found = summary_of([replace(text, tokens=text.tokens | {"class": classes})], costs={"one": COSTS})
+    apart = next(each for each in found.slices if each.value == "digit")
     assert apart.tokens_per_call is apart.best_k is apart.speedup is None
     json.dumps(found.to_dict(), allow_nan=False)
 
@@ -325,7 +327,7 @@ def later(found, by):
 @pytest.mark.parametrize("size", [20, 200])
 def test_memory_grows_by_a_few_hundred_bytes_per_prompt_and_not_with_tokens(size):
     texts = [aligned.text(n, size=size) for n in range(10)]
-    found, made = Gathering(4, ("one",)), tables.of_texts(texts, aligned.shard([text.row for text in texts]))
+    found, made = Gathering(4, ("one",)), tables.build_tables(texts, aligned.shard([text.row for text in texts]))
     tracemalloc.start()
     for number in range(60):
         found.add(later(made, 10 * number))

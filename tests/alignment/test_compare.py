@@ -26,7 +26,7 @@ def summary_of(num=35, drafts=DRAFTS, weights=(0.6, 0.7), first=0, **changes):
     """Texts on which the second draft is better by its weight."""
     gathering = Gathering(4, drafts)
     texts = [text_of(first + n, drafts, weights) for n in range(num)]
-    gathering.add(tables.of_texts(texts, aligned.shard([text.row for text in texts], drafts)))
+    gathering.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], drafts)))
     return gathering.summary(Facts(aligned.request(**changes), "0.1", "now", prompts="a3f"))
 
 
@@ -35,8 +35,7 @@ def text_of(number, drafts, weights, limits=(10**6,) * 3):
     settings = zip(drafts, weights, limits, strict=False)
     made = [aligned.text(number, drafts=(name,), weight=weight, limit=limit) for name, weight, limit in settings]
     columns = {name: own.drafts[name] for name, own in zip(drafts, made, strict=True)}
-    labels = {name: own.draft_favourite_labels[name] for name, own in zip(drafts, made, strict=True)}
-    return replace(made[0], drafts=columns, draft_favourite_labels=labels)
+    return replace(made[0], drafts=columns)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +106,7 @@ def test_every_two_drafts_are_compared_and_one_alone_with_none():
 def test_a_draft_that_reads_nothing_is_compared_on_nothing():
     texts = [aligned.text(n, drafts=DRAFTS, limit=3) for n in range(3)]
     gathering = Gathering(4, DRAFTS)
-    gathering.add(tables.of_texts(texts, aligned.shard([text.row for text in texts], DRAFTS)))
+    gathering.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS)))
     (found,) = gathering.summary(Facts(aligned.request(), "0.1", "now")).comparisons
     assert (found.slices, found.wins_a, found.wins_b) == ((), (), ())
 
@@ -116,7 +115,7 @@ def test_a_draft_that_reads_nothing_is_compared_on_nothing():
 def unequal():
     """Drafts alike in all but their context: the first ten tokens of 40, and all."""
     texts, gathering = [text_of(n, DRAFTS, (0.6, 0.6), (39, 10**6)) for n in range(35)], Gathering(4, DRAFTS)
-    gathering.add(tables.of_texts(texts, aligned.shard([text.row for text in texts], DRAFTS)))
+    gathering.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS)))
     return gathering.summary(Facts(aligned.request(), "0.1", "now", prompts="a3f"))
 
 
@@ -132,7 +131,7 @@ def test_drafts_of_different_reach_are_compared_where_all_can_read(unequal):
 
 def test_drafts_without_a_place_in_common_are_not_compared():
     texts, gathering = [text_of(n, DRAFTS, (0.6, 0.6), (3, 10**6)) for n in range(3)], Gathering(4, DRAFTS)
-    gathering.add(tables.of_texts(texts, aligned.shard([text.row for text in texts], DRAFTS)))
+    gathering.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS)))
     (found,) = gathering.summary(Facts(aligned.request(), "0.1", "now")).comparisons
     assert found.words == "There is no token that all drafts can read, so nothing is compared."
     assert (found.slices, found.wins_a, found.wins_b) == ((), (), ())

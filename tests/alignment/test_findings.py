@@ -90,7 +90,7 @@ def test_a_cliff_is_found_in_texts_and_marked_in_the_slices():
     """The whole way from texts: a draft that stops following the target at 64 tokens of context."""
     gathering = Gathering(4, ("one",))
     texts = [aligned.text(n, size=60, weight=lambda contexts: np.where(contexts < 64, 0.7, 0.2)) for n in range(40)]
-    gathering.add(tables.of_texts(texts, aligned.shard([text.row for text in texts])))
+    gathering.add(tables.build_tables(texts, aligned.shard([text.row for text in texts])))
     summary = gathering.summary(Facts(aligned.request(), "0.1", "now"))
     assert [each.value for each in summary.slices if each.cliff and each.kind == "context"] == ["64-95"]
     (finding,) = summary.draft("one").findings
@@ -104,7 +104,7 @@ def test_a_cliff_is_found_in_texts_and_marked_in_the_slices():
 @pytest.fixture
 def summary():
     texts, gathering = [aligned.text(n) for n in range(3)], Gathering(4, ("one",))
-    gathering.add(tables.of_texts(texts, aligned.shard([text.row for text in texts])))
+    gathering.add(tables.build_tables(texts, aligned.shard([text.row for text in texts])))
     return gathering.summary(Facts(aligned.request(), "0.1", "now")).draft("one")
 
 

@@ -29,7 +29,7 @@ from specviz.alignment.job import align, aligning
 from specviz.alignment.model_identity import introduce
 from specviz.alignment.prompts.files import of_values
 from specviz.alignment.shard import analyse
-from specviz.alignment.tables.of_texts import of_texts
+from specviz.alignment.tables.of_texts import build_tables
 from specviz.alignment.types import KS, PromptRow, Shard
 from specviz.analysis import theory
 from specviz.errors import SpecvizError
@@ -512,7 +512,7 @@ TEXT = aligned.text(0, drafts=("near",), size=32)
 
 def stand_in(shard):
     """Tables of one random text for every row."""
-    return of_texts([replace(TEXT, row=row) for row in shard.rows], shard)
+    return build_tables([replace(TEXT, row=row) for row in shard.rows], shard)
 
 
 class EnoughError(Exception):

@@ -22,7 +22,7 @@ from specviz.alignment.folder_lock import holding
 from specviz.alignment.job_folder import OUTPUTS, OWN_NAMES, Job, JobFolder, Known
 from specviz.alignment.summary import Finding
 from specviz.alignment.tables.columns import COLUMNS, PROMPTS, SLICES, TOKENS
-from specviz.alignment.tables.of_texts import of_texts
+from specviz.alignment.tables.of_texts import build_tables
 from specviz.alignment.types import Refused, ShardTables
 from specviz.errors import SpecvizError
 
@@ -38,7 +38,7 @@ def job(**changes):
 def tables(first=0, count=3, **changes):
     texts = [aligned.text(number, drafts=DRAFTS, size=12, tags=("a",)) for number in range(first, first + count)]
     shard = aligned.shard([text.row for text in texts], DRAFTS)
-    return replace(of_texts(texts, shard, (Refused(9, "is too long"),), ("a warning",)), **changes)
+    return replace(build_tables(texts, shard, (Refused(9, "is too long"),), ("a warning",)), **changes)
 
 
 def same(one, other):
@@ -74,7 +74,7 @@ def test_a_part_comes_back_as_it_was(folder):
 
 
 def test_a_part_without_a_usable_row_comes_back(folder):
-    empty = of_texts([], aligned.shard([], DRAFTS), (Refused(1, "nothing"),))
+    empty = build_tables([], aligned.shard([], DRAFTS), (Refused(1, "nothing"),))
     folder.write(0, empty)
     assert same(empty, folder.read(0))
 

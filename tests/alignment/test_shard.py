@@ -9,7 +9,7 @@ import torch
 from tiny_models import tiny, tiny_tokenizer
 
 from specviz.alignment import shard as shards
-from specviz.alignment.token_stats import along
+from specviz.alignment.token_stats import measure_texts
 from specviz.alignment.types import BINS, Message, PromptRow, Shard
 from specviz.decoding.draws import seed_of
 from specviz.decoding.sampling import Sampling
@@ -66,21 +66,21 @@ def entropy(row):
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["plain", "cut", "T=0"])
 def test_every_number_is_that_of_plain_forwards_and_slow_sums(sampling):
     target, draft = loaded(1), loaded(2)
-    for text, found in zip(TEXTS, along(target, [draft], TEXTS, sampling), strict=True):
+    for text, found in zip(TEXTS, measure_texts(target, [draft], TEXTS, sampling), strict=True):
         confidence = np.zeros((BINS, 3))
         for place, token in enumerate(text.ids):
             before = [*text.prompt, *text.ids[:place]]
             (p, p_order), (q, q_order) = law(target, before, sampling), law(draft, before, sampling)
-            expected = {"p": p[token], "entropy": entropy(p), "favourite": p_order[0], "favourite_p": p[p_order[0]]}
+            expected = {"p": p[token], "p_entropy": entropy(p), "favourite": p_order[0], "favourite_p": p[p_order[0]]}
             for name, value in expected.items():
                 assert found.target[name][place] == pytest.approx(value, abs=2e-5), name
             expected = {
                 "q": q[token],
                 "overlap": sum(map(min, p, q)),
-                "entropy": entropy(q),
-                "favourite": q_order[0],
-                "favourite_q": q[q_order[0]],
-                "favourite_p": p[q_order[0]],
+                "q_entropy": entropy(q),
+                "draft_favourite": q_order[0],
+                "draft_favourite_q": q[q_order[0]],
+                "draft_favourite_p": p[q_order[0]],
                 "target_favourite_q": q[p_order[0]],
                 "rank_in_draft": 1 + q_order.index(p_order[0]),
                 "rank_in_target": 1 + p_order.index(q_order[0]),
@@ -96,7 +96,7 @@ def test_every_number_is_that_of_plain_forwards_and_slow_sums(sampling):
 
 def test_what_lies_outside_the_drafts_vocabulary_is_the_targets_mass_there():
     target, draft = loaded(1), loaded(2, vocab_size=200)
-    (found,) = along(target, [draft], TEXTS[:1], Sampling())
+    (found,) = measure_texts(target, [draft], TEXTS[:1], Sampling())
     for place in range(len(TEXTS[0].ids)):
         p, _ = law(target, [*TEXTS[0].prompt, *TEXTS[0].ids[:place]], Sampling())
         assert found.drafts[0]["outside"][place] == pytest.approx(sum(p[200:]), abs=1e-5)
@@ -104,9 +104,9 @@ def test_what_lies_outside_the_drafts_vocabulary_is_the_targets_mass_there():
 
 def test_where_a_draft_cannot_read_it_says_nothing():
     target, draft = loaded(1), loaded(2, max_position_embeddings=5)
-    found = along(target, [draft], TEXTS, Sampling())
+    found = measure_texts(target, [draft], TEXTS, Sampling())
     assert found[0].drafts[0]["readable"].tolist() == [True] * 3 + [False] * 3
-    for name in ("q", "overlap", "entropy"):
+    for name in ("q", "overlap", "q_entropy"):
         assert (found[0].drafts[0][name][3:] == 0).all()
         assert (found[0].drafts[0][name][:3] > 0).all()
     assert found[0].drafts[0]["confidence"].sum(0)[0] == pytest.approx(3.0, abs=1e-5)
@@ -238,9 +238,9 @@ def test_other_errors_are_not_taken_for_lack_of_memory():
 
 def test_one_long_text_leaves_the_others_together():
     texts = [Text([1] * size, [1]) for size in (10, 400, 9, 11, 5)]
-    assert list(shards._together(texts, 8, 100)) == [[4, 2, 0, 3], [1]]
-    assert list(shards._together(texts, 2, 100)) == [[4, 2], [0, 3], [1]]
-    assert list(shards._together(texts, 8, 25)) == [[4, 2], [0, 3], [1]]
+    assert list(shards._group_by_length(texts, 8, 100)) == [[4, 2, 0, 3], [1]]
+    assert list(shards._group_by_length(texts, 2, 100)) == [[4, 2], [0, 3], [1]]
+    assert list(shards._group_by_length(texts, 8, 25)) == [[4, 2], [0, 3], [1]]
 
 
 def test_the_chance_to_be_kept_is_that_of_the_what_if(library):
@@ -262,7 +262,7 @@ def test_a_gpu_says_the_same():
     pairs = [(loaded(seed), loaded(seed)) for seed in (1, 2)]
     for _, on_gpu in pairs:
         on_gpu.model.cuda()
-    here, there = (along(models[0], [models[1]], TEXTS, Sampling()) for models in zip(*pairs, strict=True))
+    here, there = (measure_texts(models[0], [models[1]], TEXTS, Sampling()) for models in zip(*pairs, strict=True))
     for mine, theirs in zip(here, there, strict=True):
         for columns, other in ((mine.target, theirs.target), (mine.drafts[0], theirs.drafts[0])):
             for name, values in columns.items():

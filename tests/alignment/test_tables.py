@@ -12,7 +12,6 @@ from specviz.alignment.summary import Slice
 from specviz.alignment.tables import of_texts as tables
 from specviz.alignment.tables import reasons
 from specviz.alignment.tables.columns import COLUMNS
-from specviz.alignment.tables.of_texts import CLASSES
 from specviz.alignment.tables.reasons import BEYOND, NO_REASON, OUTSIDE, REASONS
 from specviz.alignment.types import KS
 from specviz.analysis import whatif
@@ -22,7 +21,7 @@ STEP_MS = {"one": tuple(4 + 0.7 * depth + 0.1 * (depth > 3) for depth in range(1
 
 
 def made(texts, **changes):
-    return tables.of_texts(texts, aligned.shard([text.row for text in texts], DRAFTS, step_ms=STEP_MS, **changes))
+    return tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS, step_ms=STEP_MS, **changes))
 
 
 def rows_of(table, **wanted):
@@ -67,11 +66,11 @@ def test_calls_tokens_and_time_of_every_slice_are_those_of_all_ways_to_cut_the_t
         ("depth", "0-15"): range(7),
         ("context", "0-31"): (0, 1),
         ("context", "32-47"): range(2, 7),
-        **{("class", CLASSES[kind]): np.flatnonzero(text.kinds == kind) for kind in set(text.kinds)},
+        **{("class", name): np.flatnonzero(text.tokens["class"] == name) for name in set(text.tokens["class"])},
     }
     assert slices.keys() == inside.keys()
     for k in (1, 2, 3, 16):
-        ways = list(walked(draft.keep, draft.readable, k, allowed))
+        ways = list(walked(draft["keep"], draft["readable"], k, allowed))
         for key, places in inside.items():
             steps = [(chance, step) for chance, way in ways for step in way if step[0] in places]
             totals = [sum(c * f(step) for c, step in steps) for f in (lambda _: 1, lambda s: s[2], _time)]
@@ -86,7 +85,7 @@ def _time(step):
 def test_the_whole_text_is_what_the_what_if_says():
     text = aligned.text(3, size=150, drafts=DRAFTS)
     found = made([text])
-    outcomes = whatif.every_k(whatif.chances_along_text(text.drafts["one"].keep, deepest=16), KS).outcomes
+    outcomes = whatif.every_k(whatif.chances_along_text(text.drafts["one"]["keep"], deepest=16), KS).outcomes
     (row,) = rows_of(found.sums, draft="one", kind="all")
     np.testing.assert_allclose(row["calls"], [each.expected_target_calls for each in outcomes], rtol=1e-6)
     np.testing.assert_allclose(row["emitted"], 150, rtol=1e-6)
@@ -98,14 +97,10 @@ def test_the_whole_text_is_what_the_what_if_says():
 
 def test_tokens_that_every_draft_can_read_are_summed_apart():
     near, far = (aligned.text(2, drafts=(name,), limit=limit) for name, limit in (("one", 49), ("two", 59)))
-    text = replace(
-        near,
-        drafts=near.drafts | far.drafts,
-        draft_favourite_labels=near.draft_favourite_labels | far.draft_favourite_labels,
-    )
+    text = replace(near, drafts=near.drafts | far.drafts)
     (row,) = rows_of(made([text]).sums, draft="two", kind="all")
     assert (row["num_readable"], row["num_shared"]) == (30, 20)  # contexts 30 to 59, and to 49
-    assert row["shared_overlap"] == pytest.approx(far.drafts["two"].overlap[:20].sum())
+    assert row["shared_overlap"] == pytest.approx(far.drafts["two"]["overlap"][:20].sum())
 
 
 @pytest.mark.parametrize("limit", [10**6, 60])
@@ -150,20 +145,13 @@ def test_every_token_row_says_what_the_models_say_there():
     assert len(table["prompt"]) == 2 * 2 * 20
     for text, name, place in itertools.product(texts, DRAFTS, (0, 7, 19)):
         (row,) = rows_of(table, prompt=text.row.number, draft=name, place=place)
-        draft = text.drafts[name]
-        told = {
-            "context": 30 + place, "token": text.ids[place], "text": text.labels[place], "p": text.p[place],
-            "class": CLASSES[text.kinds[place]], "p_entropy": text.entropy[place], "favourite": text.favourite[place],
-            "favourite_text": text.favourite_labels[place], "favourite_p": text.favourite_p[place],
-            "draft_favourite_text": text.draft_favourite_labels[name][place],
-        }  # fmt: skip
-        same = ("q", "overlap", "keep", "target_favourite_q", "rank_in_draft", "rank_in_target", "outside", "price")
-        told |= {each: getattr(draft, each)[place] for each in same}
-        told |= {"q_entropy": draft.entropy[place], "draft_favourite": draft.favourite[place]}
-        told |= {"draft_favourite_q": draft.favourite_q[place], "draft_favourite_p": draft.favourite_p[place]}
-        told |= {"readable": draft.readable[place], "lost": draft.lost[place]}
-        assert {each: row[each] for each in told} == {
-            each: pytest.approx(value, rel=1e-6) if isinstance(value, float) else value for each, value in told.items()
+        wanted = {"context": 30 + place}
+        for columns in (text.tokens, text.drafts[name]):
+            wanted |= {each: values[place] for each, values in columns.items() if each != "confidence"}
+        assert wanted.keys() == row.keys() - {"prompt", "draft", "reason"}
+        assert {each: row[each] for each in wanted} == {
+            each: pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+            for each, value in wanted.items()
         }
 
 
@@ -172,9 +160,9 @@ def test_a_prompt_row_has_the_means_over_readable_tokens():
     (row,) = rows_of(made([text]).prompts, draft="two")
     draft, read = text.drafts["two"], slice(0, 30)  # contexts 30 to 59
     assert (row["num_tokens"], row["num_readable"], row["num_prompt_tokens"]) == (50, 30, 30)
-    assert row["alpha"] == pytest.approx(sum(draft.overlap[read]) / 30)
-    assert row["mean_keep"] == pytest.approx(sum(draft.keep[read]) / 30)
-    agree = [ours == theirs for ours, theirs in zip(text.favourite[read], draft.favourite[read], strict=True)]
+    assert row["alpha"] == pytest.approx(sum(draft["overlap"][read]) / 30)
+    assert row["mean_keep"] == pytest.approx(sum(draft["keep"][read]) / 30)
+    agree = [text.tokens["favourite"][place] == draft["draft_favourite"][place] for place in range(30)]
     assert row["greedy_agreement"] == pytest.approx(sum(agree) / 30)
     assert (row["id"], row["tags"], row["line"], row["finish"]) == ("row 1", "math|easy", 2, "eos")
     assert (row["source"], row["exact"], row["prompt_text"]) == ("sampled", True, "Once")
@@ -189,7 +177,7 @@ def test_a_draft_that_reads_nothing_has_no_alpha():
 def test_confidence_is_summed_over_texts():
     texts = [aligned.text(n, drafts=DRAFTS) for n in range(3)]
     found = made(texts).confidence
-    np.testing.assert_allclose(found["two"], sum(text.drafts["two"].confidence for text in texts))
+    np.testing.assert_allclose(found["two"], sum(text.drafts["two"]["confidence"] for text in texts))
 
 
 # ---- classes --------------------------------------------------------------------------------------------------------
@@ -211,14 +199,14 @@ def test_confidence_is_summed_over_texts():
     ],
 )  # fmt: skip
 def test_tokens_fall_into_the_classes_that_are_described(texts, wanted):
-    found = tables.classes(texts, range(len(texts)), special_ids=(), rare_from=100)
-    assert [CLASSES[kind] for kind in found] == wanted
+    found = tables.classify(texts, range(len(texts)), special_ids=(), num_ids=1000)
+    assert found.tolist() == wanted
 
 
 def test_special_ids_come_before_all_and_rare_ones_after_names():
     texts = [" a", " b", " Bo", "</s>"]
-    found = tables.classes(texts, [5, 95, 96, 2], special_ids={2}, rare_from=tables.rare_from(100))
-    assert [CLASSES[kind] for kind in found] == ["word", "rare", "name", "special"]
+    found = tables.classify(texts, [5, 95, 96, 2], special_ids={2}, num_ids=100)
+    assert found.tolist() == ["word", "rare", "name", "special"]
 
 
 # ---- why p and q part -----------------------------------------------------------------------------------------------
@@ -237,7 +225,7 @@ def test_every_place_has_the_first_reason_that_fits():
         "draft_favourite_p": [0.3, 0.10, 0.10, 0.10, 0.30, 0.30, 0.30, 0.30],
     }
     columns = {name: np.array(values) for name, values in columns.items()}
-    assert reasons.reasons(columns).tolist() == [BEYOND, NO_REASON, OUTSIDE, 2, 3, 4, 5, 6]
+    assert reasons.find_reasons(columns).tolist() == [BEYOND, NO_REASON, OUTSIDE, 2, 3, 4, 5, 6]
     lost = reasons.lost_by_reason(columns)
     np.testing.assert_allclose(lost, [1, 0.26 + 0.25, 0.24 + 0.25, 0.5, 0.5, 0.5, 0.5])
 
@@ -252,7 +240,7 @@ def test_a_near_tie_is_close_in_points_and_by_half(favourite_p, its_p, is_tie):
         "overlap": 0.5, "outside": 0.0, "readable": True, "favourite": 1, "favourite_p": favourite_p,
         "draft_favourite": 2, "draft_favourite_q": its_p, "draft_favourite_p": its_p,
     }  # fmt: skip
-    (found,) = reasons.reasons({name: np.array([value]) for name, value in columns.items()})
+    (found,) = reasons.find_reasons({name: np.array([value]) for name, value in columns.items()})
     assert REASONS[found].name == ("near-tie" if is_tie else "spread")
 
 
@@ -260,10 +248,10 @@ def test_all_that_is_lost_falls_to_some_reason_and_the_missing_vocabulary_to_its
     for number, (limit, num_ids) in enumerate([(10**6, 12), (10**6, 9), (50, 9)]):
         text = aligned.text(number, size=60, limit=limit, num_ids=num_ids)
         draft = text.drafts["one"]
-        lost = reasons.lost_by_reason(tables.of_texts([text], aligned.shard([text.row])).tokens)
-        assert lost.sum() == pytest.approx((1 - draft.overlap).sum(), rel=1e-5)
-        assert lost[OUTSIDE] == pytest.approx(draft.outside[draft.readable].sum(), rel=1e-5)
-        assert lost[BEYOND] == pytest.approx((~draft.readable).sum())
+        lost = reasons.lost_by_reason(tables.build_tables([text], aligned.shard([text.row])).tokens)
+        assert lost.sum() == pytest.approx((1 - draft["overlap"]).sum(), rel=1e-5)
+        assert lost[OUTSIDE] == pytest.approx(draft["outside"][draft["readable"]].sum(), rel=1e-5)
+        assert lost[BEYOND] == pytest.approx((~draft["readable"]).sum())
 
 
 def test_reasons_have_different_names_and_words():

@@ -4,9 +4,9 @@ import numpy as np
 from scipy.signal import lfilter
 from scipy.special import ndtr
 
-from specviz.alignment.tables.of_texts import CLASSES, chances
+from specviz.alignment.tables.of_texts import CLASSES, draft_chances
 from specviz.alignment.tables.slices import CONTEXT_STARTS, DEPTH_STARTS, Part, PerPrompt, bucket_name
-from specviz.alignment.types import BINS, GIVEN, SAMPLED, AnalysedText, DraftColumns, PromptRow, Shard
+from specviz.alignment.types import BINS, GIVEN, AnalysedText, PromptRow, Shard
 from specviz.analysis.whatif import lost_along_text, sensitivity_along_text
 from specviz.request import Request
 
@@ -41,23 +41,28 @@ def draft_columns(p, q, ids, *, readable, k, num_ids=VOCABULARY):
     q = q / q.sum(1, keepdims=True) * readable[:, None]
     places, mine, theirs = np.arange(len(ids)), q.argmax(1), p.argmax(1)
     keep = np.where(readable, np.minimum(1.0, q[places, ids] / p[places, ids]), 0.0)
-    return DraftColumns(
-        q=q[places, ids],
-        overlap=np.minimum(p, q).sum(1),
-        keep=keep,
-        entropy=-(q * np.log(np.where(q > 0, q, 1))).sum(1),
-        favourite=mine,
-        favourite_q=q.max(1),
-        favourite_p=p[places, mine],
-        target_favourite_q=q[places, theirs],
-        rank_in_draft=1 + (q > q[places, theirs][:, None]).sum(1),
-        rank_in_target=1 + (p > p[places, mine][:, None]).sum(1),
-        outside=p[:, num_ids:].sum(1),
-        readable=readable,
-        price=-sensitivity_along_text(chances(keep, readable), k),
-        lost=lost_along_text(chances(keep, readable), k),
-        confidence=confidence_of(p, q, readable),
-    )
+    return {
+        "q": q[places, ids],
+        "overlap": np.minimum(p, q).sum(1),
+        "keep": keep,
+        "q_entropy": -(q * np.log(np.where(q > 0, q, 1))).sum(1),
+        "draft_favourite": mine,
+        "draft_favourite_text": labels_of(mine),
+        "draft_favourite_q": q.max(1),
+        "draft_favourite_p": p[places, mine],
+        "target_favourite_q": q[places, theirs],
+        "rank_in_draft": 1 + (q > q[places, theirs][:, None]).sum(1),
+        "rank_in_target": 1 + (p > p[places, mine][:, None]).sum(1),
+        "outside": p[:, num_ids:].sum(1),
+        "readable": readable,
+        "price": -sensitivity_along_text(draft_chances(keep, readable), k),
+        "lost": lost_along_text(draft_chances(keep, readable), k),
+        "confidence": confidence_of(p, q, readable),
+    }
+
+
+def labels_of(ids):
+    return tuple(f" t{token}" for token in ids)
 
 
 def text(
@@ -89,20 +94,22 @@ def text(
     return AnalysedText(
         row=PromptRow(number, number + 1, f"row {number}", tuple(tags), prompt="Once"),
         prompt="Once",
-        prompt_ids=np.zeros(num_prompt, dtype=np.int64),
-        ids=ids,
-        labels=tuple(f" t{token}" for token in ids),
-        kinds=generator.integers(0, len(CLASSES), size).astype(np.int8),
-        source=GIVEN if given else SAMPLED,
+        num_prompt_tokens=num_prompt,
         exact=not given,
-        finish="given" if given else finish,
-        p=p[np.arange(size), ids],
-        entropy=-(p * np.log(p)).sum(1),
-        favourite=favourite,
-        favourite_p=p.max(1),
-        favourite_labels=tuple(f" t{token}" for token in favourite),
+        finish=GIVEN if given else finish,
+        tokens={
+            "place": np.arange(size),
+            "context": contexts,
+            "token": ids,
+            "text": labels_of(ids),
+            "class": np.array(CLASSES, dtype=object)[generator.integers(0, len(CLASSES), size)],
+            "p": p[np.arange(size), ids],
+            "p_entropy": -(p * np.log(p)).sum(1),
+            "favourite": favourite,
+            "favourite_text": labels_of(favourite),
+            "favourite_p": p.max(1),
+        },
         drafts=columns,
-        draft_favourite_labels={name: tuple(f" t{t}" for t in own.favourite) for name, own in columns.items()},
     )
 
 

@@ -13,7 +13,7 @@ import aligned
 import traces
 
 from specviz.alignment import outputs
-from specviz.alignment.tables.of_texts import of_texts
+from specviz.alignment.tables.of_texts import build_tables
 from specviz.cli.main import main
 from specviz.trace import export as exports
 from specviz.trace.recorded import shipped, shipped_trace
@@ -30,7 +30,9 @@ def write_all(folder: Path) -> None:
     assert main(["show", str(folder / "run.jsonl")]) == 0
     assert main(["export", str(folder / "run.jsonl"), "--html", str(folder / "run.html")]) == 0
     texts = [aligned.text(number, drafts=("one", "two"), size=12, tags=("a",)) for number in range(3)]
-    list(outputs.write_tables(folder, [of_texts(texts, aligned.shard([text.row for text in texts], ("one", "two")))]))
+    list(
+        outputs.write_tables(folder, [build_tables(texts, aligned.shard([text.row for text in texts], ("one", "two")))])
+    )
 
 
 if __name__ == "__main__":

@@ -1,15 +1,18 @@
-"""The columns of the alignment lab's tables: name, type as Arrow spells it, meaning. One source for writer and README.
+"""The tables of the alignment lab: name, Arrow type and meaning of every column, and how columns become Arrow tables.
 
-`TOKENS` and `PROMPTS` are what a shard gives and what is saved, `SLICES` is saved at the end; `SUMS` travels only
-between the two. Standard library only.
+A shard gives tokens, prompts and sums; tokens, prompts and slices are saved. pyarrow is loaded when it is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from specviz.alignment.summary import Slice
+from specviz.alignment.types import Columns
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +95,56 @@ SUMS = _table(
     ("emitted", "list<float>", "for K = 1 to 16: expected tokens of the text that those steps give"),
     ("time_ms", "list<float>", "for K = 1 to 16: their expected time; nan where costs are not known"),
 )
-_MEANINGS = {
-    "draft": ("string", "name of the draft"),
-    "kind": ("string", "all, tag, class, depth (tokens of text before) or context (tokens before, prompt included)"),
-    "value": ("string", "which of that kind"),
-    "num_tokens": ("int64", "tokens in the slice that the draft's context reaches"),
-    "num_prompts": ("int64", "prompts with such tokens"),
-    "alpha": ("float64", "agreement, mean of sum min(p, q)"),
-    "alpha_interval": ("list<double>", "95 % interval of alpha, Student's t over prompts; null below two prompts"),
-    "greedy_agreement": ("float64", "share of places where both models have the same likeliest token"),
-    "tokens_per_call": (
+SLICES = _table(
+    ("draft", "string", "name of the draft"),
+    ("kind", "string", "all, tag, class, depth (tokens of text before) or context (tokens before, prompt included)"),
+    ("value", "string", "which of that kind"),
+    ("num_tokens", "int64", "tokens in the slice that the draft's context reaches"),
+    ("num_prompts", "int64", "prompts with such tokens"),
+    ("alpha", "float64", "agreement, mean of sum min(p, q)"),
+    ("alpha_interval", "list<double>", "95 % interval of alpha, Student's t over prompts; null below two prompts"),
+    ("greedy_agreement", "float64", "share of places where both models have the same likeliest token"),
+    (
+        "tokens_per_call",
         "float64",
         "tokens per target call of steps that begin in the slice, at the job's K; null where none does",
     ),
-    "best_k": ("int64", "the fastest K for these steps; null where costs are not known or no step begins at some K"),
-    "speedup": ("float64", "predicted speedup at best_k; null where that is"),
-    "cliff": ("bool", "whether alpha falls here by 0.1 or more from the slice before"),
-}
-SLICES: Table = {item.name: Column(*_MEANINGS[item.name]) for item in fields(Slice)}
+    ("best_k", "int64", "the fastest K for these steps; null where costs are not known or no step begins at some K"),
+    ("speedup", "float64", "predicted speedup at best_k; null where that is"),
+    ("cliff", "bool", "whether alpha falls here by 0.1 or more from the slice before"),
+)
 COLUMNS: Mapping[str, Table] = {"tokens": TOKENS, "prompts": PROMPTS, "sums": SUMS, "slices": SLICES}
+_LISTS = {"list<float>": "float32", "list<double>": "float64"}
+
+
+def schema_of(table: Table) -> pyarrow.Schema:
+    import pyarrow
+
+    lists = {name: pyarrow.list_(pyarrow.type_for_alias(inner)) for name, inner in _LISTS.items()}
+    return pyarrow.schema([(name, lists.get(column.type, column.type)) for name, column in table.items()])
+
+
+def to_arrow(columns: Columns, table: Table) -> pyarrow.Table:
+    """The columns of `table`, in its order and types. ValueError for a column that is missing or does not fit."""
+    import pyarrow
+
+    if list(columns) != list(table):
+        raise ValueError(f"columns must be {', '.join(table)} (got {', '.join(columns)})")
+    rows = {name: list(values) if getattr(values, "ndim", 1) > 1 else values for name, values in columns.items()}
+    return pyarrow.table(rows, schema=schema_of(table))
+
+
+def from_arrow(table: pyarrow.Table) -> dict[str, object]:
+    """Arrays for numbers, a matrix for lists of them, a list for texts."""
+    return dict(zip(table.column_names, map(_cells, table.columns), strict=True))
+
+
+def _cells(column: pyarrow.ChunkedArray) -> object:
+    import pyarrow.types as types
+
+    if types.is_string(column.type):
+        return column.to_pylist()
+    if types.is_list(column.type):
+        flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        return flat.reshape(len(column), -1) if len(column) else flat.reshape(0, 0)
+    return column.to_numpy()

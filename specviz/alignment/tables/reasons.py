@@ -49,31 +49,23 @@ NO_REASON = len(REASONS)  # p and q are equal here
 NAMES = np.array([*(reason.name for reason in REASONS), ""], dtype=object)
 
 
-READ = (
-    "overlap", "outside", "readable", "favourite", "favourite_p",
-    "draft_favourite", "draft_favourite_q", "draft_favourite_p",
-)  # fmt: skip
-"""The columns of the token table that this is told from."""
-
-
-def reasons(tokens: Columns) -> Array:
+def find_reasons(tokens: Columns) -> Array:
     """The reason of each row, by its place in REASONS, or NO_REASON [N]: the first that fits, in their order.
 
     "outside" where more than half of what is lost, 1 - overlap, is the target's mass outside the draft's vocabulary.
     """
-    lost = 1 - np.asarray(tokens["overlap"])
-    is_missing = np.asarray(tokens["readable"], dtype=bool) & (lost > EQUAL) & (tokens["outside"] > lost / 2)
-    return np.where(is_missing, OUTSIDE, _within(tokens))
+    lost = 1 - tokens["overlap"]
+    is_missing = tokens["readable"] & (lost > EQUAL) & (tokens["outside"] > lost / 2)
+    return np.where(is_missing, OUTSIDE, _reasons_inside(tokens))
 
 
-def _within(tokens: Columns) -> Array:
+def _reasons_inside(tokens: Columns) -> Array:
     """The reason apart from what is outside the draft's vocabulary."""
-    readable, favourite_p = np.asarray(tokens["readable"], dtype=bool), np.asarray(tokens["favourite_p"])
-    differs = np.asarray(tokens["favourite"]) != np.asarray(tokens["draft_favourite"])
-    its_q, its_p = np.asarray(tokens["draft_favourite_q"]), np.asarray(tokens["draft_favourite_p"])
+    favourite_p, its_q, its_p = (tokens[name] for name in ("favourite_p", "draft_favourite_q", "draft_favourite_p"))
+    differs = tokens["favourite"] != tokens["draft_favourite"]
     tests = {
-        BEYOND: ~readable,
-        NO_REASON: 1 - np.asarray(tokens["overlap"]) <= EQUAL,
+        BEYOND: ~tokens["readable"],
+        NO_REASON: 1 - tokens["overlap"] <= EQUAL,
         OTHER_TOKEN: differs & (favourite_p >= CERTAIN),
         TOO_SURE: its_q - its_p >= OVERCONFIDENT,
         TIE: differs & (favourite_p - its_p <= NEAR) & (its_p >= NEAR_RATIO * favourite_p),
@@ -87,6 +79,6 @@ def lost_by_reason(tokens: Columns) -> Array:
     draft's vocabulary is counted there at every place it reads; the rest falls to the reason apart from that."""
     lost = 1 - np.asarray(tokens["overlap"], dtype=np.float64)
     missing = np.where(tokens["readable"], np.clip(tokens["outside"], 0.0, lost), 0.0)
-    sums = np.bincount(_within(tokens), lost - missing, minlength=len(REASONS) + 1)[: len(REASONS)]
+    sums = np.bincount(_reasons_inside(tokens), lost - missing, minlength=len(REASONS) + 1)[: len(REASONS)]
     sums[OUTSIDE] += missing.sum()
     return sums

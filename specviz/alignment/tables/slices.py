@@ -40,27 +40,22 @@ class Membership:
     inside: Array
 
 
-def membership(text: AnalysedText, class_names: Sequence[str]) -> Membership:
+def find_slices(text: AnalysedText) -> Membership:
     """One slice for all, one per tag, class, bucket of depth and bucket of context; and "settled", of context without
     the text's first SETTLED tokens."""
-    size = len(text.ids)
-    depths, contexts = np.arange(size), text.context_lengths
-    found = [("all", "all", np.ones(size))]
-    found += [("tag", tag, np.ones(size)) for tag in dict.fromkeys(text.row.tags)]
-    found += _parted("class", class_names, np.asarray(text.kinds))
+    classes, depths, contexts = (text.tokens[name] for name in ("class", "place", "context"))
+    everywhere = np.ones(len(depths))
+    found = [("all", "all", everywhere), *(("tag", tag, everywhere) for tag in dict.fromkeys(text.row.tags))]
+    found += [("class", name, classes == name) for name in np.unique(classes)]
     for kind, starts, numbers in (
         ("depth", DEPTH_STARTS, depths),
         ("context", CONTEXT_STARTS, contexts),
         ("settled", CONTEXT_STARTS, np.where(depths < SETTLED, -1, contexts)),
     ):
         buckets = np.searchsorted(starts, numbers, side="right") - 1  # -1 for places left out
-        found += _parted(kind, {int(b): bucket_name(starts, int(b)) for b in np.unique(buckets)}, buckets)
+        found += [(kind, bucket_name(starts, b), buckets == b) for b in np.unique(buckets[buckets >= 0]).tolist()]
     kinds, values, inside = zip(*found, strict=True)
-    return Membership(np.array(kinds, dtype=object), np.array(values, dtype=object), np.array(inside))
-
-
-def _parted(kind: str, names, codes: Array) -> list[tuple[str, str, Array]]:
-    return [(kind, names[int(code)], (codes == code).astype(float)) for code in np.unique(codes[codes >= 0])]
+    return Membership(np.array(kinds, dtype=object), np.array(values, dtype=object), np.array(inside, dtype=float))
 
 
 # ---- intervals over prompts -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from specviz.alignment.summary import Loss, Reason, Rejection
-from specviz.alignment.tables.reasons import NO_REASON, READ, REASONS, lost_by_reason, reasons
+from specviz.alignment.tables.reasons import NO_REASON, REASONS, find_reasons, lost_by_reason
 from specviz.alignment.types import BINS, KS, Array, Columns
 
 MOST_COSTLY = 50
@@ -60,7 +60,7 @@ class Totals:
 
 
 class DraftTotals:
-    """What is kept of one draft beside its slices. confidence: as `DraftColumns` has it, summed."""
+    """What is kept of one draft besides its slices. confidence: as `AnalysedText` has it, summed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -70,13 +70,19 @@ class DraftTotals:
         self._places = np.zeros(len(REASONS), dtype=np.int64)
         self._losses: dict[str, Counter[str]] = {"class": Counter(), "reason": Counter()}
 
-    def add(self, tokens: Columns, rows: Array, ids: Mapping[int, str]) -> None:
-        """rows: those of this draft in a shard's tokens, a text's behind each other. ids: of prompts, by number."""
-        price, keep = (np.asarray(tokens[name], dtype=np.float64)[rows] for name in ("price", "keep"))
+    def add(self, tokens: Columns, ids: Mapping[int, str]) -> None:
+        """tokens: this draft's rows of a shard as arrays, each text's together. ids: of prompts, by number."""
+        self._lost += lost_by_reason(tokens)
+        self._places += np.bincount(find_reasons(tokens), minlength=NO_REASON + 1)[:NO_REASON]
+        for kind, sums in self._losses.items():
+            values, places = np.unique(tokens[kind].astype(str), return_inverse=True)
+            found = zip(values.tolist(), np.bincount(places, tokens["lost"], len(values)).tolist(), strict=True)
+            sums.update({value: lost for value, lost in found if value and lost > 0})
+        price, keep = (np.asarray(tokens[name], dtype=np.float64) for name in ("price", "keep"))
         saved = price * (1 - keep)
-        self._add_reasons(tokens, rows)
-        self._add_losses(tokens, rows)
-        self._add_rejections(tokens, rows, saved, ids)
+        made = [self._rejection(tokens, at, float(saved[at]), ids) for at in self._costliest_places(tokens, saved)]
+        ranked = sorted([*self.costliest, *made], key=lambda each: (-each.saved, each.prompt, each.place))
+        self.costliest = ranked[:MOST_COSTLY]
 
     def reasons(self) -> tuple[Reason, ...]:
         """Those that take a part of the lost overlap, most first."""
@@ -93,55 +99,37 @@ class DraftTotals:
             for value, lost in sorted(sums.items(), key=lambda item: (-item[1], item[0]))
         )
 
-    def _add_reasons(self, tokens: Columns, rows: Array) -> None:
-        own = {name: np.asarray(tokens[name])[rows] for name in READ}
-        self._lost += lost_by_reason(own)
-        self._places += np.bincount(reasons(own), minlength=NO_REASON + 1)[:NO_REASON]
-
-    def _add_losses(self, tokens: Columns, rows: Array) -> None:
-        lost = np.asarray(tokens["lost"], dtype=np.float64)[rows]
-        for kind, sums in self._losses.items():
-            values, places = np.unique(np.asarray(tokens[kind], dtype=object)[rows].astype(str), return_inverse=True)
-            found = zip(values.tolist(), np.bincount(places, lost, len(values)).tolist(), strict=True)
-            sums.update({value: total for value, total in found if value and total > 0})
-
-    def _add_rejections(self, tokens: Columns, rows: Array, saved: Array, ids: Mapping[int, str]) -> None:
+    def _costliest_places(self, tokens: Columns, saved: Array) -> list[int]:
+        """The rows that save most, and more than the list's last; few of one token in one text."""
         least = self.costliest[-1].saved if len(self.costliest) == MOST_COSTLY else 0.0
-        dearest = self._dearest(tokens, rows, saved, least)
-        made = [self._rejection(tokens, rows, at, float(saved[at]), ids) for at in dearest]
-        ranked = sorted([*self.costliest, *made], key=lambda each: (-each.saved, each.prompt, each.place))
-        self.costliest = ranked[:MOST_COSTLY]
-
-    @staticmethod
-    def _dearest(tokens: Columns, rows: Array, saved: Array, least: float) -> list[int]:
-        """The places that save most, and more than `least`; few of one token in one text."""
         found: list[int] = []
         alike: Counter[tuple[int, int]] = Counter()
         for at in np.argsort(-saved, kind="stable").tolist():
             if saved[at] <= least or len(found) == MOST_COSTLY:
                 break
-            same = int(tokens["prompt"][rows[at]]), int(tokens["token"][rows[at]])
+            same = int(tokens["prompt"][at]), int(tokens["token"][at])
             alike[same] += 1
             if alike[same] <= MOST_ALIKE:
                 found.append(at)
         return found
 
-    def _rejection(self, tokens: Columns, rows: Array, at: int, saved: float, ids: Mapping[int, str]) -> Rejection:
-        row = int(rows[at])
-        prompt, place = int(tokens["prompt"][row]), int(tokens["place"][row])
-        near = [int(each) for each in rows[max(0, at - AROUND) : at + AROUND + 1] if tokens["prompt"][each] == prompt]
-        here = near.index(row)
+    def _rejection(self, tokens: Columns, at: int, saved: float, ids: Mapping[int, str]) -> Rejection:
+        prompts, texts = tokens["prompt"], tokens["text"]
+        before, after = (
+            "".join(texts[part][prompts[part] == prompts[at]])
+            for part in (slice(max(0, at - AROUND), at), slice(at + 1, at + AROUND + 1))
+        )
         return Rejection(
             draft=self.name,
-            prompt=prompt,
-            id=ids[prompt],
-            place=place,
-            before="".join(str(tokens["text"][each]) for each in near[:here])[-AROUND_CHARACTERS:],
-            token=str(tokens["text"][row]),
-            after="".join(str(tokens["text"][each]) for each in near[here + 1 :])[:AROUND_CHARACTERS],
-            target_favourite=str(tokens["favourite_text"][row]),
-            draft_favourite=str(tokens["draft_favourite_text"][row]),
-            reason=str(tokens["reason"][row]),
+            prompt=int(prompts[at]),
+            id=ids[int(prompts[at])],
+            place=int(tokens["place"][at]),
+            before=before[-AROUND_CHARACTERS:],
+            token=str(texts[at]),
+            after=after[:AROUND_CHARACTERS],
+            target_favourite=str(tokens["favourite_text"][at]),
+            draft_favourite=str(tokens["draft_favourite_text"][at]),
+            reason=str(tokens["reason"][at]),
             saved=saved,
-            **{name: float(tokens[name][row]) for name in ("p", "q", "keep", "price")},
+            **{name: float(tokens[name][at]) for name in ("p", "q", "keep", "price")},
         )
