@@ -1,7 +1,7 @@
-"""Gathering: the tables of all shards, one at a time and in order -> the summary of the job.
+"""The tables of all shards, one at a time and in order -> the summary of the job.
 
-Of a prompt it keeps only two sums per slice and draft, of the rest totals, so that memory stays flat in tokens. Knows
-no model and no file; what the driver knows comes in `Facts`.
+Of a prompt it keeps only two sums per slice and draft, else totals, so that memory stays flat in tokens. Knows no model
+and no file; what the job knows comes in `Facts`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from specviz.alignment.causes import findings
 from specviz.alignment.causes.findings import Cliff
 from specviz.alignment.summary import Comparison, DraftSummary, Finding, Interval, Slice, Summary
-from specviz.alignment.tables import compare as comparing
+from specviz.alignment.tables.compare import compare_drafts, sampling_of
 from specviz.alignment.tables.of_texts import CLASSES
 from specviz.alignment.tables.slices import Part, Parts, alpha_intervals, bucket_start, by_part, records
-from specviz.alignment.tables.totals import DraftTotals, Totals
+from specviz.alignment.tables.totals import BY_K, NAMES, DraftTotals, Totals
 from specviz.alignment.types import KS, SAMPLED, Array, Columns, Refused, ShardTables
 from specviz.analysis import theory, whatif
 from specviz.request import Request
@@ -35,9 +35,9 @@ KINDS = ("all", "tag", "class", "depth", "context")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the driver of a job knows. costs: per draft, those that the shards' step_ms were made from. refused,
+    """What is known besides the tables. costs: per draft, those that the shards' step_ms were made from. refused,
     num_refused: lines of the prompt file. prompts: fingerprint of the prompt set. findings, looked_for: of models
-    (`faults`). num_ids: ids of a draft, where known. models: hashes by name."""
+    (`probes`). num_ids: ids of a draft, where known. models: hashes by name."""
 
     request: Request
     specviz: str
@@ -57,15 +57,21 @@ class Facts:
         costs = self.costs.get(draft)
         return None if costs is None or costs.doubt else costs
 
+    def speedups(self, draft: str, total: Totals) -> list[float] | None:
+        """For every K; None where costs are not known or not steady."""
+        costs = self.steady_costs(draft)
+        found = None if costs is None else total.speedups(theory.step_ms(costs, 0))
+        return None if found is None else found.tolist()
 
-class Gathering:
+
+class Aggregator:
     """`add` every shard's tables once, in order; then `summary`."""
 
     def __init__(self, k: int, drafts: Sequence[str]) -> None:
         if k not in KS:
             raise ValueError(f"k must be from {KS[0]} to {KS[-1]} (got {k})")
         self.k, self.drafts = k, tuple(drafts)
-        self.num_cut = 0
+        self._num_cut = 0
         self.ids: dict[int, str] = {}
         self._lengths: list[Array] = []  # of the prompts' texts, in the order of `ids`
         self._sources: Counter[tuple[str, bool]] = Counter()
@@ -97,18 +103,17 @@ class Gathering:
     def _add_prompts(self, prompts: Columns) -> None:
         own = np.flatnonzero(np.asarray(prompts["draft"], dtype=object) == self.drafts[0])
         self._lengths.append(np.asarray(prompts["num_tokens"], dtype=np.int32)[own])
-        names = ("prompt", "id", "finish", "source", "exact")
-        for prompt, name, finish, source, exact in ([prompts[each][place] for each in names] for place in own):
-            self.ids[int(prompt)] = str(name)
-            self.num_cut += finish == "context"
-            self._sources[str(source), bool(exact)] += 1
+        for place in own:
+            self.ids[int(prompts["prompt"][place])] = str(prompts["id"][place])
+            self._num_cut += prompts["finish"][place] == "context"
+            self._sources[str(prompts["source"][place]), bool(prompts["exact"][place])] += 1
 
     def _add_sums(self, sums: Columns) -> None:
-        numbers = np.stack([np.asarray(sums[name], dtype=np.float64) for name in Totals.NAMES], axis=1)
-        by_k = np.array([[np.asarray(row) for row in sums[name]] for name in Totals.BY_K], dtype=np.float64)
+        numbers = np.stack([np.asarray(sums[name], dtype=np.float64) for name in NAMES], axis=1)
+        by_k = np.array([[np.asarray(row) for row in sums[name]] for name in BY_K], dtype=np.float64)
         part_numbers = np.zeros(len(numbers), dtype=np.int32)
         for place, part in enumerate(map(Part, sums["draft"], sums["kind"], sums["value"])):
-            if self._is_told_apart(part):
+            if self._has_room_for(part):
                 self._totals.setdefault(part, Totals()).add(numbers[place], by_k[:, place])
                 part_numbers[place] = self._numbers.setdefault(part, 1 + len(self._numbers))
         own = records(sums["prompt"], part_numbers, sums["num_readable"], sums["overlap"])
@@ -116,13 +121,13 @@ class Gathering:
         self._rows.append(own)
         self._shared.append(own if np.array_equal(own, shared) else shared)
 
-    def _is_told_apart(self, part: Part) -> bool:
-        if part.kind != "tag" or part.value in self._tags:
-            return True
-        if len(self._tags) == MOST_TAGS:
-            self._too_many_tags = True
-            return False
-        self._tags.add(part.value)
+    def _has_room_for(self, part: Part) -> bool:
+        """Whether the part is counted: all but tags after the first MOST_TAGS."""
+        if part.kind == "tag" and part.value not in self._tags:
+            if len(self._tags) == MOST_TAGS:
+                self._too_many_tags = True
+                return False
+            self._tags.add(part.value)
         return True
 
     # ---- the summary ------------------------------------------------------------------------------------------------
@@ -141,7 +146,7 @@ class Gathering:
 
     def summary(self, facts: Facts) -> Summary:
         every = self.parts()
-        parts, cliffs = self._shown(every), findings.cliffs(every)
+        parts, cliffs = self._select_shown(every), findings.cliffs(every)
         intervals = alpha_intervals(parts)
         exact = bool(self._sources) and all(is_exact for _, is_exact in self._sources)
         request = facts.request
@@ -149,7 +154,7 @@ class Gathering:
             specviz=facts.specviz,
             created=facts.created,
             target=request.target,
-            sampling=comparing.sampling_of(request),
+            sampling=sampling_of(request),
             seed=request.seed,
             max_new_tokens=request.max_new_tokens,
             prompts=facts.prompts,
@@ -157,9 +162,11 @@ class Gathering:
             k=self.k,
             num_prompts=len(self.ids),
             num_tokens=self.num_tokens,
-            num_cut=self.num_cut,
+            num_cut=int(self._num_cut),
             num_refused=facts.num_refused + self._num_refused,
-            refused=self._all_refused(facts),
+            refused=tuple(
+                sorted({(each.line, each.reason) for each in (*facts.refused, *self._refused)})[:MOST_REFUSED]
+            ),
             exact=exact,
             note=self._note(request),
             warnings=self._all_warnings(facts),
@@ -172,7 +179,7 @@ class Gathering:
             models=dict(facts.models),
         )
 
-    def _shown(self, parts: Parts) -> Parts:
+    def _select_shown(self, parts: Parts) -> Parts:
         """Those of the report's kinds in its order; of too many tags those that most prompts have."""
         sizes = Counter({part.value: len(own) for part, own in parts.items() if part.kind == "tag"})
         tags = {value for value, _ in sizes.most_common(TAGS_SHOWN)}
@@ -180,8 +187,8 @@ class Gathering:
         return {part: parts[part] for part in sorted(shown, key=self._order)}
 
     def _order(self, part: Part) -> tuple[int, int, int, str]:
-        orders = {"class": lambda: CLASSES.index(part.value), "tag": lambda: 0, "all": lambda: 0}
-        within = orders.get(part.kind, lambda: bucket_start(part.value))()
+        orders = {"class": CLASSES.index, "depth": bucket_start, "context": bucket_start}
+        within = orders[part.kind](part.value) if part.kind in orders else 0
         return self.drafts.index(part.draft), KINDS.index(part.kind), within, part.value
 
     def _draft(
@@ -189,7 +196,7 @@ class Gathering:
     ) -> DraftSummary:
         whole, own, costs = Part(name, "all", "all"), self._drafts[name], facts.steady_costs(name)
         total = self._totals.get(whole, Totals())
-        speedups = total.speedups(_plain_ms(costs))
+        speedups, outside = facts.speedups(name, total), total.share("outside")
         made = DraftSummary(
             name=name,
             num_tokens=int(total["num_tokens"]),
@@ -200,10 +207,10 @@ class Gathering:
             mean_keep=total.share("keep"),
             calls=float(total.by_k[0][self.k - KS[0]]),
             tokens_per_call=tuple(total.tokens_per_call.tolist()) if total["num_tokens"] else (),
-            speedups=None if speedups is None else tuple(speedups.tolist()),
-            best_k=None if speedups is None else whatif.best_range(dict(zip(KS, speedups.tolist(), strict=True))),
+            speedups=speedups and tuple(speedups),
+            best_k=speedups and whatif.best_range(dict(zip(KS, speedups, strict=True))),
             readable=total["num_readable"] / max(total["num_tokens"], 1.0),
-            ceiling=None if total.share("outside") is None else 1 - total.share("outside"),
+            ceiling=None if outside is None else 1 - outside,
             calibration=findings.calibration(own.confidence, None if costs is None else theory.cost_ratio(costs)),
             reasons=own.reasons(),
             losses=own.losses(),
@@ -219,8 +226,7 @@ class Gathering:
         falls = {cliff.part for cliff in cliffs if cliff.significant}
         for part in parts:
             total = self._totals[part]
-            speedups = total.speedups(_plain_ms(facts.steady_costs(part.draft)))
-            best = None if speedups is None else int(np.argmax(speedups))
+            speedups = facts.speedups(part.draft, total)
             rate = float(total.tokens_per_call[self.k - KS[0]])
             yield Slice(
                 *part,
@@ -230,8 +236,8 @@ class Gathering:
                 alpha_interval=intervals[part],
                 greedy_agreement=total.share("agreement"),
                 tokens_per_call=rate if np.isfinite(rate) else None,
-                best_k=None if best is None else KS[best],
-                speedup=None if best is None else float(speedups[best]),
+                best_k=speedups and KS[int(np.argmax(speedups))],
+                speedup=speedups and max(speedups),
                 cliff=part in falls,
             )
 
@@ -250,49 +256,34 @@ class Gathering:
     def _comparisons(self, parts: Parts) -> tuple[Comparison, ...]:
         """Over the tokens that all drafts can read, or the nearer reach of one would look like a better draft."""
         if all(own is shared for own, shared in zip(self._rows, self._shared, strict=True)):
-            return comparing.compare(parts, self.drafts, self.ids)
+            return compare_drafts(parts, self.drafts, self.ids)
         every = self.shared_parts()
         shared = {part: every[part] for part in parts if part in every}
         whole = shared.get(Part(self.drafts[0], "all", "all"))
-        num_shared = 0 if whole is None else int(whole.num_tokens.sum(dtype=np.float64))
-        return comparing.compare(shared, self.drafts, self.ids, _shared_words(num_shared, self.num_tokens))
-
-    def _all_refused(self, facts: Facts) -> tuple[tuple[int, str], ...]:
-        lines = sorted({(each.line, each.reason) for each in (*facts.refused, *self._refused)})
-        return tuple(lines[:MOST_REFUSED])
+        words = "There is no token that all drafts can read, so nothing is compared."
+        if whole is not None:
+            count = f"{int(whole.num_tokens.sum(dtype=np.float64)):,} of {self.num_tokens:,} tokens"
+            words = f"Only over the {count} that all drafts can read: their reach differs."
+        return compare_drafts(shared, self.drafts, self.ids, words)
 
     def _all_warnings(self, facts: Facts) -> tuple[str, ...]:
-        warnings = dict.fromkeys([*facts.warnings, *self._warnings])
+        warnings = [*facts.warnings, *self._warnings]
         if self._too_many_tags or len(self._tags) > TAGS_SHOWN:
-            told = f"Only the {TAGS_SHOWN} tags with most prompts are listed" + self._beyond_tags()
-            warnings[told] = None
-        return tuple(warnings)
-
-    def _beyond_tags(self) -> str:
-        return f", of the first {MOST_TAGS:,}; later ones were not told apart." if self._too_many_tags else "."
+            beyond = f", of the first {MOST_TAGS:,}; later ones were not told apart" if self._too_many_tags else ""
+            warnings.append(f"Only the {TAGS_SHOWN} tags with most prompts are listed{beyond}.")
+        return tuple(dict.fromkeys(warnings))
 
     def _note(self, request: Request) -> str:
         """What the numbers rest on."""
-        filters = [f", top-k {request.top_k}"] * bool(request.top_k) + [f", top-p {request.top_p:g}"] * (
-            request.top_p < 1
-        )
-        law = f"{request.target} at temperature {request.temperature:g}{''.join(filters)}"
-        told = [_told(source, is_exact, size, law) for (source, is_exact), size in sorted(self._sources.items())]
-        return " ".join(told) or "No text could be used."
-
-
-def _shared_words(num_shared: int, num_tokens: int) -> str:
-    if not num_shared:
-        return "There is no token that all drafts can read, so nothing is compared."
-    return f"Only over the {num_shared:,} of {num_tokens:,} tokens that all drafts can read: their reach differs."
-
-
-def _told(source: str, is_exact: bool, size: int, law: str) -> str:
-    texts = f"{size:,} text{'' if size == 1 else 's'}"
-    if not is_exact:
-        return f"{texts} given: an estimate, exact only if sampled from {law}."
-    return f"{texts} sampled from {law}{'' if source == SAMPLED else ', as their rows say'}."
-
-
-def _plain_ms(costs: Costs | None) -> float | None:
-    return None if costs is None else theory.step_ms(costs, 0)
+        top_k = f", top-k {request.top_k}" if request.top_k else ""
+        top_p = f", top-p {request.top_p:g}" if request.top_p < 1 else ""
+        law = f"{request.target} at temperature {request.temperature:g}{top_k}{top_p}"
+        sentences = []
+        for (source, is_exact), size in sorted(self._sources.items()):
+            texts, origin = (
+                f"{size:,} text{'' if size == 1 else 's'}",
+                "" if source == SAMPLED else ", as their rows say",
+            )
+            estimate = f"{texts} given: an estimate, exact only if sampled from {law}."
+            sentences.append(f"{texts} sampled from {law}{origin}." if is_exact else estimate)
+        return " ".join(sentences) or "No text could be used."

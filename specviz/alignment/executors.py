@@ -32,7 +32,7 @@ _OWN_CLUSTER = {
 @contextmanager
 def local() -> Iterator[Map]:
     """This process, one piece after another, in order."""
-    yield _in_order
+    yield lambda function, items: ((place, function(item)) for place, item in enumerate(items))
 
 
 @contextmanager
@@ -50,15 +50,10 @@ def on_ray(address: str | None = None, num_workers: int | None = None) -> Iterat
     import ray
 
     try:
-        yield partial(_spread, ray, _workers(ray, num_workers))
+        yield partial(_spread, ray, _start_workers(ray, num_workers))
     finally:
         if is_ours:
             ray.shutdown()
-
-
-def _in_order(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-    for place, item in enumerate(items):
-        yield place, function(item)
 
 
 def _begin(address: str | None, num_workers: int | None) -> bool:
@@ -84,16 +79,14 @@ def _begin(address: str | None, num_workers: int | None) -> bool:
 @contextmanager
 def _set_environment(values: dict[str, str]) -> Iterator[None]:
     """For the processes that are started meanwhile."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in values:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 class _Worker:
@@ -106,7 +99,7 @@ class _Worker:
         return function(item)
 
 
-def _workers(ray: ModuleType, num_workers: int | None) -> list[Any]:
+def _start_workers(ray: ModuleType, num_workers: int | None) -> list[Any]:
     here = ray.cluster_resources()
     num_gpus = int(here.get("GPU", 0))
     needs = {"num_gpus": 1} if num_gpus else {"num_cpus": 1}
@@ -122,7 +115,7 @@ def _workers(ray: ModuleType, num_workers: int | None) -> list[Any]:
 def _spread(
     ray: ModuleType, workers: list[Any], function: Callable[[Any], Any], items: Iterable[Any]
 ) -> Iterator[tuple[int, Any]]:
-    """Each worker has IN_FLIGHT pieces at most; whoever is done gets the next one."""
+    """Each worker has at most IN_FLIGHT pieces; one that is done gets the next."""
     numbered, given = enumerate(items), {}
 
     def hand_out(worker: Any) -> None:
@@ -135,17 +128,14 @@ def _spread(
         (done, *_), _ = ray.wait([*given])
         place, worker = given.pop(done)
         hand_out(worker)
-        yield place, _result(ray, done)
-
-
-def _result(ray: ModuleType, done: Any) -> Any:
-    try:
-        return ray.get(done)
-    except ray.exceptions.RayTaskError as error:  # what the function raised, as itself
-        raise error.cause from error
-    except ray.exceptions.RayError as error:
-        raise SpecvizError(
-            f"a piece of work was lost {RETRIES + 1} times with its worker ({type(error).__name__}), which may be out "
-            "of memory; use fewer workers or a smaller batch. What is done in a folder of your own is kept: run "
-            "the same again to go on"
-        ) from error
+        try:
+            result = ray.get(done)
+        except ray.exceptions.RayTaskError as error:  # what the function raised, as itself
+            raise error.cause from error
+        except ray.exceptions.RayError as error:
+            raise SpecvizError(
+                f"a piece of work was lost {RETRIES + 1} times with its worker ({type(error).__name__}), which may be "
+                "out of memory; use fewer workers or a smaller batch. What is done in a folder of your own is kept: "
+                "run the same again to go on"
+            ) from error
+        yield place, result

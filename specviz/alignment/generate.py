@@ -23,8 +23,8 @@ EOS, LENGTH, CONTEXT = "eos", "length", "context"
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """A text and why it ends."""
+class Continuation:
+    """A text and why it ends: EOS, LENGTH or CONTEXT."""
 
     ids: tuple[int, ...]
     finish: str
@@ -32,26 +32,30 @@ class Drawn:
 
 def sample(
     target: LoadedModel, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling, max_new_tokens: int
-) -> list[Drawn]:
+) -> list[Continuation]:
     """One text after each prompt, which must leave room in the target's context for at least one token."""
     room = [min(max_new_tokens, target.info.context_limit - len(prompt)) for prompt in prompts]
     if min(room) < 1:
         raise ValueError(f"a prompt must leave room for a token (got {max(map(len, prompts)):,} tokens)")
-    made: dict[int, Drawn] = {}
+    made: dict[int, Continuation] = {}
     for num_tokens, group in groupby(sorted(range(len(prompts)), key=room.__getitem__), key=room.__getitem__):
         places = list(group)
-        written = _written(target, [prompts[i] for i in places], [seeds[i] for i in places], sampling, num_tokens)
+        drawn = _generate(target, [prompts[i] for i in places], [seeds[i] for i in places], sampling, num_tokens)
         at_end = LENGTH if num_tokens == max_new_tokens else CONTEXT
-        made |= {place: _drawn(ids, target, at_end) for place, ids in zip(places, written, strict=True)}
+        for place, ids in zip(places, drawn, strict=True):
+            end = next((i + 1 for i, token in enumerate(ids) if token in target.text.eos_ids), None)
+            made[place] = Continuation(tuple(ids[:end]), at_end if end is None else EOS)
     return [made[place] for place in range(len(prompts))]
 
 
-def _written(target: LoadedModel, prompts, seeds, sampling: Sampling, num_tokens: int) -> list[list[int]]:
-    """Ids after each prompt, padding behind an end token included. `generate` falls back on the model's own settings
-    wherever it is told nothing, so a copy that shares the weights is given none."""
+def _generate(target: LoadedModel, prompts, seeds, sampling: Sampling, num_tokens: int) -> list[list[int]]:
+    """Ids after each prompt, with padding behind an end token. `generate` takes the model's own settings as defaults,
+    so a copy that shares the weights is given none."""
     bare = copy.copy(target.model)
     bare.generation_config = type(bare.generation_config)()
-    ids, mask = _padded(prompts, target.model.get_input_embeddings().weight.device)
+    width, device = max(map(len, prompts)), target.model.get_input_embeddings().weight.device
+    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
     draws = SideBySide([Seeded(seed) for seed in seeds], [len(prompt) for prompt in prompts])
     out = bare.generate(
         ids,
@@ -61,21 +65,13 @@ def _written(target: LoadedModel, prompts, seeds, sampling: Sampling, num_tokens
         num_beams=1,
         eos_token_id=sorted(target.text.eos_ids) or None,
         pad_token_id=0,
-        logits_processor=[_Drawing(sampling, draws, ids.shape[1])],
+        logits_processor=[_DrawOne(sampling, draws, width)],
     )
-    return out[:, ids.shape[1] :].tolist()
+    return out[:, width:].tolist()
 
 
-def _padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ids and mask [B, longest], padding before each prompt."""
-    width = max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    return ids.to(device), mask.to(device)
-
-
-class _Drawing:
-    """Leaves of every row of logits only the token that is drawn from it."""
+class _DrawOne:
+    """A logits processor that draws one token of each row [B, V] and closes all others."""
 
     def __init__(self, sampling: Sampling, draws: Draws, width: int) -> None:
         self._sampling, self._draws, self._width = sampling, draws, width
@@ -85,8 +81,3 @@ class _Drawing:
         refuse_nan(probs.sum(-1).tolist(), TARGET)
         drawn = self._draws.sample(probs, FINAL, ids.shape[1] - self._width, ROOT)
         return torch.full_like(logits, float("-inf")).scatter_(1, drawn[:, None], 0.0)
-
-
-def _drawn(ids: Sequence[int], target: LoadedModel, at_end: str) -> Drawn:
-    end = next((place for place, token in enumerate(ids) if token in target.text.eos_ids), None)
-    return Drawn(tuple(ids), at_end) if end is None else Drawn(tuple(ids[: end + 1]), EOS)

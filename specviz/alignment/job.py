@@ -1,34 +1,41 @@
 """align(): a prompt file becomes texts of the target, every draft's agreement with them, tables and a report.
 
-`aligning` does it shard by shard and says how far it is. What is done lies in the job's folder, so that the same call
-goes on where an earlier one was stopped.
+`align_steps` works shard by shard and yields its progress. Finished shards lie in the job's folder, so that the same
+call goes on where an earlier one was stopped.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from specviz import __version__
 from specviz.alignment import outputs
+from specviz.alignment.aggregate import Aggregator, Facts
+from specviz.alignment.causes.probes import NUM_TEXTS, look
 from specviz.alignment.executors import Executor, Map, local
-from specviz.alignment.folder_lock import holding
-from specviz.alignment.job_folder import Job, JobFolder
-from specviz.alignment.model_identity import introduce
+from specviz.alignment.job_folder import Job, JobFolder, Preparation, explain_disk_errors, lock_folder
+from specviz.alignment.model_identity import identify, load
 from specviz.alignment.outputs import Alignment
-from specviz.alignment.phases import Progress, Work
-from specviz.alignment.prompts.files import PromptSet, of_values, open_prompts
-from specviz.alignment.tables import compare as comparing
-from specviz.alignment.types import KS, Identity
-from specviz.analysis.costs import Costs
+from specviz.alignment.prompts import PromptSet, of_values, open_prompts
+from specviz.alignment.shard import analyse
+from specviz.alignment.summary import IGNORED
+from specviz.alignment.tables.compare import check_old_models
+from specviz.alignment.types import KS, Identity, PromptRow, Shard
+from specviz.analysis import theory
+from specviz.analysis.costs import CONTEXT, Costs, longest_context, measure_costs
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.request import Request
+from specviz.session.workbench import workbench
 
 if TYPE_CHECKING:
     import pandas
@@ -39,17 +46,33 @@ MOST_DRAFTS = 8
 MOST_BATCH = 4096
 MOST_LIMIT = 1_000_000_000
 SHARD_SIZE = 32
+READING = "writing and reading the texts"
+TOGETHER = "putting the tables together"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is. done, total: prompts; num_tokens, tokens_per_s: of texts that this call worked on; seconds_left
+    None where that is not known; result with the last one."""
+
+    words: str
+    done: int
+    total: int
+    num_tokens: int = 0
+    tokens_per_s: float | None = None
+    seconds_left: float | None = None
+    result: Alignment | None = None
 
 
 def align(prompts: Prompts, *, on_progress: Callable[[Progress], None] | None = None, **options: Any) -> Alignment:
-    """Does the whole job and returns its result. Takes the arguments of `aligning`. Raises SpecvizError."""
-    for progress in aligning(prompts, **options):
+    """Does the whole job and returns its result. Takes the arguments of `align_steps`. Raises SpecvizError."""
+    for progress in align_steps(prompts, **options):
         if on_progress is not None:
             on_progress(progress)
     return progress.result
 
 
-def aligning(
+def align_steps(
     prompts: Prompts,
     *,
     target=None,
@@ -71,64 +94,67 @@ def aligning(
     keep_parts: bool = False,
     older: Mapping[str, Any] | None = None,
 ) -> Iterator[Progress]:
-    """The job step by step, one shard of `shard_size` prompts at most between two results.
+    """The job step by step, at most one shard of `shard_size` prompts between two results.
 
     prompts: a file of JSON lines; texts, mappings or a data frame in memory; or a PromptSet. limit: only so many of
     them. target, draft: as for `run`; draft may be a list of them. out: the folder of the job, None for a temporary
-    one. costs: per draft; None measures them where the shards run, and {} does without speeds. executor:
+    one. costs: per draft; None measures them where the shards run, {} means no speeds. executor:
     `executors.local` or one that starts `executors.on_ray`. overwrite: what an earlier job left in `out` is removed.
-    older: the summary of a job of other models is refused before the first shard. Raises SpecvizError.
+    older: the summary to compare with; one of other models is refused before the first shard. Raises SpecvizError.
     """
-    request = _request(
-        num_speculative_tokens=_size("k", k, KS[-1]),
+    _check_count("k", k, KS[-1])
+    request = Request(
+        prompt="of a file",
+        target="a model",
+        num_speculative_tokens=k,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         seed=seed,
         max_new_tokens=max_new_tokens,
         chat=chat,
-    )
+    ).validate()
     _check_work(batch, shard_size, limit, costs)
-    wanted = _wanted(target, draft, in_memory=executor is local)
-    rows = _prompt_set(prompts)
+    wanted = _wanted_models(target, draft, in_memory=executor is local)
+    is_file = isinstance(prompts, (str, Path))
+    rows = prompts if isinstance(prompts, PromptSet) else open_prompts(prompts) if is_file else of_values(prompts)
     num_rows = min(limit or len(rows), len(rows))
     folder, home = _folder(out)
     with executor() as each:
-        models = yield from _introduced(each, wanted, num_rows)
+        models = yield from _identify_all(each, wanted, num_rows)
         if older is not None:
-            comparing.check_models(older, models[0], models[1:])
-        given = None if costs is None else _given_costs(costs, models)
-        job = _job(request, models, rows, num_rows, shard_size, _told(costs))
-        with holding(folder):
-            work = Work(JobFolder(folder, job, overwrite=overwrite), rows, models, batch, each)
-            yield from work.steps(given, keep_parts)
+            check_old_models(older, models[0], models[1:])
+        if costs is not None:
+            _check_costs(costs, models)
+        contents = tuple((model.name, model.content) for model in models)
+        asked = replace(request, prompt="", time_limit_s=None, target=models[0].name)
+        job = Job(asked, contents, rows.fingerprint, num_rows, shard_size, _costs_word(costs), __version__)
+        with lock_folder(folder):
+            work = _JobRun(JobFolder(folder, job, overwrite=overwrite), rows, models, batch, each)
+            if not work.folder.is_finished:
+                yield from work.prepare(costs)
+                yield from work.read()
+                yield from work.put_together(keep_parts)
     result = Alignment(outputs.read_summary(folder / "summary.json"), folder, home)
     yield Progress("done", num_rows, num_rows, work.num_tokens, result=result)
 
 
-# ---- what is asked --------------------------------------------------------------------------------------------------
-
-
-def _request(**options: Any) -> Request:
-    """Without a prompt and a target. Raises SpecvizError."""
-    asked = Request(prompt="of a file", target="a model", **options).validate()
-    return replace(asked, prompt="", time_limit_s=None)
+# ---- arguments ------------------------------------------------------------------------------------------------------
 
 
 def _check_work(batch: object, shard_size: object, limit: object, costs: object) -> None:
-    _size("batch", batch, MOST_BATCH)
-    _size("shard_size", shard_size, MOST_BATCH)
+    _check_count("batch", batch, MOST_BATCH)
+    _check_count("shard_size", shard_size, MOST_BATCH)
     if limit is not None:
-        _size("limit", limit, MOST_LIMIT)
-    fits = isinstance(costs, Mapping) and all(isinstance(own, Costs) for own in costs.values())
-    if costs is not None and not fits:
+        _check_count("limit", limit, MOST_LIMIT)
+    is_mapping = isinstance(costs, Mapping) and all(isinstance(own, Costs) for own in costs.values())
+    if costs is not None and not is_mapping:
         raise SpecvizError("costs must be None, or a mapping of drafts to Costs, as specviz.costs measures them")
 
 
-def _size(name: str, value: object, most: int) -> int:
+def _check_count(name: str, value: object, most: int) -> None:
     if type(value) is not int or not 1 <= value <= most:
         raise SpecvizError(f"{name} must be a whole number from 1 to {most:,} (got {value!r:.40})")
-    return value
 
 
 def _folder(out: object) -> tuple[Path, TemporaryDirectory | None]:
@@ -140,13 +166,7 @@ def _folder(out: object) -> tuple[Path, TemporaryDirectory | None]:
     return Path(out), None
 
 
-def _prompt_set(prompts: Prompts) -> PromptSet:
-    if isinstance(prompts, PromptSet):
-        return prompts
-    return open_prompts(prompts) if isinstance(prompts, (str, Path)) else of_values(prompts)
-
-
-def _wanted(target: Any, draft: Any, *, in_memory: bool) -> tuple[Any, ...]:
+def _wanted_models(target: Any, draft: Any, *, in_memory: bool) -> tuple[Any, ...]:
     """The target and the drafts, as the caller named them. in_memory: whether they may be models in memory."""
     default_target, default_draft = catalog.default_pair()
     if draft is None and target not in (None, default_target):
@@ -178,10 +198,10 @@ def _is_pair(value: Sequence[Any]) -> bool:
     return len(value) == 2 and hasattr(value[0], "name_or_path")
 
 
-def _introduced(each: Map, wanted: tuple[Any, ...], total: int) -> Iterator[Progress]:
-    """Their identities; SpecvizError where one is named twice."""
+def _identify_all(each: Map, wanted: tuple[Any, ...], total: int) -> Iterator[Progress]:
+    """Returns the models' identities; SpecvizError where a draft is named twice."""
     yield Progress("loading the models", 0, total)
-    ((_, models),) = each(introduce, [wanted])
+    ((_, models),) = each(identify, [wanted])
     names = [model.name for model in models[1:]]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -189,26 +209,143 @@ def _introduced(each: Map, wanted: tuple[Any, ...], total: int) -> Iterator[Prog
     return models
 
 
-def _job(
-    request: Request, models: Sequence[Identity], rows: PromptSet, num_rows: int, shard_size: int, costs: str
-) -> Job:
-    contents = tuple((model.name, model.content) for model in models)
-    asked = replace(request, target=models[0].name)
-    return Job(asked, contents, rows.fingerprint, num_rows, shard_size, costs, __version__)
-
-
-def _told(costs: Mapping[str, Costs] | None) -> str:
+def _costs_word(costs: Mapping[str, Costs] | None) -> str:
+    """Where the costs come from: "measured", "none", or a hash of those given."""
     if not costs:
         return "measured" if costs is None else "none"
     plain = json.dumps({name: own.to_dict() for name, own in sorted(costs.items())}, sort_keys=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 
-def _given_costs(costs: Mapping[str, Costs], models: Sequence[Identity]) -> dict[str, Costs]:
+def _check_costs(costs: Mapping[str, Costs], models: Sequence[Identity]) -> None:
     target, *drafts = (model.name for model in models)
     for name, own in costs.items():
         if name not in drafts:
             raise SpecvizError(f"costs are given for {name}, which is not among the drafts {', '.join(drafts)}")
         if own.target != target:
             raise SpecvizError(f"the costs given for {name} were measured with the target {own.target}, not {target}")
-    return dict(costs)
+
+
+# ---- the work -------------------------------------------------------------------------------------------------------
+
+
+def measure_models(models: Sequence[Identity]) -> tuple[Costs, ...]:
+    """The costs of a target and each of its drafts, timed in the same rounds, behind the longest context up to
+    `costs.CONTEXT` that all have room for."""
+    target, drafts = load(models, workbench().library)
+    *_, last = measure_costs(target, drafts, context_length=min(CONTEXT, longest_context(target, drafts)))
+    names = [model.name for model in models]
+    return tuple(replace(own, target=names[0], draft=name) for own, name in zip(last.costs, names[1:], strict=True))
+
+
+@dataclass(slots=True)
+class _JobRun:
+    """One job, in three steps; each yields how far it is."""
+
+    folder: JobFolder
+    rows: PromptSet
+    models: Sequence[Identity]
+    batch: int
+    each: Map
+    num_tokens: int = 0
+
+    @property
+    def job(self) -> Job:
+        return self.folder.job
+
+    @property
+    def drafts(self) -> tuple[str, ...]:
+        return tuple(model.name for model in self.models[1:])
+
+    def prepare(self, given: Mapping[str, Costs] | None) -> Iterator[Progress]:
+        """Costs, and what a look inside the drafts finds; kept for a resumed job."""
+        if self.folder.preparation is not None:
+            return
+        created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        costs = dict(given or {})
+        if given is None:
+            yield self._words(f"measuring what {', '.join(self.drafts)} cost{'s' if len(self.drafts) == 1 else ''}")
+            costs = dict(zip(self.drafts, self._one(measure_models, tuple(self.models)), strict=True))
+        yield self._words("looking inside the drafts")
+        first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
+        found = self._one(look, self._shard(first, {}))
+        plain = {name: own.to_dict() for name, own in costs.items()}
+        self.folder.save_preparation(Preparation(created, plain, found.findings, found.warnings, found.looked_for))
+
+    def read(self) -> Iterator[Progress]:
+        """Every shard that is not done yet."""
+        numbers: list[int] = []
+        missing = self._missing(numbers)
+        done = sum(self._size(part) for part in range(self.job.num_parts) if self.folder.has(part))
+        total, begun, done_before = self.job.num_rows, time.perf_counter(), done
+        yield self._words(READING, done)
+        for place, tables in self.each(analyse, missing):
+            self.folder.write(numbers[place], tables)
+            self.num_tokens += len(tables.tokens["prompt"]) // len(self.drafts)
+            done += self._size(numbers[place])
+            spent = time.perf_counter() - begun
+            left = spent / (done - done_before) * (total - done)
+            yield Progress(READING, done, total, self.num_tokens, self.num_tokens / spent if spent > 0 else None, left)
+
+    def put_together(self, keep_parts: bool) -> Iterator[Progress]:
+        """The job's tables, summary and report."""
+        aggregator = Aggregator(self.job.request.num_speculative_tokens, self.drafts)
+        with explain_disk_errors(self.folder.path):
+            for part in outputs.write_tables(self.folder.path, self.folder.parts()):
+                aggregator.add(part)
+                yield self._words(TOGETHER, self.job.num_rows)
+            summary = aggregator.summary(self._facts())
+            if not summary.num_prompts:
+                reasons = "; ".join(f"line {line} {reason}" for line, reason in summary.refused[:3])
+                raise SpecvizError(f"none of the prompts could be used: {reasons}")
+            outputs.write_summary(self.folder.path, summary)
+            yield self._words("writing the report", self.job.num_rows)
+            outputs.write_report(self.folder.path, summary, self.folder.parts())
+        self.folder.finish(keep_parts=keep_parts)
+
+    def _missing(self, numbers: list[int]) -> Iterator[Shard]:
+        """The shards still to be done, read from the prompts when they are due; `numbers` gets their parts' numbers."""
+        rows = islice(self.rows.rows(), self.job.num_rows)
+        steady = {name: costs for name, costs in self._costs().items() if not costs.doubt}
+        step_ms = {name: tuple(theory.step_ms(costs, k) for k in (0, *KS)) for name, costs in steady.items()}
+        for part in range(self.job.num_parts):
+            own = tuple(islice(rows, self.job.shard_size))
+            if not self.folder.has(part):
+                numbers.append(part)
+                yield self._shard(own, step_ms)
+
+    def _shard(self, rows: tuple[PromptRow, ...], step_ms: Mapping[str, tuple[float, ...]]) -> Shard:
+        request, models = self.job.request, tuple(self.models)
+        return Shard(request, self.drafts, rows, request.num_speculative_tokens, step_ms, self.batch, models)
+
+    def _one(self, function: Callable[[Any], Any], item: Any) -> Any:
+        ((_, result),) = self.each(function, [item])
+        return result
+
+    def _size(self, part: int) -> int:
+        return min(self.job.shard_size, self.job.num_rows - part * self.job.shard_size)
+
+    def _costs(self) -> dict[str, Costs]:
+        return {name: Costs.from_dict(values) for name, values in self.folder.preparation.costs.items()}
+
+    def _facts(self) -> Facts:
+        ignored = [f"{IGNORED}: {', '.join(self.rows.ignored)}"] if self.rows.ignored else []
+        doubts = [f"{name}: no speedup and no best K. {own.doubt}" for name, own in self._costs().items() if own.doubt]
+        is_whole = self.job.num_rows == len(self.rows)  # else nobody knows which lines would have been refused
+        return Facts(
+            request=self.job.request,
+            specviz=self.job.specviz,
+            created=self.folder.preparation.created,
+            prompts=self.job.prompts,
+            costs=self._costs(),
+            refused=self.rows.refused if is_whole else (),
+            num_refused=self.rows.num_refused if is_whole else 0,
+            warnings=[*self.folder.preparation.warnings, *doubts, *ignored],
+            findings=self.folder.preparation.findings,
+            looked_for=self.folder.preparation.looked_for,
+            num_ids={model.name: model.num_ids for model in self.models[1:]},
+            models=dict(self.job.models),
+        )
+
+    def _words(self, words: str, done: int = 0) -> Progress:
+        return Progress(words, done, self.job.num_rows, self.num_tokens)

@@ -1,26 +1,27 @@
-"""A job's folder on disk: what the job asks, and the tables of each shard that is done, so that a killed job resumes.
+"""A job's folder on disk: what the job asks, and the tables of each finished shard, so that a killed job resumes.
 
 A part is written beside its place and moved there: it is whole or it is not there. The folder of another job is
-refused, with what differs. Knows no model.
+refused, with what differs; one run at a time works in a folder. Knows no model.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
 from specviz.alignment.summary import Finding
 from specviz.alignment.tables.columns import COLUMNS, from_arrow, to_arrow
-from specviz.alignment.types import Columns, Refused, ShardTables
+from specviz.alignment.types import Refused, ShardTables
 from specviz.errors import SpecvizError
 from specviz.request import Request
 
@@ -35,6 +36,10 @@ OWN_NAMES = ("job.json", "parts", *OUTPUTS)
 _OWN_PART = re.compile(r"\.?part-\d{5,}(-\d+)?")
 KEPT = "what is done is kept: run the same again to go on"
 _START_OVER = "choose another folder, or overwrite it to start over"
+_DECIDES = ("chat", "k", *Request.SAMPLING, "seed", "max_new_tokens")
+_LOCK_NAME = "job.lock"
+_IN_USE = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}
+_READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +62,16 @@ class Job:
     def asks(self) -> dict[str, Any]:
         """Plain JSON values by name."""
         request = {name: value for name, value in self.request.to_dict().items() if name in _DECIDES}
-        (target, _), *drafts = self.models
-        names = {
-            "target": target,
-            "drafts": [name for name, _ in drafts],
-            "models": [list(each) for each in self.models],
-        }
+        target, *drafts = (name for name, _ in self.models)
+        names = {"target": target, "drafts": drafts, "models": [list(each) for each in self.models]}
         own = {name: getattr(self, name) for name in ("prompts", "num_rows", "shard_size", "costs", "specviz")}
         return {**request, **names, **own, "format": FORMAT}
 
 
-_DECIDES = ("chat", "k", *Request.SAMPLING, "seed", "max_new_tokens")
-
-
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What was found out before the first shard: costs per draft, as `Costs.to_dict` gives them, and what a look inside
-    the drafts told (`faults.Examined`). created: when the job began."""
+class Preparation:
+    """What was found out before the first shard: costs per draft, as `Costs.to_dict` gives them, and what
+    `probes.Examined` found in the drafts. created: when the job began."""
 
     created: str
     costs: Mapping[str, Mapping[str, Any]]
@@ -82,7 +80,7 @@ class Known:
     looked_for: tuple[str, ...]
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Known:
+    def from_dict(cls, values: Mapping[str, Any]) -> Preparation:
         found = tuple(Finding(**each) for each in values["findings"])
         words = (tuple(values[name]) for name in ("warnings", "looked_for"))
         return cls(values["created"], values["costs"], found, *words)
@@ -93,27 +91,24 @@ class JobFolder:
 
     def __init__(self, path: Path, job: Job, *, overwrite: bool = False) -> None:
         self.path, self.job = path, job
-        self.known: Known | None = None
+        self.preparation: Preparation | None = None
         self.is_finished = False
         self._parts = path / "parts"
-        with saving(path):
+        with explain_disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-            if overwrite and (path / "job.json").exists():
+            if not (path / "job.json").exists():
+                self._check_free()
+                self._save_job()
+            elif overwrite:
                 self._clear()
                 self._save_job()
-            self._begin()
-
-    def _begin(self) -> None:
-        if not (self.path / "job.json").exists():
-            self._check_free()
-            self._save_job()
-        else:
-            self._resume(self._saved())
-        self._remove_parts(".part-*")  # of a job that was killed
+            else:
+                self._resume(self._load_job())
+            self._remove_parts(".part-*")  # of a job that was killed
 
     def _clear(self) -> None:
         """Removes what an earlier job of ours wrote, and nothing else."""
-        saved = self._saved()
+        saved = self._load_job()
         try:
             is_ours = "format" in saved["asks"] and {"known", "finished"} <= set(saved)
         except (KeyError, TypeError):
@@ -128,38 +123,41 @@ class JobFolder:
         if self._parts.is_symlink() or not self._parts.is_dir():
             return
         for each in self._parts.glob(which):
-            if _OWN_PART.fullmatch(each.name):
-                _remove(each)
+            if not _OWN_PART.fullmatch(each.name):
+                continue
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each)
+            else:
+                each.unlink(missing_ok=True)
         if not any(self._parts.iterdir()):
             self._parts.rmdir()
 
     def _check_free(self) -> None:
         for name in OWN_NAMES:
             if (self.path / name).exists():
-                raise SpecvizError(
-                    f"{shown(self.path)} holds {name}, which is not of a job that can go on: choose another folder"
-                )
+                where = f"{folder_name(self.path)} holds {name}"
+                raise SpecvizError(f"{where}, which is not of a job that can go on: choose another folder")
 
-    def _saved(self) -> Mapping[str, Any]:
+    def _load_job(self) -> Mapping[str, Any]:
         place = self.path / "job.json"
         if place.stat().st_size > MOST_JOB_BYTES:
-            raise SpecvizError(f"{shown(self.path)}/job.json is too large to be one of ours")
+            raise SpecvizError(f"{folder_name(self.path)}/job.json is too large to be one of ours")
         try:
             return json.loads(place.read_text("utf-8"))
         except (ValueError, RecursionError) as error:
             raise self._damaged("job.json") from error
 
     def _resume(self, saved: Mapping[str, Any]) -> None:
+        asks = self.job.asks()
         try:
             before, known, self.is_finished = saved["asks"], saved["known"], saved["finished"] is True
-            self.known = None if known is None else Known.from_dict(known)
-            differing = [name for name, now in self.job.asks().items() if before.get(name) != now]
+            self.preparation = None if known is None else Preparation.from_dict(known)
+            differing = [name for name, now in asks.items() if before.get(name) != now]
         except (KeyError, TypeError, AttributeError) as error:
             raise self._damaged("job.json") from error
         if differing:
-            told = "; ".join(f"{name} was {_short(before.get(name))}, is {_short(self.job.asks()[name])}"
-                             for name in differing[:3])  # fmt: skip
-            raise SpecvizError(f"{shown(self.path)} holds another job ({told}): {_START_OVER}")
+            changes = (f"{name} was {_shorten(before.get(name))}, is {_shorten(asks[name])}" for name in differing[:3])
+            raise SpecvizError(f"{folder_name(self.path)} holds another job ({'; '.join(changes)}): {_START_OVER}")
         if self.is_finished:
             self._check_outputs()
 
@@ -169,27 +167,29 @@ class JobFolder:
         if not lacking:
             return
         if not all(self.has(number) for number in range(self.job.num_parts)):
-            raise SpecvizError(f"{shown(self.path)} lacks {' and '.join(lacking[:2])} of a finished job: {_START_OVER}")
+            raise SpecvizError(
+                f"{folder_name(self.path)} lacks {' and '.join(lacking[:2])} of a finished job: {_START_OVER}"
+            )
         self.is_finished = False
 
     def _damaged(self, name: str) -> SpecvizError:
-        return SpecvizError(f"{shown(self.path)}/{name} is damaged or not ours: choose another folder")
+        return SpecvizError(f"{folder_name(self.path)}/{name} is damaged or not ours: choose another folder")
 
     def _save_job(self) -> None:
-        known = None if self.known is None else asdict(self.known)
+        known = None if self.preparation is None else asdict(self.preparation)
         values = {"asks": self.job.asks(), "known": known, "finished": self.is_finished}
         write_text(self.path / "job.json", json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
     # ---- progress ---------------------------------------------------------------------------------------------------
 
-    def learn(self, known: Known) -> None:
-        with saving(self.path):
-            self.known = known
+    def save_preparation(self, preparation: Preparation) -> None:
+        with explain_disk_errors(self.path):
+            self.preparation = preparation
             self._save_job()
 
     def finish(self, *, keep_parts: bool) -> None:
         """To be called when everything else is written."""
-        with saving(self.path):
+        with explain_disk_errors(self.path):
             self.is_finished = True
             self._save_job()
             if not keep_parts:
@@ -204,11 +204,16 @@ class JobFolder:
 
         place = self._part(number)
         beside = place.with_name(f".{place.name}-{os.getpid()}")
-        with saving(self.path):
+        with explain_disk_errors(self.path):
             beside.mkdir(parents=True)
             for name in PART_TABLES:
                 parquet.write_table(to_arrow(getattr(tables, name), COLUMNS[name]), beside / f"{name}.parquet")
-            write_text(beside / "extras.json", json.dumps(_extras(tables), ensure_ascii=False))
+            extras = {
+                "confidence": {name: np.asarray(sums).tolist() for name, sums in tables.confidence.items()},
+                "refused": [[row.line, row.reason] for row in tables.refused],
+                "warnings": list(tables.warnings),
+            }
+            write_text(beside / "extras.json", json.dumps(extras, ensure_ascii=False))
             os.rename(beside, place)
 
     def read(self, number: int) -> ShardTables:
@@ -218,10 +223,16 @@ class JobFolder:
         place = self._part(number)
         try:
             tables = {name: from_arrow(parquet.read_table(place / f"{name}.parquet")) for name in PART_TABLES}
-            return _with_extras(tables, json.loads((place / "extras.json").read_text("utf-8")))
+            extras = json.loads((place / "extras.json").read_text("utf-8"))
+            return ShardTables(
+                **tables,
+                confidence={name: np.array(sums) for name, sums in extras["confidence"].items()},
+                refused=tuple(Refused(line, reason) for line, reason in extras["refused"]),
+                warnings=tuple(extras["warnings"]),
+            )
         except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException) as error:
             raise SpecvizError(
-                f"{shown(self.path)}/parts/{place.name} is damaged: delete it and run the same again"
+                f"{folder_name(self.path)}/parts/{place.name} is damaged: delete it and run the same again"
             ) from error
 
     def parts(self) -> Iterator[ShardTables]:
@@ -233,31 +244,24 @@ class JobFolder:
         return self._parts / f"part-{number:05d}"
 
 
-def shown(folder: Path) -> str:
+def folder_name(folder: Path) -> str:
     """A folder's own name, also where it was given as "."."""
     return Path(os.path.abspath(folder)).name or "the folder"
 
 
 @contextmanager
-def saving(folder: Path) -> Iterator[None]:
-    """Whatever the disk refuses, in words."""
+def explain_disk_errors(folder: Path) -> Iterator[None]:
+    """Turns an OSError into a SpecvizError that says what could not be written."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise SpecvizError(f"{shown(folder)} cannot be written ({reason}){kept_words(folder)}") from error
+        raise SpecvizError(f"{folder_name(folder)} cannot be written ({reason}){resume_hint(folder)}") from error
 
 
-def kept_words(folder: Path) -> str:
-    """That a job of this folder can go on, where there is one."""
+def resume_hint(folder: Path) -> str:
+    """Says that the job in this folder can go on; empty where there is none."""
     return f"; {KEPT}" if os.path.isfile(folder / "job.json") else ""
-
-
-def _remove(place: Path) -> None:
-    if place.is_dir() and not place.is_symlink():
-        shutil.rmtree(place)
-    else:
-        place.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -270,23 +274,76 @@ def write_text(path: Path, text: str) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-def _extras(tables: ShardTables) -> dict[str, Any]:
-    return {
-        "confidence": {name: np.asarray(sums).tolist() for name, sums in tables.confidence.items()},
-        "refused": [[row.line, row.reason] for row in tables.refused],
-        "warnings": list(tables.warnings),
-    }
+# ---- one run at a time ----------------------------------------------------------------------------------------------
 
 
-def _with_extras(tables: Mapping[str, Columns], extras: Mapping[str, Any]) -> ShardTables:
-    return ShardTables(
-        **tables,
-        confidence={name: np.array(sums) for name, sums in extras["confidence"].items()},
-        refused=tuple(Refused(line, reason) for line, reason in extras["refused"]),
-        warnings=tuple(extras["warnings"]),
-    )
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Makes the folder and locks it for this run, by a file with the process's number, which the system frees when the
+    process ends. Raises SpecvizError where another run works in it."""
+    with explain_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        held = _open_lock(folder)
+    try:
+        yield
+    finally:
+        if held is not None:
+            with suppress(OSError):  # where an open file cannot be removed, it stays
+                os.unlink(folder / _LOCK_NAME)
+            held.close()
+
+
+def _open_lock(folder: Path) -> TextIO | None:
+    """The locked file; None where the folder cannot be written to."""
+    while True:
+        try:
+            stream = (folder / _LOCK_NAME).open("a+", encoding="ascii", errors="replace")
+        except OSError as error:
+            if error.errno in _READ_ONLY:
+                return None
+            raise
+        if not _try_lock(stream):
+            stream.seek(0)
+            process = stream.read(20).strip()
+            stream.close()
+            where = f"{folder_name(folder)} (process {process or 'unknown'})"
+            raise SpecvizError(f"another run works in {where}: wait for it, or choose another folder")
+        if _is_there(stream, folder / _LOCK_NAME):
+            stream.truncate(0)
+            stream.write(f"{os.getpid()}\n")
+            stream.flush()
+            return stream
+        stream.close()  # a run that ended just now removed the file
+
+
+def _try_lock(stream: TextIO) -> bool:
+    """Whether this run has the lock now; always, where the file system knows no locks."""
+    try:
+        _lock(stream)
+    except OSError as error:
+        return error.errno not in _IN_USE
+    return True
+
+
+def _lock(stream: TextIO) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        stream.seek(0)
+        msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_there(stream: TextIO, place: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), os.stat(place))
+    except OSError:
+        return False

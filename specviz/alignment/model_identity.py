@@ -1,7 +1,7 @@
-"""Who the models of a job are: a hash of weights, dtype, tokenizer and configuration, found out where the shards run.
+"""The models of a job: each with a hash of its weights, dtype, tokenizer and configuration, made where the shards run.
 
-A job's work carries them along: whoever does a piece of it loads what the caller named, never what a shown name would
-find there, and refuses other weights than the job began with.
+Every shard carries them: a worker loads what the caller named, never what a shown name would find there, and refuses
+weights other than those that the job began with.
 """
 
 from __future__ import annotations
@@ -20,37 +20,36 @@ NOT_ITS_OWN = ("_name_or_path", "transformers_version")  # of a configuration: w
 VALUES_PER_TABLE = 64  # of each weight table; training changes nearly all of them
 
 
-def introduce(wanted: Sequence[Any], library: Library | None = None) -> tuple[Identity, ...]:
+def identify(wanted: Sequence[Any], library: Library | None = None) -> tuple[Identity, ...]:
     """The target and its drafts, loaded once each. Raises SpecvizError for one that cannot draft for the first."""
-    library = library or workbench().library
-    target, *drafts = (library.load(each, as_draft=place > 0) for place, each in enumerate(wanted))
-    for draft in drafts:
-        check_pair(target, draft)
-    return tuple(_identity(*each) for each in zip((target, *drafts), wanted, strict=True))
+    loaded = _load_each(wanted, library or workbench().library)
+    for draft in loaded[1:]:
+        check_pair(loaded[0], draft)
+    return tuple(map(_identity, loaded, wanted))
 
 
 def load(models: Sequence[Identity], library: Library) -> tuple[LoadedModel, tuple[LoadedModel, ...]]:
     """These very models, the target first. Raises SpecvizError where one holds something else by now."""
-    target, *drafts = (_verified(model, library, as_draft=place > 0) for place, model in enumerate(models))
+    target, *drafts = loaded = _load_each([model.wanted for model in models], library)
+    for model, own in zip(models, loaded, strict=True):
+        if _identity(own, model.wanted).content != model.content:
+            raise SpecvizError(
+                f"{model.name} is no longer the model that this job began with: its weights or its configuration "
+                "differ; begin the job again in another folder"
+            )
     for draft in drafts:
         check_pair(target, draft)
     return target, tuple(drafts)
 
 
-def _verified(model: Identity, library: Library, *, as_draft: bool) -> LoadedModel:
-    loaded = library.load(model.wanted, as_draft=as_draft)
-    if _identity(loaded, model.wanted).content != model.content:
-        raise SpecvizError(
-            f"{model.name} is no longer the model that this job began with: its weights or its configuration differ; "
-            "begin the job again in another folder"
-        )
-    return loaded
+def _load_each(wanted: Sequence[Any], library: Library) -> list[LoadedModel]:
+    return [library.load(each, as_draft=place > 0) for place, each in enumerate(wanted)]
 
 
 def _identity(loaded: LoadedModel, wanted: Any) -> Identity:
-    told = (loaded.text.sha, loaded.tokenizer.chat_template, sorted(loaded.text.eos_ids), loaded.info.context_limit)
+    facts = (loaded.text.sha, loaded.tokenizer.chat_template, sorted(loaded.text.eos_ids), loaded.info.context_limit)
     config = {name: value for name, value in loaded.model.config.to_dict().items() if name not in NOT_ITS_OWN}
-    digest = hashlib.sha256(f"{told!r} {json.dumps(config, sort_keys=True, default=str)}".encode())
+    digest = hashlib.sha256(f"{facts!r} {json.dumps(config, sort_keys=True, default=str)}".encode())
     for name, table in loaded.model.named_parameters():
         flat = table.detach().flatten()
         some = flat[:: max(1, len(flat) // VALUES_PER_TABLE)][:VALUES_PER_TABLE].float().cpu()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
+_hints = cache(get_type_hints)
 MOST_SUMMARY_BYTES = 256 << 20
 CSV_NAMES = {"tokens": "tokens.csv.gz", "prompts": "prompts.csv", "slices": "slices.csv"}
 EXACT = {"text": "text_json", "prompt_text": "prompt_text_json"}  # of CSV: a text's column, and that of its JSON string
@@ -206,17 +207,8 @@ def _typed(value: Any, kind: Any) -> Any:
         return tuple([_typed(item, each) for item, each in zip(value, kinds, strict=True)])
     if isinstance(value, Mapping):
         return {name: _typed(item, inner[-1]) for name, item in value.items()}
-    return _plain(value, kind)
-
-
-def _plain(value: Any, kind: Any) -> Any:
     if kind is float:
         return math.nan if value is None else float(value)
     if type(value) is not kind:
         raise TypeError(f"{value!r:.80} must be of the type {kind.__name__}")
     return value
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)

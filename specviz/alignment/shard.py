@@ -63,12 +63,11 @@ def analyse(shard: Shard, library: Library | None = None) -> ShardTables:
     """
     library = library or workbench().library
     target, drafts = load(shard, library)
-    written, refused, warnings = texts_of(shard, target)
-    return analyse_texts(shard, target, drafts, written, refused, warnings)
+    return analyse_texts(shard, target, drafts, *texts_of(shard, target))
 
 
 def load(shard: Shard, library: Library) -> tuple[LoadedModel, tuple[LoadedModel, ...]]:
-    return identity.load(shard.models or identity.introduce((shard.request.target, *shard.drafts), library), library)
+    return identity.load(shard.models or identity.identify((shard.request.target, *shard.drafts), library), library)
 
 
 def sampling_of(request: Request) -> Sampling:
@@ -79,20 +78,20 @@ def sampling_of(request: Request) -> Sampling:
 
 
 def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[RowText], tuple[Refused, ...], tuple[str, ...]]:
-    """The rows with their texts, in order; those that cannot be used; what the reader should know."""
+    """The rows with their texts, in order; the rows that cannot be used; warnings."""
     asked: list[EncodedRow] = []
     refused: list[Refused] = []
     for row in shard.rows:
         try:
-            asked.append(_asked(row, shard.request, target))
+            asked.append(_encode(row, shard.request, target))
         except SpecvizError as error:
             refused.append(Refused(row.line, str(error)))
     as_text = any(row.messages and not has_chat_form(target.tokenizer) for row in shard.rows)
     lines = f"{target.name} has no chat template: messages were written as plain lines, “User: …”"
-    return _written(asked, shard, target), tuple(refused), (lines,) if as_text else ()
+    return _add_texts(asked, shard, target), tuple(refused), (lines,) if as_text else ()
 
 
-def _asked(row: PromptRow, request: Request, target: LoadedModel) -> EncodedRow:
+def _encode(row: PromptRow, request: Request, target: LoadedModel) -> EncodedRow:
     """Raises SpecvizError with what is wrong; it goes on after "line 7"."""
     prompt, is_chat = _prompt_of(row, request, target)
     prompt_ids = tuple(target.text.encode(prompt, special=not is_chat))
@@ -100,7 +99,7 @@ def _asked(row: PromptRow, request: Request, target: LoadedModel) -> EncodedRow:
     if isinstance(ids, str):
         ids = tuple(target.text.encode(ids, special=False))
     _check_length(len(prompt_ids), ids, target)
-    return EncodedRow(row, prompt, is_chat, prompt_ids, ids, ids is None or _is_told(row, request, target))
+    return EncodedRow(row, prompt, is_chat, prompt_ids, ids, ids is None or _is_own_text(row, request, target))
 
 
 def _prompt_of(row: PromptRow, request: Request, target: LoadedModel) -> tuple[str, bool]:
@@ -126,15 +125,15 @@ def _check_length(num_prompt: int, ids: Sequence[int] | None, target: LoadedMode
         raise SpecvizError(f"the completion has ids that {target.name} does not know (got {max(ids)})")
 
 
-def _is_told(row: PromptRow, request: Request, target: LoadedModel) -> bool:
-    """Whether the row says that its ids were sampled from this target at these settings. A text was cut anew."""
+def _is_own_text(row: PromptRow, request: Request, target: LoadedModel) -> bool:
+    """Whether the row says that its ids were sampled from this target at these settings; a text may split otherwise."""
     if row.told is None or isinstance(row.completion, str):
         return False
     wanted = {"target": target.name} | asdict(sampling_of(request))
     return {"top_k": 0, "top_p": 1.0} | dict(row.told) == wanted
 
 
-def _written(asked: Sequence[EncodedRow], shard: Shard, target: LoadedModel) -> list[RowText]:
+def _add_texts(asked: Sequence[EncodedRow], shard: Shard, target: LoadedModel) -> list[RowText]:
     missing = [each for each in asked if each.ids is None]
 
     def draw(batch: Sequence[EncodedRow]) -> list[RowText]:

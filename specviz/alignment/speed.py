@@ -1,6 +1,6 @@
-"""The command `bench --align`: tokens per second of the lab's batches beside those of recorded speculative runs.
+"""The command `bench --align`: tokens per second of the lab's batches and of recorded speculative runs, in rounds.
 
-Both do the same prompts at the same settings in one process, in rounds.
+Both do the same prompts at the same settings in one process.
 """
 
 from __future__ import annotations
@@ -37,27 +37,28 @@ def lines(*, target: str, draft: str, num_tokens: int, repeats: int) -> Iterator
     yield ", ".join(f"{name} {value}" for name, value in environment(loaded.model.device).items())
     contender = specviz_contender(gather(METHODS["draft_model"], {}, loaded, small), K)
     request = Request(prompt="any", target=loaded.name, max_new_tokens=num_tokens).validate()
-    rows = tuple(PromptRow(i, i + 1, prompt.name, prompt=_text(prompt, loaded)) for i, prompt in enumerate(prompts))
+    texts = [loaded.tokenizer.decode(list(prompt.ids), skip_special_tokens=True) for prompt in prompts]
+    rows = tuple(PromptRow(i, i + 1, prompts[i].name, prompt=text) for i, text in enumerate(texts))
     shard = Shard(request, (small.name,), rows, K, {})
-    contenders = partial(_recorded, contender, prompts, num_tokens), lambda seed: _analysed(shard, library)
+    contenders = partial(_time_recorded, contender, prompts, num_tokens), lambda seed: _time_lab(shard, library)
     timings: Timings[str] = Timings()
     for turn in turns(len(contenders), repeats):
         for name, seconds in contenders[turn.contender](turn.round).items():
             timings.add(name, turn.round, seconds)
-    yield from _table(timings)
+    yield "| | tokens/s | times the recorded |"
+    yield "|---|---|---|"
+    for words in (RECORDED, ANALYSED, WITH_DRAWING):
+        ratio = "-" if words == RECORDED else timings.compare(words, RECORDED)
+        yield f"| {words} | {1 / timings.median(words):,.0f} | {ratio} |"
 
 
-def _text(prompt: Prompt, model) -> str:
-    return model.tokenizer.decode(list(prompt.ids), skip_special_tokens=True)
-
-
-def _recorded(contender: Contender, prompts: Sequence[Prompt], num_tokens: int, seed: int) -> dict[str, float]:
+def _time_recorded(contender: Contender, prompts: Sequence[Prompt], num_tokens: int, seed: int) -> dict[str, float]:
     """Seconds per token."""
     samples = [contender(Job(prompt, Sampling(), seed, num_tokens)) for prompt in prompts]
     return {RECORDED: sum(sample.seconds for sample in samples) / sum(sample.num_tokens for sample in samples)}
 
 
-def _analysed(shard: Shard, library: Library) -> dict[str, float]:
+def _time_lab(shard: Shard, library: Library) -> dict[str, float]:
     """Seconds per token of the lab's batches, without and with drawing the texts."""
     begun = time.perf_counter()
     target, drafts = shards.load(shard, library)
@@ -67,11 +68,3 @@ def _analysed(shard: Shard, library: Library) -> dict[str, float]:
     ended = time.perf_counter()
     size = sum(len(text.ids) for text in written)
     return {ANALYSED: (ended - drawn) / size, WITH_DRAWING: (ended - begun) / size}
-
-
-def _table(timings: Timings[str]) -> Iterator[str]:
-    yield "| | tokens/s | times the recorded |"
-    yield "|---|---|---|"
-    for words in (RECORDED, ANALYSED, WITH_DRAWING):
-        ratio = "-" if words == RECORDED else timings.compare(words, RECORDED)
-        yield f"| {words} | {1 / timings.median(words):,.0f} | {ratio} |"

@@ -22,7 +22,7 @@ from specviz.views.terminal import neutral
 
 if TYPE_CHECKING:
     from specviz.alignment.executors import Executor
-    from specviz.alignment.phases import Progress
+    from specviz.alignment.job import Progress
     from specviz.alignment.summary import Summary
     from specviz.alignment.tables.compare import Change
     from specviz.analysis.costs import Costs
@@ -72,13 +72,13 @@ def run(options: argparse.Namespace) -> int:
     least, executor = read_thresholds(options.fail_under), _executor(options)
     costs = {} if options.no_costs else None if options.costs is None else read_costs(options.costs)
     from specviz.alignment import outputs
-    from specviz.alignment.prompts.files import open_prompts
+    from specviz.alignment.prompts import open_prompts
 
     old = None if options.compare is None else outputs.read_json(options.compare)
     prompts = open_prompts(options.prompts)
     _check_verdict(options, prompts.fingerprint, least, costs, old)
     from specviz.alignment.job import align  # it loads torch
-    from specviz.alignment.job_folder import kept_words
+    from specviz.alignment.job_folder import resume_hint
     from specviz.request import Request
 
     names = ("out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat")
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         done = align(prompts, **settings, costs=costs, executor=executor, older=old, on_progress=tell)
     except KeyboardInterrupt:
-        print(f"\nspecviz: stopped{kept_words(options.out)}", file=sys.stderr)
+        print(f"\nspecviz: stopped{resume_hint(options.out)}", file=sys.stderr)
         raise
     _print([summary_text(done.summary), "", f"report: {done.report_path}"])
     return print_verdict(done.summary, least, old)
@@ -113,11 +113,11 @@ def _check_verdict(
 
     drafts = map(workbench().library.shown_name, options.draft or default_pair()[1:])
     steady = {name for name, own in (costs or {}).items() if not own.doubt}
-    comparing.check_names(least, has_costs=costs is None or set(drafts) <= steady)
+    comparing.check_threshold_names(least, has_costs=costs is None or set(drafts) <= steady)
     if old is not None:
         names = (*Request.SAMPLING, "max_new_tokens", "chat")
         settings = {name: getattr(options, name) for name in names}
-        comparing.check_old(old, Request(prompt="", target="", **settings), prompts)
+        comparing.check_old_job(old, Request(prompt="", target="", **settings), prompts)
 
 
 def print_verdict(summary: Summary, least: Mapping[str, float], old: Mapping[str, Any] | None) -> int:
@@ -127,7 +127,7 @@ def print_verdict(summary: Summary, least: Mapping[str, float], old: Mapping[str
     failed = comparing.check_thresholds(summary, least)
     _print([*failed, *(f"note: {words}" for words in comparing.unreadable_words(summary, least))])
     try:
-        changes = () if old is None else comparing.against(summary, old)
+        changes = () if old is None else comparing.compare_with_old(summary, old)
     except SpecvizError as error:
         if not failed:
             raise

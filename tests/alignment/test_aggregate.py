@@ -12,8 +12,8 @@ import aligned
 import numpy as np
 import pytest
 
-from specviz.alignment import aggregate as gathering
-from specviz.alignment.aggregate import Facts, Gathering
+from specviz.alignment import aggregate
+from specviz.alignment.aggregate import Aggregator, Facts
 from specviz.alignment.summary import Finding
 from specviz.alignment.tables import of_texts as tables
 from specviz.alignment.tables import totals
@@ -37,7 +37,7 @@ def texts_of(num=12, **changes):
 
 
 def gathered(texts, k=4, per_shard=5, step_ms=None):
-    found = Gathering(k, DRAFTS)
+    found = Aggregator(k, DRAFTS)
     for first in range(0, len(texts), per_shard):
         some = texts[first : first + per_shard]
         shard = aligned.shard([text.row for text in some], DRAFTS, k, step_ms or {})
@@ -303,8 +303,8 @@ def test_a_slice_in_which_no_step_begins_has_no_tokens_per_call():
 
 
 def test_of_many_tags_those_with_most_prompts_are_listed(monkeypatch):
-    monkeypatch.setattr(gathering, "TAGS_SHOWN", 2)
-    monkeypatch.setattr(gathering, "MOST_TAGS", 4)
+    monkeypatch.setattr(aggregate, "TAGS_SHOWN", 2)
+    monkeypatch.setattr(aggregate, "MOST_TAGS", 4)
     texts = [aligned.text(n, size=5, drafts=DRAFTS, tags=("a", "b", f"own {n}")) for n in range(6)]
     told = summary_of(texts)
     assert {each.value for each in told.slices if each.kind == "tag"} == {"a", "b"}
@@ -315,7 +315,7 @@ def test_of_many_tags_those_with_most_prompts_are_listed(monkeypatch):
 
 def test_k_must_be_one_that_texts_are_planned_for():
     with pytest.raises(ValueError, match="k must be from 1 to 16"):
-        Gathering(17, DRAFTS)
+        Aggregator(17, DRAFTS)
 
 
 def later(found, by):
@@ -327,7 +327,7 @@ def later(found, by):
 @pytest.mark.parametrize("size", [20, 200])
 def test_memory_grows_by_a_few_hundred_bytes_per_prompt_and_not_with_tokens(size):
     texts = [aligned.text(n, size=size) for n in range(10)]
-    found, made = Gathering(4, ("one",)), tables.build_tables(texts, aligned.shard([text.row for text in texts]))
+    found, made = Aggregator(4, ("one",)), tables.build_tables(texts, aligned.shard([text.row for text in texts]))
     tracemalloc.start()
     for number in range(60):
         found.add(later(made, 10 * number))

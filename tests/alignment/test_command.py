@@ -9,9 +9,9 @@ import pytest
 from made_costs import made_costs
 
 import specviz.session.workbench as session
-from specviz.alignment import phases as working
+from specviz.alignment import job as jobs
+from specviz.alignment.job import Progress
 from specviz.alignment.outputs import read_summary
-from specviz.alignment.phases import Progress
 from specviz.alignment.summary import Difference
 from specviz.alignment.tables import compare as comparing
 from specviz.alignment.tables.compare import BETTER, SAME, UNSURE, WORSE, Change
@@ -63,7 +63,7 @@ def test_it_prints_a_table_and_where_the_report_lies(cli, tmp_path):
     assert "not called significant: fewer than 30 prompts" in out
     assert "1 row could not be used:\n  line 4: " in out
     assert out.endswith(f"report: {tmp_path / 'out' / 'report.html'}\n")
-    assert f"{working.READING}: 0 of 3 prompts" in err
+    assert f"{jobs.READING}: 0 of 3 prompts" in err
 
 
 def test_costs_of_a_file_give_speedups_also_below_one(cli, tmp_path):
@@ -181,7 +181,7 @@ def test_what_fails_is_told_also_where_nothing_can_be_compared(cli, tmp_path, mo
     def refuse(*_):
         raise SpecvizError("the two jobs share no prompt")
 
-    monkeypatch.setattr(comparing, "against", refuse)
+    monkeypatch.setattr(comparing, "compare_with_old", refuse)
     old = tmp_path / "out" / "summary.json"
     status, out, _ = cli("--compare", old, "--fail-under", "alpha=1", out="new")
     assert status == 1
@@ -195,14 +195,14 @@ def stopped(*_, **__):
 
 
 def test_a_job_that_is_stopped_says_that_it_can_go_on(cli, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(working, "analyse", stopped)
+    monkeypatch.setattr(jobs, "analyse", stopped)
     with pytest.raises(KeyboardInterrupt):
         cli()
     assert capsys.readouterr().err.endswith("\nspecviz: stopped; what is done is kept: run the same again to go on\n")
 
 
 def test_a_command_that_is_stopped_before_it_began_keeps_nothing(cli, monkeypatch, capsys):
-    monkeypatch.setattr("specviz.alignment.job.introduce", stopped)
+    monkeypatch.setattr("specviz.alignment.job.identify", stopped)
     with pytest.raises(KeyboardInterrupt):
         cli()
     assert capsys.readouterr().err.endswith("\nspecviz: stopped\n")
@@ -247,7 +247,7 @@ def test_a_threshold_for_the_speedup_needs_the_costs_of_every_draft(cli, tmp_pat
 
 def test_a_threshold_for_the_speedup_ends_with_3_where_the_machine_was_too_busy(cli, monkeypatch):
     busy = replace(made_costs("near"), spread=0.4)
-    monkeypatch.setattr(working, "measure", lambda names: [busy])
+    monkeypatch.setattr(jobs, "measure_models", lambda names: [busy])
     with pytest.raises(CannotTell, match="speedup of near is not known: it has no costs, or none that are steady"):
         cli("--fail-under", "speedup=0", costs=())
 

@@ -7,7 +7,7 @@ import aligned
 import numpy as np
 import pytest
 
-from specviz.alignment.aggregate import Facts, Gathering
+from specviz.alignment.aggregate import Aggregator, Facts
 from specviz.alignment.tables import compare as comparing
 from specviz.alignment.tables import of_texts as tables
 from specviz.alignment.tables.compare import BETTER, SAME, UNSURE, WORSE
@@ -19,15 +19,15 @@ DRAFTS = ("one", "two")
 
 
 def compared(parts, num_prompts):
-    return comparing.compare(parts, DRAFTS, {n: f"row {n}" for n in range(num_prompts)})[0]
+    return comparing.compare_drafts(parts, DRAFTS, {n: f"row {n}" for n in range(num_prompts)})[0]
 
 
 def summary_of(num=35, drafts=DRAFTS, weights=(0.6, 0.7), first=0, **changes):
     """Texts on which the second draft is better by its weight."""
-    gathering = Gathering(4, drafts)
+    aggregator = Aggregator(4, drafts)
     texts = [text_of(first + n, drafts, weights) for n in range(num)]
-    gathering.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], drafts)))
-    return gathering.summary(Facts(aligned.request(**changes), "0.1", "now", prompts="a3f"))
+    aggregator.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], drafts)))
+    return aggregator.summary(Facts(aligned.request(**changes), "0.1", "now", prompts="a3f"))
 
 
 def text_of(number, drafts, weights, limits=(10**6,) * 3):
@@ -105,18 +105,18 @@ def test_every_two_drafts_are_compared_and_one_alone_with_none():
 
 def test_a_draft_that_reads_nothing_is_compared_on_nothing():
     texts = [aligned.text(n, drafts=DRAFTS, limit=3) for n in range(3)]
-    gathering = Gathering(4, DRAFTS)
-    gathering.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS)))
-    (found,) = gathering.summary(Facts(aligned.request(), "0.1", "now")).comparisons
+    aggregator = Aggregator(4, DRAFTS)
+    aggregator.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS)))
+    (found,) = aggregator.summary(Facts(aligned.request(), "0.1", "now")).comparisons
     assert (found.slices, found.wins_a, found.wins_b) == ((), (), ())
 
 
 @pytest.fixture(scope="module")
 def unequal():
     """Drafts alike in all but their context: the first ten tokens of 40, and all."""
-    texts, gathering = [text_of(n, DRAFTS, (0.6, 0.6), (39, 10**6)) for n in range(35)], Gathering(4, DRAFTS)
-    gathering.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS)))
-    return gathering.summary(Facts(aligned.request(), "0.1", "now", prompts="a3f"))
+    texts, aggregator = [text_of(n, DRAFTS, (0.6, 0.6), (39, 10**6)) for n in range(35)], Aggregator(4, DRAFTS)
+    aggregator.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS)))
+    return aggregator.summary(Facts(aligned.request(), "0.1", "now", prompts="a3f"))
 
 
 def test_drafts_of_different_reach_are_compared_where_all_can_read(unequal):
@@ -130,9 +130,9 @@ def test_drafts_of_different_reach_are_compared_where_all_can_read(unequal):
 
 
 def test_drafts_without_a_place_in_common_are_not_compared():
-    texts, gathering = [text_of(n, DRAFTS, (0.6, 0.6), (3, 10**6)) for n in range(3)], Gathering(4, DRAFTS)
-    gathering.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS)))
-    (found,) = gathering.summary(Facts(aligned.request(), "0.1", "now")).comparisons
+    texts, aggregator = [text_of(n, DRAFTS, (0.6, 0.6), (3, 10**6)) for n in range(3)], Aggregator(4, DRAFTS)
+    aggregator.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS)))
+    (found,) = aggregator.summary(Facts(aligned.request(), "0.1", "now")).comparisons
     assert found.words == "There is no token that all drafts can read, so nothing is compared."
     assert (found.slices, found.wins_a, found.wins_b) == ((), (), ())
 
@@ -170,11 +170,11 @@ def test_a_draft_that_reads_nothing_reaches_no_threshold_of_agreement(summary):
 
 
 def test_thresholds_are_refused_before_a_job_that_could_not_tell_them():
-    comparing.check_names({"alpha": 0.5, "speedup": 1.0})
+    comparing.check_threshold_names({"alpha": 0.5, "speedup": 1.0})
     with pytest.raises(SpecvizError, match="threshold for the speedup needs costs"):
-        comparing.check_names({"alpha": 0.5, "speedup": 1.0}, has_costs=False)
+        comparing.check_threshold_names({"alpha": 0.5, "speedup": 1.0}, has_costs=False)
     with pytest.raises(SpecvizError, match="no threshold 'beta'"):
-        comparing.check_names({"beta": 0.5}, has_costs=False)
+        comparing.check_threshold_names({"beta": 0.5}, has_costs=False)
 
 
 def test_tokens_per_call_is_held_to_its_threshold_at_the_jobs_k(summary):
@@ -201,11 +201,11 @@ def test_an_unknown_threshold_lists_those_there_are(summary):
 
 
 def verdicts(now, before):
-    return [change.verdict for change in comparing.against(now, before)]
+    return [change.verdict for change in comparing.compare_with_old(now, before)]
 
 
 def test_a_job_is_no_different_from_itself(summary):
-    changes = comparing.against(summary, old(summary))
+    changes = comparing.compare_with_old(summary, old(summary))
     assert [(each.draft, each.old_draft, each.verdict) for each in changes] == [(n, n, SAME) for n in DRAFTS]
     assert [(each.difference.difference, each.difference.num_prompts) for each in changes] == [(0.0, 35)] * 2
 
@@ -217,37 +217,37 @@ def test_a_better_draft_is_better_and_a_worse_one_worse(summary):
 
 def test_jobs_are_paired_by_the_ids_of_their_prompts(summary):
     later = summary_of(40, first=10)  # rows 10 to 49, of which 25 were in the old job
-    changes = comparing.against(later, old(summary))
+    changes = comparing.compare_with_old(later, old(summary))
     assert [(each.difference.num_prompts, each.verdict) for each in changes] == [(25, UNSURE)] * 2
     with pytest.raises(SpecvizError, match="share no prompt"):
-        comparing.against(summary_of(3, first=100), old(summary))
+        comparing.compare_with_old(summary_of(3, first=100), old(summary))
 
 
 def test_a_draft_of_another_name_is_compared_where_both_jobs_have_only_one():
     now, before = (summary_of(32, (name,), (weight,)) for name, weight in (("new", 0.7), ("first", 0.6)))
-    (change,) = comparing.against(now, old(before))
+    (change,) = comparing.compare_with_old(now, old(before))
     assert (change.draft, change.old_draft, change.verdict) == ("new", "first", BETTER)
 
 
 def test_a_draft_that_the_older_job_has_not_is_refused_by_name(summary):
     with pytest.raises(SpecvizError, match="none of the drafts new; it has one, two"):
-        comparing.against(summary_of(3, ("new",), (0.5,)), old(summary))
+        comparing.compare_with_old(summary_of(3, ("new",), (0.5,)), old(summary))
 
 
 def test_drafts_that_both_jobs_have_are_compared_and_the_others_left_out(summary):
     now = summary_of(35, ("one", "new"), (0.6, 0.5))
-    assert [change.draft for change in comparing.against(now, old(summary))] == ["one"]
+    assert [change.draft for change in comparing.compare_with_old(now, old(summary))] == ["one"]
 
 
 @pytest.mark.parametrize("change", [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.9}])
 def test_another_sampling_is_refused_in_words(summary, change):
     with pytest.raises(SpecvizError, match="had another sampling, so its numbers cannot be compared"):
-        comparing.against(summary_of(3, **change), old(summary))
+        comparing.compare_with_old(summary_of(3, **change), old(summary))
 
 
 def test_another_target_is_refused_in_words(summary):
     with pytest.raises(SpecvizError, match=r"had another target, .* it was elephant, and is now big"):
-        comparing.against(summary, old(summary, target="elephant"))
+        comparing.compare_with_old(summary, old(summary, target="elephant"))
 
 
 @pytest.mark.parametrize(
@@ -261,32 +261,32 @@ def test_another_target_is_refused_in_words(summary):
 def test_other_prompts_lengths_or_chat_forms_are_refused_in_words(summary, change, words):
     """Rows of different files have the same numbers, so their ids alone pair nothing."""
     with pytest.raises(SpecvizError, match=words):
-        comparing.against(summary, old(summary, **change))
+        comparing.compare_with_old(summary, old(summary, **change))
     with pytest.raises(SpecvizError, match=words):
-        comparing.check_old(old(summary, **change), aligned.request(), "a3f")
+        comparing.check_old_job(old(summary, **change), aligned.request(), "a3f")
 
 
 def test_an_old_file_is_checked_before_the_job(summary):
-    comparing.check_old(old(summary), aligned.request(), "a3f")
+    comparing.check_old_job(old(summary), aligned.request(), "a3f")
     with pytest.raises(SpecvizError, match="another sampling"):
-        comparing.check_old(old(summary), aligned.request(top_k=3), "a3f")
+        comparing.check_old_job(old(summary), aligned.request(top_k=3), "a3f")
     with pytest.raises(SpecvizError, match="is not a summary"):
-        comparing.check_old({}, aligned.request(), "a3f")
+        comparing.check_old_job({}, aligned.request(), "a3f")
 
 
 def test_the_models_are_checked_before_the_first_shard(summary):
     target, *drafts = (Identity(name, "", 12, name) for name in ("big", "new", "two", "newer"))
-    comparing.check_models(old(summary), target, drafts[:2])
+    comparing.check_old_models(old(summary), target, drafts[:2])
     with pytest.raises(SpecvizError, match="none of the drafts new, newer; it has one, two"):
-        comparing.check_models(old(summary), target, drafts[::2])
+        comparing.check_old_models(old(summary), target, drafts[::2])
     with pytest.raises(SpecvizError, match="another target"):
-        comparing.check_models(old(summary), drafts[0], drafts[1:])
+        comparing.check_old_models(old(summary), drafts[0], drafts[1:])
 
 
 def test_a_target_of_the_same_name_that_holds_something_else_is_another_target(summary):
     now = replace(summary, models={"big": "1111"})
     with pytest.raises(SpecvizError, match=r"another target, .* it was big with other weights or settings, and is now"):
-        comparing.against(now, old(summary, models={"big": "2222"}))
+        comparing.compare_with_old(now, old(summary, models={"big": "2222"}))
 
 
 def test_the_same_target_under_another_name_is_the_same_target(summary):
@@ -297,9 +297,11 @@ def test_the_same_target_under_another_name_is_the_same_target(summary):
 def test_drafts_are_paired_by_what_they_hold_and_else_by_their_names(summary):
     now = replace(summary, models={"one": "a", "two": "b"})
     swapped, retrained = ({"one": "b", "two": "a"}, {"one": "a", "two": "c"})
-    pairs = [(each.old_draft, each.is_same_model) for each in comparing.against(now, old(summary, models=swapped))]
+    pairs = [
+        (each.old_draft, each.is_same_model) for each in comparing.compare_with_old(now, old(summary, models=swapped))
+    ]
     assert pairs == [("two", True), ("one", True)]
-    _, change = comparing.against(now, old(summary, models=retrained))
+    _, change = comparing.compare_with_old(now, old(summary, models=retrained))
     assert (change.old_draft, change.is_same_model) == ("two", False)
     assert change_line(change).startswith("two against the older job (other weights or settings than there): ")
 
@@ -321,10 +323,10 @@ def test_drafts_are_paired_by_what_they_hold_and_else_by_their_names(summary):
 )
 def test_what_is_no_summary_is_refused_in_words(summary, broken, words):
     with pytest.raises(SpecvizError, match=words):
-        comparing.against(summary, broken)
+        comparing.compare_with_old(summary, broken)
 
 
 def test_an_old_file_with_too_many_prompts_is_refused(summary, monkeypatch):
     monkeypatch.setattr(comparing, "MOST_OLD_PROMPTS", 30)
     with pytest.raises(SpecvizError, match="too many prompts: at most 30"):
-        comparing.against(summary, old(summary))
+        comparing.compare_with_old(summary, old(summary))

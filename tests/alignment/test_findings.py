@@ -6,7 +6,7 @@ import aligned
 import numpy as np
 import pytest
 
-from specviz.alignment.aggregate import Facts, Gathering
+from specviz.alignment.aggregate import Aggregator, Facts
 from specviz.alignment.causes import findings
 from specviz.alignment.causes.findings import of_draft
 from specviz.alignment.tables import of_texts as tables
@@ -88,10 +88,10 @@ def test_below_30_prompts_a_cliff_is_only_said_to_look_like_one(summary):
 
 def test_a_cliff_is_found_in_texts_and_marked_in_the_slices():
     """The whole way from texts: a draft that stops following the target at 64 tokens of context."""
-    gathering = Gathering(4, ("one",))
+    aggregator = Aggregator(4, ("one",))
     texts = [aligned.text(n, size=60, weight=lambda contexts: np.where(contexts < 64, 0.7, 0.2)) for n in range(40)]
-    gathering.add(tables.build_tables(texts, aligned.shard([text.row for text in texts])))
-    summary = gathering.summary(Facts(aligned.request(), "0.1", "now"))
+    aggregator.add(tables.build_tables(texts, aligned.shard([text.row for text in texts])))
+    summary = aggregator.summary(Facts(aligned.request(), "0.1", "now"))
     assert [each.value for each in summary.slices if each.cliff and each.kind == "context"] == ["64-95"]
     (finding,) = summary.draft("one").findings
     assert (finding.kind, finding.numbers["at"], finding.numbers["num_prompts"]) == ("context", 64, 40)
@@ -103,9 +103,9 @@ def test_a_cliff_is_found_in_texts_and_marked_in_the_slices():
 
 @pytest.fixture
 def summary():
-    texts, gathering = [aligned.text(n) for n in range(3)], Gathering(4, ("one",))
-    gathering.add(tables.build_tables(texts, aligned.shard([text.row for text in texts])))
-    return gathering.summary(Facts(aligned.request(), "0.1", "now")).draft("one")
+    texts, aggregator = [aligned.text(n) for n in range(3)], Aggregator(4, ("one",))
+    aggregator.add(tables.build_tables(texts, aligned.shard([text.row for text in texts])))
+    return aggregator.summary(Facts(aligned.request(), "0.1", "now")).draft("one")
 
 
 def test_nothing_is_found_in_a_draft_that_has_nothing(summary):

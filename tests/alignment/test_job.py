@@ -23,11 +23,11 @@ from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 import specviz.session.workbench as session
 from specviz import __version__
-from specviz.alignment import phases as working
+from specviz.alignment import job as jobs
 from specviz.alignment.causes.probes import Examined
-from specviz.alignment.job import align, aligning
-from specviz.alignment.model_identity import introduce
-from specviz.alignment.prompts.files import of_values
+from specviz.alignment.job import align, align_steps
+from specviz.alignment.model_identity import identify
+from specviz.alignment.prompts import of_values
 from specviz.alignment.shard import analyse
 from specviz.alignment.tables.of_texts import build_tables
 from specviz.alignment.types import KS, PromptRow, Shard
@@ -156,14 +156,14 @@ def test_the_summary_knows_its_prompts_and_their_form(bench, tmp_path):
 
 def test_a_job_that_was_stopped_goes_on_and_ends_the_same(bench, tmp_path):
     whole = align(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path / "whole")
-    steps = aligning(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path / "cut")
+    steps = align_steps(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path / "cut")
     while next(steps).done < 3:
         pass
     steps.close()
     assert len(list((tmp_path / "cut" / "parts").iterdir())) == 3
     seen = []
     cut = align(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path / "cut", on_progress=seen.append)
-    assert [each.done for each in seen if each.words == working.READING] == [3, 4, 5, 6]
+    assert [each.done for each in seen if each.words == jobs.READING] == [3, 4, 5, 6]
     assert seen[-1].num_tokens == 3 * 12
     assert contents(whole.folder) == contents(cut.folder)
 
@@ -202,8 +202,8 @@ def test_a_killed_process_loses_no_part_and_the_job_ends_the_same(tmp_path, monk
 def test_a_finished_job_returns_at_once(bench, tmp_path, monkeypatch):
     first = align(PROMPTS, **SETTINGS, out=tmp_path / "job")
     assert not (tmp_path / "job" / "parts").exists()
-    monkeypatch.setattr(working, "analyse", None)
-    monkeypatch.setattr(working, "look", None)
+    monkeypatch.setattr(jobs, "analyse", None)
+    monkeypatch.setattr(jobs, "look", None)
     again = align(PROMPTS, **SETTINGS, out=tmp_path / "job")
     assert again.summary.to_dict() == first.summary.to_dict()
 
@@ -215,7 +215,7 @@ def test_a_finished_job_that_lacks_something_is_not_called_done(bench, tmp_path,
     before = contents(first.folder)
     for folder in ("one", "kept"):
         (tmp_path / folder / name).unlink()
-    monkeypatch.setattr(working, "analyse", None)
+    monkeypatch.setattr(jobs, "analyse", None)
     with pytest.raises(SpecvizError, match=f"one lacks {name} of a finished job"):
         align(PROMPTS, **SETTINGS, out=tmp_path / "one")
     again = align(PROMPTS, **SETTINGS, out=tmp_path / "kept", keep_parts=True)
@@ -224,7 +224,7 @@ def test_a_finished_job_that_lacks_something_is_not_called_done(bench, tmp_path,
 
 
 def test_a_second_run_in_the_folder_waits_outside(bench, tmp_path):
-    steps = aligning(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path)
+    steps = align_steps(PROMPTS, **SETTINGS, shard_size=1, out=tmp_path)
     while next(steps).done < 2:
         pass
     with pytest.raises(SpecvizError, match="another run works in"):
@@ -245,20 +245,20 @@ def test_the_same_folder_refuses_other_prompts(bench, tmp_path):
 
 def test_other_weights_under_the_same_name_are_another_job(bench):
     names = ("big", "near")
-    before = introduce(names)
+    before = identify(names)
     weights = bench.library.load("near").model.get_input_embeddings().weight
     kept = weights.data.clone()
     weights.data += 0.01
-    after = introduce(names)
+    after = identify(names)
     weights.data = kept
     assert before[0] == after[0]
     assert before[1].content != after[1].content
-    assert introduce(names) == before
+    assert identify(names) == before
 
 
 @pytest.mark.parametrize("name", ["rope_theta", "context", "end"])
 def test_another_configuration_of_the_same_weights_is_another_job(bench, monkeypatch, name):
-    before = introduce(("big", "near"))
+    before = identify(("big", "near"))
     near = bench.library.load("near")
     if name == "rope_theta":
         monkeypatch.setitem(near.model.config.rope_parameters, "rope_theta", 123.0)
@@ -272,7 +272,7 @@ def test_another_configuration_of_the_same_weights_is_another_job(bench, monkeyp
         monkeypatch.setattr(bench.library, "load", others)
     else:
         monkeypatch.setattr(near.text, "eos_ids", near.text.eos_ids | {7})
-    after = introduce(("big", "near"))
+    after = identify(("big", "near"))
     assert before[0] == after[0]
     assert before[1].content != after[1].content
 
@@ -303,14 +303,14 @@ def test_costs_are_measured_where_none_are_given(bench, monkeypatch):
         asked.append(names_of(models))
         return [*map(made_costs, names_of(models)[1:])]
 
-    monkeypatch.setattr(working, "measure", measure)
+    monkeypatch.setattr(jobs, "measure_models", measure)
     done = align(PROMPTS, **{**SETTINGS, "costs": None})
     assert asked == [("big", "near", "far")]
     assert {name: costs["draft"] for name, costs in done.summary.costs.items()} == {"near": "near", "far": "far"}
 
 
 def test_the_drafts_of_a_job_are_measured_beside_one_and_the_same_target_where_all_have_room(bench):
-    near, brief = working.measure(introduce(("big", "near", "brief")))
+    near, brief = jobs.measure_models(identify(("big", "near", "brief")))
     assert [(each.target, each.draft, each.context_length) for each in (near, brief)] == [
         ("big", "near", 7), ("big", "brief", 7),
     ]  # fmt: skip
@@ -331,9 +331,9 @@ def test_costs_of_a_busy_machine_give_no_speed_and_no_best_k_and_the_job_says_wh
 
 def test_a_resumed_job_keeps_the_costs_that_were_measured(bench, tmp_path, monkeypatch):
     times = iter([1.0, 2.0])
-    monkeypatch.setattr(working, "measure", lambda models: [made_costs(models[1].name, draft_ms=next(times))])
+    monkeypatch.setattr(jobs, "measure_models", lambda models: [made_costs(models[1].name, draft_ms=next(times))])
     settings = {**SETTINGS, "draft": "near", "costs": None, "shard_size": 1, "out": tmp_path}
-    steps = aligning(PROMPTS, **settings)
+    steps = align_steps(PROMPTS, **settings)
     while next(steps).done < 3:
         pass
     steps.close()
@@ -422,8 +422,8 @@ def test_work_is_refused_where_a_folder_holds_other_weights_than_the_job_began_w
     settings = {"target": target, "draft": draft, "costs": {}, "max_new_tokens": 4, "executor": elsewhere}
     done = align(PROMPTS[:1], **settings).summary
     assert done.drafts[0].alpha == pytest.approx(1.0)
-    work = aligning(PROMPTS[:2], **settings)
-    while next(work).words != working.READING:
+    work = align_steps(PROMPTS[:2], **settings)
+    while next(work).words != jobs.READING:
         continue
     tiny_folder(draft, second, tokenizer)
     with pytest.raises(SpecvizError, match="draft is no longer the model that this job began with: its weights"):
@@ -506,7 +506,7 @@ def test_progress_counts_prompts_and_ends_with_the_result(bench):
 # memory
 
 
-STREAMING = (working.READING, working.TOGETHER)
+STREAMING = (jobs.READING, jobs.TOGETHER)
 TEXT = aligned.text(0, drafts=("near",), size=32)
 
 
@@ -528,15 +528,15 @@ def peak_of(num_prompts, folder, monkeypatch):
 
     What follows is bounded by itself: an interval needs few numbers per prompt, the report holds 20 MB of texts.
     """
-    monkeypatch.setattr(working, "analyse", stand_in)
-    monkeypatch.setattr(working, "look", lambda shard: Examined((), (), ()))
-    monkeypatch.setattr(working.Gathering, "summary", enough)
+    monkeypatch.setattr(jobs, "analyse", stand_in)
+    monkeypatch.setattr(jobs, "look", lambda shard: Examined((), (), ()))
+    monkeypatch.setattr(jobs.Aggregator, "summary", enough)
     rows = [f"prompt {number}" for number in range(num_prompts)]
     gc.collect()
     before, highest = pyarrow.total_allocated_bytes(), 0
     tracemalloc.start()
     with suppress(EnoughError):
-        for progress in aligning(rows, **{**SETTINGS, "draft": "near"}, out=folder, shard_size=8):
+        for progress in align_steps(rows, **{**SETTINGS, "draft": "near"}, out=folder, shard_size=8):
             if progress.words in STREAMING:
                 highest = max(highest, tracemalloc.get_traced_memory()[1] + pyarrow.total_allocated_bytes() - before)
     tracemalloc.stop()

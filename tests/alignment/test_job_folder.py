@@ -17,9 +17,8 @@ import pytest
 
 from specviz.alignment import job_folder as parts
 from specviz.alignment import outputs
-from specviz.alignment.aggregate import Facts, Gathering
-from specviz.alignment.folder_lock import holding
-from specviz.alignment.job_folder import OUTPUTS, OWN_NAMES, Job, JobFolder, Known
+from specviz.alignment.aggregate import Aggregator, Facts
+from specviz.alignment.job_folder import OUTPUTS, OWN_NAMES, Job, JobFolder, Preparation, lock_folder
 from specviz.alignment.summary import Finding
 from specviz.alignment.tables.columns import COLUMNS, PROMPTS, SLICES, TOKENS
 from specviz.alignment.tables.of_texts import build_tables
@@ -116,12 +115,12 @@ def test_a_damaged_part_is_named(folder):
 
 def test_the_same_job_goes_on(folder):
     folder.write(1, tables())
-    known = Known(
+    known = Preparation(
         "2026-01-01", {"one": {"x": 1.5}}, (Finding("one", "layer", "bad", {"layer": 2.0}),), ("careful",), ("a layer",)
     )
-    folder.learn(known)
+    folder.save_preparation(known)
     again = JobFolder(folder.path, job())
-    assert (again.known, again.is_finished) == (known, False)
+    assert (again.preparation, again.is_finished) == (known, False)
     assert [again.has(number) for number in range(3)] == [False, True, False]
 
 
@@ -246,7 +245,7 @@ def test_a_finished_job_that_lacks_something_without_parts_is_refused(folder, na
 
 def test_what_is_done_is_said_to_be_kept_only_where_something_is(folder, tmp_path):
     for place, words in ((folder.path, "(full); what is done is kept: run"), (tmp_path / "new", "(full)")):
-        with pytest.raises(SpecvizError) as raised, parts.saving(place):
+        with pytest.raises(SpecvizError) as raised, parts.explain_disk_errors(place):
             raise OSError(28, "full")
         assert words in str(raised.value)
         assert str(raised.value).endswith(")") == (place != folder.path)
@@ -263,23 +262,23 @@ def test_a_folder_that_is_called_by_a_dot_is_named(folder, monkeypatch):
 
 
 def test_a_second_run_in_the_same_folder_is_refused_until_the_first_ends(tmp_path):
-    with holding(tmp_path / "job"):
+    with lock_folder(tmp_path / "job"):
         words = rf"another run works in job \(process {os.getpid()}\)"
-        with pytest.raises(SpecvizError, match=words), holding(tmp_path / "job"):
+        with pytest.raises(SpecvizError, match=words), lock_folder(tmp_path / "job"):
             pass
-        with holding(tmp_path / "other"):
+        with lock_folder(tmp_path / "other"):
             pass
         assert (tmp_path / "job" / "job.lock").exists()
     assert list((tmp_path / "job").iterdir()) == []
-    with holding(tmp_path / "job"):
+    with lock_folder(tmp_path / "job"):
         pass
 
 
 WAITING = """
 import sys, time
 from pathlib import Path
-from specviz.alignment.folder_lock import holding
-with holding(Path(sys.argv[1])):
+from specviz.alignment.job_folder import lock_folder
+with lock_folder(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -291,12 +290,12 @@ def test_the_lock_of_a_process_that_was_killed_is_taken_over(tmp_path):
     with subprocess.Popen(started, env=environment, stdout=subprocess.PIPE, text=True) as other:
         try:
             assert other.stdout.readline() == "held\n"
-            with pytest.raises(SpecvizError, match=rf"another run .* \(process {other.pid}\)"), holding(tmp_path):
+            with pytest.raises(SpecvizError, match=rf"another run .* \(process {other.pid}\)"), lock_folder(tmp_path):
                 pass
         finally:
             other.kill()
     assert (tmp_path / "job.lock").exists()
-    with holding(tmp_path):
+    with lock_folder(tmp_path):
         assert (tmp_path / "job.lock").read_text() == f"{os.getpid()}\n"
 
 
@@ -359,11 +358,11 @@ def test_tables_that_fail_leave_nothing(tmp_path):
 
 @pytest.fixture(scope="module")
 def summary():
-    gathering = Gathering(4, DRAFTS)
+    aggregator = Aggregator(4, DRAFTS)
     for part in (tables(), tables(3, 4)):
-        gathering.add(part)
+        aggregator.add(part)
     found = (Finding("two", "layer", "layer 3 does harm", {"layer": 3.0}),)
-    return gathering.summary(Facts(aligned.request(), "0.1.0", "2026-01-01T00:00:00Z", findings=found))
+    return aggregator.summary(Facts(aligned.request(), "0.1.0", "2026-01-01T00:00:00Z", findings=found))
 
 
 def plain(value):

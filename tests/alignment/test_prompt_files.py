@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 
-from specviz.alignment.prompts import files as prompt_files
-from specviz.alignment.prompts.files import MOST_REFUSED, of_values, open_prompts
+from specviz.alignment import prompts as prompt_files
+from specviz.alignment.prompts import MOST_REFUSED, of_values, open_prompts
 from specviz.alignment.types import Message, PromptRow
 from specviz.errors import SpecvizError
 from specviz.request import MAX_PROMPT_CHARACTERS

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from specviz.alignment.tables import slices
-from specviz.alignment.tables.compare import compare
+from specviz.alignment.tables.compare import compare_drafts
 from specviz.alignment.tables.slices import CONTEXT_STARTS, DEPTH_STARTS, Part, PerPrompt
 
 
@@ -85,7 +85,7 @@ def test_intervals_of_alpha_hold_it_in_95_of_100_jobs_however_few_their_prompts(
 def test_intervals_of_a_difference_hold_it_in_95_of_100_jobs_however_few_their_prompts(num_prompts):
     """Of two drafts that agree alike; so do those of `--compare`."""
     ids = {prompt: str(prompt) for prompt in range(num_prompts)}
-    found = coverage(num_prompts, lambda job: (compare(job, "ab", ids)[0].slices[0].interval, 0.0), drafts="ab")
+    found = coverage(num_prompts, lambda job: (compare_drafts(job, "ab", ids)[0].slices[0].interval, 0.0), drafts="ab")
     assert 0.93 <= found <= 0.98
 
 

@@ -13,16 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from specviz.alignment.summary import (
-    ENOUGH_PROMPTS,
-    VERSION,
-    Comparison,
-    Difference,
-    DraftSummary,
-    Interval,
-    Summary,
-    Win,
-)
+from specviz.alignment.summary import ENOUGH_PROMPTS, VERSION, Comparison, Difference, DraftSummary, Summary, Win
 from specviz.alignment.tables.slices import Part, Parts, excludes_zero, interval, without_each
 from specviz.alignment.types import KS, Array, Identity
 from specviz.errors import CannotTell, SpecvizError
@@ -31,47 +22,44 @@ from specviz.views.explore.sentences import percent
 
 MOST_WINS = 10
 MOST_OLD_PROMPTS = 1_000_000
+_TERMS = {  # that two jobs must share to be compared: name in a summary, and in words
+    "sampling": "sampling",
+    "prompts": "prompt set (fingerprint)",
+    "max_new_tokens": "max_new_tokens",
+    "chat": "chat setting",
+}
 BETTER, WORSE, SAME, UNSURE = "better", "worse", "no significant change", "cannot tell"
 
 
 # ---- draft against draft --------------------------------------------------------------------------------------------
 
 
-def compare(parts: Parts, drafts: Sequence[str], ids: Mapping[int, str], words: str = "") -> tuple[Comparison, ...]:
+def compare_drafts(
+    parts: Parts, drafts: Sequence[str], ids: Mapping[int, str], words: str = ""
+) -> tuple[Comparison, ...]:
     """Every two drafts, over all tokens and in every slice. parts: sums over the same tokens for all drafts. ids: of
     the prompts, by number. words: which tokens these are, where not all."""
-    return tuple(_compare(parts, a, b, ids, words) for a, b in combinations(drafts, 2))
+    return tuple(_compare_two(parts, a, b, ids, words) for a, b in combinations(drafts, 2))
 
 
-def _compare(parts: Parts, a: str, b: str, ids: Mapping[int, str], words: str) -> Comparison:
+def _compare_two(parts: Parts, a: str, b: str, ids: Mapping[int, str], words: str) -> Comparison:
     shared = [part for part in parts if part.draft == a and part._replace(draft=b) in parts]
     pairs = {part: parts[part].among(parts[part._replace(draft=b)]) for part in shared}
     gaps = {part: ours.alphas - theirs.alphas for part, (ours, theirs) in pairs.items() if len(ours)}
+    # the whole is one question by itself, the slices are many
+    num_asked = max(1, sum(part.kind != "all" and len(gap) >= ENOUGH_PROMPTS for part, gap in gaps.items()))
+    found = [difference(*part[1:], gap, 1 if part.kind == "all" else num_asked) for part, gap in gaps.items()]
     whole = Part(a, "all", "all")
     ahead, behind = _wins(pairs[whole][0].prompts, gaps[whole], ids) if whole in gaps else ((), ())
-    return Comparison(a, b, words, _differences(gaps), ahead, behind)
-
-
-def _differences(gaps: Mapping[Part, Array]) -> tuple[Difference, ...]:
-    """The whole first. It is asked by itself, the slices all together."""
-    num_asked = sum(part.kind != "all" and len(gap) >= ENOUGH_PROMPTS for part, gap in gaps.items())
-    found = [
-        difference(part.kind, part.value, gap, 1 if part.kind == "all" else max(1, num_asked))
-        for part, gap in gaps.items()
-    ]
-    return tuple(sorted(found, key=lambda each: each.kind != "all"))
+    return Comparison(a, b, words, tuple(sorted(found, key=lambda each: each.kind != "all")), ahead, behind)
 
 
 def difference(kind: str, value: str, gaps: Array, num_asked: int) -> Difference:
+    """The mean of the prompts' gaps in alpha [n]; its interval is one of `num_asked` that are read together."""
     size, mean = len(gaps), float(gaps.mean())
     around = interval(without_each(gaps) / (size - 1))
-    return Difference(kind, value, size, mean, around, _is_significant(around, mean, size, num_asked))
-
-
-def _is_significant(around: Interval | None, mean: float, num_prompts: int, num_asked: int) -> bool | None:
-    if around is None or num_prompts < ENOUGH_PROMPTS:
-        return None
-    return excludes_zero(around, mean, num_prompts, num_asked)
+    significant = excludes_zero(around, mean, size, num_asked) if size >= ENOUGH_PROMPTS else None
+    return Difference(kind, value, size, mean, around, significant)
 
 
 def _wins(prompts: Array, gaps: Array, ids: Mapping[int, str]) -> tuple[tuple[Win, ...], tuple[Win, ...]]:
@@ -104,8 +92,8 @@ MEASURES: Mapping[str, Measure] = {
 """Tokens per call at the job's K; the speedup at the best K."""
 
 
-def check_names(least: Mapping[str, float], *, has_costs: bool = True) -> None:
-    """Before a job: SpecvizError for a threshold that there is not, or of the speedup where no costs will be known."""
+def check_threshold_names(least: Mapping[str, float], *, has_costs: bool = True) -> None:
+    """Before a job: SpecvizError for an unknown threshold, or one of the speedup where no costs will be known."""
     unknown = [name for name in least if name not in MEASURES]
     if unknown:
         raise SpecvizError(f"there is no threshold {unknown[0][:80]!r}; thresholds are {', '.join(MEASURES)}")
@@ -115,16 +103,16 @@ def check_names(least: Mapping[str, float], *, has_costs: bool = True) -> None:
 
 def check_thresholds(summary: Summary, least: Mapping[str, float]) -> tuple[str, ...]:
     """What falls below its threshold, one sentence each; every draft must pass. Raises SpecvizError."""
-    check_names(least)
-    failed = [_failure(draft, name, bound, summary.k) for draft in summary.drafts for name, bound in least.items()]
-    return tuple(words for words in failed if words)
+    check_threshold_names(least)
+    failed = (_failure(draft, name, bound, summary.k) for draft in summary.drafts for name, bound in least.items())
+    return tuple(filter(None, failed))
 
 
 def unreadable_words(summary: Summary, least: Mapping[str, float]) -> tuple[str, ...]:
     """How the thresholds count what a draft cannot read, a sentence for each draft that they do so for."""
     if not any(MEASURES[name].over_tokens for name in least):
         return ()
-    return tuple(f"{draft.name}: {_counted(draft)}" for draft in summary.drafts if draft.readable < 1)
+    return tuple(f"{draft.name}: {_unreadable_share(draft)}" for draft in summary.drafts if draft.readable < 1)
 
 
 def _failure(draft: DraftSummary, name: str, bound: float, k: int) -> str:
@@ -135,11 +123,11 @@ def _failure(draft: DraftSummary, name: str, bound: float, k: int) -> str:
     if measured is None:
         return f"{draft.name}: {name} is not known, it can read none of the tokens (at least {bound:g} was asked for)"
     measured *= draft.readable if measure.over_tokens else 1.0
-    counted = f" ({_counted(draft)})" if measure.over_tokens and draft.readable < 1 else ""
+    counted = f" ({_unreadable_share(draft)})" if measure.over_tokens and draft.readable < 1 else ""
     return "" if measured >= bound else f"{draft.name}: {name} is {measured:.4g}, below {bound:g}{counted}"
 
 
-def _counted(draft: DraftSummary) -> str:
+def _unreadable_share(draft: DraftSummary) -> str:
     return f"it can read {percent(draft.readable)} of the tokens, the others count 0"
 
 
@@ -158,7 +146,7 @@ class Change:
     is_same_model: bool | None = None
 
 
-def against(summary: Summary, old: Mapping[str, Any]) -> tuple[Change, ...]:
+def compare_with_old(summary: Summary, old: Mapping[str, Any]) -> tuple[Change, ...]:
     """Each draft that the old job has too, by what it holds or else by its name, or the only draft of each; paired by
     the prompts' ids. A place that a draft cannot read counts 0.
 
@@ -166,20 +154,21 @@ def against(summary: Summary, old: Mapping[str, Any]) -> tuple[Change, ...]:
     sampling, prompts, length or chat form, or no draft in common.
     """
     before = _old_alphas(old)
-    _check_same_job(_terms_of(summary), old)
+    _check_same_job({name: getattr(summary, name) for name in _TERMS} | {"sampling": dict(summary.sampling)}, old)
     _check_target(summary.target, summary.models.get(summary.target), old)
     names = _old_names({draft.name: summary.models.get(draft.name) for draft in summary.drafts}, before, old)
     return tuple(_change(name, old_name, summary, before, old) for name, old_name in names.items())
 
 
-def check_old(old: Any, request: Request, prompts: str) -> None:
-    """Before a job of this request and these prompts (their fingerprint): SpecvizError where `against` would raise it
-    because of what was asked."""
+def check_old_job(old: Any, request: Request, prompts: str) -> None:
+    """Before a job of this request and these prompts (their fingerprint): raises the SpecvizError of `compare_with_old`
+    for what was asked."""
     _old_alphas(old)
-    _check_same_job(_asked(request) | {"prompts": prompts}, old)
+    own = {"max_new_tokens": request.max_new_tokens, "chat": request.chat, "sampling": sampling_of(request)}
+    _check_same_job(own | {"prompts": prompts}, old)
 
 
-def check_models(old: Mapping[str, Any], target: Identity, drafts: Sequence[Identity]) -> None:
+def check_old_models(old: Mapping[str, Any], target: Identity, drafts: Sequence[Identity]) -> None:
     """The same for the models of the job."""
     _check_target(target.name, target.content, old)
     _old_names({draft.name: draft.content for draft in drafts}, _old_alphas(old), old)
@@ -198,37 +187,16 @@ def _old_alphas(old: Any) -> dict[str, dict[str, float]]:
         if not isinstance(alphas, Mapping):
             raise SpecvizError(f"the older summary has no alphas for prompt {str(prompt)[:80]!r}")
         for draft, alpha in alphas.items():
-            found.setdefault(draft, {})[prompt] = _checked_alpha(alpha)
+            if type(alpha) not in (int, float) or not 0 <= alpha <= 1:
+                words = f"an alpha that is no number from 0 to 1 (got {str(alpha)[:20]})"
+                raise SpecvizError(f"the older summary has {words}")
+            found.setdefault(draft, {})[prompt] = float(alpha)
     return found
-
-
-def _checked_alpha(alpha: Any) -> float:
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 <= alpha <= 1:
-        raise SpecvizError(f"the older summary has an alpha that is no number from 0 to 1 (got {str(alpha)[:20]})")
-    return float(alpha)
 
 
 def sampling_of(request: Request) -> dict[str, float]:
     """As a summary has it."""
     return {name: getattr(request, name) for name in Request.SAMPLING}
-
-
-_TERMS = {
-    "sampling": "sampling",
-    "prompts": "prompt set (fingerprint)",
-    "max_new_tokens": "max_new_tokens",
-    "chat": "chat setting",
-}
-"""What two jobs must share to be compared: name in a summary, and in words."""
-
-
-def _terms_of(summary: Summary) -> dict[str, Any]:
-    return {name: getattr(summary, name) for name in _TERMS} | {"sampling": dict(summary.sampling)}
-
-
-def _asked(request: Request) -> dict[str, Any]:
-    same = {name: getattr(request, name) for name in ("max_new_tokens", "chat")}
-    return same | {"sampling": sampling_of(request)}
 
 
 def _check_same_job(terms: Mapping[str, Any], old: Mapping[str, Any]) -> None:
@@ -254,7 +222,7 @@ def _check_target(name: str, content: str | None, old: Mapping[str, Any]) -> Non
 
 
 def _is_same_model(content: str | None, old_name: object, old: Mapping[str, Any]) -> bool | None:
-    """Whether the older job's model of that name held the same; None where one of the two is not known."""
+    """Whether the older job's model of that name held the same; None where either is not known."""
     models = old.get("models")
     held = models.get(old_name) if isinstance(models, Mapping) and isinstance(old_name, str) else None
     return None if None in (content, held) else content == held
@@ -285,10 +253,5 @@ def _change(
         raise SpecvizError(f"the two jobs share no prompt on which {name} was read; prompts are paired by their ids")
     gaps = np.array([now[prompt] - before[old_name][prompt] for prompt in shared])
     found = difference("all", "all", gaps, 1)
-    return Change(name, old_name, found, _verdict(found), _is_same_model(summary.models.get(name), old_name, old))
-
-
-def _verdict(found: Difference) -> str:
-    if found.significant is None:
-        return UNSURE
-    return SAME if not found.significant else BETTER if found.difference > 0 else WORSE
+    verdict = {None: UNSURE, False: SAME, True: BETTER if found.difference > 0 else WORSE}[found.significant]
+    return Change(name, old_name, found, verdict, _is_same_model(summary.models.get(name), old_name, old))

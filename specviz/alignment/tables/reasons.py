@@ -5,7 +5,7 @@ The thresholds below decide; they are a reading aid, not a diagnosis. numpy alon
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,35 +18,26 @@ NEAR_RATIO = 0.5  # at least, of the smaller to the larger: among many small one
 EQUAL = 1e-6  # lost overlap below this is rounding
 
 
-@dataclass(frozen=True, slots=True)
-class ReasonKind:
+class ReasonKind(NamedTuple):
     name: str
     words: str
 
 
-REASONS = (
-    ReasonKind(
-        "beyond the draft's reach", "the draft cannot read this far (its context, an id it lacks) and drafts nothing"
-    ),
-    ReasonKind("outside the draft's vocabulary", "the target's probability of tokens that the draft has no id for"),
-    ReasonKind(
-        "target certain, draft picks another",
-        f"the target gives {CERTAIN:g} or more to a token that is not the draft's favourite",
-    ),
-    ReasonKind(
-        "draft overconfident", f"the draft gives its favourite at least {OVERCONFIDENT:g} more than the target does"
-    ),
-    ReasonKind(
-        "near-tie",
-        "two different favourites, and the target finds the draft's at least half as likely as its own, "
-        f"within {NEAR:g}",
-    ),
-    ReasonKind("same favourite, other odds", "both would pick the same token; only the odds around it differ"),
-    ReasonKind("spread", "two different favourites, neither near-tied nor certain nor too sure"),
-)
+_WORDS = {
+    "beyond the draft's reach": "the draft cannot read this far (its context, an id it lacks) and drafts nothing",
+    "outside the draft's vocabulary": "the target's probability of tokens that the draft has no id for",
+    "target certain, draft picks another": f"the target gives {CERTAIN:g} or more to a token that is not the draft's "
+    "favourite",
+    "draft overconfident": f"the draft gives its favourite at least {OVERCONFIDENT:g} more than the target does",
+    "near-tie": "two different favourites, and the target finds the draft's at least half as likely as its own, "
+    f"within {NEAR:g}",
+    "same favourite, other odds": "both would pick the same token; only the odds around it differ",
+    "spread": "two different favourites, neither near-tied nor certain nor too sure",
+}
+REASONS = tuple(ReasonKind(*each) for each in _WORDS.items())
 BEYOND, OUTSIDE, OTHER_TOKEN, TOO_SURE, TIE, SAME, SPREAD = range(len(REASONS))
 NO_REASON = len(REASONS)  # p and q are equal here
-NAMES = np.array([*(reason.name for reason in REASONS), ""], dtype=object)
+NAMES = np.array([*_WORDS, ""], dtype=object)
 
 
 def find_reasons(tokens: Columns) -> Array:

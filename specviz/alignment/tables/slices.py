@@ -1,7 +1,6 @@
 """Parts of the tokens: tags, classes, buckets of depth and of context, and intervals over prompts.
 
-Depth counts the text's own tokens before a place, context those of the prompt too. numpy alone; scipy for the law of
-Student's t.
+Depth counts the text's own tokens before a place, context those of the prompt too. numpy, and scipy for Student's t.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ def bucket_start(name: str) -> int:
     return int(name.partition("-")[0])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Membership:
+class Membership(NamedTuple):
     """The slices that a text has tokens in: kinds and values by slice [S], inside [S, N] 1.0 for their tokens."""
 
     kinds: Array
@@ -81,8 +79,8 @@ def interval(without: Array) -> Interval | None:
 
 
 def excludes_zero(found: Interval, middle: float, num_prompts: int, num_asked: int) -> bool:
-    """Whether the interval leaves out 0 also when it is one of `num_asked` of which none may do so by chance: its arms
-    grow as Student's t does (Bonferroni)."""
+    """Whether the interval still leaves out 0 when it is one of `num_asked` (Bonferroni): its arms grow as Student's t
+    does."""
     from scipy.special import stdtrit
 
     tail = (1 - LEVEL) / 2
@@ -147,21 +145,20 @@ def records(prompts: Array, part_numbers: Array, num_tokens: Array, overlap: Arr
 
 
 def by_part(added: Sequence[Array], numbers: Mapping[Part, int]) -> Parts:
-    """Records, put together; prompts in order. numbers: of the parts, from 1."""
+    """The records of each part, prompts in order. numbers: of the parts, from 1."""
     rows = np.concatenate([np.zeros(0, dtype=_RECORD), *added])
     rows = rows[np.lexsort((rows["prompt"], rows["part"]))]
     bounds = np.searchsorted(rows["part"], np.arange(1, len(numbers) + 2))
     pieces = {part: rows[bounds[number - 1] : bounds[number]] for part, number in numbers.items()}
+    fields = ("prompt", "num_tokens", "overlap")
     return {
-        part: PerPrompt(*(np.ascontiguousarray(piece[name]) for name in ("prompt", "num_tokens", "overlap")))
+        part: PerPrompt(*(np.ascontiguousarray(piece[name]) for name in fields))
         for part, piece in pieces.items()
         if len(piece)
     }
 
 
 def alpha_intervals(parts: Parts) -> dict[Part, Interval | None]:
-    return {key: _within_0_and_1(interval(part.alphas_without)) for key, part in parts.items()}
-
-
-def _within_0_and_1(found: Interval | None) -> Interval | None:
-    return found and (max(0.0, found[0]), min(1.0, found[1]))
+    """Cut to 0 and 1."""
+    found = {key: interval(part.alphas_without) for key, part in parts.items()}
+    return {key: around and (max(0.0, around[0]), min(1.0, around[1])) for key, around in found.items()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,26 +21,27 @@ AROUND = 12  # tokens shown on either side of a rejection
 AROUND_CHARACTERS = 240
 
 
+NAMES = ("num_tokens", "num_readable", "overlap", "keep", "agreement", "outside")
+BY_K = ("calls", "emitted", "time_ms")
+
+
+@dataclass(slots=True)
 class Totals:
-    """Sums over the tokens of one slice under one draft. by_k: calls, emitted and time_ms, each for every K [3, 16]."""
+    """Sums over the tokens of one slice under one draft: of NAMES, and of BY_K for every K [3, 16]. num_prompts: those
+    with readable tokens."""
 
-    __slots__ = ("by_k", "num_prompts", "sums")
-    NAMES = ("num_tokens", "num_readable", "overlap", "keep", "agreement", "outside")
-    BY_K = ("calls", "emitted", "time_ms")
-
-    def __init__(self) -> None:
-        self.sums = np.zeros(len(self.NAMES))
-        self.by_k = np.zeros((len(self.BY_K), len(KS)))
-        self.num_prompts = 0  # with readable tokens
+    sums: Array = field(default_factory=lambda: np.zeros(len(NAMES)))
+    by_k: Array = field(default_factory=lambda: np.zeros((len(BY_K), len(KS))))
+    num_prompts: int = 0
 
     def add(self, sums: Array, by_k: Array) -> None:
         """Those of one text."""
         self.sums += sums
         self.by_k += by_k
-        self.num_prompts += int(sums[self.NAMES.index("num_readable")] > 0)
+        self.num_prompts += int(sums[NAMES.index("num_readable")] > 0)
 
     def __getitem__(self, name: str) -> float:
-        return float(self.sums[self.NAMES.index(name)])
+        return float(self.sums[NAMES.index(name)])
 
     def share(self, name: str) -> float | None:
         """A mean over readable tokens; None where there are none."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
-from specviz.alignment.job import aligning
+from specviz.alignment.job import align_steps
 from specviz.alignment.outputs import Alignment
 from specviz.alignment.report import live as view
 from specviz.alignment.report.texts import read_texts, texts_block
@@ -61,7 +61,7 @@ class Aligning:
         target, *drafts = self._names(look)
         known = {name: costs for (of, name), costs in self._costs.items() if of == target and name in drafts}
         prompts, asked = self._prompts(values)
-        work = aligning(
+        work = align_steps(
             prompts,
             target=target,
             draft=drafts,
