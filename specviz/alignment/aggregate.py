@@ -17,7 +17,7 @@ from specviz.alignment.causes import findings
 from specviz.alignment.causes.findings import Cliff
 from specviz.alignment.summary import Comparison, DraftSummary, Finding, Interval, Slice, Summary
 from specviz.alignment.tables.compare import compare_drafts, sampling_of
-from specviz.alignment.tables.of_texts import CLASSES
+from specviz.alignment.tables.shard_tables import CLASSES
 from specviz.alignment.tables.slices import Part, Parts, alpha_intervals, bucket_start, by_part, records
 from specviz.alignment.tables.totals import BY_K, NAMES, DraftTotals, Totals
 from specviz.alignment.types import KS, SAMPLED, Array, Columns, Refused, ShardTables
@@ -132,20 +132,12 @@ class Aggregator:
 
     # ---- the summary ------------------------------------------------------------------------------------------------
 
-    def parts(self) -> Parts:
-        """Every prompt's readable tokens and their overlap, by draft and slice; prompts in order."""
-        return by_part(self._rows, self._numbers)
-
-    def shared_parts(self) -> Parts:
-        """The same of the tokens that every draft can read."""
-        return by_part(self._shared, self._numbers)
-
     @property
     def num_tokens(self) -> int:
         return sum(int(lengths.sum()) for lengths in self._lengths)
 
     def summary(self, facts: Facts) -> Summary:
-        every = self.parts()
+        every = by_part(self._rows, self._numbers)
         parts, cliffs = self._select_shown(every), findings.cliffs(every)
         intervals = alpha_intervals(parts)
         exact = bool(self._sources) and all(is_exact for _, is_exact in self._sources)
@@ -257,7 +249,7 @@ class Aggregator:
         """Over the tokens that all drafts can read, or the nearer reach of one would look like a better draft."""
         if all(own is shared for own, shared in zip(self._rows, self._shared, strict=True)):
             return compare_drafts(parts, self.drafts, self.ids)
-        every = self.shared_parts()
+        every = by_part(self._shared, self._numbers)
         shared = {part: every[part] for part in parts if part in every}
         whole = shared.get(Part(self.drafts[0], "all", "all"))
         words = "There is no token that all drafts can read, so nothing is compared."

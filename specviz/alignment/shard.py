@@ -7,14 +7,14 @@ that it can run in any process; rows that cannot be used come back with the reas
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
 from specviz.alignment import model_identity as identity
 from specviz.alignment.generate import sample
-from specviz.alignment.tables import of_texts as tables
+from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.token_stats import Numbers, TextStats, measure_texts
 from specviz.alignment.types import GIVEN, AnalysedText, Columns, PromptRow, Refused, Shard, ShardTables
 from specviz.analysis import whatif
@@ -35,9 +35,9 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedRow:
-    """A row as the target reads it. ids: the given completion's, None where a text is to be drawn. is_chat: the prompt
-    is in the target's chat form."""
+class RowText:
+    """A row as the target reads it, with its text. is_chat: the prompt is in the target's chat form. exact: the text is
+    the target's own at the request's sampling. ids: None until a text is drawn."""
 
     row: PromptRow
     prompt: str
@@ -45,15 +45,7 @@ class EncodedRow:
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...] | None
     exact: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RowText:
-    """A row with its text."""
-
-    asked: EncodedRow
-    ids: tuple[int, ...]
-    finish: str
+    finish: str = GIVEN
 
 
 def analyse(shard: Shard, library: Library | None = None) -> ShardTables:
@@ -79,19 +71,19 @@ def sampling_of(request: Request) -> Sampling:
 
 def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[RowText], tuple[Refused, ...], tuple[str, ...]]:
     """The rows with their texts, in order; the rows that cannot be used; warnings."""
-    asked: list[EncodedRow] = []
+    rows: list[RowText] = []
     refused: list[Refused] = []
     for row in shard.rows:
         try:
-            asked.append(_encode(row, shard.request, target))
+            rows.append(_encode(row, shard.request, target))
         except SpecvizError as error:
             refused.append(Refused(row.line, str(error)))
     as_text = any(row.messages and not has_chat_form(target.tokenizer) for row in shard.rows)
     lines = f"{target.name} has no chat template: messages were written as plain lines, “User: …”"
-    return _add_texts(asked, shard, target), tuple(refused), (lines,) if as_text else ()
+    return _add_texts(rows, shard, target), tuple(refused), (lines,) if as_text else ()
 
 
-def _encode(row: PromptRow, request: Request, target: LoadedModel) -> EncodedRow:
+def _encode(row: PromptRow, request: Request, target: LoadedModel) -> RowText:
     """Raises SpecvizError with what is wrong; it goes on after "line 7"."""
     prompt, is_chat = _prompt_of(row, request, target)
     prompt_ids = tuple(target.text.encode(prompt, special=not is_chat))
@@ -99,15 +91,15 @@ def _encode(row: PromptRow, request: Request, target: LoadedModel) -> EncodedRow
     if isinstance(ids, str):
         ids = tuple(target.text.encode(ids, special=False))
     _check_length(len(prompt_ids), ids, target)
-    return EncodedRow(row, prompt, is_chat, prompt_ids, ids, ids is None or _is_own_text(row, request, target))
+    return RowText(row, prompt, is_chat, prompt_ids, ids, ids is None or _is_own_text(row, request, target))
 
 
 def _prompt_of(row: PromptRow, request: Request, target: LoadedModel) -> tuple[str, bool]:
     """The text that the target reads, and whether it is in its chat form."""
-    messages = None if row.messages is None else [asdict(message) for message in row.messages]
-    if messages is None and not request.chat:
+    if row.messages is None and not request.chat:
         return row.prompt, False
-    if messages is not None and not has_chat_form(target.tokenizer):
+    messages = [asdict(message) for message in row.messages or ()]
+    if messages and not has_chat_form(target.tokenizer):
         return as_lines(messages), False
     return render_chat(target.tokenizer, messages or row.prompt), True
 
@@ -133,17 +125,17 @@ def _is_own_text(row: PromptRow, request: Request, target: LoadedModel) -> bool:
     return {"top_k": 0, "top_p": 1.0} | dict(row.told) == wanted
 
 
-def _add_texts(asked: Sequence[EncodedRow], shard: Shard, target: LoadedModel) -> list[RowText]:
-    missing = [each for each in asked if each.ids is None]
+def _add_texts(rows: Sequence[RowText], shard: Shard, target: LoadedModel) -> list[RowText]:
+    """Every row with its text, in order; those without one get one from the target."""
 
-    def draw(batch: Sequence[EncodedRow]) -> list[RowText]:
+    def draw(batch: Sequence[RowText]) -> list[RowText]:
         seeds = [seed_of(shard.request.seed, each.row.number) for each in batch]
         prompts = [each.prompt_ids for each in batch]
         drawn = sample(target, prompts, seeds, sampling_of(shard.request), shard.request.max_new_tokens)
-        return [RowText(each, text.ids, text.finish) for each, text in zip(batch, drawn, strict=True)]
+        return [replace(each, ids=text.ids, finish=text.finish) for each, text in zip(batch, drawn, strict=True)]
 
-    made = {each.asked.row.number: each for each in in_batches(draw, missing, shard.batch)}
-    return [made[each.row.number] if each.ids is None else RowText(each, each.ids, GIVEN) for each in asked]
+    drawn = iter(in_batches(draw, [each for each in rows if each.ids is None], shard.batch))
+    return [next(drawn) if each.ids is None else each for each in rows]
 
 
 def in_batches(work: Callable[[Sequence[Item]], list[Result]], items: Sequence[Item], batch: int) -> list[Result]:
@@ -165,7 +157,7 @@ def _read(
     target: LoadedModel, drafts: Sequence[LoadedModel], written: Sequence[RowText], sampling: Sampling, batch: int
 ) -> list[TextStats]:
     """One pass of every model; texts of similar length are read together, for little padding."""
-    texts = [Text(each.asked.prompt_ids, each.ids) for each in written]
+    texts = [Text(each.prompt_ids, each.ids) for each in written]
     most = READ_TOKENS_CUDA if target.model.device.type == "cuda" else READ_TOKENS
     found: dict[int, TextStats] = {}
     for places in _group_by_length(texts, batch, most):
@@ -205,12 +197,12 @@ def analyse_texts(
 
 
 def _describe(text: RowText, numbers: TextStats, target: LoadedModel, shard: Shard) -> AnalysedText:
-    asked, ids, places = text.asked, text.ids, np.arange(len(text.ids))
-    from_prompt = [asked.prompt_ids[-1], *ids]  # the prompt's last token tells whether a sentence begins
+    ids, places = text.ids, np.arange(len(text.ids))
+    from_prompt = [text.prompt_ids[-1], *ids]  # the prompt's last token tells whether a sentence begins
     classes = tables.classify(_labels(target, from_prompt), from_prompt, target.text.special_ids, target.text.num_ids)
     tokens = {
         "place": places,
-        "context": len(asked.prompt_ids) + places,  # tokens before each token
+        "context": len(text.prompt_ids) + places,  # tokens before each token
         "token": np.asarray(ids, dtype=np.int32),
         "text": _labels(target, ids),
         "class": classes[1:],
@@ -220,10 +212,10 @@ def _describe(text: RowText, numbers: TextStats, target: LoadedModel, shard: Sha
     most = tables.allowed_tokens(len(ids), text.finish, shard.request.max_new_tokens)
     drafts = [_draft_columns(own, tokens["p"], target, shard.k, most) for own in numbers.drafts]
     return AnalysedText(
-        row=asked.row,
-        prompt=asked.prompt,
-        num_prompt_tokens=len(asked.prompt_ids),
-        exact=asked.exact,
+        row=text.row,
+        prompt=text.prompt,
+        num_prompt_tokens=len(text.prompt_ids),
+        exact=text.exact,
         finish=text.finish,
         tokens=tokens,
         drafts=dict(zip(shard.drafts, drafts, strict=True)),

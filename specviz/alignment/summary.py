@@ -201,7 +201,7 @@ class Summary:
     note: str
     warnings: tuple[str, ...]
     looked_for: tuple[str, ...]
-    costs: Mapping[str, Mapping[str, Any]]  # per draft, as `costing.Costs.to_dict` gives them
+    costs: Mapping[str, Mapping[str, Any]]  # per draft, as `costs.Costs.to_dict` gives them
     drafts: tuple[DraftSummary, ...]
     slices: tuple[Slice, ...]
     comparisons: tuple[Comparison, ...]

@@ -15,7 +15,7 @@ import pytest
 from specviz.alignment import aggregate
 from specviz.alignment.aggregate import Aggregator, Facts
 from specviz.alignment.summary import Finding
-from specviz.alignment.tables import of_texts as tables
+from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.tables import totals
 from specviz.alignment.types import Refused, ShardTables
 from specviz.analysis.whatif import start_chances

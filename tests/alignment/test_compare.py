@@ -9,7 +9,7 @@ import pytest
 
 from specviz.alignment.aggregate import Aggregator, Facts
 from specviz.alignment.tables import compare as comparing
-from specviz.alignment.tables import of_texts as tables
+from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.tables.compare import BETTER, SAME, UNSURE, WORSE
 from specviz.alignment.types import Identity
 from specviz.cli.align_text import change_line

@@ -9,7 +9,7 @@ import pytest
 from specviz.alignment.aggregate import Aggregator, Facts
 from specviz.alignment.causes import findings
 from specviz.alignment.causes.findings import of_draft
-from specviz.alignment.tables import of_texts as tables
+from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.tables.slices import Part
 from specviz.alignment.types import BINS
 

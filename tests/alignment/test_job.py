@@ -29,7 +29,7 @@ from specviz.alignment.job import align, align_steps
 from specviz.alignment.model_identity import identify
 from specviz.alignment.prompts import of_values
 from specviz.alignment.shard import analyse
-from specviz.alignment.tables.of_texts import build_tables
+from specviz.alignment.tables.shard_tables import build_tables
 from specviz.alignment.types import KS, PromptRow, Shard
 from specviz.analysis import theory
 from specviz.errors import SpecvizError

@@ -21,7 +21,7 @@ from specviz.alignment.aggregate import Aggregator, Facts
 from specviz.alignment.job_folder import OUTPUTS, OWN_NAMES, Job, JobFolder, Preparation, lock_folder
 from specviz.alignment.summary import Finding
 from specviz.alignment.tables.columns import COLUMNS, PROMPTS, SLICES, TOKENS
-from specviz.alignment.tables.of_texts import build_tables
+from specviz.alignment.tables.shard_tables import build_tables
 from specviz.alignment.types import Refused, ShardTables
 from specviz.errors import SpecvizError
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from specviz.alignment.summary import Slice
-from specviz.alignment.tables import of_texts as tables
 from specviz.alignment.tables import reasons
+from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.tables.columns import COLUMNS
 from specviz.alignment.tables.reasons import BEYOND, NO_REASON, OUTSIDE, REASONS
 from specviz.alignment.types import KS

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.signal import lfilter
 from scipy.special import ndtr
 
-from specviz.alignment.tables.of_texts import CLASSES, draft_chances
+from specviz.alignment.tables.shard_tables import CLASSES, draft_chances
 from specviz.alignment.tables.slices import CONTEXT_STARTS, DEPTH_STARTS, Part, PerPrompt, bucket_name
 from specviz.alignment.types import BINS, GIVEN, AnalysedText, PromptRow, Shard
 from specviz.analysis.whatif import lost_along_text, sensitivity_along_text

@@ -13,7 +13,7 @@ import aligned
 import traces
 
 from specviz.alignment import outputs
-from specviz.alignment.tables.of_texts import build_tables
+from specviz.alignment.tables.shard_tables import build_tables
 from specviz.cli.main import main
 from specviz.trace import export as exports
 from specviz.trace.recorded import shipped, shipped_trace

@@ -59,15 +59,15 @@ def look(shard: Shard, library: Library | None = None) -> Examined:
     sampling = sampling_of(shard.request)
     short = replace(shard.request, max_new_tokens=min(NUM_TOKENS, shard.request.max_new_tokens))
     written, _, _ = texts_of(replace(shard, request=short, rows=shard.rows[:NUM_TEXTS]), target)
-    has_chats = any(each.asked.is_chat for each in written)
+    has_chats = any(each.is_chat for each in written)
     differences = [chat_difference(target.tokenizer, draft.tokenizer) if has_chats else None for draft in drafts]
     found: list[list[Agreement]] = [[] for _ in drafts]
     for each in written:
-        text = Text(each.asked.prompt_ids, each.ids[:NUM_TOKENS])
+        text = Text(each.prompt_ids, each.ids[:NUM_TOKENS])
         p = _probs(target, text, sampling)
         for draft, difference, agreements in zip(drafts, differences, found, strict=True):
             if _can_read(draft, text):
-                chat = each.asked.row if difference and each.asked.is_chat else None
+                chat = each.row if difference and each.is_chat else None
                 agreements.append(_agreement(draft, text, p, sampling, chat))
     findings, warnings = [], []
     for draft, agreements, difference in zip(drafts, found, differences, strict=True):

@@ -6,8 +6,7 @@ A shard gives tokens, prompts and sums; tokens, prompts and slices are saved. py
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from specviz.alignment.types import Columns
 
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     type: str
     meaning: str
 

@@ -6,7 +6,7 @@ never called significant. An old summary is read from JSON that anybody may have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -73,23 +73,17 @@ def _wins(prompts: Array, gaps: Array, ids: Mapping[int, str]) -> tuple[tuple[Wi
 # ---- thresholds -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """What a threshold may be set for. of: its value at a K, None where it is not known. over_tokens: it is a mean
-    over the tokens that can be read; for a threshold the others count 0."""
-
-    of: Callable[[DraftSummary, int], float | None]
-    over_tokens: bool = False
+OVER_READABLE = ("alpha", "greedy_agreement", "mean_keep")  # means over tokens that can be read; the others count 0
+MEASURES = (*OVER_READABLE, "tokens_per_call", "speedup")
+"""What a threshold may be set for: tokens per call at the job's K, the speedup at the best K."""
 
 
-MEASURES: Mapping[str, Measure] = {
-    "alpha": Measure(lambda draft, k: draft.alpha, over_tokens=True),
-    "greedy_agreement": Measure(lambda draft, k: draft.greedy_agreement, over_tokens=True),
-    "mean_keep": Measure(lambda draft, k: draft.mean_keep, over_tokens=True),
-    "tokens_per_call": Measure(lambda draft, k: draft.tokens_per_call[k - KS[0]]),
-    "speedup": Measure(lambda draft, k: None if draft.speedups is None else max(draft.speedups)),
-}
-"""Tokens per call at the job's K; the speedup at the best K."""
+def _measure(draft: DraftSummary, name: str, k: int) -> float | None:
+    """None where it is not known."""
+    values = getattr(draft, "speedups" if name == "speedup" else name)
+    if name == "tokens_per_call":
+        return values[k - KS[0]]
+    return values and max(values) if name == "speedup" else values
 
 
 def check_threshold_names(least: Mapping[str, float], *, has_costs: bool = True) -> None:
@@ -110,20 +104,19 @@ def check_thresholds(summary: Summary, least: Mapping[str, float]) -> tuple[str,
 
 def unreadable_words(summary: Summary, least: Mapping[str, float]) -> tuple[str, ...]:
     """How the thresholds count what a draft cannot read, a sentence for each draft that they do so for."""
-    if not any(MEASURES[name].over_tokens for name in least):
+    if set(least).isdisjoint(OVER_READABLE):
         return ()
     return tuple(f"{draft.name}: {_unreadable_share(draft)}" for draft in summary.drafts if draft.readable < 1)
 
 
 def _failure(draft: DraftSummary, name: str, bound: float, k: int) -> str:
-    measure = MEASURES[name]
-    measured = measure.of(draft, k)
-    if measured is None and not measure.over_tokens:
+    measured, counts_all = _measure(draft, name, k), name in OVER_READABLE
+    if measured is None and not counts_all:
         raise CannotTell(f"{name} of {draft.name} is not known: it has no costs, or none that are steady")
     if measured is None:
         return f"{draft.name}: {name} is not known, it can read none of the tokens (at least {bound:g} was asked for)"
-    measured *= draft.readable if measure.over_tokens else 1.0
-    counted = f" ({_unreadable_share(draft)})" if measure.over_tokens and draft.readable < 1 else ""
+    measured *= draft.readable if counts_all else 1.0
+    counted = f" ({_unreadable_share(draft)})" if counts_all and draft.readable < 1 else ""
     return "" if measured >= bound else f"{draft.name}: {name} is {measured:.4g}, below {bound:g}{counted}"
 
 
