@@ -46,17 +46,17 @@ def on_ray(address: str | None = None, num_workers: int | None = None) -> Iterat
     """
     if num_workers is not None and num_workers < 1:
         raise ValueError(f"num_workers must be >= 1 (got {num_workers})")
-    is_ours = _begin(address, num_workers)
+    is_ours = _join_or_start(address, num_workers)
     import ray
 
     try:
-        yield partial(_spread, ray, _start_workers(ray, num_workers))
+        yield partial(_distribute, ray, _start_workers(ray, num_workers))
     finally:
         if is_ours:
             ray.shutdown()
 
 
-def _begin(address: str | None, num_workers: int | None) -> bool:
+def _join_or_start(address: str | None, num_workers: int | None) -> bool:
     """Starts or joins a cluster; False where this process has joined one already, which is then used."""
     cores = {"num_cpus": num_workers, "include_dashboard": False} if address is None else {}
     modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # workers find what this process finds
@@ -112,7 +112,7 @@ def _start_workers(ray: ModuleType, num_workers: int | None) -> list[Any]:
     return [asked[ref] for ref in placed]
 
 
-def _spread(
+def _distribute(
     ray: ModuleType, workers: list[Any], function: Callable[[Any], Any], items: Iterable[Any]
 ) -> Iterator[tuple[int, Any]]:
     """Each worker has at most IN_FLIGHT pieces; one that is done gets the next."""

@@ -25,7 +25,7 @@ from specviz.alignment.executors import Executor, Map, local
 from specviz.alignment.job_folder import Job, JobFolder, Preparation, explain_disk_errors, lock_folder
 from specviz.alignment.model_identity import identify, load
 from specviz.alignment.outputs import Alignment
-from specviz.alignment.prompts import PromptSet, of_values, open_prompts
+from specviz.alignment.prompts import PromptSet, from_values, open_prompts
 from specviz.alignment.shard import analyse
 from specviz.alignment.summary import IGNORED
 from specviz.alignment.tables.compare import check_old_models
@@ -117,9 +117,9 @@ def align_steps(
     _check_work(batch, shard_size, limit, costs)
     wanted = _wanted_models(target, draft, in_memory=executor is local)
     is_file = isinstance(prompts, (str, Path))
-    rows = prompts if isinstance(prompts, PromptSet) else open_prompts(prompts) if is_file else of_values(prompts)
+    rows = prompts if isinstance(prompts, PromptSet) else open_prompts(prompts) if is_file else from_values(prompts)
     num_rows = min(limit or len(rows), len(rows))
-    folder, home = _folder(out)
+    folder, home = _choose_folder(out)
     with executor() as each:
         models = yield from _identify_all(each, wanted, num_rows)
         if older is not None:
@@ -157,7 +157,7 @@ def _check_count(name: str, value: object, most: int) -> None:
         raise SpecvizError(f"{name} must be a whole number from 1 to {most:,} (got {value!r:.40})")
 
 
-def _folder(out: object) -> tuple[Path, TemporaryDirectory | None]:
+def _choose_folder(out: object) -> tuple[Path, TemporaryDirectory | None]:
     if out is None:
         home = TemporaryDirectory(prefix="specviz-align-")
         return Path(home.name), home
@@ -265,17 +265,17 @@ class _JobRun:
         costs = dict(given or {})
         if given is None:
             yield self._words(f"measuring what {', '.join(self.drafts)} cost{'s' if len(self.drafts) == 1 else ''}")
-            costs = dict(zip(self.drafts, self._one(measure_models, tuple(self.models)), strict=True))
+            costs = dict(zip(self.drafts, self._run_one(measure_models, tuple(self.models)), strict=True))
         yield self._words("looking inside the drafts")
         first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
-        found = self._one(look, self._shard(first, {}))
+        found = self._run_one(look, self._shard(first, {}))
         plain = {name: own.to_dict() for name, own in costs.items()}
         self.folder.save_preparation(Preparation(created, plain, found.findings, found.warnings, found.looked_for))
 
     def read(self) -> Iterator[Progress]:
         """Every shard that is not done yet."""
         numbers: list[int] = []
-        missing = self._missing(numbers)
+        missing = self._missing_shards(numbers)
         done = sum(self._size(part) for part in range(self.job.num_parts) if self.folder.has(part))
         total, begun, done_before = self.job.num_rows, time.perf_counter(), done
         yield self._words(READING, done)
@@ -303,7 +303,7 @@ class _JobRun:
             outputs.write_report(self.folder.path, summary, self.folder.parts())
         self.folder.finish(keep_parts=keep_parts)
 
-    def _missing(self, numbers: list[int]) -> Iterator[Shard]:
+    def _missing_shards(self, numbers: list[int]) -> Iterator[Shard]:
         """The shards still to be done, read from the prompts when they are due; `numbers` gets their parts' numbers."""
         rows = islice(self.rows.rows(), self.job.num_rows)
         steady = {name: costs for name, costs in self._costs().items() if not costs.doubt}
@@ -318,7 +318,7 @@ class _JobRun:
         request, models = self.job.request, tuple(self.models)
         return Shard(request, self.drafts, rows, request.num_speculative_tokens, step_ms, self.batch, models)
 
-    def _one(self, function: Callable[[Any], Any], item: Any) -> Any:
+    def _run_one(self, function: Callable[[Any], Any], item: Any) -> Any:
         ((_, result),) = self.each(function, [item])
         return result
 

@@ -114,7 +114,7 @@ class JobFolder:
         except (KeyError, TypeError):
             is_ours = False
         if not is_ours:
-            raise self._damaged("job.json")
+            raise self._damage_error()
         self._remove_parts("*")
         for name in OUTPUTS:
             (self.path / name).unlink(missing_ok=True)
@@ -145,7 +145,7 @@ class JobFolder:
         try:
             return json.loads(place.read_text("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise self._damaged("job.json") from error
+            raise self._damage_error() from error
 
     def _resume(self, saved: Mapping[str, Any]) -> None:
         asks = self.job.asks()
@@ -154,7 +154,7 @@ class JobFolder:
             self.preparation = None if known is None else Preparation.from_dict(known)
             differing = [name for name, now in asks.items() if before.get(name) != now]
         except (KeyError, TypeError, AttributeError) as error:
-            raise self._damaged("job.json") from error
+            raise self._damage_error() from error
         if differing:
             changes = (f"{name} was {_shorten(before.get(name))}, is {_shorten(asks[name])}" for name in differing[:3])
             raise SpecvizError(f"{folder_name(self.path)} holds another job ({'; '.join(changes)}): {_START_OVER}")
@@ -172,8 +172,8 @@ class JobFolder:
             )
         self.is_finished = False
 
-    def _damaged(self, name: str) -> SpecvizError:
-        return SpecvizError(f"{folder_name(self.path)}/{name} is damaged or not ours: choose another folder")
+    def _damage_error(self) -> SpecvizError:
+        return SpecvizError(f"{folder_name(self.path)}/job.json is damaged or not ours: choose another folder")
 
     def _save_job(self) -> None:
         known = None if self.preparation is None else asdict(self.preparation)

@@ -84,7 +84,7 @@ def open_prompts(path: str | Path) -> PromptSet:
     return _check_set(path.name, lambda: _file_lines(path))
 
 
-def of_values(values: Iterable[str | Mapping[str, Any]]) -> PromptSet:
+def from_values(values: Iterable[str | Mapping[str, Any]]) -> PromptSet:
     """The same for texts and mappings in memory, or a data frame; their "line" is their place, from 1."""
     if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
         raise ValueError(f"values must be a list of texts or mappings (got {type(values).__name__})")

@@ -76,10 +76,10 @@ def _numbers(rows: Rows, sampling: Sampling) -> list[dict[str, Tensor]]:
         "favourite_p": favourite_p,
     }
     refuse_nan(of_target["p_entropy"].tolist(), TARGET)
-    return [of_target, *(_of_draft(own, rows, p, favourite, sampling) for own in rows.drafts)]
+    return [of_target, *(_draft_numbers(own, rows, p, favourite, sampling) for own in rows.drafts)]
 
 
-def _of_draft(own: DraftRows, rows: Rows, p: Tensor, favourite: Tensor, sampling: Sampling) -> dict[str, Tensor]:
+def _draft_numbers(own: DraftRows, rows: Rows, p: Tensor, favourite: Tensor, sampling: Sampling) -> dict[str, Tensor]:
     """Where the draft cannot read, its chances are 0 and its confidences are not counted."""
     known, logits = own.readable, own.logits
     q = sampling.probs(logits)
@@ -98,7 +98,7 @@ def _of_draft(own: DraftRows, rows: Rows, p: Tensor, favourite: Tensor, sampling
         "draft_favourite_p": of_tokens(p, mine),
         "rank_in_draft": _rank(logits, favourite),
         "rank_in_target": _rank(rows.target, mine),
-        "outside": _outside(p, logits),
+        "outside": _outside_mass(p, logits),
         "readable": known,
         "confidence": torch.where(known[:, None, None], _confidence(q, both), zero),
     }
@@ -124,7 +124,7 @@ def _is_closed(logits: Tensor) -> Tensor:
     return logits.amin(-1) == float("-inf")
 
 
-def _outside(p: Tensor, logits: Tensor) -> Tensor:
+def _outside_mass(p: Tensor, logits: Tensor) -> Tensor:
     """The target's probability of what the draft can never write: ids beyond its table, or closed in its head."""
     if not _is_closed(logits).any():
         return torch.zeros_like(p[:, 0])

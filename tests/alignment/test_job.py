@@ -27,7 +27,7 @@ from specviz.alignment import job as jobs
 from specviz.alignment.causes.probes import Examined
 from specviz.alignment.job import align, align_steps
 from specviz.alignment.model_identity import identify
-from specviz.alignment.prompts import of_values
+from specviz.alignment.prompts import from_values
 from specviz.alignment.shard import analyse
 from specviz.alignment.tables.shard_tables import build_tables
 from specviz.alignment.types import KS, PromptRow, Shard
@@ -143,7 +143,7 @@ def test_a_data_frame_is_its_rows(bench):
 
 
 def test_the_summary_knows_its_prompts_and_their_form(bench, tmp_path):
-    rows = of_values(PROMPTS)
+    rows = from_values(PROMPTS)
     done = align(rows, **SETTINGS, out=tmp_path / "one")
     assert (done.summary.prompts, done.summary.chat) == (rows.fingerprint, False)
     assert "a damaged layer" in done.summary.looked_for

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from specviz.alignment import prompts as prompt_files
-from specviz.alignment.prompts import MOST_REFUSED, of_values, open_prompts
+from specviz.alignment.prompts import MOST_REFUSED, from_values, open_prompts
 from specviz.alignment.types import Message, PromptRow
 from specviz.errors import SpecvizError
 from specviz.request import MAX_PROMPT_CHARACTERS
@@ -43,13 +43,13 @@ def _bytes(line):
 
 
 def only(values):
-    (row,) = of_values([values]).rows()
+    (row,) = from_values([values]).rows()
     return row
 
 
 def refused(values):
     """Why this row is refused beside a good one."""
-    prompts = of_values(["good", values])
+    prompts = from_values(["good", values])
     assert (prompts.num_rows, prompts.num_refused) == (1, 1)
     (item,) = prompts.refused
     assert item.line == 2
@@ -60,7 +60,7 @@ def refused(values):
 
 
 def test_a_prompt_is_a_row_that_is_called_by_its_number():
-    assert list(of_values(["a", "b"]).rows()) == [
+    assert list(from_values(["a", "b"]).rows()) == [
         PromptRow(number=0, line=1, id="0", prompt="a"),
         PromptRow(number=1, line=2, id="1", prompt="b"),
     ]
@@ -100,11 +100,13 @@ def test_null_is_as_good_as_nothing():
 
 
 def test_ids_that_come_twice_are_numbered_and_stay_unique():
-    ids = [row.id for row in of_values([{"prompt": "x", "id": name} for name in ["a", "a (2)", "a", "a", "b"]]).rows()]
+    ids = [
+        row.id for row in from_values([{"prompt": "x", "id": name} for name in ["a", "a (2)", "a", "a", "b"]]).rows()
+    ]
     assert ids == ["a", "a (2)", "a (3)", "a (4)", "b"]
     ids = [
         row.id
-        for row in of_values([{"prompt": "x", "id": name} for name in ["a", "a", "a (2)", 3, "x"]] + ["y"]).rows()
+        for row in from_values([{"prompt": "x", "id": name} for name in ["a", "a", "a (2)", 3, "x"]] + ["y"]).rows()
     ]
     assert ids == ["a", "a (2)", "a (2) (2)", "3", "x", "5"]
 
@@ -136,7 +138,7 @@ def test_ids_that_come_twice_are_numbered_and_stay_unique():
     ],
 )
 def test_public_sets_are_known_by_their_fields(values, name, ignored, expected):
-    prompts = of_values([values])
+    prompts = from_values([values])
     assert (prompts.format, prompts.ignored) == (name, ignored)
     assert list(prompts.rows()) == [PromptRow(number=0, line=1, **expected)]
 
@@ -147,7 +149,7 @@ def test_served_completions_may_stand_in_a_public_set():
 
 
 def test_sets_that_were_joined_are_read_row_by_row():
-    prompts = of_values([GSM8K, {"prompt": "x", "question": "?", "answer": "!"}, GSM8K])
+    prompts = from_values([GSM8K, {"prompt": "x", "question": "?", "answer": "!"}, GSM8K])
     assert prompts.format == "GSM8K, specviz"
     assert [row.prompt for row in prompts.rows()] == [None, "x", None]
     assert prompts.ignored == ("answer", "question")
@@ -227,7 +229,7 @@ def test_a_bad_line_is_named_and_passed_over(written, line, words):
 
 
 def test_all_bad_lines_are_counted_and_the_first_are_named():
-    prompts = of_values(["x", *[{"prompt": ""}] * 50])
+    prompts = from_values(["x", *[{"prompt": ""}] * 50])
     assert (len(prompts), prompts.num_refused) == (1, 50)
     assert [item.line for item in prompts.refused] == list(range(2, 2 + MOST_REFUSED))
 
@@ -238,7 +240,7 @@ def test_a_file_without_a_usable_row_names_the_first_bad_lines(written):
     with pytest.raises(SpecvizError, match='one JSON object with "prompt" or "messages" per line'):
         open_prompts(written("", " \r"))
     with pytest.raises(SpecvizError, match="the list of prompts holds no prompt"):
-        of_values([])
+        from_values([])
 
 
 @pytest.mark.parametrize("lines", [['[{"prompt": "x"}]'], ["", " [", '{"prompt": "x"}', "]"]])
@@ -271,7 +273,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path):
 def test_one_text_is_not_a_list_of_prompts():
     for value in ("text", {"prompt": "x"}):
         with pytest.raises(ValueError, match="must be a list of texts or mappings"):
-            of_values(value)
+            from_values(value)
 
 
 # ---- lines and memory -----------------------------------------------------------------------------------------------
@@ -293,19 +295,19 @@ def test_a_line_that_is_too_long_is_passed_over_whole(written, monkeypatch):
     assert [(item.line, item.reason) for item in prompts.refused] == [
         (line, "is too long: at most 100 bytes are read") for line in (3, 4, 5)
     ]
-    assert of_values(["a", "x" * 100]).refused == (prompt_files.Refused(2, prompts.refused[0].reason),)
+    assert from_values(["a", "x" * 100]).refused == (prompt_files.Refused(2, prompts.refused[0].reason),)
 
 
 def test_a_file_and_a_list_of_the_same_rows_are_the_same_work(written):
     values = [{"prompt": "a", "tags": "t"}, {"prompt": ""}, MT_BENCH]
-    assert open_prompts(written(*values)).fingerprint == of_values(values).fingerprint
+    assert open_prompts(written(*values)).fingerprint == from_values(values).fingerprint
 
 
 @pytest.mark.parametrize(
     "change", [{"prompt": "other"}, {"id": "i"}, {"tags": "t"}, {"completion": "c"}, {"completion": [1]}]
 )
 def test_whatever_decides_a_row_changes_the_fingerprint(change):
-    assert of_values([{"prompt": "a"} | change]).fingerprint != of_values([{"prompt": "a"}]).fingerprint
+    assert from_values([{"prompt": "a"} | change]).fingerprint != from_values([{"prompt": "a"}]).fingerprint
 
 
 def test_rows_can_be_read_again_and_in_part(written):
@@ -323,11 +325,11 @@ def test_a_file_that_changed_meanwhile_is_noticed(written):
 
 
 def test_names_of_fields_that_nothing_reads_are_few_and_short():
-    prompts = of_values(
+    prompts = from_values(
         [{"prompt": "x", **{f"{'long ' * 100}{place} {row}": 1 for place in range(20)}} for row in range(20)]
     )
     assert len(prompts.ignored) == 1  # cut to 80 characters, they are one
-    prompts = of_values([{"prompt": "x", **{f"{place} {row}": 1 for place in range(20)}} for row in range(20)])
+    prompts = from_values([{"prompt": "x", **{f"{place} {row}": 1 for place in range(20)}} for row in range(20)])
     assert len(prompts.ignored) == 50
 
 
@@ -357,7 +359,7 @@ def test_a_data_frame_is_its_rows_and_a_cell_without_a_value_is_none():
             "size": pandas.array([1, None, 3], dtype="Int64"),
         }
     )
-    got = of_values(frame)
+    got = from_values(frame)
     assert (got.num_rows, got.num_refused, got.ignored) == (3, 0, ("size",))
     rows = list(got.rows())
     assert [(row.prompt, row.id, row.tags) for row in rows] == [
@@ -371,13 +373,13 @@ def test_a_data_frame_is_its_rows_and_a_cell_without_a_value_is_none():
 def test_times_of_a_data_frame_are_texts():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"prompt": ["a", "b"], "id": pandas.to_datetime(["2020-01-31", None])})
-    assert [row.id for row in of_values(frame).rows()] == ["2020-01-31T00:00:00", "1"]
+    assert [row.id for row in from_values(frame).rows()] == ["2020-01-31T00:00:00", "1"]
 
 
 def test_records_of_a_frame_with_nan_and_numpy_values_are_rows():
     pandas, numpy = pytest.importorskip("pandas"), pytest.importorskip("numpy")
     frame = pandas.DataFrame({"prompt": ["a", "b"], "tags": ["x", None], "id": [1.0, float("nan")]})
-    assert [row.id for row in of_values(frame.to_dict("records")).rows()] == ["1", "1 (2)"]
+    assert [row.id for row in from_values(frame.to_dict("records")).rows()] == ["1", "1 (2)"]
     row = only({"prompt": "a", "id": numpy.int64(4), "completion": numpy.array([1, 2])})
     assert (row.id, row.completion) == ("4", (1, 2))
 
@@ -389,7 +391,7 @@ def test_a_frame_that_gives_its_rows_by_itself_is_asked_for_them():
         def to_dicts(self):
             return [{"prompt": "a"}, {"prompt": "b"}]
 
-    assert [row.prompt for row in of_values(Frame()).rows()] == ["a", "b"]
+    assert [row.prompt for row in from_values(Frame()).rows()] == ["a", "b"]
 
 
 @pytest.mark.parametrize("value", [0.5, float("inf"), 1e300, True])
@@ -400,7 +402,7 @@ def test_an_id_that_is_no_whole_number_is_refused(value):
 @pytest.mark.parametrize("values", ["a", {"prompt": "a"}, 5, None])
 def test_what_is_no_list_is_refused(values):
     with pytest.raises(ValueError, match="must be a list of texts or mappings"):
-        of_values(values)
+        from_values(values)
 
 
 def test_the_home_of_nobody_is_refused_in_words():
