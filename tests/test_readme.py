@@ -3,10 +3,9 @@
 import os
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
+import warm
 from readme_file import README, ROOT
 
 import specviz
@@ -52,10 +51,7 @@ def test_each_python_sample_of_readme_runs_in_a_fresh_process(number, run_before
     for slow, quick in SHORTER.items():
         code = code.replace(slow, quick)
     code = code if code.startswith("import") else AROUND + code
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-    )
+    done = warm.run(code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300)
     assert done.returncode == 0, done.stderr
     assert specviz.load_trace(tmp_path / "run.jsonl.gz").footer.reason == "length"
 

@@ -5,8 +5,6 @@ import json
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import tracemalloc
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -18,6 +16,7 @@ import pandas
 import pyarrow
 import pyarrow.parquet as parquet
 import pytest
+import warm
 from made_costs import made_costs
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
@@ -188,7 +187,7 @@ def test_a_killed_process_loses_no_part_and_the_job_ends_the_same(tmp_path, monk
     settings = {"target": str(names[0]), "draft": str(names[1]), "max_new_tokens": 8, "shard_size": 2}
     told = json.dumps({"prompts": PROMPTS, **settings, "out": str(tmp_path / "cut")})
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run([sys.executable, "-c", KILLED, told], env=environment, timeout=120, cwd=tmp_path)
+    ended = warm.run(KILLED, told, env=environment, cwd=tmp_path)
     assert ended.returncode == -signal.SIGKILL
     kept = sorted((tmp_path / "cut" / "parts").iterdir())
     assert [path.name for path in kept] == ["part-00000", "part-00001"]

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import pty
-import resource
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import traces
+import warm
 
 from specviz.trace.file import load_trace
 
@@ -22,30 +22,18 @@ ENDING = (("SIGINT", ".jsonl"), ("SIGTERM", ".jsonl.gz"), ("SIGHUP", ".jsonl"))
 
 
 def command(out, *more):
-    arguments = ["--prompt", "Once upon a time", "--k", "1", "--max-new-tokens", "400", "--out", str(out), *more]
-    return [sys.executable, "-m", "specviz", "run", *arguments]
-
-
-def usual_signals():
-    """Whoever started the tests may ignore some, and what is ignored is inherited."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    return ["run", "--prompt", "Once upon a time", "--k", "1", "--max-new-tokens", "400", "--out", out, *more]
 
 
 @contextmanager
-def running(out, **options):
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    options = {**streams, "preexec_fn": usual_signals, **options}
-    process = subprocess.Popen(command(out), cwd=ROOT, **options)
-    if process.stdout:  # a run that nobody reads waits, so that it can't end before it is ended
-        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+def running(out, before=""):
+    """before: what the process does before it becomes the command."""
+    process = warm.start(before + warm.COMMAND, *command(out), cwd=ROOT)
+    fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)  # a run that nobody reads waits: it can't end before that
     try:
         yield process
     finally:
-        process.kill()
-        process.wait(60)
-        for stream in filter(None, (process.stdout, process.stderr)):
-            stream.close()
+        process.close()
 
 
 def has_printed_step(process, number):
@@ -96,15 +84,15 @@ def test_a_signal_before_the_first_step_leaves_the_older_file(tmp_path):
 def test_a_run_that_fails_before_its_first_step_leaves_the_older_file(tmp_path):
     out = tmp_path / "run.jsonl"
     traces.chain().save(out)
-    done = subprocess.run(command(out, "--max-new-tokens", "100000"), cwd=ROOT, capture_output=True, timeout=60)
+    done = warm.run(warm.COMMAND, *command(out, "--max-new-tokens", "100000"), cwd=ROOT)
     assert done.returncode == 2
-    assert b"specviz: " in done.stderr
+    assert "specviz: " in done.stderr
     assert load_trace(out) == traces.chain()
 
 
 def test_what_is_told_to_ignore_a_hangup_ignores_it(tmp_path):
     out = tmp_path / "run.jsonl"
-    with running(out, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:
+    with running(out, "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n") as process:
         assert has_printed_step(process, 2)
         process.send_signal(signal.SIGHUP)
         assert has_printed_step(process, 6)
@@ -118,11 +106,13 @@ def test_a_terminal_that_is_closed_leaves_the_run_so_far_with_its_end(tmp_path):
     ours, its = pty.openpty()
 
     def in_terminal():
-        usual_signals()
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # whoever started the tests may ignore some
+            signal.signal(each, signal.SIG_DFL)
         fcntl.ioctl(its, termios.TIOCSCTTY, 0)
 
-    closed = {"preexec_fn": in_terminal, "start_new_session": True}
-    with running(out, stdin=its, stdout=its, stderr=its, **closed) as process:
+    started = [sys.executable, "-m", "specviz", *command(out)]
+    streams = {"stdin": its, "stdout": its, "stderr": its, "start_new_session": True}
+    with subprocess.Popen(started, cwd=ROOT, preexec_fn=in_terminal, **streams) as process:
         os.close(its)
         seen = b""
         while b"\n     3  " not in seen.replace(b"\r", b""):
@@ -137,14 +127,8 @@ def test_a_terminal_that_is_closed_leaves_the_run_so_far_with_its_end(tmp_path):
 def test_a_full_disk_is_said_and_what_was_written_is_kept(tmp_path):
     """A limit on the size of a file stands for the disk; the system's error is a real one."""
     out, limit = tmp_path / "run.jsonl", 60_000
-    done = subprocess.run(
-        command(out),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
+    smaller = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+    done = warm.run(smaller + warm.COMMAND, *command(out), cwd=ROOT)
     kept = load_trace(out)
     assert done.returncode == 2
     words = f"specviz: {out} cannot be written (File too large); it holds the run up to step {len(kept.steps)}\n"

@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
+import warm
 
 from specviz import metrics, run
 from specviz.session.run import open_run
@@ -57,7 +56,7 @@ def test_greedy_text_is_transformers_own_on_the_bundled_pair():
     assert [token.id for token in trace.tokens] == expected[0, len(prompt) :].tolist()
 
 
-def test_it_runs_with_the_network_forbidden():
+def test_it_runs_with_the_network_forbidden(tmp_path):
     program = (
         "import socket\n"
         "def refuse(*args, **kwargs): raise AssertionError('the network was asked')\n"
@@ -65,8 +64,9 @@ def test_it_runs_with_the_network_forbidden():
         "import specviz\n"
         "print(len(specviz.run('The cat', max_new_tokens=8).tokens))\n"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+    online = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
+    environment = {**online, "PYTHONPATH": str(MODELS.parents[1])}
+    done = warm.run(program, cwd=tmp_path, env=environment)
     assert done.stdout.strip() == "8", done.stderr
 
 
