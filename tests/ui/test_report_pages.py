@@ -3,18 +3,20 @@
 import json
 import re
 from contextlib import suppress
+from functools import partial
 
 import pytest
 import served
 import traces
 from visits import Visit, made, said
 
-from specviz.analysis.costs import Costs
+from specviz.analysis.costs import Costs, measure_costs
 from specviz.errors import SpecvizError
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
 from specviz.ui.registry import Registry
+from specviz.ui.reports import compare
 from specviz.ui.reports.check import OPTIONS
 from specviz.ui.reports.pages import reports
 
@@ -27,6 +29,14 @@ def library(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trace(library):
     return made(library)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_round():
+    """Costs are measured in one round: how well many of them agree is a law of `tests/analysis/test_costs.py`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compare, "measure_costs", partial(measure_costs, rounds=1))
+        yield
 
 
 BUTTONS = {
