@@ -4,6 +4,7 @@ import copy
 import os
 
 import pytest
+import slow_tests
 import torch
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
@@ -48,6 +49,23 @@ def folder(tmp_path):
     """A tiny model in a folder of its own."""
     tokenizer = tiny_tokenizer()
     return tiny_folder(tmp_path / "my-model", tiny("llama", vocab_size=len(tokenizer)), tokenizer)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m leaves them out
+def pytest_collection_modifyitems(config, items):
+    config.slow_tests = [item for item in items if item.get_closest_marker("slow")]
+
+
+def pytest_terminal_summary(terminalreporter, exitstatus, config):
+    """Slow tests that have passed, each as a whole, renew the hashes of what they cover."""
+    if config.option.markexpr != "slow" or config.option.keyword or exitstatus not in (0, 1):
+        return
+    names = slow_tests.listed()
+    passed, failed, broken = (
+        {slow_tests.name_of(each.nodeid, names) for each in terminalreporter.getreports(kind)}
+        for kind in ("passed", "failed", "error")
+    )
+    slow_tests.renew({name for name in passed - failed - broken - {None} if slow_tests.asked_for(name, config.args)})
 
 
 def _pairs():

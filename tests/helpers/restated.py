@@ -1,10 +1,13 @@
 """What the lessons and README say of texts and runs that are not recorded, worked out from the bundled models.
 
-All of it starts from the page's first request: its prompt, its pair of models, its length.
+All of it starts from the page's first request: its prompt, its pair of models, its length. What takes a minute to make
+lies in `tests/restated.json`, which `python tests/helpers/restated.py` writes and a slow test makes again.
 """
 
+import json
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from statistics import mean, stdev
 
 from specviz.alignment.generate import sample
@@ -19,7 +22,9 @@ from specviz.trace.recorded import shipped_trace
 from specviz.ui.choices import make_offer
 
 KS = (1, 2, 3, 4, 8)
+TEMPERATURES = (0.0, 1.0, 1.5, 2.0, 3.0, 5.0)
 NUM_TEXTS, NUM_RUNS = 24, 8
+KEPT = Path(__file__).parents[1] / "restated.json"
 
 
 @cache
@@ -34,7 +39,21 @@ def pair():
 
 
 @cache
+def kept():
+    return json.loads(KEPT.read_text("utf-8"))
+
+
 def agreements(temperature):
+    """As `make_agreements` made them."""
+    return kept()["agreements"][str(float(temperature))]
+
+
+def calls_of_runs(k):
+    """As `make_calls` made them."""
+    return kept()["calls"][str(k)]
+
+
+def make_agreements(temperature):
     """Of each of the texts that the alignment lab draws at this temperature with seed 0: mean sum min(p, q)."""
     (target, _), first = pair(), make_offer().first
     prompt, sampling = target.text.encode(first.prompt), Sampling(temperature)
@@ -61,8 +80,7 @@ def expected(name="first-visit"):
     return what_if(shipped_trace(name), KS).set_index("k")
 
 
-@cache
-def calls_of_runs(k):
+def make_calls(k):
     """Target calls of really made runs, with seeds 0, 1, ..."""
     requests = [replace(make_offer().first, num_speculative_tokens=k, seed=seed).validate() for seed in range(NUM_RUNS)]
     runs = [record(activate(request, library())) for request in requests]
@@ -81,3 +99,13 @@ def read_for_a_draft_token():
     own = [sum(weight.numel() for weight in layer.parameters()) for layer in model.model.layers]
     head = model.lm_head.weight.numel()
     return (sum(own[layer] for layer in layers) + head) / (sum(own) + head)
+
+
+def make_all():
+    """What the file holds."""
+    agreements = {str(temperature): make_agreements(temperature) for temperature in TEMPERATURES}
+    return {"agreements": agreements, "calls": {str(k): make_calls(k) for k in KS}}
+
+
+if __name__ == "__main__":
+    KEPT.write_text(json.dumps(make_all(), indent=1) + "\n", "utf-8")
