@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 import served as pages
-from windows import BROWSERS, DESKTOP, SWITCHES
+from windows import BROWSERS, DESKTOP, SWITCHES, borrowed
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
@@ -35,23 +36,25 @@ def app(tmp_path_factory) -> Iterator[pages.Served]:
 @pytest.fixture
 def open_page(chromium, app) -> Iterator[Callable[..., object]]:
     """Opens the page in a window of its own: open_page(place="#learn", viewport=..., color_scheme="dark")."""
-    contexts, wrong = [], []
+    wrong = []
+    watched = {
+        "pageerror": lambda error: wrong.append(f"page error: {error}"),
+        "console": lambda message: wrong.append(message.text) if _is_wrong(message) else None,
+        "request": lambda request: wrong.append(request.url) if _is_foreign(request.url, app) else None,
+    }
 
     def open_page(place: str = "", **context: object) -> object:
-        contexts.append(chromium.new_context(**{"viewport": DESKTOP, "color_scheme": "light", **context}))
-        page = contexts[-1].new_page()
+        page = opened.enter_context(
+            borrowed(chromium, watched, **{"viewport": DESKTOP, "color_scheme": "light", **context})
+        )
         page.set_default_timeout(20_000)
-        page.on("pageerror", lambda error: wrong.append(f"page error: {error}"))
-        page.on("console", lambda message: wrong.append(message.text) if _is_wrong(message) else None)
-        page.on("request", lambda request: wrong.append(request.url) if _is_foreign(request.url, app) else None)
         page.goto(f"{app.address}/{place}")
         page.wait_for_selector(".sv-stage")
         page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
         return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
+    with ExitStack() as opened:
+        yield open_page
     assert not wrong, wrong
 
 

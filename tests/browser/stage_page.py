@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from windows import borrowed
+
 from specviz.settings import assets_dir
 from specviz.trace.file import Trace
 from specviz.views.explore.feed import Feed
@@ -70,19 +72,19 @@ def open_stage(
 
 @contextmanager
 def watched_page(launched: Any, html: str, **context: Any) -> Iterator[Any]:
-    """A page of this text at HOST; leaving it fails if it had an error or asked another host."""
-    opened = launched.new_context(**context)
-    page = opened.new_page()
-    page.set_default_timeout(10_000)
+    """A page of this text at HOST; leaving it fails if it had an error or asked another host. context: `borrowed`'s."""
     problems: list[str] = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.on("request", lambda request: _note_foreign(request.url, problems))
-    page.route(f"{HOST}/", lambda route: route.fulfill(body=html, content_type="text/html"))
-    page.route(f"{HOST}/specviz/plotly.min.js", lambda route: route.fulfill(path=_plotly_file()))
-    page.goto(f"{HOST}/")
-    yield page
-    opened.close()
+    watched = {
+        "pageerror": lambda error: problems.append(str(error)),
+        "console": lambda message: problems.append(message.text) if message.type == "error" else None,
+        "request": lambda request: _note_foreign(request.url, problems),
+    }
+    with borrowed(launched, watched, **context) as page:
+        page.set_default_timeout(10_000)
+        page.route(f"{HOST}/", lambda route: route.fulfill(body=html, content_type="text/html"))
+        page.route(f"{HOST}/specviz/plotly.min.js", lambda route: route.fulfill(path=_plotly_file()))
+        page.goto(f"{HOST}/")
+        yield page
     assert not problems, problems
 
 

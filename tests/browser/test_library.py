@@ -304,7 +304,8 @@ def test_what_cannot_be_opened_any_more_says_so_and_stays(page):
     ],
     ids=["no room", "private mode", "it never opens", "without its stores", "not to be read"],
 )
-def test_a_browser_that_keeps_nothing_says_so_and_the_runs_stay_while_the_page_does(page, script, place, words):
+def test_a_browser_that_keeps_nothing_says_so_and_the_runs_stay_while_the_page_does(open_page, script, place, words):
+    page = open_page(fresh=True)
     page.add_init_script(script)
     reload(page)
     run_to_end(page)

@@ -235,7 +235,7 @@ def test_a_model_that_is_loaded_during_a_run_is_told_above_the_text(stage):
 
 
 def test_a_first_visit_is_slow_for_three_steps_then_at_reading_pace_with_the_first_cut_explained(stage):
-    page, message = stage(), whole(traces.chain(), play=True)
+    page, message = stage(fresh=True), whole(traces.chain(), play=True)
     page.clock.install(time=0)
     page.clock.pause_at(1_000)
     push(page, message)
@@ -250,7 +250,7 @@ def test_a_first_visit_is_slow_for_three_steps_then_at_reading_pace_with_the_fir
 
 
 def test_a_live_run_that_begins_meanwhile_takes_the_stage(stage):
-    page, live = stage(), whole(traces.changed_k(), run="live", recorded=False)
+    page, live = stage(fresh=True), whole(traces.changed_k(), run="live", recorded=False)
     page.clock.install(time=0)
     page.clock.pause_at(1_000)
     push(page, whole(traces.chain(), play=True))
@@ -264,7 +264,7 @@ def test_a_live_run_that_begins_meanwhile_takes_the_stage(stage):
 
 
 def test_a_replay_that_follows_another_keeps_its_own_pace(stage):
-    page = stage()
+    page = stage(fresh=True)
     page.clock.install(time=0)
     page.clock.pause_at(1_000)
     push(page, whole(traces.chain(), play=True))
@@ -275,7 +275,7 @@ def test_a_replay_that_follows_another_keeps_its_own_pace(stage):
 
 
 def test_a_message_that_comes_twice_does_not_start_the_replay_again(stage):
-    page, message = stage(), whole(traces.chain(), play=True)
+    page, message = stage(fresh=True), whole(traces.chain(), play=True)
     page.clock.install()
     push(page, message)
     page.evaluate("hub.last()")

@@ -58,7 +58,7 @@ def test_the_whole_page_has_the_theme_that_was_chosen_also_after_a_reload(open_p
 
 @pytest.mark.parametrize("choice", ["light", "dark", "system"])
 def test_a_change_of_the_system_s_theme_changes_only_what_was_not_chosen(open_page, choice):
-    page = open_page(color_scheme="light")
+    page = open_page(fresh=True, color_scheme="light")
     chosen(page, choice, "light")
     page.emulate_media(color_scheme="dark")
     is_painted(page, "dark" if choice == "system" else choice)

@@ -1,4 +1,11 @@
-"""Which browser the tests drive, how it is started, and the sizes of its windows."""
+"""Which browser the tests drive, how it is started, the sizes of its windows, and pages that are used again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SWITCHES = (
@@ -12,3 +19,43 @@ SWITCHES = (
 )
 DESKTOP = {"width": 1366, "height": 768}
 PHONE = {"width": 390, "height": 844}
+
+_left: dict[str, list[Any]] = {}
+"""Empty pages by the options of their windows."""
+
+
+@contextmanager
+def borrowed(
+    browser: Any, watched: Mapping[str, Callable[[Any], object]], *, fresh: bool = False, **context: Any
+) -> Iterator[Any]:
+    """A page in a window of its own with nothing stored, and who is told of its events.
+
+    A page that an earlier test has left is emptied and used again: a new one costs up to five times as much. fresh: a
+    new one, for what stays on a page however it is left (a clock, a medium, scripts before all others).
+    """
+    left = _left.setdefault(json.dumps(context, sort_keys=True), [])
+    page = browser.new_context(**context).new_page() if fresh or not left else left.pop()
+    for event, tell in watched.items():
+        page.on(event, tell)
+    yield page
+    for event, tell in watched.items():
+        page.remove_listener(event, tell)
+    if fresh or page.context.pages != [page]:
+        page.context.close()
+    else:
+        _empty(page, context["viewport"])
+        left.append(page)
+
+
+def _empty(page: Any, viewport: dict[str, int]) -> None:
+    page.unroute_all()
+    origin, session = page.evaluate("location.origin"), page.context.new_cdp_session(page)
+    page.evaluate("() => sessionStorage.clear()")
+    page.mouse.move(-1, -1)
+    page.goto("about:blank")
+    session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": STORED})
+    session.detach()
+    page.set_viewport_size(viewport)
+
+
+STORED = "cookies,indexeddb,local_storage,service_workers,cache_storage"
