@@ -208,7 +208,7 @@ def test_no_redraw_is_refused():
 # ---- the identity ---------------------------------------------------------------------------------------------------
 
 
-def test_agreed_and_owed_stack_to_p_and_nothing_is_left_out():
+def test_overlap_and_shortfall_stack_to_p_and_nothing_is_left_out():
     for place in (random_place(1), shipped()[1][1]):
         result = identity(place)
         assert result.rows[0].token == place.token
@@ -218,7 +218,7 @@ def test_agreed_and_owed_stack_to_p_and_nothing_is_left_out():
         for share in (*result.rows, result.sums):
             assert share.written == pytest.approx(share.p, abs=EXACT)
             assert share.overlap + share.excess == pytest.approx(share.q, abs=EXACT)
-        for name in ("p", "q", "agreed", "owed", "cut"):
+        for name in ("p", "q", "overlap", "shortfall", "excess"):
             total = sum(getattr(share, name) for share in result.rows)
             assert total == pytest.approx(getattr(result.sums, name), abs=EXACT)
         assert result.sums.p == pytest.approx(1, abs=EXACT)
