@@ -11,7 +11,7 @@ import struct
 import threading
 from collections.abc import Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from multiprocessing.context import BaseContext
 from multiprocessing.synchronize import Lock
 
@@ -134,7 +134,8 @@ class Controls:
     def _write(self, state: ControlState) -> None:
         """`state` with the parameters that belong to its method: the run's first ones, or another method's defaults."""
         params = self._first.params if state.settings.method == self._first.method else {}
-        told = {**asdict(state), "settings": replace(state.settings, params=params).to_dict()}
+        told = {item.name: getattr(state, item.name) for item in fields(ControlState)}
+        told["settings"] = replace(state.settings, params=params).to_dict()
         content = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
         if len(content) > Block.SIZE - _HEADER.size:
             raise SpecvizError(f"the settings of a run are too long (got {len(content):,} bytes)")

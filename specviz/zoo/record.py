@@ -41,7 +41,7 @@ def record_runs(wanted: Collection[Shipped], library: Library, repeats: int = RE
     median time is kept; they differ in nothing else.
     """
     first = make_offer().first
-    takes = {each.name: Take(replace(first, **each.request).validate(), each.broken) for each in wanted}
+    takes = {each.name: Take(Request.from_dict({**first.to_dict(), **each.request}), each.broken) for each in wanted}
     baselines = {name: _baseline_take(take.request, first) for name, take in takes.items()}
     made = _rounds([*takes.values(), *baselines.values()], library, repeats)
     return {name: _with_baseline(_median_run(made[take]), made[baselines[name]]) for name, take in takes.items()}

@@ -10,6 +10,7 @@ import traces
 from explore_page import HOSTILE, PIECES, STATE, begin, choose_pace, open_file, run_to_end, slide, stop, wait_for_state
 from windows import PHONE
 
+from specviz.request import Request
 from specviz.trace.file import Trace, read_trace
 from specviz.trace.link import Link, decode, encode
 
@@ -123,14 +124,15 @@ def test_a_link_wins_over_what_is_remembered_and_its_values_are_exact(open_page,
     page.press("#prompt textarea", "Tab")
     page.wait_for_function("localStorage.getItem('specviz-fields')?.includes('Ben said')")
     wide = {"k": 32, "temperature": 2.73, "top_k": 1_000, "top_p": 0.913, "seed": 2**53 - 1, "max_new_tokens": 20}
-    asked = replace(app.page.first, prompt="The fox, wide", rule="speculative_sampling", **wide)
+    own = {"prompt": "The fox, wide", "rule": "speculative_sampling"}
+    asked = Request.from_dict({**app.page.first.to_dict(), **own, **wide})
     arrive(encode(Link(asked)), page)
     assert page.input_value("#prompt textarea") == "The fox, wide"
     assert page.input_value("#k input[type=number]") == "32"
     page.click("#run")
     page.wait_for_function(f"{STATE} === 'running' || {STATE} === 'finished'")
     made = current(app).run.request
-    assert {name: getattr(made, name) for name in wide} == wide
+    assert {name: made.to_dict()[name] for name in wide} == wide
     stop(page)
     assert "The shared run was made here" in state_is(page, "unknown")
 
