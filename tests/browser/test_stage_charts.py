@@ -4,8 +4,7 @@ import pytest
 import traces
 from stage_page import PHONE, part, push, settle, shown, stages, whole
 
-from specviz.views.explore.charts import KINDS
-from specviz.views.explore.figures import Figures, apply_points
+from specviz.views.explore.charts import KINDS, Figures, apply_points
 
 stage = pytest.fixture(stages)
 

@@ -12,18 +12,15 @@ import traces
 from specviz.trace.file import Trace
 from specviz.trace.metrics import metrics
 from specviz.views import palette
-from specviz.views.explore import figures
-from specviz.views.explore.charts import KINDS, PHASES
-from specviz.views.explore.figures import Figures, apply_points
+from specviz.views.explore.charts import DEEPEST, KINDS, PHASES, Figures, apply_points, figure
 from specviz.views.explore.sentences import percent
 
 ROOT_FOLDER = Path(__file__).parents[2]
 PALETTE = json.loads((ROOT_FOLDER / "assets" / "web" / "palette.json").read_text("utf-8"))
 STATUSES = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain", "scratch")
 BACKGROUNDS = {"light": "#ffffff", "dark": "#1f2937"}
-CHARTS = {name: getattr(figures, name) for name in KINDS}
 every_trace = pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL.keys())
-every_chart = pytest.mark.parametrize("name", CHARTS)
+every_chart = pytest.mark.parametrize("name", KINDS)
 
 
 def grown(made: Trace, theme: str = "light") -> dict:
@@ -35,9 +32,9 @@ def grown(made: Trace, theme: str = "light") -> dict:
     return charts
 
 
-def plain(figure: object) -> dict:
+def plain(shown: object) -> dict:
     """A plotly figure as JSON values, without plotly's own template."""
-    chart = json.loads(figure.to_json())
+    chart = json.loads(shown.to_json())
     chart["layout"].pop("template", None)
     return chart
 
@@ -55,7 +52,7 @@ def column(chart: dict, trace: int, attribute: str, *inner: int) -> list:
 def test_growing_step_by_step_equals_the_figure_of_the_whole_trace(make: Callable[[], Trace], name: str) -> None:
     from plotly.graph_objects import Figure
 
-    assert plain(CHARTS[name](make())) == plain(Figure(grown(make())[name]))
+    assert plain(figure(name, make())) == plain(Figure(grown(make())[name]))
 
 
 @every_trace
@@ -106,7 +103,7 @@ def test_rates_from_few_observations_are_hollow() -> None:
 
 
 def test_the_selection_effect_is_said_in_one_line() -> None:
-    (note,) = figures.acceptance_by_depth(traces.chain()).layout.annotations
+    (note,) = figure("acceptance_by_depth", traces.chain()).layout.annotations
     assert note.text.startswith("Selection effect:")
     assert "\n" not in note.text
     assert "<br>" not in note.text
@@ -191,7 +188,7 @@ def test_a_very_deep_draft_does_not_swell_every_later_step() -> None:
     growing = Figures()
     for step in traces.Builder().chain(300, 0).chain(2, 1).trace.steps:
         points = growing.extend(step)["acceptance_by_depth"]
-    assert len(points["x"][0]) == figures.DEEPEST
+    assert len(points["x"][0]) == DEEPEST
 
 
 @every_chart
@@ -248,8 +245,8 @@ def luminance(colour: str) -> float:
 
 def test_views_and_numbers_load_nothing_heavy() -> None:
     code = (
-        "import sys, specviz.trace.file, specviz.trace.metrics, specviz.views.explore.figures, specviz.views.terminal\n"
-        "specviz.views.explore.figures.Figures().initial()\n"
+        "import sys, specviz.trace.file, specviz.trace.metrics, specviz.views.explore.charts, specviz.views.terminal\n"
+        "specviz.views.explore.charts.Figures().initial()\n"
         "heavy = {'torch', 'gradio', 'transformers', 'plotly', 'pandas', 'numpy'} & set(sys.modules)\n"
         "sys.exit(' '.join(sorted(heavy)) or 0)"
     )

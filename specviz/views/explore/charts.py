@@ -2,110 +2,132 @@
 
 Every trace of a chart has the same places. At each place the first trace's `customdata` begins with what a click there
 selects: "step" or "step:token". `layout.meta.table` lists the table's columns as [title, trace, attribute, index...].
+Points have the shapes that Plotly's extendTraces and restyle take; numbers come from Counters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from specviz.trace.counters import Counters, DepthRates
-from specviz.trace.file import EmittedToken, Step
+from specviz.trace.counters import Counters
+from specviz.trace.file import EmittedToken, Step, Trace
 from specviz.views.explore.inspector import LAST
 from specviz.views.explore.sentences import label, percent
 from specviz.views.palette import colour, short_label
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
 FEW = 20  # rates from fewer observations are drawn hollow
 DEEPEST = 64  # a chart of more depths says no more, and each step would send it again
 BAR_STATUSES = ("accepted", "rejected", "ignored")
+OVERLAP_KINDS = ("accepted", "resampled")
 PHASES = ("draft", "verify", "accept", "record", "other")
 PATTERNS = {
     "accepted": "", "rejected": "x", "ignored": ".", "resampled": "/",
     "draft": "/", "verify": "", "accept": "x", "record": ".", "other": "-",
 }  # fmt: skip  # never colour alone
+DEPTH_LINES = (
+    ("kept this deep, of steps that drafted this deep", "plain", "dot"),
+    ("kept, of tokens judged at this depth", "accepted", "solid"),
+)
 SELECTION_NOTE = "Selection effect: a depth is judged only where all before it were kept, and K decides where that is."
+STACKED = {"barmode": "stack", "bargap": 0.15}
 Chart = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class SoFar:
-    """What all steps up to and with this one have come to; `judged_at`: depth -> its newest judged token's place."""
+class Figures:
+    """All charts of a run, growing: `initial` once, then `extend` with each step in order, in O(K)."""
 
-    counters: Counters = field(default_factory=Counters)
-    judged_at: dict[int, str] = field(default_factory=dict)
+    def __init__(self, theme: str = "light") -> None:
+        self._theme = theme
+        self.counters = Counters()  # of all steps so far
+        self.judged_at: dict[int, str] = {}  # depth -> the place of its newest judged token
 
-    def add(self, step: Step) -> None:
+    def initial(self) -> dict[str, Chart]:
+        """Empty charts by name, as plain JSON values {"data", "layout"}."""
+        return {name: empty(self._theme) for name, (empty, _) in KINDS.items()}
+
+    def extend(self, step: Step) -> dict[str, Chart]:
+        """Per chart {"mode": "append" | "replace", "x": [a list per plotly trace], "y": ..., dotted attribute: ...}."""
         self.counters.add(step)
-        for node, token in enumerate(step.draft):
-            if token.is_judged:
-                self.judged_at[token.depth] = f"{step.index}:{node}"
+        self.judged_at |= {token.depth: f"{step.index}:{i}" for i, token in enumerate(step.draft) if token.is_judged}
+        return {name: points(step, self) for name, (_, points) in KINDS.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of chart. `points` gives {"mode": "append" | "replace", attribute: [a list per plotly trace]}."""
+def apply_points(chart: Chart, points: Chart) -> None:
+    """Adds `points` to a chart's data in place, as the browser does."""
+    for name, columns in points.items():
+        if name == "mode":
+            continue
+        *holders, last = name.split(".")
+        for plotted, values in zip(chart["data"], columns, strict=True):
+            for holder in holders:
+                plotted = plotted[holder]
+            if points["mode"] == "append":
+                plotted[last].extend(values)
+            else:
+                plotted[last] = list(values)
 
-    empty: Callable[[str], Chart]
-    points: Callable[[Step, SoFar], Chart]
+
+def figure(name: str, trace: Trace, theme: str = "light") -> Figure:
+    """One chart of a whole trace, for plotly; `name`: a key of KINDS."""
+    from plotly.graph_objects import Figure
+
+    growing = Figures(theme)
+    chart = growing.initial()[name]
+    for step in trace.steps:
+        apply_points(chart, growing.extend(step)[name])
+    return Figure(chart)
 
 
-# ---- kept, cut, not judged per step ---------------------------------------------------------------------------------
+# ---- step_bars: kept, cut, not judged per step, and the running rate kept / judged on a second axis ------------------
 
 
-def _bar_points(step: Step, so_far: SoFar) -> Chart:
+def _bar_points(step: Step, so_far: Figures) -> Chart:
     counts = [[sum(token.status == status for token in step.draft)] for status in BAR_STATUSES]
     counters = so_far.counters
     rate = counters.statuses["accepted"] / counters.num_judged if counters.num_judged else None
-    return _appended(step, [[step.index + 1]] * 4, [*counts, [rate]])
+    return _append(step, step.index + 1, [*counts, [rate]])
 
 
 def _empty_bars(theme: str) -> Chart:
-    bars = [
-        _bars(short_label(status), status, theme, f"step %{{x}}: %{{y}} {short_label(status)}")
-        for status in BAR_STATUSES
-    ]
+    bars = [_bars(status, theme, f"step %{{x}}: %{{y}} {short_label(status)}") for status in BAR_STATUSES]
     hover = "up to step %{x}: %{y:.0%} of judged kept"
     rate = line_of("kept / judged so far", "plain", theme, hover) | {"yaxis": "y2"}
     axes = {
-        "xaxis": {"title": {"text": "step"}, "showgrid": False},
-        "yaxis": {"title": {"text": "drafted tokens"}, "rangemode": "tozero"},
+        "xaxis": _axis("step", showgrid=False),
+        "yaxis": _axis("drafted tokens", rangemode="tozero"),
         "yaxis2": {**_rate_axis("kept / judged so far"), "overlaying": "y", "side": "right", "showgrid": False},
     }
-    return chart_of("Kept and cut, step by step", [*bars, rate], axes | _stacked(), _columns("step", [*bars, rate]))
+    return chart_of("Kept and cut, step by step", [*bars, rate], axes | STACKED, _columns([*bars, rate]))
 
 
-# ---- acceptance by depth --------------------------------------------------------------------------------------------
+# ---- acceptance_by_depth: joint and conditional rate with 95 % Wilson intervals; hollow where n < FEW ----------------
 
 
-def _depth_points(step: Step, so_far: SoFar) -> Chart:
+def _depth_points(step: Step, so_far: Figures) -> Chart:
     rates = so_far.counters.by_depth(DEEPEST)
     places = [so_far.judged_at.get(rate.depth, "") for rate in rates]
-    both = ([_joint(rate) for rate in rates], [_conditional(rate) for rate in rates])
+    joint = [(rate.joint, rate.joint_low, rate.joint_high, rate.drafted) for rate in rates]
+    both = joint, [(rate.conditional, rate.conditional_low, rate.conditional_high, rate.judged) for rate in rates]
     return {
         "mode": "replace",
         "x": [[rate.depth for rate in rates]] * 2,
-        "y": [[value for value, _, _, _ in rows] for rows in both],
+        "y": [[value for value, *_ in rows] for rows in both],
         "error_y.array": [[_distance(high, value) for value, _, high, _ in rows] for rows in both],
         "error_y.arrayminus": [[_distance(value, low) for value, low, _, _ in rows] for rows in both],
         "marker.symbol": [["circle-open" if n < FEW else "circle" for *_, n in rows] for rows in both],
-        "customdata": [[[at, n, *_spelled(*row)] for at, (*row, n) in zip(places, rows, strict=True)] for rows in both],
+        "customdata": [
+            [[at, n, *_rate_words(*row)] for at, (*row, n) in zip(places, rows, strict=True)] for rows in both
+        ],
     }
 
 
-def _joint(rate: DepthRates) -> tuple[float | None, float | None, float | None, int]:
-    return rate.joint, rate.joint_low, rate.joint_high, rate.drafted
-
-
-def _conditional(rate: DepthRates) -> tuple[float | None, float | None, float | None, int]:
-    return rate.conditional, rate.conditional_low, rate.conditional_high, rate.judged
-
-
-def _spelled(value: float | None, low: float | None, high: float | None) -> list[str]:
-    """The rate and its interval, in words."""
-    if value is None or low is None or high is None:
-        return ["–", "–"]
-    return [percent(value), f"{percent(low)} to {percent(high)}"]
+def _rate_words(value: float | None, low: float | None, high: float | None) -> list[str]:
+    """The rate and its interval."""
+    return ["–", "–"] if value is None else [percent(value), f"{percent(low)} to {percent(high)}"]
 
 
 def _distance(high: float | None, low: float | None) -> float:
@@ -113,25 +135,20 @@ def _distance(high: float | None, low: float | None) -> float:
 
 
 def _empty_depths(theme: str) -> Chart:
+    place = {"xref": "paper", "yref": "paper", "x": 0, "y": 0, "yshift": -60, "xanchor": "left", "yanchor": "top"}
     axes = {
-        "xaxis": {"title": {"text": "depth in the draft"}, "dtick": 1, "showgrid": False},
+        "xaxis": _axis("depth in the draft", dtick=1, showgrid=False),
         "yaxis": _rate_axis("rate"),
-        "annotations": [_note(SELECTION_NOTE)],
+        "annotations": [{"text": SELECTION_NOTE, **place, "align": "left", "showarrow": False, "font": {"size": 11}}],
         "showlegend": True,
     }
     columns = [["depth", 0, "x"]]
-    for trace, (name, _, _) in enumerate(_DEPTH_LINES):
+    for trace, (name, _, _) in enumerate(DEPTH_LINES):
         columns += [[name, trace, "customdata", 2], ["n", trace, "customdata", 1]]
         columns += [["95 % interval (Wilson)", trace, "customdata", 3]]
-    chart = chart_of("Kept by depth", [_depth_line(*line, theme) for line in _DEPTH_LINES], axes, columns)
-    chart["layout"]["margin"] = {**chart["layout"]["margin"], "b": 84}
+    chart = chart_of("Kept by depth", [_depth_line(*line, theme) for line in DEPTH_LINES], axes, columns)
+    chart["layout"]["margin"]["b"] = 84
     return chart
-
-
-_DEPTH_LINES = (
-    ("kept this deep, of steps that drafted this deep", "plain", "dot"),
-    ("kept, of tokens judged at this depth", "accepted", "solid"),
-)
 
 
 def _depth_line(name: str, status: str, dash: str, theme: str) -> Chart:
@@ -146,152 +163,133 @@ def _depth_line(name: str, status: str, dash: str, theme: str) -> Chart:
     }
 
 
-# ---- agreement of the models along the text -------------------------------------------------------------------------
+# ---- overlap_strip: per token of the text the recorded sum of min(p, q) where it was decided -------------------------
 
 
-def _overlap_points(step: Step, so_far: SoFar) -> Chart:
+def _overlap_points(step: Step, so_far: Figures) -> Chart:
     first = so_far.counters.num_emitted - len(step.emitted) + 1
     values = [_overlap(step, token) for token in step.emitted]
-    own = [[value if token.kind == kind else None for token, value in zip(step.emitted, values, strict=True)]
-           for kind in _OVERLAP_KINDS]  # fmt: skip
-    none = [0 if value is None else None for value in values]
-    picks = [f"{step.index}:{LAST if token.node is None else token.node}" for token in step.emitted]
-    words = [label(token.text, token.bytes) for token in step.emitted]
+    own = [
+        [value if token.kind == kind else None for token, value in zip(step.emitted, values, strict=True)]
+        for kind in OVERLAP_KINDS
+    ]
+    words = [
+        [f"{step.index}:{LAST if token.node is None else token.node}", label(token.text, token.bytes)]
+        for token in step.emitted
+    ]
     return {
         "mode": "append",
-        "x": [[first + place for place in range(len(values))]] * 3,
-        "y": [*own, none],
-        "customdata": [[list(pair) for pair in zip(picks, words, strict=True)], [], []],
+        "x": [list(range(first, first + len(values)))] * 3,
+        "y": [*own, [0 if value is None else None for value in values]],
+        "customdata": [words, [], []],
     }
-
-
-_OVERLAP_KINDS = ("accepted", "resampled")
 
 
 def _overlap(step: Step, token: EmittedToken) -> float | None:
-    """The recorded sum of min(p, q) where this token was decided: its own draw's, or the cut's that it replaces."""
-    if token.kind not in _OVERLAP_KINDS:
+    """The recorded sum of min(p, q) at the draw of this token, or at the cut that it replaces; None where there is
+    none."""
+    if token.kind not in OVERLAP_KINDS:
         return None
-    draws = [position for position in step.positions if position.child is not None]
-    fitting = draws if token.node is None else [position for position in draws if position.child == token.node]
-    return fitting[-1].overlap if fitting else None
+    draws = [at for at in step.positions if at.child is not None and token.node in (None, at.child)]
+    return draws[-1].overlap if draws else None
 
 
 def _empty_overlap(theme: str) -> Chart:
-    bars = [_bars(short_label(kind), kind, theme, "token %{x}: the models agree %{y:.0%}") for kind in _OVERLAP_KINDS]
+    bars = [_bars(kind, theme, "token %{x}: the models agree %{y:.0%}") for kind in OVERLAP_KINDS]
     hover = "token %{x}: no single draft was judged here, so no agreement was recorded"
     none = line_of("not recorded", "ignored", theme, hover) | {"mode": "markers"}
     none["marker"] = {"color": colour("ignored", theme), "size": 5, "symbol": "x"}
-    axes = {
-        "xaxis": {"title": {"text": "token of the text"}, "showgrid": False},
-        "yaxis": _rate_axis("sum of min(p, q)"),
-    }
+    axes = {"xaxis": _axis("token of the text", showgrid=False), "yaxis": _rate_axis("sum of min(p, q)")}
     columns = [["token", 0, "x"], ["text", 0, "customdata", 1]]
-    columns += [[f"agreement, {short_label(kind)}", trace, "y"] for trace, kind in enumerate(_OVERLAP_KINDS)]
-    return chart_of("Agreement of both models along the text", [*bars, none], axes | _stacked(), columns)
+    columns += [[f"agreement, {short_label(kind)}", trace, "y"] for trace, kind in enumerate(OVERLAP_KINDS)]
+    return chart_of("Agreement of both models along the text", [*bars, none], axes | STACKED, columns)
 
 
-# ---- tokens against target calls ------------------------------------------------------------------------------------
+# ---- tokens_by_calls: tokens written so far against target calls so far, and one token per call ----------------------
 
 
-def _call_points(step: Step, so_far: SoFar) -> Chart:
+def _call_points(step: Step, so_far: Figures) -> Chart:
     calls = so_far.counters.calls["target"]
-    return _appended(step, [[calls]] * 2, [[so_far.counters.num_emitted], [calls]])
+    return _append(step, calls, [[so_far.counters.num_emitted], [calls]])
 
 
 def _empty_calls(theme: str) -> Chart:
     hover = "after %{x} target calls: %{y} tokens"
     run = line_of("this run", "accepted", theme, hover)
     alone = line_of("one by one: a token per call", "ignored", theme, hover)
-    alone["line"] |= {"dash": "dash"}
+    alone["line"]["dash"] = "dash"
     for trace in (run, alone):
         trace |= {"x": [0], "y": [0]}
     run["customdata"] = [[""]]
     axes = {
-        "xaxis": {"title": {"text": "target calls"}, "rangemode": "tozero", "showgrid": False},
-        "yaxis": {"title": {"text": "tokens"}, "rangemode": "tozero"},
+        "xaxis": _axis("target calls", rangemode="tozero", showgrid=False),
+        "yaxis": _axis("tokens", rangemode="tozero"),
     }
     columns = [["target calls", 0, "x"], ["tokens", 0, "y"], ["one by one", 1, "y"]]
     return chart_of("Tokens against target calls", [run, alone], axes, columns)
 
 
-# ---- time per step --------------------------------------------------------------------------------------------------
+# ---- time_by_step: milliseconds of each phase and what is left of the step's total; waiting is left out --------------
 
 
-def _time_points(step: Step, so_far: SoFar) -> Chart:
+def _time_points(step: Step, _so_far: Figures) -> Chart:
     timing = step.timing
     phases = [timing.draft_ms, timing.verify_ms, timing.accept_ms, timing.record_ms]
     other = max(0.0, timing.working_ms - sum(phases))
-    times = [[round(spent, 2)] for spent in (*phases, other)]
-    return _appended(step, [[step.index + 1]] * len(PHASES), times)
+    return _append(step, step.index + 1, [[round(spent, 2)] for spent in (*phases, other)])
 
 
 def _empty_times(theme: str) -> Chart:
-    bars = [_bars(short_label(name), name, theme, f"step %{{x}}: %{{y:.1f}} ms {short_label(name)}") for name in PHASES]
+    bars = [_bars(name, theme, f"step %{{x}}: %{{y:.1f}} ms {short_label(name)}") for name in PHASES]
     axes = {
-        "xaxis": {"title": {"text": "step"}, "showgrid": False},
-        "yaxis": {"title": {"text": "milliseconds, waiting left out"}, "rangemode": "tozero"},
+        "xaxis": _axis("step", showgrid=False),
+        "yaxis": _axis("milliseconds, waiting left out", rangemode="tozero"),
     }
-    return chart_of("Time per step", bars, axes | _stacked(), _columns("step", bars))
+    return chart_of("Time per step", bars, axes | STACKED, _columns(bars))
 
 
-KINDS: Mapping[str, Kind] = {
-    "step_bars": Kind(_empty_bars, _bar_points),
-    "acceptance_by_depth": Kind(_empty_depths, _depth_points),
-    "overlap_strip": Kind(_empty_overlap, _overlap_points),
-    "tokens_by_calls": Kind(_empty_calls, _call_points),
-    "time_by_step": Kind(_empty_times, _time_points),
+KINDS = {  # name -> theme -> an empty chart; a step and all up to it -> its points
+    "step_bars": (_empty_bars, _bar_points),
+    "acceptance_by_depth": (_empty_depths, _depth_points),
+    "overlap_strip": (_empty_overlap, _overlap_points),
+    "tokens_by_calls": (_empty_calls, _call_points),
+    "time_by_step": (_empty_times, _time_points),
 }
 
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _appended(step: Step, x: Sequence[list], y: Sequence[list]) -> Chart:
-    """One place for this step in every trace."""
-    picks = [[[str(step.index)]], *([] for _ in x[1:])]
-    return {"mode": "append", "x": list(x), "y": list(y), "customdata": picks}
+def _append(step: Step, x: int, y: Sequence[list]) -> Chart:
+    """One place for this step, at `x`, in every trace."""
+    picks = [[[str(step.index)]], *[[]] * (len(y) - 1)]
+    return {"mode": "append", "x": [[x]] * len(y), "y": list(y), "customdata": picks}
 
 
-def _columns(first: str, traces: Sequence[Chart]) -> list[list[Any]]:
-    return [[first, 0, "x"], *([trace["name"], place, "y"] for place, trace in enumerate(traces))]
+def _columns(traces: Sequence[Chart]) -> list[list[Any]]:
+    return [["step", 0, "x"], *([trace["name"], place, "y"] for place, trace in enumerate(traces))]
 
 
-def _bars(name: str, status: str, theme: str, hover: str) -> Chart:
+def _bars(status: str, theme: str, hover: str) -> Chart:
     marker = {"color": colour(status, theme), "pattern": {"shape": PATTERNS[status], "size": 6}}
-    return _trace("bar", name, status, hover) | {"marker": marker}
+    return _trace("bar", short_label(status), status, hover) | {"marker": marker}
 
 
 def line_of(name: str, status: str, theme: str, hover: str) -> Chart:
-    return _trace("scatter", name, status, hover) | {
-        "mode": "lines",
-        "line": {"color": colour(status, theme), "width": 2},
-    }
+    line = {"color": colour(status, theme), "width": 2}
+    return _trace("scatter", name, status, hover) | {"mode": "lines", "line": line}
 
 
 def _trace(kind: str, name: str, status: str, hover: str) -> Chart:
-    return {
-        "type": kind,
-        "name": name,
-        "meta": {"status": status},
-        "x": [],
-        "y": [],
-        "customdata": [],
-        "hovertemplate": f"{hover}<extra></extra>",
-    }
+    points: Chart = {"x": [], "y": [], "customdata": [], "hovertemplate": f"{hover}<extra></extra>"}
+    return {"type": kind, "name": name, "meta": {"status": status}} | points
+
+
+def _axis(title: str, **more: Any) -> Chart:
+    return {"title": {"text": title}, **more}
 
 
 def _rate_axis(title: str) -> Chart:
-    return {"title": {"text": title}, "range": [0, 1.02], "tickformat": ".0%", "tickmode": "linear", "dtick": 0.25}
-
-
-def _stacked() -> Chart:
-    return {"barmode": "stack", "bargap": 0.15}
-
-
-def _note(text: str) -> Chart:
-    """A line of words below a chart."""
-    place = {"xref": "paper", "yref": "paper", "x": 0, "y": 0, "yshift": -60, "xanchor": "left", "yanchor": "top"}
-    return {"text": text, **place, "align": "left", "showarrow": False, "font": {"size": 11}}
+    return _axis(title, range=[0, 1.02], tickformat=".0%", tickmode="linear", dtick=0.25)
 
 
 def chart_of(title: str, data: list[Chart], axes: Chart, columns: list[list[Any]]) -> Chart:

@@ -15,8 +15,8 @@ from specviz.rules.facts import FACTS
 from specviz.trace.counters import Counters
 from specviz.trace.file import Event, Footer, Header, ModelInfo, Models, Prompt, Scores, Settings, Step, Trace
 from specviz.trace.metrics import METRICS, lossy_words, metrics, rounding_words
+from specviz.views.explore.charts import Figures
 from specviz.views.explore.evidence.view import made_props
-from specviz.views.explore.figures import Figures
 from specviz.views.explore.inspector import LOG_TICKS, NUMBERS
 from specviz.views.explore.sentences import ENDINGS, changes, flowing, headline, label, state_words, titled, visible
 from specviz.views.explore.speed import speed_words

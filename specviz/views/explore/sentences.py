@@ -214,7 +214,7 @@ def titled(name: str, known: Mapping[str, Method | RuleFacts]) -> str:
 def spoken(step: Step) -> str:
     """One step for a screen reader."""
     judged = [token for token in step.draft if token.is_judged]
-    drafted = sum(token.status != "scratch" for token in step.draft)
+    drafted = len(drafted_nodes(step))
     words = [f"Step {step.index + 1}: "]
     if drafted:
         kept = sum(token.status == "accepted" for token in judged)
@@ -229,6 +229,11 @@ def spoken(step: Step) -> str:
         how = {"resampled": "replaced by", "bonus": "bonus", "plain": "target wrote"}[last[0].kind]
         words.append(f", {how} {named(last[0])}")
     return "".join(words) + "."
+
+
+def drafted_nodes(step: Step) -> list[int]:
+    """The draft's nodes that were proposed to the target: all but the scratch."""
+    return [node for node, token in enumerate(step.draft) if token.status != "scratch"]
 
 
 def num_refused(step: Step) -> int:

@@ -1,17 +1,17 @@
-"""Reading evidence, and the parts that a panel is made of.
+"""Reads evidence, and makes the parts of a panel.
 
-`Said` gives a value only where it has the kind asked for: evidence may come from any file. A chip is [text, mark,
-note]: a token as it is shown, the status or the role that it is marked by, and a few words beside it.
+`Said` returns a value only if it has the type asked for: evidence may come from any file. A chip is [text, mark, note]:
+a token as it is shown, the status or role that marks it, and a short note.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specviz.trace.file import Step
-from specviz.views.explore.sentences import label, visible
+from specviz.views.explore.sentences import drafted_nodes, label, percent, visible
 
 MOST_CHIPS = 64
 MOST_LINES = 24
@@ -19,7 +19,6 @@ MOST_WORDS = 1_500
 MOST_WHOLE = 10**9
 Chip = list[str]
 Part = dict[str, Any]
-Props = dict[str, Any]
 
 
 class Said:
@@ -41,11 +40,10 @@ class Said:
         return _number(self._value.get(name))
 
     def words(self, name: str) -> str:
-        value = self._value.get(name)
-        return visible(value[:MOST_WORDS]) if isinstance(value, str) else ""
+        return visible(self.passage(name))
 
     def passage(self, name: str) -> str:
-        """A text for reading, its line breaks kept; the page shows it through `flowing`."""
+        """The beginning of a text as it is, its line breaks kept; `flowing` makes it harmless."""
         value = self._value.get(name)
         return value[:MOST_WORDS] if isinstance(value, str) else ""
 
@@ -85,14 +83,20 @@ def _number(value: object) -> float | None:
     return value if type(value) in (int, float) and math.isfinite(value) else None
 
 
-def tokens_in(items: Iterable[Any], mark: str = "") -> list[Chip]:
-    """The chips of a list of tokens."""
-    return [Said(item).chip(mark) for item in items]
+def share_words(share: float | None) -> str:
+    """A share in percent; "" for what is none."""
+    return percent(share) if share is not None and 0 <= share <= 1 else ""
 
 
-def drafted(step: Step) -> list[Chip]:
-    """The drafted tokens with what befell them."""
-    return [[label(token.text, token.bytes), token.status, ""] for token in step.draft if token.status != "scratch"]
+def token_chips(tokens: object) -> list[Chip]:
+    """The chips of a list of tokens; none for what is no list."""
+    return [Said(token).chip() for token in tokens] if isinstance(tokens, (list, tuple)) else []
+
+
+def draft_chips(step: Step) -> list[Chip]:
+    """The drafted tokens, marked by their statuses."""
+    tokens = (step.draft[node] for node in drafted_nodes(step))
+    return [[label(token.text, token.bytes), token.status, ""] for token in tokens]
 
 
 def line(name: str, chips: Sequence[Chip]) -> list[Any]:
@@ -113,7 +117,3 @@ def lines(title: str, rows: Sequence[list[Any]], note: str = "", *, lead: str = 
 
 def facts(title: str, items: Sequence[Sequence[str]]) -> Part:
     return {"kind": "facts", "title": title, "items": [list(item) for item in items[:MOST_LINES]]}
-
-
-def passage(title: str, text: str, mark: str, note: str) -> Part:
-    return {"kind": "passage", "title": title, "text": text, "mark": mark, "note": note}

@@ -1,18 +1,32 @@
 """How a step's draft was made, as props: parts that follow from what the evidence says, whichever method said it.
 
 A part is {"kind": "tree" | "lines" | "facts" | "passage", "title", ...}; the browser lays it out and computes nothing.
-Evidence comes from files too: what has another shape than expected is left out, never shown half.
+Evidence comes from files too: what has another shape than expected is left out, never shown half. Each function of
+MAKERS reads its own keys of the evidence and returns the parts that follow from them, or none.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from specviz.drafters import METHODS
 from specviz.trace.file import Step
-from specviz.views.explore.evidence.parts import Chip, Part, Props, Said, drafted, facts, line, lines
-from specviz.views.explore.evidence.stories import grade, rounds, tokenisations, window
+from specviz.views.explore.evidence.parts import (
+    MOST_LINES,
+    Chip,
+    Part,
+    Said,
+    draft_chips,
+    facts,
+    line,
+    lines,
+    share_words,
+    token_chips,
+)
 from specviz.views.explore.evidence.tree import candidates, tree, tree_words
-from specviz.views.explore.sentences import counted, label
+from specviz.views.explore.sentences import counted, drafted_nodes, flowing, label, percent
 
 AROUND = 6  # tokens of the text shown on either side of a match
 MOST_LAYERS = 96
@@ -26,21 +40,53 @@ CHILDREN = {
     "independent": "drawn from the draft's odds, each on its own",
     "without_replacement": "drawn from the draft's odds, no token twice at one place",
 }
+OF_ROUNDS = "The marks say what the model that was drafted for did with each token; the target comes after it."
+ROUND_STATUSES = ("accepted", "rejected", "ignored")
+LAST_KINDS = ("resampled", "bonus", "plain")
+WINDOW = (  # a key of lookahead's evidence -> title, the name of its line number n, note
+    (
+        "window",
+        "The window",
+        "level {}",
+        "These tokens ride along in the same pass; none of them can be kept, but they grow into n-grams.",
+    ),
+    (
+        "guesses",
+        "Guesses from the pool",
+        "{}",
+        "N-grams from the pool that begin with the last token of the text, checked in this step.",
+    ),
+    ("found", "Added to the pool last time", "", ""),
+)
+WAYS = {
+    "reencode": "the draft's text is cut into the target's tokens",
+    "shared": "only tokens that both vocabularies spell alike are drafted",
+}
+VERDICTS = {"kept": "accepted", "refused": "rejected"}
+VERDICT_WORDS = {
+    "kept": "kept whole",
+    "refused": "refused: the target writes this reasoning step itself",
+    "waiting": "nothing was drafted: the target writes on to the end of a refused reasoning step",
+}
+JUDGES = {
+    "mean_logprob": "how likely the target finds its tokens (geometric mean)",
+    "score": "the grade from 0 to 9 that the target writes",
+}
 
 
-def made_props(step: Step, text: Sequence[str]) -> Props | None:
+def made_props(step: Step, text: Sequence[str]) -> dict[str, Any] | None:
     """text: the labels of the tokens before this step; None where there is nothing to show beside the lane."""
     said = Said(step.evidence)
     made = [part for make in MAKERS for part in make(step, said, text)]
     return {"lead": tree_words(step), "parts": made} if made else None
 
 
-def _policy(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
-    policy, in_force = said.words("policy"), said.whole("k")
-    if not policy or in_force is None:
+def _policy(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
+    policy, k = said.words("policy"), said.whole("k")
+    if not policy or k is None:
         return []
     words = ": ".join(filter(None, (policy.replace("_", " "), POLICIES.get(policy))))
-    return [facts("How long a draft may be", [["K in force", str(in_force)], ["policy", words]])]
+    return [facts("How long a draft may be", [["K in force", str(k)], ["policy", words]])]
 
 
 def _growth(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
@@ -62,15 +108,17 @@ def _lookup(step: Step, said: Said, text: Sequence[str]) -> list[Part]:
     end, follows = start + matched, start + matched + proposed
     if not 0 < matched <= len(text) - start or follows > len(text):
         return []
-    before = [_plain(word) for word in text[max(0, start - AROUND) : start]]
-    same = [_same(word) for word in text[start:end]]
-    after = [_plain(word) for word in text[follows : follows + AROUND]]
-    earlier = line("earlier", [*before, *same, *map(_from, text[end:follows]), *after])
-    now = line("now", [*map(_plain, text[-matched - AROUND : -matched]), *map(_same, text[-matched:]), *drafted(step)])
-    ago = len(text) - matched - start
-    same, before = counted(matched, "token"), counted(ago, "token")
-    note = f"The last {same} stood in the text {before} before; what followed there is proposed."
-    return [lines("Where it was found", [earlier, now], note)]
+
+    def chips(first: int, behind: int, mark: str = "") -> list[Chip]:
+        return [[label(word), mark, ""] for word in text[first:behind]]
+
+    now = len(text) - matched
+    before, after = chips(max(0, start - AROUND), start), chips(follows, follows + AROUND)
+    earlier = line("earlier", [*before, *chips(start, end, "same"), *chips(end, follows, "from"), *after])
+    end_now = [*chips(max(0, now - AROUND), now), *chips(now, len(text), "same"), *draft_chips(step)]
+    same, ago = counted(matched, "token"), counted(now - start, "token")
+    note = f"The last {same} stood in the text {ago} before; what followed there is proposed."
+    return [lines("Where it was found", [earlier, line("now", end_now)], note)]
 
 
 def _layers(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
@@ -87,28 +135,109 @@ def _modules(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     return [] if modules is None else [facts("Modules for later tokens", [["modules of the target", str(modules)]])]
 
 
+def _rounds(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
+    """The draft model's own draft-verify rounds, and what came out of them."""
+    rounds = [Said(item) for item in said.items("rounds")]
+    if not rounds:
+        return []
+    who = [f"{_name(each.words('by')) or 'Nobody'} for {_name(each.words('for')) or '?'}" for each in rounds]
+    is_one = len(set(who)) == 1
+    names = [f"round {number}" for number in range(1, len(rounds) + 1)] if is_one else who
+    lead = f"{who[0]}. {OF_ROUNDS}" if is_one else OF_ROUNDS
+    rows = [line(name, _round_chips(each)) for name, each in zip(names, rounds, strict=True)]
+    calls = [[f"forwards of {_name(name)}", f"{number:,}"] for name, number in said.inside("calls").counts() if number]
+    handed = line("handed to the target", [[text, "", ""] for text, *_ in draft_chips(step)])
+    made = [lines("Rounds inside the draft", [*rows[: MOST_LINES - 1], handed], lead=lead)]
+    return [*made, facts("What drafting cost", calls)] if calls else made
+
+
+def _name(name: str) -> str:
+    """A drafter that needs no model goes by its method; a model by its own name."""
+    return METHODS[name].title if name in METHODS else label(name)
+
+
+def _round_chips(said: Said) -> list[Chip]:
+    marked = [(token, token.words("status"), ROUND_STATUSES) for token in map(Said, said.items("tokens"))]
+    if last := said.inside("last"):
+        marked.append((last, said.words("kind"), LAST_KINDS))
+    return [token.chip(mark if mark in allowed else "") for token, mark, allowed in marked]
+
+
+def _window(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
+    """Lookahead's window, the n-grams that it verified, those that it found last, and the size of its pool."""
+    made = [
+        lines(title, [line(name.format(n), token_chips(row)) for n, row in enumerate(rows, 1)], note)
+        for key, title, name, note in WINDOW
+        if (rows := said.items(key))
+    ]
+    pool = said.inside("pool")
+    keys, ngrams = pool.whole("keys"), pool.whole("ngrams")
+    if keys is not None and ngrams is not None:
+        made.append(facts("The pool", [["n-grams", f"{ngrams:,}"], ["first tokens that they begin with", f"{keys:,}"]]))
+    return made
+
+
+def _tokenisations(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
+    """What the draft wrote in its own tokens, above the target's tokens for the same text."""
+    way = said.words("way")
+    if way not in WAYS:
+        return []
+    drafted = [step.draft[node] for node in drafted_nodes(step)]
+    tokens = [Said(item) for item in said.items("target_tokens")]
+    is_draft = [token.whole("id") for token in tokens] == [token.id for token in drafted]
+    marks = [token.status for token in drafted] if is_draft else [""] * len(tokens)
+    rows = [
+        line("draft", token_chips(said.items("draft_tokens"))),
+        line("target", [token.chip(mark) for token, mark in zip(tokens, marks, strict=True)]),
+    ]
+    known = [["way", WAYS[way]]]
+    boundary = said.inside("boundary")
+    if backed := boundary.whole("backed"):
+        words = f"{counted(backed, 'token')} (“{label(boundary.words('text'))}”)"
+        known.append(["at the boundary", f"the draft took back {words} to spell the end of the text anew"])
+    if shared := share_words(said.number("shared")):
+        known.append(["share of the draft's odds on shared tokens", shared])
+    return [lines("The same text in both vocabularies", rows, aligned=True), facts("Between the vocabularies", known)]
+
+
+def _grade(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
+    """A whole reasoning step, the target's grade of it, and the threshold."""
+    verdict, threshold, judged_by = said.words("verdict"), said.number("threshold"), said.words("judged_by")
+    if verdict not in VERDICT_WORDS or threshold is None:
+        return []
+    known = [["verdict", VERDICT_WORDS[verdict]]]
+    if (given := said.number("grade")) is not None:
+        known.append(["grade", _grade_words(judged_by, given, threshold)])
+    if judged_by in JUDGES:
+        known.append(["judged by", JUDGES[judged_by]])
+    if (tokens := said.whole("tokens")) is not None:
+        known.append(["tokens", f"{tokens:,}"])
+    made = [facts("The grade", known)]
+    if text := said.inside("step").passage("text"):
+        shown = {"text": flowing(text), "mark": VERDICTS.get(verdict, ""), "note": ""}
+        made.insert(0, {"kind": "passage", "title": "The reasoning step", **shown})
+    return made
+
+
+def _grade_words(judged_by: str, given: float, threshold: float) -> str:
+    if judged_by == "score":
+        return f"{given:.1f} of 9; at least {threshold:.1f} is asked"
+    if judged_by == "mean_logprob":
+        found, asked = (percent(math.exp(min(0.0, share))) for share in (given, threshold))
+        return f"on average the target finds a token {found} likely; at least {asked} is asked"
+    return f"{given:.3f}; at least {threshold:.3f} is kept"
+
+
 MAKERS: tuple[Callable[[Step, Said, Sequence[str]], list[Part]], ...] = (
     _policy,
     tree,
     _growth,
     candidates,
     _lookup,
-    window,
-    rounds,
-    tokenisations,
-    grade,
+    _window,
+    _rounds,
+    _tokenisations,
+    _grade,
     _layers,
     _modules,
 )
-
-
-def _plain(word: str) -> Chip:
-    return [label(word), "", ""]
-
-
-def _same(word: str) -> Chip:
-    return [label(word), "same", ""]
-
-
-def _from(word: str) -> Chip:
-    return [label(word), "from", ""]
