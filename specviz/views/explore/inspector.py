@@ -9,28 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 from specviz.rules.facts import facts_of
 from specviz.trace.file import DraftToken, EmittedToken, Position, Step
-from specviz.views.explore.sentences import label, named, percent, thrown
-from specviz.views.explore.titles import (
-    behind_the_end,
-    chance_kept,
-    cut_before,
-    drawn_title,
-    ignored_words,
-    joined,
-    judged_title,
-    last_token,
-    lossy_note,
-    replaced_by,
-    replacement_note,
-    rule_title,
-    sibling_note,
-    telling_cut,
-)
+from specviz.views.explore import titles
+from specviz.views.explore.sentences import drafted_nodes, label, named, percent, thrown
 
 MOST_ROWS = 8
 MOST_SIBLINGS = 5
@@ -51,10 +35,7 @@ NUMBERS = (
     ("entropy of the draft's odds", "- sum q ln q"),
     ("divergence KL(p || q)", "sum p ln(p / q)"),
     ("the target's own odds of it", "p before its siblings were cut; it is judged against what they left"),
-    (
-        "how far the rule moves this token",
-        "total variation between its law of one token and p; lossy rules only",
-    ),
+    ("how far the rule moves this token", "total variation between its law of one token and p; lossy rules only"),
     (
         "stopping test",
         "how often u falls below it, which keeps the draft up to here or further; block verification only",
@@ -102,55 +83,54 @@ def looks(step: Step) -> dict[str, Look]:
     for position in step.positions:
         if position.child is not None and step.draft[position.child].is_judged:
             shown[str(position.child)] = _judged(step, position.child, position)
-        elif position.child is None and (last := last_token(step)) is not None:
+        elif position.child is None and (last := titles.last_token(step)) is not None:
             shown[LAST] = _drawn(step, last, position)
     for node, token in enumerate(step.draft):
         if token.status == "ignored":
-            title, note = ignored_words(step, token)
+            title, note = titles.ignored_words(step, token)
             shown[str(node)] = {"status": "ignored", "view": "words", "title": title, "note": note}
-            if _was_reached(step, token.parent) and len(siblings := _siblings(step, node)) > 1:
+            was_reached = any(each.parent == token.parent and each.is_judged for each in step.draft)
+            if was_reached and (siblings := _siblings(step, node)):  # else there is no order of judging to show
                 shown[str(node)]["siblings"] = siblings
     return shown
 
 
 def focus(step: Step) -> str:
     """The token of a step that says most: the one that was cut at its end, else the last token."""
-    cut = telling_cut(step)
-    if cut is not None:
+    if (cut := titles.telling_cut(step)) is not None:
         return str(step.draft.index(cut))
-    return LAST if last_token(step) else str(max((token.node for token in step.emitted), default=0))
+    return LAST if titles.last_token(step) else str(max((token.node for token in step.emitted), default=0))
 
 
 def _judged(step: Step, node: int, position: Position) -> Look:
     token = step.draft[node]
     emitted = step.emitted[token.depth - 1] if len(step.emitted) >= token.depth else None
     rows, owed = _overlaid(token, emitted, position)
-    axis, ticks = _axis(rows)
+    (axis, ticks), later = _axis(rows), bool(titles.cut_before(step, node))
     look: Look = {
         "status": token.status,
         "axis": ticks,
         "rows": _columns(rows, axis, OVERLAY),
-        "numbers": _numbers(step, token, position, owed, later=bool(cut_before(step, node))),
+        "numbers": _numbers(step, token, position, owed, later=later),
     }
-    if len(siblings := _siblings(step, node)) > 1:
-        look |= {"siblings": siblings, "heading": "judged" if cut_before(step, node) else "target"}
-    rule = facts_of(step.settings.rule)
+    if siblings := _siblings(step, node):
+        look |= {"siblings": siblings, "heading": "judged" if later else "target"}
+    rule, notes = facts_of(step.settings.rule), [titles.behind_the_end(step, node)]
     if not rule.is_plain:
-        notes = (behind_the_end(step, node), replaced_by(step, token), lossy_note(step, position.one_step_tv))
-        words = {"title": rule_title(step, token, emitted), "note": reduce(joined, notes)}
-        dart = {"dart": _dart(token, 1.0)} if rule.uses_draw else {}
-        if rule.judges_block:
-            dart["dart"]["words"] = "the stopping test"
-        return look | {"view": "threshold", **dart, **words}
+        look["view"] = "threshold"
+        if rule.uses_draw:
+            look["dart"] = _dart(token, 1.0) | ({"words": "the stopping test"} if rule.judges_block else {})
+        notes += [titles.replaced_by(step, token), titles.lossy_note(step, position.one_step_tv)]
+        return look | {"title": titles.rule_title(step, token, emitted), "note": titles.joined(notes)}
     residual = next((row.residual for row in rows if row.role == "emitted"), None)
-    notes = (behind_the_end(step, node), sibling_note(step, node), replacement_note(step, token, residual))
+    notes += [titles.sibling_note(step, node), titles.replacement_note(step, token, residual)]
     bar = (1.0 if token.q is None else token.q) / axis
     if bar < SMALL_BAR:
         look["zoom"] = _dart(token, 1.0) | {"words": f"the bar of {named(token)}, enlarged"}
     return look | {
         "view": "overlay",
-        "title": judged_title(step, node, emitted),
-        "note": reduce(joined, notes),
+        "title": titles.judged_title(step, node, emitted),
+        "note": titles.joined(notes),
         "dart": _dart(token, bar),
         "foot": [round(100 * (1 - owed), 2), percent(1 - owed), percent(owed)],
     }
@@ -207,9 +187,10 @@ def _missing(shown: Sequence[Row], name: str) -> float | None:
 
 def _axis(rows: Sequence[Row]) -> tuple[float, list[list[Any]]]:
     """The right end of the scale, and its ticks as [percent of the axis, label]."""
-    most = max((max(row.p, row.q) for row in rows), default=1.0)
+    shares = [share for row in rows for share in (row.p, row.q)]
     if any(row.has_raw for row in rows):
-        most = max(most, *(raw for row in rows for raw in (row.p_raw, row.q_raw) if raw is not None))
+        shares += [raw for row in rows for raw in (row.p_raw, row.q_raw) if raw is not None]
+    most = max(shares, default=1.0)
     end, step = next((axis for axis in AXES if most <= axis[0]), AXES[-1])
     return end, [[round(100 * i * step / end, 2), percent(i * step)] for i in range(round(end / step) + 1)]
 
@@ -236,10 +217,8 @@ def _dart(token: DraftToken, bar: float) -> dict[str, Any]:
     """Where the dart fell on the stretch `bar` of the axis, and the part `fill` of it that keeps the token."""
     u, chance = token.u or 0.0, token.accept_prob or 0.0
     places = {"x": u * bar, "bar": bar, "fill": chance * bar}
-    return {name: round(100 * place, 2) for name, place in places.items()} | {
-        "u": thrown(chance, u)[1],
-        "kept": token.status == "accepted",
-    }
+    words = {"u": thrown(chance, u)[1], "kept": token.status == "accepted"}
+    return {name: round(100 * place, 2) for name, place in places.items()} | words
 
 
 def _drawn(step: Step, last: EmittedToken, position: Position) -> Look:
@@ -247,9 +226,8 @@ def _drawn(step: Step, last: EmittedToken, position: Position) -> Look:
     raw_fits = last.kind != "resampled"  # a replacement is drawn from another law than the model's own
     rows = []
     for id_, text, p, _, _, p_raw, _ in position.top:
-        is_last = id_ == last.id
-        shown = label(text, last.bytes if is_last else None)
-        rows.append((id_, Row(shown, "emitted" if is_last else "", p, p_raw=p_raw if raw_fits else None)))
+        role, half = ("emitted", last.bytes) if id_ == last.id else ("", None)
+        rows.append((id_, Row(label(text, half), role, p, p_raw=p_raw if raw_fits else None)))
     shown = _in_order(rows, [last.id])
     share = shown[0].p if shown else 0.0
     left = max(0.0, 1 - math.fsum(row.p for row in shown))
@@ -258,7 +236,7 @@ def _drawn(step: Step, last: EmittedToken, position: Position) -> Look:
     axis, ticks = _axis(shown)
     return {
         "status": last.kind,
-        "title": drawn_title(step, last, share),
+        "title": titles.drawn_title(step, last, share),
         "view": "draw",
         "heading": "share" if last.kind == "resampled" else "target",
         "axis": ticks,
@@ -267,23 +245,17 @@ def _drawn(step: Step, last: EmittedToken, position: Position) -> Look:
     }
 
 
-def _was_reached(step: Step, parent: int) -> bool:
-    """Whether any token below `parent` was judged; where none was, there is no order of judging to show."""
-    return any(token.parent == parent and token.is_judged for token in step.draft)
-
-
 def _siblings(step: Step, node: int) -> list[list[str]]:
     """The drafted tokens at this place, in the order in which they are judged: [ref, token, status, the target's own
-    odds, the odds judged against, the draft's]."""
-    token = step.draft[node]
-    here = [n for n, t in enumerate(step.draft) if t.parent == token.parent and t.status != "scratch"]
-    most = [n for n in here if n == node or here.index(n) < MOST_SIBLINGS - 1]
+    odds, the odds judged against, the draft's]; none for an only child."""
+    here = [each for each in drafted_nodes(step) if step.draft[each].parent == step.draft[node].parent]
     shown = []
-    for n in most[:MOST_SIBLINGS]:
-        other = step.draft[n]
-        odds = (other.p, other.p_judged, 1.0 if other.q is None else other.q)
-        words = ["–" if share is None else percent(share) for share in odds]
-        shown.append([str(n), label(other.text, other.bytes), other.status, *words])
+    for place, each in enumerate(here if len(here) > 1 else []):
+        if each == node or place < MOST_SIBLINGS - 1:
+            token = step.draft[each]
+            odds = (token.p, token.p_judged, 1.0 if token.q is None else token.q)
+            words = ["–" if share is None else percent(share) for share in odds]
+            shown.append([str(each), label(token.text, token.bytes), token.status, *words])
     return shown
 
 
@@ -293,9 +265,8 @@ def _numbers(step: Step, token: DraftToken, position: Position, owed: float, *, 
     kl = "infinite" if position.kl is None and position.q_entropy is not None else _nats(position.kl)
     rule = facts_of(step.settings.rule)
     stopping = f"{chance:.4f}" if rule.judges_block else ""
-    chances = f"{chance_kept(step, token):.4f}, by this rule's own formula"
-    if rule.is_plain:
-        chances = f"min(1, {p:.4f} / {q:.4f}) = {chance:.4f}"
+    plain = f"min(1, {p:.4f} / {q:.4f}) = {chance:.4f}"
+    chances = plain if rule.is_plain else f"{titles.chance_kept(step, token):.4f}, by this rule's own formula"
     own = f"{token.p or 0.0:.4f}" if later else ""
     moved = "" if position.one_step_tv is None else f"{position.one_step_tv:.4f}"
     return [chances, f"{1 - owed:.4f}", _nats(position.p_entropy), _nats(position.q_entropy), kl, own, moved, stopping]

@@ -6,8 +6,9 @@ texts; every second one is a token or a number to set off.
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from specviz.drafters import METHODS, facts_of
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 MOST_REFUSED = 10**6
 MOST_LABEL = 48  # characters of a token in a cell, a row or a sentence
-GLYPHS = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
+LINE_BREAK = "\n"
+GLYPHS = {LINE_BREAK: "⏎", "\r": "␍", "\t": "⇥"}
 STEERING = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
 FORMAT_KEPT = "\u200c\u200d"  # joiners belong to emoji and to scripts
 SPACE = "␣"
@@ -29,15 +31,8 @@ PERCENT = "\u00a0%"
 ROUGH = 0.05  # a share rounded by more than this part of itself misleads
 TINY = 1e-5  # shares below this are called less than 0.001 %
 HALF_UP = 1e-9  # 62.5 reads 63, as people round
-CHANGE_NAMES = {
-    "k": "K",
-    "top_k": "top-k",
-    "top_p": "top-p",
-    "draft_model": "draft",
-    "target": "target",
-    "temperature": "temperature",
-    "method": "method",
-    "rule": "rule",
+CHANGE_NAMES = {"k": "K", "top_k": "top-k", "top_p": "top-p", "draft_model": "draft"} | {
+    name: name for name in ("target", "temperature", "method", "rule")
 }
 VERDICTS = {  # what a headline says after K, by what is drafted
     "chain": "{tokens} ahead; the large model checks all of them in one pass, keeps those that pass, replaces the "
@@ -56,13 +51,6 @@ ENDINGS = {
     "error": "ended by an error",
 }
 TITLES = {"method": METHODS, "rule": FACTS}
-STATES = {
-    "queued": "waiting",
-    "loading": "loading",
-    "running": "running",
-    "paused": "paused",
-    "finished": "finished",
-}
 Sentence = list[str]
 
 
@@ -81,8 +69,7 @@ def percent(share: float) -> str:
 
 
 def apart(first: float, second: float) -> tuple[str, str]:
-    """Both shares as percent numbers without the sign, each with as few digits as it can be told by, and from the
-    other."""
+    """Both shares as percent numbers without the sign, with as few digits as each needs, and as tell them apart."""
     for more in range(7):
         words = _rounded(first, more), _rounded(second, more)
         if words[0] != words[1] or first == second:
@@ -93,7 +80,7 @@ def apart(first: float, second: float) -> tuple[str, str]:
 def _rounded(share: float, more_digits: int) -> str:
     for digits in range(more_digits, 7):
         word = _hundredths(share, digits)
-        if not _is_rough(share, word):
+        if share < TINY or abs(float(word) - 100 * share) <= ROUGH * 100 * share:
             break
     return word
 
@@ -104,10 +91,6 @@ def divided(part: str, whole: str, words: str) -> bool:
     return f"{100 * float(part) / float(whole) + HALF_UP:.{len(number.partition('.')[2])}f}" == number
 
 
-def _is_rough(share: float, word: str) -> bool:
-    return share >= TINY and abs(float(word) - 100 * share) > ROUGH * 100 * share
-
-
 def _hundredths(share: float, more_digits: int) -> str:
     """One decimal below ten percent and close to a hundred, else whole numbers; and `more_digits`."""
     fine = 0 < share < 0.0995 or 0.995 <= share < 1 - 1e-9
@@ -115,7 +98,7 @@ def _hundredths(share: float, more_digits: int) -> str:
 
 
 def thrown(chance: float, u: float) -> tuple[str, str]:
-    """The chance and where the dart fell, with enough digits to see on which side of it."""
+    """The chance and the draw `u`, with enough digits to see which is larger."""
     words = percent(chance), f"{u:.2f}"
     for digits in range(1, 7):
         bound, fell = float(words[0].strip("<>").removesuffix(PERCENT)), 100 * float(words[1])
@@ -127,41 +110,32 @@ def thrown(chance: float, u: float) -> tuple[str, str]:
 
 def visible(text: str) -> str:
     """`text` with control and direction characters written out; ordinary spaces stay."""
-    return "".join(char if char == " " or not _steers(char) else _spelled(char) for char in text)
+    return "".join(map(_visible_char, text))
+
+
+def _visible_char(char: str) -> str:
+    category = unicodedata.category(char)
+    steers = category in STEERING or (category == "Cf" and char not in FORMAT_KEPT)
+    return GLYPHS.get(char, f"⟨{ord(char):04X}⟩") if steers else char
 
 
 def label(text: str, half: str | None = None) -> str:
     """A token as one short visible word: spaces at its ends as ␣, line breaks as ⏎, half characters as <F0 9F>."""
     if half and (not text or "\ufffd" in text):
         return f"<{' '.join(half[i : i + 2].upper() for i in range(0, min(len(half), 24), 2))}>"
-    shown = visible(text[: MOST_LABEL + 1])
-    lead = len(shown) - len(shown.lstrip(" "))
-    shown = SPACE * lead + shown[lead:]
-    trail = len(shown) - len(shown.rstrip(" "))
-    shown = shown[: len(shown) - trail] + SPACE * trail
+    shown = re.sub("^ +| +$", lambda spaces: SPACE * len(spaces[0]), visible(text[: MOST_LABEL + 1]))
     return shown if len(shown) <= MOST_LABEL else f"{shown[: MOST_LABEL - 1]}…"
 
 
 def flowing(text: str) -> str:
     """Text for reading: line breaks shown and kept, everything that steers written out."""
-    return "".join(
-        f"{GLYPHS[char]}\n" if char == "\n" else char if not _steers(char) else _spelled(char) for char in text
-    )
-
-
-def _steers(char: str) -> bool:
-    category = unicodedata.category(char)
-    return category in STEERING or (category == "Cf" and char not in FORMAT_KEPT)
-
-
-def _spelled(char: str) -> str:
-    return GLYPHS.get(char) or f"⟨{ord(char):04X}⟩"
+    return f"{GLYPHS[LINE_BREAK]}{LINE_BREAK}".join(map(visible, text.split(LINE_BREAK)))
 
 
 def named(token: DraftToken | EmittedToken) -> str:
     """A token inside a sentence: without the space that most begin with, in quotation marks where it is no word."""
     shown = label(token.text, token.bytes)
-    word = shown[1:] if shown.startswith(SPACE) and len(shown.strip(SPACE)) > 0 else shown
+    word = shown.removeprefix(SPACE) if shown.strip(SPACE) else shown
     return word if any(char.isalnum() for char in word) else f"“{word}”"
 
 
@@ -194,11 +168,11 @@ def changes(before: Settings | None, step: Step) -> list[str]:
         return []
     now = step.settings
     known = [name for name in step.changed if name in CHANGE_NAMES]
-    values = ((name, _value(name, getattr(before, name)), _value(name, getattr(now, name))) for name in known)
-    return [f"{CHANGE_NAMES[name]} {old} → {new}" for name, old, new in values]
+    both = ((name, *(_value_words(name, getattr(each, name)) for each in (before, now))) for name in known)
+    return [f"{CHANGE_NAMES[name]} {old} → {new}" for name, old, new in both]
 
 
-def _value(name: str, value: object) -> str:
+def _value_words(name: str, value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if value is None:
@@ -220,7 +194,7 @@ def spoken(step: Step) -> str:
         kept = sum(token.status == "accepted" for token in judged)
         words.append(f"a path of {kept} kept, {drafted} drafted" if step.is_tree else f"{kept} of {drafted} kept")
         cut = [named(token) for token in judged if token.status == "rejected"]
-        words.append(f", {_listed(cut)} cut" if cut else "")
+        words.append(f", {', '.join(cut[:4])} cut" if cut else "")
     else:
         refused = num_refused(step)
         words.append(f"a reasoning step of {refused} tokens refused" if refused else "nothing drafted")
@@ -243,13 +217,7 @@ def num_refused(step: Step) -> int:
     return size if grade_of(step) == REFUSED and is_size else 0
 
 
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(list(words)[:4])
-
-
 def state_words(name: str, message: str, ahead: int) -> str:
     """The state of a run, as one short phrase."""
-    words = visible(message) or STATES.get(name, label(name))
-    if ahead:
-        words += f", {ahead} ahead"
-    return words
+    words = visible(message) or ("waiting" if name == "queued" else label(name))
+    return f"{words}, {ahead} ahead" if ahead else words

@@ -9,7 +9,7 @@ from specviz.trace.counters import Counters
 from specviz.trace.file import ROOT, DraftToken, EmittedToken, Step
 from specviz.trace.metrics import METRICS, Undefined
 from specviz.views.explore.inspector import LAST, focus, looks
-from specviz.views.explore.sentences import SPACE, flowing, label, num_refused, percent, spoken, thrown
+from specviz.views.explore.sentences import SPACE, drafted_nodes, flowing, label, num_refused, percent, spoken, thrown
 from specviz.views.explore.titles import behind_the_end, last_token, telling_cut
 from specviz.views.palette import short_label
 
@@ -31,7 +31,7 @@ def step_props(step: Step, counters: Counters) -> Props:
         "more": num_others,
         "more_words": others_words(step, num_others),
         "refused": _refused(step),
-        "last": None if last is None else _last_cell(last),
+        "last": last and _last_cell(last),
         "cut_off": step.truncated,
         "pieces": _pieces(step),
         "looks": looks(step),
@@ -51,7 +51,7 @@ def step_props(step: Step, counters: Counters) -> Props:
 def most_telling(step: Step) -> tuple[list[int], int]:
     """The nodes that a lane shows, and how many more were drafted. Of a tree: the path taken and the token cut at its
     end; of a chain: every judged node, and the first of the others."""
-    drafted = [node for node, token in enumerate(step.draft) if token.status != "scratch"]
+    drafted = drafted_nodes(step)
     if step.is_tree:
         end = telling_cut(step)
         shown = [node for node in drafted if step.draft[node].status == "accepted" or step.draft[node] is end]
@@ -78,28 +78,20 @@ def _refused(step: Step) -> Props | None:
 
 def _cell(step: Step, node: int) -> Props:
     token = step.draft[node]
-    cell: Props = {
-        "ref": str(node),
-        "status": token.status,
-        "text": label(token.text, token.bytes),
-    }
+    cell: Props = {"ref": str(node), "status": token.status, "text": label(token.text, token.bytes)}
     say = f"{cell['text']}, {short_label(token.status)}"
     if behind_the_end(step, node):
         cell["behind_end"] = True
         say += ", behind the end of the text"
     if not token.is_judged:
         return cell | {"say": say}
-    rule = facts_of(step.settings.rule)
-    if not rule.uses_draw:
-        return cell | {"fill": round(100 * (token.accept_prob or 0.0), 1), "say": say}
-    chance, u = token.accept_prob or 0.0, token.u or 0.0
-    odds, fell = thrown(chance, u)
-    return cell | {
-        "fill": round(100 * chance, 1),
-        "tick": round(100 * u, 1),
-        "label": percent(chance),
-        "say": f"{say}: {'stopping test' if rule.judges_block else 'chance'} {odds}, dart at {fell}",
-    }
+    rule, chance, u = facts_of(step.settings.rule), token.accept_prob or 0.0, token.u or 0.0
+    cell["fill"] = round(100 * chance, 1)
+    if rule.uses_draw:
+        odds, fell = thrown(chance, u)
+        cell |= {"tick": round(100 * u, 1), "label": percent(chance)}
+        say += f": {'stopping test' if rule.judges_block else 'chance'} {odds}, dart at {fell}"
+    return cell | {"say": say}
 
 
 def _last_cell(last: EmittedToken) -> Props:
@@ -116,51 +108,40 @@ def _pieces(step: Step) -> list[list[str]]:
     parent, end = ROOT, telling_cut(step)
     for token in step.emitted:
         cut = [node for node, other in enumerate(step.draft) if other is end and other.parent == parent]
-        pieces += [[_drafted_text(step.draft[node]), "rejected", str(node)] for node in cut]
-        pieces.append([_emitted_text(token), token.kind, LAST if token.node is None else str(token.node)])
+        pieces += [[_cut_text(step.draft[node]), "rejected", str(node)] for node in cut]
+        text = flowing(token.text) if token.text or not token.bytes else label("", token.bytes)  # half a character
+        pieces.append([text, token.kind, LAST if token.node is None else str(token.node)])
         parent = token.node
     return pieces
 
 
-def _drafted_text(token: DraftToken) -> str:
+def _cut_text(token: DraftToken) -> str:
     """One short word that breaks no line, its leading space left plain."""
     shown = label(token.text, token.bytes)
     word = shown.lstrip(SPACE)
-    return " " * (len(shown) - len(word)) + word if word else shown
-
-
-def _emitted_text(token: EmittedToken) -> str:
-    """A character whose bytes are not complete yet is shown as the bytes that are there."""
-    return flowing(token.text) if token.text or not token.bytes else label("", token.bytes)
+    return word.rjust(len(shown)) if word else shown
 
 
 def _totals(step: Step, counters: Counters) -> Props:
     """The numbers after this step, so that the player can show any moment."""
     whole = facts_of(step.settings.rule).judges_graded
-    kept = _known("reasoning_steps_kept" if whole else "acceptance_rate_judged", counters)
-    per_call = _known("tokens_per_target_call", counters)
+    kept = _find_value("reasoning_steps_kept" if whole else "acceptance_rate_judged", counters)
+    per_call = _find_value("tokens_per_target_call", counters)
+    if whole:
+        count, words = f"{counters.num_graded_kept:,} of {counters.num_graded:,}", KEPT_WHOLE
+    else:
+        count = METRICS["acceptance_rate_judged"].spell(kept)
+        words = KEPT_OF_TREES if counters.num_trees else KEPT
     return {
         "tokens_per_call": "" if per_call is None else f"{per_call:.1f}",
-        **_kept_words(counters, kept, whole=whole),
+        "kept": "" if kept is None else count,
+        "kept_words": words,
         "kept_share": None if kept is None else round(100 * kept, 1),
-        "counts": {
-            **counters.kinds,
-            "rejected": counters.statuses["rejected"],
-            "ignored": counters.statuses["ignored"],
-        },
+        "counts": {**counters.kinds, **{name: counters.statuses[name] for name in ("rejected", "ignored")}},
     }
 
 
-def _kept_words(counters: Counters, kept: float | None, *, whole: bool) -> Props:
-    """How much was kept, of what; a run that judges whole reasoning steps counts those."""
-    if whole:
-        count = f"{counters.num_graded_kept:,} of {counters.num_graded:,}"
-        return {"kept": "" if kept is None else count, "kept_words": KEPT_WHOLE}
-    words = KEPT_OF_TREES if counters.num_trees else KEPT
-    return {"kept": "" if kept is None else METRICS["acceptance_rate_judged"].spell(kept), "kept_words": words}
-
-
-def _known(name: str, counters: Counters) -> float | None:
+def _find_value(name: str, counters: Counters) -> float | None:
     try:
         return METRICS[name].function(counters)
     except Undefined:

@@ -1,11 +1,13 @@
-"""The inspector's sentences: what befell a token and why, with the trace's own numbers.
+"""The inspector's sentences: what happened to a token and why, with the trace's own numbers.
 
 A sentence is a list of texts; every second one is a token to set off.
 """
 
 from __future__ import annotations
 
-from specviz.rules.facts import RuleFacts, facts_of
+from collections.abc import Iterable
+
+from specviz.rules.facts import facts_of
 from specviz.trace.counters import KEPT, grade_of
 from specviz.trace.file import DraftToken, EmittedToken, Step
 from specviz.views.explore.sentences import TINY, Sentence, apart, divided, named, num_refused, percent, thrown
@@ -44,11 +46,11 @@ def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentenc
     chance, u = thrown(token.accept_prob or 0.0, token.u or 0.0)
     fell = f" The dart fell at {u}: "
     if token.q is None:
-        before = _after(step, node) or ", which counts as 100\u00a0%; the target gave it "
+        before = _sibling_words(step, node) or ", which counts as 100\u00a0%; the target gave it "
         gave = f"{before}{chance}: keep it that often."
         return ["The draft proposed ", named(token), gave + fell + verdict, *replacement]
     target, drafted = apart(p, token.q)
-    gave = f" {drafted}\u00a0%{_after(step, node) or ', the target '}"
+    gave = f" {drafted}\u00a0%{_sibling_words(step, node) or ', the target '}"
     if p >= token.q:
         gave += f"{target}\u00a0%: no less, so it is always kept."
     elif p == 0:
@@ -100,17 +102,17 @@ def chance_kept(step: Step, token: DraftToken) -> float:
 
 
 def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
-    """Why nobody judged it, and what became of it."""
+    """Why the token was not judged, and a note on what follows a cut."""
     wrote = "" if token.q is None else f" at {percent(token.q)}"
     target = "" if token.p is None else f" The target would have given it {percent(token.p)}."
     node = token.parent
     while node >= 0 and step.draft[node].status != "rejected":
         node = step.draft[node].parent
+    lead = ["The draft wrote ", named(token)]
     if node < 0:
-        title = ["The draft wrote ", named(token), f"{wrote}, but the walk took another way: never judged.{target}"]
-        return title, []
-    why = f", which was cut: never judged.{target}"
-    title = ["The draft wrote ", named(token), f"{wrote}, but it stood behind ", named(step.draft[node]), why]
+        return [*lead, f"{wrote}, but the walk took another way: never judged.{target}"], []
+    cut = named(step.draft[node])
+    title = [*lead, f"{wrote}, but it stood behind ", cut, f", which was cut: never judged.{target}"]
     return title, ["What follows a cut is thrown away: it continues a text that is not there any more."]
 
 
@@ -119,7 +121,8 @@ def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
     rule = facts_of(step.settings.rule)
     if last.kind == "resampled":
         cut = last_cut(step)
-        return ["After ", named(cut) if cut else "the draft", " was cut, ", named(last), _drawn_from(rule, share)]
+        source = rule.replaces.format(share=percent(share))
+        return ["After ", named(cut) if cut else "the draft", " was cut, ", named(last), source]
     odds = f", drawn from the target's own odds, where it has {percent(share)}."
     if rule.writes_favourite:
         odds = ", its favourite token."
@@ -137,28 +140,28 @@ def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
     return ["Nothing was drafted here: the target wrote ", named(last), f" itself{odds}"]
 
 
-def _drawn_from(rule: RuleFacts, share: float) -> str:
-    """Where a replacement came from, in which it has `share`."""
-    return rule.replaces.format(share=percent(share))
-
-
 def replaced_by(step: Step, token: DraftToken) -> Sentence:
     """Any other rule: the law that the replacement of `token` was drawn from. Empty if there is no replacement."""
-    last = last_token(step)
-    if last is None or last.kind != "resampled" or token is not last_cut(step) or not step.positions:
+    last = _replacement(step, token)
+    if last is None or not step.positions:
         return []
     share = next((p for id_, _, p, *_ in step.positions[-1].top if id_ == last.id), 0.0)
-    return ["", named(last), _drawn_from(facts_of(step.settings.rule), share)]
+    return ["", named(last), facts_of(step.settings.rule).replaces.format(share=percent(share))]
 
 
 def replacement_note(step: Step, token: DraftToken, residual: float | None) -> Sentence:
     """Where the replacement of `token` came from; `residual` is its share of what was owed. Empty if there is none."""
-    last = last_token(step)
-    if last is None or last.kind != "resampled" or token is not last_cut(step) or not residual:
+    last = _replacement(step, token)
+    if last is None or not residual:
         return []
     if step.settings.temperature == 0:
         return ["", named(last), " is the target's favourite here."]
     return ["", named(last), f" was drawn from the hatched parts; it makes up {percent(residual)} of them."]
+
+
+def _replacement(step: Step, token: DraftToken) -> EmittedToken | None:
+    last = last_token(step)
+    return last if last and last.kind == "resampled" and token is last_cut(step) else None
 
 
 def sibling_note(step: Step, node: int) -> Sentence:
@@ -189,9 +192,12 @@ def behind_the_end(step: Step, node: int) -> Sentence:
     return ["The text had ended before this token, so it is not part of it."]
 
 
-def joined(first: Sentence, second: Sentence) -> Sentence:
-    """Both, one after the other."""
-    return [*first[:-1], f"{first[-1]} {second[0]}", *second[1:]] if first and second else first or second
+def joined(sentences: Iterable[Sentence]) -> Sentence:
+    """All of them as one; empty ones are left out."""
+    whole: Sentence = []
+    for sentence in filter(None, sentences):
+        whole = [*whole[:-1], f"{whole[-1]} {sentence[0]}", *sentence[1:]] if whole else sentence
+    return whole
 
 
 def cut_before(step: Step, node: int) -> list[DraftToken]:
@@ -200,8 +206,8 @@ def cut_before(step: Step, node: int) -> list[DraftToken]:
     return [other for other in step.draft[:node] if other.parent == parent and other.status == "rejected"]
 
 
-def _after(step: Step, node: int) -> str:
-    """What leads to the target's share where it has already cut siblings of this node; nothing where it has not."""
+def _sibling_words(step: Step, node: int) -> str:
+    """The words before the target's share where siblings of this node were cut before it; "" where none was."""
     cut = len(cut_before(step, node))
     guesses = "1 other guess for this place was" if cut == 1 else f"{cut} other guesses for this place were"
     return f"; {guesses} cut first. Of what is left the target gives it " if cut else ""
