@@ -106,7 +106,7 @@ class View:
         """A record means that the run is at work, whatever it was waiting for before."""
         self.feed.add(record)
         if isinstance(record, Footer) and (other := self.twin(self)) is not None:
-            self.feed.beside(beside_words(self.trace, other))
+            self.feed.set_comparison(beside_words(self.trace, other))
         self.status = Status(self.run.state)
 
     def increment(self) -> str:

@@ -270,7 +270,7 @@ class Handlers:
         if view is None or view.run is None:
             raise SpecvizError("there is nothing to measure here: run something first")
         speed = measure(view.run.request_in_force(), self._bench)
-        view.feed.measured(asdict(speed))
+        view.feed.set_measurement(asdict(speed))
         return view.increment()
 
     @speaks

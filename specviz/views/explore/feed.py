@@ -13,7 +13,7 @@ from typing import Any
 from specviz.drafters import METHODS, facts_of
 from specviz.rules.facts import FACTS
 from specviz.trace.counters import Counters
-from specviz.trace.file import Event, Footer, Header, ModelInfo, Models, Prompt, Scores, Settings, Step, Trace
+from specviz.trace.file import Event, Footer, Header, ModelInfo, Models, Prompt, Settings, Step, Trace
 from specviz.trace.metrics import METRICS, lossy_words, metrics, rounding_words
 from specviz.views.explore.charts import Figures
 from specviz.views.explore.evidence.view import made_props
@@ -42,12 +42,11 @@ class Feed:
         self._recorded = recorded
         self._counters = Counters()
         self._figures = Figures()
-        self._initial = self._figures.initial()
         self._header: Header | None = None
         self._models: Models | None = None
         self._footer: Footer | None = None
         self._unended = ""
-        self._beside = ""
+        self._comparison = ""
         self._previous: Step | None = None
         self._labels: list[str] = []  # of every token so far, for evidence that points back into the text
         self._measured: Mapping[str, Any] | None = None
@@ -71,22 +70,18 @@ class Feed:
 
     def add(self, record: Event) -> None:
         """Takes the next record of the trace."""
+        self._counters.add(record)
         if isinstance(record, Header):
             self._header = record
             self._labels = [label(token.text, token.bytes) for token in record.prompt.tokens]
         elif isinstance(record, Models):
-            self._counters.add(record)
             self._models = record
         elif isinstance(record, Step):
             self._add_step(record)
-        elif isinstance(record, Scores):
-            self._counters.add(record)
         elif isinstance(record, Footer):
-            self._counters.add(record)
             self._footer = record
 
     def _add_step(self, step: Step) -> None:
-        self._counters.add(step)
         props = step_props(step, self._counters)
         before = self._previous and self._previous.settings
         if (made := made_props(step, self._labels)) is not None:
@@ -96,36 +91,35 @@ class Feed:
             lossy, rounding = lossy_words(self._counters), rounding_words(self._counters)
             props["sentence"] = headline(step.settings, was_lossy=bool(lossy), rounding=rounding)
             props["context"] = _context(step, self._models, lossy, rounding)
-        props["points"] = _short(self._figures.extend(step))
+        props["points"] = _round(self._figures.extend(step))
         props["written"] = "".join(token.text for token in step.emitted)  # for the clipboard alone: exactly the text
         self._previous = step
         self._labels += [label(token.text, token.bytes) for token in step.emitted]
         self._steps.append(_json(props))
 
-    def measured(self, result: Mapping[str, Any]) -> None:
-        """Takes the result of a measurement: baseline_tokens_per_s, tokens_per_s, speedup, note, and `instead`: words
-        in place of a ratio that says nothing."""
+    def set_measurement(self, result: Mapping[str, Any]) -> None:
+        """result: baseline_tokens_per_s, tokens_per_s, speedup, note, and `instead`: words in place of a ratio that
+        says nothing."""
         self._measured = dict(result)
 
-    def beside(self, words: str) -> None:
-        """Takes what is said of another run at this one's end."""
-        self._beside = words
+    def set_comparison(self, words: str) -> None:
+        """words: what is said of another run at the end of this one."""
+        self._comparison = words
 
     def message(self, since: int, status: Mapping[str, Any] | None, *, play: bool = False) -> str:
         """The increment from step `since` on, as JSON. play: the page replays it from the first step on."""
-        until = min(len(self._steps), since + MOST_SENT)
-        props = self._props(since, until)
+        props = self._props(since)
         if status is not None:
             words = state_words(status["name"], status.get("message") or "", status.get("ahead") or 0)
             props["state"] = {**status, "words": words, "progress": _progress(status.get("fraction"))}
         if play:
             props["play"] = True
-        return self._written(props, since, until)
+        steps = ",".join(self._steps[since : min(props["total"], since + MOST_SENT)])  # more may have come meanwhile
+        return f'{_json(props)[:-1]},"steps":[{steps}]}}'
 
     def since(self, first: int) -> Props:
         """What a page that has `first` steps lacks, at most MOST_SENT steps of it."""
-        until = min(len(self._steps), first + MOST_SENT)
-        return json.loads(self._written(self._props(first, until), first, until))
+        return json.loads(self.message(first, None))
 
     def recorded_parts(self, run_id: str) -> Iterator[Props]:
         """The whole run under this id, part by part as a page pulls it, as a recording: nothing is measured for it."""
@@ -133,10 +127,7 @@ class Feed:
             part = {**self.since(first), "run": run_id, "speed": speed_words(self._counters, None, recorded=True)}
             yield part if first else {**part, "head": {**part["head"], "recorded": True}}
 
-    def _written(self, props: Props, first: int, until: int) -> str:
-        return f'{_json(props)[:-1]},"steps":[{",".join(self._steps[first:until])}]}}'
-
-    def _props(self, first: int, until: int) -> Props:
+    def _props(self, first: int) -> Props:
         props: Props = {"run": self._run_id, "from": first, "total": len(self._steps)}
         if first == 0:
             props["head"] = self._head()
@@ -145,7 +136,7 @@ class Feed:
         if self._footer is not None:
             props |= {"end": self._end(), "done": len(self._steps)}
         elif self._unended:
-            props["end"] = {"reason": "cut", "words": self._counted(self._unended)}
+            props["end"] = {"reason": "cut", "words": self._end_words(self._unended)}
         return props
 
     def _head(self) -> Props:
@@ -154,7 +145,7 @@ class Feed:
             "recorded": self._recorded,
             "created": visible(self._header.created) if self._header else "",
             "legend": [[status, short_label(status), palette()["statuses"][status]["label"]] for status in LEGEND],
-            "figures": self._initial,
+            "figures": self._figures.initial(),
             "metrics": [[metric.label, metric.formula, metric.also] for metric in METRICS.values()],
             "look_numbers": NUMBERS,
             "log_ticks": LOG_TICKS,
@@ -164,10 +155,11 @@ class Feed:
         footer = self._footer
         words = ENDINGS.get(footer.reason, footer.reason)
         detail = f": {visible(footer.message)}" if footer.message else ""
-        said = filter(None, [self._counted(f"{words}{detail}"), self._beside])
+        said = filter(None, [self._end_words(f"{words}{detail}"), self._comparison])
         return {"reason": footer.reason, "words": " · ".join(said)}
 
-    def _counted(self, words: str) -> str:
+    def _end_words(self, words: str) -> str:
+        """The end in these words, and how far the run came."""
         count = f"{self._counters.num_emitted:,} tokens in {self._counters.num_steps:,} steps"
         return f"{words} · {count}" if self._counters.num_steps else words
 
@@ -177,7 +169,7 @@ def _prompt(prompt: Prompt) -> Props:
     text = prompt.text
     if len(text) <= PROMPT_FITS:
         return {"prompt": flowing(text)}
-    cut, num_tokens = _cut(prompt)
+    cut, num_tokens = _shown_start(prompt)
     tokens = f" ({num_tokens:,} tokens)" if num_tokens else ""
     kept = text[max(0, len(text) - MOST_PROMPT) : cut]
     lost = cut - len(kept)
@@ -185,7 +177,7 @@ def _prompt(prompt: Prompt) -> Props:
     return {"prompt": flowing(text[cut:]), "hidden": {"words": words[0], "text": words[1] + flowing(kept)}}
 
 
-def _cut(prompt: Prompt) -> tuple[int, int]:
+def _shown_start(prompt: Prompt) -> tuple[int, int]:
     """Where the shown end of a prompt begins, between two tokens, and how many tokens are before; 0 if they do not
     spell the prompt."""
     lengths = [len(token.text) for token in prompt.tokens]
@@ -199,7 +191,7 @@ def _cut(prompt: Prompt) -> tuple[int, int]:
 
 
 def _progress(fraction: float | None) -> Props | None:
-    """How far something has come, as the width of a bar and in words; None where nobody knows."""
+    """How far work has come, as the width of a bar and in words; None where it is unknown."""
     if fraction is None:
         return None
     share = min(1.0, max(0.0, fraction))
@@ -239,23 +231,20 @@ def _model(name: str, info: ModelInfo | None) -> str:
 def _numbers(counters: Counters) -> list[str]:
     """The values of METRICS in order, as words; the reason where there is none."""
     values = metrics(counters)
-    reasons = values["reasons"]
-    return [
-        f"n/a: {reasons[name]}" if name in reasons else _noted(metric.spell(values[name]), metric.note(counters))
-        for name, metric in METRICS.items()
-    ]
+    words = []
+    for name, metric in METRICS.items():
+        note = f" ({metric.note(counters)})" if metric.note(counters) else ""
+        reason = values["reasons"].get(name)
+        words.append(f"n/a: {reason}" if reason else f"{metric.spell(values[name])}{note}")
+    return words
 
 
-def _noted(value: str, note: str) -> str:
-    return f"{value} ({note})" if note else value
-
-
-def _short(value: Any) -> Any:
+def _round(value: Any) -> Any:
     """The same points with numbers of four decimals."""
     if isinstance(value, dict):
-        return {name: _short(item) for name, item in value.items()}
+        return {name: _round(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_short(item) for item in value]
+        return [_round(item) for item in value]
     return round(value, 4) if isinstance(value, float) else value
 
 

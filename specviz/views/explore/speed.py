@@ -16,33 +16,36 @@ SAME = "1.0"  # a ratio that reads so is called the same speed
 
 
 def speed_words(counters: Counters, measured: Mapping[str, Any] | None, *, recorded: bool) -> dict[str, Any]:
-    """{"value", "words", "note", "can_measure"}: value is "" where nothing was measured, and words says why."""
-    reason = _cannot_be_told(counters)
-    if reason:
-        return _unknown(reason)
-    if measured is not None and measured.get("instead"):
-        note = visible(str(measured.get("note") or ""))
-        return _unknown(f"{measured['instead']}{_mark(counters)}") | {"note": note, "can_measure": True}
+    """{"value", "words", "note", "can_measure"}: value is "" where nothing was measured, and words says why.
+
+    measured: the fields of a bench.speed.Speed; recorded: nothing can be measured any more.
+    """
+    if reason := _why_not(counters):
+        return _props(reason)
     if measured is not None:
+        note = str(measured.get("note") or "")
+        if measured.get("instead"):
+            return _props(f"{measured['instead']}{_mark(counters)}", note=note, can_measure=True)
         speeds = measured["baseline_tokens_per_s"], measured["tokens_per_s"]
-        return _known(counters, measured["speedup"], *speeds, "measured here", str(measured.get("note") or ""))
+        return _comparison(counters, measured["speedup"], *speeds, "measured here", note)
     values = metrics(counters)
-    if values["speedup"] is not None and not _was_paced(counters):
-        baseline = counters.footer.baseline["tokens_per_s"]
-        where = "measured where it was recorded" if recorded else "measured here"
-        if not counters.num_drafted:
-            return _unknown(NO_DRAFT)
-        if not is_far(values["speedup"]):
-            words = f"no clear difference in one run{_mark(counters)}: {values['speedup']:.2g}×"
-            return _unknown(words) | {"can_measure": not recorded}
-        speeds = baseline, values["tokens_per_s"]
-        return _known(counters, values["speedup"], *speeds, where, METRICS["speedup"].formula)
-    if recorded:
-        return _unknown(_alone(counters, values["tokens_per_s"]))
-    return _unknown("not measured yet") | {"can_measure": counters.num_steps > 0}
+    speedup, speed = values["speedup"], values["tokens_per_s"]
+    if speedup is None or _was_paced(counters):
+        if not recorded:
+            return _props("not measured yet", can_measure=counters.num_steps > 0)
+        reason = NONE_BESIDE if counters.num_drafted else NO_DRAFT
+        return _props(reason if speed is None or _was_paced(counters) else f"{_rate(speed)} tokens/s; {reason}")
+    if not counters.num_drafted:
+        return _props(NO_DRAFT)
+    if not is_far(speedup):
+        return _props(f"no clear difference in one run{_mark(counters)}: {speedup:.2g}×", can_measure=not recorded)
+    baseline = counters.footer.baseline["tokens_per_s"]
+    where = "measured where it was recorded" if recorded else "measured here"
+    return _comparison(counters, speedup, baseline, speed, where, METRICS["speedup"].formula)
 
 
-def _cannot_be_told(counters: Counters) -> str:
+def _why_not(counters: Counters) -> str:
+    """Why no speedup can be told; "" where one can."""
     if counters.law_changed:
         return "no speedup: the target or the sampling changed on the way"
     if counters.footer and counters.footer.extra.get("shared_engine"):
@@ -55,17 +58,13 @@ def _was_paced(counters: Counters) -> bool:
     return counters.times_ms["wait_ms"] > 0.05 * counters.times_ms["total_ms"]
 
 
-def _alone(counters: Counters, speed: float | None) -> str:
-    """Of a recorded run with nothing beside it."""
-    lead = NONE_BESIDE if counters.num_drafted else NO_DRAFT
-    return lead if speed is None or _was_paced(counters) else f"{_rate(speed)} tokens/s; {lead}"
-
-
-def _known(counters: Counters, speedup: float, baseline: float, speed: float, where: str, note: str) -> dict[str, Any]:
+def _comparison(
+    counters: Counters, speedup: float, baseline: float, speed: float, where: str, note: str
+) -> dict[str, Any]:
     shown = f"{speedup:.1f}"
     how = "the same speed" if shown == SAME else "faster" if speedup > 1 else "slower"
     words = f"{how}{_mark(counters)}, {where}: {_rate(baseline)}\u00a0→\u00a0{_rate(speed)} tokens/s"
-    return {"value": f"{shown}×", "words": words, "note": visible(note), "can_measure": False}
+    return _props(words, value=f"{shown}×", note=note)
 
 
 def _mark(counters: Counters) -> str:
@@ -77,5 +76,5 @@ def _rate(tokens_per_s: float) -> str:
     return f"{tokens_per_s:.0f}" if tokens_per_s >= 10 else f"{tokens_per_s:.1f}"
 
 
-def _unknown(words: str) -> dict[str, Any]:
-    return {"value": "", "words": words, "note": "", "can_measure": False}
+def _props(words: str, *, value: str = "", note: str = "", can_measure: bool = False) -> dict[str, Any]:
+    return {"value": value, "words": words, "note": visible(note), "can_measure": can_measure}
