@@ -33,8 +33,8 @@ from specviz.ui.components import SCRIPT, script, styles
 from specviz.ui.registry import Registry
 from specviz.ui.theme import theme
 from specviz.ui.view import View
+from specviz.views.document import palette_head
 from specviz.views.explore.run_file import stage_page
-from specviz.views.head import palette_head
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import FILE_NAME, FILE_ROUTE
 

@@ -1,7 +1,8 @@
-"""One file that shows sections: it opens from disk, asks no network and no server, and knows both themes.
+"""HTML: one file that shows sections, and the parts that every page needs in it.
 
-Code and styles are those of the app's report pages. What is shown, and plotly, lie in it compressed; no text from
-outside is ever markup, and the page's own policy lets no script run that this module has not put there.
+The file opens from disk, asks no network and no server, and knows both themes. Code and styles are those of the app's
+report pages. What is shown, and plotly, lie in it compressed; no text from outside is ever markup, and the page's own
+policy lets no script run that this module has not put there.
 """
 
 from __future__ import annotations
@@ -13,15 +14,11 @@ import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specviz.settings import assets_dir
 from specviz.views.blocks import Props, packed
-from specviz.views.head import palette_css
-from specviz.views.palette import palette
-
-if TYPE_CHECKING:
-    pass
+from specviz.views.palette import palette, palette_css
 
 SCRIPTS = ("hub.js", "unpack.js", "save.js", "blocks.js", "token_texts.js", "figure.js", "report.js", "standalone.js")
 SHEETS = ("base.css", "report.css", "standalone.css")
@@ -33,6 +30,17 @@ BODY = """<header class="sv-report sv-standalone-head"><h1>{title}</h1>
 <main id="sv-page"><div class="sv-report"><div class="sv-report-body"></div>
 <p class="sv-live sv-hidden" aria-live="polite"></p></div></main>
 <noscript><p>This page needs JavaScript. It asks no network.</p></noscript>"""
+
+
+def palette_head() -> str:
+    """Tags for the head of a page, before stage.css and hub.js: the palette as CSS variables and `specviz.palette`."""
+    script = f"window.specviz = window.specviz || {{}}; window.specviz.palette = {quiet_json(palette())};"
+    return f"<style>{palette_css()}</style><script>{script}</script>"
+
+
+def stage_template() -> str:
+    """The stage's markup, from which the browser makes further stages."""
+    return f'<template id="sv-stage-html">{_web("stage.html")}</template>'
 
 
 def page(title: str, sections: Sequence[Props]) -> str:

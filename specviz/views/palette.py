@@ -9,7 +9,8 @@ from typing import Any
 
 from specviz.settings import assets_dir
 
-THEMES = ("light", "dark")
+SELECTORS = {"light": ":root", "dark": ".dark"}  # Gradio marks the dark theme with a class
+THEMES = tuple(SELECTORS)
 
 
 @cache
@@ -29,6 +30,15 @@ def short_label(name: str) -> str:
     """The word for a status on a chart."""
     entry = _entry(name)
     return entry.get("short", entry["label"])
+
+
+def palette_css() -> str:
+    """One CSS variable per status and series, by theme: `--sv-accepted` and so on."""
+    entries = {**palette()["statuses"], **palette()["series"]}
+    return "".join(
+        f"{SELECTORS[theme]}{{{''.join(f'--sv-{name}:{entry[theme]};' for name, entry in entries.items())}}}"
+        for theme in THEMES
+    )
 
 
 def _entry(name: str) -> dict[str, str]:

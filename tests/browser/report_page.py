@@ -11,7 +11,7 @@ from stage_page import CSP, PAGE, openings, watched_page
 
 from specviz.settings import assets_dir
 from specviz.ui.components import REPORT_HTML
-from specviz.views.head import palette_head
+from specviz.views.document import palette_head
 
 SCRIPTS = ("hub.js", "save.js", "blocks.js", "figure.js", "report.js")
 MOUNT = """() => {

@@ -17,8 +17,8 @@ from windows import borrowed
 
 from specviz.settings import assets_dir
 from specviz.trace.file import Trace
+from specviz.views.document import palette_head
 from specviz.views.explore.feed import Feed
-from specviz.views.head import palette_head
 
 HOST = "http://stage.test"  # never resolved: every request is answered here
 CSP = (

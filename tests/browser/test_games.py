@@ -12,7 +12,7 @@ from specviz.trace.file import read_trace
 from specviz.trace.recorded import shipped_trace
 from specviz.ui.components import REPORT_HTML
 from specviz.ui.reports.games import FIRST_RUN
-from specviz.views.head import palette_head, stage_template
+from specviz.views.document import palette_head, stage_template
 from specviz.views.learn.predict import predict_block, predict_props
 
 BOARD = ".sv-predict-board"

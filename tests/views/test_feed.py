@@ -17,13 +17,13 @@ from specviz.trace.file import DraftToken, EmittedToken, Footer, Models, Prompt,
 from specviz.trace.first_difference import first_difference, should_be_one_text
 from specviz.trace.metrics import METRICS, count, metrics, rounding_words
 from specviz.views.compare.side_by_side_player import beside_words, parting_words
+from specviz.views.document import palette_head
 from specviz.views.explore.feed import MOST_PROMPT, MOST_SENT, PROMPT_SHOWN, Feed
 from specviz.views.explore.inspector import MOST_SIBLINGS, looks
 from specviz.views.explore.library import entry
 from specviz.views.explore.sentences import apart, flowing, label, named, percent, thrown
 from specviz.views.explore.steps import step_props
 from specviz.views.explore.titles import judged_title, replacement_note
-from specviz.views.head import palette_head
 from specviz.views.terminal import numbers_text
 
 WEB = Path(__file__).parents[2] / "assets" / "web"

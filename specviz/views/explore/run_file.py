@@ -14,10 +14,9 @@ from specviz import __version__
 from specviz.trace import export as exports
 from specviz.trace.file import Trace
 from specviz.views.blocks import Props, packed
-from specviz.views.document import document, quiet_json
+from specviz.views.document import document, quiet_json, stage_template
 from specviz.views.explore.feed import CUT_OFF, MOST_SENT, Feed
 from specviz.views.explore.sentences import visible
-from specviz.views.head import stage_template
 
 PARTS = (
     *("hub.js", "unpack.js", "save.js", "clipboard.js", "tokens.js", "pointing.js", "evidence.js", "numbers.js"),

@@ -17,10 +17,9 @@ from specviz.trace.recorded import shipped, shipped_trace
 from specviz.views import blocks
 from specviz.views.blocks import Props, packed
 from specviz.views.compare.side_by_side_player import duel_block
-from specviz.views.document import document
+from specviz.views.document import document, stage_template
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.run_file import PARTS, without_charts
-from specviz.views.head import stage_template
 from specviz.views.learn.lesson import SHIPPED, lesson_props
 from specviz.views.learn.plan import NONE_YET, PREDICT, plan
 from specviz.views.learn.predict import predict_block
