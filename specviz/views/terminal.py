@@ -1,13 +1,14 @@
 """A trace as terminal text: one line per event, tokens with marks that work without colour, and a block of numbers.
 
-Token texts are untrusted: every control, format and unassigned character is written out, so no escape sequence gets
+Token texts are untrusted: every control, format and unassigned character is escaped, so no escape sequence gets
 through. Colours come from the palette, as the nearest of the 256 that terminals share.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TextIO
 
 from specviz.rules.facts import FACTS
@@ -32,6 +33,9 @@ HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 MAX_LINE = 300
 CUBE = (0, 95, 135, 175, 215, 255)  # the steps of each channel in the 256-colour cube
 RESET = "\x1b[0m"
+UNMARKED = ("plain", "scratch")  # not in the legend
+Mark = Callable[[str, str], str]
+"""A status, a token's text -> the text with its mark."""
 
 
 def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
@@ -47,14 +51,14 @@ def neutral(text: str, keep: str = "") -> str:
 
 def event_text(event: Event, *, colours: bool = False, theme: str = "dark") -> str:
     """The lines for one event, without a last newline; "" for events with nothing to show."""
-    pen = _Pen(colours, theme)
+    mark = partial(_mark, theme if colours else "")
     if isinstance(event, Header):
-        return f"prompt  {_clipped(event.prompt.text)}\n{pen.legend()}"
+        return f"prompt  {_clipped(event.prompt.text)}\n{_legend(mark)}"
     if isinstance(event, Models):
         draft = f"   draft {_model(event.draft_model)}" if event.draft_model else ""
         return f"target {_model(event.target)}{draft}"
     if isinstance(event, Step):
-        return _step(event, pen)
+        return _step(event, mark)
     if isinstance(event, Scores):
         return f"scored  {len(event.p):,} tokens with both models"
     if isinstance(event, Footer):
@@ -71,36 +75,28 @@ def numbers_text(source: Trace | Counters) -> str:
     """All metrics as a table: label, value, formula; the reason where there is no value."""
     counters = source if isinstance(source, Counters) else count(source)
     values = metrics(counters)
-    rows = []
+    width = max(len(metric.label) for metric in METRICS.values())
     lossy = lossy_words(counters)
+    lines = [f"{lossy}: the text does not follow the target's own odds" if lossy else rounding_words(counters)]
     for name, metric in METRICS.items():
         note = f"({values['reasons'][name]})" if name in values["reasons"] else metric.formula
         note += f" ({metric.note(counters)})" if metric.note(counters) else ""
-        rows.append((metric.label, metric.spell(values[name]), note))
-    width = max(len(label) for label, _, _ in rows)
-    table = [f"{label:<{width}}  {value:<8}  {note}" for label, value, note in rows]
-    told = f"{lossy}: the text does not follow the target's own odds" if lossy else rounding_words(counters)
-    return "\n".join([*filter(None, [told]), *table])
+        lines.append(f"{metric.label:<{width}}  {metric.spell(values[name]):<8}  {note}")
+    return "\n".join(lines if lines[0] else lines[1:])
 
 
-class _Pen:
-    """Writes a token with the mark of its status, and its colour if colours are wanted."""
+def _mark(theme: str, status: str, text: str) -> str:
+    """A token with the mark of its status, and with its colour in this theme; "": without colour."""
+    before, after, attribute = MARKS[palette()["statuses"][status]["mark"]]
+    if not theme:
+        return f"{before}{text}{after}"
+    codes = ";".join(filter(None, (attribute, f"38;5;{nearest_256(colour(status, theme))}")))
+    return f"\x1b[{codes}m{before}{text}{after}{RESET}"
 
-    def __init__(self, colours: bool, theme: str) -> None:
-        self._colours, self._theme = colours, theme
 
-    def token(self, status: str, shown: str) -> str:
-        before, after, attribute = MARKS[palette()["statuses"][status]["mark"]]
-        marked = f"{before}{shown}{after}"
-        if not self._colours:
-            return marked
-        codes = ";".join(filter(None, (attribute, f"38;5;{nearest_256(colour(status, self._theme))}")))
-        return f"\x1b[{codes}m{marked}{RESET}"
-
-    def legend(self) -> str:
-        statuses = palette()["statuses"]
-        shown = (name for name in statuses if name not in ("plain", "scratch"))
-        return "marks   " + "  ".join(self.token(name, statuses[name]["label"]) for name in shown)
+def _legend(mark: Mark) -> str:
+    statuses = palette()["statuses"].items()
+    return "marks   " + "  ".join(mark(name, entry["label"]) for name, entry in statuses if name not in UNMARKED)
 
 
 def nearest_256(hex_colour: str) -> int:
@@ -110,15 +106,14 @@ def nearest_256(hex_colour: str) -> int:
     return 16 + 36 * red + 6 * green + blue
 
 
-def _step(step: Step, pen: _Pen) -> str:
+def _step(step: Step, mark: Mark) -> str:
     changes = [f"{name} = {neutral(str(getattr(step.settings, name, '?')))}" for name in map(neutral, step.changed)]
     nodes, num_others = most_telling(step)
-    drafted = [pen.token(step.draft[node].status, _shown(step.draft[node])) for node in nodes]
-    drafted += (
-        [pen.token("rejected", f"a·reasoning·step·of·{refused}·tokens")] if (refused := num_refused(step)) else []
-    )
+    drafted = [mark(step.draft[node].status, _token_text(step.draft[node])) for node in nodes]
+    if refused := num_refused(step):
+        drafted.append(mark("rejected", f"a·reasoning·step·of·{refused}·tokens"))
     drafted += ["".join(others_words(step, num_others))] if num_others else []
-    last = [pen.token(token.kind, _shown(token)) for token in step.emitted if token.node is None]
+    last = [mark(token.kind, _token_text(token)) for token in step.emitted if token.node is None]
     cut = [f"   {step.truncated} behind the end"] if step.truncated else []
     lines = [f"        now {', '.join(changes)}"] if changes else []
     if not step.settings.lossless and (step.index == 0 or changes):
@@ -126,7 +121,7 @@ def _step(step: Step, pen: _Pen) -> str:
     return "\n".join([*lines, f"{step.index + 1:>6}  {' '.join([*drafted, *last, *cut])}"])
 
 
-def _shown(token: DraftToken | EmittedToken) -> str:
+def _token_text(token: DraftToken | EmittedToken) -> str:
     return f"<{token.bytes}>" if token.bytes else _clipped(token.text)
 
 

@@ -16,13 +16,8 @@ if TYPE_CHECKING:
     from specviz.drafters.method import Method
 
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
-BADGES = {
-    True: (
-        "exact",
-        "The text follows the target's own odds exactly; where bf16 or fp16 rounds, it may part at near-ties.",
-    ),
-    False: ("lossy", "The text does not follow the target's own odds: this rule trades them for more kept tokens."),
-}
+EXACT = "The text follows the target's own odds exactly; where bf16 or fp16 rounds, it may part at near-ties."
+LOSSY = "The text does not follow the target's own odds: this rule trades them for more kept tokens."
 K_WORDS = "K: the most tokens that are drafted before the target checks them."
 LATER = "The settings below count from the next Run."
 
@@ -36,14 +31,15 @@ def method_help(method: Method, rule: Rule | None, *, has_k: bool, lacks: str = 
         "caution": method.caution,
         "sources": [list(piece) for piece in sources(method.source)],
         "lacks": visible(lacks),
-        "rule": None if rule is None else _in_force(rule),
-        "notes": [*_depth(method, has_k), *([LATER] if method.params else [])],
+        "rule": rule
+        and {
+            "title": rule.title,
+            "badge": "exact" if rule.lossless else "lossy",
+            "meaning": EXACT if rule.lossless else LOSSY,
+            "summary": rule.summary,
+        },
+        "notes": [*_depth_words(method, has_k), *([LATER] if method.params else [])],
     }
-
-
-def _in_force(rule: Rule) -> dict[str, str]:
-    badge, meaning = BADGES[rule.lossless]
-    return {"title": rule.title, "badge": badge, "meaning": meaning, "summary": rule.summary}
 
 
 def sources(text: str) -> Iterator[tuple[str, str | None]]:
@@ -53,7 +49,7 @@ def sources(text: str) -> Iterator[tuple[str, str | None]]:
         yield visible(piece), f"https://arxiv.org/abs/{paper[1]}" if paper else None
 
 
-def _depth(method: Method, has_k: bool) -> list[str]:
+def _depth_words(method: Method, has_k: bool) -> list[str]:
     if has_k:
         return [K_WORDS]
     stand_in = next((param.title for param in method.params if param.name == method.depth), None)

@@ -31,13 +31,17 @@ Usual = Callable[[str], Mapping[str, Any]]
 
 
 def entry(trace: Trace, usual: Usual | None = None) -> Props:
-    """The `title`, the `words` below it and the `facts` of one run that is over; `date`: when it was made, which a
-    browser tells in its own time. Without `usual` no parameters of methods are told."""
+    """The `title`, the `words` below it and the `facts` of one run that is over; `date`: when it was made, for the
+    browser to write in local time. Without `usual` the parameters of methods are left out."""
     created = "" if trace.header is None else trace.header.created
     is_date = _is_date(created)
     facts = (_numbers(trace), _seed(trace.header), trace.footer is None and CUT_OFF, not is_date and label(created))
-    words = {"title": _title(trace, usual), "words": _beginning(trace.header), "facts": " · ".join(filter(None, facts))}
-    return {**words, "date": created if is_date else ""}
+    return {
+        "title": _title(trace, usual),
+        "words": _beginning(trace.header),
+        "facts": " · ".join(filter(None, facts)),
+        "date": created if is_date else "",
+    }
 
 
 def recap(trace: Trace) -> tuple[str, str, str]:
@@ -63,17 +67,16 @@ def size_words(num_bytes: int) -> str:
 
 
 def _title(trace: Trace, usual: Usual | None) -> str:
-    """Method, draft, K, temperature, and whatever else is not as usual; of what was changed on the way, what came after
-    what."""
+    """Method, draft, K, temperature, and whatever else is not as usual, with the changes made during the run."""
     parts = (
-        _along(trace, lambda now: titled(now.method, METHODS)),
-        _along(trace, lambda now: now.draft_model and label(now.draft_model)),
-        _along(trace, lambda now: now.k and str(now.k), "K "),
-        _along(trace, lambda now: f"{now.temperature:g}", "temperature "),
-        _if_unusual(trace, lambda now: f"{now.top_p:g}", "1", "top-p "),
-        _if_unusual(trace, lambda now: str(now.top_k), "0", "top-k "),
+        _list_values(trace, lambda now: titled(now.method, METHODS)),
+        _list_values(trace, lambda now: now.draft_model and label(now.draft_model)),
+        _list_values(trace, lambda now: now.k and str(now.k), "K "),
+        _list_values(trace, lambda now: f"{now.temperature:g}", "temperature "),
+        _list_values(trace, lambda now: f"{now.top_p:g}", "top-p ", usual="1"),
+        _list_values(trace, lambda now: str(now.top_k), "top-k ", usual="0"),
         _rules(trace, usual),
-        usual and _along(trace, lambda now: _params(now, usual)),
+        usual and _list_values(trace, lambda now: _params(now, usual)),
     )
     return " · ".join(filter(None, parts)) or "No step was made"
 
@@ -82,28 +85,23 @@ def _rules(trace: Trace, usual: Usual | None) -> str:
     """Empty where every step was judged by its method's own rule."""
     own = [(usual(step.settings.method) if usual else {}).get("rule", facts_of(None).name) for step in trace.steps]
     is_usual = all(step.settings.rule in (None, name) for step, name in zip(trace.steps, own, strict=True))
-    return "" if is_usual else _along(trace, lambda now: now.rule and titled(now.rule, FACTS))
+    return "" if is_usual else _list_values(trace, lambda now: now.rule and titled(now.rule, FACTS))
 
 
 def _params(now: Settings, usual: Usual) -> str:
     """The method's own parameters, as far as they are not what is usual."""
     own = usual(now.method)
     others = {name: value for name, value in now.params.items() if value is not None and value != own.get(name)}
-    told = [f"{label(name.replace('_', ' '))} {label(str(value))}" for name, value in others.items()]
-    more = ["…"] if len(told) > MOST_PARAMS else []
-    return ", ".join([*told[:MOST_PARAMS], *more])
+    words = [f"{label(name.replace('_', ' '))} {label(str(value))}" for name, value in others.items()]
+    more = ["…"] if len(words) > MOST_PARAMS else []
+    return ", ".join([*words[:MOST_PARAMS], *more])
 
 
-def _if_unusual(trace: Trace, value: Callable[[Settings], str], usual: str, before: str) -> str:
-    is_usual = all(value(step.settings) == usual for step in trace.steps)
-    return "" if is_usual else _along(trace, value, before)
-
-
-def _along(trace: Trace, value: Callable[[Settings], Any], before: str = "") -> str:
-    """The values of one setting in the order in which they were in force: "K 4 → 8"; empty where there is none."""
+def _list_values(trace: Trace, value: Callable[[Settings], Any], name: str = "", *, usual: str = "") -> str:
+    """The values of one setting in the order of the steps: "K 4 → 8"; "" where all are `usual` or there is none."""
     values = [str(now) for now, _ in groupby(value(step.settings) for step in trace.steps) if now]
     more = ["…"] if len(values) > MOST_CHANGES else []
-    return before + " → ".join([*values[:MOST_CHANGES], *more]) if values else ""
+    return name + " → ".join([*values[:MOST_CHANGES], *more]) if values and values != [usual] else ""
 
 
 def _beginning(header: Header | None) -> str:

@@ -53,12 +53,13 @@ def stage_page(
     """
     if trace.header is None:
         raise ValueError("trace must have its header (got one that holds nothing yet)")
-    known = feed or Feed.from_trace(trace, RUN, unended=unended)
-    parts = [part if charts else without_charts(part) for part in known.recorded_parts(RUN)]
+    feed = feed or Feed.from_trace(trace, RUN, unended=unended)
+    parts = [part if charts else without_charts(part) for part in feed.recorded_parts(RUN)]
     title = _title(trace)
+    data = base64.b64encode(gzip.compress(exports.json_lines(trace).encode(), 6, mtime=0)).decode("ascii")
     about = {
         "starts": [part["from"] for part in parts],
-        "selection": selection and _checked(selection, parts),
+        "selection": selection and _find_selection(selection, parts),
         "file": exports.file_name(trace, ".jsonl"),
     }
     body = BODY.format(title=html.escape(title), words=html.escape(_words(trace, unended)), template=stage_template())
@@ -68,7 +69,7 @@ def stage_page(
         scripts=(*PARTS, *(CHARTS if charts else ()), *MOUNT),
         sheets=SHEETS,
         start=START,
-        data={"sv-about": quiet_json(about), "sv-run": "\n".join(map(packed, parts)), "sv-trace": _carried(trace)},
+        data={"sv-about": quiet_json(about), "sv-run": "\n".join(map(packed, parts)), "sv-trace": data},
         has_charts=charts,
     )
 
@@ -80,7 +81,7 @@ def without_charts(part: Props) -> Props:
     return {**part, **head, "steps": steps}
 
 
-def _checked(selection: Selection, parts: list[Props]) -> Props:
+def _find_selection(selection: Selection, parts: list[Props]) -> Props:
     index, ref = selection
     num_steps = parts[0]["total"]
     if not 0 <= index < num_steps:
@@ -91,11 +92,6 @@ def _checked(selection: Selection, parts: list[Props]) -> Props:
     return {"step": index, "ref": ref}
 
 
-def _carried(trace: Trace) -> str:
-    """The trace's file, for those who want to work with it."""
-    return base64.b64encode(gzip.compress(exports.json_lines(trace).encode(), 6, mtime=0)).decode("ascii")
-
-
 def _title(trace: Trace) -> str:
     words = " ".join(trace.header.prompt.text[: 4 * MOST_TITLE].split())
     if len(words) > MOST_TITLE:
@@ -104,7 +100,7 @@ def _title(trace: Trace) -> str:
 
 
 def _words(trace: Trace, unended: str) -> str:
-    by, created = visible(trace.header.specviz[:MOST_WORD]), visible(trace.header.created[:MOST_WORD])
+    by, created = (visible(word[:MOST_WORD]) for word in (trace.header.specviz, trace.header.created))
     lead = f"{unended.capitalize()}. " if trace.footer is None else ""
     return (
         f"{lead}A run of speculative decoding, recorded by specviz {by} ({created}), "
