@@ -12,7 +12,7 @@ import gzip
 import hashlib
 import html
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -74,24 +74,21 @@ def document(
     the palette and, with has_charts, plotly lie beside it as "sv-palette" and "sv-plotly".
     """
     plotly, plotly_hash = _plotly() if has_charts else ("", "")
-    lying = {**data, "sv-palette": quiet_json(palette()), **({"sv-plotly": plotly} if has_charts else {})}
-    running = [*map(_web, scripts), start]
-    allowed = " ".join(filter(None, [*map(_hash, running), plotly_hash]))
-    return "".join(_parts(title, body, [_web(name) for name in sheets], running, lying, allowed))
-
-
-def _parts(
-    title: str, body: str, sheets: Sequence[str], scripts: Sequence[str], data: Mapping[str, str], allowed: str
-) -> Iterator[str]:
-    yield '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-    yield f'<meta http-equiv="Content-Security-Policy" content="{NOTHING_ELSE}; script-src {allowed}">'
-    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    yield f"<title>{html.escape(title)}</title><style>{palette_css()}</style>"
-    yield from (f"<style>{sheet}</style>" for sheet in sheets)
-    yield f"</head>\n<body>{body}\n"
-    yield from (f'<script type="text/plain" id="{name}">{text}</script>\n' for name, text in data.items())
-    yield from (f"<script>{script}</script>\n" for script in scripts)
-    yield "</body></html>\n"
+    texts = {**data, "sv-palette": quiet_json(palette()), **({"sv-plotly": plotly} if has_charts else {})}
+    code = [*map(_web, scripts), start]
+    allowed = " ".join(filter(None, [*map(_hash, code), plotly_hash]))
+    parts = [
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{NOTHING_ELSE}; script-src {allowed}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{html.escape(title)}</title><style>{palette_css()}</style>",
+        *(f"<style>{_web(name)}</style>" for name in sheets),
+        f"</head>\n<body>{body}\n",
+        *(f'<script type="text/plain" id="{name}">{text}</script>\n' for name, text in texts.items()),
+        *(f"<script>{script}</script>\n" for script in code),
+        "</body></html>\n",
+    ]
+    return "".join(parts)
 
 
 @cache

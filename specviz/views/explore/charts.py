@@ -96,11 +96,8 @@ def _empty_bars(theme: str) -> Chart:
     bars = [_bars(status, theme, f"step %{{x}}: %{{y}} {short_label(status)}") for status in BAR_STATUSES]
     hover = "up to step %{x}: %{y:.0%} of judged kept"
     rate = line_of("kept / judged so far", "plain", theme, hover) | {"yaxis": "y2"}
-    axes = {
-        "xaxis": _axis("step", showgrid=False),
-        "yaxis": _axis("drafted tokens", rangemode="tozero"),
-        "yaxis2": {**_rate_axis("kept / judged so far"), "overlaying": "y", "side": "right", "showgrid": False},
-    }
+    right = {**_rate_axis("kept / judged so far"), "overlaying": "y", "side": "right", "showgrid": False}
+    axes = _axes("step", _count_axis("drafted tokens")) | {"yaxis2": right}
     return chart_of("Kept and cut, step by step", [*bars, rate], axes | STACKED, _columns([*bars, rate]))
 
 
@@ -136,12 +133,8 @@ def _distance(high: float | None, low: float | None) -> float:
 
 def _empty_depths(theme: str) -> Chart:
     place = {"xref": "paper", "yref": "paper", "x": 0, "y": 0, "yshift": -60, "xanchor": "left", "yanchor": "top"}
-    axes = {
-        "xaxis": _axis("depth in the draft", dtick=1, showgrid=False),
-        "yaxis": _rate_axis("rate"),
-        "annotations": [{"text": SELECTION_NOTE, **place, "align": "left", "showarrow": False, "font": {"size": 11}}],
-        "showlegend": True,
-    }
+    note = {"text": SELECTION_NOTE, **place, "align": "left", "showarrow": False, "font": {"size": 11}}
+    axes = _axes("depth in the draft", _rate_axis("rate"), dtick=1) | {"annotations": [note], "showlegend": True}
     columns = [["depth", 0, "x"]]
     for trace, (name, _, _) in enumerate(DEPTH_LINES):
         columns += [[name, trace, "customdata", 2], ["n", trace, "customdata", 1]]
@@ -199,7 +192,7 @@ def _empty_overlap(theme: str) -> Chart:
     hover = "token %{x}: no single draft was judged here, so no agreement was recorded"
     none = line_of("not recorded", "ignored", theme, hover) | {"mode": "markers"}
     none["marker"] = {"color": colour("ignored", theme), "size": 5, "symbol": "x"}
-    axes = {"xaxis": _axis("token of the text", showgrid=False), "yaxis": _rate_axis("sum of min(p, q)")}
+    axes = _axes("token of the text", _rate_axis("sum of min(p, q)"))
     columns = [["token", 0, "x"], ["text", 0, "customdata", 1]]
     columns += [[f"agreement, {short_label(kind)}", trace, "y"] for trace, kind in enumerate(OVERLAP_KINDS)]
     return chart_of("Agreement of both models along the text", [*bars, none], axes | STACKED, columns)
@@ -221,10 +214,7 @@ def _empty_calls(theme: str) -> Chart:
     for trace in (run, alone):
         trace |= {"x": [0], "y": [0]}
     run["customdata"] = [[""]]
-    axes = {
-        "xaxis": _axis("target calls", rangemode="tozero", showgrid=False),
-        "yaxis": _axis("tokens", rangemode="tozero"),
-    }
+    axes = _axes("target calls", _count_axis("tokens"), rangemode="tozero")
     columns = [["target calls", 0, "x"], ["tokens", 0, "y"], ["one by one", 1, "y"]]
     return chart_of("Tokens against target calls", [run, alone], axes, columns)
 
@@ -241,10 +231,7 @@ def _time_points(step: Step, _so_far: Figures) -> Chart:
 
 def _empty_times(theme: str) -> Chart:
     bars = [_bars(name, theme, f"step %{{x}}: %{{y:.1f}} ms {short_label(name)}") for name in PHASES]
-    axes = {
-        "xaxis": _axis("step", showgrid=False),
-        "yaxis": _axis("milliseconds, waiting left out", rangemode="tozero"),
-    }
+    axes = _axes("step", _count_axis("milliseconds, waiting left out"))
     return chart_of("Time per step", bars, axes | STACKED, _columns(bars))
 
 
@@ -284,12 +271,17 @@ def _trace(kind: str, name: str, status: str, hover: str) -> Chart:
     return {"type": kind, "name": name, "meta": {"status": status}} | points
 
 
-def _axis(title: str, **more: Any) -> Chart:
-    return {"title": {"text": title}, **more}
+def _axes(x: str, y: Chart, **more: Any) -> Chart:
+    """more: of the x axis."""
+    return {"xaxis": {"title": {"text": x}, **more, "showgrid": False}, "yaxis": y}
+
+
+def _count_axis(title: str) -> Chart:
+    return {"title": {"text": title}, "rangemode": "tozero"}
 
 
 def _rate_axis(title: str) -> Chart:
-    return _axis(title, range=[0, 1.02], tickformat=".0%", tickmode="linear", dtick=0.25)
+    return {"title": {"text": title}, "range": [0, 1.02], "tickformat": ".0%", "tickmode": "linear", "dtick": 0.25}
 
 
 def chart_of(title: str, data: list[Chart], axes: Chart, columns: list[list[Any]]) -> Chart:

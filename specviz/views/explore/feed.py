@@ -13,8 +13,9 @@ from typing import Any
 from specviz.drafters import METHODS, facts_of
 from specviz.rules.facts import FACTS
 from specviz.trace.counters import Counters
-from specviz.trace.file import Event, Footer, Header, ModelInfo, Models, Prompt, Settings, Step, Trace
+from specviz.trace.file import Event, Header, ModelInfo, Models, Prompt, Settings, Step, Trace
 from specviz.trace.metrics import METRICS, lossy_words, metrics, rounding_words
+from specviz.views.blocks import Props
 from specviz.views.explore.charts import Figures
 from specviz.views.explore.evidence.view import made_props
 from specviz.views.explore.inspector import LOG_TICKS, NUMBERS
@@ -31,7 +32,6 @@ LEGEND = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")
 SIZES = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1, ""))
 CUT_OFF = "cut off: the recording ends before the run does"
 SO_FAR = "what there was while the run was still going on"
-Props = dict[str, Any]
 
 
 class Feed:
@@ -44,10 +44,9 @@ class Feed:
         self._figures = Figures()
         self._header: Header | None = None
         self._models: Models | None = None
-        self._footer: Footer | None = None
         self._unended = ""
         self._comparison = ""
-        self._previous: Step | None = None
+        self._settings: Settings | None = None  # of the newest step
         self._labels: list[str] = []  # of every token so far, for evidence that points back into the text
         self._measured: Mapping[str, Any] | None = None
         self._steps: list[str] = []  # each step's props as JSON, made once
@@ -66,7 +65,7 @@ class Feed:
 
     @property
     def is_over(self) -> bool:
-        return self._footer is not None
+        return self._counters.footer is not None
 
     def add(self, record: Event) -> None:
         """Takes the next record of the trace."""
@@ -78,22 +77,19 @@ class Feed:
             self._models = record
         elif isinstance(record, Step):
             self._add_step(record)
-        elif isinstance(record, Footer):
-            self._footer = record
 
     def _add_step(self, step: Step) -> None:
         props = step_props(step, self._counters)
-        before = self._previous and self._previous.settings
         if (made := made_props(step, self._labels)) is not None:
             props["made"] = made
-        props["changes"] = changes(before, step)
-        if before is None or before != step.settings:
+        props["changes"] = changes(self._settings, step)
+        if self._settings != step.settings:
             lossy, rounding = lossy_words(self._counters), rounding_words(self._counters)
             props["sentence"] = headline(step.settings, was_lossy=bool(lossy), rounding=rounding)
             props["context"] = _context(step, self._models, lossy, rounding)
         props["points"] = _round(self._figures.extend(step))
         props["written"] = "".join(token.text for token in step.emitted)  # for the clipboard alone: exactly the text
-        self._previous = step
+        self._settings = step.settings
         self._labels += [label(token.text, token.bytes) for token in step.emitted]
         self._steps.append(_json(props))
 
@@ -133,7 +129,7 @@ class Feed:
             props["head"] = self._head()
         props["speed"] = speed_words(self._counters, self._measured, recorded=self._recorded)
         props["numbers"] = _numbers(self._counters)
-        if self._footer is not None:
+        if self.is_over:
             props |= {"end": self._end(), "done": len(self._steps)}
         elif self._unended:
             props["end"] = {"reason": "cut", "words": self._end_words(self._unended)}
@@ -152,7 +148,7 @@ class Feed:
         }
 
     def _end(self) -> Props:
-        footer = self._footer
+        footer = self._counters.footer
         words = ENDINGS.get(footer.reason, footer.reason)
         detail = f": {visible(footer.message)}" if footer.message else ""
         said = filter(None, [self._end_words(f"{words}{detail}"), self._comparison])

@@ -17,6 +17,7 @@ from specviz.rules.facts import FACTS, facts_of
 from specviz.trace.file import Header, Settings, Trace
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
 from specviz.trace.recorded import Shipped, shipped_trace
+from specviz.views.blocks import Props
 from specviz.views.explore.feed import CUT_OFF
 from specviz.views.explore.sentences import counted, label, percent, titled, visible
 
@@ -25,7 +26,6 @@ MOST_CHARACTERS = 64  # of these
 MOST_CHANGES = 3  # values of one setting that a title names
 MOST_PARAMS = 3  # of a method
 PER_CALL = "tokens_per_target_call"
-Props = dict[str, Any]
 Usual = Callable[[str], Mapping[str, Any]]
 """A method's name -> its parameters as they usually are, and its `rule`."""
 

@@ -35,14 +35,13 @@ BODY = """<header class="sv-report sv-file-head"><div class="sv-file-words"><h1>
 <button type="button" class="sv-button" id="sv-theme">Dark</button></header>
 <main id="sv-file"></main>
 <noscript><p>This page needs JavaScript. It asks no network.</p></noscript>{template}"""
-Selection = tuple[int, str]
 
 
 def stage_page(
     trace: Trace,
     *,
     charts: bool = True,
-    selection: Selection | None = None,
+    selection: tuple[int, str] | None = None,
     feed: Feed | None = None,
     unended: str = CUT_OFF,
 ) -> str:
@@ -81,7 +80,7 @@ def without_charts(part: Props) -> Props:
     return {**part, **head, "steps": steps}
 
 
-def _find_selection(selection: Selection, parts: list[Props]) -> Props:
+def _find_selection(selection: tuple[int, str], parts: list[Props]) -> Props:
     index, ref = selection
     num_steps = parts[0]["total"]
     if not 0 <= index < num_steps:

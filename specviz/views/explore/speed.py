@@ -8,6 +8,7 @@ from typing import Any
 from specviz.analysis.rounds import is_far
 from specviz.trace.counters import Counters
 from specviz.trace.metrics import METRICS, metrics
+from specviz.views.blocks import Props
 from specviz.views.explore.sentences import visible
 
 NO_DRAFT = "no draft reached the target: nothing to compare"
@@ -15,7 +16,7 @@ NONE_BESIDE = "no run without draft was measured beside it"
 SAME = "1.0"  # a ratio that reads so is called the same speed
 
 
-def speed_words(counters: Counters, measured: Mapping[str, Any] | None, *, recorded: bool) -> dict[str, Any]:
+def speed_words(counters: Counters, measured: Mapping[str, Any] | None, *, recorded: bool) -> Props:
     """{"value", "words", "note", "can_measure"}: value is "" where nothing was measured, and words says why.
 
     measured: the fields of a bench.speed.Speed; recorded: nothing can be measured any more.
@@ -58,9 +59,7 @@ def _was_paced(counters: Counters) -> bool:
     return counters.times_ms["wait_ms"] > 0.05 * counters.times_ms["total_ms"]
 
 
-def _comparison(
-    counters: Counters, speedup: float, baseline: float, speed: float, where: str, note: str
-) -> dict[str, Any]:
+def _comparison(counters: Counters, speedup: float, baseline: float, speed: float, where: str, note: str) -> Props:
     shown = f"{speedup:.1f}"
     how = "the same speed" if shown == SAME else "faster" if speedup > 1 else "slower"
     words = f"{how}{_mark(counters)}, {where}: {_rate(baseline)}\u00a0→\u00a0{_rate(speed)} tokens/s"
@@ -76,5 +75,5 @@ def _rate(tokens_per_s: float) -> str:
     return f"{tokens_per_s:.0f}" if tokens_per_s >= 10 else f"{tokens_per_s:.1f}"
 
 
-def _props(words: str, *, value: str = "", note: str = "", can_measure: bool = False) -> dict[str, Any]:
+def _props(words: str, *, value: str = "", note: str = "", can_measure: bool = False) -> Props:
     return {"value": value, "words": words, "note": visible(note), "can_measure": can_measure}

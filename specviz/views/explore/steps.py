@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from specviz.rules.facts import facts_of
 from specviz.trace.counters import Counters
 from specviz.trace.file import ROOT, DraftToken, EmittedToken, Step
 from specviz.trace.metrics import METRICS, Undefined
+from specviz.views.blocks import Props
 from specviz.views.explore.inspector import LAST, focus, looks
 from specviz.views.explore.sentences import SPACE, drafted_nodes, flowing, label, num_refused, percent, spoken, thrown
 from specviz.views.explore.titles import behind_the_end, last_token, telling_cut
@@ -17,7 +16,6 @@ MOST_CELLS = 32
 KEPT = "of judged draft tokens kept"
 KEPT_OF_TREES = "of judged tokens kept, siblings included"
 KEPT_WHOLE = "reasoning steps kept"
-Props = dict[str, Any]
 
 
 def step_props(step: Step, counters: Counters) -> Props:

@@ -37,7 +37,11 @@ def tree(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     children = _children(step, shown)
     rows = _rows(children)
     scores = said.numbers("scores", len(step.draft)) or said.numbers("scores", len(drafted_nodes(step)))
-    nodes = [_node(step, node, rows, children, scores) for node in rows if node != ROOT]
+    nodes = [
+        _node(step, node, rows, children[step.draft[node].parent], share_words(scores and scores[node]))
+        for node in rows
+        if node != ROOT
+    ]
     depth = max(step.draft[node].depth for node in shown)
     by_head = "ranks" in said
     meaning = (OF_HEAD if by_head else OF_PATH) if any(score for *_, score, _, _, _ in nodes) else ""
@@ -88,20 +92,13 @@ def _rows(children: Mapping[int, list[int]]) -> dict[int, int]:
     return rows
 
 
-def _node(
-    step: Step,
-    node: int,
-    rows: Mapping[int, int],
-    children: Mapping[int, list[int]],
-    scores: Sequence[float] | None,
-) -> list[Any]:
+def _node(step: Step, node: int, rows: Mapping[int, int], siblings: list[int], score: str) -> list[Any]:
     """[ref, text, status, depth, row, the parent's row, its score, place among its siblings, their number, the target's
     odds of it]."""
     token = step.draft[node]
-    text, siblings = label(token.text, token.bytes), children[token.parent]
-    score = share_words(scores and scores[node])
+    text, odds = label(token.text, token.bytes), "" if token.p is None else percent(token.p)
     place = [token.depth, rows[node], rows[token.parent], score, siblings.index(node) + 1, len(siblings)]
-    return [str(node), text, token.status, *place, "" if token.p is None else percent(token.p)]
+    return [str(node), text, token.status, *place, odds]
 
 
 def candidates(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
