@@ -2,9 +2,10 @@
 
 import pytest
 import traces
+from growing import grown
 from stage_page import PHONE, part, push, settle, shown, stages, whole
 
-from specviz.views.explore.charts import KINDS, Figures, apply_points
+from specviz.views.explore.charts import KINDS
 
 stage = pytest.fixture(stages)
 
@@ -40,11 +41,7 @@ def chain(stage):
 
 
 def test_charts_show_the_figures_of_the_trace_and_follow_the_theme(chain):
-    growing, charts = Figures(), Figures().initial()
-    for step in traces.chain().steps:
-        for name, points in growing.extend(step).items():
-            apply_points(charts[name], points)
-    for name, chart in charts.items():
+    for name, chart in grown(traces.chain()).items():
         for trace, expected in enumerate(chart["data"]):
             assert column(chain, name, trace, "x") == expected["x"]
             assert column(chain, name, trace, "y") == [

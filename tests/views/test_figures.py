@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import traces
+from growing import grown
 
 from specviz.trace.file import Trace
 from specviz.trace.metrics import metrics
 from specviz.views import palette
-from specviz.views.explore.charts import DEEPEST, KINDS, PHASES, Figures, apply_points, figure
+from specviz.views.explore.charts import DEEPEST, KINDS, PHASES, Figures
 from specviz.views.explore.sentences import percent
 
 ROOT_FOLDER = Path(__file__).parents[2]
@@ -21,22 +22,6 @@ STATUSES = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain", "s
 BACKGROUNDS = {"light": "#ffffff", "dark": "#1f2937"}
 every_trace = pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL.keys())
 every_chart = pytest.mark.parametrize("name", KINDS)
-
-
-def grown(made: Trace, theme: str = "light") -> dict:
-    growing = Figures(theme)
-    charts = growing.initial()
-    for step in made.steps:
-        for name, points in growing.extend(step).items():
-            apply_points(charts[name], points)
-    return charts
-
-
-def plain(shown: object) -> dict:
-    """A plotly figure as JSON values, without plotly's own template."""
-    chart = json.loads(shown.to_json())
-    chart["layout"].pop("template", None)
-    return chart
 
 
 def column(chart: dict, trace: int, attribute: str, *inner: int) -> list:
@@ -48,11 +33,14 @@ def column(chart: dict, trace: int, attribute: str, *inner: int) -> list:
 
 
 @every_trace
-@every_chart
-def test_growing_step_by_step_equals_the_figure_of_the_whole_trace(make: Callable[[], Trace], name: str) -> None:
+def test_plotly_takes_every_chart_of_every_trace_as_it_is(make: Callable[[], Trace]) -> None:
     from plotly.graph_objects import Figure
 
-    assert plain(figure(name, make())) == plain(Figure(grown(make())[name]))
+    for chart in grown(make()).values():
+        taken = json.loads(Figure(chart).to_json())
+        for each in (taken, chart):
+            each["layout"].pop("template")  # plotly puts its own there
+        assert taken == chart
 
 
 @every_trace
@@ -103,10 +91,10 @@ def test_rates_from_few_observations_are_hollow() -> None:
 
 
 def test_the_selection_effect_is_said_in_one_line() -> None:
-    (note,) = figure("acceptance_by_depth", traces.chain()).layout.annotations
-    assert note.text.startswith("Selection effect:")
-    assert "\n" not in note.text
-    assert "<br>" not in note.text
+    (note,) = grown(traces.chain())["acceptance_by_depth"]["layout"]["annotations"]
+    assert note["text"].startswith("Selection effect:")
+    assert "\n" not in note["text"]
+    assert "<br>" not in note["text"]
 
 
 def test_the_overlap_of_a_token_is_that_of_the_draw_that_decided_it() -> None:

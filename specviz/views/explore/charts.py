@@ -8,16 +8,13 @@ Points have the shapes that Plotly's extendTraces and restyle take; numbers come
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specviz.trace.counters import Counters
-from specviz.trace.file import EmittedToken, Step, Trace
+from specviz.trace.file import EmittedToken, Step
 from specviz.views.explore.inspector import LAST
 from specviz.views.explore.sentences import label, percent
 from specviz.views.palette import colour, short_label
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 FEW = 20  # rates from fewer observations are drawn hollow
 DEEPEST = 64  # a chart of more depths says no more, and each step would send it again
@@ -54,32 +51,6 @@ class Figures:
         self.counters.add(step)
         self.judged_at |= {token.depth: f"{step.index}:{i}" for i, token in enumerate(step.draft) if token.is_judged}
         return {name: points(step, self) for name, (_, points) in KINDS.items()}
-
-
-def apply_points(chart: Chart, points: Chart) -> None:
-    """Adds `points` to a chart's data in place, as the browser does."""
-    for name, columns in points.items():
-        if name == "mode":
-            continue
-        *holders, last = name.split(".")
-        for plotted, values in zip(chart["data"], columns, strict=True):
-            for holder in holders:
-                plotted = plotted[holder]
-            if points["mode"] == "append":
-                plotted[last].extend(values)
-            else:
-                plotted[last] = list(values)
-
-
-def figure(name: str, trace: Trace, theme: str = "light") -> Figure:
-    """One chart of a whole trace, for plotly; `name`: a key of KINDS."""
-    from plotly.graph_objects import Figure
-
-    growing = Figures(theme)
-    chart = growing.initial()[name]
-    for step in trace.steps:
-        apply_points(chart, growing.extend(step)[name])
-    return Figure(chart)
 
 
 # ---- step_bars: kept, cut, not judged per step, and the running rate kept / judged on a second axis ------------------

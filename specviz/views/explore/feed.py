@@ -7,7 +7,9 @@ Records come in order from one thread; reading is safe from any.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 from specviz.drafters import METHODS, facts_of
@@ -176,14 +178,12 @@ def _prompt(prompt: Prompt) -> Props:
 def _shown_start(prompt: Prompt) -> tuple[int, int]:
     """Where the shown end of a prompt begins, between two tokens, and how many tokens are before; 0 if they do not
     spell the prompt."""
-    lengths = [len(token.text) for token in prompt.tokens]
-    cut, place = sum(lengths), len(lengths)
+    latest = len(prompt.text) - PROMPT_SHOWN
     if "".join(token.text for token in prompt.tokens) != prompt.text:
-        return len(prompt.text) - PROMPT_SHOWN, 0
-    while cut > len(prompt.text) - PROMPT_SHOWN:
-        place -= 1
-        cut -= lengths[place]
-    return cut, place
+        return latest, 0
+    starts = [0, *accumulate(len(token.text) for token in prompt.tokens)]
+    num_before = bisect_right(starts, latest) - 1
+    return starts[num_before], num_before
 
 
 def _progress(fraction: float | None) -> Props | None:

@@ -120,7 +120,7 @@ def _judged(step: Step, node: int, position: Position) -> Look:
         look["view"] = "threshold"
         if rule.uses_draw:
             look["dart"] = _dart(token, 1.0) | ({"words": "the stopping test"} if rule.judges_block else {})
-        notes += [titles.replaced_by(step, token), titles.lossy_note(step, position.one_step_tv)]
+        notes += [titles.replacement_note(step, token), titles.lossy_note(step, position.one_step_tv)]
         return look | {"title": titles.rule_title(step, token, emitted), "note": titles.joined(notes)}
     residual = next((row.residual for row in rows if row.role == "emitted"), None)
     notes += [titles.sibling_note(step, node), titles.replacement_note(step, token, residual)]

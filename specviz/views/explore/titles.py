@@ -140,28 +140,22 @@ def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
     return ["Nothing was drafted here: the target wrote ", named(last), f" itself{odds}"]
 
 
-def replaced_by(step: Step, token: DraftToken) -> Sentence:
-    """Any other rule: the law that the replacement of `token` was drawn from. Empty if there is no replacement."""
-    last = _replacement(step, token)
-    if last is None or not step.positions:
+def replacement_note(step: Step, token: DraftToken, residual: float | None = None) -> Sentence:
+    """Where the replacement of `token` came from; empty if there is none. residual: its share of what was owed, under
+    speculative sampling."""
+    last, rule = last_token(step), facts_of(step.settings.rule)
+    if last is None or last.kind != "resampled" or token is not last_cut(step):
         return []
-    share = next((p for id_, _, p, *_ in step.positions[-1].top if id_ == last.id), 0.0)
-    return ["", named(last), facts_of(step.settings.rule).replaces.format(share=percent(share))]
-
-
-def replacement_note(step: Step, token: DraftToken, residual: float | None) -> Sentence:
-    """Where the replacement of `token` came from; `residual` is its share of what was owed. Empty if there is none."""
-    last = _replacement(step, token)
-    if last is None or not residual:
+    if not rule.is_plain:
+        if not step.positions:
+            return []
+        share = next((p for id_, _, p, *_ in step.positions[-1].top if id_ == last.id), 0.0)
+        return ["", named(last), rule.replaces.format(share=percent(share))]
+    if not residual:
         return []
     if step.settings.temperature == 0:
         return ["", named(last), " is the target's favourite here."]
     return ["", named(last), f" was drawn from the hatched parts; it makes up {percent(residual)} of them."]
-
-
-def _replacement(step: Step, token: DraftToken) -> EmittedToken | None:
-    last = last_token(step)
-    return last if last and last.kind == "resampled" and token is last_cut(step) else None
 
 
 def sibling_note(step: Step, node: int) -> Sentence:

@@ -8,23 +8,13 @@ MAKERS reads its own keys of the evidence and returns the parts that follow from
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from specviz.drafters import METHODS
 from specviz.trace.file import Step
-from specviz.views.explore.evidence.parts import (
-    MOST_LINES,
-    Chip,
-    Part,
-    Said,
-    draft_chips,
-    facts,
-    line,
-    lines,
-    share_words,
-    token_chips,
-)
+from specviz.views.explore.evidence import parts
+from specviz.views.explore.evidence.parts import Chip, Part, Said
 from specviz.views.explore.evidence.tree import candidates, tree, tree_words
 from specviz.views.explore.sentences import counted, drafted_nodes, flowing, label, percent
 
@@ -86,7 +76,7 @@ def _policy(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     if not policy or k is None:
         return []
     words = ": ".join(filter(None, (policy.replace("_", " "), POLICIES.get(policy))))
-    return [facts("How long a draft may be", [["K in force", str(k)], ["policy", words]])]
+    return [parts.facts("How long a draft may be", [["K in force", str(k)], ["policy", words]])]
 
 
 def _growth(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
@@ -97,7 +87,7 @@ def _growth(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     grown, kept = said.whole("grown"), said.whole("kept")
     if grown is not None and kept is not None:
         known.append(["grown, then handed over", f"{grown:,}, then the best {kept:,}"])
-    return [facts("How the tree was grown", known)] if known else []
+    return [parts.facts("How the tree was grown", known)] if known else []
 
 
 def _lookup(step: Step, said: Said, text: Sequence[str]) -> list[Part]:
@@ -114,11 +104,11 @@ def _lookup(step: Step, said: Said, text: Sequence[str]) -> list[Part]:
 
     now = len(text) - matched
     before, after = chips(max(0, start - AROUND), start), chips(follows, follows + AROUND)
-    earlier = line("earlier", [*before, *chips(start, end, "same"), *chips(end, follows, "from"), *after])
-    end_now = [*chips(max(0, now - AROUND), now), *chips(now, len(text), "same"), *draft_chips(step)]
+    earlier = parts.line("earlier", [*before, *chips(start, end, "same"), *chips(end, follows, "from"), *after])
+    end_now = [*chips(max(0, now - AROUND), now), *chips(now, len(text), "same"), *parts.draft_chips(step)]
     same, ago = counted(matched, "token"), counted(now - start, "token")
     note = f"The last {same} stood in the text {ago} before; what followed there is proposed."
-    return [lines("Where it was found", [earlier, line("now", end_now)], note)]
+    return [parts.lines("Where it was found", [earlier, parts.line("now", end_now)], note)]
 
 
 def _layers(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
@@ -127,12 +117,14 @@ def _layers(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
         return []
     chips: list[Chip] = [[str(number + 1), "on" if number in used else "off", ""] for number in range(total)]
     note = f"{len(used)} of the target's {total} layers wrote the draft, with the target's own head on top."
-    return [lines("Layers used", [line("", chips)], note)]
+    return [parts.lines("Layers used", [parts.line("", chips)], note)]
 
 
 def _modules(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     modules = said.whole("modules")
-    return [] if modules is None else [facts("Modules for later tokens", [["modules of the target", str(modules)]])]
+    return (
+        [] if modules is None else [parts.facts("Modules for later tokens", [["modules of the target", str(modules)]])]
+    )
 
 
 def _rounds(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
@@ -144,11 +136,11 @@ def _rounds(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     is_one = len(set(who)) == 1
     names = [f"round {number}" for number in range(1, len(rounds) + 1)] if is_one else who
     lead = f"{who[0]}. {OF_ROUNDS}" if is_one else OF_ROUNDS
-    rows = [line(name, _round_chips(each)) for name, each in zip(names, rounds, strict=True)]
+    rows = [parts.line(name, _round_chips(each)) for name, each in zip(names, rounds, strict=True)]
     calls = [[f"forwards of {_name(name)}", f"{number:,}"] for name, number in said.inside("calls").counts() if number]
-    handed = line("handed to the target", [[text, "", ""] for text, *_ in draft_chips(step)])
-    made = [lines("Rounds inside the draft", [*rows[: MOST_LINES - 1], handed], lead=lead)]
-    return [*made, facts("What drafting cost", calls)] if calls else made
+    handed = parts.line("handed to the target", [[text, "", ""] for text, *_ in parts.draft_chips(step)])
+    made = [parts.lines("Rounds inside the draft", [*rows[: parts.MOST_LINES - 1], handed], lead=lead)]
+    return [*made, parts.facts("What drafting cost", calls)] if calls else made
 
 
 def _name(name: str) -> str:
@@ -166,14 +158,16 @@ def _round_chips(said: Said) -> list[Chip]:
 def _window(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     """Lookahead's window, the n-grams that it verified, those that it found last, and the size of its pool."""
     made = [
-        lines(title, [line(name.format(n), token_chips(row)) for n, row in enumerate(rows, 1)], note)
+        parts.lines(title, [parts.line(name.format(n), parts.token_chips(row)) for n, row in enumerate(rows, 1)], note)
         for key, title, name, note in WINDOW
         if (rows := said.items(key))
     ]
     pool = said.inside("pool")
     keys, ngrams = pool.whole("keys"), pool.whole("ngrams")
     if keys is not None and ngrams is not None:
-        made.append(facts("The pool", [["n-grams", f"{ngrams:,}"], ["first tokens that they begin with", f"{keys:,}"]]))
+        made.append(
+            parts.facts("The pool", [["n-grams", f"{ngrams:,}"], ["first tokens that they begin with", f"{keys:,}"]])
+        )
     return made
 
 
@@ -187,17 +181,20 @@ def _tokenisations(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     is_draft = [token.whole("id") for token in tokens] == [token.id for token in drafted]
     marks = [token.status for token in drafted] if is_draft else [""] * len(tokens)
     rows = [
-        line("draft", token_chips(said.items("draft_tokens"))),
-        line("target", [token.chip(mark) for token, mark in zip(tokens, marks, strict=True)]),
+        parts.line("draft", parts.token_chips(said.items("draft_tokens"))),
+        parts.line("target", [token.chip(mark) for token, mark in zip(tokens, marks, strict=True)]),
     ]
     known = [["way", WAYS[way]]]
     boundary = said.inside("boundary")
     if backed := boundary.whole("backed"):
         words = f"{counted(backed, 'token')} (“{label(boundary.words('text'))}”)"
         known.append(["at the boundary", f"the draft took back {words} to spell the end of the text anew"])
-    if shared := share_words(said.number("shared")):
+    if shared := parts.share_words(said.number("shared")):
         known.append(["share of the draft's odds on shared tokens", shared])
-    return [lines("The same text in both vocabularies", rows, aligned=True), facts("Between the vocabularies", known)]
+    return [
+        parts.lines("The same text in both vocabularies", rows, aligned=True),
+        parts.facts("Between the vocabularies", known),
+    ]
 
 
 def _grade(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
@@ -212,7 +209,7 @@ def _grade(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
         known.append(["judged by", JUDGES[judged_by]])
     if (tokens := said.whole("tokens")) is not None:
         known.append(["tokens", f"{tokens:,}"])
-    made = [facts("The grade", known)]
+    made = [parts.facts("The grade", known)]
     if text := said.inside("step").passage("text"):
         shown = {"text": flowing(text), "mark": VERDICTS.get(verdict, ""), "note": ""}
         made.insert(0, {"kind": "passage", "title": "The reasoning step", **shown})
@@ -228,16 +225,4 @@ def _grade_words(judged_by: str, given: float, threshold: float) -> str:
     return f"{given:.3f}; at least {threshold:.3f} is kept"
 
 
-MAKERS: tuple[Callable[[Step, Said, Sequence[str]], list[Part]], ...] = (
-    _policy,
-    tree,
-    _growth,
-    candidates,
-    _lookup,
-    _window,
-    _rounds,
-    _tokenisations,
-    _grade,
-    _layers,
-    _modules,
-)
+MAKERS = (_policy, tree, _growth, candidates, _lookup, _window, _rounds, _tokenisations, _grade, _layers, _modules)
