@@ -1,7 +1,7 @@
-"""What comes out at one recorded place under a rule, token by token, beside the target's own odds: a block of bars.
+"""One recorded position under some rules: each token's chance to come out, beside the target's own odds, as bars.
 
-From the place's recorded odds alone. Where the draft has drawn one token, what is kept has min(p, q) of every token;
-the rest, 1 - overlap, goes to replacements, and there the rules part. Loads no torch.
+Computed from the recorded odds alone. A rule that judges one drafted token keeps min(p, q) of every token and gives
+the rest, 1 - overlap, to replacements, which it draws from its own column of the trace. Loads no torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specviz.lessons.types import LAW_RULES
-from specviz.rules.facts import facts_of
+from specviz.rules.facts import RuleFacts, facts_of
 from specviz.trace.file import Step, Trace
 from specviz.views import blocks
 from specviz.views.blocks import Props
@@ -34,7 +34,7 @@ KEY = (
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One token at the place: the target's odds, what both models agree on, and its share of what is owed."""
+    """One token: p, min(p, q), and its part of the normalised max(0, p - q)."""
 
     text: str
     p: float
@@ -43,29 +43,32 @@ class Share:
 
 
 def law_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) -> Props:
-    """The judged drafted token `ref` of a step: per token of its place one bar for each of the `rules`."""
-    unknown = [rule for rule in rules if not facts_of(rule.removeprefix(BROKEN)).residual_column]
+    """One bar per token and rule at the judged drafted token `ref` of a step. Raises ValueError."""
+    facts = [facts_of(rule.removeprefix(BROKEN)) for rule in rules]
+    unknown = [rule for rule, each in zip(rules, facts, strict=True) if not each.residual_column]
     if unknown or not rules:
         raise ValueError(f"rules must be some of {', '.join(LAW_RULES)} (got {', '.join(unknown) or 'none'})")
     if not 0 <= step < len(trace.steps):
         raise ValueError(f"step must be from 0 to {len(trace.steps) - 1} (got {step})")
-    overlap, known = _place(trace.steps[step], ref)
+    overlap, known = _read_position(trace.steps[step], ref)
     shares, everything = (_with_others(part, overlap) for part in (known[:MOST_ROWS], known))
-    laws = [[_chance(share, rule, overlap) for share in shares] for rule in rules]
-    scale = 100 / max(*(share.p for share in shares), *(chance for law in laws for chance in law))
-    rows = [
-        _bar(_named(share.text, rule, rules), share, law[place], scale)
-        for place, share in enumerate(shares)
-        for rule, law in zip(rules, laws, strict=True)
-    ]
-    moved = [_moved(everything, rule, overlap) for rule in rules]
-    rows += [_wrong(_named(WRONG, rule, rules), by, scale) for rule, by in zip(rules, moved, strict=True)]
+    scale = 100 / max(max(share.p, _chance(share, rule, overlap)) for share in shares for rule in facts)
+    rows = []
+    for share in shares:
+        for rule in facts:
+            chance = _chance(share, rule, overlap)
+            parts = [("both", scale * share.both), ("owed", scale * (chance - share.both))]
+            name, values = _row_name(share.text, rule, facts), (percent(share.p), percent(chance))
+            rows.append(blocks.bar(name, parts, values, scale * share.p))
+    for rule in facts:
+        moved = _distance(everything, rule, overlap)
+        parts, amount = ([("cut", scale * moved)], f"at least {percent(moved)}") if moved else ([], percent(0))
+        rows.append(blocks.bar(_row_name(WRONG, rule, facts), parts, ("", amount)))
     return blocks.bars(rows, heads=("target", "comes out"), key=KEY)
 
 
-def _place(step: Step, ref: str) -> tuple[float, list[Share]]:
-    """sum min(p, q), and what is recorded: the drafted token, the others with a row (those that either model finds
-    likeliest, by p), then the rest."""
+def _read_position(step: Step, ref: str) -> tuple[float, list[Share]]:
+    """sum min(p, q), and the recorded tokens: the drafted one, those with a row of their own by p, then the rest."""
     position = next((each for each in step.positions if each.child is not None and str(each.child) == ref), None)
     if position is None or position.overlap is None:
         raise ValueError(f"ref must be a drafted token that was judged by both models' odds (got {ref!r:.40})")
@@ -77,35 +80,24 @@ def _place(step: Step, ref: str) -> tuple[float, list[Share]]:
 
 
 def _with_others(shares: Sequence[Share], overlap: float) -> list[Share]:
-    """These and all other tokens in one."""
+    """These, and one share of all other tokens."""
     parts = (math.fsum(getattr(share, name) for share in shares) for name in ("p", "both", "residual"))
     rest = (max(0.0, whole - part) for whole, part in zip((1.0, overlap, 1.0), parts, strict=True))
     return [*shares, Share(OTHERS, *rest)]
 
 
-def _chance(share: Share, rule: str, overlap: float) -> float:
-    return share.both + (1 - overlap) * getattr(share, facts_of(rule.removeprefix(BROKEN)).residual_column)
+def _chance(share: Share, rule: RuleFacts, overlap: float) -> float:
+    return share.both + (1 - overlap) * getattr(share, rule.residual_column)
 
 
-def _moved(shares: Sequence[Share], rule: str, overlap: float) -> float:
-    """How far the rule's law lies from the target's odds (total variation): at least, as all others count as one."""
-    moved = math.fsum(abs(_chance(share, rule, overlap) - share.p) for share in shares) / 2
-    return moved if moved > SAME else 0.0
+def _distance(shares: Sequence[Share], rule: RuleFacts, overlap: float) -> float:
+    """Total variation between the rule's law and p; a lower bound, because all other tokens count as one."""
+    distance = math.fsum(abs(_chance(share, rule, overlap) - share.p) for share in shares) / 2
+    return distance if distance > SAME else 0.0
 
 
-def _bar(name: str, share: Share, chance: float, scale: float) -> Props:
-    parts = [("both", scale * share.both), ("owed", scale * (chance - share.both))]
-    return blocks.bar(name, parts, (percent(share.p), percent(chance)), scale * share.p)
-
-
-def _wrong(name: str, moved: float, scale: float) -> Props:
-    amount = f"at least {percent(moved)}" if moved else percent(0)
-    return blocks.bar(name, [("cut", scale * moved)] if moved else [], ("", amount))
-
-
-def _named(text: str, rule: str, rules: Sequence[str]) -> str:
-    """The first rule's row has the text, those below it only how their rule is called; the right one needs no name."""
-    is_right = facts_of(rule.removeprefix(BROKEN)).lossless
-    if rule != rules[0]:
-        return f"{INDENT}{RIGHT if is_right else WRONG_RULE}"
-    return text if is_right else f"{text}, {WRONG_RULE}"
+def _row_name(text: str, rule: RuleFacts, rules: Sequence[RuleFacts]) -> str:
+    """The token's text in the first rule's row, "right" or "broken" in those below it."""
+    if rule is not rules[0]:
+        return f"{INDENT}{RIGHT if rule.lossless else WRONG_RULE}"
+    return text if rule.lossless else f"{text}, {WRONG_RULE}"

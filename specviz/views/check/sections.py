@@ -1,6 +1,6 @@
-"""The sections of the Check page, but for whole texts: results of `specviz.checks` in, blocks out. Loads no torch.
+"""Sections of the Check page, without "End to end" (whole_texts.py), from results of `specviz.checks`. Loads no torch.
 
-A section without a result says what is missing and which button brings it. `names` gives a token id's text.
+A section without a result says what is missing and which button computes it. `names` gives a token id's text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specviz.checks.enumerated import Enumeration
     from specviz.checks.one_step import Identity, Redraws, RuleHere, Share
     from specviz.checks.self_checks import SelfCheck
-    from specviz.checks.statistics import Cells, Outcome
+    from specviz.checks.statistics import Cells
 
 Names = Callable[[int], str]
 Options = Sequence[tuple[str, str]]
@@ -33,31 +33,30 @@ SAMPLE = {"prompt_ids": [11, 42, 7], "ids": [5, 19, 23], "sampling": {"temperatu
 
 # ---- the identity ---------------------------------------------------------------------------------------------------
 
-IDENTITY = "identity"
-IDENTITY_LEAD = (
+IDENTITY = (
+    "identity",
+    "The identity",
     "What both models agree on is kept. What the target has more is owed, and the replacements bring exactly that. "
-    "Together they are the target's own odds again."
+    "Together they are the target's own odds again.",
 )
 PINNED = "the pinned place. "
 FIRST = "the first place of the run, as nothing with the draft's odds is pinned on Explore. "
 
 
 def identity(result: Identity | None, names: Names, *, is_pinned: bool = True, refusal: str = "") -> Props:
-    """Agreed and owed shares stacked to p, token by token. is_pinned: at the pinned place, not at the first; refusal:
-    why there are none."""
+    """Per token min(p, q) and max(0, p - q) stacked to p. is_pinned: the token was pinned on Explore; refusal: why
+    there is no result."""
     if result is None:
         missing = refusal or "No place yet. Make a run with a draft model on Explore, and pin a drafted token."
-        return blocks.section(IDENTITY, "The identity", IDENTITY_LEAD, (), [blocks.words(missing)])
+        return blocks.section(*IDENTITY, blocks=[blocks.words(missing)])
     key = [("both", "both models agree: min(p, q)"), ("owed", "owed: p - q where p is larger")]
     heads = ("p, target", "q, draft", "agreed", "owed", "agreed + owed")
     scale = 100 / max(share.p for share in result.rows)
     bars = blocks.bars([_identity_bar(share, names, scale) for share in result.rows], heads=heads, key=key)
-    sums = result.sums
+    is_exact, sums = result.largest_error <= SAME, result.sums
+    found = "exact (enumerated): agreed + owed = p" if is_exact else "differs: agreed + owed is not p"
     tokens = f"each of {result.num_tokens:,} tokens, largest difference {result.largest_error:.1e}"
-    if result.largest_error <= SAME:
-        verdict = blocks.verdict("exact", f"exact (enumerated): agreed + owed = p for {tokens}")
-    else:
-        verdict = blocks.verdict("differs", f"differs: agreed + owed is not p for {tokens}")
+    verdict = blocks.verdict("exact" if is_exact else "differs", f"{found} for {tokens}")
     balance = [
         f"Step {result.step + 1}, drafted token {result.node + 1}: {PINNED if is_pinned else FIRST}Agreed ",
         percent(sums.overlap),
@@ -67,22 +66,22 @@ def identity(result: Identity | None, names: Names, *, is_pinned: bool = True, r
         percent(min(1.0, sums.written)),
         f". The draft has {percent(sums.excess)} too much elsewhere: that is cut, and as much is owed.",
     ]
-    shown = [bars, blocks.words(balance), verdict]
-    return blocks.section(IDENTITY, "The identity", IDENTITY_LEAD, (), shown)
+    return blocks.section(*IDENTITY, blocks=[bars, blocks.words(balance), verdict])
 
 
 def _identity_bar(share: Share, names: Names, scale: float) -> Props:
     parts = [("both", scale * share.overlap), ("owed", scale * share.shortfall)]
     values = [percent(value) for value in (share.p, share.q, share.overlap, share.shortfall, share.written)]
-    return blocks.bar(_token(share.token, names), parts, values, scale * share.p)
+    return blocks.bar(_token_words(share.token, names), parts, values, scale * share.p)
 
 
 # ---- one step -------------------------------------------------------------------------------------------------------
 
-ONE_STEP = "one_step"
-ONE_STEP_LEAD = (
+ONE_STEP = (
+    "one_step",
+    "One step",
     "What does a rule write where it judges one drafted token? The formula says it exactly; redraws with the rule's "
-    "own program show it. How many is fixed before the first one, and nothing is judged before the last."
+    "own program show it. How many is fixed before the first one, and nothing is judged before the last.",
 )
 
 
@@ -100,8 +99,8 @@ def one_step(
     seed: int = 0,
     enumerated: Enumeration | None = None,
 ) -> Props:
-    """One place of the run. options: the rules as (words, name); at: (step, drafted token), counted from 0; others:
-    the same place under every rule; refusal: why there is no place; enumerated: the rule's program over whole texts."""
+    """One drafted token under a rule. options: the rules as (words, name); at: (step, drafted token), counted from 0;
+    others: the same token under every rule; refusal: why there is none; enumerated: the rule's program over texts."""
     controls = [
         blocks.choice("rule", "Rule", options, rule),
         blocks.count("n", "Redraws", n, REDRAWS[0], REDRAWS[2]),
@@ -110,26 +109,30 @@ def one_step(
     ]
     if here is None or at is None:
         missing = refusal or "No place yet. Make a run with a draft model on Explore; then press Redraw."
-        return blocks.section(ONE_STEP, "One step", ONE_STEP_LEAD, controls, [blocks.words(missing)])
-    shown = [*_enumerated(enumerated), blocks.words(_place_words(here, at)), _formula(here)]
+        return blocks.section(*ONE_STEP, controls, [blocks.words(missing)])
+    shown = []
+    if enumerated is not None:
+        shown.append(_state_block(enumerated, "Every outcome of the rule's program over small texts"))
+    shown += [blocks.words(_place_words(here, at)), _formula_verdict(here)]
     if redraws is not None:
-        shown += _redrawn(redraws, names)
+        counted = f"{redraws.done:,} of {redraws.total:,} redraws; only counts until then"
+        is_done = redraws.outcome is not None
+        shown += [_state_block(redraws, counted), cell_bars(redraws.cells, redraws.tokens, names, is_done=is_done)]
     if others:
         shown.append(blocks.details("Every rule at this place, by formula", [_rules_table(others, rule)]))
-    return blocks.section(ONE_STEP, "One step", ONE_STEP_LEAD, controls, shown)
+    return blocks.section(*ONE_STEP, controls, shown)
 
 
 def seed_control(seed: int) -> Props:
-    """The same seed writes the same numbers again; another one is an independent try."""
+    """The same seed repeats the same draws; another one draws independently."""
     return blocks.count("seed", "Seed", seed, 0, MOST_SEED)
 
 
-def _enumerated(result: Enumeration | None) -> list[Props]:
-    if result is None:
-        return []
+def _state_block(result: Enumeration | Redraws, words: str) -> Props:
+    """The verdict, or how far the work has come, in these words."""
     if result.outcome is None:
-        return [blocks.progress(result.done, result.total, "Every outcome of the rule's program over small texts")]
-    return [verdict_of(result.outcome)]
+        return blocks.progress(result.done, result.total, words)
+    return blocks.verdict(result.outcome.state, result.outcome.words)
 
 
 def _place_words(here: RuleHere, at: tuple[int, int]) -> blocks.Words:
@@ -141,28 +144,20 @@ def _place_words(here: RuleHere, at: tuple[int, int]) -> blocks.Words:
     ]
 
 
-def _formula(here: RuleHere) -> Props:
-    if not _errs(here):
-        if here.lossless:
-            words = "exact by formula, where one token is judged alone: what it writes here has the target's own odds"
-            return blocks.verdict("exact", words)
-        words = "cannot tell: at this place what is wrong with it does no harm; another place shows it"
-        return blocks.verdict("unsure", words)
-    words = f"differs: by formula, {percent(here.distance)} of its odds here lie on the wrong tokens"
-    return blocks.verdict("differs", f"{words}; {needed(here.draws_needed, 'redraws')} show it")
-
-
-def _redrawn(redraws: Redraws, names: Names) -> list[Props]:
-    if redraws.outcome is None:
-        counted = f"{redraws.done:,} of {redraws.total:,} redraws; only counts until then"
-        bars = cell_bars(redraws.cells, redraws.tokens, names, is_done=False)
-        return [blocks.progress(redraws.done, redraws.total, counted), bars]
-    bars = cell_bars(redraws.cells, redraws.tokens, names, is_done=True)
-    return [verdict_of(redraws.outcome), bars]
+def _formula_verdict(here: RuleHere) -> Props:
+    if _errs(here):
+        words = f"differs: by formula, {percent(here.distance)} of its odds here lie on the wrong tokens"
+        return blocks.verdict("differs", f"{words}; {effort_words(here.draws_needed, 'redraws')} show it")
+    if here.lossless:
+        words = "exact by formula, where one token is judged alone: what it writes here has the target's own odds"
+        return blocks.verdict("exact", words)
+    return blocks.verdict(
+        "unsure", "cannot tell: at this place what is wrong with it does no harm; another place shows it"
+    )
 
 
 def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: bool) -> Props:
-    """Counts; once all have been drawn, with the target's share as a tick."""
+    """How often each token was drawn; with is_done beside the target's share, as a tick."""
     n = max(1, cells.n)
     seen = [count / n for count in cells.counts]
     scale = 100 / max([*seen, *(cells.law if is_done else ()), 1e-9])
@@ -170,7 +165,7 @@ def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: boo
     for token, count, share, law in zip([*tokens, None], cells.counts, seen, cells.law, strict=True):
         values = [f"{count:,}", percent(share), percent(law)] if is_done else [f"{count:,}"]
         tick = scale * law if is_done else None
-        rows.append(blocks.bar(_token(token, names), [("plain", scale * share)], values, tick))
+        rows.append(blocks.bar(_token_words(token, names), [("plain", scale * share)], values, tick))
     heads = ("count", "written", "target's odds") if is_done else ("count",)
     key = [("plain", "how often it was written"), ("tick", "the target's odds")] if is_done else []
     return blocks.bars(rows, heads=heads, key=key)
@@ -183,7 +178,7 @@ def _rules_table(rules: Sequence[RuleHere], chosen: str) -> Props:
             "lossless" if rule.lossless else "not exact",
             percent(rule.kept),
             percent(rule.distance) if _errs(rule) else "0",
-            needed(rule.draws_needed, "") if _errs(rule) else "–",
+            effort_words(rule.draws_needed, "") if _errs(rule) else "–",
         ]
         for rule in rules
     ]
@@ -197,19 +192,21 @@ def _errs(here: RuleHere) -> bool:
     return here.distance > SAME
 
 
-def needed(number: int | None, unit: str) -> str:
+def effort_words(number: int | None, unit: str) -> str:
     return f"about {round_up(number):,} {unit}".strip() if number else f"more {unit} than fit here".replace("  ", " ")
 
 
 # ---- the pair itself ------------------------------------------------------------------------------------------------
 
-SELF_CHECKS = "self_checks"
-SELF_CHECKS_LEAD = "The machinery under the rule: the cache, the draft's q, and a target that drafts for itself."
+SELF_CHECKS = (
+    "self_checks",
+    "The pair itself",
+    "The machinery under the rule: the cache, the draft's q, and a target that drafts for itself.",
+)
 
 
 def self_checks(results: Sequence[SelfCheck]) -> Props:
-    """One verdict per check; none before the button was pressed."""
-    controls = [blocks.button("self", "Check this pair", primary=True)]
+    """One verdict per check; no results before the button was pressed."""
     if not results:
         shown = [blocks.words("Not checked yet. Press Check this pair: it takes a few seconds.")]
     else:
@@ -217,25 +214,27 @@ def self_checks(results: Sequence[SelfCheck]) -> Props:
         last = results[-1]
         if last.done < last.total:
             shown.append(blocks.progress(last.done, last.total, f"{last.done} of {last.total} checks"))
-    return blocks.section(SELF_CHECKS, "The pair itself", SELF_CHECKS_LEAD, controls, shown)
+    return blocks.section(*SELF_CHECKS, [blocks.button("self", "Check this pair", primary=True)], shown)
 
 
 # ---- someone else's decoder -----------------------------------------------------------------------------------------
 
-SOMEONE_ELSE = "someone_else"
-SOMEONE_ELSE_LEAD = (
+SOMEONE_ELSE = (
+    "someone_else",
+    "Someone else's decoder",
     "Any other decoder can be held against the same law, on your own machine. Write its token ids into a file, one "
-    "text per line, and let the target read them."
+    "text per line, and let the target read them.",
 )
 
 
 def someone_else(target: str) -> Props:
-    """How to judge another decoder; nothing is uploaded."""
+    """How to check another decoder with the command line."""
     line = json.dumps(SAMPLE)
     codes = ", ".join(f"{code} {words}" for code, words in {**EXIT_WORDS, 2: "what cannot be used"}.items())
+    name = shlex.quote("".join(character for character in target if character.isprintable()))
     shown = [
         blocks.words(["One line per text: ", line]),
-        blocks.words(["Then: ", f"python -m specviz prove --target {_argument(target)} --samples samples.jsonl"]),
+        blocks.words(["Then: ", f"python -m specviz prove --target {name} --samples samples.jsonl"]),
         blocks.words(
             "Token ids, never text: the same text can be cut into tokens in more than one way, and the law is that of "
             "the tokens that were drawn. Each line is an independent draw at the settings it names."
@@ -247,17 +246,8 @@ def someone_else(target: str) -> Props:
         blocks.words(f"Exit codes, so that it can stand in an automatic test: {codes}.", small=True),
         blocks.download("An example line", "samples.jsonl", line + "\n"),
     ]
-    return blocks.section(SOMEONE_ELSE, "Someone else's decoder", SOMEONE_ELSE_LEAD, (), shown)
+    return blocks.section(*SOMEONE_ELSE, blocks=shown)
 
 
-def _argument(name: str) -> str:
-    """A name as a shell takes it, whole; what cannot be seen is left out."""
-    return shlex.quote("".join(character for character in name if character.isprintable()))
-
-
-def verdict_of(outcome: Outcome) -> Props:
-    return blocks.verdict(outcome.state, outcome.words)
-
-
-def _token(token: int | None, names: Names) -> str:
+def _token_words(token: int | None, names: Names) -> str:
     return OTHERS if token is None else label(names(token))

@@ -1,4 +1,4 @@
-"""The Check page's section "End to end": whole texts held against the target's odds, token by token. Loads no torch."""
+"""The Check page's section "End to end": whole texts compared with the target's odds by token. Loads no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specviz.views import blocks
 from specviz.views.blocks import Props
-from specviz.views.check.sections import Names, Options, cell_bars, needed, seed_control, verdict_of
+from specviz.views.check.sections import Names, Options, cell_bars, effort_words, seed_control
 from specviz.views.explore.charts import chart_of, line_of
 from specviz.views.explore.sentences import percent
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 TOKENS = (100, 2_000, 1_000_000)  # fewest, at first, most
 CALLED_OUT = 6  # log10 of the E from which on a rule is called wrong
 LIMIT = "called wrong as soon as the evidence is this high, whatever comes after"
-END_TO_END = "end_to_end"
-END_TO_END_LEAD = (
+END_TO_END = (
+    "end_to_end",
+    "End to end",
     "The engine writes texts, and the target alone reads them: its odds for every token are known exactly, so each "
     "token can be held against them, and the evidence may be watched while it grows. Then the first token of one "
     "prompt is written anew many times. Each of these two checks calls a correct rule wrong in fewer than one of a "
-    "million runs, so both together in fewer than two."
+    "million runs, so both together in fewer than two.",
 )
 
 
@@ -43,27 +44,34 @@ def end_to_end(
     made_by: str = "",
     refusal: str = "",
 ) -> Props:
-    """Whole texts. first: the first token of one prompt, drawn anew; greedy: instead of both at temperature 0; made_by:
-    what writes them, in words; refusal: why there is nothing to check."""
+    """first: one prompt's first token, drawn many times; greedy: the check at temperature 0, without the other two;
+    made_by: what writes the texts, in words; refusal: why there is nothing to check."""
     if refusal:
-        return blocks.section(END_TO_END, "End to end", END_TO_END_LEAD, [], [blocks.words(refusal)])
+        return blocks.section(*END_TO_END, blocks=[blocks.words(refusal)])
     controls = [
         blocks.choice("rule", "Rule", options, rule),
         blocks.count("tokens", "Tokens", tokens, TOKENS[0], TOKENS[2]),
         seed_control(seed),
         blocks.button("write", "Write and judge", primary=True),
     ]
-    shown = [*_greedy(greedy), *_evidence(result, theme), *_first(first, names)]
+    shown = []
+    if greedy is not None:
+        shown += _greedy_blocks(greedy)
+    if result is not None:
+        shown += _evidence_blocks(result, theme)
+    if first is not None:
+        words = f"{first.done:,} of {first.total:,} first tokens; only counts until then"
+        bars = cell_bars(first.cells, first.tokens, names, is_done=first.outcome is not None)
+        lead = blocks.words("The first token after one prompt, written anew with many seeds:")
+        shown += [lead, *_state_blocks(first, words), bars]
     if not shown:
         writer = made_by or "the pair and the settings of Explore"
         shown = [blocks.words(f"No text yet. Press Write and judge: texts are written with {writer}.")]
-    return blocks.section(END_TO_END, "End to end", END_TO_END_LEAD, controls, shown)
+    return blocks.section(*END_TO_END, controls, shown)
 
 
-def _evidence(result: EndToEnd | None, theme: str) -> list[Props]:
-    if result is None:
-        return []
-    shown = _state(result, f"{result.done:,} of {result.total:,} tokens written and judged")
+def _evidence_blocks(result: EndToEnd, theme: str) -> list[Props]:
+    shown = _state_blocks(result, f"{result.done:,} of {result.total:,} tokens written and judged")
     if result.done:
         shown += [_features_table(result.evidence), blocks.chart(evidence_chart(result.track, theme))]
     if result.power:
@@ -75,7 +83,14 @@ def _evidence(result: EndToEnd | None, theme: str) -> list[Props]:
 def _features_table(evidence: Evidence) -> Props:
     n = max(1, evidence.num_tokens)
     rows = [
-        [name, percent(seen / n), percent(expected / n), f"{100 * shift:+.1f} points", f"{z:+.1f}", _points(least)]
+        [
+            name,
+            percent(seen / n),
+            percent(expected / n),
+            f"{100 * shift:+.1f} points",
+            f"{z:+.1f}",
+            f"{100 * least:.1f} points" if math.isfinite(least) else "none yet",
+        ]
         for name, seen, expected, shift, z, least in zip(
             evidence.features,
             evidence.observed.tolist(),
@@ -90,13 +105,13 @@ def _features_table(evidence: Evidence) -> Props:
     return blocks.table(columns, rows, caption="z is for orientation; the verdict rests on the evidence below.")
 
 
-def _points(shift: float) -> str:
-    return f"{100 * shift:.1f} points" if math.isfinite(shift) else "none yet"
-
-
 def _power_table(power: Sequence[Power], done: int) -> Props:
     rows = [
-        [rule.title, needed(rule.tokens_needed, "tokens"), "yes" if (rule.tokens_needed or math.inf) <= done else "no"]
+        [
+            rule.title,
+            effort_words(rule.tokens_needed, "tokens"),
+            "yes" if (rule.tokens_needed or math.inf) <= done else "no",
+        ]
         for rule in sorted(power, key=lambda rule: rule.tokens_needed or math.inf)
     ]
     caption = "By each rule's exact law where it judges one token, at these very places; called out nine times in ten."
@@ -120,20 +135,9 @@ def evidence_chart(track: Sequence[tuple[int, float]], theme: str = "light") -> 
     return chart_of("Evidence against the rule, token by token", [run, limit], axes, table)
 
 
-def _first(first: FirstToken | None, names: Names) -> list[Props]:
-    if first is None:
-        return []
-    words = "The first token after one prompt, written anew with many seeds:"
-    state = _state(first, f"{first.done:,} of {first.total:,} first tokens; only counts until then")
-    bars = cell_bars(first.cells, first.tokens, names, is_done=first.outcome is not None)
-    return [blocks.words(words), *state, bars]
-
-
-def _greedy(greedy: Greedy | None) -> list[Props]:
-    if greedy is None:
-        return []
+def _greedy_blocks(greedy: Greedy) -> list[Props]:
     words = "At temperature 0 the text must be the target's own greedy text, token for token:"
-    shown = [blocks.words(words), *_state(greedy, f"{greedy.done} of {greedy.total} prompts compared")]
+    shown = [blocks.words(words), *_state_blocks(greedy, f"{greedy.done} of {greedy.total} prompts compared")]
     if greedy.differences:
         rows = [
             [f"{parting.prompt + 1}", f"{parting.place + 1}", f"{parting.ours} ({parting.our_logit:.6f})",
@@ -145,7 +149,7 @@ def _greedy(greedy: Greedy | None) -> list[Props]:
     return shown
 
 
-def _state(result: EndToEnd | FirstToken | Greedy, words: str) -> list[Props]:
-    """The verdict, as soon as there is one, and how far the work has come while it goes on."""
-    said = [] if result.outcome is None else [verdict_of(result.outcome)]
-    return [*said, blocks.progress(result.done, result.total, words)] if result.done < result.total else said
+def _state_blocks(result: EndToEnd | FirstToken | Greedy, words: str) -> list[Props]:
+    """The verdict, once there is one, and the progress until all is done."""
+    verdicts = [] if result.outcome is None else [blocks.verdict(result.outcome.state, result.outcome.words)]
+    return verdicts + ([blocks.progress(result.done, result.total, words)] if result.done < result.total else [])
