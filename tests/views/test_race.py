@@ -15,7 +15,7 @@ from specviz.views.compare import race as view
 from specviz.views.compare import side_by_side_player as duel_view
 from specviz.views.compare import two_runs as pair
 from specviz.views.compare.race import Seat
-from specviz.views.compare.race_texts import SAME_LAW
+from specviz.views.compare.race_words import SAME_LAW
 from specviz.views.compare.side_by_side_player import MOST_STEPS, NUM_FRAMES, duel_block, num_shown
 from specviz.views.explore.sentences import percent
 
@@ -486,10 +486,10 @@ def test_the_file_of_a_race_holds_all_its_numbers():
 def test_with_another_run_on_explore_what_was_found_stays_under_a_line_that_says_so():
     shown = view.race(OPTIONS, CHOSEN, result(2, 4), TITLES, problem="old trouble")
     fresh = view.race(OPTIONS, CHOSEN, problem="new trouble")
-    section = view.raced_before(fresh, shown)
+    section = view.with_earlier_result(fresh, shown)
     assert [block["words"] for block in section["blocks"][:2]] == ["new trouble", view.BEFORE]
     assert section["blocks"][2:] == shown["blocks"][1:]
-    assert view.raced_before(fresh, section) == section
+    assert view.with_earlier_result(fresh, section) == section
     assert view.has_result(section)
     assert not view.has_result(fresh)
 

@@ -107,7 +107,7 @@ class Racing:
             return self._begin(look)
         base, chosen = self._base(look), view.chosen_values(shown)
         warm = chosen["temperature"] if chosen["temperature"] in _temperatures(base.request) else "0.0"
-        return view.raced_before(self._shown(base, {**chosen, "temperature": float(warm)}), shown)
+        return view.with_earlier_result(self._shown(base, {**chosen, "temperature": float(warm)}), shown)
 
     def _shown(self, base: _Base, chosen: Mapping[str, object], **result: object) -> Props:
         options = [(words, value) for value, words in self._setups(base).items()]
@@ -161,7 +161,7 @@ class Racing:
         for result in run_race(*map(Side, titles, requests), starts, self._bench):
             kept.result = result
             self._forget()
-            files = self._files(kept, view.replayed(result)) if result.done == result.total else ()
+            files = self._files(kept, view.heat_to_replay(result)) if result.done == result.total else ()
             yield self._shown(base, chosen, result=result, titles=titles, seat=view.Seat(key, files=files))
 
     def _chosen(self, base: _Base, values: Mapping[str, str]) -> dict[str, object]:
@@ -197,7 +197,7 @@ class Racing:
         seat = view.Seat(values["race"], place, self._files(kept, place))
         base = self._base(look)
         section = self._shown(base, kept.chosen, result=kept.result, titles=kept.titles, seat=seat)
-        yield section if base == kept.base else view.raced_before(section, section)
+        yield section if base == kept.base else view.with_earlier_result(section, section)
 
     def _files(self, kept: _Kept, place: int) -> tuple[str, ...]:
         """The ids under which both runs of a heat can be saved."""

@@ -48,7 +48,7 @@ class Pairing:
     def _again(self, look: Look, shown: Props) -> Props:
         """With another run on the stage: what was chosen and is shown stays, and the lists are made anew."""
         chosen = pair.chosen_runs(shown)
-        if not pair.has_shown(shown) or not all(map(self._is_known, chosen)):
+        if not pair.has_runs(shown) or not all(map(self._is_known, chosen)):
             return self._pair(look)
         options = self._runs(look, *chosen)
         fresh = pair.two_runs([(words, value) for value, words in options.items()], chosen)

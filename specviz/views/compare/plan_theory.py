@@ -1,10 +1,8 @@
-"""The section that sets the paper's formula beside this text and this run, with the paper's published numbers below.
-
-Plain results in, a section of `blocks` out. Whether formula or measurement comes out ahead is counted, never assumed.
-"""
+"""The section that compares the paper's formula with this text and run, and lists the paper's published numbers."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from specviz.analysis.theory import (
@@ -30,34 +28,37 @@ if TYPE_CHECKING:
     from specviz.analysis.costs import Costs
     from specviz.analysis.whatif import WhatIf
 
-GAP = 0.05  # a gap between formula and text below this is called none
+GAP = 0.05  # formula and text agree below this difference, in tokens per target call
 PUBLISHED_COLUMNS = (
     "task", "draft model", "temperature", "K", "alpha", "c", "expected, printed", "by the formula", "measured",
 )  # fmt: skip
-THEORY = "theory", "Theory, and this run"
-THEORY_LEAD = (
+THEORY = (
+    "theory",
+    "Theory, and this run",
     "The paper's formula knows two numbers: alpha, the chance that a drafted token is kept, and c, the time of one "
     "drafted token over one target call. It takes every token's chance as the same. Real texts have easy and hard "
-    "stretches, so formula and text part."
+    "stretches, so formula and text part.",
 )
 
 
 def theory(what_if: WhatIf | None, alpha: float | None, costs: Costs | None, point: Point | None = None) -> Props:
-    """alpha: measures' own, over all places of the text."""
+    """alpha: the metric of that name, over all places of the text."""
     if what_if is None or alpha is None:
         missing = "No alpha yet: it needs a run with a draft model that came to its end and was scored."
-        return blocks.section(*THEORY, THEORY_LEAD, blocks=[blocks.words(missing), _published()])
+        return blocks.section(*THEORY, blocks=[blocks.words(missing), _published_numbers()])
     shown = [blocks.words(_gap_words(what_if, alpha, point)), blocks.chart(tokens_chart(what_if, alpha, point))]
     if alpha < 1:
-        shown.append(blocks.words(_most_words(alpha)))
+        most = [
+            "Even if every step knew beforehand how many drafted tokens will be kept, the formula gives ",
+            f"{oracle_tokens(alpha):.2f}", " tokens per target call and no more: the first cut ends a step.",
+        ]  # fmt: skip
+        shown.append(blocks.words(most))
     if costs is None or what_if.best is None:
         shown.append(blocks.words((costs and costs.doubt) or NO_COSTS))
     else:
-        shown += [
-            blocks.words(_speed_words(what_if, alpha, costs)),
-            blocks.chart(speed_chart(what_if, alpha, costs, point)),
-        ]
-    return blocks.section(*THEORY, THEORY_LEAD, blocks=[*shown, _published()])
+        speed = speed_chart(what_if, alpha, costs, point)
+        shown += [blocks.words(_speed_words(what_if, alpha, costs)), blocks.chart(speed)]
+    return blocks.section(*THEORY, blocks=[*shown, _published_numbers()])
 
 
 def _gap_words(what_if: WhatIf, alpha: float, point: Point | None) -> Words:
@@ -69,20 +70,13 @@ def _gap_words(what_if: WhatIf, alpha: float, point: Point | None) -> Words:
     ]  # fmt: skip
     if abs(text - formula) < GAP:
         return [*words, ". Here they agree."]
-    own = f"its own tokens are kept with a chance of {what_if.by_depth[0]:.2f} on average)."
-    if text > formula:
-        return [*words, f". Easy tokens stand together in it, or it is easier than its alpha says ({own}"]
-    return [
-        *words,
-        f". Hard tokens are spread over it, its end cuts a step short, or it is harder than its alpha says ({own}",
-    ]
-
-
-def _most_words(alpha: float) -> Words:
-    return [
-        "Even if every step knew beforehand how many drafted tokens will be kept, the formula gives ",
-        f"{oracle_tokens(alpha):.2f}", " tokens per target call and no more: the first cut ends a step.",
-    ]  # fmt: skip
+    reason = (
+        "Easy tokens stand together in it, or it is easier than its alpha says"
+        if text > formula
+        else "Hard tokens are spread over it, its end cuts a step short, or it is harder than its alpha says"
+    )
+    own = f"its own tokens are kept with a chance of {what_if.by_depth[0]:.2f} on average"
+    return [*words, f". {reason} ({own})."]
 
 
 def _speed_words(what_if: WhatIf, alpha: float, costs: Costs) -> Words:
@@ -91,21 +85,16 @@ def _speed_words(what_if: WhatIf, alpha: float, costs: Costs) -> Words:
         return ["The paper's condition alpha > c fails: ", f"c = {c:.2f}", ". No K makes this pair faster here."]
     ks = [outcome.k for outcome in what_if.outcomes]
     formula = best_k(alpha, c, ks)
+    best = max((each for each in what_if.outcomes if not math.isnan(each.speedup)), key=lambda each: each.speedup)
     return [
         "c = ", f"{c:.2f}", ", below alpha, so the formula promises a gain: K = 1 gives ",
         f"{least_improvement(alpha, c):.2f}x", ", the best ", f"{walltime_improvement(alpha, formula, c):.2f}x",
         f" at K = {formula}. It takes checking K + 1 tokens to cost the same as one. With times measured here, this "
-        "text gives ", _best_speed(what_if), ".",
+        "text gives ", f"{best.speedup:.2f}x at K = {best.k}", ".",
     ]  # fmt: skip
 
 
-def _best_speed(what_if: WhatIf) -> str:
-    known = [outcome for outcome in what_if.outcomes if outcome.speedup == outcome.speedup]
-    best = max(known, key=lambda outcome: outcome.speedup)
-    return f"{best.speedup:.2f}x at K = {best.k}"
-
-
-def _published() -> Props:
+def _published_numbers() -> Props:
     above = sum(row.measured > row.by_formula for row in TABLES_2_AND_4)
     below = sum(row.measured < row.by_formula for row in TABLES_2_AND_4)
     words = (

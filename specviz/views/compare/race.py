@@ -1,23 +1,23 @@
-"""The section of a race: its controls, its verdicts, prompt by prompt its numbers, and the replay of one of them.
+"""The section of a race: controls, verdicts, numbers per prompt, a replay of two runs, and all of it as a JSON file.
 
-Pure data in, props out; every number worded. A race is what `specviz.bench.race` yields.
+A race is what `specviz.bench.race` yields.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from specviz.analysis.rounds import FEWEST, LEVEL, NEAR, ONE_RUN
 from specviz.request import MAX_K
 from specviz.trace.counters import Counters
-from specviz.trace.file import Step, Trace
+from specviz.trace.file import Step, Timing, Trace
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.views import blocks
 from specviz.views.blocks import Cell, Props, Words
-from specviz.views.compare.race_file import race_file
-from specviz.views.compare.race_texts import identity
-from specviz.views.compare.race_words import HOW, Titles, bare_title, sides, speed_verdict, steadiness
+from specviz.views.compare.race_words import ENOUGH_TOKENS, Titles, bare_title, sides, speed_verdict, text_verdict
 from specviz.views.compare.side_by_side_player import duel_block
 from specviz.views.explore.sentences import counted, label, percent, visible
 
@@ -43,13 +43,39 @@ FEWEST_TOKENS, MOST_TOKENS, MOST_PROMPTS = 8, 256, 12
 MOST_CHARACTERS = 8_000  # of own prompts
 HINT = "Empty: the prompt above, then ready ones"
 UNDER_LOAD = "under load"
+FILE_FORMAT = 1
+PROMPT_FIELDS = ("prompt", "prompt_ids")  # of a request
+FILE_METRICS = (
+    "tokens_per_s",
+    "emitted",
+    "target_calls",
+    "draft_calls",
+    "tokens_per_target_call",
+    "acceptance_rate_judged",
+)
+HOW = (
+    "A ratio is one side's tokens per second over the other's on the same prompt. Every prompt is run twice by each "
+    "side, in the order A B B A or B A A B, drawn by lot; a side's quicker run counts, and it is the one that is "
+    "replayed.",
+    f"A side is called faster when, over {FEWEST} prompts or more with {ENOUGH_TOKENS} tokens or more, the median is "
+    f"{percent(NEAR - 1)} or more away from 1 and its whole interval lies on one side of 1: from the smallest to the "
+    f"largest ratio of 6 prompts, without one at either end of 9, without two of 12. Two equal setups are called "
+    f"different in at most {percent(LEVEL)} of races, however busy the machine is.",
+    f"It depends on the prompt when on one both runs of a side were quicker than both of the other, on another the "
+    f"other way round, each time by {percent(ONE_RUN)} and by more than two runs of one setup ever lay apart in the "
+    "race.",
+    "One unrecorded run of each side comes first, to warm up. Every run starts with nothing read, so reading the "
+    "prompt counts on both sides.",
+    "Other work of this server is noticed, and then no speedup is told. Other programs on the machine are not: they "
+    "show in how far two runs of the same setup lie apart.",
+)
 Options = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What a page shows of a race that is kept: `key`: by which it is found again, `heat`: whose runs are replayed
-    (None: the most telling one), `files`: the ids of these two runs, where they can be saved."""
+    """What a page shows of a race that it keeps. key: its id; heat: whose runs are replayed (None: those of
+    `heat_to_replay`); files: the ids by which these two runs can be saved."""
 
     key: str = ""
     heat: int | None = None
@@ -64,21 +90,21 @@ def race(
     problem: str = "",
     seat: Seat = Seat(),
 ) -> Props:
-    """options: (words, value) per setup. chosen: the values of the controls by name. titles: what the sides are called.
-    problem: what should be known before anything is raced. chosen["prompt"]: what stands for the prompt raced first;
-    chosen["most_tokens"]: as many may be asked for."""
+    """options: (words, value) per setup. chosen: the values of the controls by name, "prompt": the first prompt, in
+    words, and "most_tokens": the server's limit. titles: of both sides. problem: a note on what would be raced."""
     shown = [blocks.passing(problem)] if problem and (result is None or result.heats) else []
     if result is None:
         shown.append(blocks.passing(NOTHING))
     elif result.done < result.total and seat.heat is None:
-        shown += _running(result, titles, seat)
+        shown += _progress_blocks(result, titles, seat)
     else:
-        shown += _raced(result, titles, seat)
-    return blocks.section(NAME, TITLE, _lead(chosen["prompt"]), _controls(options, chosen), shown)
+        shown += _result_blocks(result, titles, seat)
+    lead = [f"{LEAD} The first prompt: ", chosen["prompt"], ". For another one, press Run with it on Explore first."]
+    return blocks.section(NAME, TITLE, lead, _controls(options, chosen), shown)
 
 
-def raced_before(fresh: Props, shown: Props) -> Props:
-    """A section for another run on Explore, with what the one before had found."""
+def with_earlier_result(fresh: Props, shown: Props) -> Props:
+    """The section of another run on Explore, with the result of the race that was shown before."""
     news = [block for block in fresh["blocks"] if blocks.is_passing(block) and block["words"] != NOTHING]
     found = [block for block in shown["blocks"] if not blocks.is_passing(block)]
     return {**fresh, "blocks": [*news, blocks.passing(BEFORE), *found]}
@@ -89,23 +115,25 @@ def has_result(section: Props) -> bool:
 
 
 def chosen_values(section: Props) -> dict[str, Any]:
-    """The values that the controls of a section were given."""
+    """The values of a section's controls by name."""
     return {each["name"]: each["value"] for each in section["controls"] if "name" in each}
 
 
-def _lead(prompt: str) -> Words:
-    return [f"{LEAD} The first prompt: ", prompt, ". For another one, press Run with it on Explore first."]
+def heat_to_replay(result: Race) -> int:
+    """The heat whose greedy texts differ, if there is one, else the first."""
+    return 0 if result.difference is None else result.difference.heat
 
 
 def _controls(options: Options, chosen: Mapping[str, Any]) -> list[Props]:
-    temperatures = [(_warmth(float(each)), each) for each in chosen["temperatures"]]
+    warmths = [("0: the favourite token" if float(each) == 0 else f"{float(each):g}", each)
+               for each in chosen["temperatures"]]  # fmt: skip
     most = chosen["most_tokens"]
     return [
         blocks.choice("left", LETTERS[0], options, chosen["left"]),
         blocks.count("k_left", f"K of {LETTERS[0]}", chosen["k_left"], 1, MAX_K),
         blocks.choice("right", LETTERS[1], options, chosen["right"]),
         blocks.count("k_right", f"K of {LETTERS[1]}", chosen["k_right"], 1, MAX_K),
-        blocks.choice("temperature", "Temperature", temperatures, repr(chosen["temperature"])),
+        blocks.choice("temperature", "Temperature", warmths, repr(chosen["temperature"])),
         blocks.count("tokens", "Tokens", chosen["tokens"], min(FEWEST_TOKENS, most), most),
         blocks.count("prompts", "Prompts", chosen["prompts"], 1, MOST_PROMPTS),
         blocks.lines("own", "Own prompts, one per line", chosen.get("own", ""), HINT, MOST_CHARACTERS),
@@ -113,68 +141,48 @@ def _controls(options: Options, chosen: Mapping[str, Any]) -> list[Props]:
     ]
 
 
-def _warmth(temperature: float) -> str:
-    return "0: the favourite token" if temperature == 0 else f"{temperature:g}"
-
-
-def _running(result: Race, titles: Titles, seat: Seat) -> list[Props]:
-    """How far the race is, and what is known of the prompts that are over: it may be stopped here."""
+def _progress_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
+    """The progress, and the results of the finished prompts, at which a race may be stopped."""
     words = f"{result.done} of {result.total} runs · {visible(result.note)}"
     bar = blocks.progress(result.done, result.total, words)
-    return [bar, blocks.verdict(*speed_verdict(result, titles)), _prompts(result, seat)] if result.heats else [bar]
+    if not result.heats:
+        return [bar]
+    return [bar, blocks.verdict(*speed_verdict(result, titles)), _prompts_table(result, seat)]
 
 
-def _raced(result: Race, titles: Titles, seat: Seat) -> list[Props]:
-    place = replayed(result) if seat.heat is None else seat.heat
-    heat = result.heats[place]
-    caption = f"the prompt “{visible(heat.title)}”: the two runs below"
-    rows = [_row(*each, result.is_shared) for each in zip(titles, (heat.left, heat.right), strict=True)]
-    stopped = f"Stopped after {result.done} of {result.total} runs."
-    how = [*steadiness(result), *HOW, *_writing(result, titles)]
+def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
+    place = heat_to_replay(result) if seat.heat is None else seat.heat
+    heat, shown = result.heats[place], []
+    both = heat.left, heat.right
+    if result.done < result.total:
+        shown.append(blocks.words(f"Stopped after {result.done} of {result.total} runs.", small=True))
+    shown += [blocks.verdict(*speed_verdict(result, titles)), *text_verdict(result, titles)]
+    if len(result.heats) > 1:
+        shown.append(_prompts_table(result, seat, place))
+    rows = [_side_row(*each, result.is_shared) for each in zip(titles, both, strict=True)]
+    shown.append(blocks.table(COLUMNS, rows, caption=f"the prompt “{visible(heat.title)}”: the two runs below"))
+    by = "time" if result.difference is None or heat.parted is None else "token"
+    shown.append(duel_block(*(map(_without_times, both) if result.is_shared else both), by, titles))
+    if seat.files:
+        names = zip(LETTERS, seat.files, strict=True)
+        links = [(f"Save this run of {letter} as a trace", f"/specviz/trace/{name}") for letter, name in names]
+        shown.append(blocks.links(links))
     return [
-        *([blocks.words(stopped, small=True)] if result.done < result.total else []),
-        blocks.verdict(*speed_verdict(result, titles)),
-        *identity(result, titles),
-        *([_prompts(result, seat, place)] if len(result.heats) > 1 else []),
-        blocks.table(COLUMNS, rows, caption=caption),
-        _replay(result, heat, titles),
-        *_files(seat),
-        blocks.words(_terms(result), small=True),
-        blocks.details("How it is measured", [*map(blocks.words, how)]),
-        blocks.download("Save this race as JSON", "race.json", race_file(result, titles)),
+        *shown,
+        blocks.words(_request_words(result), small=True),
+        blocks.details("How it is measured", [*map(blocks.words, _how_measured(result, titles))]),
+        blocks.download("Save this race as JSON", "race.json", _json_file(result, titles)),
     ]
 
 
-def replayed(result: Race) -> int:
-    """The first heat whose texts should not part and do, else the first."""
-    return 0 if result.difference is None else result.difference.heat
+def _without_times(trace: Trace) -> Trace:
+    """The run without the times that other work has distorted."""
+    events = trace.events()
+    none = Timing(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return Trace(replace(each, at_ms=0.0, timing=none) if isinstance(each, Step) else each for each in events)
 
 
-def _replay(result: Race, heat: Heat, titles: Titles) -> Props:
-    """Both runs of a heat; no clock that others have slowed down."""
-    both = [_untimed(each) if result.is_shared else each for each in (heat.left, heat.right)]
-    is_odd = result.difference is not None and heat.parted is not None
-    return duel_block(*both, "token" if is_odd else "time", titles)
-
-
-def _untimed(trace: Trace) -> Trace:
-    return Trace(_still(event) if isinstance(event, Step) else event for event in trace.events())
-
-
-def _still(step: Step) -> Step:
-    timing = step.timing
-    none = dict.fromkeys(("draft_ms", "verify_ms", "accept_ms", "record_ms", "wait_ms", "total_ms"), 0.0)
-    return replace(step, at_ms=0.0, timing=replace(timing, **none, extra={}))
-
-
-def _files(seat: Seat) -> list[Props]:
-    pairs = zip(LETTERS, seat.files, strict=False)
-    entries = [(f"Save this run of {letter} as a trace", f"/specviz/trace/{name}") for letter, name in pairs]
-    return [blocks.links(entries)] if entries else []
-
-
-def _terms(result: Race) -> Words:
-    """What was raced, whatever is on Explore by now."""
+def _request_words(result: Race) -> Words:
     request, number = result.heats[0].left.header.request, counted(len(result.heats), "prompt")
     law = f"temperature {request.get('temperature'):g}, seed {request.get('seed')}"
     return [
@@ -183,14 +191,19 @@ def _terms(result: Race) -> Words:
     ]
 
 
-def _writing(result: Race, titles: Titles) -> list[Words]:
-    """How much of the sides' times went into recording the runs; nothing where no time was measured."""
+def _how_measured(result: Race, titles: Titles) -> list[Words]:
+    """With how far two runs of one setup lay apart and what recording took, where times say anything."""
+    told, found = list(HOW), result.comparison
+    if result.is_shared or found is None:
+        return told
+    took = f"In its slower run the same setup on the same prompt took {percent(found.spread)} more time"
+    told.insert(0, f"{took} (median over both sides and all prompts).")
     shares = [_recorder_share(traces) for traces in sides(result)]
-    if result.is_shared or None in shares:
-        return []
-    one, other = (bare_title(title) for title in titles)
-    first = "Writing down every step for this page counts as well: "
-    return [[first, one, f" spent {percent(shares[0])} of its time on it, ", other, f" {percent(shares[1])}."]]
+    if None not in shares:
+        one, other = map(bare_title, titles)
+        first = "Writing down every step for this page counts as well: "
+        told.append([first, one, f" spent {percent(shares[0])} of its time on it, ", other, f" {percent(shares[1])}."])
+    return told
 
 
 def _recorder_share(traces: Sequence[Trace]) -> float | None:
@@ -198,53 +211,96 @@ def _recorder_share(traces: Sequence[Trace]) -> float | None:
     return sum(step.timing.record_ms for trace in traces for step in trace.steps) / working if working > 0 else None
 
 
-def _row(title: str, trace: Trace, is_shared: bool) -> list[Cell]:
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+
+def _side_row(title: str, trace: Trace, is_shared: bool) -> list[Cell]:
+    speed, *others = metric_cells(trace)
+    times = [UNDER_LOAD] * 2 if is_shared else [f"{count(trace).working_ms / 1000:.2f} s", speed]
+    return [bare_title(title), *times, *others]
+
+
+def metric_cells(trace: Trace) -> list[Cell]:
+    """The cells under WORDS."""
     values = metrics(trace)
-    numbers = [METRICS[name].spell(values[name]) for name in SHOWN]
-    times = [f"{count(trace).working_ms / 1000:.2f} s", numbers[0]]
-    return [bare_title(title), *([UNDER_LOAD] * 2 if is_shared else times), *numbers[1:]]
+    return [METRICS[name].spell(values[name]) for name in SHOWN]
 
 
-def _prompts(result: Race, seat: Seat, place: int = -1) -> Props:
-    """Every prompt's own numbers, and all of them together."""
-    rows = [[*_prompt(heat, result.is_shared), _again(seat, number)] for number, heat in enumerate(result.heats)]
+def _prompts_table(result: Race, seat: Seat, place: int = -1) -> Props:
+    """A row per prompt, and one of all together; place: the heat that is replayed."""
+    rows = []
+    for number, heat in enumerate(result.heats):
+        both, texts = (heat.left, heat.right), "same" if heat.parted is None else f"part at token {heat.parted + 1:,}"
+        replay = blocks.doer("Replay", NAME, "replay", {"race": seat.key, "heat": str(number)}) if seat.key else ""
+        rows.append([label(heat.title), *_numbers(both, heat.ratio, result.is_shared), texts, replay])
     if len(rows) > 1:
-        rows.append(_together(result))
+        found, num_same = result.comparison, sum(heat.parted is None for heat in result.heats)
+        ratio = None if found is None else found.ratio
+        _, _, *numbers = _numbers([_count_all(runs) for runs in sides(result)], ratio, result.is_shared)
+        same = f"{num_same} of {len(result.heats)} the same"
+        rows.append(["all together; the median ratio", "", "", *numbers, same, ""])
     return blocks.table(PROMPT_COLUMNS, rows, caption="Prompt by prompt", marked=place)
 
 
-def _prompt(heat: Heat, is_shared: bool) -> list[Cell]:
-    both = metrics(heat.left), metrics(heat.right)
-    texts = "same" if heat.parted is None else f"part at token {heat.parted + 1:,}"
-    return [label(heat.title), *_numbers(both, heat.ratio, is_shared), texts]
-
-
-def _again(seat: Seat, number: int) -> Cell:
-    values = {"race": seat.key, "heat": str(number)}
-    return blocks.doer("Replay", NAME, "replay", values) if seat.key else ""
-
-
-def _together(result: Race) -> list[Cell]:
-    both = tuple(metrics(_counted(runs)) for runs in sides(result))
-    num_same = sum(heat.parted is None for heat in result.heats)
-    found = result.comparison
-    _, _, *numbers = _numbers(both, None if found is None else found.ratio, result.is_shared)
-    return ["all together; the median ratio", "", "", *numbers, f"{num_same} of {len(result.heats)} the same", ""]
-
-
-def _counted(runs: Sequence[Trace]) -> Counters:
+def _count_all(runs: Sequence[Trace]) -> Counters:
     counters = Counters()
-    for event in (event for run in runs for event in run.events() if isinstance(event, Step)):
-        counters.add(event)
+    for step in (step for run in runs for step in run.steps):
+        counters.add(step)
     return counters
 
 
-def _numbers(both: tuple[Mapping, Mapping], ratio: float | None, is_shared: bool) -> list[str]:
-    """Both sides' speed, their ratio, and what no clock is needed for."""
-    spelled = [
-        METRICS[name].spell(each[name])
+def _numbers(both: Sequence[Trace | Counters], ratio: float | None, is_shared: bool) -> list[str]:
+    """The cells of both sides from tokens/s to the kept share, with the ratio of their speeds."""
+    values = [metrics(each) for each in both]
+    speeds, calls, kept = (
+        [METRICS[name].spell(each[name]) for each in values]
         for name in ("tokens_per_s", "target_calls", "acceptance_rate_judged")
-        for each in both
-    ]
-    told = "no ratio" if ratio is None or is_shared else f"{ratio:.2f}×"
-    return [*([UNDER_LOAD] * 2 if is_shared else spelled[:2]), told, *spelled[2:]]
+    )
+    times = "no ratio" if ratio is None or is_shared else f"{ratio:.2f}×"
+    return [*([UNDER_LOAD] * 2 if is_shared else speeds), times, *calls, *kept]
+
+
+# ---- the file -------------------------------------------------------------------------------------------------------
+
+
+def _json_file(result: Race, titles: Titles) -> str:
+    """Both setups, the machine, the verdict and every prompt's numbers."""
+    state, words = speed_verdict(result, titles)
+    first, found = result.heats[0], result.comparison
+    header = first.left.header
+    content = {
+        "specviz_race": FILE_FORMAT,
+        "specviz": header.specviz,
+        "created": header.created,
+        "machine": header.environment,
+        "sides": [
+            {
+                "title": bare_title(title),
+                "request": {k: v for k, v in run.header.request.items() if k not in PROMPT_FIELDS},
+            }
+            for title, run in zip(titles, (first.left, first.right), strict=True)
+        ],
+        "verdict": {"state": state, "words": "".join(words)},
+        "under_load": result.is_shared,
+        "unsteadiness": None if found is None else found.spread,
+        "runs": {"done": result.done, "planned": result.total},
+        "median_ratio_b_over_a": None if found is None else found.ratio,
+        "median_between": None if found is None else found.between,
+        "prompts": [_heat_record(heat) for heat in result.heats],
+    }
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
+
+
+def _heat_record(heat: Heat) -> dict[str, Any]:
+    """One prompt in the file."""
+    runs = zip((heat.left, heat.right), heat.slower_ms, strict=True)
+    return {
+        "title": heat.title,
+        "prompt": {name: heat.left.header.request.get(name) for name in PROMPT_FIELDS},
+        "a_and_b": [
+            {"times_ms": [count(quick).working_ms, slower_ms], **{name: metrics(quick)[name] for name in FILE_METRICS}}
+            for quick, slower_ms in runs
+        ],
+        "ratio_b_over_a": heat.ratio,
+        "texts_part_after_tokens": heat.parted,
+    }

@@ -1,6 +1,6 @@
-"""What the clock of a race says, in words: who was faster, by how much, and when nobody may be called so.
+"""What a race says in words: which side was faster, and whether both texts are the same; where not, with the logits.
 
-Pure data in, props and texts out. A title may hold names from outside: `bare_title` makes it harmless.
+A side's title may hold names from outside: `bare_title` makes them harmless.
 """
 
 from __future__ import annotations
@@ -9,37 +9,24 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specviz.analysis.rounds import FEWEST, LEVEL, NEAR, ONE_RUN
+from specviz.analysis.rounds import FEWEST
 from specviz.trace.file import Trace
-from specviz.views.blocks import Words
-from specviz.views.explore.sentences import percent, visible
+from specviz.views import blocks
+from specviz.views.blocks import Props, Words
+from specviz.views.explore.sentences import label, percent, visible
 
 if TYPE_CHECKING:
     from specviz.analysis.rounds import Comparison
-    from specviz.bench.race import Race
+    from specviz.bench.race import Difference, Race
 
 Titles = tuple[str, str]
 MOST_TITLE = 160  # characters
 ENOUGH_TOKENS = 32  # for a side to be called faster
+SAME_LAW = "Two draws from the same law; texts differ by design."
+NOT_ASKED = "The race was stopped before the models were asked once more what they give both tokens there."
 LOADED = (
     "Under load: this server did other work meanwhile (somebody's run, a file, a model), so no speedup is told. Race "
     "again later."
-)
-HOW = (
-    "A ratio is one side's tokens per second over the other's on the same prompt. Every prompt is run twice by each "
-    "side, in the order A B B A or B A A B, drawn by lot; a side's quicker run counts, and it is the one that is "
-    "replayed.",
-    f"A side is called faster when, over {FEWEST} prompts or more with {ENOUGH_TOKENS} tokens or more, the median is "
-    f"{percent(NEAR - 1)} or more away from 1 and its whole interval lies on one side of 1: from the smallest to the "
-    f"largest ratio of 6 prompts, without one at either end of 9, without two of 12. Two equal setups are called "
-    f"different in at most {percent(LEVEL)} of races, however busy the machine is.",
-    f"It depends on the prompt when on one both runs of a side were quicker than both of the other, on another the "
-    f"other way round, each time by {percent(ONE_RUN)} and by more than two runs of one setup ever lay apart in the "
-    "race.",
-    "One unrecorded run of each side comes first, to warm up. Every run starts with nothing read, so reading the "
-    "prompt counts on both sides.",
-    "Other work of this server is noticed, and then no speedup is told. Other programs on the machine are not: they "
-    "show in how far two runs of the same setup lie apart.",
 )
 
 
@@ -47,87 +34,128 @@ def bare_title(title: str) -> str:
     return visible(title[:MOST_TITLE])
 
 
+def sides(result: Race) -> tuple[Sequence[Trace], Sequence[Trace]]:
+    """The runs of either side, one per heat."""
+    return [heat.left for heat in result.heats], [heat.right for heat in result.heats]
+
+
+def lossy_names(result: Race, titles: Titles) -> list[str]:
+    """The sides of which a step was judged by a lossy rule."""
+    both = zip(titles, sides(result), strict=True)
+    return [
+        bare_title(title) for title, runs in both if any(not s.settings.lossless for run in runs for s in run.steps)
+    ]
+
+
+# ---- speed ----------------------------------------------------------------------------------------------------------
+
+
 def speed_verdict(result: Race, titles: Titles) -> tuple[str, Words]:
-    """The verdict of the clock: its state, and words with both sides' names."""
+    """The state of the verdict, and its words with both sides' names."""
     if result.is_shared:
         return "unsure", LOADED
     found = result.comparison
     if found is None:
         return "unsure", "No time was measured, so neither side can be called faster."
-    state, words = _compared(result, found, *map(bare_title, titles))
-    *most, end = words
-    return state, [*most, *_lossy(result, titles, end)]
+    state, words = _comparison_words(result, found, *map(bare_title, titles))
+    if names := lossy_names(result, titles):
+        are = " is lossy: its text is" if len(names) == 1 else " are lossy: their texts are"
+        words[-1:] = [f"{words[-1]} ", " and ".join(names), f"{are} not the target's own."]
+    return state, words
 
 
-def _compared(result: Race, found: Comparison, one: str, other: str) -> tuple[str, list[str]]:
-    ran, over = f"{found.ratio:.2f}× the speed of ", f" ({_over(found)})."
-    if lack := _lack(result, found):
-        return "unsure", ["Too few to tell: ", other, f" ran at {ran}", one, f"{over} {lack}"]
-    if found.is_told:
+def _comparison_words(result: Race, found: Comparison, one: str, other: str) -> tuple[str, list[str]]:
+    ran, over = f"{found.ratio:.2f}× the speed of ", f" ({_range_words(found.ratios, found.between)})."
+    lack = _lack_words(result)
+    if found.is_told and not lack:
         return "consistent", ["", other, f" was {found.verdict}: {ran}", one, over]
     ahead, behind = result.divided
-    if ahead:
+    if ahead and not lack:
         counts = f" on {ahead} of {len(found.ratios)}, slower on {behind}"
         return "unsure", ["It depends on the prompt: ", other, " was faster than ", one, f"{counts}{over}"]
-    if found.verdict == "even":
-        return "unsure", ["About as fast: ", other, f" ran at {ran}", one, over]
-    busy = f" {_busy(found.spread)}" if found.verdict == "noisy" else ""
-    return "unsure", ["No clear difference: ", other, f" ran at {ran}", one, f"{over}{busy}"]
+    if lack:
+        lead, over = "Too few to tell: ", f"{over} {lack}"
+    elif found.verdict == "even":
+        lead = "About as fast: "
+    else:
+        lead = "No clear difference: "
+        if found.verdict == "noisy":
+            took = f"the same setup on the same prompt took {percent(found.spread)} more or less time"
+            over += f" This machine was too busy: {took}. Race again when it is idle."
+    return "unsure", [lead, other, f" ran at {ran}", one, over]
 
 
-def _busy(share: float) -> str:
-    took = f"the same setup on the same prompt took {percent(share)} more or less time"
-    return f"This machine was too busy: {took}. Race again when it is idle."
-
-
-def _lack(result: Race, found: Comparison) -> str:
-    """What a race still lacks to say anything; empty where it lacks nothing."""
+def _lack_words(result: Race) -> str:
+    """What a race must have more of before a side can be called faster; empty where it has enough."""
     lengths = [min(len(heat.left.tokens), len(heat.right.tokens)) for heat in result.heats]
     lacks = [
-        f"over {FEWEST} prompts or more" if len(found.ratios) < FEWEST else "",
+        f"over {FEWEST} prompts or more" if len(result.comparison.ratios) < FEWEST else "",
         f"with texts of {ENOUGH_TOKENS} tokens or more" if statistics.median(lengths) < ENOUGH_TOKENS else "",
     ]
     needed = " and ".join(filter(None, lacks))
     return f"Race {needed} to be sure." if needed else ""
 
 
-def _over(found: Comparison) -> str:
-    """What the ratio stands on: how many prompts, and how far apart they were."""
-    number, low, high = len(found.ratios), min(found.ratios), max(found.ratios)
-    if number == 1:
+def _range_words(ratios: Sequence[float], inner: tuple[float, float]) -> str:
+    """How many prompts there are, and how far apart their ratios lie."""
+    if len(ratios) == 1:
         return "one prompt only"
-    inner = found.between
-    left_out = sum(ratio < inner[0] for ratio in found.ratios)
+    left_out = sum(ratio < inner[0] for ratio in ratios)
     ends = f"; {inner[0]:.2f}× to {inner[1]:.2f}× without the {left_out} at either end" if left_out else ""
-    return f"median of {number} prompts, {low:.2f}× to {high:.2f}×{ends}"
+    return f"median of {len(ratios)} prompts, {min(ratios):.2f}× to {max(ratios):.2f}×{ends}"
 
 
-def _lossy(result: Race, titles: Titles, end: str) -> list[str]:
-    """A speed of a text that does not follow the target's own odds says so, of whichever side."""
-    names = lossy_names(result, titles)
-    are = " is lossy: its text is" if len(names) == 1 else " are lossy: their texts are"
-    return [f"{end} ", " and ".join(names), f"{are} not the target's own."] if names else [end]
+# ---- texts ----------------------------------------------------------------------------------------------------------
 
 
-def lossy_names(result: Race, titles: Titles) -> list[str]:
-    return [
-        bare_title(title) for title, runs in zip(titles, sides(result), strict=True) if not all(map(_is_exact, runs))
+def text_verdict(result: Race, titles: Titles) -> list[Props]:
+    """Whether the texts are the same; where they first differ, the models' logits and odds of both tokens."""
+    lossy = lossy_names(result, titles)
+    if result.heats[0].left.header.request.get("temperature") != 0:
+        odds = " is lossy, so its words come with other odds."
+        words = ["Two draws, but not from the same law: ", " and ".join(lossy), odds] if lossy else SAME_LAW
+        return [blocks.words(words)]
+    if result.difference is not None:
+        return _difference_blocks(result, result.difference, lossy, titles)
+    if num_parted := sum(heat.parted is not None for heat in result.heats):
+        words = f"Not identical: the texts part on {num_parted} of {len(result.heats)} prompts. {NOT_ASKED}"
+        return [blocks.verdict("unsure", words)]
+    number, lengths = len(result.heats), [(len(heat.left.tokens), len(heat.right.tokens)) for heat in result.heats]
+    pairs = "the two texts are" if number == 1 else f"on all {number} prompts the two texts are"
+    known = {length for pair in lengths for length in pair}
+    each = f" ({max(known):,} tokens each)" if len(known) == 1 else ""
+    early = "; where one side ended early, as far as both go" if any(one != other for one, other in lengths) else ""
+    return [blocks.verdict("exact", f"Identical: {pairs} the same, token for token{each}{early}.")]
+
+
+def _difference_blocks(result: Race, found: Difference, lossy: Sequence[str], titles: Titles) -> list[Props]:
+    num_same = sum(heat.parted is None for heat in result.heats)
+    same = f" {num_same} of {len(result.heats)} prompts gave the same text." if len(result.heats) > 1 else ""
+    names = [bare_title(title) for title in titles]
+    one, other = (label(token.text, token.bytes) for token in (found.left, found.right))
+    where = [
+        f"Not identical: on “{visible(found.title)}” the texts part at token {found.place + 1:,}: ", names[0],
+        " wrote ", one, ", ", names[1], " wrote ", other, f".{same} {_reason(found, lossy)}",
+    ]  # fmt: skip
+    columns = ("read once more, both texts up to there", f"logit of {one}", f"logit of {other}", f"odds of {one}",
+               f"odds of {other}")  # fmt: skip
+    rows = [
+        [f"{each.role} {label(each.name)}", *(f"{logit:.5f}" for logit in each.logits), *map(percent, each.odds)]
+        for each in found.readings
     ]
+    return [blocks.verdict("unsure" if found.is_tie or lossy else "differs", where), blocks.table(columns, rows)]
 
 
-def sides(result: Race) -> tuple[Sequence[Trace], Sequence[Trace]]:
-    """The runs of either side, a heat after the other."""
-    return [heat.left for heat in result.heats], [heat.right for heat in result.heats]
-
-
-def _is_exact(trace: Trace) -> bool:
-    return all(step.settings.lossless for step in trace.steps)
-
-
-def steadiness(result: Race) -> list[str]:
-    """How far two runs of one setup lay apart; nothing where others slowed them down."""
-    found = result.comparison
-    if found is None or result.is_shared:
-        return []
-    took = f"In its slower run the same setup on the same prompt took {percent(found.spread)} more time"
-    return [f"{took} (median over both sides and all prompts)."]
+def _reason(found: Difference, lossy: Sequence[str]) -> str:
+    target = found.readings[0]
+    gap = abs(target.logits[0] - target.logits[1])
+    if found.is_tie:
+        return (
+            f"The target's two candidates are {gap:.2g} apart in logits: a tie, as far as its numbers can tell. "
+            "Reading one token at a time and several at once adds up in another order, so either may come first."
+        )
+    if lossy:
+        return f"{' and '.join(lossy)} follows a lossy rule, which may keep what the target would not write."
+    if target.best > max(target.logits):
+        return "The target's favourite there is neither of the two: this should not happen."
+    return f"The target's two candidates are {gap:.2g} apart in logits. That is no tie: this should not happen."

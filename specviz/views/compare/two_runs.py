@@ -1,12 +1,11 @@
-"""The section of two runs that are known already, side by side. Pure data in, props out."""
+"""The section of two recorded runs side by side."""
 
 from __future__ import annotations
 
 from specviz.trace.file import Trace
-from specviz.trace.metrics import METRICS, metrics
 from specviz.views import blocks
-from specviz.views.blocks import Cell, Props
-from specviz.views.compare.race import LETTERS, SHOWN, WORDS, Options
+from specviz.views.blocks import Props
+from specviz.views.compare.race import LETTERS, WORDS, Options, metric_cells
 from specviz.views.compare.race_words import bare_title
 from specviz.views.compare.side_by_side_player import duel_block, num_shown
 
@@ -25,42 +24,36 @@ def two_runs(
     traces: tuple[Trace, Trace] | None = None,
     titles: tuple[str, str] = LETTERS,
 ) -> Props:
-    """options: (words, value) per known run. traces: the two that are shown, if any."""
+    """options: (words, value) per known run. traces: the two runs to show, if any."""
     controls = [
         blocks.choice("left", LETTERS[0], options, chosen[0]),
         blocks.choice("right", LETTERS[1], options, chosen[1]),
         blocks.button("show", "Show", primary=True),
     ]
-    shown = [blocks.words(NOTHING)] if traces is None else _paired(*traces, titles)
+    shown = [blocks.words(NOTHING)] if traces is None else _comparison_blocks(traces, titles)
     return blocks.section(NAME, TITLE, LEAD, controls, shown)
 
 
 def chosen_runs(section: Props) -> tuple[str, str]:
-    """The two runs that the lists of a section stand on."""
+    """The values of both lists of a section."""
     left, right = (each["value"] for each in section["controls"] if each["kind"] == "choice")
     return left, right
 
 
-def has_shown(section: Props) -> bool:
-    """Whether two runs stand side by side in it."""
+def has_runs(section: Props) -> bool:
+    """Whether a section shows two runs."""
     return any(block["kind"] == "duel" for block in section["blocks"])
 
 
-def _paired(left: Trace, right: Trace, titles: tuple[str, str]) -> list[Props]:
-    long = [
-        blocks.words(f"{bare_title(title)} is long: only its first {num_shown(each):,} steps are shown here.")
-        for title, each in zip(titles, (left, right), strict=True)
-        if num_shown(each) < len(each.steps)
-    ]
-    rows = [[bare_title(title), *_numbers(each)] for title, each in zip(titles, (left, right), strict=True)]
+def _comparison_blocks(traces: tuple[Trace, Trace], titles: tuple[str, str]) -> list[Props]:
+    pairs = [(bare_title(title), trace) for title, trace in zip(titles, traces, strict=True)]
     return [
-        blocks.table(("run", *WORDS[1:]), rows),
-        *long,
-        duel_block(left, right, "token", titles),
+        blocks.table(("run", *WORDS[1:]), [[title, *metric_cells(trace)[1:]] for title, trace in pairs]),
+        *(
+            blocks.words(f"{title} is long: only its first {num_shown(trace):,} steps are shown here.")
+            for title, trace in pairs
+            if num_shown(trace) < len(trace.steps)
+        ),
+        duel_block(*traces, "token", titles),
         blocks.words(PACE, small=True),
     ]
-
-
-def _numbers(trace: Trace) -> list[Cell]:
-    values = metrics(trace)
-    return [METRICS[name].spell(values[name]) for name in SHOWN[1:]]
