@@ -15,7 +15,7 @@ from typing import Any
 
 from specviz.session.run import Run, Status
 from specviz.trace.file import Event, Footer, Trace
-from specviz.views.compare.side_by_side_player import beside_words
+from specviz.views.compare.side_by_side_player import comparison_words
 from specviz.views.explore.feed import CUT_OFF, Feed
 from specviz.views.learn.lesson import SHIPPED
 
@@ -106,7 +106,7 @@ class View:
         """A record means that the run is at work, whatever it was waiting for before."""
         self.feed.add(record)
         if isinstance(record, Footer) and (other := self.twin(self)) is not None:
-            self.feed.set_comparison(beside_words(self.trace, other))
+            self.feed.set_comparison(comparison_words(self.trace, other))
         self.status = Status(self.run.state)
 
     def increment(self) -> str:

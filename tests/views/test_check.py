@@ -226,13 +226,12 @@ def test_two_checks_are_two_chances_to_be_wrong():
     assert "Each of these two checks" in section["lead"]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_evidence_is_a_chart_with_its_table_and_the_themes_colours(theme):
-    figure = check_texts.evidence_chart(((32, -0.1), (64, 0.2)), theme)
+def test_the_evidence_is_a_chart_with_its_table_and_named_colours():
+    figure = check_texts.evidence_chart(((32, -0.1), (64, 0.2)))
     run, limit = figure["data"]
     assert (run["x"], run["y"]) == ([0, 32, 64], [0.0, -0.1, 0.2])
     assert limit["y"] == [6, 6]
-    assert run["line"]["color"] == colour(run["meta"]["status"], theme)
+    assert run["line"]["color"] == colour(run["meta"]["status"])
     assert run["line"]["dash"] != limit["line"]["dash"]
     assert [column[0] for column in figure["layout"]["meta"]["table"]] == ["tokens", "log10 of E"]
 

@@ -16,7 +16,7 @@ from specviz.rules import RULES
 from specviz.trace.file import DraftToken, EmittedToken, Footer, Models, Prompt, Step, Token, Trace
 from specviz.trace.first_difference import first_difference, should_be_one_text
 from specviz.trace.metrics import METRICS, count, metrics, rounding_words
-from specviz.views.compare.side_by_side_player import beside_words, parting_words
+from specviz.views.compare.side_by_side_player import comparison_words, difference_words
 from specviz.views.document import palette_head
 from specviz.views.explore.feed import MOST_PROMPT, MOST_SENT, PROMPT_SHOWN, Feed
 from specviz.views.explore.inspector import MOST_SIBLINGS, looks
@@ -390,14 +390,14 @@ def test_two_runs_that_should_be_one_text_say_what_may_have_parted_them():
     assert should_be_one_text(drafted, plain)
     assert part is not None
     halves = [rounded(made, "bfloat16") for made in (drafted, plain)]
-    words = "".join(parting_words(*halves, ("A", "B")))
+    words = "".join(difference_words(*halves, ("A", "B")))
     assert words.endswith("Exact rule; bf16 rounds: the text may part at near-ties.")
-    assert "rounds" not in "".join(parting_words(drafted, plain, ("A", "B")))
+    assert "rounds" not in "".join(difference_words(drafted, plain, ("A", "B")))
     assert not should_be_one_text(halves[0], plain)
     assert not should_be_one_text(plain, plain)
     assert not should_be_one_text(traces.chain(), plain)
-    assert beside_words(drafted, plain).startswith(f"parts from the run without a draft at token {part + 1}: ")
-    assert beside_words(plain, drafted).startswith(f"parts from the run with a draft at token {part + 1}: ")
+    assert comparison_words(drafted, plain).startswith(f"parts from the run without a draft at token {part + 1}: ")
+    assert comparison_words(plain, drafted).startswith(f"parts from the run with a draft at token {part + 1}: ")
 
 
 def test_a_run_that_was_lossy_stays_marked():

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.check.sections import Names, Options, cell_bars, effort_words, seed_control
-from specviz.views.explore.charts import chart_of, line_of
+from specviz.views.compare.plan_charts import curve
+from specviz.views.explore.charts import Chart, chart_of, line_of
 from specviz.views.explore.sentences import percent
+from specviz.views.palette import THEMES
 
 if TYPE_CHECKING:
     from specviz.checks.end_to_end import EndToEnd, FirstToken, Power
@@ -39,7 +41,6 @@ def end_to_end(
     first: FirstToken | None = None,
     greedy: Greedy | None = None,
     tokens: int = TOKENS[1],
-    theme: str = "light",
     seed: int = 0,
     made_by: str = "",
     refusal: str = "",
@@ -58,7 +59,7 @@ def end_to_end(
     if greedy is not None:
         shown += _greedy_blocks(greedy)
     if result is not None:
-        shown += _evidence_blocks(result, theme)
+        shown += _evidence_blocks(result)
     if first is not None:
         words = f"{first.done:,} of {first.total:,} first tokens; only counts until then"
         bars = cell_bars(first.cells, first.tokens, names, is_done=first.outcome is not None)
@@ -70,10 +71,10 @@ def end_to_end(
     return blocks.section(*END_TO_END, controls, shown)
 
 
-def _evidence_blocks(result: EndToEnd, theme: str) -> list[Props]:
+def _evidence_blocks(result: EndToEnd) -> list[Props]:
     shown = _state_blocks(result, f"{result.done:,} of {result.total:,} tokens written and judged")
     if result.done:
-        shown += [_features_table(result.evidence), blocks.chart(evidence_chart(result.track, theme))]
+        shown += [_features_table(result.evidence), blocks.chart(evidence_chart(result.track))]
     if result.power:
         table = _power_table(result.power, result.done)
         shown.append(blocks.details("Which wrong rules would so many tokens show?", [table]))
@@ -118,14 +119,13 @@ def _power_table(power: Sequence[Power], done: int) -> Props:
     return blocks.table(("rule that is not exact", "would take", f"shown by {done:,}"), rows, caption=caption)
 
 
-def evidence_chart(track: Sequence[tuple[int, float]], theme: str = "light") -> Props:
+def evidence_chart(track: Sequence[tuple[int, float]]) -> Chart:
     """log10 E against tokens, with the line that calls a rule wrong as soon as E reaches it."""
     x = [0, *(tokens for tokens, _ in track)]
     y = [0.0, *(round(level, 3) for _, level in track)]
     hover = "after %{x} tokens: E = 10^%{y:.1f}"
-    run = line_of("evidence against the rule", "p", theme, hover) | {"x": x, "y": y}
-    run["line"] |= {"dash": "solid"}
-    limit = line_of(LIMIT, "rejected", theme, LIMIT)
+    run = curve("evidence against the rule", "p", x, y, hover)
+    limit = line_of(LIMIT, "rejected", THEMES[0], LIMIT)
     limit |= {"x": [0, x[-1]], "y": [CALLED_OUT] * 2, "line": limit["line"] | {"dash": "dash"}}
     axes = {
         "xaxis": {"title": {"text": "tokens"}, "rangemode": "tozero", "showgrid": False},

@@ -1,17 +1,15 @@
-"""The section of measured costs: verify time against tokens, what a forward must read, what a batch changes.
-
-Pure data in, props out. `costs` is what `specviz.analysis.costs` measures; every number is worded here.
-"""
+"""The section of measured costs: verify time against tokens, the memory bound, batches (see specviz.analysis.costs)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
+from specviz.views.compare.plan_charts import curve
 from specviz.views.explore.charts import Chart, chart_of, line_of
-from specviz.views.explore.sentences import label, percent
+from specviz.views.explore.sentences import counted, label, percent
+from specviz.views.palette import THEMES
 
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs, Measured
@@ -42,7 +40,7 @@ def costs(
     running: Measured | None = None,
     problem: str = "",
 ) -> Props:
-    """`measured`: the latest result. `running`: how far a new one has come. `problem`: why there is none, in words."""
+    """measured: the latest result; running: the progress of a new one; problem: why there is none, in words."""
     controls = [
         blocks.count("context_length", "tokens of context", context_length, 1, most_context),
         blocks.button("measure", "Measure costs", primary=measured is None),
@@ -51,75 +49,73 @@ def costs(
     if problem:
         shown.append(blocks.words(problem))
     if measured is not None:
-        shown += _result(measured)
+        shown += _result_blocks(measured)
     elif not shown:
         shown.append(blocks.words(EMPTY))
     return blocks.section(NAME, TITLE, LEAD, controls, shown)
 
 
-def _result(costs: Costs) -> list[Props]:
-    numbers = blocks.details("Numbers", [_table(costs), blocks.words(CACHE_NOTE)])
-    if costs.doubt:
-        told = blocks.verdict("unsure", f"{costs.doubt} Until then no speedup and no best K is told.")
-        return [blocks.words(_setting(costs), small=True), told, blocks.chart(chart(costs)), numbers]
-    return [
-        blocks.words(_setting(costs), small=True),
-        blocks.words(_growth(costs)),
-        blocks.chart(chart(costs)),
-        blocks.words(_single(costs)),
-        blocks.words(_floor(costs)),
-        *([blocks.words(_batch_words(costs)), _batch_table(costs)] if costs.batch else []),
-        numbers,
-    ]
-
-
-def _setting(costs: Costs) -> str:
+def _result_blocks(costs: Costs) -> list[Props]:
     draft = "no draft model" if costs.draft is None else label(costs.draft)
-    machine = f"{label(costs.device)}, {costs.threads} thread{'s' if costs.threads != 1 else ''}, {label(costs.dtype)}"
-    return (
+    machine = f"{label(costs.device)}, {counted(costs.threads, 'thread')}, {label(costs.dtype)}"
+    setting = (
         f"{label(costs.target)} with {draft}, {costs.context_length:,} tokens of context; {machine}. Medians; the "
         f"middle half of repeated timings spans {percent(costs.spread)} of them."
     )
+    shown = [blocks.words(setting, small=True)]
+    if costs.doubt:
+        doubt = blocks.verdict("unsure", f"{costs.doubt} Until then no speedup and no best K is told.")
+        shown += [doubt, blocks.chart(chart(costs))]
+    else:
+        shown += [blocks.words(_growth_words(costs)), blocks.chart(chart(costs))]
+        shown += [blocks.words(_draft_words(costs)), blocks.words(_floor_words(costs))]
+        if costs.batch:
+            shown += [blocks.words(_batch_words(costs)), _batch_table(costs)]
+    one = costs.verify_ms[0]
+    times = [(n, costs.verify_ms[n - 1]) for n in SHOWN if n <= len(costs.verify_ms)]
+    rows = [[str(n), _format_ms(ms), f"{ms / one:.2f}"] for n, ms in times]
+    table = blocks.table(["tokens in one pass", "time", "times one token"], rows)
+    return [*shown, blocks.details("Numbers", [table, blocks.words(CACHE_NOTE)])]
 
 
-def _growth(costs: Costs) -> Words:
+def _growth_words(costs: Costs) -> Words:
     one, most = costs.verify_ms[0], len(costs.verify_ms)
-    words = ["The large model takes ", _ms(one), " for one token"]
+    words = ["The large model takes ", _format_ms(one), " for one token"]
     for n in sorted({min(5, most), most} - {1}):
         words[-1] += f"; for {n} tokens at once "
-        words += [_ms(costs.verify_ms[n - 1]), f", which is {costs.verify_ms[n - 1] / one:.2f} times as long"]
+        words += [_format_ms(costs.verify_ms[n - 1]), f", which is {costs.verify_ms[n - 1] / one:.2f} times as long"]
     words[-1] += "."
     return words
 
 
-def _single(costs: Costs) -> Words:
+def _draft_words(costs: Costs) -> Words:
     rest = f" of every step is spent outside both models ({percent(costs.overhead_ms / costs.verify_ms[0])} of a pass)."
     if costs.draft is None:
-        return ["No draft model was measured. ", _ms(costs.overhead_ms), rest]
+        return ["No draft model was measured. ", _format_ms(costs.overhead_ms), rest]
     ratio = costs.draft_ms / costs.verify_ms[0]
     return [
-        "A drafted token takes ", _ms(costs.draft_ms), ", which is ", f"{ratio:.2f}",
-        " of a pass of the large model: the cost ratio c. ", _ms(costs.overhead_ms), rest,
+        "A drafted token takes ", _format_ms(costs.draft_ms), ", which is ", f"{ratio:.2f}",
+        " of a pass of the large model: the cost ratio c. ", _format_ms(costs.overhead_ms), rest,
     ]  # fmt: skip
 
 
-def _floor(costs: Costs) -> Words:
-    """The roofline reading: weight bytes over measured bandwidth, against the measured time."""
-    told = [
+def _floor_words(costs: Costs) -> Words:
+    """The time that reading the weights takes at the measured bandwidth, beside the measured time (roofline)."""
+    words = [
         "One pass must read ", f"{costs.weight_bytes / 1e6:.1f} MB", " of weights. At the measured ",
         f"{costs.bandwidth_gb_s:.1f} GB/s", f" (reading {costs.bandwidth_bytes / 1e6:.0f} MB) that alone takes ",
-        _ms(costs.floor_ms),
+        _format_ms(costs.floor_ms),
     ]  # fmt: skip
     share = costs.floor_share
     if share > 1:
-        return [*told, ", more than the measured pass: part of the weights stays in a cache that is faster."]
-    told += [", ", percent(share)]
+        return [*words, ", more than the measured pass: part of the weights stays in a cache that is faster."]
+    words += [", ", percent(share)]
     if share >= MOSTLY:
-        return [*told, " of the measured pass. Reading is most of the work, so more tokens per pass cost little."]
+        return [*words, " of the measured pass. Reading is most of the work, so more tokens per pass cost little."]
     if share >= HARDLY:
-        return [*told, " of the measured pass; the rest is arithmetic and starting each operation."]
+        return [*words, " of the measured pass; the rest is arithmetic and starting each operation."]
     return [
-        *told,
+        *words,
         " of the measured pass. Reading is not what limits this model here: most of the time goes into arithmetic and "
         "into starting many small operations, which a draft model must do too. So a small target gains little.",
     ]
@@ -138,7 +134,7 @@ def _batch_words(costs: Costs) -> Words:
         else "Up to this batch size this machine checks drafts as cheaply as with few texts."
     )
     return [
-        f"With {few} text{'s' if few != 1 else ''} at once, a pass over {tokens} tokens of each takes ",
+        f"With {counted(few, 'text')} at once, a pass over {tokens} tokens of each takes ",
         f"{before:.2f}", f" times as long as one over a single token of each; with {many} texts ", f"{after:.2f}",
         f" times. {reason}",
     ]  # fmt: skip
@@ -147,11 +143,11 @@ def _batch_words(costs: Costs) -> Words:
 def _batch_table(costs: Costs) -> Props:
     """Plain passes of the model, every text with its own cached context."""
     tokens = sorted({cost.tokens for cost in costs.batch})
-    columns = ["texts at once", *(f"{n} token{'s' if n != 1 else ''} each" for n in tokens)]
+    columns = ["texts at once", *(f"{counted(n, 'token')} each" for n in tokens)]
     columns += [f"most that K = {n - 1} can gain" for n in tokens if n > 1]
     rows = []
     for batch in sorted({cost.batch for cost in costs.batch}):
-        times = [_ms(cost.ms) for cost in costs.batch if cost.batch == batch]
+        times = [_format_ms(cost.ms) for cost in costs.batch if cost.batch == batch]
         rows.append([str(batch), *times, *(f"{n / costs.verify_growth(batch, n):.2f}x" for n in tokens if n > 1)])
     caption = (
         "One pass of the large model over a batch, contexts cached (a plain forward, not the engine). The most that K "
@@ -160,42 +156,25 @@ def _batch_table(costs: Costs) -> Props:
     return blocks.table(columns, rows, caption=caption)
 
 
-def _table(costs: Costs) -> Props:
-    one = costs.verify_ms[0]
-    rows = [
-        [str(n), _ms(costs.verify_ms[n - 1]), f"{costs.verify_ms[n - 1] / one:.2f}"]
-        for n in SHOWN
-        if n <= len(costs.verify_ms)
-    ]
-    return blocks.table(["tokens in one pass", "time", "times one token"], rows)
-
-
-def chart(costs: Costs, theme: str = "light") -> Chart:
-    """Verify time against tokens, beside as many single passes and beside the time that reading the weights takes."""
-    count = len(costs.verify_ms)
-    measured = line_of("one pass, measured", "verify", theme, "%{x} tokens in one pass: %{y:.2f} ms")
-    measured |= {"mode": "lines+markers"}
-    singly = line_of("as many passes over one token", "plain", theme, "%{x} passes over one token: %{y:.2f} ms")
-    floor = line_of("reading the weights once", "ignored", theme, "reading the weights: %{y:.2f} ms")
-    singly["line"] |= {"dash": "dot"}
-    floor["line"] |= {"dash": "dash"}
-    columns: list[Sequence[float]] = [
-        costs.verify_ms,
-        [costs.verify_ms[0] * n for n in range(1, count + 1)],
-        [costs.floor_ms] * count,
-    ]
-    for line, column in zip((measured, singly, floor), columns, strict=True):
-        line |= {"x": list(range(1, count + 1)), "y": [round(ms, 4) for ms in column]}
+def chart(costs: Costs) -> Chart:
+    """Verify time against tokens, with as many single passes and the time that reading the weights takes."""
+    ns = list(range(1, len(costs.verify_ms) + 1))
+    measured = line_of("one pass, measured", "verify", THEMES[0], "%{x} tokens in one pass: %{y:.2f} ms")
+    measured |= {"mode": "lines+markers", "x": ns, "y": [round(ms, 4) for ms in costs.verify_ms]}
+    passes, hover = [costs.verify_ms[0] * n for n in ns], "%{x} passes over one token: %{y:.2f} ms"
+    singly = curve("as many passes over one token", "plain", ns, passes, hover, "dot")
+    floor, hover = [costs.floor_ms] * len(ns), "reading the weights: %{y:.2f} ms"
+    lines = [measured, singly, curve("reading the weights once", "ignored", ns, floor, hover, "dash")]
     top = ROOM * max(*costs.verify_ms, costs.floor_ms)
     axes = {
         "xaxis": {"title": {"text": "new tokens in one pass of the large model"}, "showgrid": False},
         "yaxis": {"title": {"text": "milliseconds"}, "range": [0, round(top, 4)]},
         "showlegend": True,
     }
-    table = [["tokens", 0, "x"], *([line["name"], place, "y"] for place, line in enumerate((measured, singly, floor)))]
-    return chart_of("Time to check several tokens at once", [measured, singly, floor], axes, table)
+    table = [["tokens", 0, "x"], *([line["name"], place, "y"] for place, line in enumerate(lines))]
+    return chart_of("Time to check several tokens at once", lines, axes, table)
 
 
-def _ms(ms: float) -> str:
+def _format_ms(ms: float) -> str:
     """Three or four digits, with the unit."""
     return f"{ms:,.{2 if ms < 10 else 1 if ms < 100 else 0}f}\u00a0ms"

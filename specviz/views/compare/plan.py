@@ -1,11 +1,11 @@
-"""The sections that plan: every K, other drafts, why it is slow, other tools' names (theory: `plan_theory`).
+"""Sections of the Compare page: every K, other drafts, why it is slow, other tools' names (theory: `plan_theory`).
 
-Plain results in, sections of `blocks` out; every number is worded here. Where a result is missing, the section says
-what is missing and which button gives it.
+A section without a result says what is missing and which button computes it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -36,9 +36,9 @@ NO_COSTS = "Speed is not known yet: press “Measure costs” on this page, and 
 
 
 def run_point(recorded: Trace, speedup: float | None = None) -> Point | None:
-    """What the run did, where one K was in force all along and its steps follow the what-if's own law.
+    """The run's own values; None where K changed or its steps do not follow the law of the what-if.
 
-    speedup: measured in short runs of the same settings, else the trace's own.
+    speedup: measured in short runs of the same settings; None: the trace's own.
     """
     ks, values = {step.settings.k for step in recorded.steps}, metrics(recorded)
     if len(ks) != 1 or values["tokens_per_target_call"] is None or not is_own_plan(recorded):
@@ -49,11 +49,12 @@ def run_point(recorded: Trace, speedup: float | None = None) -> Point | None:
 
 # ---- every K from one run -------------------------------------------------------------------------------------------
 
-EVERY_K = "every-k", "Every K from one run"
-EVERY_K_LEAD = (
+EVERY_K = (
+    "every-k",
+    "Every K from one run",
     "The same text, cut into steps as speculative sampling at another K would have cut it. No model runs: each token's "
     "chance to be kept, min(1, q/p), follows from what both models said about it (p: the target's probability, q: the "
-    "draft model's)."
+    "draft model's).",
 )
 
 
@@ -65,37 +66,32 @@ def every_k(
     point: Point | None = None,
     refusal: str = "",
 ) -> Props:
-    """cuts: the same text at every K, one draw for all. refusal: why there is no answer for this run, in words."""
+    """cuts: the same text at every K, one draw for all. refusal: why this run has no what-if, in words."""
     if refusal or what_if is None or recorded is None:
-        return blocks.section(*EVERY_K, EVERY_K_LEAD, blocks=[blocks.words(refusal or NO_RUN)])
+        return blocks.section(*EVERY_K, blocks=[blocks.words(refusal or NO_RUN)])
     shown = [blocks.words(what_if.note)]
     if cuts:
-        shown.append(_segments(recorded, what_if, cuts, point))
+        shown.append(_segments_block(recorded, what_if, cuts, point))
     shown += [blocks.words(_calls_words(what_if, point)), blocks.chart(calls_chart(what_if, point))]
     shown.append(blocks.chart(tokens_chart(what_if, None, point)))
     if what_if.best is None:
         shown.append(blocks.words(NO_COSTS))
     else:
         shown += [blocks.words(_best_words(what_if)), blocks.chart(speed_chart(what_if, None, None, point))]
-    return blocks.section(*EVERY_K, EVERY_K_LEAD, blocks=shown)
+    return blocks.section(*EVERY_K, blocks=shown)
 
 
-def _segments(recorded: Trace, what_if: WhatIf, cuts: Mapping[int, Cut], point: Point | None) -> Props:
+def _segments_block(recorded: Trace, what_if: WhatIf, cuts: Mapping[int, Cut], point: Point | None) -> Props:
     texts = [flowing(token.text) if token.bytes is None else label("", token.bytes) for token in recorded.tokens]
-    by_k = {
-        k: {"lengths": list(cut.lengths), "kinds": list(cut.kinds), "words": _cut_words(what_if, k, cut)}
-        for k, cut in cuts.items()
-    }
+    by_k = {}
+    for k, cut in cuts.items():
+        number, outcome = len(cut.lengths), what_if.at(k)
+        average = "" if outcome is None else f"; on average {outcome.expected_target_calls:.1f}"
+        calls = f"{number} target call{'s' if number != 1 else ''}"
+        words = ["", calls, f" for {what_if.num_tokens:,} tokens{average}"]
+        by_k[k] = {"lengths": list(cut.lengths), "kinds": list(cut.kinds), "words": words}
     own = point.k if point is not None and point.k in cuts else recorded.steps[-1].settings.k
     return blocks.segments(texts, by_k, own if own in cuts else min(cuts))
-
-
-def _cut_words(what_if: WhatIf, k: int, cut: Cut) -> Words:
-    number, outcome = len(cut.lengths), what_if.at(k)
-    words = [f"{number} target call{'s' if number != 1 else ''}", f" for {what_if.num_tokens:,} tokens"]
-    if outcome is not None:
-        words[-1] += f"; on average {outcome.expected_target_calls:.1f}"
-    return ["", *words]
 
 
 def _calls_words(what_if: WhatIf, point: Point | None) -> Words:
@@ -112,31 +108,33 @@ def _calls_words(what_if: WhatIf, point: Point | None) -> Words:
 def _best_words(what_if: WhatIf) -> Words:
     low, high = what_if.best
     fastest = max((each for each in what_if.outcomes if low <= each.k <= high), key=lambda each: each.speedup)
-    which = f"K = {low}" if low == high else f"K = {low} to {high}"
-    near = "; no other is within 2 % of it: " if low == high else ", within 2 % of the fastest: "
-    words = ["With the measured costs the best is ", which, near, f"{fastest.speedup:.2f}x"]
+    which, near = f"K = {low} to {high}", ", within 2 % of the fastest: "
+    if low == high:
+        which, near = f"K = {low}", "; no other is within 2 % of it: "
     slower = " That is slower than one by one: on this machine this draft does not pay." if fastest.speedup < 1 else ""
-    return [*words, f" the speed of one by one.{slower}"]
+    speed = f"{fastest.speedup:.2f}x"
+    return ["With the measured costs the best is ", which, near, speed, f" the speed of one by one.{slower}"]
 
 
 # ---- other drafts on the same text ----------------------------------------------------------------------------------
 
-OTHER_DRAFTS = "other-drafts", "Other drafts on the same text"
-OTHER_DRAFTS_LEAD = (
+OTHER_DRAFTS = (
+    "other-drafts",
+    "Other drafts on the same text",
     "What would another draft model have done with this very text? One pass of both models answers it. Depths are "
-    "counted from every place of the text, so no K decides which places are seen."
+    "counted from every place of the text, so no K decides which places are seen.",
 )
 
 
 def other_drafts(recorded: Trace | None, result: OtherDrafts | None, k: int, *, refusal: str = "") -> Props:
-    """k: the K that the table compares the drafts at."""
+    """k: the K at which the table compares the drafts."""
     controls = [] if recorded is None else [blocks.button("ask", "Ask the other drafts", primary=result is None)]
     if recorded is None or refusal or result is None:
         missing = (
             "Not asked yet: press “Ask the other drafts”. The models are loaded if need be, then read the text once."
         )
         words = NO_RUN if recorded is None else refusal or missing
-        return blocks.section(*OTHER_DRAFTS, OTHER_DRAFTS_LEAD, controls, [blocks.words(words)])
+        return blocks.section(*OTHER_DRAFTS, controls, [blocks.words(words)])
     shown = []
     if result.done < result.total:
         words = f"{result.done} of {result.total} draft models asked"
@@ -145,36 +143,35 @@ def other_drafts(recorded: Trace | None, result: OtherDrafts | None, k: int, *, 
         shown.append(_drafts_table(result.rows, k))
     if any(row.what_if is not None for row in result.rows):
         shown.append(blocks.chart(depths_chart(result.rows)))
-    return blocks.section(*OTHER_DRAFTS, OTHER_DRAFTS_LEAD, controls, shown)
+    return blocks.section(*OTHER_DRAFTS, controls, shown)
 
 
 def _drafts_table(rows: Sequence[DraftOnText], k: int) -> Props:
     columns = ["draft model", "agreement, sum min(p, q)", f"tokens per target call at K = {k}", "best K by its costs"]
-    known = [place for place, row in enumerate(rows) if row.what_if is not None and row.what_if.at(k) is not None]
-    best = max(known, key=lambda place: rows[place].what_if.at(k).tokens_per_call, default=-1)
+    cells, per_call = [], []
+    for row in rows:
+        outcome = None if row.what_if is None else row.what_if.at(k)
+        per_call.append(-math.inf if outcome is None else outcome.tokens_per_call)
+        if row.what_if is None:
+            cells.append([label(row.name), row.refusal, "–", "–"])
+            continue
+        low, high = row.what_if.best or (None, None)
+        best = "not known" if low is None else str(low) if low == high else f"{low} to {high}"
+        tokens = "–" if outcome is None else f"{outcome.tokens_per_call:.2f}"
+        cells.append([label(row.name), percent(row.alpha), tokens, best])
+    marked = per_call.index(max(per_call)) if max(per_call) > 0 else -1
     caption = "Agreement is averaged over all places of the text; the paper calls it alpha."
-    return blocks.table(columns, [_draft_row(row, k) for row in rows], caption=caption, marked=best)
-
-
-def _draft_row(row: DraftOnText, k: int) -> list[str]:
-    if row.what_if is None:
-        return [label(row.name), row.refusal, "–", "–"]
-    outcome, best = row.what_if.at(k), row.what_if.best
-    per_call = "–" if outcome is None else f"{outcome.tokens_per_call:.2f}"
-    return [label(row.name), percent(row.alpha), per_call, "not known" if best is None else _range(best)]
-
-
-def _range(best: tuple[int, int]) -> str:
-    return str(best[0]) if best[0] == best[1] else f"{best[0]} to {best[1]}"
+    return blocks.table(columns, cells, caption=caption, marked=marked)
 
 
 # ---- why is it slow? ------------------------------------------------------------------------------------------------
 
-WHY_SLOW = "why-slow", "Why is it slow?"
-WHY_SLOW_LEAD = (
+WHY_SLOW = (
+    "why-slow",
+    "Why is it slow?",
     "In the ideal every draft is full and kept, drafting is free and checking costs one target call: K + 1 times as "
     "fast. Each factor below takes its share. All but the last are computed from the run and the measured costs; the "
-    "last, overhead, is what then remains to the measured speedup."
+    "last, overhead, is what then remains to the measured speedup.",
 )
 
 
@@ -188,34 +185,29 @@ def why_slow(
     refusal: str = "",
     instead: str = "",
 ) -> Props:
-    """running: how far measuring the speed has come. refusal: why this run cannot be taken apart, in words; instead:
-    why the measured speedup says nothing."""
+    """running: the progress of measuring the speed. refusal: why this run has no breakdown, in words; instead: why the
+    measured speedup says nothing."""
     controls = [blocks.button("speed", "Measure the speed", primary=not has_speed)] if has_run else []
-    going_on = [] if running is None else [blocks.progress(running.done, running.total, _runs_made(running))]
+    shown = []
+    if running is not None:
+        words = f"{running.done} of {running.total} runs of a few tokens, with the draft and without it in turn"
+        shown.append(blocks.progress(running.done, running.total, words))
     if breakdown is None:
-        words = blocks.words(refusal or (_missing(has_costs, has_speed) if has_run else NO_RUN))
-        return blocks.section(*WHY_SLOW, WHY_SLOW_LEAD, controls, [*going_on, words])
+        needed = ([] if has_costs else ["“Measure costs” above"]) + ([] if has_speed else ["“Measure the speed” here"])
+        missing = f"Not known yet: press {' and '.join(needed)}." if has_run else NO_RUN
+        return blocks.section(*WHY_SLOW, controls, [*shown, blocks.words(refusal or missing)])
     product = [["ideal", f"{breakdown.ideal}", "K + 1", "Every drafted token kept, at the price of one target call."]]
     product += [[each.name, f"x {each.value:.2f}", each.formula, each.words] for each in breakdown.factors]
     formula = METRICS["speedup"].formula
     product.append(["measured speedup", f"{breakdown.speedup:.2f}x", formula, "The product of all lines above."])
     columns = ["factor", "value", "formula", "in words"]
-    shown = [
+    shown += [
         blocks.words([f"Measured: {instead}."] if instead else _verdict_words(breakdown)),
         blocks.chart(factors_chart(breakdown)),
         blocks.table(columns, product, marked=len(product) - 1),
         *(blocks.words(note, small=True) for note in breakdown.notes),
     ]
-    return blocks.section(*WHY_SLOW, WHY_SLOW_LEAD, controls, [*going_on, *shown])
-
-
-def _runs_made(running: Speed) -> str:
-    return f"{running.done} of {running.total} runs of a few tokens, with the draft and without it in turn"
-
-
-def _missing(has_costs: bool, has_speed: bool) -> str:
-    needed = ([] if has_costs else ["“Measure costs” above"]) + ([] if has_speed else ["“Measure the speed” here"])
-    return f"Not known yet: press {' and '.join(needed)}."
+    return blocks.section(*WHY_SLOW, controls, shown)
 
 
 def _verdict_words(breakdown: Breakdown) -> Words:
@@ -227,26 +219,26 @@ def _verdict_words(breakdown: Breakdown) -> Words:
 
 # ---- other tools' names ---------------------------------------------------------------------------------------------
 
-TOOL_NAMES = "tool-names", "Other tools' names"
-TOOL_NAMES_LEAD = (
+TOOL_NAMES = (
+    "tool-names",
+    "Other tools' names",
     "One run, many numbers. Engines and papers give like-sounding names to different things; here are this run's "
-    "numbers as each would print them."
+    "numbers as each would print them.",
 )
 
 
 def tool_names(numbers: Sequence[ToolNumber], exports: Mapping[str, str]) -> Props:
     """exports: tool -> JSON under its own field names."""
     if not numbers:
-        return blocks.section(*TOOL_NAMES, TOOL_NAMES_LEAD, blocks=[blocks.words(NO_RUN)])
-    rows = [[row.tool, row.name, _shown(row), row.label, row.formula] for row in numbers]
+        return blocks.section(*TOOL_NAMES, blocks=[blocks.words(NO_RUN)])
+    rows = [
+        [row.tool, row.name, f"n/a: {row.reason}" if row.reason else row.shown, row.label, row.formula]
+        for row in numbers
+    ]
     shown = [blocks.table(["tool", "its name", "value", "here called", "formula"], rows)]
     shown += [
         blocks.download(f"Save as JSON, {tool} field names", f"specviz-{tool.lower()}.json", exports[tool])
         for tool in (VLLM, SGLANG)
         if tool in exports
     ]
-    return blocks.section(*TOOL_NAMES, TOOL_NAMES_LEAD, blocks=shown)
-
-
-def _shown(row: ToolNumber) -> str:
-    return f"n/a: {row.reason}" if row.reason else row.shown
+    return blocks.section(*TOOL_NAMES, blocks=shown)

@@ -1,7 +1,7 @@
-"""The charts of the plan: every K on one text, the paper's curve beside it, depths of other drafts, factors of a speed.
+"""The charts of the plan: every K on one text, the paper's formula, depths of other drafts, factors of a speedup.
 
-Whole figures as plain data, computed here, in `charts.py`'s format; colours follow the theme through `meta.status`.
-What is not known is None, never zero.
+Whole figures in the format of `explore/charts.py`; colours follow the theme through `meta.status`. An unknown value is
+None, never zero.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import mul
 from typing import TYPE_CHECKING
 
 from specviz.analysis.theory import cost_ratio, expected_tokens, measured_speedup, walltime_improvement
@@ -33,8 +34,8 @@ THIS_RUN = "this run"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What this run really did. speedup is None where it was not measured; of_short_runs: it is that of other runs,
-    shorter ones with the same settings, in turn with runs without a draft."""
+    """What this run did. speedup: None where it was not measured; of_short_runs: it was measured in other, shorter
+    runs of the same settings."""
 
     k: int
     target_calls: int
@@ -49,10 +50,10 @@ def calls_chart(what_if: WhatIf, point: Point | None) -> Chart:
     ks = [outcome.k for outcome in outcomes]
     hover = "K %{x}: %{y:.1f} target calls"
     data = [
-        _curve("expected", "p", ks, [outcome.expected_target_calls for outcome in outcomes], hover),
+        curve("expected", "p", ks, [outcome.expected_target_calls for outcome in outcomes], hover),
         _edge("low end of the band (5 %)", ks, [outcome.calls_low for outcome in outcomes]),
         _edge("high end of the band (95 %)", ks, [outcome.calls_high for outcome in outcomes]) | {"fill": "tonexty"},
-        *_mark(ks, point, None if point is None else point.target_calls, "this run: %{y} target calls at K %{x}"),
+        *_mark(ks, point, "target_calls", "this run: %{y} target calls at K %{x}"),
     ]
     return _figure(f"Target calls for these {what_if.num_tokens:,} tokens", data, "K", "target calls")
 
@@ -61,11 +62,11 @@ def tokens_chart(what_if: WhatIf, alpha: float | None, point: Point | None) -> C
     """Tokens per target call against K: this text, and the paper's formula at the same alpha."""
     ks = [outcome.k for outcome in what_if.outcomes]
     hover = "K %{x}: %{y:.2f} tokens per target call"
-    data = [_curve("this text, exactly", "p", ks, [outcome.tokens_per_call for outcome in what_if.outcomes], hover)]
+    data = [curve("this text, exactly", "p", ks, [outcome.tokens_per_call for outcome in what_if.outcomes], hover)]
     if alpha is not None:
         formula = [expected_tokens(alpha, k) for k in ks]
-        data.append(_curve(f"the formula at alpha {alpha:.2f}", "q", ks, formula, hover, "dash"))
-    data += _mark(ks, point, None if point is None else point.tokens_per_call, "this run: %{y:.2f} at K %{x}")
+        data.append(curve(f"the formula at alpha {alpha:.2f}", "q", ks, formula, hover, "dash"))
+    data += _mark(ks, point, "tokens_per_call", "this run: %{y:.2f} at K %{x}")
     return _figure("Tokens per target call", data, "K", "tokens per target call")
 
 
@@ -74,16 +75,16 @@ def speed_chart(what_if: WhatIf, alpha: float | None, costs: Costs | None, point
     ks = [outcome.k for outcome in what_if.outcomes]
     hover = "K %{x}: %{y:.2f} times as fast"
     speeds = [outcome.speedup for outcome in what_if.outcomes]
-    data = [_curve("this text, measured times", "p", ks, speeds, hover)]
+    data = [curve("this text, measured times", "p", ks, speeds, hover)]
     if alpha is not None and costs is not None:
         c = cost_ratio(costs)
         flat = [walltime_improvement(alpha, k, c) for k in ks]
-        data.append(_curve(f"the formula, alpha {alpha:.2f}, c {c:.2f}", "q", ks, flat, hover, "dash"))
+        data.append(curve(f"the formula, alpha {alpha:.2f}, c {c:.2f}", "q", ks, flat, hover, "dash"))
         measured = [measured_speedup(alpha, k, costs) for k in ks]
-        data.append(_curve("the formula, measured times", "bonus", ks, measured, hover, "dot"))
-    data.append(_curve("one by one", "ignored", ks, [1.0] * len(ks), "one by one: 1", "longdash"))
+        data.append(curve("the formula, measured times", "bonus", ks, measured, hover, "dot"))
+    data.append(curve("one by one", "ignored", ks, [1.0] * len(ks), "one by one: 1", "longdash"))
     name = "measured in short runs" if point is not None and point.of_short_runs else THIS_RUN
-    data += _mark(ks, point, None if point is None else point.speedup, f"{name}: %{{y:.2f}} at K %{{x}}", name)
+    data += _mark(ks, point, "speedup", f"{name}: %{{y:.2f}} at K %{{x}}", name)
     return _figure("Speedup over one by one", data, "K", "times as fast")
 
 
@@ -95,7 +96,7 @@ def depths_chart(rows: Sequence[DraftOnText]) -> Chart:
     for place, row in enumerate(known):
         status, dash, symbol = DRAFT_STYLES[place % len(DRAFT_STYLES)]
         hover = "%{fullData.name}: %{y:.0%} of all starts keep %{x} tokens"
-        line = _curve(label(row.name), status, depths, row.what_if.by_depth[:deepest], hover, dash)
+        line = curve(label(row.name), status, depths, row.what_if.by_depth[:deepest], hover, dash)
         data.append(line | {"mode": "lines+markers", "marker": {"color": colour(status), "symbol": symbol, "size": 8}})
     made = _figure("Kept by depth, from every place of the text", data, "depth in the draft", "kept so deep")
     made["layout"]["yaxis"] |= {"range": [0, 1.02], "tickformat": ".0%"}
@@ -104,19 +105,28 @@ def depths_chart(rows: Sequence[DraftOnText]) -> Chart:
 
 def factors_chart(breakdown: Breakdown) -> Chart:
     """From the ideal to the measured speedup: each bar goes from one product to the next, on a log axis."""
-    names = ["ideal", *(factor.name for factor in breakdown.factors), "measured"]
-    products = [float(breakdown.ideal)]
-    for factor in breakdown.factors:
-        products.append(products[-1] * factor.value)
+    factors = breakdown.factors
+    names = ["ideal", *(factor.name for factor in factors), "measured"]
+    products = [*accumulate((factor.value for factor in factors), mul, initial=float(breakdown.ideal))]
     spans = [(1.0, products[0]), *pairwise(products), (1.0, breakdown.speedup)]
-    shown = [f"{breakdown.ideal}x", *(f"x {factor.value:.2f}" for factor in breakdown.factors)]
-    shown.append(f"{breakdown.speedup:.2f}x")
-    kinds = ["total", *("costs" if factor.value < 1 else "helps" for factor in breakdown.factors), "total"]
-    data = [
-        _span_bars(name, status, pattern, names, [s if k == kind else None for s, k in zip(spans, kinds, strict=True)])
-        for kind, name, status, pattern in _SPAN_KINDS
-    ]
-    data[0]["text"] = shown
+    kinds = ["total", *("costs" if factor.value < 1 else "helps" for factor in factors), "total"]
+    data = []
+    for kind, name, status, pattern in _SPAN_KINDS:
+        ends = [sorted(span) if each == kind else None for span, each in zip(spans, kinds, strict=True)]
+        bars = {
+            "type": "bar",
+            "name": name,
+            "meta": {"status": status},
+            "x": list(names),
+            "base": [None if end is None else round(end[0], 4) for end in ends],
+            "y": [None if end is None else round(end[1] - end[0], 4) for end in ends],
+            "marker": {"color": colour(status), "pattern": {"shape": pattern, "size": 6}},
+            "textposition": "none",
+            "hovertemplate": f"%{{x}}: from %{{base:.2f}}<extra>{name}</extra>",
+        }
+        data.append(bars)
+    shown = (f"x {factor.value:.2f}" for factor in factors)
+    data[0]["text"] = [f"{breakdown.ideal}x", *shown, f"{breakdown.speedup:.2f}x"]
     made = _figure("From the ideal to the measured speedup", data, "", "times as fast as one by one (log)")
     made["layout"]["yaxis"]["type"] = "log"
     made["layout"] |= {"barmode": "overlay", "bargap": 0.25}
@@ -131,48 +141,30 @@ _SPAN_KINDS = (
 )
 
 
-def _span_bars(
-    name: str, status: str, pattern: str, names: Sequence[str], spans: Sequence[tuple[float, float] | None]
-) -> Chart:
-    """Bars that hang between two heights, where there is a span."""
-    ends = [None if span is None else (min(span), max(span)) for span in spans]
-    return {
-        "type": "bar",
-        "name": name,
-        "meta": {"status": status},
-        "x": list(names),
-        "base": [None if end is None else round(end[0], 4) for end in ends],
-        "y": [None if end is None else round(end[1] - end[0], 4) for end in ends],
-        "marker": {"color": colour(status), "pattern": {"shape": pattern, "size": 6}},
-        "textposition": "none",
-        "hovertemplate": f"%{{x}}: from %{{base:.2f}}<extra>{name}</extra>",
-    }
-
-
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _curve(name: str, status: str, x: Sequence[int], y: Sequence[float | None], hover: str, dash: str = "") -> Chart:
+def curve(
+    name: str, status: str, x: Sequence[int], y: Sequence[float | None], hover: str, dash: str = "solid"
+) -> Chart:
+    """A line through these points; not-a-number is left out."""
     made = line_of(name, status, THEMES[0], hover)
-    made |= {"x": list(x), "y": [_finite(value) for value in y]}
-    return made | {"line": {**made["line"], "dash": dash or "solid"}}
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else round(float(value), 4)
+    known = [None if value is None or not math.isfinite(value) else round(float(value), 4) for value in y]
+    return made | {"x": list(x), "y": known, "line": {**made["line"], "dash": dash}}
 
 
 def _edge(name: str, x: Sequence[int], y: Sequence[float]) -> Chart:
     """One edge of a band."""
-    edge = _curve(name, "p", x, y, f"K %{{x}}: %{{y}} ({name})", "dot")
+    edge = curve(name, "p", x, y, f"K %{{x}}: %{{y}} ({name})", "dot")
     return edge | {"line": {**edge["line"], "width": 1}}
 
 
-def _mark(ks: Sequence[int], point: Point | None, value: float | None, hover: str, name: str = THIS_RUN) -> list[Chart]:
-    """The run's own mark, at its K among these."""
-    if point is None or value is None or point.k not in ks:
+def _mark(ks: Sequence[int], point: Point | None, attribute: str, hover: str, name: str = THIS_RUN) -> list[Chart]:
+    """The run's own value as a star at its K, if that is one of these."""
+    value = getattr(point, attribute, None)
+    if value is None or point.k not in ks:
         return []
-    marked = _curve(name, "plain", ks, [value if k == point.k else None for k in ks], hover)
+    marked = curve(name, "plain", ks, [value if k == point.k else None for k in ks], hover)
     return [marked | {"mode": "markers", "marker": {"color": colour("plain"), "size": 13, "symbol": "star"}}]
 
 

@@ -1,7 +1,6 @@
-"""Two runs on two stages that one player moves: by time as both were recorded, or token by token until the texts part.
+"""Two runs on two stages that one player moves: by recorded time, or token by token until the texts differ.
 
-`duel_block` gives a block of a report page; the browser's half is duel.js. Every place, width and word of the player
-stands in it, frame by frame.
+`duel_block` gives a block of a report page, which duel.js plays: every position, width and word, frame by frame.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ NO_TIME = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Runner:
-    """One side: after each number of steps, from none on, the tokens, the target calls, and the working time."""
+    """One side. tokens, calls, clock: tokens, target calls and working milliseconds after 0, 1, ... steps."""
 
     title: str
     trace: Trace
@@ -38,43 +37,45 @@ class _Runner:
     calls: Sequence[int]
     clock: Sequence[float]
 
-    def within(self, ms: float) -> int:
-        """Steps that are over at this time."""
+    def steps_at(self, ms: float) -> int:
+        """Steps that have ended by this time."""
         return bisect_right(self.clock, ms) - 1
 
-    def reaching(self, num_tokens: int) -> int:
-        """Steps that it takes to this many tokens, or to the end."""
+    def steps_for(self, num_tokens: int) -> int:
+        """Steps until there are this many tokens, or all of them."""
         return min(bisect_left(self.tokens, num_tokens), len(self.trace.steps))
 
 
 def duel_block(
     left: Trace, right: Trace, by: str = "token", titles: tuple[str, str] = ("A · first run", "B · second run")
 ) -> Props:
-    """by: "time" or "token", what the player begins with; without recorded times there is only "token"."""
-    runners = [_runner(title, _start(each)) for title, each in zip(titles, (left, right), strict=True)]
+    """by: "time" or "token", the player's first mode; a run without recorded times has only "token"."""
+    runners = [_runner(title, _first_steps(each)) for title, each in zip(titles, (left, right), strict=True)]
     part = first_difference(*(runner.trace for runner in runners)) if are_of_one_prompt(left, right) else None
-    modes = [mode for mode in (_by_time(runners), _by_token(runners, part)) if mode is not None]
+    modes = [mode for mode in (_time_mode(runners), _token_mode(runners, part)) if mode is not None]
     most = max(1, *(runner.tokens[-1] for runner in runners))
     data = {
         "sides": [_side(runner, most) for runner in runners],
         "modes": modes,
         "part": part,
-        "parted": parting_words(left, right, titles),
+        "parted": difference_words(left, right, titles),
     }
     begins = by if by in [mode["name"] for mode in modes] else "token"
     return {"kind": "duel", "by": begins, "titles": [label(title) for title in titles], "data": packed(data)}
 
 
-def parting_words(left: Trace, right: Trace, titles: tuple[str, str]) -> Sentence:
-    """Where the two texts part, or that they do not."""
+def difference_words(left: Trace, right: Trace, titles: tuple[str, str]) -> Sentence:
+    """Where the two texts first differ, or that they do not."""
     if not are_of_one_prompt(left, right):
         return ["The two runs continue different prompts, so their texts cannot be laid side by side token by token."]
     part, names = first_difference(left, right), [label(title) for title in titles]
     if part is not None:
         one, other = (label(each.text, each.bytes) for each in (left.tokens[part], right.tokens[part]))
+        rounding = rounding_words(count(left)) or rounding_words(count(right))
+        why = f" {rounding.capitalize()}." if rounding and should_be_one_text(left, right) else ""
         return [
             f"The texts part at token {part + 1:,}: ", names[0], " wrote ", one, ", ", names[1], " wrote ", other,
-            f".{_rounding(left, right)}",
+            f".{why}",
         ]  # fmt: skip
     lengths = len(left.tokens), len(right.tokens)
     if lengths[0] == lengths[1]:
@@ -82,14 +83,8 @@ def parting_words(left: Trace, right: Trace, titles: tuple[str, str]) -> Sentenc
     return [f"The texts are the same as far as both go: {min(lengths):,} tokens. One of them ends there."]
 
 
-def _rounding(left: Trace, right: Trace) -> str:
-    """What may have parted two texts that a lossless rule writes alike but for rounding."""
-    told = [words for each in (left, right) if (words := rounding_words(count(each)))]
-    return f" {told[0].capitalize()}." if told and should_be_one_text(left, right) else ""
-
-
-def beside_words(trace: Trace, other: Trace) -> str:
-    """Of two runs that should be one text, for the end of the first: where they part, or that they do not."""
+def comparison_words(trace: Trace, other: Trace) -> str:
+    """A phrase for the end of the first of two runs that should be one text: whether the other one's is the same."""
     drafted = "with" if any(step.settings.drafts for step in other.steps) else "without"
     part = first_difference(trace, other)
     if part is None:
@@ -99,13 +94,13 @@ def beside_words(trace: Trace, other: Trace) -> str:
 
 
 def num_shown(trace: Trace) -> int:
-    """The steps of a run that are shown beside another: all but of a very long one."""
+    """How many steps of a run are shown: all, unless it is very long."""
     tokens = accumulate(len(step.emitted) for step in trace.steps[:MOST_STEPS])
     return max(1, sum(number <= MOST_TOKENS for number in tokens))
 
 
-def _start(trace: Trace) -> Trace:
-    """The run as far as it is shown."""
+def _first_steps(trace: Trace) -> Trace:
+    """The run with the steps that are shown."""
     most = num_shown(trace)
     if most >= len(trace.steps):
         return trace
@@ -125,7 +120,7 @@ def _runner(title: str, trace: Trace) -> _Runner:
 
 
 def _side(runner: _Runner, most: int) -> Props:
-    """What stands over a stage after each number of steps, and all that the stage shows."""
+    """A stage: the words and the bar above it after 0, 1, ... steps, and the message that it shows."""
     counts = zip(runner.tokens, runner.calls, strict=True)
     return {
         "title": runner.title,
@@ -144,23 +139,29 @@ def _message(trace: Trace) -> Mapping[str, Any]:
     return message
 
 
-def _by_time(runners: Sequence[_Runner]) -> Props | None:
-    """Both at their recorded pace, or slowed down equally."""
+def _time_mode(runners: Sequence[_Runner]) -> Props | None:
+    """Both at their recorded pace, or slowed down by the same factor."""
     end = max(runner.clock[-1] for runner in runners)
     if end < NO_TIME or any(runner.clock[-1] < NO_TIME for runner in runners):
         return None
     places = [end * number / NUM_FRAMES for number in range(NUM_FRAMES)] + [end]
-    frames = [[_seconds(ms), [runner.within(ms) for runner in runners], None] for ms in places]
+    frames = [[_format_seconds(ms), [runner.steps_at(ms) for runner in runners], None] for ms in places]
     factor = next((each for each in SLOWER if each * end >= LONG_ENOUGH_MS), SLOWER[-1])
-    paces = [[_slower(each), round(each * end / NUM_FRAMES, 3), each == factor] for each in SLOWER]
-    return _mode("time", "By time", frames, paces, _finishes(runners))
+    paces = [
+        ["as recorded" if each == 1 else f"{each}× slower", round(each * end / NUM_FRAMES, 3), each == factor]
+        for each in SLOWER
+    ]
+    times = [runner.clock[-1] for runner in runners]
+    first, second = ("both at once",) * 2 if times[0] == times[1] else ("first", "second")
+    ends = [f"done after {_format_seconds(ms)}, {first if ms == min(times) else second}" for ms in times]
+    return _mode("time", "By time", frames, paces, ends)
 
 
-def _by_token(runners: Sequence[_Runner], part: int | None) -> Props:
-    """Both with the same number of tokens; the replay rests where the texts part."""
+def _token_mode(runners: Sequence[_Runner], part: int | None) -> Props:
+    """Both with the same number of tokens; the replay pauses where the texts differ."""
     most = max(runner.tokens[-1] for runner in runners)
     frames = [
-        [counted(number, "token"), [runner.reaching(number) for runner in runners], number]
+        [counted(number, "token"), [runner.steps_for(number) for runner in runners], number]
         for number in range(most + 1)
     ]
     paces = [[words, ms, words == "reading"] for words, ms in TOKEN_PACES]
@@ -173,21 +174,10 @@ def _by_token(runners: Sequence[_Runner], part: int | None) -> Props:
 def _mode(
     name: str, words: str, frames: Sequence[list], paces: Sequence[list], ends: Sequence[str], rest: int = -1
 ) -> Props:
-    """frames: [words, steps shown on each side, tokens shown plainly or None]; paces: [words, ms per frame, chosen];
-    ends: what is said of a side when it is done; rest: the frame at which the replay rests."""
+    """frames: [words, steps shown on each side, tokens shown without marks or None]; paces: [words, ms per frame, is
+    chosen]; ends: a side's words when it is done; rest: the frame at which the replay pauses."""
     return {"name": name, "label": words, "frames": frames, "paces": paces, "ends": list(ends), "rest": rest}
 
 
-def _finishes(runners: Sequence[_Runner]) -> list[str]:
-    times = [runner.clock[-1] for runner in runners]
-    if times[0] == times[1]:
-        return [f"done after {_seconds(ms)}, both at once" for ms in times]
-    return [f"done after {_seconds(ms)}, {'first' if ms == min(times) else 'second'}" for ms in times]
-
-
-def _seconds(ms: float) -> str:
+def _format_seconds(ms: float) -> str:
     return f"{ms / 1000:.2f} s" if ms < 1e6 else f"{ms / 1000:,.0f} s"
-
-
-def _slower(factor: int) -> str:
-    return "as recorded" if factor == 1 else f"{factor}× slower"
