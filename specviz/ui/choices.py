@@ -1,6 +1,6 @@
 """What the page offers: models, methods, rules and ready prompts, the first request, the browser's files.
 
-What fits together is said here alone: which draft, rule and further models a choice of method and target leaves.
+Only this module decides which draft, rule and further models fit a method and a target.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ FIRST_SEED = 5
 """With the bundled pair and the first prompt: a rejection in the middle, a full accept with its bonus, a rejection at
 once, in the first three steps."""
 AWAY = " · not downloaded"
-Listed = tuple[str, str]
-"""What a list shows, and the name it stands for."""
+Option = tuple[str, str]
+"""The words of a list's entry, and the name that it stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Offer:
     `any_model`: whether names that are not in the lists may be typed.
     """
 
-    targets: tuple[Listed, ...]
-    drafts: tuple[Listed, ...]
+    targets: tuple[Option, ...]
+    drafts: tuple[Option, ...]
     prompts: Mapping[str, Mapping[str, str]]
     first: Request
     any_model: bool
@@ -49,8 +49,8 @@ class Offer:
         return self.any_model or name in catalog.MODELS or name in catalog.HEADS or name in listed
 
     def may_stay(self, name: object, suiting: Iterable[str]) -> bool:
-        """Whether a model that is chosen stays beside another target: one of those that suit it, in whatever format,
-        or one that was typed, of which nothing is known."""
+        """Whether the model `name` may stay chosen when the target changes: it suits the new target, in any format, or
+        it was typed and nothing is known of it."""
         if not isinstance(name, str) or not name:
             return False
         plain, listed = catalog.without_format(name), [known for _, known in (*self.targets, *self.drafts)]
@@ -64,9 +64,9 @@ class Offer:
         named = ((param, name) for param in models for name in split_names(str(checked[param.name] or "")))
         return all(name in param.beside or self.allows(name) for param, name in named)
 
-    def drafts_for(self, target: str, method: Method) -> tuple[Listed, ...]:
+    def drafts_for(self, target: str, method: Method) -> tuple[Option, ...]:
         """The draft models that suit a target under a method."""
-        return as_listed(catalog.drafts_for(target, foreign=method.foreign)) or self.drafts
+        return as_options(catalog.drafts_for(target, foreign=method.foreign)) or self.drafts
 
 
 def make_offer(target: str | None = None, draft: str | None = None, *, any_model: bool = True) -> Offer:
@@ -74,54 +74,63 @@ def make_offer(target: str | None = None, draft: str | None = None, *, any_model
     bundled_target, bundled_draft = catalog.default_pair()
     target = target or bundled_target
     draft = draft or (bundled_draft if target == bundled_target else next(iter(catalog.drafts_for(target)), None))
-    prompts, dialogues = ready_prompts(), ready_dialogues()
+    file = prompts_file()
+    prompts, dialogues = texts_by_title(file["kinds"]), texts_by_title([file["dialogues"]])
     prompt = next(text for texts in prompts.values() for text in texts.values())
     first = Request(prompt=prompt, target=target, draft=draft, seed=FIRST_SEED)
-    targets = as_listed((target, *catalog.targets()))
-    return Offer(targets, draft_choices(target, draft), prompts | dialogues, first, any_model, tuple(dialogues))
+    targets = as_options((target, *catalog.targets()))
+    return Offer(targets, list_drafts(target, draft), prompts | dialogues, first, any_model, tuple(dialogues))
 
 
-def draft_choices(target: str, *others: str | None) -> tuple[Listed, ...]:
-    """The draft models that suit `target`, and the `others` named."""
-    return as_listed((*others, *catalog.drafts_for(target)))
+def texts_by_title(kinds: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """The ready prompts of these kinds: kind -> title -> text; a conversation as plain lines."""
+    return {
+        kind["title"]: {
+            prompt["name"].replace("-", " ").capitalize(): prompt.get("text") or as_lines(prompt["messages"])
+            for prompt in kind["prompts"]
+        }
+        for kind in kinds
+    }
 
 
-def as_listed(names: Iterable[str | None]) -> tuple[Listed, ...]:
+def list_drafts(target: str, *others: str | None) -> tuple[Option, ...]:
+    """The draft models that suit `target`, after the `others` named."""
+    return as_options((*others, *catalog.drafts_for(target)))
+
+
+def as_options(names: Iterable[str | None]) -> tuple[Option, ...]:
     """Models for a list; one that is not on this machine says so."""
-    return tuple((_shown(name), name) for name in dict.fromkeys(names) if name is not None)
+    known = [name for name in dict.fromkeys(names) if name is not None]
+    return tuple((f"{Path(name).name}{'' if is_here(name) else AWAY}", name) for name in known)
 
 
-def _shown(name: str) -> str:
-    return Path(name).name if is_here(name) else f"{Path(name).name}{AWAY}"
-
-
-def method_choices() -> tuple[Listed, ...]:
-    """All methods, those that people meet first in front."""
+def list_methods() -> tuple[Option, ...]:
+    """All methods, the common ones first."""
     ordered = sorted(METHODS.values(), key=lambda method: not method.is_common)
     return tuple((method.title, method.name) for method in ordered)
 
 
-def rule_choices(method: Method) -> tuple[Listed, ...]:
+def list_rules(method: Method) -> tuple[Option, ...]:
     """The rules that can judge the method's drafts, each with its badge."""
     rules = (RULES[name] for name in method.rules)
     return tuple((f"{rule.title} · {'exact' if rule.lossless else 'lossy'}", rule.name) for rule in rules)
 
 
-def model_choices(param: ModelParam, target: str) -> tuple[Listed, ...]:
-    """What a parameter that names models may be set to for this target, as far as it is known."""
+def list_models(param: ModelParam, target: str) -> tuple[Option, ...]:
+    """The known values, for this target, of a parameter that names models."""
     stand_ins = tuple((METHODS[name].title if name in METHODS else name, name) for name in param.beside)
-    return (*stand_ins, *as_listed(catalog.names_for(target, param.kind)))
+    return (*stand_ins, *as_options(catalog.names_for(target, param.kind)))
 
 
 def usual_models(param: ModelParam, target: str) -> list[str]:
-    """What such a parameter is set to at first: its own default, else the first that suits the target."""
+    """The first value of such a parameter: its own default, else the first that suits the target."""
     if param.default is not None:
         return split_names(str(param.default))
     return list((catalog.names_for(target, param.kind) or param.beside)[:1])
 
 
-def fitting_draft(method: Method, target: str, draft: str | None) -> str | None:
-    """The draft model as the method can use it: it stays unless its vocabulary is of the wrong kind for the method."""
+def choose_draft(method: Method, target: str, draft: str | None) -> str | None:
+    """A draft model that the method can use: `draft`, unless the method needs another kind of vocabulary."""
     if "draft" not in method.roles or target not in catalog.MODELS:
         return draft
     foreign, own = catalog.MODELS[target].foreign, catalog.drafts_for(target)
@@ -129,19 +138,19 @@ def fitting_draft(method: Method, target: str, draft: str | None) -> str | None:
     return wanted[0] if wanted and (draft is None or draft in other) else draft
 
 
-def fitting_rule(method: Method, rule: str | None) -> str:
+def choose_rule(method: Method, rule: str | None) -> str:
     """The rule where it can judge the method's drafts, else the method's own."""
     return rule if rule in method.rules and method.drafts else method.default_rule
 
 
 def rule_to_explain(method: Method, rule: str | None) -> Rule | None:
     """The rule that judges the method's drafts; None where there are none."""
-    return RULES[fitting_rule(method, rule)] if method.drafts else None
+    return RULES[choose_rule(method, rule)] if method.drafts else None
 
 
-def fitting_models(offer: Offer, param: ModelParam, target: str, chosen: Any) -> str | list[str] | None:
-    """The chosen name, or list of names, where all of it may stay beside the target, else what is usual."""
-    known = [name for _, name in model_choices(param, target)]
+def choose_models(offer: Offer, param: ModelParam, target: str, chosen: Any) -> str | list[str] | None:
+    """The chosen name, or list of names, where all of it may stay with the target, else the usual one."""
+    known = [name for _, name in list_models(param, target)]
     names = chosen if isinstance(chosen, list) else [chosen]
     usual = names if names and all(offer.may_stay(name, known) for name in names) else usual_models(param, target)
     return usual if param.most > 1 else next(iter(usual), None)
@@ -152,22 +161,6 @@ def as_value(value: Any) -> Value:
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
         value = ", ".join(value)
     return None if value == "" else value
-
-
-def ready_prompts() -> dict[str, dict[str, str]]:
-    """The ready prompts: kind -> title -> text."""
-    kinds = prompts_file()["kinds"]
-    return {kind["title"]: {_title(prompt["name"]): prompt["text"] for prompt in kind["prompts"]} for kind in kinds}
-
-
-def ready_dialogues() -> dict[str, dict[str, str]]:
-    """The ready conversations as text, likewise."""
-    kind = prompts_file()["dialogues"]
-    return {kind["title"]: {_title(prompt["name"]): as_lines(prompt["messages"]) for prompt in kind["prompts"]}}
-
-
-def _title(name: str) -> str:
-    return name.replace("-", " ").capitalize()
 
 
 def web_files() -> dict[str, Path]:

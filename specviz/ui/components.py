@@ -19,7 +19,7 @@ from specviz.drafters.params import Choice, FloatParam, IntParam, ModelParam, Pa
 from specviz.request import MAX_TEMPERATURE, Request
 from specviz.session.controls import PACES
 from specviz.settings import settings
-from specviz.ui.choices import FIRST_SEED, Listed, Offer, fitting_models, model_choices, usual_models
+from specviz.ui.choices import FIRST_SEED, Offer, Option, choose_models, list_models, usual_models
 
 ACTIONS = {
     "back": "‹ Step",
@@ -77,168 +77,143 @@ def styles(files: Mapping[str, Path]) -> str:
     return "".join(f"<style>{sheet}</style>" for sheet in sheets)
 
 
+def _html(name: str, template: str, script: str, value: str | None = None, **more: Any) -> gr.HTML:
+    """A part of the page that the browser's half draws; `name` is its element's id."""
+    common = {"head": HEAD, "apply_default_css": False}
+    return gr.HTML(value, html_template=template, js_on_load=script, elem_id=name, **common, **more)
+
+
 def stage(files: Mapping[str, Path], since: Callable[..., object], value: str) -> gr.HTML:
     """The one output of a run: Explore's own views, fed with JSON increments."""
-    return gr.HTML(
-        value,
-        html_template=files["stage.html"].read_text(encoding="utf-8"),
-        js_on_load=_STAGE_JS,
-        head=HEAD,
-        server_functions=[since],
-        apply_default_css=False,
-        elem_id="stage",
-    )
+    return _html("stage", files["stage.html"].read_text("utf-8"), _STAGE_JS, value, server_functions=[since])
 
 
 def pages_list() -> gr.HTML:
     """The pages of the app, one of which is shown."""
-    entries = (f'<button type="button" data-page="{name}">{title}</button>' for name, title in PAGES.items())
-    return gr.HTML(
-        html_template=f'<nav class="sv-pages" aria-label="Pages">{"".join(entries)}</nav>',
-        js_on_load="specvizPage.pages(element);",
-        head=HEAD,
-        apply_default_css=False,
-        elem_id="pages",
-    )
+    entries = "".join(f'<button type="button" data-page="{name}">{title}</button>' for name, title in PAGES.items())
+    template = f'<nav class="sv-pages" aria-label="Pages">{entries}</nav>'
+    return _html("pages", template, "specvizPage.pages(element);")
 
 
 def report(name: str) -> gr.HTML:
-    """A page of sections, sent as JSON: what is done on it comes back as `act`, `halt` and `look`."""
-    return gr.HTML(
-        "",
-        html_template=REPORT_HTML,
-        js_on_load=_REPORT_JS.format(name=name),
-        head=HEAD,
-        apply_default_css=False,
-        elem_id=name,
-    )
+    """A page of sections, sent as JSON; it triggers `look`, `act` and `halt`."""
+    return _html(name, REPORT_HTML, _REPORT_JS.format(name=name), "")
 
 
-def panel(
-    name: str,
-    *,
-    events: Sequence[str],
-    value: str = "",
-    calls: Sequence[Callable[..., object]] = (),
-) -> gr.HTML:
-    """A panel beside the stage, made by the browser's file that registers under `name`.
+def panel(name: str, *, events: Sequence[str], value: str = "", calls: Sequence[Callable[..., object]] = ()) -> gr.HTML:
+    """A panel beside the stage, drawn by the browser's file that registers under `name`.
 
-    events: what it tells the page; calls: what it asks the server, by the functions' own names.
+    events: what it triggers; calls: the server's functions that it may call, by their own names.
     """
-    listened = " ".join(f"'{event}'" for event in events)
-    return gr.HTML(
-        value,
-        html_template=f'<div class="sv-panel" data-panel="{name}"></div>',
-        js_on_load=_PANEL_JS.format(name=name, events=listened),
-        head=HEAD,
-        server_functions=list(calls),
-        apply_default_css=False,
-        elem_id=name,
-    )
+    template = f'<div class="sv-panel" data-panel="{name}"></div>'
+    script = _PANEL_JS.format(name=name, events=" ".join(f"'{event}'" for event in events))
+    return _html(name, template, script, value, server_functions=list(calls))
 
 
 def prompt_picker(titles: Mapping[str, Sequence[str]]) -> gr.HTML:
     """A native list of ready prompts, `titles` by kind; choosing one triggers `choose` with {"kind", "title"}."""
-    return gr.HTML(
-        json.dumps(titles),
-        html_template=_PICKER_HTML,
-        js_on_load=_PICKER_JS,
-        head=HEAD,
-        apply_default_css=False,
-        elem_id="picker",
-    )
+    return _html("picker", _PICKER_HTML, _PICKER_JS, json.dumps(titles))
 
 
 def fold_line() -> gr.HTML:
     """On a phone, the one line that stands for the setup row and opens it."""
-    return gr.HTML(
-        html_template='<button class="sv-setup-line" aria-expanded="false"><span>Setup</span></button>',
-        js_on_load="specvizPage.fold(element);",
-        head=HEAD,
-        apply_default_css=False,
-        elem_id="fold",
-    )
-
-
-def prompt_box(value: str) -> gr.Textbox:
-    return gr.Textbox(value, label="Prompt", lines=1, max_lines=8, elem_id="prompt", placeholder="Write a beginning")
-
-
-def model_choice(role: str, label: str, choices: Sequence[Listed], value: str | None, any_model: bool) -> gr.Dropdown:
-    """A list of model names; with `any_model` a path or another name may be typed."""
-    return gr.Dropdown(
-        list(choices), value=value, label=label, elem_id=role, filterable=any_model, allow_custom_value=any_model
-    )
-
-
-def method_choice(choices: Sequence[Listed], value: str) -> gr.Dropdown:
-    """One list; the style sheet writes a heading above the first of those that are not met first."""
-    num_first = sum(METHODS[name].is_common for _, name in choices)
-    label, heading = "Method", f"sv-first-{num_first}"
-    return gr.Dropdown(
-        list(choices), value=value, label=label, elem_id="method", elem_classes=heading, filterable=False
-    )
-
-
-def rule_choice(choices: Sequence[Listed], value: str, *, visible: bool) -> gr.Dropdown:
-    return gr.Dropdown(list(choices), value=value, label="Rule", elem_id="rule", filterable=False, visible=visible)
+    template = '<button class="sv-setup-line" aria-expanded="false"><span>Setup</span></button>'
+    return _html("fold", template, "specvizPage.fold(element);")
 
 
 def method_panel(props: Mapping[str, Any]) -> gr.HTML:
     """What the chosen method does and what the rule in force means."""
-    return gr.HTML(
-        json.dumps(props),
-        html_template=_HELP_HTML,
-        js_on_load=_HELP_JS,
-        head=HEAD,
-        apply_default_css=False,
-        elem_id="help",
-    )
-
-
-def k_slider(value: int) -> gr.Slider:
-    return gr.Slider(1, 16, value, step=1, precision=0, label="K", elem_id="k", buttons=[])
-
-
-def temperature_slider(value: float) -> gr.Slider:
-    return gr.Slider(0, MAX_TEMPERATURE, value, step=0.05, label="Temperature", elem_id="temperature", buttons=[])
-
-
-def pace_choice() -> gr.Radio:
-    return gr.Radio(list(PACES), value="reading", label="Pace", elem_id="pace")
+    return _html("help", _HELP_HTML, _HELP_JS, json.dumps(props))
 
 
 def button(name: str, words: str) -> gr.Button:
     return gr.Button(words, elem_id=name, size="sm", variant="primary" if name == "run" else "secondary")
 
 
+def prompt_box(value: str) -> gr.Textbox:
+    return gr.Textbox(value, label="Prompt", lines=1, max_lines=8, elem_id="prompt", placeholder="Write a beginning")
+
+
+def rendered_prompt() -> gr.Textbox:
+    return gr.Textbox(
+        label="What the target reads", lines=2, max_lines=8, interactive=False, visible=False, elem_id="rendered"
+    )
+
+
+def model_list(role: str, label: str, choices: Sequence[Option], value: str | None, any_model: bool) -> gr.Dropdown:
+    """A list of model names; with `any_model` a path or another name may be typed."""
+    typed = {"filterable": any_model, "allow_custom_value": any_model}
+    return gr.Dropdown(list(choices), value=value, label=label, elem_id=role, **typed)
+
+
+def method_list(choices: Sequence[Option], value: str) -> gr.Dropdown:
+    """One list; the style sheet writes a heading above the first method that is not a common one."""
+    heading = f"sv-first-{sum(METHODS[name].is_common for _, name in choices)}"
+    named = {"label": "Method", "elem_id": "method", "elem_classes": heading}
+    return gr.Dropdown(list(choices), value=value, filterable=False, **named)
+
+
+def rule_list(choices: Sequence[Option], value: str, *, visible: bool) -> gr.Dropdown:
+    return gr.Dropdown(list(choices), value=value, label="Rule", elem_id="rule", filterable=False, visible=visible)
+
+
+def _slider(name: str, label: str, low: float, high: float, value: float, **more: Any) -> gr.Slider:
+    return gr.Slider(low, high, value, label=label, elem_id=name, buttons=[], **more)
+
+
+_WHOLE = {"step": 1, "precision": 0}
+
+
+def setup_fields(offer: Offer) -> dict[str, Component]:
+    """What people change most, by the name of the request's field."""
+    first = offer.first
+    return {
+        "draft": model_list("draft", "Draft model", offer.drafts, first.draft, offer.any_model),
+        "k": _slider("k", "K", 1, 16, first.num_speculative_tokens, **_WHOLE),
+        "temperature": _slider("temperature", "Temperature", 0, MAX_TEMPERATURE, first.temperature, step=0.05),
+        "pace": gr.Radio(list(PACES), value="reading", label="Pace", elem_id="pace"),
+    }
+
+
+def drawer_fields(first: Request) -> dict[str, Component]:
+    """What every method understands but few people change, by the name of the request's field."""
+    most = min(MOST_NEW_TOKENS, settings().max_new_tokens)
+    return {
+        "top_p": _slider("top-p", "Top-p", 0.05, 1, first.top_p, step=0.05),
+        "top_k": _slider("top-k", "Top-k (0: off)", 0, 100, first.top_k, **_WHOLE),
+        "max_new_tokens": _slider("max-tokens", "Most new tokens", 1, most, first.max_new_tokens, **_WHOLE),
+        "seed": gr.Number(first.seed, precision=0, minimum=0, label="Seed", info=SEED_INFO, elem_id="seed"),
+        "chat": gr.Checkbox(first.chat, label="Chat template", elem_id="chat"),
+    }
+
+
 def parameter(method: Method, param: Param, offer: Offer) -> Component:
     """The control of one parameter, by its kind and as the method describes it."""
-    words = {"label": param.title[:1].upper() + param.title[1:], "info": param.help}
-    control = _CONTROLS[type(param)](param, offer, **words, elem_id=f"param-{method.name}-{param.name}")
-    control.visible = param.counts({each.name: each.default for each in method.params})
-    return control
+    words = {
+        "label": param.title[:1].upper() + param.title[1:],
+        "info": param.help,
+        "elem_id": f"param-{method.name}-{param.name}",
+        "visible": param.counts({each.name: each.default for each in method.params}),
+    }
+    match param:
+        case IntParam():
+            return gr.Slider(param.low, param.high, param.default, buttons=[], **_WHOLE, **words)
+        case FloatParam():
+            room = param.high - param.low
+            step = next((step for step in DECIMAL_STEPS if step * MANY_STEPS <= room), DECIMAL_STEPS[-1])
+            return gr.Slider(param.low, param.high, param.default, step=step, buttons=[], **words)
+        case Choice():
+            choices = [(title, name) for name, title in param.options.items()]
+            return gr.Dropdown(choices, value=param.default, filterable=False, **words)
+        case ModelParam():
+            return _model_parameter(param, offer, words)
 
 
-def _whole(param: IntParam, offer: Offer, **words: str) -> gr.Slider:
-    return gr.Slider(param.low, param.high, param.default, step=1, precision=0, buttons=[], **words)
-
-
-def _decimal(param: FloatParam, offer: Offer, **words: str) -> gr.Slider:
-    step = next((step for step in DECIMAL_STEPS if step * MANY_STEPS <= param.high - param.low), DECIMAL_STEPS[-1])
-    return gr.Slider(param.low, param.high, param.default, step=step, buttons=[], **words)
-
-
-def _choice(param: Choice, offer: Offer, **words: str) -> gr.Dropdown:
-    choices = [(shown, name) for name, shown in param.options.items()]
-    return gr.Dropdown(choices, value=param.default, filterable=False, **words)
-
-
-def _models(param: ModelParam, offer: Offer, **words: str) -> gr.Dropdown:
+def _model_parameter(param: ModelParam, offer: Offer, words: Mapping[str, Any]) -> gr.Dropdown:
     target = offer.first.target
     return gr.Dropdown(
-        _with(model_choices(param, target), usual_models(param, target)),
-        value=fitting_models(offer, param, target, None),
+        _add_missing(list_models(param, target), usual_models(param, target)),
+        value=choose_models(offer, param, target, None),
         multiselect=param.most > 1,
         max_choices=param.most if param.most > 1 else None,
         filterable=offer.any_model,
@@ -247,48 +222,11 @@ def _models(param: ModelParam, offer: Offer, **words: str) -> gr.Dropdown:
     )
 
 
-_CONTROLS: Mapping[type[Param], Callable[..., Component]] = {
-    IntParam: _whole,
-    FloatParam: _decimal,
-    Choice: _choice,
-    ModelParam: _models,
-}
-
-
-def choice_of(choices: Sequence[Listed], *chosen: str | None, **more: Any) -> Any:
+def update_list(choices: Sequence[Option], *chosen: str | None, **more: Any) -> Any:
     """An update of a list with what is chosen in it, which Gradio refuses if the list lacks it."""
-    return gr.update(choices=_with(choices, chosen), **more)
+    return gr.update(choices=_add_missing(choices, chosen), **more)
 
 
-def _with(choices: Sequence[Listed], chosen: Sequence[str | None]) -> list[Listed]:
+def _add_missing(choices: Sequence[Option], chosen: Sequence[str | None]) -> list[Option]:
     known = [name for _, name in choices]
     return [*((Path(name).name, name) for name in chosen if name is not None and name not in known), *choices]
-
-
-def drawer_fields(first: Request) -> dict[str, Component]:
-    """What every method understands but few people change, by the name of the request's field."""
-    most = min(MOST_NEW_TOKENS, settings().max_new_tokens)
-    return {
-        "top_p": gr.Slider(0.05, 1, first.top_p, step=0.05, label="Top-p", elem_id="top-p", buttons=[]),
-        "top_k": gr.Slider(
-            0, 100, first.top_k, step=1, precision=0, label="Top-k (0: off)", elem_id="top-k", buttons=[]
-        ),
-        "max_new_tokens": gr.Slider(
-            1,
-            most,
-            first.max_new_tokens,
-            step=1,
-            precision=0,
-            label="Most new tokens",
-            elem_id="max-tokens",
-            buttons=[],
-        ),
-        "seed": gr.Number(first.seed, precision=0, minimum=0, label="Seed", info=SEED_INFO, elem_id="seed"),
-        "chat": gr.Checkbox(first.chat, label="Chat template", elem_id="chat"),
-    }
-
-
-def rendered_prompt() -> gr.Textbox:
-    return gr.Textbox(
-        label="What the target reads", lines=2, max_lines=8, interactive=False, visible=False, elem_id="rendered"
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,16 @@ from specviz.request import RunSettings
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
 from specviz.ui import components
-from specviz.ui.choices import Offer, fitting_rule, rule_choices, rule_to_explain
+from specviz.ui.choices import Offer, choose_rule, list_rules, rule_to_explain
+from specviz.ui.events import NOW, QUIET, callback, data_of
 from specviz.ui.explore import lessons
 from specviz.ui.explore import library as shelf
 from specviz.ui.explore import share as sharing
-from specviz.ui.explore.frame import NOW, QUIET, Frame
-from specviz.ui.explore.handlers import Form, Handlers, ReportHandlers, since
+from specviz.ui.explore.form import Form, Frame
+from specviz.ui.explore.handlers import Handlers, increments_since
 from specviz.ui.registry import Registry
 from specviz.ui.reports.pages import reports
+from specviz.ui.reports.report import Report
 from specviz.ui.reports.trace_models import methods_for
 from specviz.views.explore.help import method_help
 
@@ -53,36 +55,53 @@ def build(
     shown: str = "",
     welcome: Trace | None = None,
 ) -> gr.Blocks:
-    """The whole page. `files`: the browser's half; `bench`: what runs share; `shown`: the stage's first message;
-    `welcome`: the recorded run that a first visit sees."""
+    """The whole page. `files`: the browser's half; `shown`: the stage's first message; `welcome`: the recorded run that
+    a first visit sees."""
     with gr.Blocks(title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS) as demo:
         _bar()
         fields, buttons = _setup(offer)
-        stage = components.stage(files, since(registry), shown)
+        stage = components.stage(files, increments_since(registry), shown)
         more, own = _drawer(offer, bench.library)
         fields |= more
         handlers = Handlers(registry, bench, Form.of(fields), offer, welcome)
         gr.api(handlers.run_to_end, api_name="run", concurrency_limit=API_LIMIT)
-        _wire_runs(handlers, fields, buttons, stage)
-        _wire_live(handlers, fields, own, stage)
-        _wire_rest(handlers, fields, buttons, own, stage)
-        _wire_memory(handlers, fields, buttons, own, stage)
+        wiring = _Wiring(handlers, fields, buttons, own, stage)
+        wiring.wire_runs()
+        wiring.wire_live()
+        wiring.wire_prompt()
+        wiring.wire_memory()
         demo.unload(handlers.leave)
-        frame = Frame(registry, bench, offer, handlers.form, stage, _filling(handlers, fields, own))
+        frame = Frame(registry, bench, offer, handlers.form, stage, wiring.fill)
         shelf.add(frame, handlers)
         sharing.add(frame)
         lessons.add(frame)
         for name, report in reports(registry, bench, offer).items():
-            _add_report(name, ReportHandlers(report), demo)
+            _add_report(name, report, demo)
     return demo.queue(max_size=QUEUE_LIMIT)
 
 
-def _add_report(name: str, handlers: ReportHandlers, demo: gr.Blocks) -> None:
+def _add_report(name: str, report: Report, demo: gr.Blocks) -> None:
+    """A page of sections."""
+
+    @callback
+    def look(request: gr.Request, event: gr.EventData) -> Iterator[str]:
+        yield from report.look(request.session_hash, data_of(event))
+
+    @callback
+    def act(request: gr.Request, event: gr.EventData) -> Iterator[str]:
+        yield from report.act(request.session_hash, data_of(event))
+
+    def halt(request: gr.Request) -> None:
+        report.halt(request.session_hash)
+
+    def leave(request: gr.Request) -> None:
+        report.leave(request.session_hash)
+
     part = components.report(name)
-    part.look(handlers.look, None, part, **_STREAM)
-    part.act(handlers.act, None, part, **_STREAM)
-    part.halt(handlers.halt, None, None, **NOW)
-    demo.unload(handlers.leave)
+    part.look(look, None, part, **_STREAM)
+    part.act(act, None, part, **_STREAM)
+    part.halt(halt, None, None, **NOW)
+    demo.unload(leave)
 
 
 def _bar() -> None:
@@ -97,16 +116,10 @@ def _bar() -> None:
 
 def _setup(offer: Offer) -> tuple[Parts, Parts]:
     """The row above the stage: the fields people change most, and the buttons."""
-    first = offer.first
     with gr.Row(elem_id="setup"):
-        fields: Parts = {"prompt": components.prompt_box(first.prompt)}
+        fields: Parts = {"prompt": components.prompt_box(offer.first.prompt)}
         picker = components.prompt_picker({kind: list(texts) for kind, texts in offer.prompts.items()})
-        fields |= {
-            "draft": components.model_choice("draft", "Draft model", offer.drafts, first.draft, offer.any_model),
-            "k": components.k_slider(first.num_speculative_tokens),
-            "temperature": components.temperature_slider(first.temperature),
-            "pace": components.pace_choice(),
-        }
+        fields |= components.setup_fields(offer)
         with gr.Row(elem_id="actions"):
             actions = {name: components.button(name, words) for name, words in components.ACTIONS.items()}
     return fields, actions | {"picker": picker}
@@ -116,12 +129,13 @@ def _drawer(offer: Offer, library: Library) -> tuple[Parts, Parts]:
     """What is needed less often, and one group of fields per method that has parameters of its own."""
     first = offer.first
     method = METHODS[first.method]
-    rule = fitting_rule(method, first.rule)
+    rule = choose_rule(method, first.rule)
     with gr.Column(elem_id="drawer"):
+        methods = methods_for(first.target, library, method.name)
         fields: Parts = {
-            "method": components.method_choice(methods_for(first.target, library, method.name), method.name)
+            "method": components.method_list(methods, method.name),
+            "rule": components.rule_list(list_rules(method), rule, visible=method.drafts),
         }
-        fields["rule"] = components.rule_choice(rule_choices(method), rule, visible=method.drafts)
         words = method_help(method, rule_to_explain(method, rule), has_k=method.sets_k)
         own = {"help": components.method_panel(words), "wanted": gr.State(rule)}
         for each in (each for each in METHODS.values() if each.params):
@@ -129,99 +143,90 @@ def _drawer(offer: Offer, library: Library) -> tuple[Parts, Parts]:
                 fields |= {
                     f"{each.name}.{param.name}": components.parameter(each, param, offer) for param in each.params
                 }
-        fields["target"] = components.model_choice(
-            "target", "Target model", offer.targets, first.target, offer.any_model
-        )
+        fields["target"] = components.model_list("target", "Target model", offer.targets, first.target, offer.any_model)
         fields |= components.drawer_fields(first)
         own["rendered"] = components.rendered_prompt()
     return fields, own
 
 
-def _wire_runs(handlers: Handlers, fields: Parts, buttons: Parts, stage: gr.HTML) -> None:
-    everything = list(fields.values())
-    buttons["run"].click(handlers.run, everything, stage, **_STREAM)
-    fields["prompt"].submit(handlers.run, everything, stage, **_STREAM)
-    buttons["step"].click(handlers.step, everything, stage, **_STREAM)
-    buttons["resume"].click(handlers.resume, None, stage, **_STREAM)
-    buttons["pause"].click(handlers.pause, None, None, **NOW)
-    stage.cancel(handlers.cancel, None, None, **NOW)
-    buttons["stop"].click(handlers.stop, None, stage, **NOW)
-    stage.measure(handlers.measure, None, stage, concurrency_limit=API_LIMIT, **QUIET)
+class _Wiring:
+    """Which event calls which handler.
 
-
-def _wire_live(handlers: Handlers, fields: Parts, own: Parts, stage: gr.HTML) -> None:
-    """Changes that reach the run in progress; lists are queued because only a queued event can warn."""
-    for name in _LIVE_NUMBERS:
-        fields[name].input(handlers.live(name), fields[name], None, queue=False, **_LIVE)
-    fit, explain = _fitting(handlers, fields, own)
-    for name in RunSettings.NAMES:
-        changed, listed = handlers.live_choice(name), fields[name]
-        given = [listed, own["wanted"]] if name == "method" else listed
-        done = listed.input(changed, given, listed, concurrency_limit=None, **_RAW, **_LIVE)
-        if name == "method":
-            done.then(**fit).then(**explain)
-        if name == "rule":
-            done.then(**_choosing(handlers, fields, own)).then(**explain)
-    choices = [*(fields[name] for name in RunSettings.NAMES), own["wanted"]]
-    stage.refused(handlers.in_force, None, choices, **NOW).then(**fit).then(**explain)
-    for name in handlers.form.governing():
-        fields[name].input(**_counting(handlers, fields))
-    target, draft, method = fields["target"], fields["draft"], fields["method"]
-    suited = [draft, method]
-    target.change(handlers.fit_target, [target, draft, method], suited, **_RAW, **NOW).then(**explain)
-    if models := [fields[name] for name in handlers.form.models()]:
-        target.change(handlers.fit_models, [target, *models], models, **_RAW, **NOW)
-
-
-def _fitting(handlers: Handlers, fields: Parts, own: Parts) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The two things that follow when method or rule have another value: which fields are there, and the help.
-
-    They follow in order, never by themselves: several fields that change at once would each be seen half changed.
+    What follows when method or rule change (`fit`: the fields that are there, `explain`: the help) is chained, never
+    triggered by a field's own change: several fields that change at once would each be seen half changed.
     """
-    method, rule, target = chosen = [fields["method"], fields["rule"], fields["target"]]
-    fitted = [fields["draft"], fields["k"], rule, *(own[name] for name in METHODS if name in own), method]
-    inputs = [method, own["wanted"], fields["draft"], target]
-    fit = {"fn": handlers.fit_method, "inputs": inputs, "outputs": fitted, **_RAW, **NOW}
-    return fit, {"fn": handlers.explain, "inputs": chosen, "outputs": own["help"], **_RAW, **NOW}
 
+    def __init__(self, handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, stage: gr.HTML) -> None:
+        self._handlers, self._fields, self._buttons, self._own, self._stage = handlers, fields, buttons, own, stage
+        self._everything = list(fields.values())
+        draft, k, method, rule, target = (fields[name] for name in ("draft", "k", "method", "rule", "target"))
+        inputs = [method, own["wanted"], draft, target]
+        outputs = [draft, k, rule, *(own[name] for name in METHODS if name in own), method]
+        self._fit = _call(handlers.fit_method, inputs, outputs)
+        self._explain = _call(handlers.explain, [method, rule, target], own["help"])
+        self._keep_rule = _call(handlers.chosen_rule, rule, own["wanted"])  # a method that cannot use it only hides it
+        governors, dependents = handlers.form.governors(), handlers.form.dependents()
+        inputs, outputs = ([fields[name] for name in names] for names in (governors, dependents))
+        self._show_dependents = _call(handlers.fit_params, inputs, outputs)
 
-def _choosing(handlers: Handlers, fields: Parts, own: Parts) -> dict[str, Any]:
-    """What keeps the rule that was chosen last: a method that cannot use it hides it for as long as it is chosen."""
-    return {"fn": handlers.chosen_rule, "inputs": fields["rule"], "outputs": own["wanted"], **_RAW, **NOW}
+    def wire_runs(self) -> None:
+        handlers, buttons, prompt, stage = self._handlers, self._buttons, self._fields["prompt"], self._stage
+        buttons["run"].click(handlers.run, self._everything, stage, **_STREAM)
+        prompt.submit(handlers.run, self._everything, stage, **_STREAM)
+        buttons["step"].click(handlers.step, self._everything, stage, **_STREAM)
+        buttons["resume"].click(handlers.resume, None, stage, **_STREAM)
+        buttons["pause"].click(handlers.pause, None, None, **NOW)
+        stage.cancel(handlers.cancel, None, None, **NOW)
+        buttons["stop"].click(handlers.stop, None, stage, **NOW)
+        stage.measure(handlers.measure, None, stage, concurrency_limit=API_LIMIT, **QUIET)
 
+    def wire_live(self) -> None:
+        """Changes that reach the run in progress; lists are queued because only a queued event can warn."""
+        handlers, fields, wanted = self._handlers, self._fields, self._own["wanted"]
+        for name in _LIVE_NUMBERS:
+            fields[name].input(handlers.live(name), fields[name], None, queue=False, **_LIVE)
+        for name in RunSettings.NAMES:
+            change, field = handlers.live_choice(name), fields[name]
+            inputs = [field, wanted] if name == "method" else field
+            done = field.input(change, inputs, field, concurrency_limit=None, **_RAW, **_LIVE)
+            if name == "method":
+                done.then(**self._fit).then(**self._explain)
+            if name == "rule":
+                done.then(**self._keep_rule).then(**self._explain)
+        choices = [*(fields[name] for name in RunSettings.NAMES), wanted]
+        self._stage.refused(handlers.in_force, None, choices, **NOW).then(**self._fit).then(**self._explain)
+        for name in handlers.form.governors():
+            fields[name].input(**self._show_dependents)
+        target, draft, method = fields["target"], fields["draft"], fields["method"]
+        target.change(**_call(handlers.fit_target, [target, draft, method], [draft, method])).then(**self._explain)
+        if models := [fields[name] for name in handlers.form.model_params()]:
+            target.change(**_call(handlers.fit_models, [target, *models], models))
 
-def _counting(handlers: Handlers, fields: Parts) -> dict[str, Any]:
-    """What shows the parameters that count under the values of others."""
-    names = handlers.form.governing(), handlers.form.dependent()
-    inputs, outputs = ([fields[name] for name in each] for each in names)
-    return {"fn": handlers.fit_params, "inputs": inputs, "outputs": outputs, **_RAW, **NOW}
-
-
-def _filling(handlers: Handlers, fields: Parts, own: Parts) -> Callable[[Any, Callable[..., Any]], None]:
-    """What wires an event that gives all fields their values, and then, in order, all that follows from these."""
-
-    def fill(event: Any, asked: Callable[..., Any]) -> None:
-        fit, explain = _fitting(handlers, fields, own)
-        filled = event(asked, None, list(fields.values()), **NOW).then(**_choosing(handlers, fields, own))
-        filled = filled.then(**fit).then(**explain).then(**_counting(handlers, fields))
+    def fill(self, event: Any, function: Callable[..., Any]) -> None:
+        """Wire an event that gives all fields their values, and then, in order, all that follows from these."""
+        filled = event(function, None, self._everything, **NOW).then(**self._keep_rule)
+        filled = filled.then(**self._fit).then(**self._explain).then(**self._show_dependents)
         filled.then(None, None, None, js="() => specvizPage.restored()")
 
-    return fill
+    def wire_prompt(self) -> None:
+        """The ready prompts, and what the target reads of a conversation."""
+        handlers, prompt, target, chat = self._handlers, *(self._fields[name] for name in ("prompt", "target", "chat"))
+        picker = self._buttons["picker"]
+        picker.choose(handlers.choose_prompt, target, [prompt, chat], concurrency_limit=None, **QUIET)
+        changes = [prompt.blur, target.change, chat.change]
+        gr.on(changes, handlers.render_prompt, [prompt, target, chat], self._own["rendered"], **_LIVE)
+
+    def wire_memory(self) -> None:
+        """The browser keeps the fields and the id of its run; the handlers check what it sends back."""
+        prompt, buttons = self._fields["prompt"], self._buttons
+        used = [buttons["run"].click, buttons["step"].click, prompt.submit, prompt.blur]
+        used += [field.input for field in self._everything]
+        remember = f"(...values) => specvizPage.remember({json.dumps(list(self._fields))}, values)"
+        gr.on(used, None, self._everything, None, js=remember, trigger_mode="multiple")
+        self.fill(self._stage.restore, self._handlers.restore)
+        self._stage.arrive(self._handlers.arrive, None, self._stage, **_STREAM)
 
 
-def _wire_memory(handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, stage: gr.HTML) -> None:
-    """The browser keeps the fields and the id of its run; what comes back from it goes through the handlers' checks."""
-    used = [buttons["run"].click, buttons["step"].click, fields["prompt"].submit, fields["prompt"].blur]
-    used += [field.input for field in fields.values()]
-    remember = f"(...values) => specvizPage.remember({json.dumps(list(fields))}, values)"
-    gr.on(used, None, list(fields.values()), None, js=remember, trigger_mode="multiple")
-    _filling(handlers, fields, own)(stage.restore, handlers.restore)
-    stage.arrive(handlers.arrive, None, stage, **_STREAM)
-
-
-def _wire_rest(handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, stage: gr.HTML) -> None:
-    chosen = [fields["prompt"], fields["chat"]]
-    buttons["picker"].choose(handlers.choose_prompt, fields["target"], chosen, concurrency_limit=None, **QUIET)
-    read = [fields["prompt"], fields["target"], fields["chat"]]
-    changes = [fields["prompt"].blur, fields["target"].change, fields["chat"].change]
-    gr.on(changes, handlers.render_prompt, read, own["rendered"], **_LIVE)
+def _call(function: Callable[..., Any], inputs: Any, outputs: Any) -> dict[str, Any]:
+    """The arguments of an event that runs at once."""
+    return {"fn": function, "inputs": inputs, "outputs": outputs, **_RAW, **NOW}

@@ -23,7 +23,7 @@ MOST_VIEWS = 128
 MOST_STEPS = 10_000
 """In all views together; a step with its records and its props takes about 25 kB."""
 MOST_BROUGHT = 16
-"""Views that browsers have brought back and nobody has on a stage: who needs one again brings it again."""
+"""Views that browsers have brought back and that are on no stage: a browser brings one again when it needs it."""
 PATIENCE_S = 4.0
 """How long a page that was reloaded waits until the server has noticed that the page before it is gone."""
 
@@ -41,32 +41,25 @@ class Registry:
 
     def add_run(self, session: str, run: Run) -> View:
         """Make `run` the session's current view; what the session ran before is stopped."""
-        return self._keep(View(run.id, Feed(run.id), run.trace, run, SO_FAR, twin=self._twin), session)
+        return self.show(View(run.id, Feed(run.id), run.trace, run, SO_FAR, twin=self._twin), session)
 
     def add_trace(self, session: str, trace: Trace) -> View:
         """Make a loaded trace the session's current view."""
-        return self._keep(view_of(trace), session)
+        return self.show(view_of(trace), session)
 
-    def keep(self, trace: Trace) -> View:
-        """A view of a loaded trace that is nobody's current one."""
-        return self.show(view_of(trace), None)
-
-    def bring(self, trace: Trace) -> View:
-        """As `keep`, of a trace that a browser has kept; of these only few are kept here."""
+    def keep(self, trace: Trace, *, is_brought: bool = False) -> View:
+        """A view of a loaded trace that is nobody's current one; of those that browsers brought back few are kept."""
         view = view_of(trace)
-        view.is_brought = True
+        view.is_brought = is_brought
         return self.show(view, None)
 
-    def recorded(self, name: str) -> View:
+    def find_recorded(self, name: str) -> View:
         """The one view of a recorded run that comes with specviz, which all visitors share. Raises SpecvizError."""
         trace, view_id = shipped_trace(name), f"{SHIPPED}{name}"
         return self.get(view_id) or view_of(trace, view_id)
 
     def show(self, view: View, session: str | None) -> View:
-        """Make a view that already is one the session's current view."""
-        return self._keep(view, session)
-
-    def _keep(self, view: View, session: str | None) -> View:
+        """Keep a view and make it the session's current one; with None, nobody's."""
         with self._lock:
             view.grace_s = self._grace_s
             self._views[view.id] = view
@@ -83,13 +76,11 @@ class Registry:
     def _twin(self, view: View) -> Trace | None:
         """The newest other run, among those that are over, whose text should be the same."""
         with self._lock:
-            others = [
-                other.trace for other in reversed(self._views.values()) if other is not view and other.feed.is_over
-            ]
-        return next((other for other in others if should_be_one_text(view.trace, other)), None)
+            views = [other for other in reversed(self._views.values()) if other is not view and other.feed.is_over]
+        return next((other.trace for other in views if should_be_one_text(view.trace, other.trace)), None)
 
     def _forget(self) -> list[View]:
-        """Takes out views until the rest fits; the newest and those that stream stay."""
+        """Takes out views until the rest fits; the newest and those that stream stay. Returns those taken out."""
         shown = {view.id for view in self._current.values()}
         brought = [view for view in self._views.values() if view.is_brought and view.id not in shown]
         forgotten = [self._views.pop(old.id) for old in brought[:-MOST_BROUGHT]]
@@ -105,7 +96,7 @@ class Registry:
         return forgotten
 
     def _dispensable(self, shown: Collection[str]) -> list[View]:
-        """What may be forgotten, in this order. shown: what is on somebody's stage."""
+        """The views that may be forgotten, in this order. shown: the ids of those on somebody's stage."""
         idle = [view for view in list(self._views.values())[:-1] if view.idle.is_set()]
         return sorted(idle, key=lambda view: (view.id in shown, view.is_live))
 
@@ -128,7 +119,7 @@ class Registry:
             return view
 
     def leave(self, session: str) -> None:
-        """A browser went away: its work waits for it to come back, in vain it is stopped; its trace stays."""
+        """A browser went away: its run waits for it to come back and is then stopped; its trace stays."""
         with self._lock:
             view = self._current.pop(session, None)
             self._lost.discard(session)

@@ -1,36 +1,39 @@
 """One thing on a stage: a run (live, paused or ended) or one opened trace, with the feed that turns its records into
-increments. Knows no Gradio.
+JSON increments. Knows no Gradio.
 
-A live run whose reader went away waits a while for somebody to go on with it, without working; then it is stopped.
+A live run whose reader left waits a while for the next one, without working; then it is stopped.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from specviz.errors import SpecvizError
 from specviz.session.run import Run, Status
-from specviz.trace.file import Event, Footer, Trace
+from specviz.trace.file import Event, Footer, Step, Trace
 from specviz.views.compare.side_by_side_player import comparison_words
 from specviz.views.explore.feed import CUT_OFF, Feed
 from specviz.views.learn.lesson import SHIPPED
 
 GRACE_S = 30.0
 """How long a run whose browser left is kept ready to go on: a reload takes seconds, a closed tab never comes back."""
-_TOLD = ("message", "ahead", "fraction")
+FLUSH_S = 0.05
+"""At full pace: 20 increments a second are all an eye needs; at the slower paces every step is sent at once."""
 
 
 @dataclass(slots=True, eq=False)
 class View:
     """One thing on a stage. `run` is None for an opened trace; `idle` is set while no event streams from it.
 
-    `unended`: what a file of it says in place of an end that it does not have. `left`: the events of a run whose reader
-    went away in the middle, to be gone on with. `key`: one and the same for a run and all its copies, as soon as it was
-    asked for. `twin`: finds another run whose text should be this one's.
+    `unended`: the words of its file where it has no end. `left`: the events of a run whose reader left early; the
+    next reader goes on with them. `key`: the hash of its lines, once it was asked for. `twin`: finds another run
+    whose text should be this one's.
     """
 
     id: str
@@ -74,18 +77,8 @@ class View:
             self.stay()
         return was_idle
 
-    def events(self, max_steps: int | None) -> Generator[Status | Event, None, None]:
-        """What comes next: from where the reader before left, or as the run gives it."""
-        left, self.left = self.left, None
-        return self.run.events(max_steps) if left is None else left
-
-    def leave(self, events: Generator[Status | Event, None, None]) -> None:
-        """Whoever read these events went away in the middle of them."""
-        self.left = events
-        self.linger()
-
     def linger(self) -> None:
-        """Nobody watches any more: a live run stops in a while, unless somebody says `stay` before."""
+        """Nobody watches any more: a live run stops in a while, unless `stay` is called before."""
         self.stay()
         if self.is_live:
             self._end = threading.Timer(self.grace_s, self._give_up)
@@ -103,7 +96,7 @@ class View:
         return status != before
 
     def take_record(self, record: Event) -> None:
-        """A record means that the run is at work, whatever it was waiting for before."""
+        """Add a record, which means that the run is at work, whatever it was waiting for before."""
         self.feed.add(record)
         if isinstance(record, Footer) and (other := self.twin(self)) is not None:
             self.feed.set_comparison(comparison_words(self.trace, other))
@@ -115,38 +108,36 @@ class View:
         return self._message(first, self.status)
 
     def whole(self, *, play: bool = False, status: Status | None = None) -> str:
-        """Everything from the first step on, for a stage that has nothing yet. play: it replays it; status: in place of
-        its own."""
+        """Everything from the first step on, for an empty stage. play: it replays it; status: instead of its own."""
         self.num_sent = len(self.feed)
         return self._message(0, status or self.status, play=play)
 
     def _message(self, first: int, status: Status | None, *, play: bool = False) -> str:
-        told = status and {"name": status.state, **{name: getattr(status, name) for name in _TOLD}}
-        message = self.feed.message(first, told, play=play)
-        message = message.replace("<", "\\u003c")  # Gradio looks for script tags in texts
-        return message if self.trace.header is not None else _without_head(message)
+        names = ("message", "ahead", "fraction")
+        state = status and {"name": status.state, **{name: getattr(status, name) for name in names}}
+        message = self.feed.message(first, state, play=play)
+        if self.trace.header is None:  # a stage keeps the first head it gets: one without a prompt must not arrive
+            message = json.dumps({name: value for name, value in json.loads(message).items() if name != "head"})
+        return message.replace("<", "\\u003c")  # Gradio looks for script tags in texts
 
     def since(self, first: int) -> dict[str, Any] | None:
         """What a stage with `first` steps lacks; None while there is nothing but a status."""
         return None if self.trace.header is None else self.feed.since(first)
 
     def stop(self) -> bool:
-        """Whether this ended the run; one that streams says itself that it has ended."""
+        """Whether this ended the run; one that streams reports its end itself."""
         if self.run is None:
             return False
         is_over = self.run.stop()
-        if self.left is not None and self.claim():
-            self._drop_left()
-            self.idle.set()
-            return True
-        return is_over
-
-    def _drop_left(self) -> None:
+        if self.left is None or not self.claim():
+            return is_over
         left, self.left = self.left, None
         if left is not None:
             left.close()
         if self.trace.footer is not None:
             self.take_record(self.trace.footer)
+        self.idle.set()
+        return True
 
     def _give_up(self) -> None:
         """Nobody came back."""
@@ -156,12 +147,43 @@ class View:
             self.idle.set()
 
 
-def _without_head(message: str) -> str:
-    """A stage keeps the first head it gets, so one that does not know the prompt yet must not arrive."""
-    return json.dumps({name: value for name, value in json.loads(message).items() if name != "head"})
-
-
 def view_of(trace: Trace, view_id: str = "") -> View:
-    """A view of a loaded trace, under an id that nobody can guess where it is given none."""
+    """A view of a loaded trace, under an id that nobody can guess unless one is given."""
     view_id = view_id or uuid.uuid4().hex
     return View(view_id, Feed.from_trace(trace, view_id), trace)
+
+
+def increments(view: View, warn: Callable[[str], None], max_steps: int | None = None) -> Iterator[str]:
+    """Drive the view's run until it ends, pauses or has made `max_steps`; empty while another stream does so.
+
+    Closing this generator leaves the run where it is for a while; whoever streams from it next goes on with it.
+    `warn` gets the messages of the running run, such as a change that it could not make.
+    """
+    if not view.claim():
+        return
+    left, view.left = view.left, None
+    events = view.run.events(max_steps) if left is None else left
+    flushed_at = 0.0
+    try:
+        for event in events:
+            if isinstance(event, Status):
+                is_due = view.take_status(event)
+                if event.state == "running" and event.message:
+                    warn(event.message)
+            else:
+                view.take_record(event)
+                is_due = isinstance(event, Step) and (view.is_slow or time.monotonic() - flushed_at >= FLUSH_S)
+            if is_due:
+                yield view.increment()
+                flushed_at = time.monotonic()
+        yield view.increment()
+    except GeneratorExit:
+        view.left = events
+        view.linger()
+        raise
+    except SpecvizError as error:
+        view.status = Status(view.run.state, str(error))
+        yield view.increment()
+        raise
+    finally:
+        view.idle.set()

@@ -40,7 +40,7 @@ from specviz import METHODS, load_trace, prove, what_if
 from specviz.analysis.breakdown import why_slow
 from made_costs import made_costs
 from specviz.rules import RULES
-from specviz.ui.choices import method_choices
+from specviz.ui.choices import list_methods
 from specviz.views.explore.help import method_help
 from specviz.views.explore.sentences import headline
 
@@ -49,7 +49,7 @@ costs = made_costs(None, target="fable-target")
 report = prove(method="last_token", tokens=60)
 print(json.dumps({
     "headline": "".join(headline(run.steps[-1].settings)),
-    "listed": ["Last token", "last_token"] in [list(each) for each in method_choices()],
+    "listed": ["Last token", "last_token"] in [list(each) for each in list_methods()],
     "help": method_help(method, RULES[method.default_rule], has_k=method.sets_k)["title"],
     "docs": "Last token" in repr(METHODS),
     "what_if": list(what_if(run, [1, 2, 4]).k),

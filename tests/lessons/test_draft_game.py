@@ -32,7 +32,7 @@ from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
 from specviz.ui.registry import Registry
 from specviz.ui.reports import games as playing
-from specviz.ui.reports.games import DRAFT, ON_STAGE, PREDICT, Playing, texts
+from specviz.ui.reports.games import DRAFT, ON_STAGE, PREDICT, Games, texts
 from specviz.ui.reports.section import Look, Place
 from specviz.views.explore.feed import SO_FAR, Feed
 from specviz.views.learn.draft_game import turns_block
@@ -290,7 +290,7 @@ def library(tmp_path_factory):
 @pytest.fixture
 def page(library):
     registry = Registry()
-    made = Playing(Workbench(library), served.tiny_offer(), registry)
+    made = Games(Workbench(library), served.tiny_offer(), registry)
     return {section.name: section for section in made.sections()}, registry
 
 
@@ -413,7 +413,7 @@ def test_only_the_newest_games_are_kept(page, monkeypatch):
 def test_without_its_model_the_game_says_so(library):
     offer = served.tiny_offer()
     offer = replace(offer, first=replace(offer.first, target="someone/large"))
-    section = Playing(Workbench(library), offer, Registry()).sections()[1]
+    section = Games(Workbench(library), offer, Registry()).sections()[1]
     [said] = section.begin(NOTHING)["blocks"]
     assert "large is not loaded here" in said["words"]
 

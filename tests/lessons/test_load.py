@@ -14,7 +14,7 @@ from specviz.lessons.types import LAW_RULES
 from specviz.request import Request
 from specviz.session import controls
 from specviz.trace.recorded import shipped, shipped_trace
-from specviz.ui.explore.lessons import live_request
+from specviz.ui.explore.lessons import GONE, callbacks_of, live_request
 from specviz.ui.registry import Registry
 from specviz.views.check import laws
 from specviz.views.learn import lesson as view
@@ -397,8 +397,7 @@ def test_a_hostile_lesson_is_texts_and_nothing_else(tmp_path):
 def frame():
     """As page.build makes it, as far as the lessons use it."""
     from specviz.ui.choices import make_offer
-    from specviz.ui.explore.form import Form
-    from specviz.ui.explore.frame import Frame
+    from specviz.ui.explore.form import Form, Frame
 
     return Frame(Registry(), None, make_offer(), Form(("prompt", "target", "draft", "k")), None, None)
 
@@ -409,9 +408,7 @@ class Asked:
 
 
 def test_a_recorded_run_is_shown_by_name_as_one_view_for_all(frame):
-    from specviz.ui.explore.lessons import _showing
-
-    show, request = _showing(frame), gr.Request(session_hash="one")
+    (_, show, _), request = callbacks_of(frame), gr.Request(session_hash="one")
     message = json.loads(show(request, Asked(run="sum", play=True)))
     again = json.loads(show(gr.Request(session_hash="two"), Asked(run="sum")))
     assert (message["run"], message["play"], again.get("play")) == ("shipped:sum", True, None)
@@ -422,37 +419,32 @@ def test_a_recorded_run_is_shown_by_name_as_one_view_for_all(frame):
 
 @pytest.mark.parametrize("run", ["nothing", "../x", None, 7, ["sum"], HOSTILE])
 def test_an_unknown_run_is_refused_by_name(frame, run):
-    from specviz.ui.explore.lessons import _showing
-
+    _, show, _ = callbacks_of(frame)
     with pytest.raises(gr.Error, match="a recorded run must be one of first-visit"):
-        _showing(frame)(gr.Request(session_hash="x"), Asked(run=run))
+        show(gr.Request(session_hash="x"), Asked(run=run))
 
 
 @pytest.mark.parametrize("data", [None, [], 5, {}, {"name": None}, {"name": ["x"]}, {"name": HOSTILE}, {"name": {}}])
 def test_whoever_asks_for_no_lesson_is_told_so(frame, data):
-    from specviz.ui.explore.lessons import GONE, _asked
-
-    assert _asked(frame)(data) == {"refusal": GONE}
+    assert callbacks_of(frame)[0](data) == {"refusal": GONE}
 
 
 def test_a_setup_sets_the_pace_only_where_the_lesson_has_one(frame, tmp_path):
     from specviz.ui.explore.form import Form
-    from specviz.ui.explore.lessons import _filling
 
     frame = replace(frame, form=Form(("k", "pace")))
     with taught(tmp_path, lesson("quick", pace="full"), lesson("as-it-is")):
-        filled = [_filling(frame)(Asked(name=name)) for name in ("quick", "as-it-is")]
+        filled = [callbacks_of(frame)[2](Asked(name=name)) for name in ("quick", "as-it-is")]
     assert [fields[0] for fields in filled] == [2, 2]
     assert filled[0][1] == "full"
     assert filled[1][1] != "full"
 
 
 def test_a_setup_that_cannot_be_run_here_says_why_and_the_lesson_is_there_all_the_same(frame, tmp_path):
-    from specviz.ui.explore.lessons import _asked
-
+    lesson_of = callbacks_of(frame)[0]
     with taught(tmp_path, lesson("far", setup={"draft": "nobody/nothing"}), lesson("near")):
         object.__setattr__(frame.offer, "any_model", False)
-        answer = _asked(frame)({"name": "far"})
+        answer = lesson_of({"name": "far"})
         assert re.search("nobody/nothing' is not on offer here", answer["not_live"])
         assert answer["screens"]
-        assert _asked(frame)({"name": "near"})["not_live"] == ""
+        assert lesson_of({"name": "near"})["not_live"] == ""

@@ -38,7 +38,7 @@ def ask(registry):
 
 def showing(registry, **asked):
     event = gr.EventData(None, asked)
-    return json.loads(shelf.show(registry)(SESSION, event))
+    return json.loads(shelf.show_callback(registry)(SESSION, event))
 
 
 def letters(content: bytes) -> str:
@@ -116,7 +116,7 @@ def test_a_lossy_rule_is_told():
 def test_whatever_is_not_as_usual_is_told(changed, told):
     usual = "Draft model · fable-draft · K 4 · temperature 1"
     made = traces.Builder().chain(changed=changed).finish()
-    assert library.entry(made, shelf.usual)["title"] == usual + told
+    assert library.entry(made, shelf.usual_settings)["title"] == usual + told
     if "params" not in changed:
         later = traces.Builder().chain().chain(changed=changed).finish()
         before = {"top_p": "top-p 1", "top_k": "top-k 0", "rule": "Speculative sampling"}[next(iter(changed))]
@@ -228,7 +228,7 @@ def test_only_what_was_not_run_here_is_called_opened(registry, ask):
         ended(traces.Builder().chain().trace, "running"),
         ended(traces.empty()),
         ended(Trace(), "loading"),
-        Registry().recorded("greedy"),
+        Registry().find_recorded("greedy"),
     ],
     ids=["it goes on", "no step", "no header", "comes with specviz"],
 )
@@ -308,7 +308,7 @@ def test_every_opening_of_a_kept_run_has_a_name_of_its_own_and_a_recorded_one_th
     packed = letters(shipped_file("greedy").read_bytes())
     assert showing(registry, packed=packed)["run"] != showing(registry, packed=packed)["run"]
     assert showing(registry, shipped="greedy")["run"] == showing(registry, shipped="greedy")["run"] == "shipped:greedy"
-    assert registry.recorded("greedy") is registry.current("one")
+    assert registry.find_recorded("greedy") is registry.current("one")
 
 
 def test_an_unknown_recorded_run_is_refused_by_name(registry):

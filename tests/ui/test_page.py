@@ -30,14 +30,15 @@ from specviz.session import run as session
 from specviz.session.run import Status
 from specviz.session.workbench import Workbench, workbench
 from specviz.trace.file import Footer, Step, Trace, dump_event, parse_event
-from specviz.ui import components, stream
-from specviz.ui.choices import make_offer, method_choices
+from specviz.ui import components
+from specviz.ui.choices import list_methods, make_offer
+from specviz.ui.events import errors_on_page
 from specviz.ui.explore import form, handlers
-from specviz.ui.explore.handlers import Form, Handlers, since, spoken
+from specviz.ui.explore.handlers import Form, Handlers, increments_since
 from specviz.ui.registry import Registry
 from specviz.ui.reports import trace_models as models_of
 from specviz.ui.startup import first_visit
-from specviz.ui.view import View
+from specviz.ui.view import View, increments
 from specviz.views.explore.feed import Feed
 
 SESSION = SimpleNamespace(session_hash="one")
@@ -244,7 +245,7 @@ def test_a_page_whose_stream_broke_goes_on_with_its_own_run(page, registry):
 
 def test_a_run_that_is_gone_on_with_is_not_stopped_for_having_been_left(page, registry):
     view = left_in_the_middle(page, registry)
-    streaming = stream.increments(view, warn=print)
+    streaming = increments(view, warn=print)
     next(streaming)
     time.sleep(2 * GRACE_S)
     assert not view.run.controls.read().stopped
@@ -358,7 +359,7 @@ def test_a_new_run_first_stops_the_old_one_of_the_same_session_only(page, regist
 
 
 def test_the_temperature_can_be_set_as_high_as_a_request_may_ask():
-    assert components.temperature_slider(1.0).maximum == MAX_TEMPERATURE
+    assert components.setup_fields(served.tiny_offer())["temperature"].maximum == MAX_TEMPERATURE
 
 
 @pytest.mark.parametrize(("name", "value"), [("k", 2), ("temperature", 0.5), ("top_k", 5), ("top_p", 0.5)])
@@ -544,10 +545,10 @@ def test_models_may_be_typed_where_any_may(methods, any_model):
 
 
 def test_the_methods_that_people_meet_first_stand_first():
-    names = [name for _, name in method_choices()]
+    names = [name for _, name in list_methods()]
     assert names[:3] == ["draft_model", "prompt_lookup", "early_exit"]
     assert sorted(names) == sorted(METHODS)
-    assert "sv-first-3" in components.method_choice(method_choices(), "none").elem_classes
+    assert "sv-first-3" in components.method_list(list_methods(), "none").elem_classes
 
 
 def test_the_rules_are_those_of_the_method_each_with_its_badge(page, methods):
@@ -592,7 +593,7 @@ def test_a_method_brings_a_draft_model_that_it_can_use(page, methods):
 def test_another_target_brings_what_suits_it(methods):
     form, _ = whole_form()
     page = Handlers(Registry(), Workbench(None), form, served.tiny_offer())
-    others = [None for name in form.models() if not name.startswith("everything.")]
+    others = [None for name in form.model_params() if not name.startswith("everything.")]
     stages, heads = page.fit_models("tiny-target", *others, ["tiny-draft"], "of-another-target")[-2:]
     assert (stages["value"], heads["value"]) == (["tiny-draft"], "tiny-heads")
     stages, heads = page.fit_models("unknown/model", *others, ["tiny-draft"], "tiny-heads")[-2:]
@@ -610,7 +611,7 @@ def test_a_model_that_was_typed_stays_beside_another_target(methods):
     assert (
         typed.fit_target("fable-target", "fable-draft-tiny:int8", "draft_model")[0]["value"] == "fable-draft-tiny:int8"
     )
-    others = [None for name in form.models() if not name.startswith("everything.")]
+    others = [None for name in form.model_params() if not name.startswith("everything.")]
     stages, heads = typed.fit_models("tiny-target", *others, ["tiny-draft", "my/own"], "my/own-heads")[-2:]
     assert (stages["value"], heads["value"]) == (["tiny-draft", "my/own"], "my/own-heads")
 
@@ -638,14 +639,14 @@ def test_without_a_draft_the_help_names_no_rule_and_no_rule_is_in_force(page):
 
 
 def test_parameters_that_count_under_some_values_of_another_are_hidden_under_the_rest():
-    governing, dependent = FORM.governing(), FORM.dependent()
+    governing, dependent = FORM.governors(), FORM.dependents()
     assert "draft_model.k_policy" in governing
     assert "reasoning.least_grade" in dependent
-    first = dict(zip(dependent, FORM.shown([FIRST[name] for name in governing]), strict=True))
+    first = dict(zip(dependent, FORM.show_dependents([FIRST[name] for name in governing]), strict=True))
     assert not first["draft_model.least_confidence"]["visible"]
     assert first["reasoning.threshold"]["visible"]
     changed = {**FIRST, "draft_model.k_policy": "confidence", "reasoning.judged_by": "score"}
-    then = dict(zip(dependent, FORM.shown([changed[name] for name in governing]), strict=True))
+    then = dict(zip(dependent, FORM.show_dependents([changed[name] for name in governing]), strict=True))
     assert then["draft_model.least_confidence"]["visible"]
     assert (then["reasoning.threshold"]["visible"], then["reasoning.least_grade"]["visible"]) == (False, True)
 
@@ -853,18 +854,18 @@ def test_a_prompt_that_is_too_long_is_cut_and_said_so(page, registry, monkeypatc
     "data", [None, 3, [], {}, {"run": None}, {"run": []}, {"run": "x" * 32, "from": 0}, {"run": {}, "from": {}}]
 )
 def test_the_pull_gives_nothing_to_what_it_does_not_know(registry, data):
-    assert since(registry)(data) is None
+    assert increments_since(registry)(data) is None
 
 
 @pytest.mark.parametrize("first", [-1, 1.5, "0", None, True, [0]])
 def test_the_pull_wants_a_whole_cursor(registry, first):
     view = registry.keep(traces.chain())
-    assert since(registry)({"run": view.id, "from": first}) is None
+    assert increments_since(registry)({"run": view.id, "from": first}) is None
 
 
 def test_the_pull_gives_what_is_missing(registry):
     view = registry.keep(traces.chain())
-    answer = since(registry)({"run": view.id, "from": 2})
+    answer = increments_since(registry)({"run": view.id, "from": 2})
     assert (answer["from"], len(answer["steps"])) == (2, len(view.trace.steps) - 2)
 
 
@@ -913,9 +914,9 @@ def test_the_public_endpoint_refuses_what_is_not_on_offer(page, change):
 
 
 def test_only_messages_meant_for_the_person_are_shown():
-    with pytest.raises(gr.Error, match="&lt;b&gt;"), spoken():
+    with pytest.raises(gr.Error, match="&lt;b&gt;"), errors_on_page():
         raise SpecvizError("<b>")
-    with pytest.raises(ValueError, match="inner"), spoken():
+    with pytest.raises(ValueError, match="inner"), errors_on_page():
         raise ValueError("inner")
 
 
@@ -936,7 +937,7 @@ class Scripted:
 
 def scripted(events, pace="full"):
     run = Scripted(events, pace)
-    return messages(stream.increments(View("scripted", Feed("scripted"), run.trace, run), warn=lambda words: None))
+    return messages(increments(View("scripted", Feed("scripted"), run.trace, run), warn=lambda words: None))
 
 
 def test_a_place_in_the_queue_is_said_once_per_change():
@@ -1026,7 +1027,7 @@ def test_whoever_begins_something_or_leaves_is_told_nothing_of_a_run_that_was_le
 def test_a_run_streams_to_one_stage_at_a_time(page, registry):
     first = page.run(SESSION, *values(pace="reading"))
     until_first_step(first)
-    assert list(stream.increments(registry.current("one"), warn=print)) == []
+    assert list(increments(registry.current("one"), warn=print)) == []
     first.close()
 
 
@@ -1048,7 +1049,7 @@ def callbacks():
 @pytest.mark.parametrize("function", callbacks(), ids=lambda function: function.name)
 def test_callbacks_are_short_and_do_no_arithmetic(function):
     body = [node for node in function.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
-    assert function.name in ("speaks", "since") or body[-1].end_lineno - body[0].lineno < 11
+    assert function.name == "increments_since" or body[-1].end_lineno - body[0].lineno < 11
     assert not [
         node for node in ast.walk(function) if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.BitOr)
     ]

@@ -15,9 +15,9 @@ from specviz.session.workbench import Workbench
 from specviz.trace.file import Models, Step, Trace, event_dict
 from specviz.ui.registry import Registry
 from specviz.ui.reports import race as racing_module
-from specviz.ui.reports.race import FIRST, Racing
+from specviz.ui.reports.race import FIRST, RaceSection
 from specviz.ui.reports.report import Report
-from specviz.ui.reports.two_runs import Pairing
+from specviz.ui.reports.two_runs import TwoRunsSection
 from specviz.views.compare import race as view
 from specviz.views.explore import library as library_view
 
@@ -37,8 +37,8 @@ class Page:
 
     def __init__(self, library):
         self.bench, self.registry, self.offer = Workbench(library), Registry(), served.tiny_offer(max_new_tokens=12)
-        self.racing = Racing(self.bench, self.offer, self.registry)
-        sections = [self.racing.section(), Pairing(self.registry).section()]
+        self.racing = RaceSection(self.bench, self.offer, self.registry)
+        sections = [self.racing.section(), TwoRunsSection(self.registry).section()]
         self.report, self.run = Report(sections, self.registry, self.bench), None
 
     def made(self, **changes):

@@ -10,9 +10,8 @@ from served import tiny_library
 from specviz.errors import SpecvizError
 from specviz.session.workbench import Workbench
 from specviz.ui.registry import Registry
-from specviz.ui.reports.report import Report
+from specviz.ui.reports.report import KEPT_S, MOST_SESSIONS, Report
 from specviz.ui.reports.section import Look, Place, Section, one_of, whole_number
-from specviz.ui.reports.sessions import KEPT_S, MOST_SESSIONS
 from specviz.views import blocks
 
 PLACE = {"run": None, "step": 3, "ref": "1"}
@@ -421,15 +420,15 @@ def test_opening_work_that_found_the_desk_taken_begins_at_the_next_look(bench):
     "data", [None, [], "x", {"run": 3, "step": -1, "ref": 5}, {"run": [], "step": True, "ref": {}}]
 )
 def test_a_place_that_is_none_is_none(data):
-    assert Place.told(data) == Place()
+    assert Place.from_data(data) == Place()
 
 
 def test_forgotten_browsers_do_not_pile_up(report):
     for number in range(MOST_SESSIONS + 20):
         look(report, session=f"session {number}")
-    assert len(report._desks) == MOST_SESSIONS
+    assert len(report._sessions) == MOST_SESSIONS
     report.leave(f"session {MOST_SESSIONS}")
-    assert len(report._desks) == MOST_SESSIONS - 1
+    assert len(report._sessions) == MOST_SESSIONS - 1
 
 
 @pytest.mark.parametrize("text", ["", "7.5", "-1", "0", "11", "1e1", "٣", "9" * 20, "x"])

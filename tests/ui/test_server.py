@@ -17,7 +17,7 @@ from specviz.trace.file import Trace, parse_event, read_trace
 from specviz.ui import page
 from specviz.ui import server as serving
 from specviz.ui.choices import web_files
-from specviz.ui.explore.handlers import since
+from specviz.ui.explore.handlers import increments_since
 
 served, client = pages.fixtures()
 
@@ -127,7 +127,7 @@ def test_a_trace_is_saved_by_its_unguessable_id(client, served):
 @pytest.mark.parametrize("first", [10**400, 2**63, -1, 1.0, True, "0", None])
 def test_a_stage_that_asks_for_steps_that_are_not_there_gets_nothing(served, first):
     view = served.page.registry.keep(served.trace())
-    give = since(served.page.registry)
+    give = increments_since(served.page.registry)
     assert give({"run": view.id, "from": first}) is None
     assert give({"run": view.id, "from": len(view.feed)})["steps"] == []
 

@@ -21,11 +21,9 @@ from specviz.trace.link import Link, decode, encode
 from specviz.trace.recorded import shipped, shipped_trace
 from specviz.ui import components
 from specviz.ui.explore import share as sharing
-from specviz.ui.explore import share_compare as shared
-from specviz.ui.explore.form import Form
-from specviz.ui.explore.frame import Frame
+from specviz.ui.explore.form import Form, Frame
 from specviz.ui.registry import Registry
-from specviz.ui.stream import increments
+from specviz.ui.view import increments
 
 REQUEST = Request(
     prompt="The fox said", target="tiny-target", draft="tiny-draft", rule="speculative_sampling", max_new_tokens=24
@@ -42,9 +40,8 @@ def form():
     """The form of fields made as the page makes them."""
     offer = served.tiny_offer()
     with gr.Blocks():
-        fields = {"prompt": components.prompt_box(""), "draft": components.model_choice("draft", "", (), None, False)}
-        fields |= {"k": components.k_slider(4), "temperature": components.temperature_slider(1.0)}
-        fields |= {"pace": components.pace_choice(), "method": gr.Dropdown(), "rule": gr.Dropdown()}
+        fields = {"prompt": components.prompt_box(""), **components.setup_fields(offer)}
+        fields |= {"method": gr.Dropdown(), "rule": gr.Dropdown()}
         for method in METHODS.values():
             fields |= {
                 f"{method.name}.{each.name}": components.parameter(method, each, offer) for each in method.params
@@ -60,7 +57,7 @@ class Machine:
         self.registry, self.bench, self.offer = Registry(), Workbench(library), served.tiny_offer(**offer)
         frame = Frame(self.registry, self.bench, self.offer, form, None, None)
         self.frame = frame
-        self.offered, self.linked, self.compared = sharing.calls(frame)
+        self.offered, self.linked, self.compared = sharing.calls_of(frame)
 
     def begun(self, request=REQUEST, max_steps=None):
         view = self.registry.add_run("one", session.open_run(request, bench=self.bench))
@@ -92,7 +89,7 @@ def hash_of(trace, count):
 
 def put(form, request, offer):
     """The fields after a link was put into them."""
-    return dict(zip(form.names, form.showing(request, offer), strict=True))
+    return dict(zip(form.names, form.fill(request, offer), strict=True))
 
 
 def value_of(update):
@@ -145,7 +142,7 @@ def test_a_token_that_a_step_did_not_come_to_is_no_place(machine):
     view = machine.begun()
     step = next((step for step in view.trace.steps if all(token.node is not None for token in step.emitted)), None)
     ended = traces.Builder().chain(4, 4, truncated=1).finish() if step is None else view.trace
-    assert shared.place_in(ended.steps, (0 if step is None else step.index, "last")) is None
+    assert sharing.place_in(ended.steps, (0 if step is None else step.index, "last")) is None
 
 
 def test_another_text_is_said_and_drops_the_selection(machine):
@@ -204,7 +201,7 @@ def test_only_the_same_request_is_compared(machine, changes, state):
 )
 def test_what_is_other_is_named(changes, words):
     trace = traces.chain()
-    told = shared.comparison(Link(REQUEST), replace(REQUEST, **changes), trace)
+    told = sharing.comparison(Link(REQUEST), replace(REQUEST, **changes), trace)
     assert told["state"] == "other"
     assert words in told["words"][0]
     assert told["words"][0].startswith("The run below has other settings than the shared one: ")
@@ -401,7 +398,7 @@ def test_a_link_that_names_a_folder_of_this_machine_is_refused_by_name(library, 
     for offered in ("tiny-draft", "fable-draft"):
         assert machine.linked({"link": encode(Link(replace(REQUEST, draft=offered)))})["state"] == "ready"
     with pytest.raises(SpecvizError, match="a folder of this machine"):
-        sharing._opened(machine.frame, link["link"])
+        sharing.open_link(machine.frame, link["link"])
 
 
 @pytest.mark.parametrize(
@@ -448,7 +445,7 @@ def test_a_link_to_what_is_not_on_offer_is_refused_by_name_and_sets_nothing(mach
     assert told["state"] == "refused"
     assert words in "".join(told["words"])
     with pytest.raises(SpecvizError):
-        form.showing(request, machine.offer)
+        form.fill(request, machine.offer)
 
 
 @pytest.mark.parametrize(
@@ -496,7 +493,7 @@ def test_what_a_browser_remembers_of_such_values_comes_back(machine, form):
     updates = put(form, REQUEST, machine.offer)
     given = {name: value_of(update) for name, update in updates.items()} | {"pace": "full"} | WIDE
     own = {f"{method.name}.{each.name}": each.default for method in METHODS.values() for each in method.params}
-    back = dict(zip(form.names, form.remembered({**given, **own}, machine.offer), strict=True))
+    back = dict(zip(form.names, form.restore({**given, **own}, machine.offer), strict=True))
     assert {name: value_of(back[name]) for name in WIDE} == WIDE
     assert back["k"]["maximum"] == 32
 

@@ -1,11 +1,11 @@
-"""The fields of the page: from their values to a request, from what a browser remembers back to them, and their lists.
+"""The fields of the page: from their values to a request and back, their lists, and what panels may use of the page.
 
 A value may come from anyone who reaches the server: nothing of it has been checked before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,41 +14,38 @@ from gradio.components import Component
 
 from specviz.drafters import METHODS, find_method
 from specviz.drafters.method import Method
-from specviz.drafters.params import ModelParam, Value, split_names
+from specviz.drafters.params import ModelParam, Param, Value, split_names
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.session.controls import PACES
-from specviz.ui.choices import Offer, as_listed, as_value, model_choices, rule_choices
-from specviz.ui.components import choice_of
+from specviz.session.workbench import Workbench
+from specviz.ui.choices import Offer, as_options, as_value, list_models, list_rules
+from specviz.ui.components import update_list
+from specviz.ui.registry import Registry
 
 
-def text_or_none(value: Any) -> str | None:
-    """A field's value, from a browser that nobody has checked, as a name."""
-    return value if isinstance(value, str) and value else None
-
-
-def draft_list(offer: Offer, target: str, method: Method, draft: str | None, **more: Any) -> Any:
+def update_drafts(offer: Offer, target: str, method: Method, draft: str | None, **more: Any) -> Any:
     """The list of draft models for a target and a method, with one of them chosen."""
-    return choice_of(offer.drafts_for(target, method), draft, value=draft, **more)
+    return update_list(offer.drafts_for(target, method), draft, value=draft, **more)
 
 
-def rule_list(method: Method, rule: str) -> Any:
+def update_rules(method: Method, rule: str) -> Any:
     """The list of rules that can judge the method's drafts; hidden where there is nothing to choose."""
     has_choice = len(method.rules) > 1 and method.drafts
-    return gr.update(choices=list(rule_choices(method)), value=rule, visible=has_choice)
+    return gr.update(choices=list(list_rules(method)), value=rule, visible=has_choice)
 
 
-def model_list(param: ModelParam, target: str, value: Any) -> Any:
+def update_models(param: ModelParam, target: str, value: Any) -> Any:
     """The list of a parameter that names models, with `value` chosen: a name, or a list of them."""
     names = split_names(as_value(value) or "")
-    return choice_of(model_choices(param, target), *names, value=names if param.most > 1 else next(iter(names), None))
+    return update_list(list_models(param, target), *names, value=names if param.most > 1 else next(iter(names), None))
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
     """The names of the fields in the order in which their values arrive; "method.param" for a method's own.
 
-    ranges: from where to where the sliders among them go at first.
+    ranges: the first limits of the sliders among them.
     """
 
     names: tuple[str, ...]
@@ -56,7 +53,6 @@ class Form:
 
     @classmethod
     def of(cls, fields: Mapping[str, Component]) -> Form:
-        """That of these fields."""
         sliders = {name: part for name, part in fields.items() if isinstance(part, gr.Slider)}
         return cls(tuple(fields), {name: (part.minimum, part.maximum) for name, part in sliders.items()})
 
@@ -68,34 +64,36 @@ class Form:
         method = find_method(own["method"])
         return Request.from_dict({**own, "params": params_of(method, given)}), pace
 
-    def models(self) -> dict[str, ModelParam]:
-        """The fields whose values are names of further models, with what may stand there."""
-        params = {f"{name}.{param.name}": param for name, method in METHODS.items() for param in method.params}
-        return {name: params[name] for name in self.names if isinstance(params.get(name), ModelParam)}
-
-    def governing(self) -> list[str]:
-        """The fields that other fields count by, each once."""
-        return list(dict.fromkeys(governor for governor, _ in self._dependent().values()))
-
-    def dependent(self) -> list[str]:
-        """The fields that count under some values of others only."""
-        return list(self._dependent())
-
-    def shown(self, values: Sequence[Any]) -> list[Any]:
-        """Updates of the dependent fields from the values of the governing ones: only those that count are shown."""
-        given = dict(zip(self.governing(), values, strict=True))
-        return [gr.update(visible=given[name] in allowed) for name, allowed in self._dependent().values()]
-
-    def _dependent(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Field -> the field that it counts by, and the values of that one under which it does."""
-        return {
-            f"{method.name}.{param.name}": (f"{method.name}.{param.needs[0]}", param.needs[1])
-            for method in METHODS.values()
-            for param in method.params
-            if param.needs is not None and f"{method.name}.{param.name}" in self.names
+    def _params(self) -> dict[str, tuple[Method, Param]]:
+        """The fields of methods' own parameters."""
+        every = {
+            f"{method.name}.{param.name}": (method, param) for method in METHODS.values() for param in method.params
         }
+        return {name: every[name] for name in self.names if name in every}
 
-    def showing(self, request: Request, offer: Offer) -> list[Any]:
+    def model_params(self) -> dict[str, ModelParam]:
+        """The fields whose values are names of further models, with what may stand there."""
+        return {name: param for name, (_, param) in self._params().items() if isinstance(param, ModelParam)}
+
+    def governors(self) -> list[str]:
+        """The fields on whose values others depend, each once."""
+        return list(dict.fromkeys(governor for governor, _ in self._dependents().values()))
+
+    def dependents(self) -> list[str]:
+        """The fields that count only under some values of others."""
+        return list(self._dependents())
+
+    def show_dependents(self, values: Sequence[Any]) -> list[Any]:
+        """Updates of the dependents that show those which count under these values of the governors."""
+        given = dict(zip(self.governors(), values, strict=True))
+        return [gr.update(visible=given[name] in allowed) for name, allowed in self._dependents().values()]
+
+    def _dependents(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Field -> its governor, and the values of that one under which it counts."""
+        needs = {name: (method, param.needs) for name, (method, param) in self._params().items() if param.needs}
+        return {name: (f"{method.name}.{governor}", allowed) for name, (method, (governor, allowed)) in needs.items()}
+
+    def fill(self, request: Request, offer: Offer) -> list[Any]:
         """Updates that put a request into the fields; the pace and other methods' parameters stay as they are.
 
         Raises SpecvizError if it cannot be run here.
@@ -103,39 +101,33 @@ class Form:
         method = find_method(request.method)
         request = replace(request, rule=request.rule or method.default_rule, params=method.checked(request.params))
         refuse_unoffered(offer, request)
-        given = {f"{method.name}.{name}": value for name, value in request.params.items()}
-        given |= request.to_dict()
-        return self._updates(request, given, offer)
+        own = {f"{method.name}.{name}": value for name, value in request.params.items()}
+        return self._updates(request, own | request.to_dict(), offer)
 
-    def remembered(self, given: Any, offer: Offer) -> list[Any]:
+    def restore(self, given: Any, offer: Offer) -> list[Any]:
         """Updates that put back what a browser remembers of the fields. Raises SpecvizError if it cannot be used."""
         if not isinstance(given, dict) or set(given) != set(self.names):
             raise SpecvizError("the fields have changed since they were remembered")
         request, pace = self.request([given[name] for name in self.names])
-        if pace not in PACES or not is_offered(offer, request, given):
+        refuse_unoffered(offer, request)
+        has_params = (offer.allows_params(method, params_of(method, given)) for method in METHODS.values())
+        if pace not in PACES or not all(has_params):
             raise SpecvizError("what is remembered is not on offer any more")
         return self._updates(request, given, offer)
 
     def _updates(self, request: Request, given: Mapping[str, Any], offer: Offer) -> list[Any]:
         """One per field, to the value given; a list has what is chosen in it, and a slider goes as far as it must."""
-        own = {name: param for name, param in self.models().items() if name in given}
-        made = {name: model_list(param, request.target, given[name]) for name, param in own.items()}
-        made |= fitting_lists(offer, request)
-        made |= {name: self._reaching(name, given[name]) for name in self.ranges if name in given}
+        method, params = METHODS[request.method], self.model_params()
+        made = {name: update_models(params[name], request.target, given[name]) for name in params if name in given}
+        targets = as_options(name for _, name in offer.targets)
+        made["target"] = update_list(targets, request.target, value=request.target)
+        made["draft"] = update_drafts(offer, request.target, method, request.draft)
+        made["rule"] = update_rules(method, request.rule)
+        for name, (low, high) in self.ranges.items():
+            if name in given:
+                value = given[name]
+                made[name] = gr.update(value=value, minimum=min(low, value), maximum=max(high, value))
         return [made.get(name, given.get(name, gr.skip())) for name in self.names]
-
-    def _reaching(self, name: str, value: float) -> Any:
-        """An update of a slider to exactly this value: it goes as far as it must, and else as at first."""
-        low, high = self.ranges[name]
-        return gr.update(value=value, minimum=min(low, value), maximum=max(high, value))
-
-
-def fitting_lists(offer: Offer, request: Request) -> dict[str, Any]:
-    """The lists of models and rules, with what the request has chosen in them."""
-    method = METHODS[request.method]
-    drafts = draft_list(offer, request.target, method, request.draft)
-    targets = choice_of(as_listed(name for _, name in offer.targets), request.target, value=request.target)
-    return {"target": targets, "draft": drafts, "rule": rule_list(method, request.rule)}
 
 
 def refuse_unoffered(offer: Offer, request: Request) -> None:
@@ -156,8 +148,17 @@ def params_of(method: Method, given: Mapping[str, Any]) -> dict[str, Value]:
     return {param.name: as_value(given[f"{method.name}.{param.name}"]) for param in method.params}
 
 
-def is_offered(offer: Offer, request: Request, given: Mapping[str, Any]) -> bool:
-    """Whether models, rule and the parameters of all methods can be chosen here. SpecvizError: a value out of range."""
-    models = [name for name in (request.target, request.draft) if name is not None]
-    fits = request.rule in METHODS[request.method].rules and all(map(offer.allows, models))
-    return fits and all(offer.allows_params(method, params_of(method, given)) for method in METHODS.values())
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a panel beside the stage may use of the page.
+
+    stage: the output of every event that puts another run on it, as the registry's messages. `fill(event, callback)`
+    wires an event whose `callback(request, event)` gives one update per field of the form, and all that follows.
+    """
+
+    registry: Registry
+    bench: Workbench
+    offer: Offer
+    form: Form
+    stage: gr.HTML
+    fill: Callable[[Any, Callable[..., Any]], None]

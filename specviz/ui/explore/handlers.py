@@ -1,18 +1,14 @@
-"""What the page's events do: unpack, call the session or a view, hand on what the stage shows.
+"""What the page's events do: unpack, call the session or a view, return what the stage shows.
 
 Every function here can be called by anyone who reaches the server, whatever its visibility: names are looked up and
-numbers go through `Request.validate` or `Controls.set`. A SpecvizError becomes an error on the page in `spoken` alone.
+numbers go through `Request.validate` or `Controls.set`.
 """
 
 from __future__ import annotations
 
-import functools
-import html
-import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -28,13 +24,12 @@ from specviz.session.workbench import Workbench
 from specviz.trace.file import MAX_UPLOAD_BYTES, Trace, read_trace
 from specviz.trace.recorded import FIRST_VISIT
 from specviz.trace.records import event_dict
-from specviz.ui.choices import Offer, fitting_draft, fitting_models, fitting_rule, rule_to_explain
-from specviz.ui.explore.form import Form, draft_list, model_list, rule_list, text_or_none
+from specviz.ui.choices import Offer, choose_draft, choose_models, choose_rule, rule_to_explain
+from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
+from specviz.ui.explore.form import Form, update_drafts, update_models, update_rules
 from specviz.ui.registry import Registry
-from specviz.ui.reports.report import Report
 from specviz.ui.reports.trace_models import lacks, methods_for
-from specviz.ui.stream import increments
-from specviz.ui.view import View, view_of
+from specviz.ui.view import View, increments, view_of
 from specviz.views.explore.help import method_help
 from specviz.views.learn.lesson import SHIPPED
 
@@ -47,47 +42,6 @@ GONE = (
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 API_LIMIT_S = 60.0
 """A caller of the API that nobody watches may hold the engine this long."""
-
-
-@contextmanager
-def spoken(*, mildly: bool = False) -> Iterator[None]:
-    """The ONE place where a SpecvizError becomes a message on the page: an error, or mildly a warning."""
-    try:
-        yield
-    except SpecvizError as error:
-        if not mildly:
-            raise gr.Error(html.escape(str(error)), print_exception=False) from error
-        warn(str(error))
-
-
-def speaks(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """A callback, plain or streaming, whose SpecvizErrors are shown to the person."""
-
-    @functools.wraps(callback)
-    def plain(*args: Any, **named: Any) -> Any:
-        with spoken():
-            return callback(*args, **named)
-
-    @functools.wraps(callback)
-    def streaming(*args: Any, **named: Any) -> Iterator[Any]:
-        with spoken():
-            yield from callback(*args, **named)
-
-    return streaming if inspect.isgeneratorfunction(callback) else plain
-
-
-def warn(words: str) -> None:
-    gr.Warning(html.escape(words))
-
-
-def told(event: gr.EventData) -> dict[str, Any]:
-    """What the browser said with an event; nothing of it has been checked."""
-    return fields_of(event._data)
-
-
-def fields_of(data: Any) -> dict[str, Any]:
-    """Anything at all as named values; none where it has none."""
-    return data if isinstance(data, dict) else {}
 
 
 class Handlers:
@@ -105,6 +59,11 @@ class Handlers:
 
     def _current(self, request: gr.Request) -> View | None:
         return self._registry.current(request.session_hash)
+
+    def _live(self, request: gr.Request) -> View | None:
+        """The session's current view while its run is not over."""
+        view = self._current(request)
+        return view if view is not None and view.is_live else None
 
     def _start(self, request: gr.Request, values: Sequence[Any]) -> View:
         """A new current view. The previous run has left the stage when this returns, so that its words come first."""
@@ -129,77 +88,71 @@ class Handlers:
                 yield previous.whole(status=session.Status("finished", str(error)))
             raise
 
-    @speaks
+    @callback
     def run(self, request: gr.Request, *values: Any) -> Iterator[str]:
         yield from self._begin(request, values)
 
-    def _held(self, request: gr.Request) -> View | None:
+    def _pause_live(self, request: gr.Request) -> View | None:
         """The session's unfinished run, paused and with nobody streaming from it; None if there is none. Raises
         SpecvizError, once, where it was let go."""
-        view = self._current(request)
-        if view is None and self._registry.has_lost(request.session_hash):
+        if self._current(request) is None and self._registry.has_lost(request.session_hash):
             raise SpecvizError(GONE)
-        if view is None or not view.is_live:
-            return None
-        view.run.pause()
-        view.idle.wait(SUPERSEDE_S)
-        return view if view.is_live else None
+        if view := self._live(request):
+            view.run.pause()
+            view.idle.wait(SUPERSEDE_S)
+        return view if view and view.is_live else None
 
-    @speaks
+    @callback
     def step(self, request: gr.Request, *values: Any) -> Iterator[str]:
         """One real step: of the unfinished run, or the first one of a new run."""
-        held = self._held(request)
-        yield from increments(held, warn, max_steps=1) if held else self._begin(request, values, max_steps=1)
+        view = self._pause_live(request)
+        yield from increments(view, warn, max_steps=1) if view else self._begin(request, values, max_steps=1)
 
-    @speaks
+    @callback
     def resume(self, request: gr.Request) -> Iterator[str]:
-        view = self._held(request)
+        view = self._pause_live(request)
         if view is None:
             raise SpecvizError("there is no paused run to go on with: press Run")
         yield from increments(view, warn)
 
     def pause(self, request: gr.Request) -> None:
-        view = self._current(request)
-        if view is not None and view.is_live:
+        if view := self._live(request):
             view.run.pause()
 
     def cancel(self, request: gr.Request) -> None:
         """Stop waiting for a model that is being loaded."""
-        view = self._current(request)
-        if view is not None and view.is_live:
+        if view := self._live(request):
             view.run.cancel()
 
     def stop(self, request: gr.Request) -> Any:
-        """A running run says itself that it has ended; for a paused one this says it."""
-        view = self._current(request)
-        if view is None or not view.is_live:
-            return gr.skip()
-        if not view.stop():
+        """A running run reports its end in its own stream; for a paused one this reports it."""
+        view = self._live(request)
+        if view is None or not view.stop():
             return gr.skip()
         view.idle.wait(SUPERSEDE_S)
         return [gr.skip(), *increments(view, warn)][-1]
 
-    @speaks
+    @callback
     def arrive(self, request: gr.Request, event: gr.EventData) -> Iterator[str]:
         """What a page that was just opened shows: the run that it had before, at a first visit a recorded one."""
-        asked = told(event)
+        asked = data_of(event)
         if view := self._registry.adopt(request.session_hash, asked.get("run")):
             yield view.whole()
             if view.left is not None:
                 yield from increments(view, warn)
         elif self._welcome and asked.get("isFirst") is True and not self._current(request):
             yield self._registry.show(self._welcome, request.session_hash).whole(play=True)
-        elif asked.get("isOwn") is True and self._is_gone(asked.get("run")):
+        elif asked.get("isOwn") is True and self._has_let_go(asked.get("run")):
             warn(GONE)
 
-    def _is_gone(self, run: Any) -> bool:
-        """Whether this is the name of a run that the registry does not have."""
-        return isinstance(run, str) and bool(RUN_ID.fullmatch(run)) and self._registry.get(run) is None
+    def _has_let_go(self, run: Any) -> bool:
+        """Whether this is the id of a run that the registry does not have."""
+        return isinstance(run, str) and RUN_ID.fullmatch(run) is not None and self._registry.get(run) is None
 
     def restore(self, event: gr.EventData) -> list[Any]:
         """The fields as this browser remembers them; as they are if that cannot be used any more."""
         try:
-            return self.form.remembered(told(event).get("fields"), self._offer)
+            return self.form.restore(data_of(event).get("fields"), self._offer)
         except SpecvizError:
             return [gr.skip() for _ in self.form.names]
 
@@ -209,10 +162,9 @@ class Handlers:
     def live(self, name: str) -> Callable[..., None]:
         """The callback that sets one control of the run in progress; it takes effect from the next step."""
 
-        @speaks
+        @callback
         def change(request: gr.Request, value: Any) -> None:
-            view = self._current(request)
-            if view is not None and view.is_live:
+            if view := self._live(request):
                 view.run.controls.set(field_of(name), value)
 
         return change
@@ -221,49 +173,49 @@ class Handlers:
         """As `live` for a list that may name what cannot be used now: it warns and shows what is in force."""
 
         def change(request: gr.Request, value: Any, wanted: Any = None) -> Any:
-            view = self._current(request)
-            if view is None or not view.is_live:
+            view = self._live(request)
+            if view is None:
                 return value
-            with spoken(mildly=True):
-                changes = self._with_what_fits(view, name, value, wanted)
+            with errors_on_page(mildly=True):
+                changes = self._changes(view, name, value, wanted)
                 self._offer_typed(view, changes)
                 view.run.controls.change(**changes)
             return getattr(view.run.controls.settings, name)
 
         return change
 
-    def _with_what_fits(self, view: View, name: str, value: Any, wanted: Any) -> dict[str, Any]:
+    def _changes(self, view: View, name: str, value: Any, wanted: Any) -> dict[str, Any]:
         """What a choice changes: a method brings a rule that can judge its drafts and a draft model that it can use.
         wanted: the rule that was chosen last, under whatever method."""
         if name != "method":
             return {name: value}
         method, now = find_method(value), view.run.controls.settings
-        draft = fitting_draft(method, now.target, now.draft)
-        return {"method": value, "rule": fitting_rule(method, text_or_none(wanted) or now.rule), "draft": draft}
+        draft = choose_draft(method, now.target, now.draft)
+        return {"method": value, "rule": choose_rule(method, text_or_none(wanted) or now.rule), "draft": draft}
 
     def _offer_typed(self, view: View, changes: Mapping[str, Any]) -> None:
-        """A model that was typed may be chosen where any may; whether it can be used is found out when it is loaded."""
+        """A model that was typed may be chosen where any may; loading it shows whether it can be used."""
         for kind, name in changes.items():
             if kind in ("target", "draft") and isinstance(name, str) and self._offer.allows(name):
                 view.run.controls.offer(kind, name)
 
     def in_force(self, request: gr.Request) -> Any:
         """What the lists show after a run could not adopt a change, and the rule that counts as chosen last."""
-        view = self._current(request)
-        if view is None or not view.is_live:
+        view = self._live(request)
+        if view is None:
             return tuple(gr.skip() for _ in range(5))
         values = view.run.controls.settings
         method = METHODS[values.method]
-        drafts = draft_list(self._offer, values.target, method, values.draft)
-        return drafts, method.name, rule_list(method, fitting_rule(method, values.rule)), values.target, values.rule
+        drafts = update_drafts(self._offer, values.target, method, values.draft)
+        return drafts, method.name, update_rules(method, choose_rule(method, values.rule)), values.target, values.rule
 
-    @speaks
+    @callback
     def open_trace(self, request: gr.Request, content: bytes) -> str:
         """Show a saved trace on the stage; the views are those of a run, and no model is needed."""
         trace = read_trace(content, max_bytes=MAX_UPLOAD_BYTES)
         return self._registry.add_trace(request.session_hash, trace).increment()
 
-    @speaks
+    @callback
     def measure(self, request: gr.Request) -> str:
         """The measured speed of the settings this run has come to, against one target call per token."""
         view = self._current(request)
@@ -273,17 +225,18 @@ class Handlers:
         view.feed.set_measurement(asdict(speed))
         return view.increment()
 
-    @speaks
+    @callback
     def choose_prompt(self, target: str, event: gr.EventData) -> Any:
         """The text of a ready prompt, and whether the chat template is used for it."""
-        kind, title = str(told(event).get("kind")), str(told(event).get("title"))
-        text = self._offer.prompts.get(kind, {}).get(title)
+        asked = data_of(event)
+        kind = str(asked.get("kind"))
+        text = self._offer.prompts.get(kind, {}).get(str(asked.get("title")))
         if text is None:
             return gr.skip(), gr.skip()
         return text, kind in self._offer.dialogues and self._can_chat(target)
 
     def _can_chat(self, target: str) -> bool:
-        """Of a model that is not in memory it is assumed; a run would say so in words."""
+        """True for a model that is not in memory, too; a run would say if it cannot."""
         if target not in self._bench.library.loaded_names():
             return True
         loaded = self._bench.library.load(target)
@@ -292,7 +245,7 @@ class Handlers:
         warn(f"{loaded.name} has no chat template: it reads the conversation as these plain lines")
         return False
 
-    @speaks
+    @callback
     def render_prompt(self, prompt: str, target: str, chat: bool) -> Any:
         """The prompt as the target reads it, shown while the chat template is used."""
         if not chat:
@@ -300,51 +253,51 @@ class Handlers:
         tokenizer = self._bench.library.load(target).tokenizer
         return gr.update(value=render_chat(tokenizer, as_messages(prompt)), visible=True)
 
-    @speaks
+    @callback
     def fit_target(self, target: Any, draft: Any, method: Any) -> list[Any]:
         """The draft models that suit this target, the chosen one stays if it does or was typed; and its methods."""
         known = find_method(method)
         names = [name for _, name in self._offer.drafts_for(str(target), known)]
         chosen = draft if self._offer.may_stay(draft, names) else next(iter(names), None)
-        return [draft_list(self._offer, str(target), known, chosen), self._methods(str(target), method)]
+        return [update_drafts(self._offer, str(target), known, chosen), self._methods(str(target), method)]
 
     def _methods(self, target: str, chosen: Any) -> Any:
         return gr.update(choices=list(methods_for(target, self._bench.library, chosen)))
 
     def fit_models(self, target: Any, *values: Any) -> list[Any]:
         """What the methods' own lists of models offer for this target; what is chosen stays if it suits."""
-        params = self.form.models().values()
+        params = self.form.model_params().values()
         pairs = zip(params, values, strict=True)
         offer, name = self._offer, str(target)
-        return [model_list(param, name, fitting_models(offer, param, name, value)) for param, value in pairs]
+        return [update_models(param, name, choose_models(offer, param, name, value)) for param, value in pairs]
 
-    @speaks
+    @callback
     def fit_method(self, name: Any, rule: Any, draft: Any, target: Any) -> list[Any]:
         """Shows the fields that do something under this method: draft model, K, rule and its own parameters; and lists
         the methods that this target is made for."""
         method, target = find_method(name), str(target)
-        fit = fitting_draft(method, target, text_or_none(draft))
-        drafts = draft_list(self._offer, target, method, fit, visible="draft" in method.roles)
-        rules = rule_list(method, fitting_rule(method, rule))
+        fit = choose_draft(method, target, text_or_none(draft))
+        drafts = update_drafts(self._offer, target, method, fit, visible="draft" in method.roles)
+        rules = update_rules(method, choose_rule(method, rule))
         own = [gr.update(visible=name == other) for other, each in METHODS.items() if each.params]
         return [drafts, gr.update(visible=method.sets_k), rules, *own, self._methods(target, name)]
 
     def fit_params(self, *values: Any) -> list[Any]:
         """Shows the parameters that count under these values of those that others depend on."""
-        return self.form.shown(values)
+        return self.form.show_dependents(values)
 
     def chosen_rule(self, rule: Any) -> str | None:
         """The rule to come back to when a method is left that cannot use it."""
         return text_or_none(rule)
 
-    @speaks
+    @callback
     def explain(self, name: Any, rule: Any, target: Any) -> str:
         """What the help panel says of this method under this rule for this target."""
         method = find_method(name)
         missing = lacks(method, str(target), self._bench.library)
         return json.dumps(method_help(method, rule_to_explain(method, rule), has_k=method.sets_k, lacks=missing))
 
-    @speaks
+    @callback
     def run_to_end(
         self,
         prompt: str,
@@ -371,32 +324,11 @@ class Handlers:
         return {"events": [event_dict(event) for event in run.trace.events()]}
 
 
-class ReportHandlers:
-    """The callbacks of one page of sections."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-
-    @speaks
-    def look(self, request: gr.Request, event: gr.EventData) -> Iterator[str]:
-        yield from self._report.look(request.session_hash, told(event))
-
-    @speaks
-    def act(self, request: gr.Request, event: gr.EventData) -> Iterator[str]:
-        yield from self._report.act(request.session_hash, told(event))
-
-    def halt(self, request: gr.Request) -> None:
-        self._report.halt(request.session_hash)
-
-    def leave(self, request: gr.Request) -> None:
-        self._report.leave(request.session_hash)
-
-
-def since(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
+def increments_since(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
     """The stage's pull for what it has missed: {"run", "from"} -> an increment, or None for what it may not have."""
 
     def since(data: Any) -> dict[str, Any] | None:
-        asked = data if isinstance(data, dict) else {}
+        asked = as_fields(data)
         view, first = registry.get(asked.get("run")), asked.get("from")
         if view is None or type(first) is not int or not 0 <= first <= len(view.feed):
             return None

@@ -20,9 +20,9 @@ from specviz.trace import export as exports
 from specviz.trace.file import MAX_UPLOAD_BYTES, Trace, read_trace
 from specviz.trace.recorded import shipped
 from specviz.ui import components
-from specviz.ui.explore.form import text_or_none
-from specviz.ui.explore.frame import QUIET, Frame
-from specviz.ui.explore.handlers import Handlers, fields_of, speaks, told
+from specviz.ui.events import QUIET, as_fields, callback, data_of, text_or_none
+from specviz.ui.explore.form import Frame
+from specviz.ui.explore.handlers import Handlers
 from specviz.ui.registry import Registry
 from specviz.ui.view import View, view_of
 from specviz.views.explore import library
@@ -44,14 +44,14 @@ Props = dict[str, Any]
 
 
 def add(frame: Frame, handlers: Handlers) -> None:
-    """Makes the drawer and wires it."""
+    """Make the drawer and wire it."""
     registry, files = frame.registry, [".jsonl", ".gz"]
     with gr.Column(elem_id="library"):
         upload = gr.UploadButton("Open a file", file_types=files, type="binary", elem_id="open", size="sm")
         panel = components.panel("shelf", events=["show"], value=json.dumps(LIMITS), calls=calls_of(registry))
     opened = upload.upload(handlers.open_trace, upload, frame.stage, **QUIET)
     opened.failure(None, None, None, js=f"() => document.dispatchEvent(new Event('{REFUSED}'))")
-    panel.show(show(registry), None, frame.stage, **QUIET)
+    panel.show(show_callback(registry), None, frame.stage, **QUIET)
 
 
 def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
@@ -63,38 +63,37 @@ def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
 
     def known(asked: Any) -> bool:
         """Whether a run is known here."""
-        return registry.get(fields_of(asked).get("run")) is not None
+        return registry.get(as_fields(asked).get("run")) is not None
 
     def kept(asked: Any) -> Props | None:
-        """What the drawer says of a run, with the packed run for the browser to keep unless it `has` that one;
-        `refusal` where that is too large, None for one that is not known here or not the browser's to keep."""
-        view, has = registry.get(fields_of(asked).get("run")), fields_of(asked).get("has")
-        return _kept(view, has if isinstance(has, list) else []) if _is_worth_keeping(view) else None
+        """The drawer's entry of a run, with the packed run for the browser to keep unless it `has` that one; `refusal`
+        where that is too large, None for one that is not known here or not the browser's to keep."""
+        view, has = registry.get(as_fields(asked).get("run")), as_fields(asked).get("has")
+        return _pack(view, has if isinstance(has, list) else []) if _is_worth_keeping(view) else None
 
     def bring(asked: Any) -> Props:
         """A run that the browser has kept, for the server to know again."""
         try:
-            return {"run": registry.bring(unpacked(fields_of(asked).get("packed"))).id}
+            return {"run": registry.keep(unpack(as_fields(asked).get("packed")), is_brought=True).id}
         except SpecvizError as error:
             return {"refusal": str(error)}
 
     return [listed, known, kept, bring]
 
 
-def show(registry: Registry) -> Callable[[gr.Request, gr.EventData], str]:
-    """What puts a run of the drawer on the stage: one that comes with specviz, or one that the browser has kept."""
-
-    @speaks
+def show_callback(registry: Registry) -> Callable[[gr.Request, gr.EventData], str]:
+    @callback
     def show(request: gr.Request, event: gr.EventData) -> str:
-        asked = told(event)
+        """Puts a run of the drawer on the stage: one that comes with specviz, or one that the browser has kept."""
+        asked = data_of(event)
         name = text_or_none(asked.get("shipped"))
-        view = registry.recorded(name) if name else view_of(unpacked(asked.get("packed")))
+        view = registry.find_recorded(name) if name else view_of(unpack(asked.get("packed")))
         return registry.show(view, request.session_hash).whole()
 
     return show
 
 
-def unpacked(letters: Any) -> Trace:
+def unpack(letters: Any) -> Trace:
     """The trace that a browser has kept, checked as any file is. Raises SpecvizError."""
     if not isinstance(letters, str) or not 0 < len(letters) <= MOST_LETTERS:
         raise SpecvizError(f"this run cannot be opened: it must be a text of at most {MOST_LETTERS:,} letters")
@@ -113,25 +112,24 @@ def _is_worth_keeping(view: View | None) -> bool:
     return view.run is None or view.trace.footer is not None
 
 
-def _kept(view: View, has: list[Any]) -> Props:
+def _pack(view: View, has: list[Any]) -> Props:
+    """The entry of a view with its packed lines; only its key where the browser `has` that one."""
     if view.key and view.key in has:
         return {"key": view.key}
     lines = exports.json_lines(view.trace).encode()
     view.key = hashlib.blake2b(lines, digest_size=16).hexdigest()
-    return {"key": view.key} if view.key in has else _packed(view, lines)
-
-
-def _packed(view: View, lines: bytes) -> Props:
+    if view.key in has:
+        return {"key": view.key}
     file = gzip.compress(lines, 6, mtime=0)
     if len(file) > MAX_UPLOAD_BYTES:
         sizes = f"{library.size_words(len(file))}; at most {MAX_UPLOAD_BYTES >> 20} MB"
         return {"refusal": f"This run is too large to be kept here ({sizes}): save its file under Share."}
-    about = library.entry(view.trace, usual)
+    about = library.entry(view.trace, usual_settings)
     about["facts"] += "" if view.run is not None else " · opened"
     return {"key": view.key, **about, "size": len(file), "packed": base64.b64encode(file).decode("ascii")}
 
 
-def usual(name: str) -> Mapping[str, Any]:
-    """What nobody has to be told of a method: its own rule, and its parameters as they are at first."""
+def usual_settings(name: str) -> Mapping[str, Any]:
+    """A method's own rule and default parameters, which an entry leaves out; empty for an unknown method."""
     method = METHODS.get(name)
     return {} if method is None else {"rule": method.default_rule, **method.checked({})}

@@ -1,168 +1,120 @@
-"""The share drawer: a link to the run on the stage, and the files that hold it; and what a link that came leads to.
+"""The share drawer: a link to the run on the stage and the files that hold it, and the use of a link that came.
 
-A link sets the fields and nothing more: nobody's run begins by itself, and nothing is stored. When the person has made
-that run, its text is compared with the one that was shared, by their hashes.
+A link sets the fields and runs nothing, and nothing is stored. When the person has made that run, its text is compared
+with the shared one by their hashes, the selected place by the token that stands there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gradio as gr
 
-from specviz.drafters import METHODS
+from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models.catalog import HEADS, MODELS, without_format
 from specviz.models.hub import find
 from specviz.request import Request
-from specviz.rules import RULES
+from specviz.rules.facts import FACTS
 from specviz.session.setup import models_named
 from specviz.settings import settings
-from specviz.trace.file import Trace
+from specviz.trace.file import Step, Trace
 from specviz.trace.link import Link, decode, digest, encode
 from specviz.ui import components
 from specviz.ui.choices import Offer
-from specviz.ui.explore.form import refuse_unoffered
-from specviz.ui.explore.frame import Frame
-from specviz.ui.explore.handlers import fields_of, speaks, told
-from specviz.ui.explore.share_compare import (
-    comparison,
-    complete,
-    first_request,
-    ids_of,
-    mark_of,
-    place_in,
-    steps_as_asked,
-)
+from specviz.ui.events import as_fields, callback, data_of
+from specviz.ui.explore.form import Frame, refuse_unoffered
 from specviz.ui.view import View
-from specviz.views.explore.sentences import Sentence, counted, visible
+from specviz.views.explore.inspector import LAST
+from specviz.views.explore.sentences import Sentence, counted, label, visible
+from specviz.views.explore.titles import last_token
 
 FILES = (
-    (
-        "page",
-        "Page (.html)",
-        "this stage with the run inside; it opens without a server",
-        "page/{}.html?charts=1",
-    ),
+    ("page", "Page (.html)", "this stage with the run inside; it opens without a server", "page/{}.html?charts=1"),
     ("page-small", "Page without charts (.html)", "the same, smaller", "page/{}.html?charts=0"),
     ("trace", "Trace (.jsonl.gz)", "all that was recorded; the library opens it again", "trace/{}"),
     ("tokens", "Tokens (.csv)", "a table with a line per token", "tokens/{}.csv"),
     ("steps", "Steps (.csv)", "a table with a line per step", "steps/{}.csv"),
 )
-"""name, title, what it is, and where it is made."""
+"""(name, title, description, address)."""
 PROMISE = (
     "The link itself holds the prompt and all settings, so whoever has it can read them. It fills them in and runs "
     "nothing; nothing of it is stored on a server."
 )
 WHOLE = "The files below hold the run itself."
-MOST_HIDDEN = 4
-"""Characters that are named."""
 SPACES = "https://huggingface.co/spaces/"
-Told = dict[str, Any]
+MOST_HIDDEN = 4
+"""Invisible characters that are listed when a prompt holds more."""
+MOST_NAMED = 3
+"""Settings that are named when two runs differ in more."""
+_TITLES = {
+    "draft": "draft model",
+    "k": "K",
+    "top_k": "top-k",
+    "top_p": "top-p",
+    "max_new_tokens": "most new tokens",
+    "chat": "chat template",
+}
+_NAMES = {name: known.title for name, known in (METHODS | FACTS).items()}
+_OTHERS = {"prompt": "another prompt", "prompt_ids": "another prompt"}
+_OF_ANY_METHOD = ("prompt", "chat", "target", "method", *Request.SAMPLING, "seed", "max_new_tokens")
+Place = tuple[int, str]
+"""A step and a token in it, as the browser names it."""
 Props = dict[str, Any]
 
 
 def add(frame: Frame) -> None:
-    """Makes the drawer and wires it."""
+    """Make the drawer and wire it."""
 
-    @speaks
+    @callback
     def apply(event: gr.EventData) -> list[Any]:
         """The fields as the link has them."""
-        return _opened(frame, told(event).get("link"))[1]
+        return open_link(frame, data_of(event).get("link"))[1]
 
     with gr.Column(elem_id="share"):
-        part = components.panel("sharing", events=["apply"], calls=calls(frame))
+        part = components.panel("sharing", events=["apply"], calls=calls_of(frame))
     frame.fill(part.apply, apply)
 
 
-def calls(frame: Frame) -> list[Callable[[Any], Props | None]]:
-    """What the drawer asks the server; of what it is asked with nothing has been checked."""
+def calls_of(frame: Frame) -> list[Callable[[Any], Props | None]]:
+    """The functions that the drawer calls; nothing of their data has been checked."""
 
     def offered(data: Any) -> Props:
         """How a run can be shared; `gone` for one that is not kept."""
-        view = frame.registry.get(fields_of(data).get("run"))
-        return {"gone": True} if view is None else offer_of(view, _selected(fields_of(data)), frame.offer)
+        view = frame.registry.get(as_fields(data).get("run"))
+        step, ref = as_fields(data).get("step"), as_fields(data).get("ref")
+        place = (step, ref) if type(step) is int and isinstance(ref, str) else None
+        return {"gone": True} if view is None else share_props(view, place, frame.offer)
 
     def linked(data: Any) -> Props:
-        """What a link leads to, or why it leads nowhere here."""
+        """The run of a link in words, or why it cannot be used here."""
         try:
-            request, _ = _opened(frame, fields_of(data).get("link"))
+            request, _ = open_link(frame, as_fields(data).get("link"))
         except SpecvizError as error:
             return {"state": "refused", "words": ["This link cannot be used here: ", visible(str(error)), "."]}
         return {"state": "ready", "words": invitation(request)}
 
     def compared(data: Any) -> Props | None:
-        """What a run has to do with the link; None for one that is not kept or was only recorded here."""
-        view = frame.registry.get(fields_of(data).get("run"))
+        """How a run compares with the link's; None for one that is not kept or was only recorded here."""
+        view = frame.registry.get(as_fields(data).get("run"))
         if view is None or view.run is None:
             return None
         try:
-            return comparison(decode(fields_of(data).get("link")), view.run.request, view.trace)
+            return comparison(decode(as_fields(data).get("link")), view.run.request, view.trace)
         except SpecvizError:
             return None
 
     return [offered, linked, compared]
 
 
-def _opened(frame: Frame, letters: Any) -> tuple[Request, list[Any]]:
-    """The request of a link that came, and the fields as it has them. Raises SpecvizError if it cannot be used here."""
+def open_link(frame: Frame, letters: Any) -> tuple[Request, list[Any]]:
+    """The request of a link that came, and updates of the fields. Raises SpecvizError if it cannot be used here."""
     request = decode(letters).request
-    fields = frame.form.showing(request, frame.offer)
-    _refuse_folders(frame.offer, request)
-    return request, fields
-
-
-def _selected(asked: Told) -> tuple[int, str] | None:
-    step, ref = asked.get("step"), asked.get("ref")
-    return (step, ref) if type(step) is int and isinstance(ref, str) else None
-
-
-# ---- what can be shared of a run ------------------------------------------------------------------------------------
-
-
-def offer_of(view: View, selection: tuple[int, str] | None, offer: Offer) -> Props:
-    """The link to a view, if it has one, in words what it carries, and the addresses of the files."""
-    text, words = None, []
-    try:
-        link = link_to(view.trace, selection, offer)
-        text, words = encode(link), carried(link, selection if place_in(view.trace.steps, selection) else None)
-    except SpecvizError as error:
-        words = [f"No link leads to this run: {visible(str(error))}.", WHOLE]
-    space = settings().space
-    at = place_in(view.trace.steps, selection)
-    files = [[name, title, about, _address(place.format(view.id), at)] for name, title, about, place in FILES]
-    return {"link": text, "page": space and f"{SPACES}{space}", "words": words, "files": files}
-
-
-def _address(place: str, at: tuple[int, str] | None) -> str:
-    """Where a file is made; a page shows what is selected when it is saved."""
-    return f"/specviz/{place}" + (f"&step={at[0]}&ref={at[1]}" if at and "?" in place else "")
-
-
-def link_to(trace: Trace, selection: tuple[int, str] | None, offer: Offer) -> Link:
-    """A link to the run as it was asked for. Raises SpecvizError if that cannot be made here or by others."""
-    request = complete(first_request(trace))
-    refuse_unoffered(offer, request)
-    _refuse_unknown(offer, request)
-    steps = list(trace.steps)
-    count = steps_as_asked(steps, request)
-    asked = steps[:count]
-    ids, place = ids_of(asked), place_in(asked, selection)
-    mark = place and mark_of(asked, place)
-    return Link(request, place, len(ids), digest(ids) if ids else "", mark, count < len(steps))
-
-
-def _refuse_unknown(offer: Offer, request: Request) -> None:
-    """Raises SpecvizError for a model that others cannot find by its name: a folder of this machine."""
-    if name := next((name for name in _unlisted(offer, request) if "/" not in name), None):
-        raise SpecvizError(f"the model {name!r:.100} has no public name by which others could find it")
-
-
-def _refuse_folders(offer: Offer, request: Request) -> None:
-    """Raises SpecvizError for a name by which this machine would open a folder of its own that is not on offer."""
-    if name := next(filter(_is_folder, _unlisted(offer, request)), None):
+    fields = frame.form.fill(request, frame.offer)
+    if name := next(filter(_is_folder, _unlisted_models(frame.offer, request)), None):
         raise SpecvizError(f"the model {name!r:.100} would be a folder of this machine, and a link names public models")
+    return request, fields
 
 
 def _is_folder(name: str) -> bool:
@@ -172,18 +124,45 @@ def _is_folder(name: str) -> bool:
         return False
 
 
-def _unlisted(offer: Offer, request: Request) -> list[str]:
+def _unlisted_models(offer: Offer, request: Request) -> list[str]:
     """The models that a request names and neither the page nor the catalogue does."""
     known = {name for _, name in (*offer.targets, *offer.drafts)} | MODELS.keys() | HEADS.keys()
-    return [name for name in _models(request) if name not in known]
+    return [name for _, name in models_named(request) if name not in known]
 
 
-def _models(request: Request) -> list[str]:
-    return [name for _, name in models_named(request)]
+# ---- a link to a run ------------------------------------------------------------------------------------------------
 
 
-def carried(link: Link, selection: tuple[int, str] | None = None) -> list[str]:
-    """What a link carries and what it does not, in sentences. selection: what is selected in the run."""
+def share_props(view: View, selection: Place | None, offer: Offer) -> Props:
+    """The link to a view, if it has one, what it carries in words, and the addresses of the files."""
+    place, text = place_in(view.trace.steps, selection), None
+    try:
+        link = link_to(view.trace, selection, offer)
+        text, words = encode(link), describe_link(link, place)
+    except SpecvizError as error:
+        words = [f"No link leads to this run: {visible(str(error))}.", WHOLE]
+    at = f"&step={place[0]}&ref={place[1]}" if place else ""  # a page shows the selected place
+    addresses = [f"/specviz/{each[-1].format(view.id)}" for each in FILES]
+    files = [[*each[:-1], to + (at if "?" in to else "")] for each, to in zip(FILES, addresses, strict=True)]
+    space = settings().space
+    return {"link": text, "page": space and f"{SPACES}{space}", "words": words, "files": files}
+
+
+def link_to(trace: Trace, selection: Place | None, offer: Offer) -> Link:
+    """A link to the run as it was asked for. Raises SpecvizError if that cannot be made here or by others."""
+    if trace.header is None:
+        raise SpecvizError("it has not begun yet")
+    request = complete(Request.from_dict({**trace.header.request, "time_limit_s": None}))
+    refuse_unoffered(offer, request)
+    if name := next((name for name in _unlisted_models(offer, request) if "/" not in name), None):
+        raise SpecvizError(f"the model {name!r:.100} has no public name by which others could find it")
+    steps, goes_on = steps_as_asked(list(trace.steps), request)
+    ids, place = ids_of(steps), place_in(steps, selection)
+    return Link(request, place, len(ids), digest(ids) if ids else "", place and mark_of(steps, place), goes_on)
+
+
+def describe_link(link: Link, selection: Place | None = None) -> list[str]:
+    """Sentences: what a link carries and what it lacks. selection: the place that is selected in the run."""
     if not link.goes_on:
         place = ", and shows the place that is selected now" if link.selection else ""
         after = f"After that run specviz says whether the text is the same{place}." if link.num_tokens else ""
@@ -194,28 +173,150 @@ def carried(link: Link, selection: tuple[int, str] | None = None) -> list[str]:
     return [PROMISE, changed + leads + lost, WHOLE]
 
 
-# ---- what becomes of a link that came -------------------------------------------------------------------------------
-
-
 def invitation(request: Request) -> Sentence:
-    """The line over the stage before the run is made."""
+    """The line over the stage before the run of a link is made."""
     method = METHODS[request.method]
-    models = ", ".join(visible(name) for name in _models(request))
-    rule = RULES[request.rule or method.default_rule]
-    told = (
+    models = ", ".join(visible(name) for _, name in models_named(request))
+    rule = FACTS[request.rule or method.default_rule]
+    parts = (
         f"{method.title} with {models}",
         method.sets_k and f"K {request.num_speculative_tokens}",
         f"temperature {request.temperature:g}",
         method.drafts and not rule.lossless and f"{rule.title} (lossy)",
-        _hidden(request.prompt),
+        _name_hidden(request.prompt),
     )
-    return ["", "A shared run: press Run to see it", "".join(f" · {words}" for words in told if words)]
+    return ["", "A shared run: press Run to see it", "".join(f" · {words}" for words in parts if words)]
 
 
-def _hidden(prompt: str) -> str:
-    """What a prompt holds that nobody sees in the field, such as what turns the direction of reading."""
-    written = [visible(char) for char in dict.fromkeys(prompt) if char not in "\n\r\t" and visible(char) != char]
-    if not written:
-        return ""
-    more = [] if len(written) <= MOST_HIDDEN else ["…"]
-    return f"its prompt holds characters that cannot be seen: {' '.join([*written[:MOST_HIDDEN], *more])}"
+def _name_hidden(prompt: str) -> str:
+    """The characters of a prompt that nobody sees in the field, such as those that turn the direction of reading."""
+    names = [visible(char) for char in dict.fromkeys(prompt) if char not in "\n\r\t" and visible(char) != char]
+    more = ["…"] if len(names) > MOST_HIDDEN else []
+    shown = " ".join([*names[:MOST_HIDDEN], *more])
+    return f"its prompt holds characters that cannot be seen: {shown}" if names else ""
+
+
+# ---- what a run and a link have in common ---------------------------------------------------------------------------
+
+
+def complete(request: Request) -> Request:
+    """With the rule that is meant and all parameters. Raises SpecvizError for an unknown method."""
+    method = find_method(request.method)
+    values = {**request.to_dict(), "rule": request.rule or method.default_rule, "time_limit_s": None}
+    return Request.from_dict({**values, "params": method.checked(request.params)})
+
+
+def _values_that_count(request: Request) -> dict[str, Any]:
+    """The values of a complete request that have a meaning under its method, without the method's parameters."""
+    method = find_method(request.method)
+    counts = {"draft": "draft" in method.roles, "k": method.sets_k, "rule": method.drafts, "params": False}
+    return {name: value for name, value in request.to_dict().items() if counts.get(name, True)}
+
+
+def steps_as_asked(steps: Sequence[Step], request: Request) -> tuple[Sequence[Step], bool]:
+    """The steps before the first one that was made with other settings than a request's, and whether others follow."""
+    values = _values_that_count(complete(request))
+    names = [name for name in (*Request.NAMES, *Request.SAMPLING, "k") if name in values]
+    wanted = {"draft_model" if name == "draft" else name: values[name] for name in names}
+    has_them = (all(getattr(step.settings, name) == value for name, value in wanted.items()) for step in steps)
+    count = next((index for index, has in enumerate(has_them) if not has), len(steps))
+    return steps[:count], count < len(steps)
+
+
+def ids_of(steps: Sequence[Step]) -> list[int]:
+    return [token.id for step in steps for token in step.emitted]
+
+
+def place_in(steps: Sequence[Step], selection: Place | None) -> Place | None:
+    """The selection, if these steps have such a token."""
+    return None if selection is None or _id_at(steps, *selection) is None else selection
+
+
+def mark_of(steps: Sequence[Step], place: Place) -> tuple[int, int]:
+    """What identifies a place in these steps: the number of tokens before its step, and the id of its own token."""
+    return len(ids_of(steps[: place[0]])), _id_at(steps, *place)
+
+
+def _id_at(steps: Sequence[Step], step: int, ref: str) -> int | None:
+    if not 0 <= step < len(steps):
+        return None
+    if ref == LAST:
+        token = last_token(steps[step])
+        return token and token.id
+    return next((token.id for node, token in enumerate(steps[step].draft) if ref == str(node)), None)
+
+
+# ---- how a run of this machine compares with the shared one ---------------------------------------------------------
+
+
+def comparison(link: Link, request: Request, trace: Trace) -> Props:
+    """How the run of a request compares with the shared one, as far as it is known: `state`, `words`, and `at` for the
+    place to select."""
+    if others := list(differences(link.request, request)):
+        named = ", ".join(others[:MOST_NAMED]) + (" and more" if len(others) > MOST_NAMED else "")
+        return {"state": "other", "words": [f"The run below has other settings than the shared one: {named}."]}
+    whole, end = list(trace.steps), trace.footer
+    steps, was_changed = steps_as_asked(whole, link.request)
+    ids = ids_of(steps)
+    if not link.num_tokens:
+        return _unknown("The shared run was made here. Its link tells nothing of its text.")
+    if len(ids) >= link.num_tokens:
+        return _equal(link, steps) if digest(ids[: link.num_tokens]) == link.digest else _different(link)
+    if was_changed:
+        return _unknown("The settings were changed on the way: this text cannot be compared with the shared one.")
+    if end is None:
+        return {"state": "waiting", "words": ["The shared run is being made on this machine."]}
+    if end.reason in ("eos", "length", "context"):
+        return _different(link)
+    tokens = counted(link.num_tokens, "token")
+    return _unknown(f"This run ended before the {tokens} of the shared one: they cannot be compared.")
+
+
+def _unknown(words: str) -> Props:
+    return {"state": "unknown", "words": [words]}
+
+
+def _different(link: Link) -> Props:
+    dropped = " The selection was dropped." if link.selection else ""
+    words = f"This machine's run gave another text than the shared one: models or numbers differ.{dropped}"
+    return {"state": "differs", "words": [words]}
+
+
+def _equal(link: Link, steps: Sequence[Step]) -> Props:
+    words = ["", "The same text as the shared run", f": {counted(link.num_tokens, 'token')}."]
+    if link.goes_on:
+        are = "token is" if link.num_tokens == 1 else f"{link.num_tokens:,} tokens are"
+        more = "; after that the shared run went on with other settings: its file holds it."
+        words = ["", f"The first {are} the same", more]
+    if link.selection is None:
+        return {"state": "same", "words": words}
+    if not place_in(steps, link.selection) or link.mark not in (None, mark_of(steps, link.selection)):
+        words[2] += " What was selected there is not in this run."
+        return {"state": "same", "words": words}
+    words[2] += " What was selected there is selected here."
+    return {"state": "same", "words": words, "at": dict(zip(("step", "ref"), link.selection, strict=True))}
+
+
+def differences(shared: Request, here: Request) -> Iterator[str]:
+    """The settings by which `here` asks for another text than `shared`, each in words: "K 3 instead of 6"."""
+    wanted, got = _titled_values(shared), _titled_values(here)
+    if wanted["method"] != got["method"]:
+        wanted, got = ({name: values[name] for name in _OF_ANY_METHOD} for values in (wanted, got))
+    for name, before in wanted.items():
+        if got[name] != before:
+            yield _OTHERS.get(name) or f"{_TITLES.get(name, name)} {_spell(got[name])} instead of {_spell(before)}"
+
+
+def _titled_values(request: Request) -> dict[str, Any]:
+    """The values that count under the method of a request; its parameters stand among the rest, by their titles."""
+    request = complete(request)
+    own = {param.title: request.params[param.name] for param in find_method(request.method).params}
+    return _values_that_count(request) | own
+
+
+def _spell(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "on", False: "off", None: "none"}[value]
+    if not isinstance(value, str):
+        return f"{value:g}" if isinstance(value, float) else f"{value:,}"
+    return _NAMES.get(value) or label(value)

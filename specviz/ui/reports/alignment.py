@@ -1,6 +1,6 @@
 """Many prompts on the Compare page: which prompts and models are asked, and the work in turns.
 
-The models are those of the process's own workbench, which is the page's too when it is served.
+The models are those of the process's workbench, which a served page uses, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.session.workbench import Workbench
-from specviz.ui.choices import Offer, draft_choices
+from specviz.ui.choices import Offer, list_drafts
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
 from specviz.ui.reports.trace_models import is_at_hand, names_of
 from specviz.views.explore.sentences import counted
@@ -26,8 +26,8 @@ from specviz.views.explore.sentences import counted
 SHARD = 4  # prompts per turn: others wait for the engine no longer than that takes
 
 
-class Aligning:
-    """The section. Its result stays while other runs are looked at: it says its own settings."""
+class AlignmentSection:
+    """The section. Its result stays while other runs are looked at, because it names its own settings."""
 
     def __init__(self, bench: Workbench, offer: Offer, costs: Mapping[tuple[str, str | None], Costs]) -> None:
         self._bench, self._offer, self._costs = bench, offer, costs
@@ -41,18 +41,17 @@ class Aligning:
 
     def section(self) -> Section:
         analyse = {"analyse": self._analyse}
-        return Section(view.NAME, lambda look: (), self._shown, analyse, needs=self._names, keeps=True)
+        return Section(view.NAME, lambda look: (), self._props, analyse, needs=self._names, keeps=True)
 
-    def _shown(self, look: Look, **state: object) -> Props:
+    def _props(self, look: Look, **state: object) -> Props:
         return view.many_prompts(self._kinds, **state)
 
     def _names(self, look: Look) -> list[str]:
         """The target and those of its drafts that are at hand: a click here downloads nothing. Raises SpecvizError."""
         first = self._offer.first
-        of_run = look.settings is not None
-        own = names_of(look.trace, self._bench, self._offer) if of_run else [first.target, first.draft]
+        own = [first.target, first.draft] if look.run is None else names_of(look.run, self._bench, self._offer)
         target, *others = (name for name in own if name is not None)
-        here = [name for _, name in draft_choices(target, *others) if is_at_hand(name, self._bench)]
+        here = [name for _, name in list_drafts(target, *others) if is_at_hand(name, self._bench)]
         if not here:
             raise SpecvizError(f"no draft model for {target} is at hand: run it with one on Explore first")
         return [target, *here]
@@ -60,39 +59,37 @@ class Aligning:
     def _analyse(self, look: Look, values: Mapping[str, str]) -> Work:
         target, *drafts = self._names(look)
         known = {name: costs for (of, name), costs in self._costs.items() if of == target and name in drafts}
-        prompts, asked = self._prompts(values)
+        prompts, words = self._prompts(values)
+        settings = self._offer.first if look.settings is None else look.settings
+        sampling = {name: getattr(settings, name) for name in Request.SAMPLING}
         work = align_steps(
             prompts,
             target=target,
             draft=drafts,
+            k=min(max(1, settings.to_dict()["k"]), KS[-1]),
             max_new_tokens=whole_number(values, "tokens", view.TOKENS[0], view.TOKENS[2]),
             costs=known,
             shard_size=SHARD,
-            **self._settings(look),
+            **sampling,
         )
         with closing(work):
             for progress in work:
-                words = f"{progress.words}: {progress.done} of {progress.total} prompts"
-                yield self._shown(look, progress=(progress.done, progress.total, words))
-        yield self._shown(look, summary=progress.result.summary, asked=asked, texts=_texts_of(progress.result))
+                done = f"{progress.words}: {progress.done} of {progress.total} prompts"
+                yield self._props(look, progress=(progress.done, progress.total, done))
+        yield self._props(look, summary=progress.result.summary, asked=words, texts=_texts_of(progress.result))
 
     def _prompts(self, values: Mapping[str, str]) -> tuple[Sequence[str | Mapping[str, object]], str]:
-        """What was chosen, and in words. Raises SpecvizError."""
+        """The chosen prompts, and the choice in words. Raises SpecvizError."""
         titles = {view.EVERY: "all kinds", **{name: title for title, name in self._kinds}}
         chosen = one_of(values, "prompts", [view.OWN, *titles])
         if chosen == view.OWN:
-            own = _own(values.get("own", ""))
+            own = _split_own(values.get("own", ""))
             return own, counted(len(own), "own prompt")
         ready = [prompt for prompt in self._ready if chosen in (view.EVERY, *prompt["tags"])]
         return ready, f"{counted(len(ready), 'ready prompt')}: {titles[chosen]}"
 
-    def _settings(self, look: Look) -> dict[str, float]:
-        """Those of the run that is looked at, else the usual ones."""
-        of = self._offer.first.to_dict() if look.settings is None else look.settings.to_dict()
-        return {"k": min(max(1, of["k"]), KS[-1]), **{name: of[name] for name in Request.SAMPLING}}
 
-
-def _own(text: str) -> list[str]:
+def _split_own(text: str) -> list[str]:
     """The lines of the box. Raises SpecvizError."""
     if len(text.encode("utf-16-le", "surrogatepass")) // 2 > view.MOST_CHARACTERS:  # as the browser counts them
         raise SpecvizError(

@@ -12,15 +12,13 @@ from specviz.checks.one_step import Place, Redraws, identity, places, redraws, r
 from specviz.checks.pair import Pair
 from specviz.checks.prove import BROKEN_PREFIX, FIRST_TOKENS, bundled_prompts, rule_named
 from specviz.checks.self_checks import SelfCheck, self_checks
-from specviz.checks.side_by_side import SideBySide, side_by_side
-from specviz.decoding.rule import Rule
+from specviz.checks.side_by_side import side_by_side
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.rules import ANY_CHAIN, RULES
 from specviz.rules.broken import BROKEN
 from specviz.session.workbench import Workbench
-from specviz.trace.file import Trace
 from specviz.ui.choices import Offer
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
 from specviz.ui.reports.trace_models import are_at_hand, models_of, names_of
@@ -38,7 +36,7 @@ READING = "The run's models read it once more; what they find comes here in a mo
 NO_PLACE = "there is no drafted token with the draft model's odds in this run; make one with a draft model"
 
 
-class Checking:
+class CheckSections:
     """The sections of the page."""
 
     def __init__(self, bench: Workbench, offer: Offer) -> None:
@@ -46,69 +44,67 @@ class Checking:
         self._newest: tuple[object, list[Place]] | None = None
 
     def sections(self) -> list[Section]:
-        needs = self._names_of
+        needs, side = self._names_of, {"judge": self._judge}
         return [
-            Section("identity", self._of_place, self._no_place, opening=self._identity),
+            Section("identity", lambda look: (self._of_text(look), look.place), self._no_place, opening=self._identity),
             Section("one_step", self._of_text, self._no_step, {"redraw": self._redraw}, needs, self._one_step),
-            Section("end_to_end", _settings, self._no_texts, {"write": self._write}, needs),
-            Section("side_by_side", _text, lambda look: side_view.side_by_side(None), {"judge": self._judge}, needs),
-            Section("self_checks", _settings, lambda look: check.self_checks(()), {"self": self._self}, needs),
-            Section("someone_else", _settings, lambda look: check.someone_else(self._target_name(look))),
+            Section("end_to_end", _settings_of, self._no_texts, {"write": self._write}, needs),
+            Section("side_by_side", lambda look: look.text, lambda look: side_view.side_by_side(None), side, needs),
+            Section("self_checks", _settings_of, lambda look: check.self_checks(()), {"self": self._self}, needs),
+            Section("someone_else", _settings_of, lambda look: check.someone_else(self._target_name(look))),
         ]
 
     def _names_of(self, look: Look) -> list[str]:
         return names_of(look.trace, self._bench, self._offer)
 
     def _of_text(self, look: Look) -> tuple[object, ...]:
-        """With whether the models may be asked without a click."""
+        """The key of sections that read the run's text, which models at hand do without a click."""
         return (look.text, are_at_hand(look.trace, self._bench))
 
-    def _of_place(self, look: Look) -> tuple[object, ...]:
-        return (self._of_text(look), look.place)
-
-    def _why_none(self, look: Look) -> str:
-        """Why nothing stands here of the run on the stage; empty where there is no run."""
+    def _why_empty(self, look: Look) -> str:
+        """Why nothing of the run on the stage is shown; empty where there is no run."""
         if look.settings is None:
             return NOTHING_YET if look.place.run else ""
         if are_at_hand(look.trace, self._bench):
             return READING
         try:
-            names_of(look.trace, self._bench, self._offer)
+            self._names_of(look)
         except SpecvizError as refusal:
             return str(refusal)
         return NOT_AT_HAND
 
     def _no_place(self, look: Look) -> Props:
-        return check.identity(None, str, refusal=self._why_none(look))
+        return check.identity(None, str, refusal=self._why_empty(look))
 
     def _no_step(self, look: Look) -> Props:
-        refusal = _refusal(look) or self._why_none(look)
+        refusal = _why_unchecked(look) or self._why_empty(look)
         return check.one_step(OPTIONS, _rule_in_force(look), None, None, str, refusal=refusal)
 
     def _no_texts(self, look: Look) -> Props:
-        rule, given = _rule_in_force(look), {"made_by": _made_by(look), "refusal": _refusal(look)}
+        rule, given = _rule_in_force(look), {"made_by": _describe_run(look), "refusal": _why_unchecked(look)}
         return check_texts.end_to_end(_options(look), rule, None, str, **given)
 
     def _target_name(self, look: Look) -> str:
         return self._offer.first.target if look.settings is None else look.settings.target
 
-    def _pair(self, trace: Trace | None) -> Pair:
-        target, draft = models_of(trace, self._bench, self._offer)
-        settings = trace.steps[-1].settings
-        return Pair(target, draft, settings.method, dict(settings.params), self._bench.library)
+    def _setup(self, look: Look) -> tuple[Pair, Sampling, int]:
+        """The run's models and method, its sampling and its K. Raises SpecvizError."""
+        target, draft = models_of(look.trace, self._bench, self._offer)
+        made = look.settings
+        pair = Pair(target, draft, made.method, dict(made.params), self._bench.library)
+        return pair, Sampling(made.temperature, made.top_k, made.top_p), max(1, made.k)
 
     def _places(self, look: Look, waiting: Props) -> Generator[Props, None, list[Place]]:
-        """The places of the run; asked twice in a row they are made once. `waiting` is shown whenever the engine has
-        been held long enough."""
-        target, draft = models_of(look.trace, self._bench, self._offer)
+        """The places of the run; those of the newest text are kept. `waiting` is yielded every SLICE_S."""
+        models = models_of(look.trace, self._bench, self._offer)
         if self._newest is not None and self._newest[0] == look.text:
             return self._newest[1]
-        found, told = [], time.monotonic()
-        for place in places(look.trace, target, draft):
+        found, yielded_at = [], time.monotonic()
+        for place in places(look.trace, *models):
             found.append(place)
-            if time.monotonic() - told > SLICE_S:
+            if time.monotonic() - yielded_at > SLICE_S:
                 yield waiting
-                told = time.monotonic()
+                yielded_at = time.monotonic()
         self._newest = (look.text, found)
         return found
 
@@ -119,9 +115,10 @@ class Checking:
         if look.settings is None or not are_at_hand(look.trace, self._bench):
             return
         found = yield from self._places(look, check.identity(None, str, refusal=READING))
-        pinned = _pinned(look, found)
+        pinned = _pinned_place(look, found)
         if place := pinned or next(iter(found), None):
-            yield check.identity(identity(place), self._names(look), is_pinned=pinned is not None)
+            label = self._setup(look)[0].target.text.label
+            yield check.identity(identity(place), label, is_pinned=pinned is not None)
         else:
             yield check.identity(None, str, refusal=NO_PLACE)
 
@@ -143,41 +140,40 @@ class Checking:
     def _at_worst(
         self, look: Look, name: str, n: int, work: Callable[[Place], Iterable[Redraws]] | None, seed: int = 0
     ) -> Work:
-        """The section at the place where this rule errs most: every outcome of its program, then what is redrawn."""
-        _refuse_graded(look.trace)
+        """The section at the place where this rule errs most: every outcome of its program, then the redraws."""
+        if refusal := _why_unchecked(look):
+            raise SpecvizError(refusal)
         rule = rule_named(name)
         waiting = check.one_step(OPTIONS, name, None, None, str, n=n, seed=seed, refusal=READING)
         found = yield from self._places(look, waiting)
         if not any(place.is_judged for place in found):
             raise SpecvizError(NO_PLACE)
         place = worst_place(found, rule)
-        every = [rule_here(place, each) for each in _every_rule()]
-        shown = {"n": n, "seed": seed, "at": (place.step, place.node), "others": every}
-        here, names = rule_here(place, rule), self._names(look)
-        settings = ([_prompt(look.trace)], _sampling(look.trace), _k(look.trace))
-        for whole in enumerate_texts(self._pair(look.trace), rule, *settings):
+        others = [rule_here(place, each) for each in (*ANY_CHAIN.values(), *BROKEN.values())]
+        shown = {"n": n, "seed": seed, "at": (place.step, place.node), "others": others}
+        pair, *setup = self._setup(look)
+        here, label = rule_here(place, rule), pair.target.text.label
+        for whole in enumerate_texts(pair, rule, [_prompt(look)], *setup):
             shown["enumerated"] = whole
-            yield check.one_step(OPTIONS, name, here, None, names, **shown)
+            yield check.one_step(OPTIONS, name, here, None, label, **shown)
         for result in work(place) if work is not None else ():
-            yield check.one_step(OPTIONS, name, here, result, names, **shown)
-
-    def _names(self, look: Look) -> Callable[[int], str]:
-        return models_of(look.trace, self._bench, self._offer)[0].text.label
+            yield check.one_step(OPTIONS, name, here, result, label, **shown)
 
     # ---- whole texts ------------------------------------------------------------------------------------------------
 
     def _write(self, look: Look, values: Mapping[str, str]) -> Work:
-        _refuse_graded(look.trace)
+        if refusal := _why_unchecked(look):
+            raise SpecvizError(refusal)
         options = _options(look)
         name = one_of(values, "rule", [name for _, name in options])
         tokens = whole_number(values, "tokens", check_texts.TOKENS[0], check_texts.TOKENS[2])
         seed = whole_number(values, "seed", 0, check.MOST_SEED)
-        pair, rule, sampling, k = self._pair(look.trace), rule_named(name), _sampling(look.trace), _k(look.trace)
-        prompts, names = bundled_prompts(pair.target), self._names(look)
+        (pair, sampling, k), rule = self._setup(look), rule_named(name)
+        prompts = bundled_prompts(pair.target)
 
         def section(result: EndToEnd | None, first: FirstToken | None, same: Greedy | None) -> Props:
             given = {"first": first, "greedy": same, "tokens": tokens, "seed": seed}
-            return check_texts.end_to_end(options, name, result, names, **given)
+            return check_texts.end_to_end(options, name, result, pair.target.text.label, **given)
 
         if sampling.temperature == 0:
             length = max(8, min(GREEDY_TOKENS, tokens // len(prompts)))
@@ -190,56 +186,39 @@ class Checking:
         for result in end_to_end(pair, rule, prompts, sampling, k, tokens, seed):
             yield section(result, None, None)
             if result.outcome is not None and result.outcome.state == "differs":
-                return  # whatever comes, this stays
+                return  # later texts cannot change this
         for first in first_token(pair, rule, prompts[0], sampling, k, max(1, round(FIRST_TOKENS * tokens)), seed):
             yield section(result, first, None)
 
     # ---- rules, and the pair ----------------------------------------------------------------------------------------
 
     def _judge(self, look: Look, values: Mapping[str, str]) -> Work:
-        result: SideBySide | None = None
         yield side_view.side_by_side(None)
         for result in side_by_side(look.trace, *models_of(look.trace, self._bench, self._offer)):
             yield side_view.side_by_side(result)
 
     def _self(self, look: Look, values: Mapping[str, str]) -> Work:
-        pair, found = self._pair(look.trace), []
-        for one in self_checks(pair, _prompt(look.trace), _sampling(look.trace), _k(look.trace)):
-            found: list[SelfCheck] = [*found, one]
-            yield check.self_checks(found)
+        pair, *setup = self._setup(look)
+        found: list[SelfCheck] = []
+        for result in self_checks(pair, _prompt(look), *setup):
+            found.append(result)
+            yield check.self_checks(tuple(found))
 
 
-def _every_rule() -> Sequence[Rule]:
-    return (*ANY_CHAIN.values(), *BROKEN.values())
-
-
-def _pinned(look: Look, found: Sequence[Place]) -> Place | None:
-    """The place of the pinned token: its own, or for the target's own token that of the one it replaced."""
+def _pinned_place(look: Look, found: Sequence[Place]) -> Place | None:
+    """The place of the pinned token; for the target's own token that of the draft token it replaced."""
     step, ref = look.place.step, look.place.ref
     here = [place for place in found if place.step == step and (place.is_judged or str(place.node) == ref)]
     exact = [place for place in here if str(place.node) == ref]
     return (exact or here or [None])[-1]
 
 
-def _text(look: Look) -> object:
-    return look.text
-
-
-def _settings(look: Look) -> object:
+def _settings_of(look: Look) -> object:
     return look.settings
 
 
-def _sampling(trace: Trace) -> Sampling:
-    settings = trace.steps[-1].settings
-    return Sampling(settings.temperature, settings.top_k, settings.top_p)
-
-
-def _prompt(trace: Trace) -> list[int]:
-    return [token.id for token in trace.header.prompt.tokens]
-
-
-def _k(trace: Trace) -> int:
-    return max(1, trace.steps[-1].settings.k)
+def _prompt(look: Look) -> list[int]:
+    return [token.id for token in look.trace.header.prompt.tokens]
 
 
 def _rule_in_force(look: Look) -> str:
@@ -247,20 +226,12 @@ def _rule_in_force(look: Look) -> str:
     return rule if rule in ANY_CHAIN else OPTIONS[0][1]
 
 
-def _refuse_graded(trace: Trace) -> None:
-    """SpecvizError for a run of a rule that judges nothing but what its own method has graded."""
-    rule = RULES.get(trace.steps[-1].settings.rule)
-    if rule is not None and rule.name not in ANY_CHAIN:
-        raise SpecvizError(f"this run was judged by {rule.title}, which is lossy by design: there is nothing to check")
-
-
-def _refusal(look: Look) -> str:
-    try:
-        if look.settings is not None:
-            _refuse_graded(look.trace)
-    except SpecvizError as refusal:
-        return str(refusal)
-    return ""
+def _why_unchecked(look: Look) -> str:
+    """Why the run cannot be checked: its rule judges only what its own method has graded. Empty for other runs."""
+    rule = None if look.settings is None else RULES.get(look.settings.rule)
+    if rule is None or rule.name in ANY_CHAIN:
+        return ""
+    return f"this run was judged by {rule.title}, which is lossy by design: there is nothing to check"
 
 
 def _options(look: Look) -> list[tuple[str, str]]:
@@ -269,8 +240,8 @@ def _options(look: Look) -> list[tuple[str, str]]:
     return [(words, name) for words, name in OPTIONS if method is None or name not in RULES or name in method.rules]
 
 
-def _made_by(look: Look) -> str:
-    """The method and its settings, in words; the rule stands in the list beside."""
+def _describe_run(look: Look) -> str:
+    """The method and its settings in words, without the rule, which has a list of its own."""
     settings = look.settings
     if settings is None or settings.method not in METHODS:
         return ""

@@ -15,11 +15,10 @@ from specviz.bench.speed import NUM_TOKENS, Speed, measure_in_rounds
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.session.workbench import Workbench
-from specviz.trace.file import Trace
 from specviz.trace.metrics import metrics
 from specviz.trace.tool_names import SGLANG, VLLM, export, tool_numbers
-from specviz.ui.choices import Offer, draft_choices
-from specviz.ui.reports.alignment import Aligning
+from specviz.ui.choices import Offer, list_drafts
+from specviz.ui.reports.alignment import AlignmentSection
 from specviz.ui.reports.section import Look, Props, Section, Work, whole_number
 from specviz.ui.reports.trace_models import NO_RUN, is_at_hand, models_of, names_of, request_of
 from specviz.views.compare import costs as cost_view
@@ -32,44 +31,43 @@ ROOM = 64  # tokens that measuring the costs may add to a context
 Key = tuple[object, ...]
 
 
-class Comparing:
+class CompareSections:
     """The sections of the page. Measured costs and speeds are kept for all visitors: they are this machine's."""
 
     def __init__(self, bench: Workbench, offer: Offer) -> None:
         self._bench, self._offer = bench, offer
         self._costs: dict[tuple[str, str | None], Costs] = {}
         self._speeds: OrderedDict[Request, Speed] = OrderedDict()
-        self._many = Aligning(bench, offer, self._costs)
         self._newest: tuple[Key, tuple[GivenText, WhatIf]] | None = None
 
     def sections(self) -> list[Section]:
         costs = {"measure": self._measure_costs}
         return [
             Section("every-k", self._of_speed, self._every_k),
-            Section("costs", self._of_pair, self._costs_section, costs, needs=self._pair),
-            Section("other-drafts", _text, self._other_drafts, {"ask": self._ask_drafts}, needs=self._pair),
-            self._many.section(),
+            Section("costs", self._of_pair, self._costs_section, costs, needs=self._names_of),
+            Section("other-drafts", _text_of, self._other_drafts, {"ask": self._ask_drafts}, needs=self._names_of),
+            AlignmentSection(self._bench, self._offer, self._costs).section(),
             Section("theory", self._of_speed, self._theory),
-            Section("why-slow", self._of_speed, self._why_slow, {"speed": self._measure_speed}, needs=self._pair),
-            Section("tool-names", _text, _tool_names),
+            Section("why-slow", self._of_speed, self._why_slow, {"speed": self._measure_speed}, needs=self._names_of),
+            Section("tool-names", _text_of, _tool_names),
         ]
 
-    def _pair(self, look: Look) -> list[str]:
+    def _names_of(self, look: Look) -> list[str]:
         return names_of(look.trace, self._bench, self._offer)
 
-    # ---- what sections depend on ------------------------------------------------------------------------------------
+    # ---- the keys of the sections ------------------------------------------------------------------------------------
 
     def _of_pair(self, look: Look) -> Key:
-        return (look.settings and _names(look.trace), self._known_costs(look.trace))
+        return (_pair_of(look), self._known_costs(look))
 
     def _of_speed(self, look: Look) -> Key:
-        return (look.text, self._known_costs(look.trace), self._known_speed(look.trace))
+        return (look.text, self._known_costs(look), self._known_speed(look))
 
-    def _known_costs(self, trace: Trace | None) -> Costs | None:
-        return None if trace is None or not trace.steps else self._costs.get(_names(trace))
+    def _known_costs(self, look: Look) -> Costs | None:
+        return self._costs.get(_pair_of(look))
 
-    def _known_speed(self, trace: Trace | None) -> Speed | None:
-        return None if trace is None or not trace.steps else self._speeds.get(request_of(trace))
+    def _known_speed(self, look: Look) -> Speed | None:
+        return None if look.run is None else self._speeds.get(request_of(look.run))
 
     # ---- every K, and theory ----------------------------------------------------------------------------------------
 
@@ -77,39 +75,37 @@ class Comparing:
         if look.settings is None:
             return plan.every_k(None, None)
         try:
-            judged, what_if = self._planned(look)
+            judged, what_if = self._plan(look)
         except SpecvizError as refusal:
             return plan.every_k(look.trace, None, refusal=str(refusal))
-        return plan.every_k(look.trace, what_if, judged.cuts(), point=self._point(look.trace))
+        return plan.every_k(look.trace, what_if, judged.cuts(), point=self._point(look))
 
     def _theory(self, look: Look) -> Props:
         try:
-            _, what_if = self._planned(look)
+            _, what_if = self._plan(look)
         except SpecvizError:
             return plan_theory.theory(None, None, None)
-        trace = look.trace
-        return plan_theory.theory(what_if, metrics(trace)["alpha"], self._known_costs(trace), self._point(trace))
+        return plan_theory.theory(what_if, metrics(look.trace)["alpha"], self._known_costs(look), self._point(look))
 
-    def _planned(self, look: Look) -> tuple[GivenText, WhatIf]:
-        """Every K on this text; asked twice in a row it is made once. Raises SpecvizError where there is no answer."""
+    def _plan(self, look: Look) -> tuple[GivenText, WhatIf]:
+        """Every K on this text; the newest is kept. Raises SpecvizError where there is no answer."""
         if look.settings is None:
             raise SpecvizError(NO_RUN)
-        key = (look.text, self._known_costs(look.trace))
+        key = (look.text, self._known_costs(look))
         if self._newest is None or self._newest[0] != key:
             judged = judge_run(look.trace)
             self._newest = (key, (judged, judged.every_k(KS, key[1])))
         return self._newest[1]
 
-    def _point(self, trace: Trace) -> plan.Point | None:
-        speed = self._known_speed(trace)
-        return plan.run_point(trace, None if speed is None else speed.speedup)
+    def _point(self, look: Look) -> plan.Point | None:
+        speed = self._known_speed(look)
+        return plan.run_point(look.trace, None if speed is None else speed.speedup)
 
     # ---- costs ------------------------------------------------------------------------------------------------------
 
     def _costs_section(self, look: Look, **state: object) -> Props:
-        length = 128 if look.trace is None else _middle(look.trace)
-        given = {"context_length": length, "most_context": MOST_CONTEXT, **state}
-        return cost_view.costs(self._known_costs(look.trace), **given)
+        given = {"context_length": _middle_context(look), "most_context": MOST_CONTEXT, **state}
+        return cost_view.costs(self._known_costs(look), **given)
 
     def _measure_costs(self, look: Look, values: Mapping[str, str]) -> Work:
         length = whole_number(values, "context_length", 1, MOST_CONTEXT)
@@ -124,14 +120,13 @@ class Comparing:
     # ---- other drafts -----------------------------------------------------------------------------------------------
 
     def _other_drafts(self, look: Look, result: OtherDrafts | None = None) -> Props:
-        trace = look.trace if look.trace is not None and look.trace.steps else None
-        k = 1 if trace is None else max(step.settings.k for step in trace.steps)
-        return plan.other_drafts(trace, result, min(k, max(KS)))
+        k = 1 if look.run is None else max(step.settings.k for step in look.run.steps)
+        return plan.other_drafts(look.run, result, min(k, max(KS)))
 
     def _ask_drafts(self, look: Look, values: Mapping[str, str]) -> Work:
         """Those drafts that are at hand: a click here downloads nothing."""
         target, own = models_of(look.trace, self._bench, self._offer)
-        names = [name for _, name in draft_choices(target.name, own and own.name)]
+        names = [name for _, name in list_drafts(target.name, own and own.name)]
         here = [name for name in names if is_at_hand(name, self._bench)]
         absent = tuple(DraftOnText(name, refusal=ABSENT) for name in names if name not in here)
         costs = {draft: costs for (name, draft), costs in self._costs.items() if name == target.name and draft}
@@ -142,16 +137,16 @@ class Comparing:
     # ---- why is it slow? --------------------------------------------------------------------------------------------
 
     def _why_slow(self, look: Look, running: Speed | None = None) -> Props:
-        trace = look.trace
-        if trace is None or not trace.steps:
+        if look.run is None:
             return plan.why_slow(None)
-        costs, speed = self._known_costs(trace), self._known_speed(trace)
+        costs, speed = self._known_costs(look), self._known_speed(look)
         known = {"has_run": True, "has_costs": costs is not None, "has_speed": speed is not None, "running": running}
         if costs is None or speed is None:
             return plan.why_slow(None, **known)
         rates = {"tokens_per_s": speed.tokens_per_s, "baseline_tokens_per_s": speed.baseline_tokens_per_s}
         try:
-            return plan.why_slow(why_slow(trace, costs, most_timed=NUM_TOKENS, **rates), instead=speed.instead, **known)
+            causes = why_slow(look.run, costs, most_timed=NUM_TOKENS, **rates)
+            return plan.why_slow(causes, instead=speed.instead, **known)
         except SpecvizError as refusal:
             return plan.why_slow(None, refusal=str(refusal), **known)
 
@@ -166,24 +161,24 @@ class Comparing:
 
 
 def _tool_names(look: Look) -> Props:
-    if look.trace is None or not look.trace.steps:
+    if look.run is None:
         return plan.tool_names((), {})
-    return plan.tool_names(tool_numbers(look.trace), {tool: export(look.trace, tool) for tool in (VLLM, SGLANG)})
+    return plan.tool_names(tool_numbers(look.run), {tool: export(look.run, tool) for tool in (VLLM, SGLANG)})
 
 
-def _text(look: Look) -> Key:
+def _text_of(look: Look) -> Key:
     return look.text
 
 
-def _names(trace: Trace) -> tuple[str, str | None]:
-    settings = trace.steps[-1].settings
-    return settings.target, settings.draft_model
+def _pair_of(look: Look) -> tuple[str, str | None] | None:
+    """The names of the target and the draft model."""
+    return look.settings and (look.settings.target, look.settings.draft_model)
 
 
-def _middle(trace: Trace) -> int:
+def _middle_context(look: Look) -> int:
     """The context in the middle of the run, as far as the target leaves room."""
-    if not trace.steps:
+    if look.run is None:
         return 128
-    limit = trace.models[-1].target.context_limit
-    middle = (trace.steps[0].context_length + trace.steps[-1].context_length) // 2
+    limit = look.run.models[-1].target.context_limit
+    middle = (look.run.steps[0].context_length + look.run.steps[-1].context_length) // 2
     return max(1, middle if limit is None else min(middle, limit - ROOM))

@@ -1,7 +1,7 @@
 """The two games of the Learn page: predict the verdict, and you are the draft model.
 
-The first needs no model. Of the second the server keeps the newest games by unguessable ids; between two turns none of
-them holds a model.
+The first needs no model. The server keeps the newest games of the second by unguessable ids; between two turns a game
+holds no model.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
@@ -18,7 +18,7 @@ from specviz.lessons.draft_game import MOST_CHARACTERS, MOST_TYPED, Game, Refuse
 from specviz.request import Request
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
-from specviz.trace.recorded import Shipped, shipped, shipped_trace
+from specviz.trace.recorded import shipped, shipped_trace
 from specviz.ui.choices import Offer
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
@@ -64,17 +64,14 @@ class Setup:
         text, seed = texts(offer)[self.prompt], int(self.seed)
         return replace(offer.first, prompt=text, temperature=float(self.temperature), seed=seed, draft=draft)
 
-    def values(self) -> dict[str, str]:
-        return {"prompt": self.prompt, "temperature": self.temperature, "seed": self.seed}
-
 
 def texts(offer: Offer) -> dict[str, str]:
-    """The prompts to choose from, by title."""
+    """The prompts of the game: title -> text."""
     kinds = [kind for kind in KINDS if kind in offer.prompts] or list(offer.prompts)[:1]
     return {title: text for kind in kinds for title, text in offer.prompts[kind].items()}
 
 
-class Playing:
+class Games:
     """The sections "predict" and "be-the-draft"."""
 
     def __init__(self, bench: Workbench, offer: Offer, registry: Registry) -> None:
@@ -85,27 +82,20 @@ class Playing:
     def sections(self) -> list[Section]:
         acts = {"turn": self._turn, "finish": self._finish, "new": self._new}
         return [
-            Section(PREDICT, lambda look: (), self._predict, {"take": self._take}, engine=False),
-            Section(DRAFT, lambda look: self._is_playable(), self._draft, acts, needs=self._models),
+            Section(PREDICT, lambda look: (), self._begin_predict, {"take": self._take}, engine=False),
+            Section(DRAFT, lambda look: self._is_playable(), self._begin_draft, acts, needs=self._models),
         ]
 
     # ---- predict the verdict ----------------------------------------------------------------------------------------
 
-    def _predict(self, look: Look) -> Props:
-        runs = _runs()
+    def _begin_predict(self, look: Look) -> Props:
+        runs = _titles_of_runs()
         name = FIRST_RUN if FIRST_RUN in runs else next(iter(runs), ON_STAGE)
-        return self._predicted(name, _trace(name, look) if runs else Trace())
+        return _predict_section(name, _find_trace(name, look) if runs else Trace())
 
     def _take(self, look: Look, values: Mapping[str, str]) -> Work:
-        name = one_of(values, "run", [*_runs(), ON_STAGE])
-        yield self._predicted(name, _trace(name, look))
-
-    def _predicted(self, name: str, trace: Trace) -> Props:
-        runs = _runs()
-        options = [*((title, each) for each, title in runs.items()), ("The run on the stage", ON_STAGE)]
-        controls = [blocks.choice("run", "Run", options, name), blocks.button("take", "Play this run")]
-        shown = predict_block({runs.get(name, "The run on the stage"): trace})
-        return blocks.section(PREDICT, "Predict the verdict", PREDICT_LEAD, controls, [shown])
+        name = one_of(values, "run", [*_titles_of_runs(), ON_STAGE])
+        yield _predict_section(name, _find_trace(name, look))
 
     # ---- you are the draft model ------------------------------------------------------------------------------------
 
@@ -119,41 +109,42 @@ class Playing:
     def _models(self, look: Look) -> list[str]:
         return [name for name in (self._offer.first.target, self._rival()) if name is not None]
 
-    def _draft(self, look: Look) -> Props:
+    def _begin_draft(self, look: Look) -> Props:
         if not self._is_playable():
             name = self._bench.library.shown_name(self._offer.first.target)
-            return _section([], [blocks.words(NO_MODEL.format(name=name))])
-        return self._shown(Setup(next(iter(texts(self._offer))), "1", "1"))
+            return _draft_section([], [blocks.words(NO_MODEL.format(name=name))])
+        return self._props(Setup(next(iter(texts(self._offer))), "1", "1"))
 
     def _new(self, look: Look, values: Mapping[str, str]) -> Work:
-        yield self._shown(self._setup(values))
+        yield self._props(self._setup(values))
 
     def _turn(self, look: Look, values: Mapping[str, str]) -> Work:
         game_id, typed = values.get("game", ""), values.get("words", "")
-        setup, game = self._game(game_id) if game_id else self._begun(self._setup(values))
+        if game_id:
+            setup, game = self._find_game(game_id)
+        else:
+            setup = self._setup(values)
+            game = Game(setup.request(self._offer, self._rival()))
         try:
             game.turn(typed, self._bench.library, joined=values.get("joined") == "yes")
-        except Refused as error:  # said under the line
-            refusal = Refusal(str(error), _sendable(typed[: MOST_CHARACTERS + 1]))
-            yield self._shown(setup, game if game_id else None, game_id, refusal)
+        except Refused as error:  # shown under the line
+            sendable = typed[: MOST_CHARACTERS + 1].encode("utf-8", "replace").decode()  # without half surrogate pairs
+            yield self._props(setup, game if game_id else None, game_id, Refusal(str(error), sendable))
             return
-        yield self._shown(setup, game, game_id or self._keep(setup, game))
+        yield self._props(setup, game, game_id or self._keep(setup, game))
 
     def _finish(self, look: Look, values: Mapping[str, str]) -> Work:
         game_id = values.get("game", "")
-        setup, game = self._game(game_id)
+        setup, game = self._find_game(game_id)
         game.finish()
-        yield self._shown(setup, game, game_id)
+        yield self._props(setup, game, game_id)
 
     def _setup(self, values: Mapping[str, str]) -> Setup:
         prompt = one_of(values, "prompt", list(texts(self._offer)))
         temperature = one_of(values, "temperature", [value for _, value in TEMPERATURES])
         return Setup(prompt, temperature, str(whole_number(values, "seed", 0, MOST_SEED)))
 
-    def _begun(self, setup: Setup) -> tuple[Setup, Game]:
-        return setup, Game(setup.request(self._offer, self._rival()))
-
-    def _game(self, game_id: str) -> tuple[Setup, Game]:
+    def _find_game(self, game_id: str) -> tuple[Setup, Game]:
         with self._guard:
             if game_id not in self._games:
                 raise SpecvizError("this game is no longer kept here: begin a new one")
@@ -168,7 +159,7 @@ class Playing:
                 self._games.popitem(last=False)
         return game_id
 
-    def _shown(
+    def _props(
         self, setup: Setup, game: Game | None = None, game_id: str = "", refusal: Refusal | None = None
     ) -> Props:
         trace = Trace() if game is None else Trace(game.trace.events())
@@ -179,7 +170,7 @@ class Playing:
         prompts = texts(self._offer)
         block = turns_block(
             game_id,
-            setup.values(),
+            asdict(setup),
             trace,
             [] if game is None else game.rivals,
             prompt=prompts[setup.prompt],
@@ -194,34 +185,35 @@ class Playing:
             blocks.count("seed", "Seed", int(setup.seed), 0, MOST_SEED),
             blocks.button("new", "New game"),
         ]
-        return _section(controls, turns_blocks(block, trace, message))
+        return _draft_section(controls, turns_blocks(block, trace, message))
 
 
-def _section(controls: list[Props], shown: list[Props]) -> Props:
+def _draft_section(controls: list[Props], shown: list[Props]) -> Props:
     lead = DRAFT_LEAD.format(typed=MOST_TYPED, most=counted(most_tokens(), "token"))
     return blocks.section(DRAFT, "You are the draft model", lead, controls, shown)
 
 
-def _sendable(typed: str) -> str:
-    """Without halves of surrogate pairs, which cannot go back to the browser."""
-    return typed.encode("utf-8", "replace").decode()
+def _predict_section(name: str, trace: Trace) -> Props:
+    titles = {**_titles_of_runs(), ON_STAGE: "The run on the stage"}
+    options = [(title, each) for each, title in titles.items()]
+    controls = [blocks.choice("run", "Run", options, name), blocks.button("take", "Play this run")]
+    return blocks.section(
+        PREDICT, "Predict the verdict", PREDICT_LEAD, controls, [predict_block({titles[name]: trace})]
+    )
 
 
-def _runs() -> dict[str, str]:
+def _titles_of_runs() -> dict[str, str]:
     """The recorded runs that draft chains for the common rule, with their titles; none where they cannot be read."""
     try:
-        entries = list(shipped().values())
+        entries = [entry for entry in shipped().values() if not entry.broken]
     except SpecvizError:
         return {}
-    return {entry.name: entry.title for entry in entries if not entry.broken and _drafts_chains(entry)}
+    methods = {entry.name: facts_of(entry.request.get("method", "draft_model")) for entry in entries}
+    return {entry.name: entry.title for entry in entries if methods[entry.name].in_chains}
 
 
-def _drafts_chains(entry: Shipped) -> bool:
-    return facts_of(entry.request.get("method", "draft_model")).in_chains
-
-
-def _trace(name: str, look: Look) -> Trace:
-    """SpecvizError where nothing is on the stage."""
+def _find_trace(name: str, look: Look) -> Trace:
+    """A recorded run, or the one on the stage. Raises SpecvizError where there is none."""
     if name != ON_STAGE:
         return shipped_trace(name)
     if look.trace is None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 from specviz.session.workbench import Workbench
 from specviz.ui.choices import Offer
 from specviz.ui.registry import Registry
-from specviz.ui.reports.check import Checking
-from specviz.ui.reports.compare import Comparing
-from specviz.ui.reports.learn import Learning
-from specviz.ui.reports.race import Racing
+from specviz.ui.reports.check import CheckSections
+from specviz.ui.reports.compare import CompareSections
+from specviz.ui.reports.games import Games
+from specviz.ui.reports.race import RaceSection
 from specviz.ui.reports.report import Report
-from specviz.ui.reports.two_runs import Pairing
+from specviz.ui.reports.section import Section
+from specviz.ui.reports.two_runs import TwoRunsSection
+from specviz.views.learn import plan
 
 
 def reports(registry: Registry, bench: Workbench, offer: Offer) -> dict[str, Report]:
-    race, two_runs = Racing(bench, offer, registry).section(), Pairing(registry).section()
-    compare = [race, two_runs, *Comparing(bench, offer).sections()]
-    learn = Learning(bench, offer, registry).sections()
-    pages = {"compare": compare, "check": Checking(bench, offer).sections(), "learn": learn}
+    race, two_runs = RaceSection(bench, offer, registry).section(), TwoRunsSection(registry).section()
+    lessons = Section(plan.NAME, lambda look: plan.NAME, lambda look: plan.plan())
+    pages = {
+        "compare": [race, two_runs, *CompareSections(bench, offer).sections()],
+        "check": CheckSections(bench, offer).sections(),
+        "learn": [lessons, *Games(bench, offer, registry).sections()],
+    }
     return {name: Report(sections, registry, bench) for name, sections in pages.items()}

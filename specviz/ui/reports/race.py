@@ -1,5 +1,5 @@
-"""The first section of the Compare page: a race of two setups. What was raced is kept a while, so that every prompt of
-it can be replayed and its runs saved.
+"""The first section of the Compare page: a race of two setups. Some races are kept, so that every prompt of them can be
+replayed and its runs saved.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from specviz.session.setup import models_named
 from specviz.session.workbench import Workbench
 from specviz.settings import settings
 from specviz.trace.file import Footer, Trace
-from specviz.ui.choices import Offer, fitting_draft
+from specviz.ui.choices import Offer, choose_draft
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
 from specviz.ui.reports.trace_models import is_at_hand, lacks, names_of, request_of
@@ -50,12 +50,12 @@ class _Base:
 
     @property
     def title(self) -> str:
-        return f"{AS_ON_EXPLORE if self.is_run else AS_AT_FIRST}{_words_of(self.request, with_k=False)}"
+        return f"{AS_ON_EXPLORE if self.is_run else AS_AT_FIRST}{_describe(self.request, with_k=False)}"
 
 
 @dataclass(slots=True, eq=False)
-class _Kept:
-    """A race that was begun, with what it has found so far. files: per heat the ids of its two runs, once asked for."""
+class _KeptRace:
+    """A race that was begun, with its results so far. files: per heat the ids of its two runs, once asked for."""
 
     base: _Base
     chosen: Mapping[str, object]
@@ -69,12 +69,12 @@ class _Kept:
         return sum(len(heat.left.steps) + len(heat.right.steps) for heat in heats)
 
 
-class Racing:
+class RaceSection:
     """The section "race"."""
 
     def __init__(self, bench: Workbench, offer: Offer, registry: Registry) -> None:
         self._bench, self._offer, self._registry = bench, offer, registry
-        self._races: OrderedDict[str, _Kept] = OrderedDict()  # the oldest first
+        self._races: OrderedDict[str, _KeptRace] = OrderedDict()  # the oldest first
 
     def section(self) -> Section:
         acts = {"race": self._race, "replay": self._replay}
@@ -82,16 +82,18 @@ class Racing:
 
     def _base(self, look: Look) -> _Base:
         """The setup in force on Explore, or the page's first one where there is none that can be run again."""
+        first = self._offer.first
         try:
             names_of(look.trace, self._bench, self._offer)
-            return _Base(_draftable(request_of(look.trace), self._offer.first).validate())
+            request = request_of(look.trace)
+            k = request.num_speculative_tokens or first.num_speculative_tokens  # a run without a draft has none
+            return _Base(replace(request, num_speculative_tokens=k).validate())
         except SpecvizError as refusal:
-            has_run = look.trace is not None and bool(look.trace.steps)
             words = f"The run on Explore cannot be raced here: {visible(str(refusal))}. The page's first setup is used."
-            return _Base(self._offer.first, is_run=False, problem=words if has_run else "")
+            return _Base(first, is_run=False, problem="" if look.run is None else words)
 
     def _needs(self, look: Look) -> list[str]:
-        """Heads are read with their target."""
+        """Without heads: they are loaded with their target."""
         return [name for kind, name in models_named(self._base(look).request) if kind in ("target", "draft")]
 
     def _begin(self, look: Look) -> Props:
@@ -99,78 +101,73 @@ class Racing:
         _, _, *others = self._setups(base)
         right = PAGE if METHODS[base.request.method].drafts or not others else others[0]
         ks = dict.fromkeys(("k_left", "k_right"), base.request.num_speculative_tokens)
-        return self._shown(base, {**FIRST, **ks, "right": right, "tokens": min(FIRST["tokens"], _most_tokens())})
+        return self._props(base, {**FIRST, **ks, "right": right, "tokens": min(FIRST["tokens"], _most_tokens())})
 
     def _again(self, look: Look, shown: Props) -> Props:
-        """With another run on Explore: what was chosen and found stays, under a line that says so."""
+        """With another run on Explore: choices and results stay, under a line that says so."""
         if not view.has_result(shown):
             return self._begin(look)
         base, chosen = self._base(look), view.chosen_values(shown)
-        warm = chosen["temperature"] if chosen["temperature"] in _temperatures(base.request) else "0.0"
-        return view.with_earlier_result(self._shown(base, {**chosen, "temperature": float(warm)}), shown)
+        warm = chosen["temperature"] if chosen["temperature"] in _list_temperatures(base.request) else "0.0"
+        return view.with_earlier_result(self._props(base, {**chosen, "temperature": float(warm)}), shown)
 
-    def _shown(self, base: _Base, chosen: Mapping[str, object], **result: object) -> Props:
+    def _props(self, base: _Base, chosen: Mapping[str, object], **result: object) -> Props:
         options = [(words, value) for value, words in self._setups(base).items()]
         known = [value for _, value in options]
         sides = {name: chosen[name] if chosen[name] in known else known[0] for name in ("left", "right")}
-        limits = {"temperatures": _temperatures(base.request), "most_tokens": _most_tokens()}
-        given = {**chosen, **sides, **limits, "prompt": f"“{_beginning(base.request.prompt)}”"}
+        limits = {"temperatures": _list_temperatures(base.request), "most_tokens": _most_tokens()}
+        given = {**chosen, **sides, **limits, "prompt": f"“{_shorten(base.request.prompt)}”"}
         return view.race(options, given, problem=base.problem, **result)
 
     def _setups(self, base: _Base) -> dict[str, str]:
         """value -> words: the run's own setup, no draft, every draft model and every method that can run here."""
         alone = METHODS[ALONE]
         setups = {PAGE: base.title, alone.name: alone.title}
-        for name in self._drafts(base.request.target):
-            setups[f"draft:{name}"] = f"{METHODS['draft_model'].title}: {label(Path(name).name)}"
+        for _, name in self._offer.drafts_for(base.request.target, METHODS["draft_model"]):
+            if is_at_hand(name, self._bench):
+                setups[f"draft:{name}"] = f"{METHODS['draft_model'].title}: {label(Path(name).name)}"
         for method in METHODS.values():
             if method.drafts and not method.is_plain and self._can_run(method, base.request):
                 setups[f"method:{method.name}"] = ", ".join([method.title, *_lossy_rule(method, method.default_rule)])
         return setups
 
-    def _drafts(self, target: str) -> list[str]:
-        offered = self._offer.drafts_for(target, METHODS["draft_model"])
-        return [name for _, name in offered if is_at_hand(name, self._bench)]
-
     def _can_run(self, method: Method, base: Request) -> bool:
-        """As far as it is known without loading anything."""
-        if lacks(method, base.target, self._bench.library):
-            return False
+        """Whether the method's models are at hand, because a click on this page downloads nothing. Loads nothing."""
         try:
-            self._refuse_absent(_with_method(base, method, self._offer.first))
+            models = models_named(_with_method(base, method, self._offer.first))
         except SpecvizError:
             return False
-        return True
-
-    def _refuse_absent(self, request: Request) -> None:
-        """A click on this page downloads nothing."""
-        for _, name in models_named(request):
-            if not is_at_hand(name, self._bench):
-                raise SpecvizError(f"{label(name)} is not loaded here: run it once on Explore first")
+        at_hand = all(is_at_hand(name, self._bench) for _, name in models)
+        return at_hand and not lacks(method, base.target, self._bench.library)
 
     def _race(self, look: Look, values: Mapping[str, str]) -> Work:
         base = self._base(look)
-        chosen, starts = self._chosen(base, values), self._starts(base.request, values)
+        chosen, starts = self._choices(base, values), self._starts(base.request, values)
         requests = [self._contestant(base.request, chosen, name) for name in ("left", "right")]
-        if _law(requests[0]) == _law(requests[1]):
-            same = _words_of(requests[0])
+        if _identify(requests[0]) == _identify(requests[1]):
+            same = _describe(requests[0])
             raise SpecvizError(f"A and B are the same setup, {same}: choose another one, or another K, for one of them")
-        titles = tuple(f"{letter} · {_words_of(each)}" for letter, each in zip(view.LETTERS, requests, strict=True))
-        kept, key = _Kept(base, chosen, titles), uuid.uuid4().hex
+        titles = tuple(f"{letter} · {_describe(each)}" for letter, each in zip(view.LETTERS, requests, strict=True))
+        kept, key = _KeptRace(base, chosen, titles), uuid.uuid4().hex
         self._races[key] = kept
         for result in run_race(*map(Side, titles, requests), starts, self._bench):
             kept.result = result
-            self._forget()
+            while len(self._races) > 1 and sum(each.num_steps for each in self._races.values()) > MOST_STEPS:
+                self._races.popitem(last=False)
             files = self._files(kept, view.heat_to_replay(result)) if result.done == result.total else ()
-            yield self._shown(base, chosen, result=result, titles=titles, seat=view.Seat(key, files=files))
+            yield self._props(base, chosen, result=result, titles=titles, seat=view.Seat(key, files=files))
 
-    def _chosen(self, base: _Base, values: Mapping[str, str]) -> dict[str, object]:
-        """The values of the section's controls, checked."""
+    def _choices(self, base: _Base, values: Mapping[str, str]) -> dict[str, object]:
+        """The checked values of the section's controls. Raises SpecvizError."""
         setups = self._setups(base)
+        sides = {name: values.get(name, "") for name in ("left", "right")}
+        if not all(side in setups for side in sides.values()):
+            target = label(Path(base.request.target).name)
+            raise SpecvizError(f"this setup cannot be run on {target} here: choose another one")
         return {
-            **{name: _setup(values.get(name, ""), setups, base.request.target) for name in ("left", "right")},
+            **sides,
             **{name: whole_number(values, name, 1, MAX_K) for name in ("k_left", "k_right")},
-            "temperature": float(one_of(values, "temperature", _temperatures(base.request))),
+            "temperature": float(one_of(values, "temperature", _list_temperatures(base.request))),
             "tokens": whole_number(values, "tokens", min(view.FEWEST_TOKENS, _most_tokens()), _most_tokens()),
             "prompts": whole_number(values, "prompts", 1, view.MOST_PROMPTS),
             "own": values.get("own", "")[: view.MOST_CHARACTERS],
@@ -178,15 +175,16 @@ class Racing:
 
     def _contestant(self, base: Request, chosen: Mapping[str, object], side: str) -> Request:
         """One side's setup at its own K, and at the temperature and length of both."""
-        request = self._request(chosen[side], base)
+        kind, _, name = chosen[side].partition(":")
+        if kind == PAGE:
+            request = base
+        elif kind == "draft":
+            request = replace(_with_method(base, METHODS["draft_model"], self._offer.first), draft=name)
+        else:
+            request = _with_method(base, METHODS[name or ALONE], self._offer.first)
         k = chosen[f"k_{side}"] if METHODS[request.method].sets_k else request.num_speculative_tokens
         limits = {"temperature": chosen["temperature"], "max_new_tokens": chosen["tokens"]}
         return replace(request, num_speculative_tokens=k, **limits)
-
-    def _forget(self) -> None:
-        """The oldest races make room; the newest stays."""
-        while len(self._races) > 1 and sum(kept.num_steps for kept in self._races.values()) > MOST_STEPS:
-            self._races.popitem(last=False)
 
     def _replay(self, look: Look, values: Mapping[str, str]) -> Work:
         """Both runs of another prompt of a race that is kept."""
@@ -196,34 +194,25 @@ class Racing:
         place = whole_number(values, "heat", 0, len(kept.result.heats) - 1)
         seat = view.Seat(values["race"], place, self._files(kept, place))
         base = self._base(look)
-        section = self._shown(base, kept.chosen, result=kept.result, titles=kept.titles, seat=seat)
+        section = self._props(base, kept.chosen, result=kept.result, titles=kept.titles, seat=seat)
         yield section if base == kept.base else view.with_earlier_result(section, section)
 
-    def _files(self, kept: _Kept, place: int) -> tuple[str, ...]:
+    def _files(self, kept: _KeptRace, place: int) -> tuple[str, ...]:
         """The ids under which both runs of a heat can be saved."""
         if not all(self._registry.get(name) for name in kept.files.get(place, ("",))):
             heat, is_shared = kept.result.heats[place], kept.result.is_shared
-            runs = [_told_shared(each) if is_shared else each for each in (heat.left, heat.right)]
+            runs = [_mark_shared(each) if is_shared else each for each in (heat.left, heat.right)]
             kept.files[place] = tuple(self._registry.keep(run).id for run in runs)
         return kept.files[place]
-
-    def _request(self, value: str, base: Request) -> Request:
-        """The setup that was chosen, of which all is at hand: the others are not in the list."""
-        kind, _, name = value.partition(":")
-        if kind == PAGE:
-            return base
-        if kind == "draft":
-            return replace(_with_method(base, METHODS["draft_model"], self._offer.first), draft=name)
-        return _with_method(base, METHODS[name or ALONE], self._offer.first)
 
     def _starts(self, base: Request, values: Mapping[str, str]) -> list[Start]:
         """Own prompts, where there are any; else the page's own, then ready ones, of each kind in turn."""
         if own := _own_prompts(values.get("own", "")):
-            return [Start(_beginning(line), line) for line in own]
+            return [Start(_shorten(line), line) for line in own]
         kinds = [texts for kind, texts in self._offer.prompts.items() if kind not in self._offer.dialogues]
         rounds = zip_longest(*(texts.items() for texts in kinds))
         ready = [Start(title, text) for each in rounds for title, text in filter(None, each) if text != base.prompt]
-        starts = [Start(_beginning(base.prompt), base.prompt, base.prompt_ids), *ready]
+        starts = [Start(_shorten(base.prompt), base.prompt, base.prompt_ids), *ready]
         return starts[: whole_number(values, "prompts", 1, view.MOST_PROMPTS)]
 
 
@@ -236,8 +225,8 @@ def _own_prompts(text: str) -> list[str]:
     return own
 
 
-def _told_shared(run: Trace) -> Trace:
-    """With a footer that says that others slowed it down."""
+def _mark_shared(run: Trace) -> Trace:
+    """The run with a footer that says that others slowed it down."""
     events = (
         replace(event, extra={**event.extra, "shared_engine": True}) if isinstance(event, Footer) else event
         for event in run.events()
@@ -245,27 +234,14 @@ def _told_shared(run: Trace) -> Trace:
     return Trace(events)
 
 
-def _setup(value: str, setups: Mapping[str, str], target: str) -> str:
-    if value not in setups:
-        raise SpecvizError(f"this setup cannot be run on {label(Path(target).name)} here: choose another one")
-    return value
-
-
-def _draftable(request: Request, first: Request) -> Request:
-    """With a K that other methods can take: a run without a draft has none."""
-    if request.num_speculative_tokens:
-        return request
-    return replace(request, num_speculative_tokens=first.num_speculative_tokens)
-
-
 def _with_method(base: Request, method: Method, first: Request) -> Request:
-    """The same text law by another method, with its usual parameters and its own rule."""
-    draft = fitting_draft(method, base.target, base.draft or first.draft)
+    """The same request by another method, with its default parameters and its own rule."""
+    draft = choose_draft(method, base.target, base.draft or first.draft)
     return replace(base, method=method.name, params={}, rule=None, draft=draft if "draft" in method.roles else None)
 
 
-def _law(request: Request) -> tuple[object, ...]:
-    """All by which two sides of a race may differ, as far as it counts under their methods."""
+def _identify(request: Request) -> tuple[object, ...]:
+    """The values that tell two sides of a race apart, as far as they count under their methods."""
     method = METHODS[request.method]
     rule = (request.rule or method.default_rule) if method.drafts else None
     draft = request.draft if "draft" in method.roles else None
@@ -273,7 +249,7 @@ def _law(request: Request) -> tuple[object, ...]:
     return method.name, draft, rule, k, method.checked(request.params)
 
 
-def _words_of(request: Request, *, with_k: bool = True) -> str:
+def _describe(request: Request, *, with_k: bool = True) -> str:
     method = METHODS[request.method]
     models = [label(Path(request.draft).name)] if request.draft and "draft" in method.roles else []
     k = [f"K {request.num_speculative_tokens}"] if with_k and method.sets_k else []
@@ -289,11 +265,11 @@ def _most_tokens() -> int:
     return min(view.MOST_TOKENS, settings().max_new_tokens)
 
 
-def _temperatures(request: Request) -> list[str]:
-    """Those that a race may be run at, the run's own among them."""
+def _list_temperatures(request: Request) -> list[str]:
+    """Those that a race may be run at, with the run's own."""
     return [repr(each) for each in sorted({*TEMPERATURES, request.temperature})]
 
 
-def _beginning(prompt: str) -> str:
-    shown = visible(" ".join(prompt[: 4 * MOST_WORDS].split()))
-    return shown if len(shown) <= MOST_WORDS else f"{shown[: MOST_WORDS - 1]}…"
+def _shorten(prompt: str) -> str:
+    words = visible(" ".join(prompt[: 4 * MOST_WORDS].split()))
+    return words if len(words) <= MOST_WORDS else f"{words[: MOST_WORDS - 1]}…"

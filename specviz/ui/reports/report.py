@@ -1,14 +1,17 @@
-"""The pages of sections: who looks at what, which piece of work goes on, and how it takes turns at the engine.
+"""The pages of sections: what every browser session sees of one, which work goes on, how it takes turns at the engine.
 
-A page makes its sections; here they are kept per browser session, so that leaving a page and coming back changes
-nothing, and sent as JSON. One piece of work at a time per session; it can be stopped between two turns.
+A page declares its sections; here they are kept per session, so that leaving a page and coming back changes nothing,
+and sent as JSON. A button starts one job; a session has one job at a time, which can be stopped between two turns.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,12 +21,104 @@ from specviz.session.workbench import BackgroundTask, Workbench
 from specviz.trace.file import Trace
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Place, Props, Section, Work
-from specviz.ui.reports.sessions import Desk, Desks, Turn, at_rest
 from specviz.views import blocks
 
 NEVER = object()
-SLICE_S = 0.25  # between two words about what is being loaded
+SLICE_S = 0.25  # between two messages about what is being loaded
+MOST_SESSIONS = 500
+TAB = re.compile(r"[0-9a-f]{32}")
+KEPT_S = 600.0  # how long a tab that has left may come back
 _numbers = itertools.count()
+
+
+class Job:
+    """One piece of work: the sections that it has changed, and what is said aloud at its end."""
+
+    def __init__(self) -> None:
+        self.changed: dict[str, None] = {}  # in order
+        self.say = ""
+
+
+class Session:
+    """What one browser session sees of one page."""
+
+    def __init__(self) -> None:
+        self.look = Look(Place(), None)
+        self.keys: dict[str, object] = {}
+        self.shown: dict[str, Props] = {}
+        self.due: list[str] = []  # sections whose opening work is still to be done
+        self.stop = threading.Event()
+        self.busy: str | None = None  # the section of the job
+        self.renewing = threading.Lock()  # two looks at once: the second finds what the first has begun
+        self.left_at: float | None = None
+        self._job: Job | None = None
+        self._guard = threading.Lock()
+
+    def copy(self, opening: Collection[str]) -> Session:
+        """The same page for the session that takes this one's place; its job is left where it was, and one that had
+        begun by itself (a section of `opening`) begins again."""
+        session = Session()
+        session.look, session.due = self.look, list(self.due)
+        session.keys, session.shown = dict(self.keys), {name: end_bars(props) for name, props in self.shown.items()}
+        if self.busy in opening:
+            session.keys.pop(self.busy, None)
+        return session
+
+    def start_job(self) -> Job | None:
+        """A new job; None while another one goes on."""
+        with self._guard:
+            if self._job is not None:
+                return None
+            self._job = Job()
+            self.stop.clear()
+            return self._job
+
+    def end_job(self, job: Job) -> None:
+        with self._guard:
+            if self._job is job:
+                self._job = self.busy = None
+
+
+class Sessions:
+    """The sessions of one page by name. opening: the sections whose work begins by itself."""
+
+    def __init__(self, opening: Iterable[str]) -> None:
+        self._opening = frozenset(opening)
+        self._by_name: dict[str, Session] = {}
+        self._by_tab: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def find(self, name: str) -> Session | None:
+        return self._by_name.get(name)
+
+    def open(self, name: str, tab: Any = None) -> Session:
+        """The session of this name. A new one begins with what its tab had before a reload or a lost connection. tab:
+        the browser's own id of it, which nobody else knows."""
+        if (session := self._by_name.get(name)) is not None:
+            return session
+        self._make_room()
+        tab = tab if isinstance(tab, str) and TAB.fullmatch(tab) else None
+        before = self._by_tab.pop(tab, None)
+        session = self._by_name[name] = Session() if before is None else before.copy(self._opening)
+        if tab is not None:
+            self._by_tab[tab] = session
+        return session
+
+    def leave(self, name: str) -> None:
+        if (session := self._by_name.pop(name, None)) is not None:
+            session.left_at = time.monotonic()
+
+    def _make_room(self) -> None:
+        """For one more session and one more tab."""
+        latest = time.monotonic() - KEPT_S
+        for tab, session in list(self._by_tab.items()):
+            if session.left_at is not None and session.left_at <= latest:
+                self._by_tab.pop(tab, None)
+        for kept in (self._by_name, self._by_tab):
+            while len(kept) >= MOST_SESSIONS:
+                kept.pop(next(iter(kept)), None)
 
 
 class Report:
@@ -32,155 +127,169 @@ class Report:
     def __init__(self, sections: Sequence[Section], registry: Registry, bench: Workbench) -> None:
         self._sections = {section.name: section for section in sections}
         self._registry, self._bench = registry, bench
-        self._desks = Desks(name for name, section in self._sections.items() if section.opening is not None)
+        self._sessions = Sessions(name for name, section in self._sections.items() if section.opening is not None)
 
-    def look(self, session: str, data: Mapping[str, Any]) -> Iterator[str]:
-        """The whole page for what is looked at now; what depends on nothing that has changed stays as it was."""
-        desk = self._desks.at(session, data.get("tab"))
-        desk.look = self._seen(data)
-        self._renew(desk)
-        whole = [desk.shown[name] for name in self._sections]
-        turn = desk.claim() if desk.due else None
-        if turn is None:  # whoever is at work does what is due as well
-            yield _message(whole, order=list(self._sections), busy=desk.busy)
+    def look(self, name: str, data: Mapping[str, Any]) -> Iterator[str]:
+        """The whole page for the place that is looked at now; a section whose key has not changed stays as it was."""
+        session = self._sessions.open(name, data.get("tab"))
+        session.look = self._look_at(Place.from_data(data.get("place")))
+        self._renew(session)
+        whole = [session.shown[name] for name in self._sections]
+        job = session.start_job() if session.due else None
+        if job is None:  # the job that goes on does what is due as well
+            yield _message(whole, order=list(self._sections), busy=session.busy)
             return
         try:
-            yield _message(whole, order=list(self._sections), busy=desk.due[0])
-            yield from self._openings(desk, turn)
+            yield _message(whole, order=list(self._sections), busy=session.due[0])
+            yield from self._do_due(session, job)
         finally:
-            desk.free(turn)
+            session.end_job(job)
 
-    def act(self, session: str, data: Mapping[str, Any]) -> Iterator[str]:
-        """What a button of a section does. Raises SpecvizError."""
-        desk = self._desks.at(session, data.get("tab"))
+    def act(self, name: str, data: Mapping[str, Any]) -> Iterator[str]:
+        """The job of a section's button. Raises SpecvizError."""
+        session = self._sessions.open(name, data.get("tab"))
         section = self._sections.get(str(data.get("section")))
         action = section and section.acts.get(str(data.get("do")))
         if action is None:
-            yield _message([], busy=desk.busy)
+            yield _message([], busy=session.busy)
             raise SpecvizError("this page has no such button any more: load it again")
-        turn = desk.claim()
-        if turn is None:
-            yield _message([], busy=desk.busy)
+        job = session.start_job()
+        if job is None:
+            yield _message([], busy=session.busy)
             raise SpecvizError("one piece of work at a time: wait for the one that goes on, or stop it")
         try:
-            self._look_there(desk, data)
-            yield from self._acted(desk, section, partial(action, desk.look, _texts(data.get("values"))), turn)
-            yield from self._openings(desk, turn)
+            place = Place.from_data(data.get("place"))
+            if place.run != session.look.place.run or not session.shown:  # the server has forgotten this session
+                session.look = self._look_at(place)
+                self._renew(session)
+            given = data.get("values") if isinstance(data.get("values"), dict) else {}
+            values = {str(name): value for name, value in given.items() if isinstance(value, str)}
+            yield from self._do(session, section, partial(action, session.look, values), job)
+            yield from self._do_due(session, job)
         finally:
-            desk.free(turn)
+            session.end_job(job)
 
-    def _look_there(self, desk: Desk, data: Mapping[str, Any]) -> None:
-        """A page shows what was looked at when it was opened; one that the server has forgotten begins anew."""
-        if Place.told(data.get("place")).run != desk.look.place.run or not desk.shown:
-            desk.look = self._seen(data)
-            self._renew(desk)
+    def halt(self, name: str) -> None:
+        """End the job that goes on, after its present turn."""
+        if (session := self._sessions.find(name)) is not None:
+            session.stop.set()
 
-    def halt(self, session: str) -> None:
-        """Ends the work that goes on, after its present turn."""
-        if (desk := self._desks.known(session)) is not None:
-            desk.stop.set()
+    def leave(self, name: str) -> None:
+        self.halt(name)
+        self._sessions.leave(name)
 
-    def leave(self, session: str) -> None:
-        self.halt(session)
-        self._desks.leave(session)
-
-    def _seen(self, data: Mapping[str, Any]) -> Look:
-        place = Place.told(data.get("place"))
+    def _look_at(self, place: Place) -> Look:
         view = self._registry.get(place.run)
         return Look(place, None if view is None or view.trace.header is None else Trace(view.trace.events()))
 
-    def _renew(self, desk: Desk, kept: str | None = None) -> list[str]:
-        """Begins the sections anew whose contents depend on something else than before, and gives their names; what
-        `kept` has found stays."""
-        with desk.renewing:
-            return [name for name, section in self._sections.items() if self._renewed(desk, section, name == kept)]
+    def _renew(self, session: Session, keep: str | None = None) -> list[str]:
+        """Begin every section whose key has changed, and return their names; the contents of `keep` stay."""
+        renewed = []
+        with session.renewing:
+            for name, section in self._sections.items():
+                key = section.key(session.look)
+                if session.keys.get(name, NEVER) == key:
+                    continue
+                session.keys[name] = key
+                if name == keep:
+                    continue
+                session.shown[name] = _begin(section, session.look, session.shown.get(name))
+                if section.opening is not None and name not in session.due:
+                    session.due.append(name)
+                renewed.append(name)
+        return renewed
 
-    def _renewed(self, desk: Desk, section: Section, stays: bool) -> bool:
-        """Whether the section was begun anew."""
-        name, key = section.name, section.key(desk.look)
-        if desk.keys.get(name, NEVER) == key:
-            return False
-        desk.keys[name] = key
-        if stays:
-            return False
-        desk.shown[name] = _begun(section, desk.look, desk.shown.get(name))
-        if section.opening is not None and name not in desk.due:
-            desk.due.append(name)
-        return True
-
-    def _openings(self, desk: Desk, turn: Turn) -> Iterator[str]:
-        """Does what is due, then says that the page is idle."""
-        while desk.due and not desk.stop.is_set():
-            section = self._sections[desk.due.pop(0)]
+    def _do_due(self, session: Session, job: Job) -> Iterator[str]:
+        """The opening work that is due, then the message that the page is idle."""
+        while session.due and not session.stop.is_set():
+            section = self._sections[session.due.pop(0)]
             try:
-                yield from self._driven(desk, section, section.opening(desk.look), turn)
-            except Exception as error:  # nobody has asked for it: it is said in its own place
-                desk.shown[section.name] |= {"blocks": [blocks.words(in_words(error))]}
-        while desk.due:
-            desk.keys.pop(desk.due.pop())  # stopped: another look begins it anew
-        yield self._last(desk, turn)
+                yield from self._take_turns(session, section, section.opening(session.look), job)
+            except Exception as error:  # nobody has asked for this work: its section shows the error
+                session.shown[section.name] |= {"blocks": [blocks.words(describe_error(error))]}
+        while session.due:
+            session.keys.pop(session.due.pop())  # stopped: another look begins it again
+        yield self._end(session, job)
 
-    def _acted(self, desk: Desk, section: Section, work: Callable[[], Work], turn: Turn) -> Iterator[str]:
-        """Loads what the work needs, does it, and begins anew what depends on what it found."""
+    def _do(self, session: Session, section: Section, work: Callable[[], Work], job: Job) -> Iterator[str]:
+        """Load what the work needs, do it, and renew the sections that depend on what it found."""
         try:
-            models = yield from self._loaded(desk, section)
-            if not desk.stop.is_set():
-                yield from self._driven(desk, section, work(), turn)
+            models = yield from self._load_models(session, section)
+            if not session.stop.is_set():
+                yield from self._take_turns(session, section, work(), job)
             del models
-        except Exception as error:  # whatever models of strangers, and traces of strangers, make of it
-            turn.touched[section.name] = None
-            yield self._last(desk, turn)
-            raise SpecvizError(in_words(error)) from error
-        turn.say = _said(desk.shown[section.name])
-        turn.touched |= dict.fromkeys((section.name, *self._renew(desk, kept=section.name)))
+        except Exception as error:  # models and traces of strangers may raise anything
+            job.changed[section.name] = None
+            yield self._end(session, job)
+            raise SpecvizError(describe_error(error)) from error
+        job.say = _verdicts(session.shown[section.name])
+        job.changed |= dict.fromkeys((section.name, *self._renew(session, keep=section.name)))
 
-    def _last(self, desk: Desk, turn: Turn) -> str:
-        """The page is idle. All that has changed comes once more: a page may have missed what came between."""
-        desk.free(turn)
-        return _message([desk.shown[name] for name in turn.touched], say=turn.say)
+    def _end(self, session: Session, job: Job) -> str:
+        """The page is idle. All that has changed is sent once more: a page may have missed a message."""
+        session.end_job(job)
+        return _message([session.shown[name] for name in job.changed], say=job.say)
 
-    def _loaded(self, desk: Desk, section: Section) -> Generator[str, None, list[object]]:
-        """The models that the section's work needs, held by whoever holds the list; nobody's engine waits for them."""
+    def _load_models(self, session: Session, section: Section) -> Generator[str, None, list[object]]:
+        """The models that the section's work needs; they stay loaded as long as the list lives. The engine is free."""
         held = []
-        for name in section.needs(desk.look):
+        for name in section.needs(session.look):
             loading = BackgroundTask(partial(self._bench.library.load, name))
-            while not loading.wait(SLICE_S) and not desk.stop.is_set():
+            while not loading.wait(SLICE_S) and not session.stop.is_set():
                 message, fraction = loading.news
                 bar = blocks.progress(round(100 * (fraction or 0)), 100, message or f"loading {name}")
-                shown = desk.shown[section.name]
+                shown = session.shown[section.name]
                 yield _message([{**shown, "blocks": [bar, *shown["blocks"]]}], busy=section.name)
-            if desk.stop.is_set():
+            if session.stop.is_set():
                 loading.abandon()
                 return held
             held.append(loading.result())
         return held
 
-    def _driven(self, desk: Desk, section: Section, work: Work, turn: Turn) -> Iterator[str]:
-        """Does the work in turns, until it is stopped or the section has come to depend on something else."""
-        desk.busy, key, before = section.name, desk.keys[section.name], desk.shown[section.name]
-        turn.touched[section.name] = None
+    def _take_turns(self, session: Session, section: Section, work: Work, job: Job) -> Iterator[str]:
+        """Do the work in turns, until it is stopped or the section's key has changed."""
+        name = section.name
+        session.busy, key, before = name, session.keys[name], session.shown[name]
+        job.changed[name] = None
         try:
             for props in self._bench.in_turns(work) if section.engine else work:
-                if desk.keys[section.name] != key:
+                if session.keys[name] != key:
                     return
-                desk.shown[section.name] = shown = _above(props, before) if section.keeps else props
-                yield _message([shown], busy=section.name)
-                if desk.stop.is_set():
+                session.shown[name] = shown = _put_above(props, before) if section.keeps else props
+                yield _message([shown], busy=name)
+                if session.stop.is_set():
                     return
         finally:
             work.close()
-            desk.shown[section.name] = at_rest(desk.shown[section.name])
+            session.shown[name] = end_bars(session.shown[name])
 
 
-def _begun(section: Section, look: Look, before: Props | None = None) -> Props:
-    """The section before anything is pressed; what cannot be made says so in its own place."""
+def _begin(section: Section, look: Look, before: Props | None = None) -> Props:
+    """The section before anything is pressed; an error stands in its own place."""
     try:
         return section.begin(look) if before is None or section.again is None else section.again(look, before)
     except Exception as error:  # a trace may come from anywhere
-        return blocks.section(section.name, section.name.replace("_", " "), "", (), [blocks.words(in_words(error))])
+        words = blocks.words(describe_error(error))
+        return blocks.section(section.name, section.name.replace("_", " "), "", (), [words])
 
 
-def _above(props: Props, before: Props) -> Props:
+def end_bars(props: Props) -> Props:
+    """The section without work: a progress bar becomes the words where the work was left."""
+    return {
+        **props,
+        "blocks": [_stop_bar(block) if block["kind"] == "progress" else block for block in props["blocks"]],
+    }
+
+
+def _stop_bar(bar: Props) -> Props:
+    return {**blocks.words(f"Stopped at: {bar['words']}", small=True), "stopped": True}
+
+
+def _is_progress(block: Props) -> bool:
+    return block["kind"] == "progress" or block.get("stopped", False)
+
+
+def _put_above(props: Props, before: Props) -> Props:
     """How far the work is, above what was found before it."""
     if not all(map(_is_progress, props["blocks"])):
         return props
@@ -188,11 +297,7 @@ def _above(props: Props, before: Props) -> Props:
     return {**before, "blocks": [*props["blocks"], *found]}
 
 
-def _is_progress(block: Props) -> bool:
-    return block["kind"] == "progress" or block.get("stopped", False)
-
-
-def in_words(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     if isinstance(error, SpecvizError):
         return str(error)
     if is_out_of_memory(error):
@@ -200,18 +305,12 @@ def in_words(error: Exception) -> str:
     return f"this could not be done: {type(error).__name__}: {str(error)[:300]}"
 
 
-def _said(props: Props) -> str:
-    """The verdicts of a section that is done, for those who listen. One that still shows how far it is was stopped."""
+def _verdicts(props: Props) -> str:
+    """The verdicts of a section that is done, for screen readers. One that still shows its progress was stopped."""
     if any(map(_is_progress, props["blocks"])):
         return f"{props['title']}: stopped"
     found = [block["words"] for block in props["blocks"] if block["kind"] == "verdict"]
-    words = [each if isinstance(each, str) else "".join(each) for each in found]
-    return ". ".join([f"{props['title']}: done", *words])
-
-
-def _texts(values: Any) -> dict[str, str]:
-    given = values if isinstance(values, dict) else {}
-    return {str(name): value for name, value in given.items() if isinstance(value, str)}
+    return ". ".join([f"{props['title']}: done", *(each if isinstance(each, str) else "".join(each) for each in found)])
 
 
 def _message(

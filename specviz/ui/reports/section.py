@@ -1,4 +1,4 @@
-"""What a page of sections is made of: what is looked at, a section, and what its buttons do with its values."""
+"""What a page of sections is made of: the place that is looked at, a section, and its buttons' work."""
 
 from __future__ import annotations
 
@@ -21,25 +21,32 @@ class Place:
     ref: str | None = None
 
     @classmethod
-    def told(cls, data: Any) -> Place:
-        """What the browser said, as far as it can be a place at all."""
+    def from_data(cls, data: Any) -> Place:
+        """The place that the browser names; nothing of the data has been checked, and what cannot be is None."""
         given = data if isinstance(data, dict) else {}
-        run, ref = (given.get(name) if isinstance(given.get(name), str) else None for name in ("run", "ref"))
-        step = given.get("step")
-        return cls(run, step if type(step) is int and step >= 0 else None, ref)
+        run, step, ref = (given.get(name) for name in ("run", "step", "ref"))
+        is_step = type(step) is int and step >= 0
+        return cls(
+            run if isinstance(run, str) else None, step if is_step else None, ref if isinstance(ref, str) else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A place with the trace that it is in, as it was at this moment; `trace` is None where nothing has been run."""
+    """A place with its trace as it was at this moment; `trace` is None where nothing has been run."""
 
     place: Place
     trace: Trace | None
 
     @property
+    def run(self) -> Trace | None:
+        """The trace once it has a step."""
+        return self.trace if self.trace is not None and self.trace.steps else None
+
+    @property
     def settings(self) -> Settings | None:
         """Those of the newest step; None before there is one."""
-        return self.trace.steps[-1].settings if self.trace is not None and self.trace.steps else None
+        return None if self.run is None else self.run.steps[-1].settings
 
     @property
     def text(self) -> tuple[object, ...]:
@@ -49,28 +56,25 @@ class Look:
 
 
 Work = Generator[Props, None, None]
-"""A section that grows: every value is the whole section."""
+"""Every value is the whole section as it is by then."""
 Act = Callable[[Look, Mapping[str, str]], Work]
-
-
-def nothing(look: Look) -> Sequence[str]:
-    """Work that needs no model."""
-    return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section of a page. `key`: what its contents depend on; the same key, the same section. `begin`: the section
-    before anything is pressed. `acts`: what its buttons do, by name, with the section's values; `needs`: the models
-    that they need. `opening`: work that begins by itself when the section is new, with what is loaded already. `keeps`:
-    while its work shows nothing but how far it is, what was found before stays below. `engine`: whether its work asks
-    models, and so takes turns at the engine. `again`: in place of `begin` where there is a section already."""
+    """One section of a page.
+
+    `key`: a value that changes when the contents have to begin again. `begin`: the contents before anything is pressed;
+    `again`: the same for a section that has contents already. `acts`: the work of its buttons, by name, from the
+    section's values; `needs`: the models that they need. `opening`: work that begins by itself in a new section, with
+    models that are loaded already. `keeps`: while its work shows only its progress, the earlier findings stay below.
+    `engine`: whether its work asks models, and so takes turns at the engine."""
 
     name: str
     key: Callable[[Look], object]
     begin: Callable[[Look], Props]
     acts: Mapping[str, Act] = field(default_factory=dict)
-    needs: Callable[[Look], Sequence[str]] = nothing
+    needs: Callable[[Look], Sequence[str]] = lambda look: ()
     opening: Callable[[Look], Work] | None = None
     keeps: bool = False
     engine: bool = True

@@ -16,7 +16,7 @@ from specviz.rules import RULES
 from specviz.session.setup import models_in_params
 from specviz.session.workbench import Workbench
 from specviz.trace.file import ModelInfo, Trace
-from specviz.ui.choices import Listed, Offer, method_choices
+from specviz.ui.choices import Offer, Option, list_methods
 
 NO_RUN = "there is no run to look at: make one on Explore, or open a recorded one"
 
@@ -68,11 +68,11 @@ def lacks(method: Method, target: str, library: Library) -> str:
     return f"{Path(target).name} has no {words}: choose another method."
 
 
-def methods_for(target: str, library: Library, chosen: object) -> tuple[Listed, ...]:
+def methods_for(target: str, library: Library, chosen: object) -> tuple[Option, ...]:
     """The methods that the target is made for, as far as that is known, and the chosen one."""
     return tuple(
         (title, name)
-        for title, name in method_choices()
+        for title, name in list_methods()
         if name == chosen or METHODS[name].target_has is None or not lacks(METHODS[name], target, library)
     )
 

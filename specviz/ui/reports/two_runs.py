@@ -1,4 +1,4 @@
-"""The section "two runs side by side": which runs are known, which two stand there, and in what they differ."""
+"""The section "two runs side by side": the runs to choose from, the two that are shown, and how they differ."""
 
 from __future__ import annotations
 
@@ -27,31 +27,26 @@ MAY_DIFFER = {
 }  # fmt: skip
 
 
-class Pairing:
+class TwoRunsSection:
     """The section "two-runs"."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
     def section(self) -> Section:
-        return Section(pair.NAME, self._on_stage, self._pair, {"show": self._show}, engine=False, again=self._again)
+        return Section(pair.NAME, _id_on_stage, self._begin, {"show": self._show}, engine=False, again=self._again)
 
-    def _on_stage(self, look: Look) -> str | None:
-        return look.place.run if look.trace is not None and look.trace.steps else None
-
-    def _pair(self, look: Look) -> Props:
-        options, run = self._runs(look), self._on_stage(look)
-        right = SHIPPED + FIRST_VISIT if run is None else run
-        chosen = (SHIPPED + ONE_BY_ONE, right) if SHIPPED + ONE_BY_ONE in options else (next(iter(options)), right)
-        return pair.two_runs([(words, value) for value, words in options.items()], chosen)
+    def _begin(self, look: Look) -> Props:
+        options, run = self._options(look), _id_on_stage(look)
+        left = SHIPPED + ONE_BY_ONE if SHIPPED + ONE_BY_ONE in options else next(iter(options))
+        return pair.two_runs(_as_choices(options), (left, SHIPPED + FIRST_VISIT if run is None else run))
 
     def _again(self, look: Look, shown: Props) -> Props:
-        """With another run on the stage: what was chosen and is shown stays, and the lists are made anew."""
+        """With another run on the stage: choices and results stay, and the lists are made again."""
         chosen = pair.chosen_runs(shown)
         if not pair.has_runs(shown) or not all(map(self._is_known, chosen)):
-            return self._pair(look)
-        options = self._runs(look, *chosen)
-        fresh = pair.two_runs([(words, value) for value, words in options.items()], chosen)
+            return self._begin(look)
+        fresh = pair.two_runs(_as_choices(self._options(look, *chosen)), chosen)
         return {**fresh, "blocks": shown["blocks"]}
 
     def _is_known(self, value: str) -> bool:
@@ -60,12 +55,12 @@ class Pairing:
         except SpecvizError:
             return False
 
-    def _runs(self, look: Look, *others: str) -> dict[str, str]:
+    def _options(self, look: Look, *others: str) -> dict[str, str]:
         """value -> words: the run on the stage, the recorded ones, and `others` of the registry."""
-        run = self._on_stage(look)
-        stage = {} if run is None else {run: f"on Explore: {_told(look.trace)}"}
-        recorded = {SHIPPED + each.name: f"recorded: {each.title}" for each in shipped().values()}
-        return stage | recorded | {each: _told(self._trace(each)) for each in others if each not in stage | recorded}
+        run = _id_on_stage(look)
+        stage = {} if run is None else {run: f"on Explore: {_describe(look.trace)}"}
+        known = stage | {SHIPPED + each.name: f"recorded: {each.title}" for each in shipped().values()}
+        return known | {each: _describe(self._trace(each)) for each in others if each not in known}
 
     def _trace(self, value: str) -> Trace:
         """The run of this name or id, as it is now. SpecvizError where there is none."""
@@ -79,19 +74,26 @@ class Pairing:
     def _show(self, look: Look, values: Mapping[str, str]) -> Work:
         chosen = values.get("left", ""), values.get("right", "")
         traces = self._trace(chosen[0]), self._trace(chosen[1])
-        options = self._runs(look, *chosen)
+        options = self._options(look, *chosen)
         names = [options[value] for value in chosen]
         if are_of_one_prompt(*traces) and not any(value.startswith(SHIPPED) for value in chosen):
-            names = _apart(*(library.entry(trace)["title"] for trace in traces))
+            names = _drop_common(*(library.entry(trace)["title"] for trace in traces))
         if names[0] == names[1]:
             names = [", ".join(filter(None, each)) for each in zip(names, _differences(*traces), strict=True)]
         left, right = (f"{letter} · {name}" for letter, name in zip(LETTERS, names, strict=True))
-        pairs = [(words, value) for value, words in options.items()]
-        yield pair.two_runs(pairs, chosen, traces, (left, right))
+        yield pair.two_runs(_as_choices(options), chosen, traces, (left, right))
 
 
-def _apart(one: str, other: str) -> list[str]:
-    """Two titles of the library without what both have in common, but for the method."""
+def _id_on_stage(look: Look) -> str | None:
+    return None if look.run is None else look.place.run
+
+
+def _as_choices(options: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(words, value) for value, words in options.items()]
+
+
+def _drop_common(one: str, other: str) -> list[str]:
+    """Two titles of the library without the parts that both have, except the method."""
     parts = [title.split(SEPARATOR) for title in (one, other)]
     if one == other or len(parts[0]) != len(parts[1]):
         return [one, other]
@@ -99,21 +101,21 @@ def _apart(one: str, other: str) -> list[str]:
     return [SEPARATOR.join(compress(each, keeps)) for each in parts]
 
 
-def _told(trace: Trace) -> str:
+def _describe(trace: Trace) -> str:
     """A run in the words of the library."""
-    told = library.entry(trace)
-    return ", ".join(filter(None, [told["title"], told["words"]]))
+    entry = library.entry(trace)
+    return ", ".join(filter(None, [entry["title"], entry["words"]]))
 
 
 def _differences(one: Trace, other: Trace) -> list[str]:
-    """In what was asked of two runs whose titles are equal, what differs; of equal ones when they were made."""
-    asked = [trace.header.request for trace in (one, other)]
-    names = [name for name in MAY_DIFFER if asked[0].get(name) != asked[1].get(name)]
+    """The settings in which two runs with one title differ, for each of them; of equal ones when they were made."""
+    requests = [trace.header.request for trace in (one, other)]
+    names = [name for name in MAY_DIFFER if requests[0].get(name) != requests[1].get(name)]
     if names:
-        return [", ".join(f"{MAY_DIFFER[name]} {_value(each.get(name))}" for name in names) for each in asked]
+        return [", ".join(f"{MAY_DIFFER[name]} {_spell(each.get(name))}" for name in names) for each in requests]
     made = [label(trace.header.created) for trace in (one, other)]
     return [f"made {when}" for when in made] if made[0] != made[1] else ["", ""]
 
 
-def _value(value: object) -> str:
+def _spell(value: object) -> str:
     return "its own" if value is None else titled(str(value), FACTS)

@@ -1,0 +1,58 @@
+"""What every callback of the page shares: how an event's data is read, and how an error reaches the person."""
+
+from __future__ import annotations
+
+import functools
+import html
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gradio as gr
+
+from specviz.errors import SpecvizError
+
+QUIET = {"show_progress": "hidden", "api_visibility": "private"}
+NOW = {"queue": False, **QUIET}
+
+
+@contextmanager
+def errors_on_page(*, mildly: bool = False) -> Iterator[None]:
+    """The ONE place where a SpecvizError becomes a message on the page: an error, or mildly a warning."""
+    try:
+        yield
+    except SpecvizError as error:
+        if not mildly:
+            raise gr.Error(html.escape(str(error)), print_exception=False) from error
+        warn(str(error))
+
+
+def callback(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A callback, plain or streaming, whose SpecvizErrors are shown to the person."""
+
+    @functools.wraps(function)
+    def stream(*args: Any, **named: Any) -> Iterator[Any]:
+        with errors_on_page():
+            yield from function(*args, **named)
+
+    return stream if inspect.isgeneratorfunction(function) else errors_on_page()(function)
+
+
+def warn(words: str) -> None:
+    gr.Warning(html.escape(words))
+
+
+def data_of(event: gr.EventData) -> dict[str, Any]:
+    """What the browser sent with an event; nothing of it has been checked."""
+    return as_fields(event._data)
+
+
+def as_fields(data: Any) -> dict[str, Any]:
+    """Anything at all as named values; empty where it has none."""
+    return data if isinstance(data, dict) else {}
+
+
+def text_or_none(value: Any) -> str | None:
+    """A value as a name; None for anything but a text that is not empty."""
+    return value if isinstance(value, str) and value else None
