@@ -24,10 +24,16 @@ from specviz.ui.explore import share as sharing
 from specviz.ui.explore.form import Form, Frame
 from specviz.ui.explore.handlers import Handlers, increments_since
 from specviz.ui.registry import Registry
-from specviz.ui.reports.pages import reports
+from specviz.ui.reports.check import CheckSections
+from specviz.ui.reports.compare import CompareSections
+from specviz.ui.reports.games import Games
+from specviz.ui.reports.race import RaceSection
 from specviz.ui.reports.report import Report
+from specviz.ui.reports.section import Section
 from specviz.ui.reports.trace_models import methods_for
+from specviz.ui.reports.two_runs import TwoRunsSection
 from specviz.views.explore.help import method_help
+from specviz.views.learn import plan
 
 RUN_LIMIT = 128
 """Streams at once. Each waits for its turn at the engine, which is fair; this only bounds threads."""
@@ -78,6 +84,18 @@ def build(
         for name, report in reports(registry, bench, offer).items():
             _add_report(name, report, demo)
     return demo.queue(max_size=QUEUE_LIMIT)
+
+
+def reports(registry: Registry, bench: Workbench, offer: Offer) -> dict[str, Report]:
+    """The pages of sections by name."""
+    race, two_runs = RaceSection(bench, offer, registry).section(), TwoRunsSection(registry).section()
+    plan_of_lessons = Section(plan.NAME, lambda look: plan.NAME, lambda look: plan.plan())
+    pages = {
+        "compare": [race, two_runs, *CompareSections(bench, offer).sections()],
+        "check": CheckSections(bench, offer).sections(),
+        "learn": [plan_of_lessons, *Games(bench, offer, registry).sections()],
+    }
+    return {name: Report(sections, registry, bench) for name, sections in pages.items()}
 
 
 def _add_report(name: str, report: Report, demo: gr.Blocks) -> None:
@@ -159,9 +177,9 @@ class _Wiring:
     def __init__(self, handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, stage: gr.HTML) -> None:
         self._handlers, self._fields, self._buttons, self._own, self._stage = handlers, fields, buttons, own, stage
         self._everything = list(fields.values())
-        draft, k, method, rule, target = (fields[name] for name in ("draft", "k", "method", "rule", "target"))
+        draft, method, rule, target = (fields[name] for name in RunSettings.NAMES)
         inputs = [method, own["wanted"], draft, target]
-        outputs = [draft, k, rule, *(own[name] for name in METHODS if name in own), method]
+        outputs = [draft, fields["k"], rule, *(own[name] for name in METHODS if name in own), method]
         self._fit = _call(handlers.fit_method, inputs, outputs)
         self._explain = _call(handlers.explain, [method, rule, target], own["help"])
         self._keep_rule = _call(handlers.chosen_rule, rule, own["wanted"])  # a method that cannot use it only hides it

@@ -66,7 +66,7 @@ _LONG_CACHE = "public, max-age=31536000"
 _STEP, _REF = re.compile(r"[0-9]{1,7}"), re.compile(r"[a-z0-9]{1,12}")
 _PAGE_LOCKS = tuple(threading.Lock() for _ in range(8))
 """A page may take seconds: at most so many are made at once, and never two of one view; views share locks by chance."""
-Making = Callable[[View, Trace, Request], bytes]
+Make = Callable[[Trace, View, Request], bytes | str]
 
 
 class SecurityHeaders:
@@ -104,14 +104,11 @@ _RAW_HEADERS = [(name.encode(), value.encode()) for name, value in _SECURITY_HEA
 def launch_options(registry: Registry, web_files: Mapping[str, Path], *, ready: Callable[[], bool]) -> dict[str, Any]:
     """Keyword arguments for `Blocks.launch` that every way of starting the page shares."""
     routes = [
-        Route("/healthz", _healthz(registry, ready)),
-        Route("/specviz/web/{file}", _web(web_files)),
-        Route("/specviz/plotly.min.js", _plotly),
-        Route("/specviz/trace/{view}", _file(registry, ".jsonl.gz", "application/gzip", _packed_lines)),
-        Route("/specviz/page/{view}.html", _file(registry, ".html", "text/html", _page)),
-        Route("/specviz/tokens/{view}.csv", _file(registry, "-tokens.csv", "text/csv", _tokens)),
-        Route("/specviz/steps/{view}.csv", _file(registry, "-steps.csv", "text/csv", _steps)),
-        Route(FILE_ROUTE, _lessons),
+        Route("/healthz", _serve_health(registry, ready)),
+        Route("/specviz/web/{file}", _serve_web(web_files)),
+        Route("/specviz/plotly.min.js", _serve_plotly),
+        *(Route(f"/specviz/{path}", _serve_file(registry, *file)) for path, file in _FILES.items()),
+        Route(FILE_ROUTE, _serve_lessons),
     ]
     return {
         "app_kwargs": {
@@ -137,7 +134,7 @@ def launch_options(registry: Registry, web_files: Mapping[str, Path], *, ready: 
     }
 
 
-def _healthz(registry: Registry, ready: Callable[[], bool]) -> Callable[[Request], Any]:
+def _serve_health(registry: Registry, ready: Callable[[], bool]) -> Callable[[Request], Any]:
     async def healthz(request: Request) -> Response:
         """200 as soon as the page can be used; `models_ready` says whether the default pair is loaded."""
         return JSONResponse({"ok": True, "models_ready": ready(), "running": registry.num_running()})
@@ -145,56 +142,51 @@ def _healthz(registry: Registry, ready: Callable[[], bool]) -> Callable[[Request
     return healthz
 
 
-def _web(files: Mapping[str, Path]) -> Callable[[Request], Any]:
-    """Serve exactly the named files, and all scripts as one, put together once like the style sheets: a name is looked
-    up, never joined to a folder."""
+def _serve_web(files: Mapping[str, Path]) -> Callable[[Request], Any]:
+    """Serve exactly the named files, and all scripts as one: a name is looked up, never joined to a folder."""
     whole = script(files).encode()
 
     async def web(request: Request) -> Response:
         name = request.path_params["file"]
         if name == SCRIPT:
-            return _cached(request, whole, _MEDIA_TYPES[".js"], "no-cache")
+            return _answer(request, whole, _MEDIA_TYPES[".js"], "no-cache", {})
         path = files.get(name)
         if path is None or not path.is_file():
             return PlainTextResponse("not found", status_code=404)
         content = path.read_bytes()
-        return _cached(request, content, _MEDIA_TYPES.get(path.suffix, "text/plain"), "no-cache")
+        return _answer(request, content, _MEDIA_TYPES.get(path.suffix, "text/plain"), "no-cache", {})
 
     return web
 
 
-def _cached(request: Request, content: bytes, media_type: str, cache_control: str) -> Response:
+def _answer(request: Request, content: bytes, media_type: str, cache_control: str, more: Mapping[str, str]) -> Response:
+    """The content, or 304 for a browser that has it. more: further headers."""
     etag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
-    headers = {"etag": etag, "cache-control": cache_control}
+    headers = {"etag": etag, "cache-control": cache_control, **more}
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers=headers)
     return Response(content, media_type=media_type, headers=headers)
 
 
 @cache
-def _plotly_bytes(compressed: bool) -> tuple[bytes, str]:
-    """plotly.js as it lies in the plotly package, and its ETag; compressed once for all visitors."""
+def _plotly_bytes(compressed: bool) -> bytes:
+    """plotly.js as it lies in the plotly package; compressed once for all visitors."""
     location = find_spec("plotly").submodule_search_locations[0]
     content = (Path(location) / "package_data" / "plotly.min.js").read_bytes()
-    etag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}{"-gz" if compressed else ""}"'
-    return (gzip.compress(content, 6) if compressed else content), etag
+    return gzip.compress(content, 6, mtime=0) if compressed else content
 
 
-def _plotly(request: Request) -> Response:
+def _serve_plotly(request: Request) -> Response:
     """A plain function: Starlette runs it in a thread, so compressing never holds the event loop."""
     compressed = "gzip" in request.headers.get("accept-encoding", "")
-    content, etag = _plotly_bytes(compressed)
-    headers = {"etag": etag, "cache-control": _LONG_CACHE, "vary": "accept-encoding"}
-    if request.headers.get("if-none-match") == etag:
-        return Response(status_code=304, headers=headers)
     # "identity" keeps Gradio's own middleware from compressing 5 MB again for every visitor
-    headers["content-encoding"] = "gzip" if compressed else "identity"
-    return Response(content, media_type="text/javascript", headers=headers)
+    more = {"vary": "accept-encoding", "content-encoding": "gzip" if compressed else "identity"}
+    return _answer(request, _plotly_bytes(compressed), "text/javascript", _LONG_CACHE, more)
 
 
-def _file(registry: Registry, suffix: str, media_type: str, make: Making) -> Callable[[Request], Any]:
+def _serve_file(registry: Registry, suffix: str, media_type: str, make: Make) -> Callable[[Request], Any]:
     def file(request: Request) -> Response:
-        """What one view has so far, as a file; the id is the permission (32 random hex digits). Made in a thread."""
+        """A view's records so far, as a file; the id is the permission (32 random hex digits). Made in a thread."""
         view = registry.get(request.path_params["view"])
         if view is None or view.trace.header is None:
             words = "this run is no longer kept" if view is None else "this run has not begun yet"
@@ -202,7 +194,7 @@ def _file(registry: Registry, suffix: str, media_type: str, make: Making) -> Cal
         trace = Trace(view.trace.events())  # a run that goes on would grow under the reader
         try:
             with other_work.work():
-                content = make(view, trace, request)
+                content = make(trace, view, request)
         except SpecvizError as error:
             return PlainTextResponse(str(error), status_code=400)
         is_small = make is _page and _is_small(request)
@@ -217,28 +209,24 @@ def _is_small(request: Request) -> bool:
     return request.query_params.get("charts") == "0"
 
 
-def _packed_lines(view: View, trace: Trace, request: Request) -> bytes:
-    return gzip.compress(exports.json_lines(trace).encode())
-
-
-def _page(view: View, trace: Trace, request: Request) -> bytes:
+def _page(trace: Trace, view: View, request: Request) -> str:
     """Raises SpecvizError for a selection that is not in the run."""
-    is_whole = view.feed.is_over and len(view.feed) == len(trace.steps)  # then nothing of it need be made again
+    is_whole = view.feed.is_over and len(view.feed) == len(trace.steps)  # then its feed can be reused
     options = {
         "charts": not _is_small(request),
-        "selection": _selection(request),
+        "selection": _selected_place(request),
         "feed": view.feed if is_whole else None,
         "unended": view.unended,
     }
     try:
         with _PAGE_LOCKS[hash(view.id) % len(_PAGE_LOCKS)]:
-            return stage_page(trace, **options).encode()
+            return stage_page(trace, **options)
     except ValueError as error:
         raise SpecvizError(str(error)) from None
 
 
-def _selection(request: Request) -> tuple[int, str] | None:
-    """What is to be pinned in the page. Raises SpecvizError for what names no place."""
+def _selected_place(request: Request) -> tuple[int, str] | None:
+    """The place to pin in the page. Raises SpecvizError for anything else."""
     step, ref = request.query_params.get("step"), request.query_params.get("ref")
     if step is None and ref is None:
         return None
@@ -247,24 +235,28 @@ def _selection(request: Request) -> tuple[int, str] | None:
     return int(step), ref
 
 
-def _tokens(view: View, trace: Trace, request: Request) -> bytes:
-    return exports.tokens_csv(trace).encode()
+def _lines(trace: Trace) -> bytes:
+    return exports.json_lines(trace).encode()
 
 
-def _steps(view: View, trace: Trace, request: Request) -> bytes:
-    return exports.steps_csv(trace).encode()
+# path -> the suffix of the file's name, its media type, and how it is made of a trace
+_FILES: dict[str, tuple[str, str, Make]] = {
+    "trace/{view}": (".jsonl.gz", "application/gzip", lambda trace, *_: gzip.compress(_lines(trace))),
+    "page/{view}.html": (".html", "text/html", _page),
+    "tokens/{view}.csv": ("-tokens.csv", "text/csv", lambda trace, *_: exports.tokens_csv(trace)),
+    "steps/{view}.csv": ("-steps.csv", "text/csv", lambda trace, *_: exports.steps_csv(trace)),
+}
 
 
-def _lessons(request: Request) -> Response:
+def _serve_lessons(request: Request) -> Response:
     """All lessons as one file. A plain function: it is made in a thread."""
     try:
         with other_work.work():
             content = _lesson_bytes(assets_dir())
     except SpecvizError as error:
         return PlainTextResponse(str(error), status_code=404)
-    answer = _cached(request, content, "text/html", "no-cache")
-    answer.headers["content-disposition"] = f'attachment; filename="{FILE_NAME}"'
-    return answer
+    more = {"content-disposition": f'attachment; filename="{FILE_NAME}"'}
+    return _answer(request, content, "text/html", "no-cache", more)
 
 
 @cache

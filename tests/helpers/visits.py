@@ -6,8 +6,8 @@ import served
 
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
+from specviz.ui.page import reports
 from specviz.ui.registry import Registry
-from specviz.ui.reports.pages import reports
 
 
 class Visit:

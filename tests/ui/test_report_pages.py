@@ -15,10 +15,10 @@ from specviz.errors import SpecvizError
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
+from specviz.ui.page import reports
 from specviz.ui.registry import Registry
 from specviz.ui.reports import compare
 from specviz.ui.reports.check import OPTIONS
-from specviz.ui.reports.pages import reports
 
 
 @pytest.fixture(scope="module")

@@ -162,9 +162,9 @@ class Games:
     def _props(
         self, setup: Setup, game: Game | None = None, game_id: str = "", refusal: Refusal | None = None
     ) -> Props:
-        trace = Trace() if game is None else Trace(game.trace.events())
-        message = ""
+        trace, message = Trace(), ""
         if game is not None:  # the trace can be saved by the game's id, like any other
+            trace = Trace(game.trace.events())
             view = View(game_id, Feed.from_trace(trace, game_id, unended=""), trace, unended=SO_FAR)
             message = self._registry.show(view, None).whole()
         prompts = texts(self._offer)

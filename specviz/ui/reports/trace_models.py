@@ -1,5 +1,5 @@
 """The models behind a trace, for the pages that ask them again. A trace may come from anywhere: names are looked up,
-and what the models cannot have written is refused before anything is asked."""
+and a trace that the models cannot have written is refused before they are asked."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ NO_RUN = "there is no run to look at: make one on Explore, or open a recorded on
 def names_of(trace: Trace | None, bench: Workbench, offer: Offer) -> list[str]:
     """The models of the last step: the target, the draft model and what the parameters name, as far as there are any.
 
-    Loads nothing. Raises SpecvizError for models that are not on offer, and for what no run of them can be.
+    Loads nothing. Raises SpecvizError for models that are not on offer, and for a trace that cannot be a run of them.
     """
-    infos = _infos(trace, bench, offer)
-    return [*(info.name for info in infos), *(name for kind, name in _further(trace) if kind == "draft")]
+    infos = _model_infos(trace, bench, offer)
+    return [*(info.name for info in infos), *(name for kind, name in _models_in_params(trace) if kind == "draft")]
 
 
 def models_of(trace: Trace | None, bench: Workbench, offer: Offer) -> tuple[LoadedModel, LoadedModel | None]:
     """The same, loaded. Raises SpecvizError for others than those that made the run, too."""
-    target, *draft = (_loaded(info, bench) for info in _infos(trace, bench, offer))
+    target, *draft = (_load_checked(info, bench) for info in _model_infos(trace, bench, offer))
     ids = [token.id for token in trace.header.prompt.tokens] + [token.id for token in trace.tokens]
     if max(ids) >= target.info.vocab_size or len(ids) > target.info.context_limit:
         raise SpecvizError(f"the text of this run is not one that {target.name} can have read and written")
@@ -43,13 +43,11 @@ def are_at_hand(trace: Trace | None, bench: Workbench) -> bool:
     """Whether asking the run's models takes no download and no long wait."""
     if trace is None or not trace.models:
         return False
-    named = trace.models[-1]
-    own = [info.name for info in (named.target, named.draft_model) if info is not None]
     try:
-        further = [name for _, name in _further(trace)]
+        names = [*(info.name for info in _infos_of(trace)), *(name for _, name in _models_in_params(trace))]
     except SpecvizError:
         return False
-    return all(is_at_hand(name, bench) for name in own + further)
+    return all(is_at_hand(name, bench) for name in names)
 
 
 def lacks(method: Method, target: str, library: Library) -> str:
@@ -82,14 +80,14 @@ def is_at_hand(name: str, bench: Workbench) -> bool:
     return name in bench.library.loaded_names() or (known is not None and known.is_bundled)
 
 
-def _further(trace: Trace) -> list[tuple[str, str]]:
+def _models_in_params(trace: Trace) -> list[tuple[str, str]]:
     """(kind, name) of what the parameters name in the last step. SpecvizError for values that the method refuses."""
     if not trace.steps or trace.steps[-1].settings.method not in METHODS:
         return []
     return models_in_params(trace.steps[-1].settings)
 
 
-def _infos(trace: Trace | None, bench: Workbench, offer: Offer) -> list[ModelInfo]:
+def _model_infos(trace: Trace | None, bench: Workbench, offer: Offer) -> list[ModelInfo]:
     if trace is None or not trace.steps or not trace.header.prompt.tokens:
         raise SpecvizError(NO_RUN)
     settings, named = trace.steps[-1].settings, trace.models[-1]
@@ -102,14 +100,18 @@ def _infos(trace: Trace | None, bench: Workbench, offer: Offer) -> list[ModelInf
         raise SpecvizError(f"this trace names no draft model, and {settings.method} needs one")
     if settings.rule not in METHODS[settings.method].rules:
         raise SpecvizError(f"{RULES[settings.rule].title} cannot judge the drafts of {METHODS[settings.method].title}")
-    infos = [info for info in (named.target, named.draft_model) if info is not None]
-    for name in [*(info.name for info in infos), *(name for _, name in _further(trace))]:
+    infos = _infos_of(trace)
+    for name in [*(info.name for info in infos), *(name for _, name in _models_in_params(trace))]:
         if name not in bench.library.loaded_names() and not offer.allows(name):
             raise SpecvizError(f"the run was made with {name}, which is not on offer here, so it cannot be asked")
     return infos
 
 
-def _loaded(info: ModelInfo, bench: Workbench) -> LoadedModel:
+def _infos_of(trace: Trace) -> list[ModelInfo]:
+    return [info for info in (trace.models[-1].target, trace.models[-1].draft_model) if info is not None]
+
+
+def _load_checked(info: ModelInfo, bench: Workbench) -> LoadedModel:
     loaded = bench.library.load(info.name)
     known = ((info.tokenizer_sha, loaded.info.tokenizer_sha), (info.num_parameters, loaded.info.num_parameters))
     if any(recorded not in (None, own) for recorded, own in known):
@@ -119,19 +121,13 @@ def _loaded(info: ModelInfo, bench: Workbench) -> LoadedModel:
 
 def request_of(trace: Trace) -> Request:
     """The request that makes a run with the settings of the trace's last step from its prompt's ids."""
-    settings = trace.steps[-1].settings
-    seed = trace.header.request.get("seed")
+    settings, prompt, seed = trace.steps[-1].settings, trace.header.prompt, trace.header.request.get("seed")
     return Request(
-        prompt=trace.header.prompt.text,
-        prompt_ids=tuple(token.id for token in trace.header.prompt.tokens),
-        target=settings.target,
+        prompt=prompt.text,
+        prompt_ids=tuple(token.id for token in prompt.tokens),
         draft=settings.draft_model,
-        method=settings.method,
         params=dict(settings.params),
-        rule=settings.rule,
         num_speculative_tokens=settings.k,
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
         seed=seed if type(seed) is int else 0,
+        **{name: getattr(settings, name) for name in (*Request.NAMES, *Request.SAMPLING) if name != "draft"},
     )
