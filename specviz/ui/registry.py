@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Collection
 
 from specviz.session.run import Run
 from specviz.trace.file import Trace
@@ -41,7 +40,7 @@ class Registry:
 
     def add_run(self, session: str, run: Run) -> View:
         """Make `run` the session's current view; what the session ran before is stopped."""
-        return self.show(View(run.id, Feed(run.id), run.trace, run, SO_FAR, twin=self._twin), session)
+        return self.show(View(run.id, Feed(run.id), run.trace, run, SO_FAR, twin=self._find_twin), session)
 
     def add_trace(self, session: str, trace: Trace) -> View:
         """Make a loaded trace the session's current view."""
@@ -73,7 +72,7 @@ class Registry:
             old.stop()
         return view
 
-    def _twin(self, view: View) -> Trace | None:
+    def _find_twin(self, view: View) -> Trace | None:
         """The newest other run, among those that are over, whose text should be the same."""
         with self._lock:
             views = [other for other in reversed(self._views.values()) if other is not view and other.feed.is_over]
@@ -85,7 +84,8 @@ class Registry:
         brought = [view for view in self._views.values() if view.is_brought and view.id not in shown]
         forgotten = [self._views.pop(old.id) for old in brought[:-MOST_BROUGHT]]
         num_steps = sum(len(view.feed) for view in self._views.values())
-        for old in self._dispensable(shown):
+        idle = [view for view in list(self._views.values())[:-1] if view.idle.is_set()]
+        for old in sorted(idle, key=lambda view: (view.id in shown, view.is_live)):
             if len(self._views) <= self._most_views and num_steps <= self._most_steps:
                 break
             forgotten.append(self._views.pop(old.id))
@@ -94,11 +94,6 @@ class Registry:
         self._lost.update(session for session, view in gone.items() if view.is_live)
         self._current = {session: view for session, view in self._current.items() if session not in gone}
         return forgotten
-
-    def _dispensable(self, shown: Collection[str]) -> list[View]:
-        """The views that may be forgotten, in this order. shown: the ids of those on somebody's stage."""
-        idle = [view for view in list(self._views.values())[:-1] if view.idle.is_set()]
-        return sorted(idle, key=lambda view: (view.id in shown, view.is_live))
 
     def has_lost(self, session: str) -> bool:
         """Whether the session's unfinished run was forgotten; says so once."""
@@ -143,8 +138,8 @@ class Registry:
 
     def _bind(self, session: str, view: View) -> bool:
         with self._lock:
-            others = [shown for name, shown in self._current.items() if name != session]
-            is_free = view.idle.is_set() and view not in others
+            is_watched = any(each is view and name != session for name, each in self._current.items())
+            is_free = view.idle.is_set() and not is_watched
             if is_bound := is_free or not view.is_live:
                 self._current.setdefault(session, view)
         if is_bound:

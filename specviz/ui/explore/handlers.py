@@ -60,7 +60,7 @@ class Handlers:
     def _current(self, request: gr.Request) -> View | None:
         return self._registry.current(request.session_hash)
 
-    def _live(self, request: gr.Request) -> View | None:
+    def _live_view(self, request: gr.Request) -> View | None:
         """The session's current view while its run is not over."""
         view = self._current(request)
         return view if view is not None and view.is_live else None
@@ -97,7 +97,7 @@ class Handlers:
         SpecvizError, once, where it was let go."""
         if self._current(request) is None and self._registry.has_lost(request.session_hash):
             raise SpecvizError(GONE)
-        if view := self._live(request):
+        if view := self._live_view(request):
             view.run.pause()
             view.idle.wait(SUPERSEDE_S)
         return view if view and view.is_live else None
@@ -116,17 +116,17 @@ class Handlers:
         yield from increments(view, warn)
 
     def pause(self, request: gr.Request) -> None:
-        if view := self._live(request):
+        if view := self._live_view(request):
             view.run.pause()
 
     def cancel(self, request: gr.Request) -> None:
         """Stop waiting for a model that is being loaded."""
-        if view := self._live(request):
+        if view := self._live_view(request):
             view.run.cancel()
 
     def stop(self, request: gr.Request) -> Any:
         """A running run reports its end in its own stream; for a paused one this reports it."""
-        view = self._live(request)
+        view = self._live_view(request)
         if view is None or not view.stop():
             return gr.skip()
         view.idle.wait(SUPERSEDE_S)
@@ -164,7 +164,7 @@ class Handlers:
 
         @callback
         def change(request: gr.Request, value: Any) -> None:
-            if view := self._live(request):
+            if view := self._live_view(request):
                 view.run.controls.set(field_of(name), value)
 
         return change
@@ -173,7 +173,7 @@ class Handlers:
         """As `live` for a list that may name what cannot be used now: it warns and shows what is in force."""
 
         def change(request: gr.Request, value: Any, wanted: Any = None) -> Any:
-            view = self._live(request)
+            view = self._live_view(request)
             if view is None:
                 return value
             with errors_on_page(mildly=True):
@@ -201,7 +201,7 @@ class Handlers:
 
     def in_force(self, request: gr.Request) -> Any:
         """What the lists show after a run could not adopt a change, and the rule that counts as chosen last."""
-        view = self._live(request)
+        view = self._live_view(request)
         if view is None:
             return tuple(gr.skip() for _ in range(5))
         values = view.run.controls.settings

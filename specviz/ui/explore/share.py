@@ -259,30 +259,30 @@ def comparison(link: Link, request: Request, trace: Trace) -> Props:
     steps, was_changed = steps_as_asked(whole, link.request)
     ids = ids_of(steps)
     if not link.num_tokens:
-        return _unknown("The shared run was made here. Its link tells nothing of its text.")
+        return _say_unknown("The shared run was made here. Its link tells nothing of its text.")
     if len(ids) >= link.num_tokens:
-        return _equal(link, steps) if digest(ids[: link.num_tokens]) == link.digest else _different(link)
+        return _say_equal(link, steps) if digest(ids[: link.num_tokens]) == link.digest else _say_different(link)
     if was_changed:
-        return _unknown("The settings were changed on the way: this text cannot be compared with the shared one.")
+        return _say_unknown("The settings were changed on the way: this text cannot be compared with the shared one.")
     if end is None:
         return {"state": "waiting", "words": ["The shared run is being made on this machine."]}
     if end.reason in ("eos", "length", "context"):
-        return _different(link)
+        return _say_different(link)
     tokens = counted(link.num_tokens, "token")
-    return _unknown(f"This run ended before the {tokens} of the shared one: they cannot be compared.")
+    return _say_unknown(f"This run ended before the {tokens} of the shared one: they cannot be compared.")
 
 
-def _unknown(words: str) -> Props:
+def _say_unknown(words: str) -> Props:
     return {"state": "unknown", "words": [words]}
 
 
-def _different(link: Link) -> Props:
+def _say_different(link: Link) -> Props:
     dropped = " The selection was dropped." if link.selection else ""
     words = f"This machine's run gave another text than the shared one: models or numbers differ.{dropped}"
     return {"state": "differs", "words": [words]}
 
 
-def _equal(link: Link, steps: Sequence[Step]) -> Props:
+def _say_equal(link: Link, steps: Sequence[Step]) -> Props:
     words = ["", "The same text as the shared run", f": {counted(link.num_tokens, 'token')}."]
     if link.goes_on:
         are = "token is" if link.num_tokens == 1 else f"{link.num_tokens:,} tokens are"

@@ -78,7 +78,7 @@ class RaceSection:
 
     def section(self) -> Section:
         acts = {"race": self._race, "replay": self._replay}
-        return Section(view.NAME, self._base, self._begin, acts, needs=self._needs, keeps=True, again=self._again)
+        return Section(view.NAME, self._base, self._begin, acts, needs=self._needs, keeps=True, again=self._begin_again)
 
     def _base(self, look: Look) -> _Base:
         """The setup in force on Explore, or the page's first one where there is none that can be run again."""
@@ -103,7 +103,7 @@ class RaceSection:
         ks = dict.fromkeys(("k_left", "k_right"), base.request.num_speculative_tokens)
         return self._props(base, {**FIRST, **ks, "right": right, "tokens": min(FIRST["tokens"], _most_tokens())})
 
-    def _again(self, look: Look, shown: Props) -> Props:
+    def _begin_again(self, look: Look, shown: Props) -> Props:
         """With another run on Explore: choices and results stay, under a line that says so."""
         if not view.has_result(shown):
             return self._begin(look)

@@ -34,14 +34,16 @@ class TwoRunsSection:
         self._registry = registry
 
     def section(self) -> Section:
-        return Section(pair.NAME, _id_on_stage, self._begin, {"show": self._show}, engine=False, again=self._again)
+        return Section(
+            pair.NAME, _id_on_stage, self._begin, {"show": self._show}, engine=False, again=self._begin_again
+        )
 
     def _begin(self, look: Look) -> Props:
         options, run = self._options(look), _id_on_stage(look)
         left = SHIPPED + ONE_BY_ONE if SHIPPED + ONE_BY_ONE in options else next(iter(options))
         return pair.two_runs(_as_choices(options), (left, SHIPPED + FIRST_VISIT if run is None else run))
 
-    def _again(self, look: Look, shown: Props) -> Props:
+    def _begin_again(self, look: Look, shown: Props) -> Props:
         """With another run on the stage: choices and results stay, and the lists are made again."""
         chosen = pair.chosen_runs(shown)
         if not pair.has_runs(shown) or not all(map(self._is_known, chosen)):
