@@ -1,16 +1,17 @@
-"""Counters: what happened in a trace so far, in counts, added event by event in O(K); all metrics are made from them.
+"""Counters: counts of a trace so far, from which all metrics are computed; adding an event takes O(K).
 
-Depths count from 1 and live at index depth - 1. Scratch nodes are counted apart: they are no drafted tokens.
+Depth d is at index d - 1. Scratch nodes are not drafted tokens and are counted apart.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 
-from specviz.trace.file import Event, Footer, Models, Scores, Step
+from specviz.trace.file import KINDS, STATUSES, Event, Footer, Models, Scores, Step
 
 PHASES = ("draft_ms", "verify_ms", "accept_ms", "record_ms", "wait_ms", "total_ms")
 Z_95 = 1.959963984540054
@@ -20,8 +21,8 @@ HALVES = {"bfloat16": "bf16", "float16": "fp16"}  # number formats that round vi
 
 @dataclass(frozen=True, slots=True)
 class DepthRates:
-    """Acceptance at one depth. joint: of the steps that drafted this deep, how many kept this deep; conditional: of the
-    steps that judged a token of this depth. Bounds are Wilson intervals (95 %); None where nothing was counted."""
+    """Acceptance at one depth: the steps that kept a token this deep, over those that drafted so deep (joint) and over those
+    that judged a token of this depth (conditional). low, high: 95 % Wilson bounds; None for zero steps."""
 
     depth: int
     accepted: int
@@ -46,18 +47,18 @@ def wilson(successes: int, n: int, z: float = Z_95) -> tuple[float, float]:
 
 
 class Counters:
-    """What happened so far, in counts: `add` takes each event of a trace once and in order, in O(K)."""
+    """Counts of the events so far; `add` takes each event of a trace once, in order."""
 
     def __init__(self) -> None:
         self.num_steps = self.num_drafting_steps = self.num_trees = 0
-        self.statuses = dict.fromkeys(("accepted", "rejected", "ignored", "scratch"), 0)
-        self.kinds = dict.fromkeys(("accepted", "resampled", "bonus", "plain"), 0)
+        self.statuses: Counter[str] = Counter(dict.fromkeys(STATUSES, 0))
+        self.kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         self.num_truncated = 0
         self.num_graded = self.num_graded_kept = 0  # whole reasoning steps
         self.num_lossy = 0
         self.lossy_spans: list[list[int]] = []  # [first, last] of the steps under a lossy rule
-        self.rounds_in = ""  # the first of HALVES in which a target judged drafts by a lossless rule
-        self.calls = {"target": 0, "draft": 0}
+        self.rounds_in = ""  # the first of HALVES that a target judged drafts in, under a lossless rule
+        self.calls: Counter[str] = Counter()
         self.times_ms = dict.fromkeys(PHASES, 0.0)
         self.drafted_to: list[int] = []  # steps whose draft reached this depth
         self.judged_at: list[int] = []  # steps that judged a token of this depth
@@ -83,12 +84,10 @@ class Counters:
     def _add_step(self, step: Step) -> None:
         self.num_steps += 1
         self.num_truncated += step.truncated
-        for model in self.calls:
-            self.calls[model] += step.calls[model]
+        self.calls.update(step.calls)
         for phase in PHASES:
             self.times_ms[phase] += getattr(step.timing, phase)
-        for token in step.emitted:
-            self.kinds[token.kind] += 1
+        self.kinds.update(token.kind for token in step.emitted)
         self._add_draft(step)
         for position in step.positions:
             if position.child is not None and position.overlap is not None:
@@ -114,20 +113,14 @@ class Counters:
             self.lossy_spans.append([self.num_steps - 1] * 2)
 
     def _add_draft(self, step: Step) -> None:
-        reached, kept, judged = 0, 0, set()
-        for token in step.draft:
-            self.statuses[token.status] += 1
-            if token.status != "scratch":
-                reached = max(reached, token.depth)
-            if token.is_judged:
-                judged.add(token.depth)
-            if token.status == "accepted":
-                kept = max(kept, token.depth)
+        self.statuses.update(token.status for token in step.draft)
+        reached = max((token.depth for token in step.draft if token.status != "scratch"), default=0)
+        kept = max((token.depth for token in step.draft if token.status == "accepted"), default=0)
         self.num_drafting_steps += reached > 0
         self.num_trees += step.is_tree
         _count(self.drafted_to, range(reached))
         _count(self.accepted_to, range(kept))
-        _count(self.judged_at, (depth - 1 for depth in judged))
+        _count(self.judged_at, {token.depth - 1 for token in step.draft if token.is_judged})
 
     @property
     def is_lossy_in_part(self) -> bool:
@@ -153,11 +146,14 @@ class Counters:
     def by_depth(self, deepest: int | None = None) -> list[DepthRates]:
         """The rates of depth 1, 2, ... down to the deepest draft, or to `deepest`."""
         columns = islice(zip_longest(self.accepted_to, self.drafted_to, self.judged_at, fillvalue=0), deepest)
-        return [_depth_rates(depth, *counts) for depth, counts in enumerate(columns, start=1)]
+        return [
+            DepthRates(depth, kept, drafted, *_rate(kept, drafted), judged, *_rate(kept, judged))
+            for depth, (kept, drafted, judged) in enumerate(columns, start=1)
+        ]
 
 
 def grade_of(step: Step) -> str:
-    """What became of the whole reasoning step that was drafted: KEPT, REFUSED, or "" where none was graded."""
+    """The verdict on a drafted reasoning step: KEPT, REFUSED, or "" where none was graded."""
     verdict = step.evidence.get("verdict")
     return verdict if verdict in (KEPT, REFUSED) and "threshold" in step.evidence else ""
 
@@ -167,11 +163,6 @@ def _count(counts: list[int], indices: Iterable[int]) -> None:
         while len(counts) <= index:
             counts.append(0)
         counts[index] += 1
-
-
-def _depth_rates(depth: int, accepted: int, drafted: int, judged: int) -> DepthRates:
-    joint = _rate(accepted, drafted)
-    return DepthRates(depth, accepted, drafted, *joint, judged, *_rate(accepted, judged))
 
 
 def _rate(successes: int, n: int) -> tuple[float | None, float | None, float | None]:

@@ -1,7 +1,7 @@
 """A trace in other shapes: CSV of its tokens and of its steps, JSON lines, and what a file of it is called; and which
 trace a person names.
 
-Numbers come from `measures.tokens` and `measures.steps`. Texts that a spreadsheet would run as formulas get an
+Numbers come from `frames`. Texts that a spreadsheet would run as formulas get an
 apostrophe in front; ids, `text_json` and all of the JSON lines are exact. pandas is loaded when a CSV is made, and its
 cells are written here, for pandas and Python's csv write other bytes from version to version.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import SpecvizError
-from specviz.trace import metrics as measures
+from specviz.trace import frames
 from specviz.trace.file import Trace, dump_event, load_trace
 from specviz.trace.recorded import shipped, shipped_trace
 
@@ -46,14 +46,14 @@ def named_trace(named: Trace | str | Path) -> Trace:
 
 def tokens_csv(trace: Trace) -> str:
     """One line per drafted or emitted token (columns: `frames.TOKEN_COLUMNS`; behind `text` stands EXACT)."""
-    frame = measures.tokens(trace)
+    frame = frames.tokens(trace)
     frame.insert(frame.columns.get_loc("text") + 1, EXACT, frame["text"].map(json.dumps))
     return _csv(frame)
 
 
 def steps_csv(trace: Trace) -> str:
     """One line per step (columns: specviz.trace.frames.STEP_COLUMNS)."""
-    return _csv(measures.steps(trace))
+    return _csv(frames.steps(trace))
 
 
 def json_lines(trace: Trace) -> str:

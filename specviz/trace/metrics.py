@@ -1,7 +1,7 @@
-"""Numbers of a trace: METRICS names each with its label, formula text and function; `Counters` gathers what they need.
+"""Numbers of a trace: METRICS holds the label, formula text, function and unit of each; `Counters` gives the counts.
 
-One formula each: a live view folds `Counters` step by step, `metrics` folds a whole trace, both ask METRICS. What is
-undefined is None with a reason, never zero. For notebooks: the pandas frames `tokens(trace)` and `steps(trace)`.
+A live view adds events to `Counters` one by one, `metrics` adds those of a whole trace; both read METRICS. An undefined
+number is None with a reason, never zero.
 """
 
 from __future__ import annotations
@@ -12,66 +12,42 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from specviz.trace.counters import Counters, DepthRates, wilson
+from specviz.trace.counters import Counters
 from specviz.trace.file import Trace
-from specviz.trace.frames import steps, tokens
-
-__all__ = [
-    "METRICS",
-    "Counters",
-    "DepthRates",
-    "Metric",
-    "count",
-    "metrics",
-    "steps",
-    "tokens",
-    "vllm_counters",
-    "wilson",
-]
 
 ONE_PATH = "of a tree one path at most can be kept, so this falls as it grows wider; see tokens per target call"
 SIBLINGS = "in a tree several tokens are tried for one place; see tokens per target call and acceptance by depth"
 NOTHING_DRAFTED = "no token was drafted"
 GRADED = "the target judged whole reasoning steps, no single token; see reasoning steps kept"
 MOST_SPANS = 3
-NO_STEPS = "no step was made"
 
 
 class Undefined(Exception):
-    """A number that this trace cannot give, and why."""
+    """Raised for a number that this trace does not define; says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """How a number is called, computed and written; `unit` is one of the keys of _SPELL, `also` other tools' names.
-
-    on_trees, on_graded, on_lossy: what a reader must know of it where drafts had branches, where whole reasoning steps
-    were judged, where any step was made under a lossy rule.
-    """
+    """How a number is called, computed and written. unit: a key of _SPELL. on_trees, on_graded: what its note says after
+    drafts with branches, or where the target judged whole reasoning steps; on_lossy: whether it names lossy steps."""
 
     label: str
     formula: str
     function: Callable[[Counters], Any]
     unit: str = "number"
-    also: str = ""
     on_trees: str = ""
     on_graded: str = ""
     on_lossy: bool = False
 
     def spell(self, value: Any) -> str:
         """The value as a person reads it; "n/a" for None."""
-        if value is None:
-            return "n/a"
-        return _SPELL.get(self.unit, str)(value)
+        return "n/a" if value is None else _SPELL[self.unit](value)
 
     def note(self, counters: Counters) -> str:
-        """What must be known of it here, or nothing."""
-        words = (
-            self.on_trees if counters.num_trees else "",
-            self.on_graded if counters.num_graded else "",
-            lossy_words(counters) if self.on_lossy else "",
-        )
-        return "; ".join(filter(None, words))
+        """What a reader must know of this number here; "" for nothing."""
+        lossy = lossy_words(counters) if self.on_lossy else ""
+        notes = (self.on_trees if counters.num_trees else "", self.on_graded if counters.num_graded else "", lossy)
+        return "; ".join(filter(None, notes))
 
 
 _SPELL: dict[str, Callable[[Any], str]] = {
@@ -88,7 +64,7 @@ _SPELL: dict[str, Callable[[Any], str]] = {
 
 
 def lossy_words(counters: Counters) -> str:
-    """Whether a lossy rule wrote any of it: "lossy", "lossy in part (steps 1-12)", or nothing."""
+    """ "lossy" where every step ran under a lossy rule, "lossy in part (steps 1–12)" where some did, else ""."""
     if not counters.is_lossy_in_part:
         return "lossy" if counters.num_lossy else ""
     spans = [
@@ -99,8 +75,7 @@ def lossy_words(counters: Counters) -> str:
 
 
 def rounding_words(counters: Counters) -> str:
-    """What an exact rule promises where the target's number format rounds visibly; nothing where it does not, and where
-    a lossy rule wrote any of it."""
+    """The limit of an exact rule where the target computes in bfloat16 or float16; else, or with lossy steps, ""."""
     if not counters.rounds_in or counters.num_lossy:
         return ""
     return f"exact rule; {counters.rounds_in} rounds: the text may part at near-ties"
@@ -119,23 +94,18 @@ def _drafted_steps(c: Counters) -> int:
     return c.num_drafting_steps
 
 
-def _kept_at_least(c: Counters, num_steps: int) -> list[int]:
-    """[num_steps, steps that kept at least 1, 2, ... up to the deepest draft]."""
+def _kept_at_least(c: Counters) -> list[int]:
+    """How many steps kept at least 1, 2, ... tokens, up to the deepest draft."""
     _drafted_steps(c)
-    return [num_steps, *c.accepted_to, *[0] * (len(c.drafted_to) - len(c.accepted_to))]
+    return [*c.accepted_to, *[0] * (len(c.drafted_to) - len(c.accepted_to))]
 
 
-def _histogram(c: Counters) -> list[int]:
-    return [fewer - more for fewer, more in pairwise([*_kept_at_least(c, c.num_drafting_steps), 0])]
+def _per_call(c: Counters) -> float:
+    return _over(c.num_emitted, c.calls["target"], "the target model was not called")
 
 
-def _over_steps(c: Counters, num_steps: int) -> list[float]:
-    return [kept / num_steps for kept in _kept_at_least(c, num_steps)[1:]]
-
-
-def _nvidia_conditional(c: Counters) -> list[float | None]:
-    kept = _kept_at_least(c, c.num_steps)
-    return [more / fewer if fewer else None for fewer, more in pairwise(kept)]
+def _used(c: Counters) -> float:
+    return _over(c.statuses["accepted"], c.num_drafted, NOTHING_DRAFTED)
 
 
 def _scored_alpha(c: Counters) -> float:
@@ -161,12 +131,7 @@ def _speedup(c: Counters) -> float:
 
 
 METRICS: dict[str, Metric] = {
-    "tokens_per_target_call": Metric(
-        "tokens per target call",
-        "emitted / target calls",
-        lambda c: _over(c.num_emitted, c.calls["target"], "the target model was not called"),
-        also="SGLang: spec_accept_length",
-    ),
+    "tokens_per_target_call": Metric("tokens per target call", "emitted / target calls", _per_call),
     "acceptance_rate_judged": Metric(
         "judged draft tokens kept",
         "accepted / (accepted + rejected)",
@@ -182,39 +147,26 @@ METRICS: dict[str, Metric] = {
     "acceptance_rate": Metric(
         "draft tokens used",
         "accepted / drafted; falls as K rises, the draft being the same",
-        lambda c: _over(c.statuses["accepted"], c.num_drafted, NOTHING_DRAFTED),
+        _used,
         "percent",
-        "vLLM: draft_acceptance_rate; SGLang: spec_accept_rate",
         ONE_PATH,
     ),
     "mean_acceptance_length": Metric(
         "mean acceptance length",
         "1 + accepted / steps with a draft (the last token counted even if cut)",
         lambda c: 1 + c.statuses["accepted"] / _drafted_steps(c),
-        also="vLLM: mean_acceptance_length",
     ),
     "tokens_per_step": Metric(
-        "tokens per step", "emitted / steps", lambda c: _over(c.num_emitted, c.num_steps, NO_STEPS), also="NVIDIA: AR"
+        "tokens per step", "emitted / steps", lambda c: _over(c.num_emitted, c.num_steps, "no step was made")
     ),
-    "compression_ratio": Metric(
-        "compression ratio",
-        "emitted / target forwards",
-        lambda c: _over(c.num_emitted, c.calls["target"], "the target model was not called"),
-        also="EAGLE: compression ratio",
-    ),
+    "compression_ratio": Metric("compression ratio", "emitted / target forwards", _per_call),
     "lm_studio_percent": Metric(
         "drafted tokens accepted",
         "100 * accepted / drafted, not judged ones included",
-        lambda c: 100 * _over(c.statuses["accepted"], c.num_drafted, NOTHING_DRAFTED),
-        also="LM Studio: accepted %",
+        lambda c: 100 * _used(c),
         on_trees=ONE_PATH,
     ),
-    "alpha": Metric(
-        "alpha",
-        "mean of sum min(p, q) over all emitted positions",
-        _scored_alpha,
-        also="Leviathan et al.: alpha",
-    ),
+    "alpha": Metric("alpha", "mean of sum min(p, q) over all emitted positions", _scored_alpha),
     "alpha_judged": Metric(
         "alpha, judged positions only",
         "mean of sum min(p, q) over judged positions; biased low when K is small",
@@ -234,37 +186,18 @@ METRICS: dict[str, Metric] = {
         "count",
         on_lossy=True,
     ),
-    "drafted": Metric(
-        "drafted",
-        "accepted + rejected + not judged",
-        lambda c: c.num_drafted,
-        "count",
-        "vLLM: num_draft_tokens; SGLang: spec_num_proposed_drafts",
-    ),
-    "accepted": Metric(
-        "accepted",
-        "drafted tokens that passed",
-        lambda c: c.statuses["accepted"],
-        "count",
-        "vLLM: num_accepted_draft_tokens; SGLang: spec_num_correct_drafts",
-    ),
+    "drafted": Metric("drafted", "accepted + rejected + not judged", lambda c: c.num_drafted, "count"),
+    "accepted": Metric("accepted", "drafted tokens that passed", lambda c: c.statuses["accepted"], "count"),
     "rejected": Metric("rejected", "drafted tokens that failed", lambda c: c.statuses["rejected"], "count"),
     "ignored": Metric(
-        "not judged",
-        "drafted behind a rejected token or on another branch",
-        lambda c: c.statuses["ignored"],
-        "count",
+        "not judged", "drafted behind a rejected token or on another branch", lambda c: c.statuses["ignored"], "count"
     ),
     "emitted": Metric("emitted", "accepted + steps - truncated", lambda c: c.num_emitted, "count"),
-    "resampled": Metric(
-        "resampled", "replacements after a rejection", lambda c: c.kinds["resampled"], "count", "vLLM: recovered"
-    ),
+    "resampled": Metric("resampled", "replacements after a rejection", lambda c: c.kinds["resampled"], "count"),
     "bonus": Metric("bonus", "the target's token after a full accept", lambda c: c.kinds["bonus"], "count"),
     "plain": Metric("plain", "tokens of steps without a draft", lambda c: c.kinds["plain"], "count"),
     "truncated": Metric("truncated", "tokens cut at the end of the text", lambda c: c.num_truncated, "count"),
-    "target_calls": Metric(
-        "target calls", "forwards of the target model", lambda c: c.calls["target"], "count", "SGLang: spec_verify_ct"
-    ),
+    "target_calls": Metric("target calls", "forwards of the target model", lambda c: c.calls["target"], "count"),
     "draft_calls": Metric("draft calls", "forwards of the draft model", lambda c: c.calls["draft"], "count"),
     "acceptance_by_depth": Metric(
         "acceptance by depth",
@@ -275,30 +208,26 @@ METRICS: dict[str, Metric] = {
     "acceptance_by_depth_all_steps": Metric(
         "acceptance by depth, all steps",
         "steps that kept j / all steps with a draft, however short",
-        lambda c: _over_steps(c, c.num_drafting_steps),
+        lambda c: [kept / c.num_drafting_steps for kept in _kept_at_least(c)],
         "rates",
-        "vLLM: acceptance rate per position",
     ),
     "acceptance_histogram": Metric(
         "accepted tokens per step",
         "steps with a draft that kept exactly 0, 1, 2, ...",
-        _histogram,
+        lambda c: [fewer - more for fewer, more in pairwise([c.num_drafting_steps, *_kept_at_least(c), 0])],
         "counts",
-        "vLLM: acceptance_histogram; SGLang: spec_correct_drafts_histogram",
     ),
     "nvidia_joint": Metric(
         "joint rate by depth, all steps",
         "steps that kept j / all steps",
-        lambda c: _over_steps(c, c.num_steps),
+        lambda c: [kept / c.num_steps for kept in _kept_at_least(c)],
         "rates",
-        "NVIDIA: joint acceptance rate",
     ),
     "nvidia_conditional": Metric(
         "conditional rate by depth, all steps",
         "steps that kept j / steps that kept j - 1",
-        _nvidia_conditional,
+        lambda c: [more / fewer if fewer else None for fewer, more in pairwise([c.num_steps, *_kept_at_least(c)])],
         "rates",
-        "NVIDIA: conditional acceptance rate",
     ),
     "times_ms": Metric("time by phase (ms)", "sums over all steps", lambda c: dict(c.times_ms), "times"),
 }
@@ -323,14 +252,3 @@ def metrics(source: Trace | Counters) -> dict[str, Any]:
         except Undefined as undefined:
             values[name], reasons[name] = None, str(undefined)
     return {**values, "reasons": reasons}
-
-
-def vllm_counters(source: Trace | Counters) -> dict[str, Any]:
-    """The counters that vLLM's server exports, under its names, for tools that read those."""
-    counters = source if isinstance(source, Counters) else count(source)
-    return {
-        "vllm:spec_decode_num_drafts": counters.num_drafting_steps,
-        "vllm:spec_decode_num_draft_tokens": counters.num_drafted,
-        "vllm:spec_decode_num_accepted_tokens": counters.statuses["accepted"],
-        "vllm:spec_decode_num_accepted_tokens_per_pos": list(counters.accepted_to),
-    }

@@ -1,8 +1,4 @@
-"""One run's numbers under the names that other engines and papers give them, each with its formula.
-
-Every value and formula is `measures.METRICS`'s; here stand only the names. Exports under vLLM's and SGLang's field
-names, for tools that read those.
-"""
+"""The metrics of a run under other engines' and papers' names, and exports with vLLM's and SGLang's field names."""
 
 from __future__ import annotations
 
@@ -10,9 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from specviz.trace.counters import Counters
 from specviz.trace.file import Trace
-from specviz.trace.metrics import METRICS, Metric, count, metrics, vllm_counters
+from specviz.trace.metrics import METRICS, count, metrics
 
 VLLM, SGLANG, NVIDIA, LM_STUDIO, EAGLE, LEVIATHAN = "vLLM", "SGLang", "NVIDIA", "LM Studio", "EAGLE", "Leviathan et al."
 TOOLS = (VLLM, SGLANG, NVIDIA, LM_STUDIO, EAGLE, LEVIATHAN)
@@ -36,7 +31,7 @@ _NAMES: tuple[tuple[str, str, str], ...] = (  # tool, its name, name in METRICS
     (EAGLE, "compression ratio", "compression_ratio"),
     (LEVIATHAN, "alpha", "alpha"),
 )
-STEPS_WITH_A_DRAFT = Metric("steps with a draft", "steps that drafted a token", lambda c: c.num_drafting_steps, "count")
+_SHORT_NAMES = {"AR (a number of tokens, not a share)": "AR", "accepted draft tokens, %": "accepted %"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,35 +47,43 @@ class ToolNumber:
     reason: str = ""
 
 
+def other_names(name: str) -> str:
+    """What other tools call this number of METRICS, as "tool: name; tool: name"; "" where none has it."""
+    alike = [(tool, theirs) for tool, theirs, ours in (*_NAMES, (VLLM, "recovered", "resampled")) if ours == name]
+    return "; ".join(f"{tool}: {_SHORT_NAMES.get(theirs, theirs)}" for tool, theirs in alike)
+
+
 def tool_numbers(recorded: Trace) -> tuple[ToolNumber, ...]:
     """Every name of every tool, in the order of TOOLS."""
     counters = count(recorded)
     values = metrics(counters)
-    rows = [
-        _number(tool, name, METRICS[key], values[key], values["reasons"].get(key, "")) for tool, name, key in _NAMES
-    ]
-    rows.append(_number(VLLM, "num_spec_steps", STEPS_WITH_A_DRAFT, STEPS_WITH_A_DRAFT.function(counters), ""))
-    rows.append(_spec_tokens(recorded))
+    rows = []
+    for tool, name, key in _NAMES:
+        metric, value = METRICS[key], values[key]
+        reason = values["reasons"].get(key, "")
+        rows.append(ToolNumber(tool, name, metric.label, metric.formula, value, metric.spell(value), reason))
+    num_drafts = counters.num_drafting_steps
+    words = ("steps with a draft", "steps that drafted a token", num_drafts, f"{num_drafts:,}")
+    rows.append(ToolNumber(VLLM, "num_spec_steps", *words))
+    ks = {step.settings.k for step in recorded.steps}
+    reason = "" if len(ks) == 1 else "K changed during the run" if ks else "no step was made"
+    k = None if reason else ks.pop()
+    words = ("K", "tokens asked for per step", k, "n/a" if reason else str(k), reason)
+    rows.append(ToolNumber(VLLM, "num_spec_tokens", *words))
     return tuple(sorted(rows, key=lambda row: TOOLS.index(row.tool)))
 
 
-def _number(tool: str, name: str, metric: Metric, value: Any, reason: str) -> ToolNumber:
-    return ToolNumber(tool, name, metric.label, metric.formula, value, metric.spell(value), reason)
-
-
-def _spec_tokens(recorded: Trace) -> ToolNumber:
-    ks = {step.settings.k for step in recorded.steps}
-    value = ks.pop() if len(ks) == 1 else None
-    reason = "" if value is not None else "K changed during the run" if ks else "no step was made"
-    return ToolNumber(
-        VLLM, "num_spec_tokens", "K", "tokens asked for per step", value, "n/a" if value is None else str(value), reason
-    )
-
-
 def export(recorded: Trace, tool: str) -> str:
-    """The tool's numbers as JSON, under its own field names; for vLLM its server's counters too."""
+    """The tool's numbers as JSON, under its own field names; for vLLM the counters that its server exports too."""
     if tool not in (VLLM, SGLANG):
         raise ValueError(f"tool must be {VLLM} or {SGLANG} (got {tool!r})")
     fields = {row.name: row.value for row in tool_numbers(recorded) if row.tool == tool and row.name.isidentifier()}
-    counters: Counters = count(recorded)
-    return json.dumps(fields | (vllm_counters(counters) if tool == VLLM else {}), indent=2)
+    if tool == VLLM:
+        counters = count(recorded)
+        fields |= {
+            "vllm:spec_decode_num_drafts": counters.num_drafting_steps,
+            "vllm:spec_decode_num_draft_tokens": counters.num_drafted,
+            "vllm:spec_decode_num_accepted_tokens": counters.statuses["accepted"],
+            "vllm:spec_decode_num_accepted_tokens_per_pos": counters.accepted_to,
+        }
+    return json.dumps(fields, indent=2)

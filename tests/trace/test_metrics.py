@@ -1,5 +1,6 @@
 """Laws of the numbers: hand-computed ones, an independent slow recount, and one formula for live and loaded traces."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -11,9 +12,11 @@ import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specviz.trace.counters import Counters, wilson
 from specviz.trace.file import ROOT, Footer, Trace
-from specviz.trace.frames import STEP_COLUMNS, TOKEN_COLUMNS
-from specviz.trace.metrics import METRICS, Counters, count, lossy_words, metrics, steps, tokens, vllm_counters, wilson
+from specviz.trace.frames import STEP_COLUMNS, TOKEN_COLUMNS, steps, tokens
+from specviz.trace.metrics import METRICS, count, lossy_words, metrics
+from specviz.trace.tool_names import VLLM, export
 
 every_trace = pytest.mark.parametrize("make", traces.ALL.values(), ids=traces.ALL.keys())
 near = pytest.approx
@@ -120,7 +123,7 @@ def test_judged_alpha_uses_judged_positions_only() -> None:
 
 
 def test_vllm_counters() -> None:
-    assert list(vllm_counters(traces.changed_k()).values()) == [5, 20, 13, [4, 4, 2, 2, 1]]
+    assert list(json.loads(export(traces.changed_k(), VLLM)).values())[-4:] == [5, 20, 13, [4, 4, 2, 2, 1]]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from specviz.rules.facts import FACTS
 from specviz.trace.counters import Counters
 from specviz.trace.file import Event, Header, ModelInfo, Models, Prompt, Settings, Step, Trace
 from specviz.trace.metrics import METRICS, lossy_words, metrics, rounding_words
+from specviz.trace.tool_names import other_names
 from specviz.views.blocks import Props
 from specviz.views.explore.charts import Figures
 from specviz.views.explore.evidence.view import made_props
@@ -144,7 +145,7 @@ class Feed:
             "created": visible(self._header.created) if self._header else "",
             "legend": [[status, short_label(status), palette()["statuses"][status]["label"]] for status in LEGEND],
             "figures": self._figures.initial(),
-            "metrics": [[metric.label, metric.formula, metric.also] for metric in METRICS.values()],
+            "metrics": [[each.label, each.formula, other_names(name)] for name, each in METRICS.items()],
             "look_numbers": NUMBERS,
             "log_ticks": LOG_TICKS,
         }
