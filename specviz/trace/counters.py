@@ -21,8 +21,8 @@ HALVES = {"bfloat16": "bf16", "float16": "fp16"}  # number formats that round vi
 
 @dataclass(frozen=True, slots=True)
 class DepthRates:
-    """Acceptance at one depth: the steps that kept a token this deep, over those that drafted so deep (joint) and over those
-    that judged a token of this depth (conditional). low, high: 95 % Wilson bounds; None for zero steps."""
+    """Acceptance at one depth: the steps that kept a token this deep, over those that drafted so deep (joint) and over
+    those that judged a token of this depth (conditional). low, high: 95 % Wilson bounds; None for zero steps."""
 
     depth: int
     accepted: int

@@ -1,17 +1,16 @@
 """The trace of one generation: its events in order, and its file, which is the interface (JSON lines, version 1).
 
-`Trace` refuses what cannot follow; a file without footer, or cut anywhere, loads up to its last whole line; saving
-what was loaded gives the same bytes. Whatever is wrong with a file is one TraceError with the line. Knows no model;
-how it shows itself is a view's.
+`Trace` refuses an event that cannot come next. A file without a footer, or cut anywhere, loads up to its last whole
+line; saving a loaded trace gives the same bytes. Every fault of a file is a TraceError with the line.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import BinaryIO
 
 from specviz.trace import lines as trace_io
 from specviz.trace.records import (  # noqa: F401  what others take from here
@@ -55,7 +54,6 @@ class Trace:
         self.steps: list[Step] = []
         self.scores: list[Scores] = []
         self.footer: Footer | None = None
-        self.extra_events: list[UnknownEvent] = []
         self._events: list[Event] = []
         self._num_emitted = 0
         for event in events:
@@ -67,14 +65,21 @@ class Trace:
             raise ValueError(f"event must be a record of specviz.trace.file (got {type(event).__name__})")
         if (self.header is None) != isinstance(event, Header):
             raise TraceError("the first event must be the header" if self.header is None else "a second header")
-        self._ADD[type(event)](self, event)
+        match event:
+            case Header():
+                self.header = event
+            case Models():
+                self.models.append(event)
+            case Step():
+                self._add_step(event)
+            case Scores():
+                problem = f"must hold one value per emitted token ({self._num_emitted:,}; got {len(event.p):,})"
+                require(len(event.p) == self._num_emitted, "scores.p", problem)
+                self.scores.append(event)
+            case Footer():
+                require(self.footer is None, "footer", "stands a second time")
+                self.footer = event
         self._events.append(event)
-
-    def _add_header(self, header: Header) -> None:
-        self.header = header
-
-    def _add_models(self, models: Models) -> None:
-        self.models.append(models)
 
     def _add_step(self, step: Step) -> None:
         require(self.models, "step", "stands before the first models event")
@@ -83,38 +88,17 @@ class Trace:
         self.steps.append(step)
         self._num_emitted += len(step.emitted)
 
-    def _add_scores(self, scores: Scores) -> None:
-        problem = f"must hold one value per emitted token ({self._num_emitted:,}; got {len(scores.p):,})"
-        require(len(scores.p) == self._num_emitted, "scores.p", problem)
-        self.scores.append(scores)
-
-    def _add_footer(self, footer: Footer) -> None:
-        require(self.footer is None, "footer", "stands a second time")
-        self.footer = footer
-
-    def _add_unknown(self, event: UnknownEvent) -> None:
-        self.extra_events.append(event)
-
-    _ADD: ClassVar[Mapping[type, Any]] = {
-        Header: _add_header,
-        Models: _add_models,
-        Step: _add_step,
-        Scores: _add_scores,
-        Footer: _add_footer,
-        UnknownEvent: _add_unknown,
-    }
-
     def events(self) -> Iterator[Event]:
         return iter(tuple(self._events))
 
     @property
     def tokens(self) -> tuple[EmittedToken, ...]:
-        """The emitted tokens of all steps; made anew at each look."""
+        """The emitted tokens of all steps, collected at each call."""
         return tuple(token for step in self.steps for token in step.emitted)
 
     @property
     def text(self) -> str:
-        """Exactly the generated text; made anew at each look."""
+        """Exactly the generated text, joined at each call."""
         return "".join(token.text for token in self.tokens)
 
     def save(self, path: str | Path) -> None:
@@ -140,9 +124,9 @@ class Trace:
 
 
 class TraceWriter:
-    """Keeps a file up with a growing trace, each line flushed; a context manager.
+    """Writes a growing trace to a file, each line flushed; a context manager. Raises TraceError.
 
-    The file comes with the first step, in one move: a run that makes none leaves what was there. Raises TraceError.
+    The file appears with the first step, in one move; a run without steps leaves the old file as it was.
     """
 
     def __init__(self, trace: Trace, place: Path | BinaryIO) -> None:
@@ -154,38 +138,32 @@ class TraceWriter:
         self._is_open = True
 
     def catch_up(self) -> None:
-        """Write the events that came since the last time; after an error no more is written."""
+        """Write the events added since the last call; after an error nothing more is written."""
         if not self._is_open or not self._trace.steps:
             return
         lines = [dump_event(event) for event in self._trace._events[self._num_events :]]
         self._is_open = False
         try:
-            self._write(lines)
+            if self._sink is None and isinstance(self._place, Path):
+                trace_io.write_lines(self._place, lines)
+                self._sink = self._stack.enter_context(trace_io.line_sink(self._place, "ab"))
+            else:
+                self._sink = self._sink or self._place
+                self._sink.writelines(trace_io.as_bytes(lines))
+                self._sink.flush()
         except BrokenPipeError:
             raise
         except OSError as error:
             kept = f"; it holds the run up to step {self._num_steps:,}" if self._num_steps else ""
-            raise TraceError(f"cannot be written ({error.strerror}){kept}", self._name) from None
+            name = str(self._place) if isinstance(self._place, Path) else "standard output"
+            raise TraceError(f"cannot be written ({error.strerror}){kept}", name) from None
         self._is_open = True
         self._num_events, self._num_steps = self._num_events + len(lines), len(self._trace.steps)
 
     @property
     def has_all(self) -> bool:
-        """Whether the file is there and lacks nothing of the trace so far."""
+        """Whether the file exists and holds every event so far."""
         return 0 < self._num_events == len(self._trace._events)
-
-    @property
-    def _name(self) -> str:
-        return str(self._place) if isinstance(self._place, Path) else "standard output"
-
-    def _write(self, lines: list[str]) -> None:
-        if self._sink is None and isinstance(self._place, Path):
-            trace_io.write_lines(self._place, lines)
-            self._sink = self._stack.enter_context(trace_io.line_sink(self._place, "ab"))
-            return
-        self._sink = self._sink or self._place
-        self._sink.writelines(trace_io.as_bytes(lines))
-        self._sink.flush()
 
     def __enter__(self) -> TraceWriter:
         return self
@@ -194,7 +172,7 @@ class TraceWriter:
         try:
             self.catch_up()
         finally:
-            with suppress(OSError):  # what can't be written was said; else only the end of the gzip is missing
+            with suppress(OSError):  # catch_up has raised it, or only the end of the gzip is missing
                 self._stack.close()
 
 
@@ -211,9 +189,8 @@ def read_trace(
     for line_number, line, whole in trace_io.numbered_lines(pieces, max_lines=4 * max_steps + 100):
         try:
             num_containers += line.count(b"[") + line.count(b"{")
-            require(
-                num_containers <= MAX_CONTAINERS, "", f"the file has more than {MAX_CONTAINERS:,} lists and objects"
-            )
+            few = num_containers <= MAX_CONTAINERS
+            require(few, "", f"the file has more than {MAX_CONTAINERS:,} lists and objects")
             data = trace_io.parse_line(line, whole)
             if data is None:
                 break
@@ -227,7 +204,7 @@ def read_trace(
 
 
 def load_trace(path: str | Path, **caps: int | None) -> Trace:
-    """`read_trace` for a file of one's own: no cap on the packed size unless one is given."""
+    """`read_trace` for a local file: no cap on the packed size unless max_bytes is given."""
     try:
         with open(path, "rb") as stream:
             return read_trace(stream, **{"max_bytes": None, **caps})

@@ -1,19 +1,25 @@
 """Pandas frames of a trace, for notebooks and tables: one row per token or per step; pandas is imported when called.
 
-TOKEN_COLUMNS and STEP_COLUMNS say what each column holds. Reads records only; counts nothing that measures counts.
+TOKEN_COLUMNS and STEP_COLUMNS say what each column holds.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from specviz.trace.counters import PHASES
-from specviz.trace.file import DraftToken, EmittedToken, Settings, Step, Trace
+from specviz.trace.file import STATUSES, Step, Trace
+from specviz.trace.values import Record
 
 if TYPE_CHECKING:
     import pandas
 
+_RULE = {
+    "method": "method in force",
+    "rule": "rule in force",
+    "lossless": "whether that rule follows the target's own odds",
+}
 TOKEN_COLUMNS: Mapping[str, str] = {
     "step": "index of the step",
     "node": "index in the step's draft; missing for the target's own token",
@@ -36,9 +42,7 @@ TOKEN_COLUMNS: Mapping[str, str] = {
     "one_step_tv": "total variation between a lossy rule's law of one token and p; missing under a lossless rule",
     "k": "K in force",
     "temperature": "temperature in force",
-    "method": "method in force",
-    "rule": "rule in force",
-    "lossless": "whether that rule follows the target's own odds",
+    **_RULE,
 }
 STEP_COLUMNS: Mapping[str, str] = {
     "step": "index of the step",
@@ -48,9 +52,7 @@ STEP_COLUMNS: Mapping[str, str] = {
     "temperature": "temperature in force",
     "top_k": "top-k in force",
     "top_p": "top-p in force",
-    "method": "method in force",
-    "rule": "rule in force",
-    "lossless": "whether that rule follows the target's own odds",
+    **_RULE,
     "target": "target model in force",
     "draft_model": "draft model in force",
     "changed": "names of the settings changed before the step, joined by commas",
@@ -73,10 +75,6 @@ STEP_COLUMNS: Mapping[str, str] = {
     "wait_ms": "waiting that the pace added",
     "total_ms": "whole time of the step, waiting included",
 }
-_JUDGED_AT = ("overlap", "kl", "p_entropy", "q_entropy", "one_step_tv")
-_WHOLE = ("node", "parent", "depth", "position")
-_IN_FORCE = [name for name in TOKEN_COLUMNS if name in Settings.__annotations__]
-"""The settings that every token of a step comes with."""
 
 
 def tokens(trace: Trace) -> pandas.DataFrame:
@@ -88,7 +86,7 @@ def tokens(trace: Trace) -> pandas.DataFrame:
         rows += _token_rows(step, start)
         start += len(step.emitted)
     frame = pandas.DataFrame(rows, columns=list(TOKEN_COLUMNS))
-    return frame.astype(dict.fromkeys(_WHOLE, "Int64"))
+    return frame.astype(dict.fromkeys(("node", "parent", "depth", "position"), "Int64"))
 
 
 def steps(trace: Trace) -> pandas.DataFrame:
@@ -98,45 +96,40 @@ def steps(trace: Trace) -> pandas.DataFrame:
     return pandas.DataFrame([_step_row(step) for step in trace.steps], columns=list(STEP_COLUMNS))
 
 
+def _fields(record: Record, columns: Mapping[str, str]) -> dict[str, Any]:
+    """The record's fields that have a column of their name."""
+    return {name: getattr(record, name) for name in columns if name in record.__dataclass_fields__}
+
+
 def _token_rows(step: Step, start: int) -> list[dict[str, Any]]:
-    shared = {"step": step.index, **{name: getattr(step.settings, name) for name in _IN_FORCE}}
+    """start: the position of the step's first emitted token."""
+    shared = {"step": step.index, **_fields(step.settings, TOKEN_COLUMNS)}
     emitted = {token.node: (start + index, token) for index, token in enumerate(step.emitted)}
-    judged_at = {position.child: position for position in step.positions if position.child is not None}
+    judged_at = {each.child: _fields(each, TOKEN_COLUMNS) for each in step.positions if each.child is not None}
     rows = []
     for node, drafted in enumerate(step.draft):
-        position, kept = emitted.get(node, (None, None))
-        place = {name: getattr(judged_at[node], name) for name in _JUDGED_AT} if node in judged_at else {}
-        ending = {"emitted": kept is not None, "position": position}
-        rows.append({**shared, **_drafted_row(node, drafted, kept), **place, **ending})
-    if None in emitted:
-        position, last = emitted[None]
-        own = {"id": last.id, "text": last.text, "status": last.kind, "p": last.p, "q": last.q}
-        rows.append({**shared, **own, "emitted": True, "position": position})
+        position, kept = emitted.pop(node, (None, drafted))
+        row = {**shared, **judged_at.get(node, {}), **_fields(drafted, TOKEN_COLUMNS), "node": node, "text": kept.text}
+        rows.append({**row, "emitted": position is not None, "position": position})
+    for position, own in emitted.values():
+        row = {**shared, **_fields(own, TOKEN_COLUMNS), "status": own.kind}
+        rows.append({**row, "emitted": True, "position": position})
     return rows
 
 
-def _drafted_row(node: int, token: DraftToken, kept: EmittedToken | None) -> dict[str, Any]:
-    names = ("parent", "depth", "id", "status", "p", "q", "p_judged", "accept_prob", "u")
-    return {"node": node, "text": (kept or token).text, **{name: getattr(token, name) for name in names}}
-
-
 def _step_row(step: Step) -> dict[str, Any]:
-    statuses = [token.status for token in step.draft]
-    counts = {name: statuses.count(name) for name in ("accepted", "rejected", "ignored", "scratch")}
-    models = ("target", "draft")
-    own = [name for name in STEP_COLUMNS if name in Settings.__annotations__]
+    statuses = Counter(dict.fromkeys(STATUSES, 0))
+    statuses.update(token.status for token in step.draft)
     return {
+        **_fields(step, STEP_COLUMNS),
+        **_fields(step.settings, STEP_COLUMNS),
+        **_fields(step.timing, STEP_COLUMNS),
+        **statuses,
         "step": step.index,
-        "at_ms": step.at_ms,
-        "context_length": step.context_length,
-        **{name: getattr(step.settings, name) for name in own},
         "changed": ",".join(step.changed),
-        "drafted": len(statuses) - counts["scratch"],
-        **counts,
+        "drafted": len(step.draft) - statuses["scratch"],
         "emitted": len(step.emitted),
-        "truncated": step.truncated,
         "last_kind": step.emitted[-1].kind if step.emitted else None,
-        **{f"{model}_calls": step.calls[model] for model in models},
-        **{f"{model}_fed": step.fed[model] for model in models},
-        **{name: getattr(step.timing, name) for name in PHASES},
+        **{f"{model}_calls": number for model, number in step.calls.items()},
+        **{f"{model}_fed": number for model, number in step.fed.items()},
     }

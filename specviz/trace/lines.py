@@ -1,8 +1,8 @@
-"""Bytes to numbered lines and back: gzip by its magic number on the way in and by suffix on the way out.
+"""Bytes to numbered lines and back; gzip is known by its magic number when read and by the suffix when written.
 
-Reading holds one line at a time and stops at the caps, so a bomb costs its cap and no more. A file that was cut short
-gives its whole lines and then the rest, marked as not whole. Writing is repeatable: the same lines give the same bytes;
-a link stays one, an existing file keeps its mode, and what is no ordinary file is refused. Knows no event.
+Reading holds one line at a time and stops at the caps. A file that was cut short gives its whole lines, then the rest,
+marked as not whole. The same lines are always written as the same bytes; a link stays a link, an existing file keeps
+its mode, and only ordinary files are written.
 """
 
 from __future__ import annotations
@@ -40,16 +40,11 @@ def open_source(source: bytes | BinaryIO) -> BinaryIO:
 
 def unpack(stream: BinaryIO, max_bytes: int | None, max_unpacked: int | None) -> Iterator[bytes]:
     """The stream's content in pieces, unpacked if it is gzip; a cut gzip ends where its bytes end."""
-    pieces = _cap(_pieces(stream), max_bytes, "the file is larger than")
+    pieces = _cap(iter(lambda: stream.read(CHUNK), b""), max_bytes, "the file is larger than")
     first = next(pieces, b"")
     if first.startswith(GZIP_MAGIC):
         return _cap(_gunzip(first, pieces), max_unpacked, "the file unpacks to more than")
     return _cap(chain([first], pieces), max_unpacked, "the file is larger than")
-
-
-def _pieces(stream: BinaryIO) -> Iterator[bytes]:
-    while piece := stream.read(CHUNK):
-        yield piece
 
 
 def _cap(pieces: Iterable[bytes], most: int | None, words: str) -> Iterator[bytes]:
@@ -108,25 +103,22 @@ def parse_line(line: bytes, whole: bool) -> dict[str, Any] | None:
 
 
 def _parse_slowly(line: bytes, whole: bool) -> Any:
-    """What msgspec refuses, with an error that says why; None for the beginning of a line."""
+    """The value of a line that msgspec refuses, or a TraceError that says why; None for the beginning of a line."""
     try:
         value = json.loads(line.decode("utf-8"), parse_constant=_no_constant, parse_int=_short_integer)
         json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
-    except TraceError:
-        raise
     except RecursionError:
         raise TraceError("is nested too deeply") from None
-    except ValueError as error:
-        if not whole and not isinstance(error, UnicodeEncodeError):
-            return None
-        raise TraceError(f"is not JSON in UTF-8 ({_reason(error)})") from None
-
-
-def _reason(error: ValueError) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at character {error.pos + 1}"
-    return "half a surrogate pair" if isinstance(error, UnicodeEncodeError) else "bytes that are no characters"
+    except UnicodeEncodeError:
+        raise TraceError("is not JSON in UTF-8 (half a surrogate pair)") from None
+    except json.JSONDecodeError as error:
+        reason = f"{error.msg} at character {error.pos + 1}"
+    except ValueError:
+        reason = "bytes that are no characters"
+    if whole:
+        raise TraceError(f"is not JSON in UTF-8 ({reason})")
+    return None
 
 
 def _no_constant(name: str) -> float:
@@ -151,21 +143,21 @@ def line_sink(path: Path, mode: str = "wb") -> Iterator[io.BufferedIOBase]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write a whole file beside its place and move it there, so that a reader never meets half of it.
+    """Write a whole file under another name, then rename it, so that nobody reads half of it.
 
-    Raises TraceError where something else than an ordinary file is.
+    Raises TraceError where the path is not an ordinary file.
     """
     place = ordinary_place(path)
     place.parent.mkdir(parents=True, exist_ok=True)
-    beside = place.with_name(f".{os.getpid()}-{path.name}")
+    temporary = place.with_name(f".{os.getpid()}-{path.name}")
     try:
-        with line_sink(beside) as sink:
+        with line_sink(temporary) as sink:
             if place.exists():
-                beside.chmod(stat.S_IMODE(place.stat().st_mode))
+                temporary.chmod(stat.S_IMODE(place.stat().st_mode))
             sink.writelines(as_bytes(lines))
-        os.replace(beside, place)
+        os.replace(temporary, place)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def as_bytes(lines: Iterable[str]) -> Iterator[bytes]:
@@ -173,9 +165,9 @@ def as_bytes(lines: Iterable[str]) -> Iterator[bytes]:
 
 
 def ordinary_place(path: Path, name: str = "") -> Path:
-    """Where a file of this path really lies, behind links, whether it is there or not.
+    """The path behind all links, of a file that may not exist yet. name: what the error calls the path.
 
-    Raises TraceError where something else than an ordinary file is. name: how the error calls the path.
+    Raises TraceError where the path is not an ordinary file.
     """
     place = Path(os.path.realpath(path))
     for each in (path, place):  # a link to a pipe of this process may lead nowhere by its name
@@ -186,7 +178,7 @@ def ordinary_place(path: Path, name: str = "") -> Path:
 
 
 def _kind(path: Path) -> int | None:
-    """None where nothing is."""
+    """The file type bits; None for a path that does not exist."""
     try:
         return stat.S_IFMT(path.stat().st_mode)
     except OSError as error:

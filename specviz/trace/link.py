@@ -1,7 +1,7 @@
-"""A link to a run: its request, what is selected in it and a short hash of its text, as letters for an address.
+"""A link to a run: its request, the selected place and a short hash of its text, as letters for an address.
 
-`decode` takes letters from anywhere: they are bounded before and after unpacking, and whatever is not a link is one
-SpecvizError. A link carries the prompt as text and models by public names, never a folder's path.
+`decode` reads untrusted letters: their number is bounded before and after unpacking, and every fault is a SpecvizError.
+A link carries the prompt as text and models by public names, never a folder's path.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, NoReturn
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
 from msgspec import Meta
@@ -36,9 +36,9 @@ _NOT_WHOLE = "it is not whole; copy it again"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """selection: the step and the place in it; mark: how many tokens stand before that step, and the id of the place's
-    own; num_tokens, digest: of the text's first tokens, as far as it is told; goes_on: whether more followed that was
-    made with other settings."""
+    """selection: the step and the place in it; mark: the number of tokens before that step and the id of the selected
+    token; num_tokens, digest: of the first tokens of the text; goes_on: whether more tokens followed under other
+    settings."""
 
     request: Request
     selection: tuple[int, str] | None = None
@@ -55,7 +55,7 @@ _TEXT = Meta(title="a number of tokens and a hash")
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The JSON of a link."""
+    """The JSON of a link; a field that has its default is left out."""
 
     version: Literal[1]
     request: Mapping[str, Any]
@@ -74,17 +74,13 @@ def digest(ids: Iterable[int]) -> str:
 def encode(link: Link) -> str:
     """The link as letters that an address may hold. Raises SpecvizError for what no link can carry."""
     _refuse_private(link.request)
-    fields = replace(link.request, time_limit_s=None).to_dict()
-    told: dict[str, Any] = {
-        "version": VERSION,
-        "request": {name: value for name, value in fields.items() if value != _DEFAULTS[name]},
-        "num_tokens": link.num_tokens,
-        "digest": link.digest,
-    }
-    also = {"selection": link.selection, "mark": link.selection and link.mark, "goes_on": link.goes_on}
-    told |= {name: value for name, value in also.items() if value}
-    _check(told)
-    packed = zlib.compress(json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode(), 9)
+    knobs = replace(link.request, time_limit_s=None).to_dict()
+    request = {name: value for name, value in knobs.items() if value != _DEFAULTS[name]}
+    mark = link.selection and link.mark
+    parts = _Parts(VERSION, request, link.num_tokens, link.digest, link.selection, mark, link.goes_on)
+    values = {each.name: value for each in fields(parts) if (value := getattr(parts, each.name)) != each.default}
+    _check(values)
+    packed = zlib.compress(json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode(), 9)
     text = base64.urlsafe_b64encode(packed).decode().rstrip("=")
     if len(text) > MAX_CHARACTERS:
         raise SpecvizError(
@@ -94,9 +90,11 @@ def encode(link: Link) -> str:
 
 
 def decode(text: object) -> Link:
-    """The link that these letters spell, its request checked, without what a program that passed it on has put behind
-    it. Raises SpecvizError for anything else."""
-    told = _parse(_unpack(_letters(text)))
+    """The link in these letters, its request checked; signs that other programs put after it are dropped.
+
+    Raises SpecvizError for anything else.
+    """
+    told = _unpack(_letters(text))
     if told.get("version") != VERSION:
         raise SpecvizError(f"it must be of version {VERSION} (got {told.get('version')!r:.40})")
     if unknown := sorted(told.keys() - _Parts.__dataclass_fields__.keys()):
@@ -116,44 +114,31 @@ def _check(told: Mapping[str, Any]) -> _Parts:
 
 
 def _letters(text: object) -> str:
-    """The letters of a link as they were written: some programs spell "-" as "%2D", or add a dot, a bracket, a line."""
+    """The letters as `encode` wrote them: some programs spell "-" as "%2D", or add a dot, a bracket or a line end."""
     if not isinstance(text, str):
         raise SpecvizError(f"it must have at most {MAX_CHARACTERS:,} characters (got none)")
-    if len(text) > 3 * MAX_CHARACTERS:
-        raise SpecvizError(f"it must have at most {MAX_CHARACTERS:,} characters (got {len(text):,})")
-    letters = _BEHIND.sub("", unquote(text).lstrip())
+    letters = text if len(text) > 3 * MAX_CHARACTERS else _BEHIND.sub("", unquote(text).lstrip())
     if len(letters) > MAX_CHARACTERS:
         raise SpecvizError(f"it must have at most {MAX_CHARACTERS:,} characters (got {len(letters):,})")
     return letters
 
 
-def _unpack(text: str) -> bytes:
+def _unpack(text: str) -> dict[str, Any]:
+    """The JSON object in these letters."""
     if not _LETTERS.fullmatch(text) or len(text) % 4 == 1:
         raise SpecvizError(_NOT_WHOLE)
-    unpacking = zlib.decompressobj()
+    unpacking, told = zlib.decompressobj(), None
     try:
         content = unpacking.decompress(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), MAX_BYTES + 1)
-    except zlib.error:
+        if unpacking.eof and not unpacking.unused_data:
+            told = json.loads(content.decode(), parse_constant=int)  # int("NaN") is a ValueError
+    except (ValueError, RecursionError, zlib.error):
         raise SpecvizError(_NOT_WHOLE) from None
     if len(content) > MAX_BYTES:
         raise SpecvizError(f"it must unpack to at most {MAX_BYTES:,} bytes (got more)")
-    if not unpacking.eof or unpacking.unused_data:
-        raise SpecvizError(_NOT_WHOLE)
-    return content
-
-
-def _parse(content: bytes) -> Mapping[str, Any]:
-    try:
-        told = json.loads(content.decode(), parse_constant=_no_number)
-    except (ValueError, RecursionError):
-        raise SpecvizError(_NOT_WHOLE) from None
     if not isinstance(told, dict):
         raise SpecvizError(_NOT_WHOLE)
     return told
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
 
 
 def _refuse_private(request: Request) -> None:

@@ -28,7 +28,7 @@ class Undefined(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """How a number is called, computed and written. unit: a key of _SPELL. on_trees, on_graded: what its note says after
+    """How a number is called, computed and written. unit: a key of _SPELL. on_trees, on_graded: its note's words after
     drafts with branches, or where the target judged whole reasoning steps; on_lossy: whether it names lossy steps."""
 
     label: str

@@ -19,6 +19,7 @@ from specviz.trace.file import (
     Trace,
     TraceError,
     TraceWriter,
+    UnknownEvent,
     dump_event,
     load_trace,
     parse_event,
@@ -109,7 +110,7 @@ def test_unknown_fields_and_events_are_kept_in_order(extra: dict, unknown: objec
 def test_unknown_events_are_listed() -> None:
     made = traces.chain()
     made.append(parse_event({"event": "note", "text": "hello"}))
-    assert [event.data["text"] for event in made.extra_events] == ["hello"]
+    assert [event.data["text"] for event in made.events() if isinstance(event, UnknownEvent)] == ["hello"]
 
 
 @settings(max_examples=100, deadline=None)
