@@ -1,7 +1,6 @@
-"""What a drafter tells of its draft, as a record holds it: plain JSON of bounded size, every token with its text.
+"""A drafter's evidence about its draft as plain JSON of bounded size, the form in which a record holds it.
 
-A token in evidence is an object with an "id"; whoever shows evidence finds its "text" beside it, and its "bytes" where
-they are not whole characters. Knows no method.
+A token in evidence is an object with an "id"; it gets its "text", and its "bytes" where they are not whole characters.
 """
 
 from __future__ import annotations
@@ -20,48 +19,34 @@ Pieces = Mapping[int, tuple[str, str | None]]
 
 
 def write_evidence(evidence: Mapping[str, Any], pieces: Pieces) -> dict[str, Any]:
-    """The evidence of one draft for its record. What is too deep or too much is left out; numbers that are none, too.
+    """The evidence of one draft for its record; values beyond the limits are left out, impossible numbers are None.
 
-    Raises ValueError for a value that JSON does not know.
+    Raises ValueError for a value that JSON cannot hold.
     """
-    return _Writer(pieces).object_(evidence, 0)
+    left = 1 + MOST_VALUES  # the outermost object does not count
 
-
-class _Writer:
-    """Counts what it writes, so that no draft can make a record without end."""
-
-    def __init__(self, pieces: Pieces) -> None:
-        self._pieces = pieces
-        self._left = MOST_VALUES
-
-    def object_(self, value: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        made = {str(name): self.value(item, depth + 1) for name, item in value.items() if self._has_room(depth)}
-        token = made.get("id")
-        if type(token) is int and token >= 0 and "text" not in made:
-            made["text"], half = self._pieces[token]
-            if half is not None:
-                made["bytes"] = half
-        return made
-
-    def value(self, value: Any, depth: int) -> Any:
-        self._left -= 1
+    def write(value: Any, depth: int) -> Any:
+        nonlocal left
+        left -= 1
         if isinstance(value, Mapping):
-            return self.object_(value, depth)
+            made = {
+                str(name): write(item, depth + 1) for name, item in value.items() if depth < MOST_DEPTH and left > 0
+            }
+            token = made.get("id")
+            if type(token) is int and token >= 0 and "text" not in made:
+                made["text"], half = pieces[token]
+                made |= {} if half is None else {"bytes": half}
+            return made
         if isinstance(value, (list, tuple)):
-            return [self.value(item, depth + 1) for item in value if self._has_room(depth)]
+            return [write(item, depth + 1) for item in value if depth < MOST_DEPTH and left > 0]
         if isinstance(value, str):
             return value[:MOST_TEXT]
-        if value is None or isinstance(value, (bool, int, float)):
-            return _number(value)
-        raise ValueError(f"evidence must hold what JSON knows (got {type(value).__name__})")
+        if value is None or isinstance(value, bool):
+            return value
+        if not isinstance(value, (int, float)):
+            raise ValueError(f"evidence must hold what JSON knows (got {type(value).__name__})")
+        if not math.isfinite(value) or abs(value) > MAX_INTEGER:
+            return None
+        return round9(value) if isinstance(value, float) else value
 
-    def _has_room(self, depth: int) -> bool:
-        return depth < MOST_DEPTH and self._left > 0
-
-
-def _number(value: float | bool | None) -> float | bool | None:
-    if value is None or isinstance(value, bool):
-        return value
-    if not math.isfinite(value) or abs(value) > MAX_INTEGER:
-        return None
-    return round9(value) if isinstance(value, float) else value
+    return write(evidence, 0)

@@ -1,9 +1,7 @@
-"""A trace in other shapes: CSV of its tokens and of its steps, JSON lines, and what a file of it is called; and which
-trace a person names.
+"""Exports of a trace: CSV of the frames of its tokens and steps, JSON lines, file names; `named_trace` finds a trace.
 
-Numbers come from `frames`. Texts that a spreadsheet would run as formulas get an
-apostrophe in front; ids, `text_json` and all of the JSON lines are exact. pandas is loaded when a CSV is made, and its
-cells are written here, for pandas and Python's csv write other bytes from version to version.
+Texts that a spreadsheet would run as formulas get an apostrophe in front; ids, `text_json` and JSON lines are exact.
+pandas is loaded when a CSV is made. Cells are written here, as pandas and Python's csv change bytes between versions.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from specviz.trace.recorded import shipped, shipped_trace
 if TYPE_CHECKING:
     import pandas
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # one such sign alone is no formula
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a formula begins with one of them and goes on
 QUOTED = ('"', ",", "\r", "\n")
 EXACT = "text_json"  # a token's text as a JSON string, which no reader takes for a number, a formula or a missing value
 
@@ -30,7 +28,7 @@ EXACT = "text_json"  # a token's text as a JSON string, which no reader takes fo
 def named_trace(named: Trace | str | Path) -> Trace:
     """The trace itself, the one in this file, or the recorded run of this name where there is no such file.
 
-    Raises SpecvizError for what is there no trace, ValueError for what names none.
+    Raises SpecvizError where there is no trace of this name, ValueError for another type.
     """
     if isinstance(named, Trace):
         return named
@@ -45,14 +43,14 @@ def named_trace(named: Trace | str | Path) -> Trace:
 
 
 def tokens_csv(trace: Trace) -> str:
-    """One line per drafted or emitted token (columns: `frames.TOKEN_COLUMNS`; behind `text` stands EXACT)."""
+    """One line per drafted or emitted token; columns: `frames.TOKEN_COLUMNS`, with EXACT after `text`."""
     frame = frames.tokens(trace)
     frame.insert(frame.columns.get_loc("text") + 1, EXACT, frame["text"].map(json.dumps))
     return _csv(frame)
 
 
 def steps_csv(trace: Trace) -> str:
-    """One line per step (columns: specviz.trace.frames.STEP_COLUMNS)."""
+    """One line per step; columns: `frames.STEP_COLUMNS`."""
     return _csv(frames.steps(trace))
 
 
@@ -62,9 +60,9 @@ def json_lines(trace: Trace) -> str:
 
 
 def file_name(trace: Trace, suffix: str) -> str:
-    """A harmless name: when the trace was made and by which method. suffix: what follows, ".jsonl" and the like."""
+    """A safe file name: the time and the method of the trace, and this suffix, such as ".jsonl"."""
     header = trace.header
-    words = ("specviz", header.created if header else "", str(header.request.get("method", "")) if header else "")
+    words = ("specviz", *((header.created, str(header.request.get("method", ""))) if header else ()))
     return "-".join(filter(None, (re.sub(r"[^A-Za-z0-9_]+", "", word)[:60] for word in words))) + suffix
 
 
@@ -79,9 +77,6 @@ def _csv(frame: pandas.DataFrame) -> str:
 
 
 def _cell(value: Any, is_missing: bool) -> str:
-    """A cell after RFC 4180: quoted where it holds a comma, a quote or a line end; nothing where it is missing."""
+    """A cell after RFC 4180: quoted where it holds a comma, a quote or a line end; "" where it is missing."""
     text = "" if is_missing else guarded(value) if isinstance(value, str) else str(value)
-    if not any(sign in text for sign in QUOTED):
-        return text
-    doubled = text.replace('"', '""')
-    return f'"{doubled}"'
+    return '"' + text.replace('"', '""') + '"' if any(sign in text for sign in QUOTED) else text

@@ -185,7 +185,7 @@ def read_trace(
 ) -> Trace:
     """The trace in bytes or a binary stream, gzip or not; TraceError names the line that is wrong. None lifts a cap."""
     trace, num_containers = Trace(), 0
-    pieces = trace_io.unpack(trace_io.open_source(source), max_bytes, max_unpacked)
+    pieces = trace_io.unpack(source, max_bytes, max_unpacked)
     for line_number, line, whole in trace_io.numbered_lines(pieces, max_lines=4 * max_steps + 100):
         try:
             num_containers += line.count(b"[") + line.count(b"{")

@@ -1,26 +1,28 @@
-"""Where two generated texts part, token by token. Standard library only."""
+"""Compares two generated texts token by token. Standard library only."""
 
 from __future__ import annotations
 
-from specviz.trace.file import Trace
+from specviz.trace.file import Token, Trace
 
 
 def first_difference(left: Trace, right: Trace) -> int | None:
-    """How many tokens both texts share before the first that differs; None where one goes on as the other ends, or both
-    end together. Tokens are the same when id and text are: two vocabularies may number alike."""
+    """The index of the first token that differs; None where the shorter text begins the longer one.
+
+    Tokens are equal when id and text are: two vocabularies may give one id to different texts.
+    """
     pairs = zip(left.tokens, right.tokens, strict=False)
-    return next((place for place, (one, other) in enumerate(pairs) if _of(one) != _of(other)), None)
+    return next((index for index, (one, other) in enumerate(pairs) if _key(one) != _key(other)), None)
 
 
 def are_of_one_prompt(left: Trace, right: Trace) -> bool:
-    """Whether both runs were given the same tokens to continue."""
-    one, other = ([_of(token) for token in each.header.prompt.tokens] for each in (left, right))
+    """Whether both runs continue the same tokens."""
+    one, other = (list(map(_key, each.header.prompt.tokens)) for each in (left, right))
     return one == other
 
 
 def should_be_one_text(left: Trace, right: Trace) -> bool:
-    """Whether one of both drafted nothing and neither drew: the same target at temperature 0, in one number format,
-    after one prompt. Without rounding a lossless rule then writes one text."""
+    """Whether both must give one text apart from rounding: one target at temperature 0, in one number format, after one
+    prompt, and one of the two runs without drafts."""
     laws = {(step.settings.target, step.settings.temperature) for each in (left, right) for step in each.steps}
     formats = {models.target.dtype for each in (left, right) for models in each.models}
     plain = [not any(step.settings.drafts for step in each.steps) for each in (left, right)]
@@ -28,5 +30,5 @@ def should_be_one_text(left: Trace, right: Trace) -> bool:
     return len(laws) == len(formats) == sum(plain) == 1 and is_greedy and are_of_one_prompt(left, right)
 
 
-def _of(token: object) -> tuple[int, str, str | None]:
+def _key(token: Token) -> tuple[int, str, str | None]:
     return token.id, token.text, token.bytes

@@ -30,21 +30,17 @@ MAX_LINE_BYTES = 8 << 20
 KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link to itself"}
 
 
-def open_source(source: bytes | BinaryIO) -> BinaryIO:
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return io.BytesIO(source)
-    if isinstance(source, io.TextIOBase) or not hasattr(source, "read"):
-        raise ValueError(f"source must be bytes or a binary stream (got {type(source).__name__})")
-    return source
-
-
-def unpack(stream: BinaryIO, max_bytes: int | None, max_unpacked: int | None) -> Iterator[bytes]:
-    """The stream's content in pieces, unpacked if it is gzip; a cut gzip ends where its bytes end."""
+def unpack(source: bytes | BinaryIO, max_bytes: int | None, max_unpacked: int | None) -> Iterator[bytes]:
+    """The content in pieces, unpacked if it is gzip; a cut gzip ends where its bytes end."""
+    stream = io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source
+    if isinstance(stream, io.TextIOBase) or not hasattr(stream, "read"):
+        raise ValueError(f"source must be bytes or a binary stream (got {type(stream).__name__})")
     pieces = _cap(iter(lambda: stream.read(CHUNK), b""), max_bytes, "the file is larger than")
     first = next(pieces, b"")
+    pieces = chain([first], pieces)
     if first.startswith(GZIP_MAGIC):
-        return _cap(_gunzip(first, pieces), max_unpacked, "the file unpacks to more than")
-    return _cap(chain([first], pieces), max_unpacked, "the file is larger than")
+        return _cap(_gunzip(pieces), max_unpacked, "the file unpacks to more than")
+    return _cap(pieces, max_unpacked, "the file is larger than")
 
 
 def _cap(pieces: Iterable[bytes], most: int | None, words: str) -> Iterator[bytes]:
@@ -56,19 +52,18 @@ def _cap(pieces: Iterable[bytes], most: int | None, words: str) -> Iterator[byte
         yield piece
 
 
-def _gunzip(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    machine = zlib.decompressobj(wbits=31)
-    for piece in chain([first], pieces):
-        waiting = piece
-        while waiting:
-            if machine.eof:  # one gzip member after another is one file
-                machine = zlib.decompressobj(wbits=31)
+def _gunzip(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    unpacking = zlib.decompressobj(wbits=31)
+    for piece in pieces:
+        while piece:
+            if unpacking.eof:  # one gzip member after another is one file
+                unpacking = zlib.decompressobj(wbits=31)
             try:
-                yield machine.decompress(waiting, CHUNK)
+                yield unpacking.decompress(piece, CHUNK)
             except zlib.error as error:
                 raise TraceError(f"the gzip data are damaged ({error})") from None
-            waiting = machine.unused_data or machine.unconsumed_tail
-    yield machine.flush()
+            piece = unpacking.unused_data or unpacking.unconsumed_tail
+    yield unpacking.flush()
 
 
 def numbered_lines(pieces: Iterable[bytes], max_lines: int) -> Iterator[tuple[int, bytes, bool]]:
@@ -135,11 +130,11 @@ def _short_integer(digits: str) -> int:
 def line_sink(path: Path, mode: str = "wb") -> Iterator[io.BufferedIOBase]:
     """A binary file to write lines to; gzip when the name ends in .gz, with nothing in it that changes between runs."""
     with open(path, mode) as raw:
-        if path.suffix != ".gz":
+        if path.suffix == ".gz":
+            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
+                yield packed
+        else:
             yield raw
-            return
-        with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0) as packed:
-            yield packed
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -171,15 +166,10 @@ def ordinary_place(path: Path, name: str = "") -> Path:
     """
     place = Path(os.path.realpath(path))
     for each in (path, place):  # a link to a pipe of this process may lead nowhere by its name
-        kind = _kind(each)
-        if kind not in (None, stat.S_IFREG):
+        try:
+            kind = stat.S_IFMT(each.stat().st_mode)
+        except OSError as error:  # there is no such file yet, or its links go in a circle
+            kind = stat.S_IFLNK if error.errno == errno.ELOOP else stat.S_IFREG
+        if kind != stat.S_IFREG:
             raise TraceError(f"must be an ordinary file (got {KINDS.get(kind, 'a device')})", name or str(path))
     return place
-
-
-def _kind(path: Path) -> int | None:
-    """The file type bits; None for a path that does not exist."""
-    try:
-        return stat.S_IFMT(path.stat().st_mode)
-    except OSError as error:
-        return stat.S_IFLNK if error.errno == errno.ELOOP else None

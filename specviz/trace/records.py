@@ -1,8 +1,7 @@
-"""The records of a trace, version 1: one frozen class per event and per part of one, each field typed with its limits.
+"""The records of a trace, version 1: a frozen class for each event and each part of one, its fields typed with limits.
 
-`parse_event` reads a parsed line and `dump_event` writes it; `assets/trace.schema.json` is made from these classes by
-`python -m specviz.trace.schema`. Knows neither files nor the order of events; `specviz.trace.file` re-exports what
-others need.
+`parse_event` reads a parsed line, `dump_event` writes one; `python -m specviz.trace.schema` makes
+`assets/trace.schema.json` from these classes. Files and the order of events are the matter of `specviz.trace.file`.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ class Settings(Record):
 
     @property
     def drafts(self) -> bool:
-        """Whether the step had a draft to judge: "none" is how a trace calls the method that makes none."""
+        """Whether the method makes drafts; a trace calls the method without drafts "none"."""
         return self.method != "none"
 
 
@@ -237,12 +236,12 @@ class Step(Record):
 
     @property
     def is_tree(self) -> bool:
-        """Whether drafted tokens stand beside each other, so that not all of them can be kept."""
+        """Whether two drafted tokens have one parent, so that not all of them can be kept."""
         parents = [token.parent for token in self.draft if token.status != "scratch"]
         return len(set(parents)) < len(parents)
 
     def check(self) -> None:
-        """Nodes stand after their parents; accepted ones form one path, which the emitted tokens follow."""
+        """Nodes come after their parents; accepted ones form one path, which the emitted tokens follow."""
         self._check_draft()
         self._check_emitted()
         for index, position in enumerate(self.positions):
@@ -254,19 +253,15 @@ class Step(Record):
     def _check_draft(self) -> None:
         path_end = ROOT
         for index, token in enumerate(self.draft):
-            depth = 1 if token.parent == ROOT else self._depth_below(token.parent, index)
-            require(token.depth == depth, f"draft[{index}].depth", f"must be {depth} (got {token.depth})")
+            path, parent = f"draft[{index}]", token.parent
+            require(parent < index, f"{path}.parent", f"must be an earlier node (got {parent})")
+            depth = 1 if parent == ROOT else self.draft[parent].depth + 1
+            require(token.depth == depth, f"{path}.depth", f"must be {depth} (got {token.depth})")
             scratch_or_p = token.status == "scratch" or token.p is not None
-            require(scratch_or_p, f"draft[{index}].p", "must be a probability unless the token is scratch (got None)")
+            require(scratch_or_p, f"{path}.p", "must be a probability unless the token is scratch (got None)")
             if token.status == "accepted":
-                require(
-                    token.parent == path_end, f"draft[{index}].status", f"cannot be accepted beside node {path_end}"
-                )
+                require(parent == path_end, f"{path}.status", f"cannot be accepted beside node {path_end}")
                 path_end = index
-
-    def _depth_below(self, parent: int, index: int) -> int:
-        require(parent < index, f"draft[{index}].parent", f"must be an earlier node (got {parent})")
-        return self.draft[parent].depth + 1
 
     def _check_emitted(self) -> None:
         node = ROOT
@@ -276,12 +271,10 @@ class Step(Record):
                 require(token.node is None, f"{path}.node", f"must be null for a {token.kind} token (got {token.node})")
                 require(index == len(self.emitted) - 1, path, f"is {token.kind} but not the last token of the step")
                 return
-            known = token.node is not None and token.node < len(self.draft)
-            drafted = self.draft[token.node] if known else None
+            drafted = self.draft[token.node] if token.node is not None and token.node < len(self.draft) else None
             fits = drafted and (drafted.parent, drafted.status, drafted.id) == (node, "accepted", token.id)
-            require(
-                fits, f"{path}.node", f"is not the accepted draft token that follows node {node} (got {token.node})"
-            )
+            problem = f"is not the accepted draft token that follows node {node} (got {token.node})"
+            require(fits, f"{path}.node", problem)
             node = token.node
 
 

@@ -1,8 +1,8 @@
-"""What a record of a file is: a frozen dataclass whose annotations say what each field may hold; msgspec checks them.
+"""Record: a frozen dataclass read from a JSON object; msgspec checks each field against its annotation.
 
-`Record.from_dict` takes a parsed JSON object and raises TraceError with the field's path, what is allowed and what was
-got; `to_dict` gives the same object back, unknown fields included. A field's `Meta(title=...)` is how an error names
-what is allowed. Numbers are bounded so that no view overflows and JavaScript keeps every digit.
+`Record.from_dict` raises TraceError with the field's path, the allowed values and the value; `to_dict` gives the same
+object back, unknown fields included. `Meta(title=...)` is an error's name for the allowed values. Numbers are bounded
+so that views do not overflow and JavaScript keeps every digit.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TraceError(SpecvizError):
         return f"{line}{self.path} {self.problem}" if self.path else f"{line}{self.problem}"
 
     def within(self, name: str) -> TraceError:
-        """The same error, its path seen from the value that holds the bad one under `name`."""
+        """The same error with `name` in front of its path."""
         dot = "." if self.path and not self.path.startswith("[") else ""
         return TraceError(self.problem, f"{name}{dot}{self.path}", self.line)
 
@@ -93,9 +93,9 @@ def got(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A value of a file. `extra`: its unknown fields by name, written back behind the known ones.
+    """A JSON object of a file. `extra`: its unknown fields by name, which `to_dict` puts after the known ones.
 
-    A field that may be missing has the default None, and is left out where it is None.
+    A field that may be missing has the default None, and None is not written.
     """
 
     extra: Any = field(default_factory=dict, kw_only=True)  # no Mapping: a file may have a field of this name
@@ -109,7 +109,7 @@ class Record:
         return made
 
     def check(self) -> None:
-        """What one field alone cannot say; raises TraceError."""
+        """Raises TraceError where the fields contradict each other."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values in the order of the declaration, unknown fields last."""
@@ -123,8 +123,7 @@ class Record:
 
 
 def convert(data: Any, kind: type[Made]) -> Made:
-    """Parsed JSON as a value of this type, lists as tuples. Raises TraceError: the field, what is allowed, what was
-    got."""
+    """Parsed JSON as a value of this type, lists as tuples. Raises TraceError with the field and the allowed values."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
@@ -141,7 +140,7 @@ def convert(data: Any, kind: type[Made]) -> Made:
 
 
 def _inner(kind: kinds.Type, index: str, name: str) -> kinds.Type:
-    """The type of what is at this index, or under this name, in a value of the type."""
+    """The type of the item at this index, or of the field of this name, in a value of type `kind`."""
     for each in _alternatives(kind):
         if index and isinstance(each, kinds.TupleType):
             return each.item_types[int(index)]
@@ -167,7 +166,7 @@ def _title(kind: kinds.Type) -> str:
 
 
 def _words(kind: kinds.Type) -> str:
-    """What a value of this type is called, null left out."""
+    """An error's words for the values of this type, null left out."""
     while isinstance(kind, kinds.UnionType):
         kind = next(each for each in kind.types if not isinstance(each, kinds.NoneType))
     match kind:
@@ -194,7 +193,7 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 def _complete(record: Record, data: Mapping[str, Any], path: str = "") -> None:
-    """Keeps what msgspec leaves out, here and in each record within: unknown fields, and objects as they came."""
+    """Sets what msgspec drops, here and in each record inside: unknown fields, and objects as they were read."""
     names = _names(type(record))
     unknown = {name: data[name] for name in data if name not in names}
     if unknown or record.extra:
