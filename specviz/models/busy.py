@@ -1,6 +1,6 @@
-"""What takes this process's processor while a race measures: files being made, models being loaded.
+"""Counts this process's other work, such as loading models, which would slow a measured race.
 
-Of other programs on the machine it knows nothing. Standard library only.
+Other programs on the machine are not seen. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 
 class OtherWork:
-    """Counts the pieces of work that go on. Thread-safe."""
+    """Counts the pieces of work in progress. Thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -19,7 +19,7 @@ class OtherWork:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """For as long as a piece of work takes."""
+        """Marks a piece of work for as long as the block runs."""
         with self._guard:
             self._running += 1
             self._started += 1
@@ -30,11 +30,11 @@ class OtherWork:
                 self._running -= 1
 
     def watch(self) -> Callable[[], bool]:
-        """Whether, from now on to the time it is asked, any work went on."""
+        """A function that says whether any work was in progress since this call."""
         with self._guard:
             running, started = self._running, self._started
         return lambda: running > 0 or self._started != started
 
 
 other_work = OtherWork()
-"""The one of this process: its threads share the processor, whichever workbench they belong to."""
+"""The counter of this process: the threads of all workbenches share the processor."""

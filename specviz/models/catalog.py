@@ -1,6 +1,6 @@
-"""What is offered: the bundled models and well-known public families that share a vocabulary.
+"""The models on offer: the bundled ones and well-known public families that share a vocabulary.
 
-Data, standard library only. Where a server allows no other models, these names are still allowed.
+Data, standard library only. A server that allows no other models allows these.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from specviz.settings import assets_dir
 
 @dataclass(frozen=True, slots=True)
 class CatalogModel:
-    """A model on offer. drafts: the names that suit it as draft model, the best first; none: it is only a draft.
+    """A model on offer. drafts: names of its draft models, the best first; a model without them is only a draft.
 
-    foreign: drafts of another vocabulary. A bundled model lies in assets/models/<name>; the name of any other is its
-    Hugging Face hub id.
+    foreign: drafts with another vocabulary. A bundled model is in assets/models/<name>; any other name is a Hugging
+    Face hub id.
     """
 
     name: str
@@ -46,17 +46,14 @@ _BUNDLED_DRAFTS = {
     "fable-draft-code": "one that has read only Python",
     "fable-draft-othervocab": "one that cuts text into other tokens",
 }
+_SMOLLM2 = {"1.7B": ("135M", "360M"), "360M": ("135M",), "135M": ()}
 _FAMILIES = (
-    (
-        "HuggingFaceTB/SmolLM2-{}-Instruct",
-        "SmolLM2 {} Instruct",
-        {"1.7B": ("135M", "360M"), "360M": ("135M",), "135M": ()},
-    ),
+    ("HuggingFaceTB/SmolLM2-{}-Instruct", "SmolLM2 {} Instruct", _SMOLLM2),
     ("Qwen/Qwen2.5-{}-Instruct", "Qwen2.5 {} Instruct", {"7B": ("0.5B", "1.5B"), "1.5B": ("0.5B",), "0.5B": ()}),
     ("Qwen/Qwen3-{}", "Qwen3 {}", {"8B": ("0.6B", "1.7B"), "1.7B": ("0.6B",), "0.6B": ()}),
     ("EleutherAI/pythia-{}", "Pythia {}", {"1.4b": ("160m", "70m"), "160m": ("70m",), "70m": ()}),
 )
-"""Public families: hub id and title without the size, and each size with those that suit it as draft model."""
+"""Public families: hub id and title without the size, and each size with the sizes of its draft models."""
 _MEDUSA = "FasterDecoding/medusa-vicuna"
 _VICUNA = "lmsys/vicuna"
 _GPT2 = "openai-community/gpt2"
@@ -82,7 +79,7 @@ _ALL = (
 )
 
 FORMATS = ("int8", "int4")
-"""What a model's name may end in, behind a colon: the format that its weights are to be held in."""
+"""What a model's name may end in, after a colon: the format of its weights in memory."""
 
 MODELS: Mapping[str, CatalogModel] = {model.name: model for model in _ALL}
 
@@ -110,18 +107,16 @@ def targets() -> tuple[str, ...]:
 
 
 def drafts_for(target: str, *, foreign: bool = False) -> tuple[str, ...]:
-    """The names that suit `target` as draft model, the best first; none for a target that is not in the catalogue.
+    """The draft models of `target`, the best first; none for a target that is not in the catalogue.
 
-    foreign: those of other vocabularies first, for a method that can use them.
+    foreign: with those of other vocabularies in front, for a method that can use them.
     """
-    target = without_format(target)
-    if target not in MODELS:
-        return ()
-    return (*MODELS[target].foreign, *MODELS[target].drafts) if foreign else MODELS[target].drafts
+    model = MODELS.get(without_format(target))
+    return () if model is None else (*model.foreign, *model.drafts) if foreign else model.drafts
 
 
 def names_for(target: str, kind: str) -> tuple[str, ...]:
-    """The names of what a parameter may stand for: drafts ("draft", the smallest first) or heads of a kind."""
+    """The names that a parameter may have: drafts ("draft", the smallest first) or heads of this kind."""
     if kind == "draft":
         return drafts_for(target)[::-1]
     target = without_format(target)
@@ -129,7 +124,7 @@ def names_for(target: str, kind: str) -> tuple[str, ...]:
 
 
 def without_format(name: str) -> str:
-    """A model's own name; see FORMATS."""
+    """A model's name without its format; see FORMATS."""
     plain, _, ending = name.rpartition(":")
     return plain if plain and ending in FORMATS else name
 

@@ -25,7 +25,7 @@ def as_lines(messages: Sequence[Mapping[str, str]]) -> str:
 
 
 def as_messages(text: str) -> str | list[dict[str, str]]:
-    """The messages of a text that begins with such a line; any other text as it is, one user's message."""
+    """The messages of a text that begins with a "Role: words" line; any other text unchanged, as one user message."""
     if not _HEAD.match(text):
         return text
     _, *parts = _HEAD.split(text)

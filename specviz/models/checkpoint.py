@@ -1,7 +1,7 @@
 """Weights of an untrusted checkpoint: reads tensors by name without running code, and fills a module with them.
 
 Every error is a SpecvizError that says what is wrong with the file; the caller puts the checkpoint's name in front.
-`Attached` keeps what was made for a loaded model as long as that model lives.
+`Attached` keeps objects made for a loaded model as long as that model lives.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """Names of tensors: of the checkpoint and used, of the checkpoint and not used, lacking in it."""
+    """Names of tensors: used ones and unused ones of the checkpoint, and those that it lacks."""
 
     used: tuple[str, ...]
     unused: tuple[str, ...]
@@ -116,18 +116,18 @@ def _size(tensor: Tensor) -> str:
 
 
 class Attached:
-    """Things made for a loaded model, each once, by any key; they are released with the model."""
+    """Objects made for loaded models, each once per model and key; released with the model."""
 
     def __init__(self) -> None:
         self._made: WeakKeyDictionary[nn.Module, dict[object, object]] = WeakKeyDictionary()
         self._making = threading.Lock()
 
     def find(self, model: nn.Module, key: object) -> object | None:
-        """What was made for this model and key, if it was."""
+        """The object of this model and key, or None."""
         return self._made.get(model, {}).get(key)
 
     def get(self, model: nn.Module, key: object, make: Callable[[], Made]) -> Made:
-        """What `make()` gave for this model and key the first time. `make` must not hold the model itself."""
+        """The object of this model and key, made by `make()` the first time. `make` must not keep the model alive."""
         with self._making:
             made = self._made.setdefault(model, {})
             if key not in made:

@@ -1,6 +1,6 @@
-"""One model's folder -> its configuration, weights and tokenizer; what is refused, and why.
+"""ModelFolder: the configuration, weights and tokenizer of one model's folder.
 
-Only models that continue a text, keep plain attention caches and have safetensors; never a model's own code. Every
+Accepts models that continue a text, keep plain attention caches and have safetensors; runs no code of a model. Every
 error is a SpecvizError that names the model and says what to do.
 """
 
@@ -48,7 +48,7 @@ _NO_CODE = {**_OFFLINE, "trust_remote_code": False}
 
 Result = TypeVar("Result")
 Room = Mapping[torch.device, int | None]
-"""The devices that a model goes to -> the bytes that may still be taken there; None: no limit is known."""
+"""Device of a model -> the bytes that are free there; None: no limit is known."""
 
 
 class ModelFolder:
@@ -59,12 +59,12 @@ class ModelFolder:
         check_files(folder, name)
 
     def config(self) -> PreTrainedConfig:
-        """The configuration of a kind of model that specviz can run; refused otherwise."""
+        """The configuration; SpecvizError for a kind of model that specviz cannot run."""
         values, _ = self._explain(lambda: PreTrainedConfig.get_config_dict(self._folder, **_OFFLINE))
         kind = values.get("model_type")
+        if kind not in CONFIG_MAPPING and "auto_map" in values:
+            raise SpecvizError(f"{self._name} needs program code of its own, which specviz never runs")
         if kind not in CONFIG_MAPPING:
-            if "auto_map" in values:
-                raise SpecvizError(f"{self._name} needs program code of its own, which specviz never runs")
             raise SpecvizError(
                 f"{self._name} is of the kind {kind!r}, which this version of transformers does not know; upgrade it"
             )
@@ -102,14 +102,18 @@ class ModelFolder:
         return model if "device_map" in options else self._explain(lambda: model.to(next(iter(room))))
 
     def _quantisation(self, config: PreTrainedConfig, dtype: torch.dtype, bits: str) -> QuantizationConfigMixin:
-        """What tells transformers to hold the weights in fewer bits while it reads them."""
+        """The setting with which transformers reduces the weights to so many bits while it reads them."""
         if getattr(config, "quantization_config", None) is not None:
             raise SpecvizError(f"{self._name} holds fewer bits already; name it without :{bits}")
-        library = quantisation.library_for(bits, self._name)
-        return self._explain(lambda: _library_config(library, dtype, bits))
+        if quantisation.library_for(bits, self._name) == "torchao":
+            return self._explain(_torchao_config)
+        if bits == "int8":
+            return self._explain(lambda: BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=_THRESHOLD))
+        options = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": dtype}
+        return self._explain(lambda: BitsAndBytesConfig(**options))
 
     def _placement(self, room: Room, *, by_map: bool) -> dict[str, object]:
-        """How from_pretrained is told where to put the weights; nothing where the model is moved afterwards."""
+        """The options of from_pretrained that place the weights; {} where the model is moved afterwards."""
         if len(room) == 1:
             return {"device_map": {"": next(iter(room))}} if by_map else {}
         if not quantisation.is_installed("accelerate"):
@@ -123,7 +127,7 @@ class ModelFolder:
         return self._explain(lambda: AutoTokenizer.from_pretrained(self._folder, **_NO_CODE))
 
     def eos_ids(self, config: PreTrainedConfig) -> frozenset[int]:
-        """The end tokens as `eos_ids` tells them, without the weights."""
+        """`eos_ids` of this folder, without reading the weights."""
         try:
             generation = GenerationConfig.from_pretrained(self._folder, **_OFFLINE)
         except Exception:  # not there, or damaged in any way: the configuration counts
@@ -150,18 +154,14 @@ class ModelFolder:
         return lines[0] if lines else type(error).__name__
 
 
-def _library_config(library: str, dtype: torch.dtype, bits: str) -> QuantizationConfigMixin:
-    if library == "torchao":
-        from torchao.quantization import Int8WeightOnlyConfig
+def _torchao_config() -> TorchAoConfig:
+    from torchao.quantization import Int8WeightOnlyConfig
 
-        return TorchAoConfig(Int8WeightOnlyConfig())
-    if bits == "int8":
-        return BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=_THRESHOLD)
-    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+    return TorchAoConfig(Int8WeightOnlyConfig())
 
 
 def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) -> None:
-    """Refuses kinds of models that do not continue a text, or cannot take back what they have read."""
+    """SpecvizError for a model that does not continue a text, or whose cache cannot be cut back."""
     kind, architectures = config.model_type, config.architectures or []
     if config.is_encoder_decoder:
         raise SpecvizError(
@@ -199,17 +199,17 @@ def context_limit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) 
 
 
 def limit_words(config: PreTrainedConfig) -> str:
-    """Why a model reads less than it could; empty where it reads all.
+    """Why a model reads fewer tokens than its configuration allows; "" where it reads all.
 
-    Past the switch a forward call applies the long factors to every token that it reads, while cached keys keep the
-    short ones: a draft across the switch would be judged by other numbers than the target's own.
+    Beyond a certain length LongRoPE applies the long factors to every token of a forward call, while cached keys keep
+    the short ones: the odds of a draft across that length would differ from the target's own.
     """
     switches = _switches(config)
     return f"it reads at most {min(switches):,} tokens here, as LongRoPE takes other factors beyond" if switches else ""
 
 
 def _switches(config: PreTrainedConfig) -> list[int]:
-    """The lengths past which LongRoPE takes other factors; layers of several kinds have settings of their own."""
+    """The lengths beyond which LongRoPE takes other factors; each kind of layer may have its own settings."""
     text_config = config.get_text_config(decoder=True)
     settings = getattr(text_config, "rope_parameters", None) or {}
     each = [settings, *(own for own in settings.values() if isinstance(own, Mapping))]

@@ -1,7 +1,7 @@
-"""From what a person typed to a local folder that holds a model: catalogue name, folder or Hugging Face hub id.
+"""Finds the local folder of a model by its catalogue name, folder or Hugging Face hub id, and checks its files.
 
-Names are untrusted; what is shown of a folder is its base name. Downloads only plain data files: configuration,
-tokenizer and safetensors weights. Knows nothing of transformers or torch.
+Names are untrusted; only a folder's base name is shown. Downloads only plain data files: configuration, tokenizer and
+safetensors weights. Loads neither transformers nor torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float | None], None]  # a message, and the fraction done where it is known
 
-DOWNLOADING = "downloading"  # begins what is said meanwhile
+DOWNLOADING = "downloading"  # the first word of the progress messages of a download
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _DATA_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.tiktoken", "*.txt"]
@@ -43,23 +43,16 @@ _OTHER_FORMATS: Mapping[str, tuple[str, str]] = {
     ".msgpack": ("Flax's", _ORIGINAL),
     **dict.fromkeys((".bin", ".pt", ".pth"), ("PyTorch's pickles, which can run code when they are opened", _CONVERT)),
 }
-"""How other weight files end -> what they are, and what to do instead."""
+"""Suffix of a weight file that is not read -> its format, and what to do instead."""
 _ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 _INDEX = "model.safetensors.index.json"
-_TOKENIZERS = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-    "spiece.model",
-    "*.tiktoken",
-    "tekken.json",
-)
+_VOCABULARIES = ("vocab.json", "vocab.txt", "spiece.model", "*.tiktoken", "tekken.json")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", *_VOCABULARIES)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a model lies. name: what is shown and stored; key: its identity; folder None: `key` is a hub id."""
+    """Where a model comes from. name: shown and stored; key: its identity; folder None: `key` is a hub id."""
 
     name: str
     key: str
@@ -67,7 +60,7 @@ class Source:
 
 
 def find(name: str, *, allow_any: bool) -> Source:
-    """The source that `name` means. allow_any False: catalogue names only. Reads no model file."""
+    """The source of this name. allow_any False: catalogue names only. Reads no model file."""
     if name in catalog.MODELS or name in catalog.HEADS:
         place = catalog.resolve(name)
         if isinstance(place, str):
@@ -98,7 +91,7 @@ def _find_folder(name: str) -> Path | None:
 
 
 def _folder_name(folder: Path) -> str:
-    """A folder's base name; marked where that name alone means another model."""
+    """A folder's base name, with " (folder)" where that name alone means another model."""
     name = folder.name or "model"
     meant = _find_folder(name)
     is_other = catalog.is_known(name) or (meant is not None and not meant.samefile(folder))
@@ -106,36 +99,31 @@ def _folder_name(folder: Path) -> str:
 
 
 def ignore_progress(message: str, fraction: float | None) -> None:
-    """No progress is reported: a download shows a bar of its own on standard error."""
+    """Reports nothing; a download then shows a bar on standard error."""
 
 
 def fetch(
     source: Source, *, may_download: bool, on_progress: Progress, weights: bool = True
 ) -> tuple[Path, str | None]:
-    """The local folder of a source and, for a hub model, its revision. weights: are they needed there?
+    """The local folder of a source and, for a hub model, its revision. weights: whether to fetch them too.
 
     Raises SpecvizError with what to do.
     """
     ignored = _NOT_NEEDED if weights else [*_NOT_NEEDED, *_WEIGHTS]
     folder, revision = _fetch(source, _DATA_FILES, ignored, may_download, on_progress)
     if weights and source.folder is None and may_download and not any(folder.glob("*.safetensors")):
-        _refuse_other_formats(source)
+        from huggingface_hub import list_repo_files
+
+        try:
+            files = list_repo_files(source.key)
+        except Exception:  # any error of the hub's client; `weight_files` refuses the folder later
+            return folder, revision
+        raise SpecvizError(_no_weights(source.name, files))
     return folder, revision
 
 
-def _refuse_other_formats(source: Source) -> None:
-    """SpecvizError with the format of a hub model that has no safetensors; nothing was downloaded."""
-    from huggingface_hub import list_repo_files
-
-    try:
-        files = list_repo_files(source.key)
-    except Exception:  # as for a download; what the folder lacks is told in any case
-        return
-    raise SpecvizError(_no_weights(source.name, files))
-
-
 def fetch_heads(source: Source, *, may_download: bool, on_progress: Progress) -> tuple[Path, str | None]:
-    """The same for draft heads, whose weights may also come in torch's own format."""
+    """`fetch` for draft heads, whose weights may also be in torch's own format."""
     return _fetch(source, ["config.json", *_HEAD_WEIGHTS], _NOT_NEEDED, may_download, on_progress)
 
 
@@ -163,9 +151,9 @@ def _fetch(
 
 
 def is_here(name: str) -> bool:
-    """Whether a model or draft heads of the catalogue lie whole on this machine; loads nothing, without the network.
+    """Whether all files of a catalogue model or of draft heads are on this machine; reads none, uses no network.
 
-    True for any other name: a folder needs no download, and of a hub id that was typed it is assumed.
+    True for any other name: a folder needs no download, and a typed hub id is not checked.
     """
     plain = catalog.without_format(name)
     known = catalog.MODELS.get(plain) or catalog.HEADS.get(plain)
@@ -183,13 +171,11 @@ def is_here(name: str) -> bool:
 
 
 def check_files(folder: Path, name: str) -> None:
-    """Refuses, in words, a folder that transformers could not load or would load from unsafe files."""
+    """SpecvizError for a folder that transformers could not load, or would load from unsafe files."""
     if not (folder / "config.json").is_file():
-        adapter = (folder / "adapter_config.json").is_file()
-        hint = (
-            "it holds an adapter: merge it into its base model first" if adapter else _other_format(os.listdir(folder))
-        )
-        hint = hint or "it is not a model's folder"
+        hint = _other_format(os.listdir(folder)) or "it is not a model's folder"
+        if (folder / "adapter_config.json").is_file():
+            hint = "it holds an adapter: merge it into its base model first"
         raise SpecvizError(f"{name} has no config.json; {hint}")
     if adapter := next((file for file in _ADAPTERS if (folder / file).is_file()), None):
         raise SpecvizError(
@@ -201,14 +187,11 @@ def check_files(folder: Path, name: str) -> None:
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """The safetensors files of a model, all of them there. SpecvizError if there are none or some are missing."""
-    index = folder / _INDEX
-    if not index.is_file():
-        single = folder / "model.safetensors"
-        if not single.is_file():
-            raise SpecvizError(_no_weights(name, os.listdir(folder)))
-        return [single]
-    files = [folder / shard for shard in _shards(index, name)]
+    """The safetensors files of a model. SpecvizError if there are none or some are missing."""
+    index, single = folder / _INDEX, folder / "model.safetensors"
+    if not index.is_file() and not single.is_file():
+        raise SpecvizError(_no_weights(name, os.listdir(folder)))
+    files = [folder / shard for shard in _shards(index, name)] if index.is_file() else [single]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise SpecvizError(f"{name} is incomplete: {len(missing)} of {len(files)} weight files are missing")
@@ -226,14 +209,14 @@ def head_files(folder: Path, name: str) -> list[Path]:
 
 
 def _no_weights(name: str, files: Iterable[str]) -> str:
-    """What is wrong with a model whose files have these names, and the way out."""
+    """An error's words for a model without safetensors that has files of these names."""
     if told := _other_format(files):
         return f"{name} has no safetensors weights; {told}"
     return f"{name} has no weights: there is no model.safetensors; choose a model that has them"
 
 
 def _other_format(files: Iterable[str]) -> str:
-    """The first file of a format that is not read, what that is and the way out; empty where there is none."""
+    """The first file in a format that is not read, with its format and what to do; "" where there is none."""
     for file in sorted(files):
         if (suffix := Path(file).suffix.lower()) in _OTHER_FORMATS and file != "training_args.bin":
             format_name, way_out = _OTHER_FORMATS[suffix]
@@ -252,7 +235,7 @@ def _shards(index: Path, name: str) -> list[str]:
 
 
 def progress_bar(message: str, on_progress: Progress) -> type:
-    """A tqdm class that reports a download's bytes to on_progress; it prints them where that is ignore_progress."""
+    """A tqdm class that reports a download's bytes to on_progress, or prints a bar where that is ignore_progress."""
     from tqdm import tqdm
 
     class Bar(tqdm):
@@ -275,14 +258,14 @@ def bar(message: str) -> tqdm:
     """A bar of 100 parts on standard error."""
     from tqdm import tqdm
 
-    return tqdm(
-        total=100, desc=message, file=sys.stderr, bar_format="{desc}: {percentage:3.0f}%|{bar}| {remaining} left"
-    )
+    shape = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left"
+    return tqdm(total=100, desc=message, file=sys.stderr, bar_format=shape)
 
 
 def _fetch_error(name: str, error: Exception, may_download: bool) -> SpecvizError:
     from huggingface_hub import errors
 
+    offline = (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError, TimeoutError)
     if isinstance(error, errors.GatedRepoError):
         words = "its owner gives access on request: ask on its page at huggingface.co, then run `hf auth login`"
     elif isinstance(error, errors.RepositoryNotFoundError):
@@ -291,21 +274,11 @@ def _fetch_error(name: str, error: Exception, may_download: bool) -> SpecvizErro
         words = "the disk is full; delete what is not needed, for example with `hf cache rm`"
     elif not may_download:
         words = "it is not on this server, which downloads nothing; choose a bundled model"
-    elif _is_offline(error):
+    elif isinstance(error, offline) or type(error).__name__.startswith(("Connect", "Timeout", "ReadTimeout")):
         words = (
             "it is not on this machine and the hub cannot be reached; connect once and run "
             f"`hf download {name}`, or choose a bundled model"
         )
     else:
-        words = (
-            f"the download failed: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
-        )
+        words = f"the download failed: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
     return SpecvizError(f"{name} could not be fetched: {words}")
-
-
-def _is_offline(error: Exception) -> bool:
-    """Whether the hub could not be reached, by any of the libraries that may have tried."""
-    from huggingface_hub import errors
-
-    offline = (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError, TimeoutError)
-    return isinstance(error, offline) or type(error).__name__.startswith(("Connect", "Timeout", "ReadTimeout"))

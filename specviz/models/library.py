@@ -1,7 +1,7 @@
 """Library: loads causal language models by name and keeps as many as fit; check_pair: whether two share a vocabulary.
 
 Thread-safe; a model in use is never evicted. A name may ask for weights in fewer bits (see quantisation.py); a model
-too large for one GPU is spread over all of them. Whatever cannot be used is refused by a SpecvizError.
+too large for one GPU is spread over all of them. A model that cannot be used is a SpecvizError.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 from specviz.decoding.cached_lm import CachedLM
 from specviz.errors import SpecvizError
 from specviz.models import catalog, memory, quantisation
-from specviz.models.folder import FEWER_BITS, GB, ModelFolder, Room, check_kind, context_limit, eos_ids, limit_words
+from specviz.models.folder import FEWER_BITS, GB, ModelFolder, check_kind, context_limit, eos_ids, limit_words
 from specviz.models.hub import Progress, Source, fetch, find, ignore_progress
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.settings import settings
@@ -28,12 +29,12 @@ from specviz.trace.file import ModelInfo
 
 Pair = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 
-_PAIR = "pair "  # begins the key of a model that was handed over and cannot be loaded again
+_PAIR = "pair "  # prefix of the key of a model that the caller passed in, which cannot be loaded again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A model ready to use: in eval mode, on its device, with its tokenizer and what a trace says about it."""
+    """A model in eval mode on its device, with its tokenizer and its record in a trace (info)."""
 
     name: str
     model: PreTrainedModel
@@ -42,11 +43,11 @@ class LoadedModel:
     text: TokenText
 
     def cached_lm(self) -> CachedLM:
-        """A reader of its own over these weights, with an empty cache."""
+        """A new reader of these weights, with an empty cache."""
         return CachedLM(self.model, self.info.context_limit)
 
     def memory_words(self, num_tokens: int) -> str:
-        """What it takes with a text of so many tokens, for whoever has run out of memory."""
+        """The memory that the weights and the cache of so many tokens take, for an out-of-memory error."""
         weights = sum(quantisation.bytes_by_device(self.model).values())
         rows = num_tokens * bytes_per_token(self.model)
         return f"{self.name} takes {weights / GB:.2g} GB and {rows / GB:.2g} GB more for {num_tokens} tokens"
@@ -54,7 +55,7 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What a load is about: whose files, where they go, in how many bits their weights are held (None: all)."""
+    """A load: the source of the files, the device, the format of the weights (None: as they are)."""
 
     source: Source
     home: torch.device
@@ -74,7 +75,7 @@ class _Wanted:
 
 
 class _Entry:
-    """A model that the library holds until it needs the room; one that somebody else still holds comes back."""
+    """A loaded model, kept until its memory is needed; while another owner holds it, `get` returns it again."""
 
     def __init__(self, loaded: LoadedModel) -> None:
         self.sizes = quantisation.bytes_by_device(loaded.model)
@@ -93,7 +94,7 @@ class _Entry:
         return self._held
 
     def release(self) -> None:
-        """Frees the model unless somebody else holds it."""
+        """Frees the model unless another owner holds it."""
         self._held = None
         if self.is_alive:
             gc.collect()
@@ -119,10 +120,10 @@ class Library:
         self._memory = threading.Lock()  # one model at a time is read into memory, while others may be downloading
 
     def load(self, wanted: str | Pair, on_progress: Progress | None = None, *, as_draft: bool = False) -> LoadedModel:
-        """A catalogue name, a folder, a hub id, or a (model, tokenizer) pair, which is known by its name from then on.
+        """Loads a catalogue name, a folder, a hub id, or a (model, tokenizer) pair, which later has a name of its own.
 
-        A name may end in :int8 or :int4. on_progress(message, fraction or None) is told what takes long. as_draft: it
-        goes where draft models go. Raises SpecvizError.
+        A name may end in :int8 or :int4. on_progress(message, fraction or None): called during slow work. as_draft:
+        load to the device of draft models. Raises SpecvizError.
         """
         if not isinstance(wanted, str):
             return self._add_pair(*wanted)
@@ -144,7 +145,7 @@ class Library:
         return _Wanted(find(plain, allow_any=self.allow_any), home, bits)
 
     def shown_name(self, wanted: str) -> str:
-        """What may be shown and stored of a name: a folder's base name only. Loads nothing."""
+        """The name to show and store: of a folder only the base name. Loads nothing."""
         if wanted in catalog.MODELS or wanted in self._wanted:
             return wanted
         try:
@@ -177,7 +178,8 @@ class Library:
             needed = files.needed_bytes(dtype, task.bits)
             homes = self._homes(task.home, needed)
             self._make_room(needed, homes, task.name)
-            pair = files.model(config, dtype, self._room(homes), task.bits), files.tokenizer()
+            room = {home: self._left(home) for home in homes}
+            pair = files.model(config, dtype, room, task.bits), files.tokenizer()
             loaded = self._add(task, pair, revision)
         report("; ".join(filter(None, (f"loaded {loaded.name}", limit_words(config)))), 1.0)
         return loaded
@@ -186,9 +188,6 @@ class Library:
         """The device that a model goes to, or all GPUs for one that is too large for its own."""
         share = memory.device_share(home) if home.type == "cuda" else None
         return (memory.all_gpus() or (home,)) if share is not None and needed > share else (home,)
-
-    def _room(self, homes: tuple[torch.device, ...]) -> Room:
-        return {home: self._left(home) for home in homes}
 
     def _left(self, home: torch.device) -> int | None:
         share = memory.device_share(home)
@@ -226,15 +225,12 @@ class Library:
         return loaded
 
     def _free_name(self, task: _Wanted) -> str:
-        """The model's name, with a number where that means another model."""
-        number, free = 1, task.name
-        while self._is_taken(free, task):
-            number += 1
-            free = f"{task.name} ({number})"
-        return free
+        """The model's name, with the first number that makes it unique where other models have that name."""
+        names = chain([task.name], (f"{task.name} ({number})" for number in count(2)))
+        return next(name for name in names if not self._is_taken(name, task))
 
     def _is_taken(self, name: str, task: _Wanted) -> bool:
-        """A name means one model for good, in memory or not; of those handed over it is free when they are gone."""
+        """Whether the name means another model; the name of a pair is free again when the pair is gone."""
         other = self._wanted.get(name)
         if other is None:
             return task.is_pair and catalog.is_known(name)
@@ -278,7 +274,7 @@ class Library:
 
 
 def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
-    """Refuses a draft whose ids mean other texts than the target's. Padding and special tokens may differ."""
+    """SpecvizError for a draft whose ids have other texts than the target's. Padding and special tokens may differ."""
     examples = differing_ids(target.text, draft.text)
     if not examples:
         return
@@ -290,7 +286,7 @@ def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
 
 
 def bytes_per_token(model: PreTrainedModel) -> int:
-    """What the keys and values of one token take, over all layers."""
+    """The bytes of the keys and values of one token, over all layers."""
     config = model.config.get_text_config(decoder=True)
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads

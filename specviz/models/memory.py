@@ -1,4 +1,4 @@
-"""This machine as far as models care: which device, which number format, how many bytes they may take together."""
+"""Where models run on this machine: the device, the number format, the bytes that they may take together."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def dtype(on: torch.device) -> torch.dtype:
 
 
 def environment(on: torch.device) -> dict[str, object]:
-    """What a measured number depends on besides the models."""
+    """The software and hardware that a measured number depends on."""
     named = torch.cuda.get_device_name(on) if on.type == "cuda" else platform.processor() or platform.machine()
     return {
         "python": platform.python_version(),

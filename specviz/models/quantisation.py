@@ -1,7 +1,7 @@
-"""Weights in fewer bits: what a model's name may ask for, what must be installed for it, what a loaded model holds.
+"""Weights in fewer bits: formats in a model's name, the libraries that they need, the bytes of files and models.
 
-A name that ends in `:int8` or `:int4` asks for it while loading. A checkpoint of such weights is read where its library
-is installed. Knows nothing of transformers; its errors are SpecvizErrors.
+`:int8` or `:int4` at the end of a name reduces the weights while loading. A quantised checkpoint is read where its
+library is installed. Loads no transformers; errors are SpecvizErrors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from specviz.models import catalog
 
 BITS: Mapping[str, int] = dict(zip(catalog.FORMATS, (8, 4), strict=True))
 LIBRARIES: Mapping[str, tuple[str, ...]] = {"int8": ("torchao", "bitsandbytes"), "int4": ("bitsandbytes",)}
-"""What can make such weights, the first installed one is used."""
+"""Format -> the libraries that can make such weights; the first installed one is used."""
 READERS: Mapping[str, tuple[str, ...]] = {
     "bitsandbytes": ("bitsandbytes", "accelerate"),
     "torchao": ("torchao", "accelerate"),
@@ -29,7 +29,7 @@ READERS: Mapping[str, tuple[str, ...]] = {
     "awq": ("gptqmodel", "accelerate"),
     "compressed-tensors": ("compressed_tensors", "accelerate"),
 }
-"""The kinds of such checkpoints that are read, and the packages that reading needs."""
+"""Kind of a quantised checkpoint -> the packages that reading it needs."""
 
 _OLD_LAYOUTS = {"quantize_config.json": "GPTQ", "quant_config.json": "AWQ"}
 _TABLES = ("embed", "wte", "wpe", "lm_head", "embed_out")  # kept as they are by every library above
@@ -49,9 +49,8 @@ def with_format(name: str, bits: str | None) -> str:
 
 def library_for(bits: str, name: str) -> str:
     """The installed library that can make such weights. SpecvizError: what to install."""
-    able = [library for library in LIBRARIES[bits] if not _lacking(READERS[library])]
-    if able:
-        return able[0]
+    if able := next((library for library in LIBRARIES[bits] if not _lacking(READERS[library])), None):
+        return able
     wanted = " or ".join(f"`pip install {' '.join(READERS[library])}`" for library in LIBRARIES[bits])
     raise SpecvizError(
         f"{name} is to be held in {bits}, which this installation cannot do: run {wanted}, or name the model without "
@@ -60,7 +59,7 @@ def library_for(bits: str, name: str) -> str:
 
 
 def check_checkpoint(values: Mapping[str, object], name: str, folder: Path) -> None:
-    """SpecvizError where a configuration says that its weights hold fewer bits, in a form that cannot be read here."""
+    """SpecvizError where a configuration names a form of quantised weights that cannot be read here."""
     about = values.get("quantization_config")
     if about is None:
         if told := next((file for file in _OLD_LAYOUTS if (folder / file).is_file()), None):
@@ -88,20 +87,20 @@ def is_installed(package: str) -> bool:
 
 
 def num_parameters(files: Iterable[Path]) -> int:
-    """From the files' headers alone. Raises SafetensorError for a damaged file."""
+    """The number of weights, from the files' headers. Raises SafetensorError for a damaged file."""
     return sum(math.prod(shape) for _, shape, _ in _headers(files))
 
 
 def needed_bytes(files: Iterable[Path], dtype: torch.dtype, bits: str | None) -> int:
-    """What the weights will take, from the files' headers alone; the scales of quantised ones are not counted.
+    """The bytes of the weights in memory, from the files' headers; the scales of quantised weights are not counted.
 
     Raises SafetensorError for a damaged file.
     """
     total = 0
     for name, shape, stored in _headers(files):
-        is_made_smaller = bits is not None and len(shape) == 2 and not any(key in name for key in _TABLES)
-        plain = _STORED_BITS.get(stored, 8 * dtype.itemsize)
-        total += math.prod(shape) * (BITS[bits] if is_made_smaller else plain) // 8
+        is_reduced = bits is not None and len(shape) == 2 and not any(key in name for key in _TABLES)
+        each = BITS[bits] if is_reduced else _STORED_BITS.get(stored, 8 * dtype.itemsize)
+        total += math.prod(shape) * each // 8
     return total
 
 
@@ -123,21 +122,20 @@ def bytes_by_device(model: torch.nn.Module) -> dict[torch.device, int]:
 
 
 def stored_bytes(tensor: Tensor) -> int:
-    """The bytes of a tensor; of a wrapped one, such as torchao's, those of its parts."""
+    """The bytes of a tensor; for a wrapper, such as torchao's, those of its parts."""
     if hasattr(tensor, "__tensor_flatten__"):
         return sum(stored_bytes(getattr(tensor, part)) for part in tensor.__tensor_flatten__()[0])
     return tensor.nbytes
 
 
 def is_quantised(model: torch.nn.Module) -> bool:
-    """Whether any of its weights really holds fewer bits."""
+    """Whether at least one weight is stored in fewer bits."""
     held = (*model.parameters(), *model.buffers())
-    packed = ((each.dim() == 2 and each.dtype in _PACKED) or hasattr(each, "__tensor_flatten__") for each in held)
-    return any(packed)
+    return any((each.dim() == 2 and each.dtype in _PACKED) or hasattr(each, "__tensor_flatten__") for each in held)
 
 
 def number_format(model: torch.nn.Module, bits: str | None) -> str:
-    """The format that the model computes in, and that of its weights where it differs, as a trace names them."""
+    """The number format of the computation, and that of the weights where it differs, as a trace names them."""
     computes = str(model.dtype).removeprefix("torch.")
     kind = getattr(getattr(model, "quantization_method", None), "value", None)
     return computes if kind is None else f"{computes}, weights {bits or 'quantised'} ({kind})"

@@ -1,7 +1,7 @@
-"""TokenText: what a tokenizer's ids look like as bytes, text and labels, and how ids become text one at a time.
+"""TokenText: bytes, text and label of each id of a transformers tokenizer; IncrementalText: ids to text, one by one.
 
-The bytes of an id depend on the id alone, so the texts of emitted tokens join to exactly the generated text, and half
-a character is known as such. Takes a transformers tokenizer; knows no model.
+The bytes of an id depend on the id alone, so the texts of emitted tokens join to exactly the generated text, and an
+incomplete character is found.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ _ESCAPED = re.compile("[\udc80-\udcff]+")
 
 
 class TokenText:
-    """The texts of one tokenizer's ids. `eos_ids`: every id that ends a text, the model's own ones included."""
+    """The texts of one tokenizer's ids. eos_ids: the model's ids that end a text, beside the tokenizer's own."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: Iterable[int] = ()) -> None:
         self.tokenizer = tokenizer
@@ -171,23 +171,26 @@ def _byte_names(match: re.Match[str]) -> str:
 
 
 def _piece_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[int, str], bytes]:
-    """How this tokenizer's pieces become bytes, decided by its decoder."""
-    kinds = _decoder_kinds(tokenizer)
+    """The function (id, piece) -> bytes of this tokenizer, chosen by the parts of its decoder."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    decoder = getattr(backend, "decoder", None)
+    state: dict[str, Any] = {} if decoder is None else json.loads(decoder.__getstate__())
+    kinds = {part.get("type") for part in (state, *state.get("decoders", ()))}
     if "ByteLevel" in kinds:
         alphabet = _byte_alphabet()
         return lambda _, piece: _from_alphabet(piece, alphabet)
     if kinds & {"ByteFallback", "Metaspace"} or hasattr(tokenizer, "sp_model"):
-        return lambda _, piece: _from_sentencepiece(piece)
-    return _Differences(tokenizer)
+        return _from_sentencepiece
+    decode = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    anchor = list(tokenizer("a", add_special_tokens=False).input_ids[-1:])
+    before = decode(anchor)
 
+    def added_to_anchor(token: int, _: str) -> bytes:
+        """The bytes that an id adds to the decoded text of an ordinary token before it."""
+        after = decode([*anchor, token])
+        return _utf8(after[len(before) :] if after.startswith(before) else decode([token]))
 
-def _decoder_kinds(tokenizer: PreTrainedTokenizerBase) -> set[str]:
-    """The type names of the fast tokenizer's decoder and its parts."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or backend.decoder is None:
-        return set()
-    state: dict[str, Any] = json.loads(backend.decoder.__getstate__())
-    return {part["type"] for part in [state, *state.get("decoders", ())]}
+    return added_to_anchor
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -203,24 +206,6 @@ def _from_alphabet(piece: str, alphabet: Mapping[str, int]) -> bytes:
     return _utf8(piece) if None in values else bytes(values)
 
 
-def _from_sentencepiece(piece: str) -> bytes:
-    if match := _BYTE_PIECE.fullmatch(piece):
-        return bytes([int(match[1], 16)])
-    return _utf8(piece.replace(_SPACE, " "))
-
-
-class _Differences:
-    """For any other decoder: the bytes that an id adds to the decoded text of an ordinary token before it."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
-        self._anchor = list(tokenizer("a", add_special_tokens=False).input_ids[-1:])
-        self._before = self._decode(self._anchor)
-
-    def __call__(self, token: int, _: str) -> bytes:
-        after = self._decode([*self._anchor, token])
-        added = after[len(self._before) :] if after.startswith(self._before) else self._decode([token])
-        return _utf8(added)
-
-    def _decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+def _from_sentencepiece(_: int, piece: str) -> bytes:
+    match = _BYTE_PIECE.fullmatch(piece)
+    return bytes([int(match[1], 16)]) if match else _utf8(piece.replace(_SPACE, " "))
