@@ -10,7 +10,7 @@ import html
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specviz.trace.export import named_trace
+from specviz.trace.export import find_trace
 from specviz.trace.file import Trace
 from specviz.views.explore.run_file import stage_page
 
@@ -40,4 +40,4 @@ def show(trace: Trace | str | Path, *, height: int = 820, charts: bool = False) 
     """
     if not LEAST_HEIGHT <= height <= MOST_HEIGHT:
         raise ValueError(f"height must be {LEAST_HEIGHT} to {MOST_HEIGHT} pixels (got {height})")
-    return Shown(stage_page(named_trace(trace), charts=charts), int(height))
+    return Shown(stage_page(find_trace(trace), charts=charts), int(height))

@@ -14,7 +14,7 @@ import specviz
 from specviz.errors import SpecvizError
 from specviz.listing import Listing
 from specviz.trace.file import Trace, TraceError
-from specviz.trace.recorded import shipped_trace
+from specviz.trace.recorded import recorded_trace
 from specviz.views.explore.run_file import stage_page
 
 ROOT = Path(__file__).parent.parent
@@ -65,7 +65,7 @@ def test_what_is_no_trace_is_refused(tmp_path):
 
 
 def test_a_recorded_run_is_shown_by_its_name():
-    assert specviz.show("tree") == specviz.show(shipped_trace("tree"))
+    assert specviz.show("tree") == specviz.show(recorded_trace("tree"))
 
 
 @pytest.mark.parametrize("given", [None, 123, True, b"tree", ["tree"]])
@@ -88,7 +88,7 @@ def test_a_bare_trace_is_a_few_words_that_steer_nothing(name):
 
 
 def test_a_bare_trace_says_how_it_was_made_and_its_numbers():
-    trace = shipped_trace("first-visit")
+    trace = recorded_trace("first-visit")
     numbers = specviz.metrics(trace)
     judged = [token for step in trace.steps for token in step.draft if token.status in ("accepted", "rejected")]
     accepted = [token for token in judged if token.status == "accepted"]

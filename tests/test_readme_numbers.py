@@ -27,7 +27,7 @@ from specviz.rules.broken import BROKEN
 from specviz.rules.lenience import Lenience
 from specviz.settings import Settings
 from specviz.trace.metrics import metrics
-from specviz.trace.recorded import shipped_trace
+from specviz.trace.recorded import recorded_trace
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import plan
 
@@ -125,7 +125,7 @@ def costs():
 
 @cache
 def at_every_k():
-    trace, known = shipped_trace("first-visit"), costs()
+    trace, known = recorded_trace("first-visit"), costs()
     rows = what_if(trace, restated.KS, costs=known).set_index("k").loc[list(restated.KS)]
     alpha, c = metrics(trace)["alpha"], theory.cost_ratio(known)
     formula = [theory.walltime_improvement(alpha, k, c) for k in restated.KS]

@@ -24,7 +24,7 @@ from specviz.alignment.summary import VERSION, Summary
 from specviz.alignment.tables.columns import COLUMNS, SLICES, schema_of, to_arrow
 from specviz.alignment.types import Columns, ShardTables
 from specviz.errors import SpecvizError
-from specviz.trace.export import guarded
+from specviz.trace.export import escape_formula
 
 if TYPE_CHECKING:
     import pandas
@@ -114,7 +114,7 @@ def _flatten(rows: pyarrow.Table) -> pyarrow.Table:
             columns |= {f"{name}_{end}": compute.list_element(column, at) for at, end in enumerate(("low", "high"))}
         elif types.is_string(column.type):
             texts = column.to_pylist()
-            columns[name] = pyarrow.array(map(guarded, texts), "string")
+            columns[name] = pyarrow.array(map(escape_formula, texts), "string")
             if name in EXACT:
                 columns[EXACT[name]] = pyarrow.array(map(json.dumps, texts), "string")
         else:

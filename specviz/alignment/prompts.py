@@ -25,7 +25,7 @@ from specviz.models.chat import ROLES
 from specviz.models.tokens import MAX_CHARACTERS
 from specviz.request import MAX_ID, MAX_PROMPT_CHARACTERS, MAX_SEED, Request
 from specviz.trace.lines import parse_line
-from specviz.trace.values import got
+from specviz.trace.values import format_got
 
 MOST_BYTES = 1 << 30
 MOST_LINE_BYTES = 8 << 20
@@ -266,7 +266,7 @@ def _own_row(values: Values, line: int, number: int) -> PromptRow:
 
 def _check_text(name: str, value: object, most: int) -> str:
     if not isinstance(value, str) or not value:
-        raise SpecvizError(f"needs the {name} as a text that is not empty {got(value)}")
+        raise SpecvizError(f"needs the {name} as a text that is not empty {format_got(value)}")
     if len(value) > most:
         raise SpecvizError(f"needs the {name} to have at most {most:,} characters (got {len(value):,})")
     return value
@@ -274,7 +274,7 @@ def _check_text(name: str, value: object, most: int) -> str:
 
 def _messages(values: object) -> tuple[Message, ...]:
     if not isinstance(values, list) or not 1 <= len(values) <= MOST_MESSAGES:
-        raise SpecvizError(f"needs the messages as a list of 1 to {MOST_MESSAGES:,} messages {got(values)}")
+        raise SpecvizError(f"needs the messages as a list of 1 to {MOST_MESSAGES:,} messages {format_got(values)}")
     messages = tuple(_message(place, value) for place, value in enumerate(values, start=1))
     if messages[-1].role == "assistant":
         raise SpecvizError('ends with an assistant message: put an answer that is there already into "completion"')
@@ -287,12 +287,12 @@ def _messages(values: object) -> tuple[Message, ...]:
 def _message(place: int, value: object) -> Message:
     fields = {name for name, held in value.items() if held is not None} if isinstance(value, dict) else set()
     if fields != {"role", "content"}:
-        raise SpecvizError(f'needs message {place} to be an object with "role" and "content" alone {got(value)}')
+        raise SpecvizError(f'needs message {place} to be an object with "role" and "content" alone {format_got(value)}')
     role, content = value["role"], value["content"]
     if role not in ROLES:
-        raise SpecvizError(f"has a role in message {place} that is not one of {', '.join(ROLES)} {got(role)}")
+        raise SpecvizError(f"has a role in message {place} that is not one of {', '.join(ROLES)} {format_got(role)}")
     if not isinstance(content, str):
-        raise SpecvizError(f"needs the content of message {place} as a text {got(content)}")
+        raise SpecvizError(f"needs the content of message {place} as a text {format_got(content)}")
     return Message(role, content)
 
 
@@ -310,21 +310,21 @@ def _tags(values: object) -> tuple[str, ...]:
         values = [f"{name}:{_tag_value(name, value)}" for name, value in values.items() if value is not None]
     values = [values] if isinstance(values, str) else values
     if not isinstance(values, (list, tuple)) or len(values) > MOST_TAGS:
-        raise SpecvizError(f"needs the tags as a text or a list of at most {MOST_TAGS} texts {got(values)}")
+        raise SpecvizError(f"needs the tags as a text or a list of at most {MOST_TAGS} texts {format_got(values)}")
     return tuple(dict.fromkeys(_clean_text("tag", _check_text("tag", value, MOST_TAG)) for value in values))
 
 
 def _tag_value(name: str, value: object) -> str:
     if isinstance(value, (str, int, float)):
         return value if isinstance(value, str) else json.dumps(value)
-    raise SpecvizError(f"needs the tag {got(name)[5:-1]} as a text or a number {got(value)}")
+    raise SpecvizError(f"needs the tag {format_got(name)[5:-1]} as a text or a number {format_got(value)}")
 
 
 def _clean_text(name: str, text: str) -> str:
     """On one line, without characters that steer a terminal."""
     words = " ".join(text.split())
     if not words or CONTROL.search(words):
-        raise SpecvizError(f"needs the {name} as a text without control characters {got(text)}")
+        raise SpecvizError(f"needs the {name} as a text without control characters {format_got(text)}")
     return words
 
 
@@ -335,14 +335,16 @@ def _completion(value: object) -> str | tuple[int, ...]:
         raise SpecvizError(f"needs 1 to {MOST_COMPLETION_IDS:,} ids in the completion (got {len(value):,})")
     for token in value:
         if type(token) is not int or not 0 <= token <= MAX_ID:
-            raise SpecvizError(f"needs whole numbers from 0 to {MAX_ID:,} as ids in the completion {got(token)}")
+            raise SpecvizError(f"needs whole numbers from 0 to {MAX_ID:,} as ids in the completion {format_got(token)}")
     return tuple(value)
 
 
 def _sampled_from(values: object) -> dict[str, object]:
     """What a completion was sampled from; a filter that is not named did not filter."""
     if not isinstance(values, dict) or not {"target", "temperature"} <= set(values) <= set(SAMPLED_FIELDS):
-        raise SpecvizError(f'needs "sampled" as an object with target, temperature, top_k and top_p {got(values)}')
+        raise SpecvizError(
+            f'needs "sampled" as an object with target, temperature, top_k and top_p {format_got(values)}'
+        )
     try:
         request = Request(prompt="-", **values).validate()
     except SpecvizError as error:
@@ -365,7 +367,7 @@ class Format(NamedTuple):
 def _first_turn(values: Values) -> Values:
     turns = values["turns"]
     if not isinstance(turns, list) or not turns:
-        raise SpecvizError(f"needs the turns as a list of at least one text {got(turns)}")
+        raise SpecvizError(f"needs the turns as a list of at least one text {format_got(turns)}")
     return {
         "messages": [{"role": "user", "content": turns[0]}],
         "id": values["question_id"],

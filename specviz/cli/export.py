@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     if options.lessons is not None:
         return _write_lessons(options, outputs)
     _check(options, outputs)
-    trace = exports.named_trace(options.file)
+    trace = exports.find_trace(options.file)
     makers = {"tokens": exports.tokens_csv, "steps": exports.steps_csv, "jsonl": exports.json_lines}
     if "html" in outputs:
         from specviz.views.explore.run_file import stage_page  # it reads all of the page's code

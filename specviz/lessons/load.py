@@ -17,7 +17,7 @@ from specviz.lessons.fields import TEXT, Paragraph, Part, parse
 from specviz.lessons.types import LAW_RULES, Done, Law, Lesson, Option, Pin, Screen, Seen, Show, Task
 from specviz.request import REQUEST_KEYS, Request
 from specviz.settings import assets_dir
-from specviz.trace.recorded import shipped, shipped_trace
+from specviz.trace.recorded import recorded_runs, recorded_trace
 
 MOST_BYTES = 100_000
 MOST_LESSONS, MOST_SCREENS, MOST_OPTIONS = 40, 12, 6
@@ -74,7 +74,7 @@ def _read_all(folder: Path) -> Found:
 
 def _checked(path: Path, before: Collection[str]) -> Lesson:
     """The lesson of one file, with all that it points at there. Raises SpecvizError."""
-    lesson = read_lesson(_content(path), path.name, shipped())
+    lesson = read_lesson(_content(path), path.name, recorded_runs())
     if lesson.name in before:
         raise SpecvizError(f"{path.name}: name must be used by one lesson alone (got {lesson.name!r} again)")
     _refuse_absent_tokens(lesson, path.name)
@@ -105,14 +105,14 @@ def _refuse_pin(pin: Pin, must: str) -> NoReturn:
 
 
 def _is_in(pin: Pin, run: str | None) -> bool:
-    steps = () if run is None else shipped_trace(run).steps
+    steps = () if run is None else recorded_trace(run).steps
     if pin.step >= len(steps):
         return False
     return pin.ref == LAST_REF or pin.ref in [str(place) for place in range(len(steps[pin.step].draft))]
 
 
 def _has_odds(law: Law) -> bool:
-    steps = shipped_trace(law.run).steps
+    steps = recorded_trace(law.run).steps
     positions = steps[law.pin.step].positions if law.pin.step < len(steps) else ()
     return any(place.child is not None and str(place.child) == law.pin.ref and place.overlap is not None
                for place in positions)  # fmt: skip

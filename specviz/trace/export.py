@@ -1,4 +1,4 @@
-"""Exports of a trace: CSV of the frames of its tokens and steps, JSON lines, file names; `named_trace` finds a trace.
+"""Exports of a trace: CSV of the frames of its tokens and steps, JSON lines, file names; `find_trace` finds a trace.
 
 Texts that a spreadsheet would run as formulas get an apostrophe in front; ids, `text_json` and JSON lines are exact.
 pandas is loaded when a CSV is made. Cells are written here, as pandas and Python's csv change bytes between versions.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from specviz.errors import SpecvizError
 from specviz.trace import frames
 from specviz.trace.file import Trace, dump_event, load_trace
-from specviz.trace.recorded import shipped, shipped_trace
+from specviz.trace.recorded import recorded_runs, recorded_trace
 
 if TYPE_CHECKING:
     import pandas
@@ -25,7 +25,7 @@ QUOTED = ('"', ",", "\r", "\n")
 EXACT = "text_json"  # a token's text as a JSON string, which no reader takes for a number, a formula or a missing value
 
 
-def named_trace(named: Trace | str | Path) -> Trace:
+def find_trace(named: Trace | str | Path) -> Trace:
     """The trace itself, the one in this file, or the recorded run of this name where there is no such file.
 
     Raises SpecvizError where there is no trace of this name, ValueError for another type.
@@ -36,9 +36,9 @@ def named_trace(named: Trace | str | Path) -> Trace:
         raise ValueError(f"trace must be a Trace, a file or the name of a recorded run (got {type(named).__name__})")
     if os.path.exists(named):
         return load_trace(named)
-    if str(named) in shipped():
-        return shipped_trace(str(named))
-    names = ", ".join(shipped())
+    if str(named) in recorded_runs():
+        return recorded_trace(str(named))
+    names = ", ".join(recorded_runs())
     raise SpecvizError(f"a trace must be a file, or one of the recorded runs {names} (got {str(named)!r:.200})")
 
 
@@ -66,7 +66,7 @@ def file_name(trace: Trace, suffix: str) -> str:
     return "-".join(filter(None, (re.sub(r"[^A-Za-z0-9_]+", "", word)[:60] for word in words))) + suffix
 
 
-def guarded(text: str) -> str:
+def escape_formula(text: str) -> str:
     """The text, with an apostrophe in front if a spreadsheet would run it as a formula."""
     return f"'{text}" if len(text) > 1 and text.startswith(FORMULA) else text
 
@@ -78,5 +78,5 @@ def _csv(frame: pandas.DataFrame) -> str:
 
 def _cell(value: Any, is_missing: bool) -> str:
     """A cell after RFC 4180: quoted where it holds a comma, a quote or a line end; "" where it is missing."""
-    text = "" if is_missing else guarded(value) if isinstance(value, str) else str(value)
+    text = "" if is_missing else escape_formula(value) if isinstance(value, str) else str(value)
     return '"' + text.replace('"', '""') + '"' if any(sign in text for sign in QUOTED) else text

@@ -17,7 +17,7 @@ FIRST_VISIT = "first-visit"
 
 
 @dataclass(frozen=True, slots=True)
-class Shipped:
+class RecordedRun:
     """`about`: one plain sentence. `request`: the fields in which it differs from the page's first request; `broken`:
     the name of a rule that is wrong on purpose, in place of the request's own."""
 
@@ -28,19 +28,19 @@ class Shipped:
     broken: str | None = None
 
 
-def shipped() -> Mapping[str, Shipped]:
+def recorded_runs() -> Mapping[str, RecordedRun]:
     """All of them by name, in the order of the list. Raises SpecvizError where the list cannot be read."""
     return _read_list(_folder())
 
 
-def shipped_trace(name: str) -> Trace:
+def recorded_trace(name: str) -> Trace:
     """The trace of that name, not to be changed. Raises SpecvizError."""
-    if name not in shipped():
-        raise SpecvizError(f"a recorded run must be one of {', '.join(shipped())} (got {name!r:.100})")
-    return _load(shipped_file(name))
+    if name not in recorded_runs():
+        raise SpecvizError(f"a recorded run must be one of {', '.join(recorded_runs())} (got {name!r:.100})")
+    return _load(recorded_file(name))
 
 
-def shipped_file(name: str) -> Path:
+def recorded_file(name: str) -> Path:
     return _folder() / f"{name}.jsonl.gz"
 
 
@@ -49,10 +49,10 @@ def _folder() -> Path:
 
 
 @cache
-def _read_list(folder: Path) -> Mapping[str, Shipped]:
+def _read_list(folder: Path) -> Mapping[str, RecordedRun]:
     try:
         entries = json.loads((folder / "traces.json").read_text("utf-8"))
-        return {entry["name"]: Shipped(**entry) for entry in entries}
+        return {entry["name"]: RecordedRun(**entry) for entry in entries}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise SpecvizError(f"the list of recorded runs in {folder.name} cannot be read ({error})") from None
 

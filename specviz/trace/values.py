@@ -86,7 +86,7 @@ def require(holds: object, path: str, problem: str) -> None:
         raise TraceError(problem, path)
 
 
-def got(value: object) -> str:
+def format_got(value: object) -> str:
     """A short picture of a value from a file; never long, never deep."""
     return f"(got {reprlib.repr(value)})"
 
@@ -135,7 +135,7 @@ def convert(data: Any, kind: type[Made]) -> Made:
         index, name = key.groups()
         value, allowed, path = value[int(index) if index else name], _inner(allowed, index, name), path + key[0]
     lacking = _LACKS.fullmatch(problem)
-    problem = f"lacks the field {lacking[1]!r}" if lacking else f"must be {_words(allowed)} {got(value)}"
+    problem = f"lacks the field {lacking[1]!r}" if lacking else f"must be {_words(allowed)} {format_got(value)}"
     raise TraceError(problem, path.removeprefix("."))
 
 
@@ -232,7 +232,7 @@ def _items(value: Any, path: str) -> Collection[Any]:
     if isinstance(value, dict):
         return value.values()
     if isinstance(value, (int, float)):
-        require(abs(value) <= MAX_INTEGER, path, f"must hold finite numbers up to 2^53 only {got(value)}")
+        require(abs(value) <= MAX_INTEGER, path, f"must hold finite numbers up to 2^53 only {format_got(value)}")
     return value if isinstance(value, (list, tuple)) else ()
 
 

@@ -18,7 +18,7 @@ from specviz.rules.broken import BROKEN
 from specviz.session.record import activate, record
 from specviz.trace.file import Trace
 from specviz.trace.metrics import count, metrics
-from specviz.trace.recorded import Shipped, shipped, shipped_file
+from specviz.trace.recorded import RecordedRun, recorded_file, recorded_runs
 from specviz.ui.choices import make_offer
 
 REPEATS = 11
@@ -34,7 +34,7 @@ class Take:
     broken: str | None = None
 
 
-def record_runs(wanted: Collection[Shipped], library: Library, repeats: int = REPEATS) -> dict[str, Trace]:
+def record_runs(wanted: Collection[RecordedRun], library: Library, repeats: int = REPEATS) -> dict[str, Trace]:
     """The finished runs with their scores, by name: the page's first request with the changes of the list.
 
     After a warm-up round every run and its baseline are made `repeats` times, in turn. Of each run the one with the
@@ -77,11 +77,11 @@ def _baseline(alone: Sequence[Trace]) -> dict[str, Any]:
 
 
 def main(names: list[str]) -> None:
-    if unknown := [name for name in names if name not in shipped()]:
-        sys.exit(f"a recorded run must be one of {', '.join(shipped())} (got {', '.join(unknown)})")
-    for name, made in record_runs([shipped()[name] for name in names or shipped()], Library()).items():
-        made.save(shipped_file(name))
-        print(f"saved {shipped_file(name).name}: {len(made.steps)} steps, {len(made.tokens)} tokens")
+    if unknown := [name for name in names if name not in recorded_runs()]:
+        sys.exit(f"a recorded run must be one of {', '.join(recorded_runs())} (got {', '.join(unknown)})")
+    for name, made in record_runs([recorded_runs()[name] for name in names or recorded_runs()], Library()).items():
+        made.save(recorded_file(name))
+        print(f"saved {recorded_file(name).name}: {len(made.steps)} steps, {len(made.tokens)} tokens")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from windows import PHONE
 
 from specviz.settings import assets_dir
 from specviz.trace.file import read_trace
-from specviz.trace.recorded import shipped_trace
+from specviz.trace.recorded import recorded_trace
 from specviz.ui.components import REPORT_HTML
 from specviz.ui.reports.games import FIRST_RUN
 from specviz.views.document import palette_head, stage_template
@@ -47,7 +47,7 @@ def guessed(page, word, by_key=False):
 
 def test_a_whole_round_is_played_and_counted(open_page):
     page = at_learn(open_page(reduced_motion="reduce"))
-    places = predict_props(shipped_trace(FIRST_RUN))["places"]
+    places = predict_props(recorded_trace(FIRST_RUN))["places"]
     page.evaluate(COUNT_EVENTS)
     right = 0
     for number, place in enumerate(places, 1):
@@ -89,7 +89,7 @@ def test_the_dart_falls_first_and_another_run_can_be_taken(open_page):
     page.click("[data-act=take]")
     page.wait_for_function(IDLE)
     first = page.eval_on_selector("[data-section=predict] select[name=run]", "(node) => node.value")
-    asked = "".join(predict_props(shipped_trace(first))["places"][0]["ask"]["title"])
+    asked = "".join(predict_props(recorded_trace(first))["places"][0]["ask"]["title"])
     page.wait_for_function(
         "(words) => document.querySelector('.sv-predict-board .sv-title').textContent === words", arg=asked
     )
@@ -216,7 +216,7 @@ def file_html(theme="light"):
 
 
 def test_a_file_holds_several_runs_and_asks_no_server(chromium):
-    runs = {name: shipped_trace(name) for name in ("first-visit", "sum")}
+    runs = {name: recorded_trace(name) for name in ("first-visit", "sum")}
     with watched_page(chromium, file_html(), viewport={"width": 1366, "height": 768}, reduced_motion="reduce") as page:
         page.evaluate(PLAY, json.loads(json.dumps(predict_block(runs))))
         for place, (name, trace) in enumerate(runs.items()):

@@ -6,7 +6,7 @@ from lesson_texts import HOSTILE, hostile_lesson, other_lesson, stage_lesson, ta
 from playwright.sync_api import expect
 from windows import DESKTOP, PHONE
 
-from specviz.trace.recorded import shipped_trace
+from specviz.trace.recorded import recorded_trace
 from specviz.views.learn.lesson_file import lesson_page
 
 NEXT = "#lesson .sv-lesson-foot .sv-primary"
@@ -61,7 +61,7 @@ def test_from_the_plan_through_a_lesson_on_the_stage(opened):
     press(page, "Lost")
     done(page)
     page.click(NEXT)
-    steps = len(shipped_trace("sum").steps)
+    steps = len(recorded_trace("sum").steps)
     expect(page.locator("#stage .sv-place")).to_contain_text(f"of {steps}")
     page.click("#stage [data-do=last]")
     done(page)

@@ -10,7 +10,7 @@ from page_reports import turn_to
 from playwright.sync_api import expect
 from windows import DESKTOP, PHONE
 
-from specviz.trace.recorded import shipped_trace
+from specviz.trace.recorded import recorded_trace
 
 HEADING = "#lesson .sv-lesson-body h3"
 TASK = "#lesson .sv-lesson-task"
@@ -250,7 +250,7 @@ def test_what_is_done_elsewhere_laws_several_runs_the_making_of_a_draft(page):
 
 
 def test_by_a_link_a_first_visitor_sees_the_lesson_s_run_whole_and_no_other(chromium, app, tmp_path):
-    with pages.served(tmp_path, shipped_trace("hot"), max_new_tokens=48) as greeting:
+    with pages.served(tmp_path, recorded_trace("hot"), max_new_tokens=48) as greeting:
         context = chromium.new_context(viewport=DESKTOP)
         page = context.new_page()
         page.goto(f"{greeting.address}/#lesson=asking")
@@ -472,4 +472,4 @@ def test_the_recorded_run_on_the_stage_is_the_one_that_was_recorded(page):
     press(page, "A sum")
     on_stage(page, "sum")
     written = page.evaluate("specvizPage.hub().steps.map((step) => step.written).join('')")
-    assert written == "".join(token.text for token in shipped_trace("sum").tokens)
+    assert written == "".join(token.text for token in recorded_trace("sum").tokens)

@@ -7,7 +7,7 @@ from access import serious
 from explore_page import HOSTILE, PIECES, STATE, begin, open_file, run_to_end, stop
 from windows import DESKTOP, PHONE
 
-from specviz.trace.recorded import shipped
+from specviz.trace.recorded import recorded_runs
 
 OWN = "#shelf .sv-shelf-group:nth-of-type(1) .sv-shelf-entry"
 RECORDED = "#shelf .sv-shelf-group:nth-of-type(2) .sv-shelf-entry"
@@ -147,7 +147,7 @@ def test_a_run_outlives_the_server_and_opens_as_it_was(open_page, app, tmp_path)
 
 def test_recorded_runs_open_again_and_again_and_join_nothing(page):
     open_library(page)
-    assert titles(page, RECORDED) == [run.title for run in shipped().values()]
+    assert titles(page, RECORDED) == [run.title for run in recorded_runs().values()]
     for name in ("greedy", "tree", "greedy"):
         open_library(page)
         page.click(f"{RECORDED}[data-id='shipped:{name}'] button:text-is('Open')")

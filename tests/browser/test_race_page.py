@@ -7,7 +7,7 @@ from explore_page import open_file
 from playwright.sync_api import expect
 from windows import DESKTOP, PHONE
 
-from specviz.trace.recorded import shipped_trace
+from specviz.trace.recorded import recorded_trace
 
 IDLE = "() => !document.querySelector('#compare .sv-report').hasAttribute('data-busy')"
 NAMES = ("first-visit", "broken-residual")
@@ -51,7 +51,7 @@ def tokens(page, place, kind=""):
 
 def parts_at():
     """How many tokens both runs share."""
-    one, other = ([token.id for token in shipped_trace(name).tokens] for name in NAMES)
+    one, other = ([token.id for token in recorded_trace(name).tokens] for name in NAMES)
     return next(place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
 
 

@@ -18,7 +18,7 @@ from specviz.models.library import Library
 from specviz.models.score import score
 from specviz.session.record import activate, record
 from specviz.trace.metrics import count
-from specviz.trace.recorded import shipped_trace
+from specviz.trace.recorded import recorded_trace
 from specviz.ui.choices import make_offer
 
 KS = (1, 2, 3, 4, 8)
@@ -65,7 +65,7 @@ def make_agreements(temperature):
 @cache
 def agreement_on(name, temperature):
     """Of the text of a recorded run, read at this temperature."""
-    trace = shipped_trace(name)
+    trace = recorded_trace(name)
     ids = [token.id for token in (*trace.header.prompt.tokens, *trace.tokens)]
     return _agreement(ids, len(trace.tokens), temperature)
 
@@ -77,7 +77,7 @@ def _agreement(ids, num_tokens, temperature):
 @cache
 def expected(name="first-visit"):
     """Row by K of the exact what-if on a recorded run's text."""
-    return what_if(shipped_trace(name), KS).set_index("k")
+    return what_if(recorded_trace(name), KS).set_index("k")
 
 
 def make_calls(k):
@@ -95,7 +95,7 @@ def spread(values, decimals=0):
 
 def read_for_a_draft_token():
     """Of early exit: the numbers in the layers that draft and in the output layer, over those in all layers and it."""
-    model, layers = pair()[0].model, shipped_trace("early-exit").steps[1].evidence["layers"]
+    model, layers = pair()[0].model, recorded_trace("early-exit").steps[1].evidence["layers"]
     own = [sum(weight.numel() for weight in layer.parameters()) for layer in model.model.layers]
     head = model.lm_head.weight.numel()
     return (sum(own[layer] for layer in layers) + head) / (sum(own) + head)

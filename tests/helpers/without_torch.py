@@ -16,12 +16,14 @@ from specviz.alignment import outputs
 from specviz.alignment.tables.shard_tables import build_tables
 from specviz.cli.main import main
 from specviz.trace import export as exports
-from specviz.trace.recorded import shipped, shipped_trace
+from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views.explore.run_file import stage_page
 
 
 def write_all(folder: Path) -> None:
-    made = {name: make() for name, make in traces.ALL.items()} | {name: shipped_trace(name) for name in shipped()}
+    made = {name: make() for name, make in traces.ALL.items()} | {
+        name: recorded_trace(name) for name in recorded_runs()
+    }
     for name, trace in made.items():
         (folder / f"{name}-tokens.csv").write_bytes(exports.tokens_csv(trace).encode())
         (folder / f"{name}-steps.csv").write_bytes(exports.steps_csv(trace).encode())

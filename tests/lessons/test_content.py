@@ -14,7 +14,7 @@ import restated
 
 from specviz.lessons.load import lessons
 from specviz.trace.metrics import count, metrics
-from specviz.trace.recorded import shipped, shipped_trace
+from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views.check.laws import law_block
 from specviz.views.explore.inspector import looks
 from specviz.views.explore.sentences import label, named, percent
@@ -32,7 +32,7 @@ NUMBERS = re.compile(r"\d|\b(half|quarters?|twice|thirds?(?! number))\b", re.IGN
 README = Path(__file__).parents[2] / "README.md"
 each = pytest.mark.parametrize("name", ORDER)
 
-trace = shipped_trace
+trace = recorded_trace
 
 
 # ---- what the runs and the README say -------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def of_temperature():
     assert [trace(run).steps[0].settings.temperature for run in runs] == [0, 1, 1.5]
     assert trace("first-visit").steps[0].settings.temperature == 1
     assert max(map(judged, (*runs, "first-visit"))) < 60
-    assert max(each.steps[0].settings.temperature for each in map(trace, shipped())) == 1.5
+    assert max(each.steps[0].settings.temperature for each in map(trace, recorded_runs())) == 1.5
     cold, warm, hot = map(agreement, runs)
     means = [mean(restated.agreements(at)) for at in hotness]
     assert means[0] > means[1] > means[2] < means[3] < means[4] < means[5]
@@ -608,7 +608,7 @@ def test_a_button_names_a_run_as_the_text_around_it_does():
     for name, words in {"choosing-k": ["", "K 4", ""], "temperature": ["", "Temperature 1", ""]}.items():
         [seen] = [screen.task.done.runs for screen in screens(name) if screen.task and screen.task.done.kind == "see"]
         assert [each.words for each in seen] == words
-        shown = [each.words or shipped()[each.run].title for each in seen]
+        shown = [each.words or recorded_runs()[each.run].title for each in seen]
         assert len({re.sub(r"[\d.]+", "", each) for each in shown}) == 1  # of one kind
 
 

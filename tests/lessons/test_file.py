@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from specviz.errors import SpecvizError
 from specviz.lessons.load import lessons
 from specviz.settings import assets_dir
-from specviz.trace.recorded import shipped_trace
+from specviz.trace.recorded import recorded_trace
 from specviz.views.learn.lesson_file import SCRIPTS, SHEETS, lesson_page
 
 LYING = re.compile(r'<script type="text/plain" id="([^"]*)">(.*?)</script>', re.DOTALL)
@@ -48,7 +48,7 @@ def test_every_lesson_every_run_and_every_pair_lies_in_it(own):
 def test_a_run_in_the_file_is_the_recorded_run(made, run):
     parts = [unpacked(part) for part in held(made, f"sv-run-{run}").split("\n")]
     steps = [step for part in parts for step in part["steps"]]
-    trace = shipped_trace(run)
+    trace = recorded_trace(run)
     assert parts[0]["run"] == f"shipped:{run}"
     assert "".join(step["written"] for step in steps) == "".join(token.text for token in trace.tokens)
     assert len(steps) == parts[0]["total"] == len(trace.steps)

@@ -13,14 +13,14 @@ from specviz.lessons.load import MOST_LESSONS, PACES, found_lessons, lessons, re
 from specviz.lessons.types import LAW_RULES
 from specviz.request import Request
 from specviz.session import controls
-from specviz.trace.recorded import shipped, shipped_trace
+from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.ui.explore.lessons import GONE, callbacks_of, live_request
 from specviz.ui.registry import Registry
 from specviz.views.check import laws
 from specviz.views.learn import lesson as view
 from specviz.views.learn import plan as planned
 
-RUNS = shipped()
+RUNS = recorded_runs()
 LONG = "x" * 10_000
 
 
@@ -363,7 +363,7 @@ def test_every_lesson_that_comes_with_specviz_makes_its_panel():
         assert len(props["screens"]) == len(found.screens)
         json.dumps(props, allow_nan=False)
         for run in found.runs():
-            assert shipped_trace(run).steps
+            assert recorded_trace(run).steps
 
 
 def test_a_setup_is_tried_with_what_it_says_and_the_page_s_own_rest(tmp_path, monkeypatch):
@@ -412,7 +412,7 @@ def test_a_recorded_run_is_shown_by_name_as_one_view_for_all(frame):
     message = json.loads(show(request, Asked(run="sum", play=True)))
     again = json.loads(show(gr.Request(session_hash="two"), Asked(run="sum")))
     assert (message["run"], message["play"], again.get("play")) == ("shipped:sum", True, None)
-    assert message["total"] == len(message["steps"]) == len(shipped_trace("sum").steps)
+    assert message["total"] == len(message["steps"]) == len(recorded_trace("sum").steps)
     assert "state" not in message
     assert frame.registry.current("one") is frame.registry.current("two")
 

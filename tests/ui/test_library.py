@@ -13,7 +13,7 @@ import traces
 
 from specviz.trace import export as exports
 from specviz.trace.file import Trace, read_trace
-from specviz.trace.recorded import shipped, shipped_file, shipped_trace
+from specviz.trace.recorded import recorded_file, recorded_runs, recorded_trace
 from specviz.ui import registry as registry_file
 from specviz.ui.explore import library as shelf
 from specviz.ui.registry import Registry
@@ -166,19 +166,19 @@ def test_the_date_of_a_strange_clock_is_shown_as_it_stands():
 
 def test_every_run_that_comes_with_specviz_is_listed_with_its_numbers(ask):
     listed = ask("listed", None)
-    assert [said["name"] for said in listed] == list(shipped())
+    assert [said["name"] for said in listed] == list(recorded_runs())
     for said in listed:
-        lines = gzip.decompress(shipped_file(said["name"]).read_bytes()).splitlines()
+        lines = gzip.decompress(recorded_file(said["name"]).read_bytes()).splitlines()
         steps = [event for event in map(json.loads, lines) if event["event"] == "step"]
         tokens, calls = sum(len(step["emitted"]) for step in steps), sum(step["calls"]["target"] for step in steps)
         told = f"{tokens} tokens · {tokens / calls:.2f} tokens per target call"
-        assert said["facts"] == told + (" · lossy" if shipped()[said["name"]].broken else "")
-        assert said["title"] == shipped()[said["name"]].title
+        assert said["facts"] == told + (" · lossy" if recorded_runs()[said["name"]].broken else "")
+        assert said["title"] == recorded_runs()[said["name"]].title
 
 
 def test_a_shipped_run_that_cannot_be_read_says_so(monkeypatch):
-    monkeypatch.setattr(library, "shipped_trace", lambda name: read_trace(b"hello\n"))
-    said = library.shipped_entry(next(iter(shipped().values())))
+    monkeypatch.setattr(library, "recorded_trace", lambda name: read_trace(b"hello\n"))
+    said = library.shipped_entry(next(iter(recorded_runs().values())))
     assert said["facts"].startswith("cannot be read: line 1")
 
 
@@ -238,13 +238,13 @@ def test_nothing_else_is_kept(registry, ask, view):
 
 
 def test_a_recorded_run_that_cannot_be_read_keeps_no_other_from_joining(registry, ask, monkeypatch):
-    monkeypatch.setattr(shelf, "shipped", None)
-    monkeypatch.setattr(registry_file, "shipped_trace", None)
+    monkeypatch.setattr(shelf, "recorded_runs", None)
+    monkeypatch.setattr(registry_file, "recorded_trace", None)
     assert ask("kept", {"run": registry.keep(traces.chain()).id})["packed"]
 
 
 def test_the_file_of_a_shipped_run_is_kept_like_any_other(registry, ask):
-    opened = registry.keep(read_trace(shipped_file("greedy").read_bytes()))
+    opened = registry.keep(read_trace(recorded_file("greedy").read_bytes()))
     assert ask("kept", {"run": opened.id})["facts"].endswith(" · opened")
 
 
@@ -270,7 +270,7 @@ def test_a_run_that_could_not_be_brought_back_is_not_kept(registry, ask, monkeyp
         ("é", "damaged"),
         (letters(b"hello\n"), "line 1"),
         (letters(gzip.compress(b" " * (9 << 20))), "a line is longer than 8 MB"),
-        (letters(shipped_file("greedy").read_bytes()[:40]), ""),
+        (letters(recorded_file("greedy").read_bytes()[:40]), ""),
     ],
 )
 def test_what_is_no_run_is_refused_in_words(registry, ask, sent, words):
@@ -297,15 +297,15 @@ def test_however_much_is_brought_nobody_loses_a_run_and_few_of_them_are_kept(reg
 
 
 def test_a_run_of_the_drawer_is_shown_whole_as_a_recorded_one(registry):
-    for asked in ({"shipped": "greedy"}, {"packed": letters(shipped_file("greedy").read_bytes())}):
+    for asked in ({"shipped": "greedy"}, {"packed": letters(recorded_file("greedy").read_bytes())}):
         shown = showing(registry, **asked)
         assert shown["head"]["recorded"] is True
-        assert "".join(step["written"] for step in shown["steps"]) == shipped_trace("greedy").text
+        assert "".join(step["written"] for step in shown["steps"]) == recorded_trace("greedy").text
         assert registry.current("one").id == shown["run"]
 
 
 def test_every_opening_of_a_kept_run_has_a_name_of_its_own_and_a_recorded_one_the_same_everywhere(registry):
-    packed = letters(shipped_file("greedy").read_bytes())
+    packed = letters(recorded_file("greedy").read_bytes())
     assert showing(registry, packed=packed)["run"] != showing(registry, packed=packed)["run"]
     assert showing(registry, shipped="greedy")["run"] == showing(registry, shipped="greedy")["run"] == "shipped:greedy"
     assert registry.find_recorded("greedy") is registry.current("one")

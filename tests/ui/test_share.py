@@ -18,7 +18,7 @@ from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
 from specviz.trace.link import Link, decode, encode
-from specviz.trace.recorded import shipped, shipped_trace
+from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.ui import components
 from specviz.ui.explore import share as sharing
 from specviz.ui.explore.form import Form, Frame
@@ -314,13 +314,13 @@ def test_a_run_that_cannot_be_made_again_here_has_no_link_but_files(machine, req
 def test_every_recorded_run_has_a_link_or_says_why_not(library, form):
     machine = Machine(library, form)
     with_link = set()
-    for name in shipped():
-        view = machine.registry.keep(shipped_trace(name))
+    for name in recorded_runs():
+        view = machine.registry.keep(recorded_trace(name))
         told = machine.offered({"run": view.id})
         assert told["words"]
         with_link |= {name} if told["link"] else set()
         assert machine.compared({"link": encode(Link(REQUEST)), "run": view.id}) is None, "nothing was made here"
-    assert set(shipped()) - with_link == {name for name, each in shipped().items() if each.broken}
+    assert set(recorded_runs()) - with_link == {name for name, each in recorded_runs().items() if each.broken}
 
 
 def test_a_folder_of_this_machine_is_in_no_link_and_in_no_word(library, form, tmp_path, monkeypatch):
@@ -353,7 +353,7 @@ def test_on_a_space_the_link_leads_to_the_page_of_the_space(machine, monkeypatch
 
 def test_the_link_of_the_first_run_is_short(library, form):
     machine = Machine(library, form)
-    view = machine.registry.keep(shipped_trace("first-visit"))
+    view = machine.registry.keep(recorded_trace("first-visit"))
     assert len(machine.link(view, step=len(view.trace.steps) - 2, ref="0")) < 450
 
 
@@ -507,9 +507,9 @@ def test_a_target_that_the_list_lacks_can_be_chosen_from_it_afterwards(machine, 
 @pytest.mark.parametrize("name", ["prompt-lookup", "eagle", "medusa", "tree", "early-exit", "one-by-one"])
 def test_the_link_of_a_recorded_run_fills_in_what_it_was_made_with(library, form, name):
     machine = Machine(library, form)
-    link = decode(machine.link(machine.registry.keep(shipped_trace(name))))
+    link = decode(machine.link(machine.registry.keep(recorded_trace(name))))
     fields = put(form, link.request, machine.offer)
-    header = shipped_trace(name).header.request
+    header = recorded_trace(name).header.request
     assert fields["method"] == header["method"]
     assert fields["prompt"] == header["prompt"]
     assert value_of(fields["target"]) == header["target"]

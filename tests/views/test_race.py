@@ -10,7 +10,7 @@ from one_file import unpacked
 from specviz.bench.race import Difference, Heat, Race, Reading
 from specviz.trace.file import Footer, Scores, Trace
 from specviz.trace.metrics import metrics
-from specviz.trace.recorded import shipped_trace
+from specviz.trace.recorded import recorded_trace
 from specviz.views.compare import race as view
 from specviz.views.compare import side_by_side_player as duel_view
 from specviz.views.compare import two_runs as pair
@@ -33,7 +33,7 @@ def data_of(block):
 
 
 def duel(left="one-by-one", right="first-visit", **options):
-    return data_of(duel_block(shipped_trace(left), shipped_trace(right), **options))
+    return data_of(duel_block(recorded_trace(left), recorded_trace(right), **options))
 
 
 def mode(data, name):
@@ -49,7 +49,7 @@ def time_after(trace, steps):
 
 
 def test_by_time_each_frame_shows_the_steps_that_were_over_then():
-    both = [shipped_trace(name) for name in ("one-by-one", "first-visit")]
+    both = [recorded_trace(name) for name in ("one-by-one", "first-visit")]
     frames = mode(duel(), "time")["frames"]
     end = max(time_after(trace, len(trace.steps)) for trace in both)
     assert len(frames) == NUM_FRAMES + 1
@@ -91,7 +91,7 @@ def test_runs_of_different_prompts_part_nowhere():
 
 
 def test_by_token_both_sides_show_as_many_tokens_in_as_few_steps_as_it_takes():
-    both = [shipped_trace(name) for name in ("one-by-one", "first-visit")]
+    both = [recorded_trace(name) for name in ("one-by-one", "first-visit")]
     for number, (_, shown, plain) in enumerate(mode(duel(), "token")["frames"]):
         assert plain == number
         for trace, steps in zip(both, shown, strict=True):
@@ -101,7 +101,7 @@ def test_by_token_both_sides_show_as_many_tokens_in_as_few_steps_as_it_takes():
 
 def test_the_replay_by_token_rests_where_the_texts_part():
     data = duel("first-visit", "broken-residual")
-    one, other = ([token.id for token in shipped_trace(name).tokens] for name in ("first-visit", "broken-residual"))
+    one, other = ([token.id for token in recorded_trace(name).tokens] for name in ("first-visit", "broken-residual"))
     part = next(place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     assert data["part"] == part
     assert mode(data, "token")["rest"] == part + 1
@@ -111,7 +111,7 @@ def test_the_replay_by_token_rests_where_the_texts_part():
 
 def test_the_counters_of_each_side_are_the_traces_own():
     for side, name in zip(duel()["sides"], ("one-by-one", "first-visit"), strict=True):
-        values = metrics(shipped_trace(name))
+        values = metrics(recorded_trace(name))
         assert side["said"][-1] == f"{values['emitted']} tokens · {values['target_calls']} target calls"
         assert side["said"][0] == "0 tokens · 0 target calls"
         assert side["widths"][-1] == 100
@@ -120,7 +120,7 @@ def test_the_counters_of_each_side_are_the_traces_own():
 
 @pytest.mark.parametrize("name", ["medusa", "tree", "k-8"])
 def test_the_largest_recorded_runs_fit_into_a_small_block(name):
-    assert len(duel_block(shipped_trace(name), shipped_trace("first-visit"))["data"]) < 400_000
+    assert len(duel_block(recorded_trace(name), recorded_trace("first-visit"))["data"]) < 400_000
 
 
 def long_trace(num_steps):
@@ -174,7 +174,7 @@ def test_texts_from_outside_are_labelled():
 def timed(name, factor):
     """A recorded run with its times multiplied."""
     events = []
-    for event in shipped_trace(name).events():
+    for event in recorded_trace(name).events():
         if hasattr(event, "timing"):
             timing = replace(event.timing, total_ms=event.timing.total_ms * factor)
             event = replace(event, timing=timing)
@@ -376,7 +376,7 @@ def test_of_a_race_that_was_stopped_the_texts_are_not_called_identical_where_the
 
 
 def difference(gap, is_tie, above=0.0, heat=0):
-    trace = shipped_trace("greedy")
+    trace = recorded_trace("greedy")
     reading = Reading("target", "fable-target", (9.0 + gap, 9.0), (0.5, 0.4), 9.0 + gap + above)
     return Difference(heat, "a prompt", 6, trace.tokens[6], trace.tokens[7], (reading,), is_tie)
 
@@ -445,7 +445,7 @@ def test_prompt_by_prompt_the_numbers_are_the_runs_own_and_their_totals_those_of
     found = result(2, 4, names=("first-visit", "k-8"))
     (table, *_) = (each for each in view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"] if each["kind"] == "table")
     for runs, place in ((["first-visit"] * 2, 0), (["k-8"] * 2, 1)):
-        steps = [step for name in runs for step in shipped_trace(name).steps]
+        steps = [step for name in runs for step in recorded_trace(name).steps]
         calls = sum(step.calls["target"] for step in steps)
         statuses = [token.status for step in steps for token in step.draft]
         kept = statuses.count("accepted") / (statuses.count("accepted") + statuses.count("rejected"))

@@ -18,7 +18,7 @@ from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.trace import export as exports
 from specviz.trace.file import MAX_UPLOAD_BYTES, Trace, read_trace
-from specviz.trace.recorded import shipped
+from specviz.trace.recorded import recorded_runs
 from specviz.ui import components
 from specviz.ui.events import QUIET, as_fields, callback, data_of, text_or_none
 from specviz.ui.explore.form import Frame
@@ -59,7 +59,7 @@ def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
 
     def listed(asked: Any) -> list[Props]:
         """The recorded runs that come with specviz."""
-        return [library.shipped_entry(run) for run in shipped().values()]
+        return [library.shipped_entry(run) for run in recorded_runs().values()]
 
     def known(asked: Any) -> bool:
         """Whether a run is known here."""

@@ -18,7 +18,7 @@ from specviz.lessons.draft_game import MOST_CHARACTERS, MOST_TYPED, Game, Refuse
 from specviz.request import Request
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
-from specviz.trace.recorded import shipped, shipped_trace
+from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.ui.choices import Offer
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
@@ -205,7 +205,7 @@ def _predict_section(name: str, trace: Trace) -> Props:
 def _titles_of_runs() -> dict[str, str]:
     """The recorded runs that draft chains for the common rule, with their titles; none where they cannot be read."""
     try:
-        entries = [entry for entry in shipped().values() if not entry.broken]
+        entries = [entry for entry in recorded_runs().values() if not entry.broken]
     except SpecvizError:
         return {}
     methods = {entry.name: facts_of(entry.request.get("method", "draft_model")) for entry in entries}
@@ -215,7 +215,7 @@ def _titles_of_runs() -> dict[str, str]:
 def _find_trace(name: str, look: Look) -> Trace:
     """A recorded run, or the one on the stage. Raises SpecvizError where there is none."""
     if name != ON_STAGE:
-        return shipped_trace(name)
+        return recorded_trace(name)
     if look.trace is None:
         raise SpecvizError(NO_RUN)
     return look.trace

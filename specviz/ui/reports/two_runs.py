@@ -9,7 +9,7 @@ from specviz.errors import SpecvizError
 from specviz.rules.facts import FACTS
 from specviz.trace.file import Trace
 from specviz.trace.first_difference import are_of_one_prompt
-from specviz.trace.recorded import FIRST_VISIT, shipped, shipped_trace
+from specviz.trace.recorded import FIRST_VISIT, recorded_runs, recorded_trace
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work
 from specviz.views.compare import two_runs as pair
@@ -61,13 +61,13 @@ class TwoRunsSection:
         """value -> words: the run on the stage, the recorded ones, and `others` of the registry."""
         run = _id_on_stage(look)
         stage = {} if run is None else {run: f"on Explore: {_describe(look.trace)}"}
-        known = stage | {SHIPPED + each.name: f"recorded: {each.title}" for each in shipped().values()}
+        known = stage | {SHIPPED + each.name: f"recorded: {each.title}" for each in recorded_runs().values()}
         return known | {each: _describe(self._trace(each)) for each in others if each not in known}
 
     def _trace(self, value: str) -> Trace:
         """The run of this name or id, as it is now. SpecvizError where there is none."""
         if value.startswith(SHIPPED):
-            return shipped_trace(value.removeprefix(SHIPPED))
+            return recorded_trace(value.removeprefix(SHIPPED))
         seen = self._registry.get(value)
         if seen is None or not seen.trace.steps:
             raise SpecvizError(GONE)

@@ -16,7 +16,7 @@ from specviz.request import MAX_SEED
 from specviz.rules.facts import FACTS, facts_of
 from specviz.trace.file import Header, Settings, Trace
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
-from specviz.trace.recorded import Shipped, shipped_trace
+from specviz.trace.recorded import RecordedRun, recorded_trace
 from specviz.views.blocks import Props
 from specviz.views.explore.feed import CUT_OFF
 from specviz.views.explore.sentences import counted, label, percent, titled, visible
@@ -53,10 +53,10 @@ def recap(trace: Trace) -> tuple[str, str, str]:
     return _title(trace, None), _beginning(trace.header), " · ".join(filter(None, parts))
 
 
-def shipped_entry(run: Shipped) -> Props:
+def shipped_entry(run: RecordedRun) -> Props:
     """The same of a run that comes with specviz, with its `name`, without a date; one that cannot be read says so."""
     try:
-        facts = _numbers(shipped_trace(run.name))
+        facts = _numbers(recorded_trace(run.name))
     except SpecvizError as error:
         facts = f"cannot be read: {visible(str(error))}"
     return {"name": run.name, "title": run.title, "words": run.about, "facts": facts}

@@ -15,7 +15,7 @@ from specviz.lessons.load import found_lessons
 from specviz.lessons.types import Done, Law, Lesson, Screen, Seen, Task
 from specviz.rules.facts import FACTS
 from specviz.settings import assets_dir
-from specviz.trace.recorded import shipped, shipped_trace
+from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views.blocks import Props
 from specviz.views.check.laws import law_block
 from specviz.views.explore.sentences import label, titled, visible
@@ -105,7 +105,7 @@ def _shown(screen: Screen, run: str | None) -> Props:
 
 
 def _named(run: str) -> Props:
-    entry = shipped()[run]
+    entry = recorded_runs()[run]
     return {"run": run, "id": f"{SHIPPED}{run}", "title": visible(entry.title), "about": visible(entry.about)}
 
 
@@ -115,7 +115,7 @@ def _seen(seen: Seen) -> Props:
 
 
 def _law(law: Law) -> Props:
-    return law_block(shipped_trace(law.run), law.pin.step, law.pin.ref, law.rules)
+    return law_block(recorded_trace(law.run), law.pin.step, law.pin.ref, law.rules)
 
 
 def _task(task: Task) -> Props:

@@ -13,7 +13,7 @@ from specviz.errors import SpecvizError
 from specviz.lessons.load import lessons
 from specviz.lessons.types import Lesson
 from specviz.trace.file import Trace
-from specviz.trace.recorded import shipped, shipped_trace
+from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views import blocks
 from specviz.views.blocks import Props, packed
 from specviz.views.compare.side_by_side_player import duel_block
@@ -73,13 +73,13 @@ def _page() -> Props:
 
 def _games() -> Mapping[str, Trace]:
     """Runs to guess at; one that is not there any more is left out."""
-    return {shipped()[name].title: shipped_trace(name) for name in GAMES if name in shipped()}
+    return {recorded_runs()[name].title: recorded_trace(name) for name in GAMES if name in recorded_runs()}
 
 
 def _parts(run: str) -> Iterator[Props]:
     """The run as a stage takes it, from its first step on."""
     view_id = f"{SHIPPED}{run}"
-    for part in Feed.from_trace(shipped_trace(run), view_id).recorded_parts(view_id):
+    for part in Feed.from_trace(recorded_trace(run), view_id).recorded_parts(view_id):
         yield without_charts(part)
 
 
@@ -90,5 +90,5 @@ def _pairs(known: Mapping[str, Lesson]) -> list[tuple[str, str]]:
 
 
 def _duel(left: str, right: str) -> Props:
-    titles = (shipped()[left].title, shipped()[right].title)
-    return duel_block(shipped_trace(left), shipped_trace(right), "token", titles)
+    titles = (recorded_runs()[left].title, recorded_runs()[right].title)
+    return duel_block(recorded_trace(left), recorded_trace(right), "token", titles)
