@@ -287,7 +287,7 @@ def test_what_is_held_there_is_taken_off_the_room(two_gpus):
     library._entries["other"] = _Entry.__new__(_Entry)
     library._entries["other"].sizes = {SECOND: 1000}
     library._entries["other"]._model = library._entries["other"].get = lambda: object()
-    assert library._room((FIRST, SECOND)) == {FIRST: two_gpus, SECOND: two_gpus - 1000}
+    assert {home: library._left(home) for home in (FIRST, SECOND)} == {FIRST: two_gpus, SECOND: two_gpus - 1000}
 
 
 def test_spreading_needs_a_package_and_says_so(two_gpus, plain, only):
