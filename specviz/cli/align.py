@@ -32,9 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target, draft = default_pair()
     parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="JSON lines: prompt or messages")
     parser.add_argument("--target", help=f"a bundled name, a folder or a hub id (default: {target})")
-    parser.add_argument(
-        "--draft", action="append", help=f"a draft model, likewise; may be given again (default: {draft})"
-    )
+    words = f"a draft model, likewise; may be given again (default: {draft})"
+    parser.add_argument("--draft", action="append", help=words)
     words = "of the job; the same job goes on there"
     parser.add_argument("--out", type=_folder, required=True, metavar="DIR", help=words)
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
@@ -48,16 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=32, help=words)
     parser.add_argument("--shard-size", type=int, default=32, help="prompts per part (default: %(default)s)")
     costs = parser.add_mutually_exclusive_group()
-    costs.add_argument(
-        "--costs", type=Path, metavar="FILE", help="measured before: bench's --json, a list, or a summary.json"
-    )
+    words = "measured before: bench's --json, a list, or a summary.json"
+    costs.add_argument("--costs", type=Path, metavar="FILE", help=words)
     costs.add_argument("--no-costs", action="store_true", help="measure none, and tell no speedups")
     parser.add_argument("--executor", choices=("local", "ray"), default="local", help="where it works (default: local)")
     parser.add_argument("--ray-address", metavar="ADDRESS", help='"auto" or host:port; else a cluster of this machine')
     parser.add_argument("--workers", type=int, metavar="N", help="of ray (default: one per GPU, or per CPU)")
-    parser.add_argument(
-        "--fail-under", action="append", default=[], metavar="NAME=NUMBER", help="end with 1 below it, as alpha=0.6"
-    )
+    words = "end with 1 below it, as alpha=0.6"
+    parser.add_argument("--fail-under", action="append", default=[], metavar="NAME=NUMBER", help=words)
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help="summary.json of an older job to compare with")
 
 
@@ -144,9 +141,7 @@ def exit_code(failed: Sequence[str], changes: Sequence[Change]) -> int:
     from specviz.alignment.tables.compare import UNSURE, WORSE
 
     verdicts = {change.verdict for change in changes}
-    if failed or WORSE in verdicts:
-        return 1
-    return 3 if UNSURE in verdicts else 0
+    return 1 if failed or WORSE in verdicts else 3 if UNSURE in verdicts else 0
 
 
 def read_thresholds(pairs: Sequence[str]) -> dict[str, float]:
@@ -157,9 +152,8 @@ def read_thresholds(pairs: Sequence[str]) -> dict[str, float]:
     for pair in pairs:
         name, _, number = pair.partition("=")
         if name not in MEASURES:
-            raise SpecvizError(
-                f"--fail-under takes NAME=NUMBER with a name of {', '.join(MEASURES)} (got {pair!r:.80})"
-            )
+            words = f"--fail-under takes NAME=NUMBER with a name of {', '.join(MEASURES)}"
+            raise SpecvizError(f"{words} (got {pair!r:.80})")
         try:
             least[name] = float(number)
         except ValueError:

@@ -30,8 +30,10 @@ def summary_text(summary: Summary) -> str:
         *(f"! {draft.name}: {finding.words}" for draft in summary.drafts for finding in draft.findings),
         *_comparisons(summary),
         *(f"note: {warning}" for warning in summary.warnings),
-        *_refused_lines(summary),
     ]
+    if summary.num_refused:
+        lines.append(f"{counted(summary.num_refused, 'row')} could not be used:")
+        lines += [f"  line {line}: {reason}" for line, reason in summary.refused[:SHOWN_LINES]]
     return "\n".join(lines)
 
 
@@ -67,11 +69,8 @@ def _comparisons(summary: Summary) -> list[str]:
 
 
 def _difference(found: Difference) -> str:
-    verdict = SIGNIFICANCE[found.significant]
-    number = f"{found.difference:+.3f}".replace("-", "−")
-    return (
-        f"agreement {number}{_format_interval(found.interval)}, n = {counted(found.num_prompts, 'prompt')}, {verdict}"
-    )
+    number = f"{found.difference:+.3f}".replace("-", "−") + _format_interval(found.interval)
+    return f"agreement {number}, n = {counted(found.num_prompts, 'prompt')}, {SIGNIFICANCE[found.significant]}"
 
 
 def change_line(change: Change) -> str:
@@ -80,10 +79,3 @@ def change_line(change: Change) -> str:
     if not old and change.is_same_model is False:
         old = " (other weights or settings than there)"
     return f"{change.draft} against the older job{old}: {change.verdict}; {_difference(change.difference)}"
-
-
-def _refused_lines(summary: Summary) -> list[str]:
-    if not summary.num_refused:
-        return []
-    shown = [f"  line {line}: {reason}" for line, reason in summary.refused[:SHOWN_LINES]]
-    return [f"{counted(summary.num_refused, 'row')} could not be used:", *shown]

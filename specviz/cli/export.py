@@ -34,7 +34,12 @@ def run(options: argparse.Namespace) -> int:
     """Writes what was asked for; raises SpecvizError in words for the person."""
     outputs = {name: out for name in OUTPUTS if (out := getattr(options, name)) is not None}
     if options.lessons is not None:
-        return _write_lessons(options, outputs)
+        from specviz.views.learn.lesson_file import lesson_page  # it reads all of the page's code
+
+        if options.file is not None or options.no_charts or outputs:
+            raise SpecvizError("--lessons stands alone: it takes no FILE and nothing else to write")
+        options.lessons.write(lesson_page())
+        return 0
     _check(options, outputs)
     trace = exports.find_trace(options.file)
     makers = {"tokens": exports.tokens_csv, "steps": exports.steps_csv, "jsonl": exports.json_lines}
@@ -46,15 +51,6 @@ def run(options: argparse.Namespace) -> int:
         out.write(makers[name](trace))
     if trace.footer is None:
         print(CUT_OFF, file=sys.stderr)
-    return 0
-
-
-def _write_lessons(options: argparse.Namespace, outputs: dict[str, Output]) -> int:
-    from specviz.views.learn.lesson_file import lesson_page  # it reads all of the page's code
-
-    if options.file is not None or options.no_charts or outputs:
-        raise SpecvizError("--lessons stands alone: it takes no FILE and nothing else to write")
-    options.lessons.write(lesson_page())
     return 0
 
 

@@ -57,9 +57,8 @@ def add_sampling(parser: argparse.ArgumentParser, *, temperature_words: str = "0
     """The settings that the target's distribution is made with, and the seed."""
     words = f"from 0 to 5; {temperature_words} (default: %(default)s)"
     parser.add_argument("--temperature", type=float, default=1.0, help=words)
-    parser.add_argument(
-        "--top-k", type=int, default=0, help="only so many of the likeliest; 0: all (default: %(default)s)"
-    )
+    words = "only so many of the likeliest; 0: all (default: %(default)s)"
+    parser.add_argument("--top-k", type=int, default=0, help=words)
     words = "only the likeliest tokens of this total probability; 1: all (default: %(default)s)"
     parser.add_argument("--top-p", type=float, default=1.0, help=words)
     parser.add_argument("--seed", type=int, default=0, help="of all random draws (default: %(default)s)")

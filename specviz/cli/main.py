@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specviz import __version__
-from specviz.cli import align as align_command
-from specviz.cli import export as export_command
-from specviz.cli import prove as prove_command
+from specviz.cli import align, export, prove
 from specviz.cli.ending import Endings
 from specviz.cli.help import METHOD_NAMES, METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling, epilog
 from specviz.cli.output import Output, divert_words, drop, output
@@ -92,7 +90,7 @@ def _add_page(parser: argparse.ArgumentParser) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", required=True, help="the text to go on with; - reads standard input")
     _add_pair(parser)
-    parser.add_argument("--k", type=_positive, help=f"tokens drafted per step (default: {prove_command.K})")
+    parser.add_argument("--k", type=_positive, help=f"tokens drafted per step (default: {prove.K})")
     parser.add_argument("--method", default="draft_model", help=METHOD_WORDS)
     parser.add_argument("--rule", default=None, help=RULE_WORDS)
     add_sampling(parser)
@@ -109,27 +107,20 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     _add_pair(parser)
-    parser.add_argument(
-        "--k",
-        type=_positive,
-        nargs="+",
-        default=[4],
-        help="tokens drafted per step (default: 4); several: which is best",
-    )
+    words = "tokens drafted per step (default: 4); several: which is best"
+    parser.add_argument("--k", type=_positive, nargs="+", default=[4], help=words)
     parser.add_argument("--num-tokens", type=_positive, default=64, help="per generation (default: %(default)s)")
     parser.add_argument("--repeats", type=_positive, default=3, help="of every prompt (default: %(default)s)")
     parser.add_argument("--threads", type=_positive, help="of torch on the CPU")
     parser.add_argument("--overhead", action="store_true", help="only: a step's overhead at contexts of 100 and 4,000")
-    parser.add_argument(
-        "--align", action="store_true", help="only: tokens/s of the alignment lab's batches beside recorded runs"
-    )
+    words = "only: tokens/s of the alignment lab's batches beside recorded runs"
+    parser.add_argument("--align", action="store_true", help=words)
     words = f"only: all methods, or some of {METHOD_NAMES}, against no draft, by kind of prompt"
     parser.add_argument("--methods", nargs="+", metavar="NAME", help=words)
     words = "only: what one drafted token and each check cost here; ends with 3 where the machine was too busy to tell"
     parser.add_argument("--costs", action="store_true", help=words)
-    parser.add_argument(
-        "--context", type=_positive, default=128, help="tokens before what --costs measures (default: %(default)s)"
-    )
+    words = "tokens before what --costs measures (default: %(default)s)"
+    parser.add_argument("--context", type=_positive, default=128, help=words)
     words = "write what --costs or --methods measures; - is standard output"
     parser.add_argument("--json", type=output, metavar="OUT", help=words)
 
@@ -165,7 +156,7 @@ def _run(options: argparse.Namespace) -> int:
     prompt = _standard_input() if options.prompt == "-" else options.prompt
     params = find_method(options.method).read(options.param)
     given = {name: value for name, value in vars(options).items() if name in REQUEST_KEYS}
-    request = Request.from_dict({**given, "prompt": prompt, "params": params, "k": prove_command.read_k(options)})
+    request = Request.from_dict({**given, "prompt": prompt, "params": params, "k": prove.read_k(options)})
     run = session.open_run(request)
     _follow(run, options.out)
     _print_end(run.trace)
@@ -276,16 +267,10 @@ _COMMANDS: Mapping[str, _Command] = {
     "page": _Command("open the page in the browser", _add_page, _page),
     "run": _Command("generate and print every token with its fate", _add_run, _run),
     "show": _Command("replay a recorded trace", _add_show, _show),
-    "export": _Command(
-        "a recorded run as one HTML page, as tables or as JSON lines", export_command.add_arguments, export_command.run
-    ),
-    "align": _Command(
-        "why the target rejects a draft: many prompts, tables, a report", align_command.add_arguments, align_command.run
-    ),
+    "export": _Command("a recorded run as one HTML page, as tables or as JSON lines", export.add_arguments, export.run),
+    "align": _Command("why the target rejects a draft: many prompts, tables, a report", align.add_arguments, align.run),
     "prove": _Command(
-        "check a pair and a rule, or someone else's samples, against the target",
-        prove_command.add_arguments,
-        prove_command.run,
+        "check a pair and a rule, or someone else's samples, against the target", prove.add_arguments, prove.run
     ),
     "bench": _Command("measure against no draft and against transformers' generate", _add_bench, _bench),
     "models": _Command("list models and draft heads that are here and what fits together", _add_models, _models),

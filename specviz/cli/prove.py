@@ -26,12 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--k", type=int, help=f"tokens drafted per step (default: {K})")
     add_sampling(parser, temperature_words="0 compares with the greedy text")
     parser.add_argument("--tokens", type=int, default=2000, help="to write and judge (default: %(default)s)")
-    parser.add_argument(
-        "--samples",
-        type=Path,
-        metavar="FILE",
-        help="judge another decoder: JSON lines {prompt_ids, ids, sampling, made_in}",
-    )
+    words = "judge another decoder: JSON lines {prompt_ids, ids, sampling, made_in}"
+    parser.add_argument("--samples", type=Path, metavar="FILE", help=words)
     parser.add_argument("--made-in", help="the number format of samples whose lines name none: bf16, fp16 or fp32")
     words = "save the report with all its numbers; - is standard output"
     parser.add_argument("--json", type=output, metavar="OUT", help=words)
