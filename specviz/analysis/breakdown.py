@@ -84,55 +84,46 @@ def why_slow(
 
 def _mean_step(recorded: Trace, costs: Costs) -> _Step:
     counters = count(recorded)
-    _refuse(recorded, counters, costs)
+    for refusal in _refusals(recorded, counters, costs):
+        raise SpecvizError(refusal)
     num_steps = counters.num_steps
     lengths = [fewer - more for fewer, more in pairwise([num_steps, *counters.drafted_to, 0])]  # steps of each length
-    drafted = counters.num_drafted / num_steps
-    has_draft_model = recorded.steps[-1].settings.draft_model is not None
-    verify_ms = math.fsum(steps * costs.verify_ms[length] for length, steps in enumerate(lengths)) / num_steps
+    drafted, own = counters.num_drafted / num_steps, recorded.steps[-1].settings
     return _Step(
-        k=recorded.steps[-1].settings.k,
+        k=own.k,
         drafted=drafted,
         emitted=counters.num_emitted / num_steps,
         one_token_ms=costs.verify_ms[0],
-        draft_ms=drafted * costs.draft_ms if has_draft_model else 0.0,
-        verify_ms=verify_ms,
+        draft_ms=0.0 if own.draft_model is None else drafted * costs.draft_ms,
+        verify_ms=math.fsum(steps * costs.verify_ms[length] for length, steps in enumerate(lengths)) / num_steps,
     )
 
 
-def _refuse(recorded: Trace, counters: Counters, costs: Costs) -> None:
+def _refusals(recorded: Trace, counters: Counters, costs: Costs) -> Iterator[str]:
+    """Why this run cannot be taken apart by these costs: they are those of chains that a draft model writes, or that
+    cost nothing to write."""
+    own = recorded.steps[-1].settings
     if not counters.num_drafted or not counters.num_emitted:
-        raise SpecvizError("nothing was drafted in this run, so there is nothing to take apart")
-    _refuse_method(recorded, counters)
-    if len(counters.drafted_to) >= len(costs.verify_ms):
-        raise SpecvizError(f"drafts were longer than measured: at most {len(costs.verify_ms) - 1} tokens")
-    _refuse_changes(recorded, counters)
-    target, draft = recorded.steps[-1].settings.target, recorded.steps[-1].settings.draft_model
-    if costs.target != target or (draft is not None and costs.draft != draft):
-        raise SpecvizError("the costs were measured for other models; measure them for this pair")
-    if costs.doubt:
-        raise SpecvizError(costs.doubt)
-
-
-def _refuse_method(recorded: Trace, counters: Counters) -> None:
-    """The costs are those of chains that a draft model writes, or that cost nothing to write."""
+        yield "nothing was drafted in this run, so there is nothing to take apart"
     if counters.num_drafted != sum(counters.drafted_to):
-        raise SpecvizError("this run drafted trees; the costs are measured for chains only")
+        yield "this run drafted trees; the costs are measured for chains only"
     if counters.statuses["scratch"]:
-        raise SpecvizError("more tokens than the draft rode along in this run; the costs are measured for drafts alone")
-    method = recorded.steps[-1].settings.method
-    if not facts_of(method).cost_is_known:
-        words = method.replace("_", " ")
-        raise SpecvizError(f"what it costs to draft by {words} was not measured; only a draft model's cost was")
-
-
-def _refuse_changes(recorded: Trace, counters: Counters) -> None:
+        yield "more tokens than the draft rode along in this run; the costs are measured for drafts alone"
+    if not facts_of(own.method).cost_is_known:
+        words = own.method.replace("_", " ")
+        yield f"what it costs to draft by {words} was not measured; only a draft model's cost was"
+    if len(counters.drafted_to) >= len(costs.verify_ms):
+        yield f"drafts were longer than measured: at most {len(costs.verify_ms) - 1} tokens"
     names = {"k": "K", "method": "the method", "rule": "the rule", "draft_model": "the draft model"}
     for name, words in names.items():
         if len({getattr(step.settings, name) for step in recorded.steps}) > 1:
-            raise SpecvizError(f"{words} changed during the run, so it has no one ideal and no one speed")
+            yield f"{words} changed during the run, so it has no one ideal and no one speed"
     if counters.law_changed:
-        raise SpecvizError("the target model or the sampling changed during the run, so it has no one speed")
+        yield "the target model or the sampling changed during the run, so it has no one speed"
+    if costs.target != own.target or own.draft_model not in (None, costs.draft):
+        yield "the costs were measured for other models; measure them for this pair"
+    if costs.doubt:
+        yield costs.doubt
 
 
 def _notes(recorded: Trace, costs: Costs, most_timed: int | None) -> Iterator[str]:

@@ -12,8 +12,8 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
+from functools import cached_property, partial
+from itertools import accumulate, cycle, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,6 @@ from torch import Tensor
 
 from specviz.analysis.rounds import ONE_RUN, Timings, interval, turns
 from specviz.decoding.draft import chain
-from specviz.decoding.drafter import Drafter
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
@@ -159,8 +158,8 @@ def costs(target=None, draft=None, context_length: int = CONTEXT) -> Costs:
     default_target, default_draft = catalog.default_pair()
     loaded = library.load(target or default_target)
     draft = draft or (default_draft if loaded.name == default_target else None)
-    small = None if draft is None else library.load(draft, as_draft=True)
-    *_, last = measure_costs(loaded, [] if small is None else [small], context_length=context_length)
+    drafts = [] if draft is None else [library.load(draft, as_draft=True)]
+    *_, last = measure_costs(loaded, drafts, context_length=context_length)
     return last.costs[0]
 
 
@@ -218,19 +217,17 @@ class _Timer:
         self.lm = target.cached_lm()
         size = min(model.info.vocab_size for model in (target, *drafts))
         self.ids = [FIRST_ID + i % (size - FIRST_ID) for i in range(context_length)]
-        self._plain = self._plan_of(NoDraft())
-        self._drafting = {draft.name: self._plan_of(ModelDrafter(draft.cached_lm())) for draft in drafts}
+        drafters = {None: NoDraft(), **{draft.name: ModelDrafter(draft.cached_lm()) for draft in drafts}}
+        plan = partial(Plan, rule=RULES["speculative_sampling"], sampling=self.sampling, k=STEP_K)
+        self._plans = {name: plan(target.cached_lm(), drafter) for name, drafter in drafters.items()}  # by draft
         self._num_steps = 0
-
-    def _plan_of(self, drafter: Drafter) -> Plan:
-        return Plan(self.target.cached_lm(), drafter, RULES["speculative_sampling"], self.sampling, STEP_K)
 
     def jobs(self, most_tokens: int) -> list[Callable[[], Sequence[Reading]]]:
         """All that is timed. Reading memory empties the caches, so steps follow it, which warm up by themselves."""
-        drafting = [lambda name=name: self._steps(name) for name in self._drafting]
+        reading, *drafting = [lambda name=name: self._steps(name) for name in self._plans]
         verify = [lambda n=n: self._verify(n) for n in range(1, most_tokens + 1)]
         batch = [lambda b=b, n=n: self._batch(b, n) for b in BATCHES for n in BATCH_TOKENS]
-        return [lambda: [(READ, self._timed(self.large.sum)), *self._steps(None)], *drafting, *verify, *batch]
+        return [lambda: [(READ, self._timed(self.large.sum)), *reading()], *drafting, *verify, *batch]
 
     def _timed(self, action: Callable[[], object]) -> float:
         """Milliseconds until the device has finished it."""
@@ -253,12 +250,11 @@ class _Timer:
 
     def _next_ids(self, count: int) -> list[int]:
         """What follows the context: its own beginning again."""
-        return [self.ids[i % len(self.ids)] for i in range(count)]
+        return list(islice(cycle(self.ids), count))
 
     def _steps(self, draft: str | None) -> Sequence[Reading]:
         """Medians of a few steps that draft with this model, or of steps that draft nothing."""
-        plan = self._plain if draft is None else self._drafting[draft]
-        steps = [self._second_step(plan) for _ in range(STEPS_PER_TURN)]
+        steps = [self._second_step(self._plans[draft]) for _ in range(STEPS_PER_TURN)]
         rest, draft_ms = map(statistics.median, zip(*steps, strict=True))
         drafting = [] if draft is None else [(_Series("draft", draft=draft), draft_ms)]
         return [*drafting, (_Series("overhead", draft=draft), rest)]
@@ -310,6 +306,7 @@ def _finish(device: torch.device) -> None:
 
 def _summary(timer: _Timer, timings: Timings[_Series], most_tokens: int, draft: str | None) -> Costs:
     verify = [list(timings.quicker(_Series("verify", n)).values()) for n in range(1, most_tokens + 1)]
+    low, middle, high = np.percentile(verify, (25, 50, 75), axis=1)
     model, about = timer.target.model, environment(timer.device)
     return Costs(
         target=timer.target.name,
@@ -326,15 +323,9 @@ def _summary(timer: _Timer, timings: Timings[_Series], most_tokens: int, draft: 
         weight_bytes=weight_bytes(model),
         bandwidth_gb_s=timer.large.nbytes / timings.median(READ) / 1e6,
         bandwidth_bytes=timer.large.nbytes,
-        spread=statistics.median(map(_spread, verify)),
+        spread=float(np.median((high - low) / middle)),
         verify_between_ms=tuple(map(interval, verify)),
     )
-
-
-def _spread(values: Sequence[float]) -> float:
-    """The distance between the quartiles over the median."""
-    low, middle, high = np.percentile(values, (25, 50, 75))
-    return float((high - low) / middle)
 
 
 def weight_bytes(model: torch.nn.Module) -> int:

@@ -1,6 +1,6 @@
 """what_if and other_drafts: every K, and every other draft, on a text that exists, without generating again.
 
-The numbers are `whatif`'s; which text may be asked, and how far the answer is exact, is `judged`'s to say.
+The numbers are `whatif`'s; which text may be asked, and how far the answer is exact, is `given_text`'s to say.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from specviz.analysis import whatif
 from specviz.analysis.given_text import (
     KS,
     GivenText,
-    check_readable,
     judge_by,
     judge_run,
     load_model,
     require_length,
     require_one_law,
-    rollouts,
+    score_readable,
     target_of,
 )
 from specviz.analysis.whatif import DEEPEST, WhatIf, check_ks
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
     import pandas
 
     from specviz.analysis.costs import Costs
-    from specviz.models.library import LoadedModel
 
-__all__ = ["DraftOnText", "OtherDrafts", "judge_run", "judge_text", "other_drafts", "rollouts", "what_if"]
 Source = Trace | tuple[str | Sequence[int], str | Sequence[int]]
 
 
@@ -77,7 +74,6 @@ def judge_text(
     """A text from anywhere, as if it had been sampled from the target; one pass of both models. Raises SpecvizError."""
     from specviz.decoding.sampling import Sampling
     from specviz.models import catalog
-    from specviz.models.score import score
     from specviz.request import Request
 
     request = Request(prompt="-", target="-", temperature=temperature, top_k=top_k, top_p=top_p, max_new_tokens=1)
@@ -91,9 +87,7 @@ def judge_text(
     if not before or len(text) < 2:
         raise SpecvizError(f"a prompt and at least two tokens after it are needed (got {len(before)} and {len(text)})")
     require_length(len(text))
-    check_readable(target, draft, [*before, *text])
-    sampling = Sampling(temperature, top_k, top_p)
-    scored = score(target, draft, [*before, *text], len(text), sampling)
+    scored = score_readable(target, draft, before, text, Sampling(temperature, top_k, top_p))
     chances = whatif.chances_along_text(whatif.keep_chances(scored.p, scored.q), deepest=deepest)
     note = f"An estimate: exact only if this text was sampled from {target.name} at these settings."
     if num_impossible := scored.p.count(0.0):
@@ -131,14 +125,11 @@ def other_drafts(
     target, rows = target_of(recorded, target), []
     yield OtherDrafts(0, len(drafts), ())
     for wanted in drafts:
-        rows.append(_draft_on_text(recorded, target, wanted, ks, costs or {}))
+        name = wanted if isinstance(wanted, str) else getattr(wanted, "name", "draft")
+        try:
+            judged, alpha = judge_by(recorded, target, load_model(wanted), max(ks))
+        except SpecvizError as error:
+            rows.append(DraftOnText(name, refusal=str(error)))
+        else:
+            rows.append(DraftOnText(judged.draft, alpha, judged.every_k(ks, (costs or {}).get(judged.draft))))
         yield OtherDrafts(len(rows), len(drafts), tuple(rows))
-
-
-def _draft_on_text(recorded, target: LoadedModel, wanted, ks: Sequence[int], costs: Mapping[str, Costs]) -> DraftOnText:
-    try:
-        draft = load_model(wanted)
-        judged, alpha = judge_by(recorded, target, draft, max(ks))
-    except SpecvizError as error:
-        return DraftOnText(wanted if isinstance(wanted, str) else getattr(wanted, "name", "draft"), refusal=str(error))
-    return DraftOnText(draft.name, alpha, judged.every_k(ks, costs.get(draft.name)))

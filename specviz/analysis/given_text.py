@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,11 +23,14 @@ from specviz.trace.file import Scores, Settings, Trace
 
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs
+    from specviz.decoding.sampling import Sampling
     from specviz.models.library import LoadedModel
+    from specviz.models.score import Scored
 
 KS = range(1, DEEPEST + 1)
 MOST_TOKENS = 50_000
 _VERDICTS = {"accepted": True, "resampled": False}
+_WAY = attrgetter("method", "draft_model", "rule", "params")  # of drafting and judging
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,13 +112,9 @@ def _ways(recorded: Trace) -> list[Settings]:
     """The settings of the first step of every way of drafting and judging that the run took."""
     ways: list[Settings] = []
     for own in (step.settings for step in recorded.steps):
-        if not any(_way(own) == _way(known) for known in ways):
+        if _WAY(own) not in map(_WAY, ways):
             ways.append(own)
     return ways
-
-
-def _way(own: Settings) -> tuple[object, ...]:
-    return own.method, own.draft_model, own.rule, own.params
 
 
 def _way_words(own: Settings) -> str:
@@ -129,10 +129,9 @@ def _way_words(own: Settings) -> str:
 def _scores(recorded: Trace) -> Scores | None:
     """The newest scores of the whole text, made at the run's sampling."""
     own, size = recorded.steps[-1].settings, len(recorded.tokens)
-    whole = [each for each in recorded.scores if len(each.p) == size]
-    sampling = {name: getattr(own, name) for name in RunSettings.SAMPLING}
-    fitting = [each for each in whole if sampling.items() <= each.sampling.items()]
-    return fitting[-1] if fitting else None
+    sampling = {name: getattr(own, name) for name in RunSettings.SAMPLING}.items()
+    newest = reversed(recorded.scores)
+    return next((each for each in newest if len(each.p) == size and sampling <= each.sampling.items()), None)
 
 
 def _why_not(method: str, scores: Scores | None) -> str:
@@ -153,9 +152,8 @@ def _judge(recorded: Trace, draft: str, p, q, deepest: int, verdicts: tuple[bool
 
 def _exact_note(recorded: Trace, draft: str | None) -> str:
     own = recorded.steps[-1].settings
-    note = (
-        f"Exact for this text: it was sampled from {own.target} by a lossless rule, with the same sampling all along."
-    )
+    words = "by a lossless rule, with the same sampling all along"
+    note = f"Exact for this text: it was sampled from {own.target} {words}."
     if is_own_plan(recorded) and own.draft_model == draft:
         return note
     ways = ", then ".join(_way_words(way) for way in _ways(recorded))
@@ -178,16 +176,12 @@ def _most_tokens(recorded: Trace) -> int:
 
 def _verdicts(recorded: Trace, draft: str) -> tuple[bool | None, ...]:
     """Per emitted token: kept, cut, or None where this draft was not judged."""
-    return tuple(
-        _VERDICTS.get(token.kind) if _is_plain_chain(step.settings, draft) else None
-        for step in recorded.steps
-        for token in step.emitted
-    )
-
-
-def _is_plain_chain(own: Settings, draft: str) -> bool:
-    """Whether this draft wrote a chain of the step's and the standard rule judged it."""
-    return facts_of(own.method).is_plain and own.draft_model == draft and _is_plain_rule(own)
+    verdicts: list[bool | None] = []
+    for step in recorded.steps:
+        own = step.settings
+        is_judged = facts_of(own.method).is_plain and own.draft_model == draft and _is_plain_rule(own)
+        verdicts += (_VERDICTS.get(token.kind) if is_judged else None for token in step.emitted)
+    return tuple(verdicts)
 
 
 def rollouts(recorded: Trace, deepest: int = DEEPEST) -> GivenText:
@@ -219,12 +213,10 @@ def rollouts(recorded: Trace, deepest: int = DEEPEST) -> GivenText:
 def judge_by(recorded: Trace, target: LoadedModel, draft: LoadedModel, deepest: int) -> tuple[GivenText, float]:
     """The text of a run under this draft model, and the mean of sum min(p, q) over its places. Raises SpecvizError."""
     from specviz.decoding.sampling import Sampling
-    from specviz.models.score import score
 
-    own, text = recorded.steps[-1].settings, [token.id for token in recorded.tokens]
-    tokens = [*(token.id for token in recorded.header.prompt.tokens), *text]
-    check_readable(target, draft, tokens)
-    scored = score(target, draft, tokens, len(text), Sampling(own.temperature, own.top_k, own.top_p))
+    own, before = recorded.steps[-1].settings, [token.id for token in recorded.header.prompt.tokens]
+    sampling = Sampling(own.temperature, own.top_k, own.top_p)
+    scored = score_readable(target, draft, before, [token.id for token in recorded.tokens], sampling)
     judged = _judge(recorded, draft.name, scored.p, scored.q, deepest, None)
     return judged, float(np.mean(scored.overlap))
 
@@ -239,10 +231,15 @@ def target_of(recorded: Trace, target) -> LoadedModel:
     return model
 
 
-def check_readable(target: LoadedModel, draft: LoadedModel, tokens: Sequence[int]) -> None:
+def score_readable(
+    target: LoadedModel, draft: LoadedModel, before: Sequence[int], text: Sequence[int], sampling: Sampling
+) -> Scored:
+    """One pass of both models. SpecvizError for a text or a pair that does not allow it."""
     from specviz.models.library import check_pair
+    from specviz.models.score import score
 
     check_pair(target, draft)
+    tokens = [*before, *text]
     for model in (target, draft):
         if len(tokens) > model.info.context_limit:
             raise SpecvizError(
@@ -250,6 +247,7 @@ def check_readable(target: LoadedModel, draft: LoadedModel, tokens: Sequence[int
             )
         if not all(0 <= token < model.info.vocab_size for token in tokens):
             raise SpecvizError(f"the text has tokens that {model.name} does not know")
+    return score(target, draft, tokens, len(text), sampling)
 
 
 def load_model(wanted) -> LoadedModel:

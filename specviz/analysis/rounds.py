@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from random import Random
 from typing import Generic, Literal, TypeVar
 
@@ -164,12 +165,8 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     """The narrowest pair of order statistics that misses the median of the law the values come from with a probability
     of at most LEVEL, as the binomial law gives it for any continuous law (David and Nagaraja, Order Statistics, 2003,
     section 7.1); of fewer than FEWEST values the smallest and the largest, which hold it less surely."""
-    ordered, rank = sorted(values), 0
-    while 2 * (rank + 1) < len(ordered) and _missed(len(ordered), rank + 1) <= LEVEL:
+    ordered, rank, number = sorted(values), 0, len(values)
+    ways = list(accumulate(math.comb(number, left_out) for left_out in range(number + 1)))
+    while 2 * (rank + 1) < number and 2 * ways[rank + 1] / 2**number <= LEVEL:
         rank += 1
     return ordered[rank], ordered[-1 - rank]
-
-
-def _missed(number: int, left_out: int) -> float:
-    """With so many values left out on either side."""
-    return 2 * sum(math.comb(number, below) for below in range(left_out + 1)) / 2**number

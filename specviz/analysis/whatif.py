@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from numbers import Integral
 from typing import TYPE_CHECKING
 
@@ -218,9 +219,8 @@ def draw_flags(chances: Chances, u: Sequence[float], verdicts: Sequence[bool | N
     kept = u[places] < chances.keep
     if verdicts is None:
         return kept
-    known = np.array([verdict is not None for verdict in verdicts])
-    found = np.array([bool(verdict) for verdict in verdicts])
-    return np.where(known[places], found[places], kept)
+    found = np.array(verdicts, dtype=np.float64)[places]  # not-a-number for None
+    return np.where(np.isnan(found), kept, found == 1)
 
 
 def cut_into_steps(chances: Chances, kept: Array, k: int) -> Cut:
@@ -323,9 +323,7 @@ def best_range(speedups: Mapping[int, float]) -> tuple[int, int] | None:
         return None
     fastest = max(range(len(known)), key=lambda place: known[place][1])
     enough = NEAR_BEST * known[fastest][1]
-    low = high = fastest
-    while low > 0 and known[low - 1][1] >= enough:
-        low -= 1
-    while high + 1 < len(known) and known[high + 1][1] >= enough:
-        high += 1
-    return known[low][0], known[high][0]
+    below, above = (
+        list(takewhile(lambda one: one[1] >= enough, side)) for side in (known[fastest::-1], known[fastest:])
+    )
+    return below[-1][0], above[-1][0]
