@@ -11,7 +11,7 @@ import copy
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 
@@ -134,11 +134,11 @@ def specviz_contender(setup: Setup, k: int, label: str | None = None, rule: str 
 def _step_means(records: Sequence[trace.Step]) -> StepMeans | None:
     if not records:
         return None
-    sizes = [(len(record.draft), len(record.emitted)) for record in records]
-    times = [(record.timing.draft_ms, record.timing.verify_ms, record.timing.working_ms) for record in records]
-    draft_ms, verify_ms, working_ms = map(statistics.fmean, zip(*times, strict=True))
-    rest_ms = max(0.0, working_ms - draft_ms - verify_ms)
-    return StepMeans(len(records), *map(statistics.fmean, zip(*sizes, strict=True)), draft_ms, verify_ms, rest_ms)
+    sizes = zip(*((len(each.draft), len(each.emitted)) for each in records), strict=True)
+    timings = [each.timing for each in records]
+    times = zip(*((each.draft_ms, each.verify_ms, each.working_ms) for each in timings), strict=True)
+    *means, working_ms = map(statistics.fmean, (*sizes, *times))
+    return StepMeans(len(records), *means, max(0.0, working_ms - sum(means[2:])))
 
 
 def _sample(
@@ -175,11 +175,8 @@ def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: in
     def generate(job: Job) -> Sample:
         watch = _Watch()
         options: dict[str, object] = {"max_new_tokens": job.num_tokens, "eos_token_id": None, "pad_token_id": 0}
-        options |= {"do_sample": False} if job.sampling.temperature == 0 else {
-            "do_sample": True, **asdict(job.sampling),
-        }  # fmt: skip
-        if assistant is not None:
-            options["assistant_model"] = assistant
+        options |= {"do_sample": True, **asdict(job.sampling)} if job.sampling.temperature else {"do_sample": False}
+        options |= {} if assistant is None else {"assistant_model": assistant}
         torch.manual_seed(job.seed)
         ids = torch.tensor([job.prompt.ids], device=target.model.device)
         started = time.perf_counter()
@@ -227,14 +224,18 @@ def run_bench(
             yield replace(sample, round=turn.round)
 
 
-def timed_bench(
-    contenders: Sequence[Contender], prompts: Sequence[Prompt], *, num_tokens: int, repeats: int
-) -> tuple[list[Sample], str]:
-    """All samples of the bench, and a line on how long it took and how steady the machine was."""
+def measure_lines(
+    contenders: Sequence[Contender], prompts: Sequence[Prompt], about: Sequence[str], num_tokens: int, repeats: int
+) -> Generator[str, None, list[Sample]]:
+    """Lines on what is measured, the first of `about` with the amounts; then, when all samples are there, how long that
+    took and how steady the machine was. Returns the samples."""
+    yield f"{about[0]}, {len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
+    yield from about[1:]
     started = time.perf_counter()
     samples = list(run_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats))
     seconds = time.perf_counter() - started
-    return samples, f"{len(samples)} generations in {seconds:.0f} s; {describe_steadiness(samples)}\n"
+    yield f"{len(samples)} generations in {seconds:.0f} s; {describe_steadiness(samples)}\n"
+    return samples
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass
+from itertools import product
 
 from specviz import __version__
 from specviz.analysis.rounds import WORDS, Comparison
@@ -21,11 +22,11 @@ from specviz.bench.contenders import (
     Sample,
     StepMeans,
     compare_by_prompt,
+    measure_lines,
     specviz_contender,
     summarise,
-    timed_bench,
 )
-from specviz.bench.report import check_lengths, prompts_for, table
+from specviz.bench.report import check_lengths, describe_environment, prompts_for, table
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.drafters.params import split_names
@@ -86,19 +87,24 @@ def lines(
     check_lengths(prompts, k, num_tokens, loaded.info.context_limit)
     setups, left_out = load_setups(chosen_methods(methods), library, loaded, draft)
     setups, failed = _try_setups(setups, k, prompts[0])
-    amounts = f"{len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
-    yield f"{loaded.name}, K = {k} where a method has no depth of its own, {amounts}"
-    yield ", ".join(f"{name} {value}" for name, value in environment(loaded.model.device).items())
-    yield from (f"left out: {each.method}: {each.reason}" for each in (*left_out, *failed))
+    about = [f"{loaded.name}, K = {k} where a method has no depth of its own", describe_environment(loaded)]
+    about += (f"left out: {each.method}: {each.reason}" for each in (*left_out, *failed))
     contenders = [specviz_contender(setup, k) for setup in setups]
-    samples, words = timed_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats)
-    yield words
+    samples = yield from measure_lines(contenders, prompts, about, num_tokens, repeats)
     rows = rows_of(setups, samples)
     yield from _tables(rows)
     if save is not None:
-        about = {"target": loaded.name, "k": k, "num_tokens": num_tokens, "repeats": repeats}
-        about["environment"] = environment(loaded.model.device)
-        save(_json(about, setups, (*left_out, *failed), rows))
+        made = {"specviz": __version__, "target": loaded.name, "k": k, "num_tokens": num_tokens, "repeats": repeats}
+        made["environment"] = environment(loaded.model.device)
+        made["methods"] = {
+            setup.method.name: {"params": dict(setup.params), "draft": setup.draft and setup.draft.name}
+            for setup in setups
+        }
+        made["left_out"] = [asdict(each) for each in (*left_out, *failed)]
+        made["rows"] = [
+            asdict(row) | {"whole": _plain(row.whole), "kinds": [_plain(kind) for kind in row.kinds]} for row in rows
+        ]
+        save(json.dumps(made, indent=1, allow_nan=False))
 
 
 def chosen_methods(methods: Sequence[str]) -> list[str]:
@@ -142,28 +148,22 @@ def _try_setups(setups: Sequence[Setup], k: int, prompt: Prompt) -> tuple[list[S
 def rows_of(setups: Sequence[Setup], samples: Sequence[Sample]) -> list[MethodRow]:
     """By temperature, the methods in the order of `setups`; no draft must be among the contenders."""
     whole = {(row.temperature, row.contender): row for row in summarise(samples)}
-    temperatures = sorted({sample.temperature for sample in samples})
-    return [
-        _row(setup, whole[temperature, f"specviz, {setup.method.name}"], samples)
-        for temperature in temperatures
-        for setup in setups
-    ]
+    pairs = product(sorted({sample.temperature for sample in samples}), setups)
+    return [_row(setup, whole[temperature, f"specviz, {setup.method.name}"], samples) for temperature, setup in pairs]
 
 
 def _row(setup: Setup, whole: Row, samples: Sequence[Sample]) -> MethodRow:
     here = [sample for sample in samples if sample.temperature == whole.temperature]
-    own = [sample for sample in here if sample.contender == whole.contender]
-    plain = [sample for sample in here if sample.contender == f"specviz, {BASELINE}"]
-    steps, plain_steps = _median_steps(own), _median_steps(plain)
-    kinds = tuple(_kind_row(kind, here, whole.contender) for kind in dict.fromkeys(sample.kind for sample in own))
+    steps, plain = (_median_steps(here, contender) for contender in (whole.contender, f"specviz, {BASELINE}"))
+    kinds = tuple(_kind_row(kind, here, whole.contender) for kind in dict.fromkeys(sample.kind for sample in here))
     rule = setup.rule(None)
-    why = "" if whole.to_baseline is None else _why(whole.to_baseline, steps, plain_steps)
+    why = "" if whole.to_baseline is None else _why(whole.to_baseline, steps, plain)
     return MethodRow(setup.method.name, rule.name, rule.lossless, whole, kinds, steps, why)
 
 
-def _median_steps(samples: Sequence[Sample]) -> StepMeans:
-    """The median of every number over generations that had more than one step."""
-    means = [astuple(sample.steps) for sample in samples if sample.steps is not None]
+def _median_steps(samples: Sequence[Sample], contender: str) -> StepMeans:
+    """The median of every number over this contender's generations that had more than one step."""
+    means = [astuple(each.steps) for each in samples if each.contender == contender and each.steps is not None]
     return StepMeans(*map(statistics.median, zip(*means, strict=True))) if means else StepMeans(*6 * [0.0])
 
 
@@ -228,21 +228,3 @@ def _plain(row: Row | KindRow) -> dict[str, object]:
     if found is None:
         return asdict(row) | {"to_baseline": 1.0}
     return asdict(row) | {"to_baseline": found.ratio, "between": found.between, "verdict": found.verdict}
-
-
-def _json(
-    about: dict[str, object], setups: Sequence[Setup], left_out: Sequence[LeftOut], rows: Sequence[MethodRow]
-) -> str:
-    made = {
-        "specviz": __version__,
-        **about,
-        "methods": {
-            setup.method.name: {"params": dict(setup.params), "draft": setup.draft and setup.draft.name}
-            for setup in setups
-        },
-        "left_out": [asdict(each) for each in left_out],
-        "rows": [
-            asdict(row) | {"whole": _plain(row.whole), "kinds": [_plain(kind) for kind in row.kinds]} for row in rows
-        ],
-    }
-    return json.dumps(made, indent=1, allow_nan=False)

@@ -193,10 +193,8 @@ def tie_tolerance(dtype: str | None) -> float:
 
 def _readings(text: Text, tokens: tuple[int, int], active_setups: Sequence[ActiveSetup]) -> Iterator[Reading]:
     """Of the target, and of each draft model that shares its vocabulary and can read the text."""
-    target = active_setups[0].target
-    drafts = {
-        active.draft.name: active.draft for active in active_setups if active.draft and not active.setup.method.foreign
-    }
+    target, own = active_setups[0].target, (each for each in active_setups if not each.setup.method.foreign)
+    drafts = {active.draft.name: active.draft for active in own if active.draft}
     *_, rows = read(target, list(drafts.values()), [text])
     yield _reading("target", target, rows.target[-1], tokens)
     for draft, own in zip(drafts.values(), rows.drafts, strict=True):
@@ -206,6 +204,5 @@ def _readings(text: Text, tokens: tuple[int, int], active_setups: Sequence[Activ
 
 def _reading(role: str, model: LoadedModel, logits: Tensor, tokens: tuple[int, int]) -> Reading:
     row = logits.cpu().double()  # [V]
-    odds = row.softmax(-1)
-    pairs = (tuple(float(each[token]) for token in tokens) for each in (row, odds))
+    pairs = (tuple(float(each[token]) for token in tokens) for each in (row, row.softmax(-1)))
     return Reading(role, model.name, *pairs, float(row.max()))

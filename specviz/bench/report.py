@@ -17,9 +17,9 @@ from specviz.bench.contenders import (
     Contender,
     Prompt,
     Row,
+    measure_lines,
     specviz_contender,
     summarise,
-    timed_bench,
     transformers_contender,
 )
 from specviz.decoding.cached_lm import CachedLM
@@ -51,34 +51,30 @@ def lines(*, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats
     prompts = prompts_for(loaded)
     check_lengths(prompts, max(k), num_tokens, min(model.info.context_limit for model in (loaded, small)))
     contenders = _contenders(loaded, small, k)
-    amounts = f"{len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
-    yield f"{loaded.name} + {small.name}, K = {', '.join(map(str, k))}, {amounts}"
-    yield ", ".join(f"{name} {value}" for name, value in environment(loaded.model.device).items())
-    samples, words = timed_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats)
-    yield words
+    about = (f"{loaded.name} + {small.name}, K = {', '.join(map(str, k))}", describe_environment(loaded))
+    samples = yield from measure_lines(contenders, prompts, about, num_tokens, repeats)
     heads = ("T", "contender", "tokens/s, decoding (quartiles)", "tokens/s, whole", "tokens per target call")
     yield from table((*heads, "vs none", "vs assisted", "recording"), map(_cells, summarise(samples)))
 
 
 def _contenders(target: LoadedModel, draft: LoadedModel, k: Sequence[int]) -> list[Contender]:
-    alone, drafted = gather(METHODS["none"], {}, target, None), gather(METHODS["draft_model"], {}, target, draft)
+    alone = specviz_contender(gather(METHODS["none"], {}, target, None), k[0])
+    drafted = gather(METHODS["draft_model"], {}, target, draft)
     if len(k) > 1:
-        ours = [specviz_contender(drafted, each, label=f"draft_model, K = {each}") for each in k]
-        return [specviz_contender(alone, k[0]), *ours]
-    return [
-        specviz_contender(alone, k[0]),
-        specviz_contender(drafted, k[0]),
-        transformers_contender(target, None, k[0]),
-        transformers_contender(target, draft, k[0]),
-    ]
+        return [alone, *(specviz_contender(drafted, each, label=f"draft_model, K = {each}") for each in k)]
+    others = (transformers_contender(target, small, k[0]) for small in (None, draft))
+    return [alone, specviz_contender(drafted, k[0]), *others]
+
+
+def describe_environment(target: LoadedModel) -> str:
+    return ", ".join(f"{name} {value}" for name, value in environment(target.model.device).items())
 
 
 def prompts_for(target: LoadedModel) -> list[Prompt]:
     """The bundled prompts as this model reads them."""
-    kinds = prompts_file()["kinds"]
     prompts = [
         Prompt(kind["name"], f"{kind['name']}: {prompt['name']}", tuple(target.text.encode(prompt["text"])))
-        for kind in kinds
+        for kind in prompts_file()["kinds"]
         for prompt in kind["prompts"]
     ]
     assert len(prompts) >= MIN_PROMPTS, "the bench needs prompts of several kinds"
@@ -104,15 +100,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 def _cells(row: Row) -> list[str]:
     itself = "1.00x" if row.contender == f"specviz, {BASELINE}" else "-"
     share = "-" if row.record_share is None else f"{100 * row.record_share:.1f} %"
-    numbers = [row.rates, f"{row.whole:.0f}", f"{row.tokens_per_call:.2f}"]
-    return [
-        f"{row.temperature:g}",
-        row.contender,
-        *numbers,
-        str(row.to_baseline or itself),
-        str(row.to_peer or "-"),
-        share,
-    ]
+    cells = [f"{row.temperature:g}", row.contender, row.rates, f"{row.whole:.0f}", f"{row.tokens_per_call:.2f}"]
+    return [*cells, str(row.to_baseline or itself), str(row.to_peer or "-"), share]
 
 
 def overhead(rounds: int = 5) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from specviz.analysis.rounds import FEWEST, WORDS, Comparison, Timings, turns
+from specviz.analysis.rounds import FEWEST, WORDS, Timings, turns
 from specviz.bench.contenders import Job, Prompt, specviz_contender
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
@@ -63,24 +63,17 @@ def measure_in_rounds(request: Request, bench: Workbench) -> Generator[Speed, No
         "num_tokens": job.num_tokens,
         "environment": environment(active.plan.target.device),
     }
-    note = f"median of {ROUNDS} rounds of runs of {job.num_tokens} tokens, warmed up, each alone on the engine"
-    note += f"; {_between(found)}"
-    instead = _instead(request, found, is_shared)
-    yield Speed(turn.total, turn.total, baseline, speed, note, instead, found.ratio, found.between)
-
-
-def _between(found: Comparison) -> str:
     low, high = found.between
-    return f"{found.ratio:.2g}×, between {low:.2g}× and {high:.2g}×"
-
-
-def _instead(request: Request, found: Comparison, is_shared: bool) -> str:
-    """What is said in place of a ratio that says nothing."""
+    between = f"{found.ratio:.2g}×, between {low:.2g}× and {high:.2g}×"
+    note = (
+        f"median of {ROUNDS} rounds of runs of {job.num_tokens} tokens, warmed up, each alone on the engine; {between}"
+    )
+    instead = "" if found.is_told else f"{WORDS[found.verdict]} ({between})"
     if not METHODS[request.method].drafts:
-        return "nothing to compare: without a draft this is the measure itself"
-    if is_shared:
-        return "under load: others used the engine meanwhile, so no speedup"
-    return "" if found.is_told else f"{WORDS[found.verdict]} ({_between(found)})"
+        instead = "nothing to compare: without a draft this is the measure itself"
+    elif is_shared:
+        instead = "under load: others used the engine meanwhile, so no speedup"
+    yield Speed(turn.total, turn.total, baseline, speed, f"{note}; {between}", instead, found.ratio, found.between)
 
 
 def measure(request: Request, bench: Workbench) -> Speed:
