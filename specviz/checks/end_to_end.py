@@ -69,49 +69,46 @@ class EndToEnd:
     @property
     def outcome(self) -> Outcome | None:
         """None while nothing can be said; "differs" may come at any time."""
-        n = f"n = {self.done:,} tokens"
         if self.impossible:
-            words = f"differs, {n}: {self.impossible} of them have probability 0 under the target"
-            return Outcome("differs", words)
-        if self.evidence.differs():
-            return Outcome("differs", f"differs, {n}: {describe_strongest(self.evidence)}")
-        if self.done < self.total:
-            return None
-        outcome = judge_evidence(self.evidence)
-        return replace(outcome, words=outcome.words + self._power_words())
+            words = f"{self.impossible} of them have probability 0 under the target"
+            return Outcome("differs", f"differs, n = {self.done:,} tokens: {words}")
+        return judge_evidence(self.evidence, self.done >= self.total, self._power_words())
 
     def _power_words(self) -> str:
         """Which wrong rules so many tokens would have shown."""
         if not self.power:
             return ""
-        shy = [rule.title for rule in self.power if rule.tokens_needed is None or rule.tokens_needed > self.done]
-        words = (
-            f"; {len(self.power) - len(shy)} of {len(self.power)} rules known to be wrong would have been called out "
-            "nine times in ten"
-        )
-        return f"{words}, not {', '.join(shy)}" if shy else words
+        missed = [rule.title for rule in self.power if rule.tokens_needed is None or rule.tokens_needed > self.done]
+        caught = f"{len(self.power) - len(missed)} of {len(self.power)} rules known to be wrong"
+        words = f"; {caught} would have been called out nine times in ten"
+        return f"{words}, not {', '.join(missed)}" if missed else words
 
 
-def judge_evidence(evidence: Evidence) -> Outcome:
-    """For evidence that does not differ: suspicious, consistent, or too little."""
-    n, seen = f"n = {evidence.num_tokens:,} tokens", max(evidence.smallest_shifts())
+def judge_evidence(evidence: Evidence, is_complete: bool, more: str) -> Outcome | None:
+    """None while nothing can be said; "differs" may come at any time. more: what the other outcomes add."""
+    n = f"n = {evidence.num_tokens:,} tokens"
+    if evidence.differs():
+        return Outcome("differs", f"differs, {n}: {_describe_strongest(evidence)}")
+    if not is_complete:
+        return None
+    seen = max(evidence.smallest_shifts())
     if evidence.differs(SUSPICION):
         odds = float(f"{math.exp(evidence.peak):.2g}")
-        return Outcome(
-            "suspicious",
-            f"suspicious, {n}: {describe_strongest(evidence)}; evidence of {odds:,.0f} to 1 against the target's law: "
-            f"draw about {evidence.tokens_to_go:,} more tokens and judge all of them together",
+        words = (
+            f"suspicious, {n}: {_describe_strongest(evidence)}; evidence of {odds:,.0f} to 1 against the target's law: "
+            f"draw about {evidence.tokens_to_go:,} more tokens and judge all of them together{more}"
         )
+        return Outcome("suspicious", words)
     if seen > COARSE:
-        return Outcome("unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points")
-    return Outcome("consistent", f"consistent, {n}, would have seen a shift of {100 * seen:.1f} points per token")
+        return Outcome("unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points{more}")
+    words = f"consistent, {n}, would have seen a shift of {100 * seen:.1f} points per token{more}"
+    return Outcome("consistent", words)
 
 
-def describe_strongest(evidence: Evidence) -> str:
+def _describe_strongest(evidence: Evidence) -> str:
     """The feature that lies farthest off, in words."""
     place = int(np.argmax(np.abs(evidence.z)))
-    share = evidence.observed[place] / evidence.num_tokens
-    expected = evidence.expected[place] / evidence.num_tokens
+    share, expected = (column[place] / evidence.num_tokens for column in (evidence.observed, evidence.expected))
     return (
         f"{evidence.features[place]} was written {100 * share:.1f} % of the time, the target's law says "
         f"{100 * expected:.1f} % (z = {evidence.z[place]:+.1f})"
@@ -180,28 +177,28 @@ class Growth:
             return self
         paid = bet_prices(scored.chances())
         gains, squares = {}, {}
-        for name, rule in _inexact_rules().items():
+        for rule in _inexact_rules():
             law = rule.one_step_law(scored.p, scored.q).double()
             unaided = rule.bonus(scored.p) if isinstance(rule, ChainRule) else scored.p
             law = torch.where(torch.tensor(unjudged)[:, None], unaided, law)
             chances = scored.chances(law)[..., None]
             gain = STAKES * chances - paid
             square = gain**2 + STAKES**2 * chances * (1 - chances)
-            gains[name] = self.gains.get(name, 0.0) + gain.sum(0)
-            squares[name] = self.squares.get(name, 0.0) + square.sum(0)
+            gains[rule.name] = self.gains.get(rule.name, 0.0) + gain.sum(0)
+            squares[rule.name] = self.squares.get(rule.name, 0.0) + square.sum(0)
         return Growth(gains, squares, self.num_tokens + len(unjudged))
 
     def power(self) -> tuple[Power, ...]:
         power = []
-        for name, rule in (_inexact_rules() if self.gains else {}).items():
-            gain, square = (sums[name] / self.num_tokens for sums in (self.gains, self.squares))
+        for rule in _inexact_rules() if self.gains else ():
+            gain, square = (sums[rule.name] / self.num_tokens for sums in (self.gains, self.squares))
             needed = tokens_needed(gain, square - gain**2)
-            power.append(Power(name, rule.title, math.ceil(needed) if needed <= MOST_TOKENS else None))
+            power.append(Power(rule.name, rule.title, math.ceil(needed) if needed <= MOST_TOKENS else None))
         return tuple(power)
 
 
-def _inexact_rules() -> dict[str, Rule]:
-    return {rule.name: rule for rule in (*ANY_CHAIN.values(), *BROKEN.values()) if not rule.lossless}
+def _inexact_rules() -> list[Rule]:
+    return [rule for rule in (*ANY_CHAIN.values(), *BROKEN.values()) if not rule.lossless]
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,32 +133,24 @@ class Language:
     k: int
     spelled: dict[Text, Text]
     p: dict[Text, Tensor]
-    q: dict[Text, Tensor] | None
+    q: dict[Text, Tensor] | None = None
 
 
 def language_after(pair: Pair, prompt: Sequence[int], sampling: Sampling, k: int) -> Generator[None, None, Language]:
     """The language after `prompt`; pauses after every text that the models have read."""
-    language = Language(k, {(): tuple(prompt)}, {}, None if pair.comparable_draft is None else {})
-    for length in range(k + 1):
-        for text in itertools.product(range(NUM_CELLS), repeat=length):
-            _grow(language, text, pair, sampling)
-            yield
-    return language
-
-
-def _grow(language: Language, text: Text, pair: Pair, sampling: Sampling) -> None:
-    """Adds the pooled rows after one text. A pooled token is followed as the likeliest of its real tokens."""
-    before = language.spelled[text]
-    width = pair.target.info.vocab_size
-    p = _row(pair.target, before, sampling, width)
-    q = None if language.q is None else _row(pair.draft, before, sampling, width)
-    either = p if q is None else torch.maximum(p, q)
-    tokens = either.topk(min(NUM_CELLS, len(p))).indices.tolist()
-    language.p[text] = _pool(p, tokens)
-    if q is not None:
-        language.q[text] = _pool(q, tokens)
-    for cell, token in enumerate(tokens):
-        language.spelled[(*text, cell)] = (*before, token)
+    spelled, width, models = {(): tuple(prompt)}, pair.target.info.vocab_size, [pair.target]
+    if pair.comparable_draft is not None:
+        models.append(pair.draft)
+    pooled: list[dict[Text, Tensor]] = [{} for _ in models]
+    for text in itertools.chain.from_iterable(itertools.product(range(NUM_CELLS), repeat=n) for n in range(k + 1)):
+        rows = [_row(model, spelled[text], sampling, width) for model in models]
+        tokens = torch.stack(rows).amax(0).topk(min(NUM_CELLS, width)).indices.tolist()
+        for odds, row in zip(pooled, rows, strict=True):
+            odds[text] = _pool(row, tokens)
+        for cell, token in enumerate(tokens):  # a pooled token is followed as the likeliest of its real tokens
+            spelled[(*text, cell)] = (*spelled[text], token)
+        yield
+    return Language(k, spelled, *pooled)
 
 
 def _row(loaded: LoadedModel, text: Text, sampling: Sampling, width: int) -> Tensor:
@@ -184,9 +176,6 @@ class TableLM:
         self.calls = self.fed = 0
         self._spelled: list[int] = []
 
-    def _row(self, tokens: Sequence[int]) -> Tensor:
-        return self._logits[tuple(tokens[len(OPENING) :])]
-
     def capture(self, layers: tuple[int, ...]) -> None:
         assert not layers, "tables have no hidden states"
 
@@ -201,11 +190,11 @@ class TableLM:
         texts = [list(tokens)]
         for token, parent in zip(draft.tokens, draft.parents, strict=True):
             texts.append([*texts[parent + 1], token])
-        return torch.stack([self._row(text) for text in texts])
+        return torch.stack([self._logits[tuple(text[len(OPENING) :])] for text in texts])
 
     def extend(self, token: Tensor) -> Tensor:
         self._spelled.append(int(token))
-        return self._row(self._spelled)
+        return self._logits[tuple(self._spelled[len(OPENING) :])]
 
     def settle(self, ids: Sequence[int]) -> None:
         """Nothing is cached."""
@@ -214,7 +203,13 @@ class TableLM:
 def distance_of_texts(pair: Pair, rule: Rule, language: Language) -> Generator[None, None, tuple[float, int]]:
     """Total variation between the engine's law of whole texts and the target's, and how many outcomes it rests on."""
     law, num = yield from law_of_texts(plan_of(pair, rule, language), language.k + 1)
-    target = _target_law(language)
+    target: Law = {(): 1.0}  # products of the target's rows: no draft, no rule, no engine
+    for _ in range(language.k + 1):
+        target = {
+            (*text, token): weight * chance
+            for text, weight in target.items()
+            for token, chance in enumerate(language.p[text].tolist())
+        }
     return sum(abs(law.get(text, 0.0) - target.get(text, 0.0)) for text in {*law, *target}) / 2, num
 
 
@@ -224,22 +219,16 @@ def plan_of(pair: Pair, rule: Rule, language: Language) -> Plan:
 
 
 def _drafter(pair: Pair, rule: Rule, language: Language) -> Drafter:
-    trees = _are_trees(pair, rule)
-    method = METHODS[pair.method]
-    if method.needs_only_odds and (trees or method.drafts_as != "token tree"):
-        return _own_drafter(pair, language)
-    if trees:  # point masses, as heads and lookahead propose them; of the target's probabilities without a draft model
-        return TreeDrafter(TableLM(language.p if language.q is None else language.q), "top", "even", **SMALL_TREE)
-    return PromptLookup(3, 1) if language.q is None else ModelDrafter(TableLM(language.q))
-
-
-def _own_drafter(pair: Pair, language: Language) -> Drafter:
-    method = METHODS[pair.method]
+    trees, method = _are_trees(pair, rule), METHODS[pair.method]
     small = None if language.q is None else TableLM(language.q)
-    parts = Parts(draft=None if small is None else Part("draft", small, lambda: TableLM(language.q)))
-    params = method.checked(pair.params)
-    small = {name: min(params[name], most) for name, most in SMALL_TREE.items() if name in params}
-    return method.build(parts, params | small)
+    if method.needs_only_odds and (trees or method.drafts_as != "token tree"):
+        parts = Parts(draft=None if small is None else Part("draft", small, lambda: TableLM(language.q)))
+        params = method.checked(pair.params)
+        fewer = {name: min(params[name], most) for name, most in SMALL_TREE.items() if name in params}
+        return method.build(parts, params | fewer)
+    if trees:  # point masses, as heads and lookahead propose them; of the target's probabilities without a draft model
+        return TreeDrafter(small or TableLM(language.p), "top", "even", **SMALL_TREE)
+    return PromptLookup(3, 1) if small is None else ModelDrafter(small)
 
 
 def law_of_texts(plan: Plan, length: int) -> Generator[None, None, tuple[Law, int]]:
@@ -261,15 +250,3 @@ def law_of_texts(plan: Plan, length: int) -> Generator[None, None, tuple[Law, in
                     yield
                     told = time.monotonic()
     return laws[length], num
-
-
-def _target_law(language: Language) -> Law:
-    """Products of the target's rows: no draft, no rule, no engine."""
-    law: Law = {(): 1.0}
-    for _ in range(language.k + 1):
-        law = {
-            (*text, token): weight * chance
-            for text, weight in law.items()
-            for token, chance in enumerate(language.p[text].tolist())
-        }
-    return law

@@ -64,11 +64,10 @@ class Greedy:
         if not self.differences:
             return Outcome("exact", f"exact, token by token: {compared}, equal to the target's own greedy text")
         words = f"consistent, n = {self.num_tokens:,}: each of {compared} is the target's favourite"
-        first = _first(self.differences, self.ties)
+        up_to, why = "", "There it is the reference that does not write the favourite."
         if self.ties or self.num_close == len(self.differences):
-            return Outcome("consistent", f"{words} up to rounding. {first} Rounding parts the texts there.")
-        words = f"{words}. {first} There it is the reference that does not write the favourite."
-        return Outcome("consistent", words)
+            up_to, why = " up to rounding", "Rounding parts the texts there."
+        return Outcome("consistent", f"{words}{up_to}. {_first(self.differences, self.ties)} {why}")
 
 
 def _first(differences: Sequence[TextDifference], tokens: Sequence[Outside]) -> str:
@@ -92,9 +91,8 @@ def greedy(pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], k: int, num
     yield so_far
     plan = pair.plan(rule, GREEDY, k)
     for number, prompt in enumerate(prompts):
-        draws = Seeded(number)
         limits = {"max_new_tokens": num_tokens, "eos_ids": pair.target.text.eos_ids}
-        steps = speculate(list(prompt), lambda: plan, draws, **limits)
+        steps = speculate(list(prompt), lambda: plan, Seeded(number), **limits)
         ours = [token for step in steps for token in step.tokens]
         so_far = _compare(so_far, pair.target, number, prompt, ours, _generate(pair.target, prompt, num_tokens))
         yield so_far
@@ -127,11 +125,8 @@ def _compare(
     rounding = ROUNDING[target.model.dtype]
     logits = plain_logits(target, [*prompt, *ours[:-1]], len(ours)).cpu().double()
     outside = find_outside(logits, GREEDY, ours, rounding)
-    so_far = replace(
-        so_far,
-        wrong=so_far.wrong + tuple(token for token in outside if not token.is_tie),
-        ties=so_far.ties + tuple(token for token in outside if token.is_tie),
-    )
+    wrong, ties = (tuple(token for token in outside if token.is_tie == is_tie) for is_tie in (False, True))
+    so_far = replace(so_far, wrong=so_far.wrong + wrong, ties=so_far.ties + ties)
     both = zip(ours, expected, strict=False)
     place = next((place for place, (mine, other) in enumerate(both) if mine != other), None)
     if place is None:

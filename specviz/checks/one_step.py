@@ -102,17 +102,11 @@ def identity(place: Place, most: int = 8) -> Identity:
     columns = torch.stack([p, q, torch.minimum(p, q), (p - q).clamp_min(0), (q - p).clamp_min(0)])  # [5, V]
     union = torch.maximum(p, q).topk(min(most, len(p))).indices.tolist()
     shown = sorted({place.token, *union}, key=lambda token: (token != place.token, -float(p[token])))
-    rest = columns.sum(1) - columns[:, shown].sum(1)
-    rows = [Share(token, *columns[:, token].tolist()) for token in shown]
+    sums = columns.sum(1)
+    rest = Share(None, *(sums - columns[:, shown].sum(1)).clamp_min(0).tolist())
+    rows = (*(Share(token, *columns[:, token].tolist()) for token in shown), rest)
     error = float((columns[2] + columns[3] - p).abs().max())
-    return Identity(
-        place.step,
-        place.node,
-        (*rows, Share(None, *rest.clamp_min(0).tolist())),
-        Share(None, *columns.sum(1).tolist()),
-        len(p),
-        error,
-    )
+    return Identity(place.step, place.node, rows, Share(None, *sums.tolist()), len(p), error)
 
 
 @dataclass(frozen=True, slots=True)

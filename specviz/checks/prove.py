@@ -57,16 +57,10 @@ class _Job:
     rule: Rule
     prompts: tuple[tuple[int, ...], ...]
     request: Request
+    sampling: Sampling
+    k: int
     tokens: int
     watch: Watch
-
-    @property
-    def sampling(self) -> Sampling:
-        return Sampling(self.request.temperature, self.request.top_k, self.request.top_p)
-
-    @property
-    def k(self) -> int:
-        return self.request.num_speculative_tokens
 
 
 def prove(
@@ -104,7 +98,9 @@ def prove(
     large, small = _load_models(workbench().library, target, draft, method if samples is None else None, watch)
     if samples is not None:
         return _check_samples(Pair(large, small), Path(samples), made_in, watch)
-    chosen = _find_rule(rule, method)
+    rules, chosen = METHODS[method].rules, rule_named(rule or METHODS[method].rules[0])
+    if chosen.name in RULES and chosen.name not in rules:
+        raise SpecvizError(f"{chosen.title} cannot judge the drafts of {method}; choose one of {', '.join(rules)}")
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": None if prompt is None else tuple(prompt)}
     request = Request(
         **{"prompt": "bundled", **text},
@@ -121,8 +117,9 @@ def prove(
     ).validate()
     prompts = bundled_prompts(large) if prompt is None else (_prompt_ids(large, prompt),)
     pair = Pair(large, small, method, request.params, workbench().library)
-    request = replace(request, num_speculative_tokens=pair.setup().k(request.num_speculative_tokens))
-    return _check_pair(_Job(pair, chosen, prompts, request, tokens, watch))
+    request = replace(request, num_speculative_tokens=(k := pair.setup().k(request.num_speculative_tokens)))
+    sampling = Sampling(request.temperature, request.top_k, request.top_p)
+    return _check_pair(_Job(pair, chosen, prompts, request, sampling, k, tokens, watch))
 
 
 def bundled_prompts(target: LoadedModel) -> tuple[tuple[int, ...], ...]:
@@ -139,14 +136,6 @@ def rule_named(name: str) -> Rule:
         broken = ", ".join(f"{BROKEN_PREFIX}{each}" for each in BROKEN)
         raise SpecvizError(f"no rule is named {name!r}; choose one of {', '.join(RULES)}, or to see one fail {broken}")
     return known
-
-
-def _find_rule(name: str | None, method: str) -> Rule:
-    rules = METHODS[method].rules
-    rule = rule_named(name or rules[0])
-    if rule.name in RULES and rule.name not in rules:
-        raise SpecvizError(f"{rule.title} cannot judge the drafts of {method}; choose one of {', '.join(rules)}")
-    return rule
 
 
 def _load_models(
@@ -202,7 +191,7 @@ def _enumeration(job: _Job) -> CheckResult:
     results = enumerate_texts(job.pair, job.rule, job.prompts, job.sampling, job.k)
     result = _last(results, "enumerating every outcome over small texts", job.watch)
     numbers = {"outcomes": result.num_outcomes, "k": result.k, "total_variation": result.distance}
-    return _result("whole texts, every outcome of the rule's program", result.outcome, numbers)
+    return CheckResult("whole texts, every outcome of the rule's program", *result.outcome, numbers)
 
 
 def _greedy(job: _Job) -> CheckResult:
@@ -211,7 +200,7 @@ def _greedy(job: _Job) -> CheckResult:
     results = greedy(job.pair, job.rule, job.prompts, job.k, length)
     result = _last(results, "comparing with the target's own greedy text", job.watch)
     numbers = {"prompts": result.total, "tokens": result.num_tokens, "texts_that_part": len(result.differences)}
-    return _result("greedy text, equal to the target's own", result.outcome, numbers)
+    return CheckResult("greedy text, equal to the target's own", *result.outcome, numbers)
 
 
 def _end_to_end(job: _Job) -> Iterator[CheckResult]:
@@ -220,10 +209,10 @@ def _end_to_end(job: _Job) -> Iterator[CheckResult]:
     result = _last(results, "writing texts and judging every token", job.watch)
     if result.distance is not None:
         numbers = {"largest_total_variation": result.distance}
-        yield _result("one step, by formula", _judge_formula(result, job.rule), numbers)
+        yield CheckResult("one step, by formula", *_judge_formula(result, job.rule), numbers)
     needed = {one.name: one.tokens_needed for one in result.power}
     numbers = {**evidence_numbers(result.evidence), "tokens_needed_to_call_out": needed}
-    yield _result("end to end, every token against the target's law", result.outcome, numbers)
+    yield CheckResult("end to end, every token against the target's law", *result.outcome, numbers)
 
 
 def _judge_formula(result: EndToEnd, rule: Rule) -> Outcome:
@@ -239,8 +228,9 @@ def _first_token(job: _Job) -> CheckResult:
     n = max(1, round(FIRST_TOKENS * job.tokens))
     results = first_token(job.pair, job.rule, job.prompts[0], job.sampling, job.k, n, job.request.seed)
     result = _last(results, "writing the first token anew", job.watch)
-    numbers = {"n": result.total, "tokens": list(result.tokens), "law": list(result.cells.law)}
-    return _result("first token after one prompt", result.outcome, {**numbers, "counts": list(result.cells.counts)})
+    numbers = {"n": result.total, "tokens": list(result.tokens)}
+    numbers |= {"law": list(result.cells.law), "counts": list(result.cells.counts)}
+    return CheckResult("first token after one prompt", *result.outcome, numbers)
 
 
 def _self_checks(job: _Job) -> Iterator[CheckResult]:
@@ -267,10 +257,10 @@ def _check_samples(pair: Pair, path: Path, made_in: str | None, watch: Watch) ->
     checks = []
     if result.greedy_outcome is not None:
         numbers = {"n": result.num_greedy, "near_ties": len(result.tied_greedy), "wrong": len(result.wrong_greedy)}
-        checks.append(_result("tokens at temperature 0", result.greedy_outcome, numbers))
+        checks.append(CheckResult("tokens at temperature 0", *result.greedy_outcome, numbers))
     if result.drawn_outcome is not None:
         numbers = evidence_numbers(result.evidence)
-        checks.append(_result("drawn tokens against the target's law", result.drawn_outcome, numbers))
+        checks.append(CheckResult("drawn tokens against the target's law", *result.drawn_outcome, numbers))
     return Report({**about, **_environment(pair)}, tuple(checks))
 
 
@@ -280,7 +270,3 @@ def evidence_numbers(evidence: Evidence) -> dict[str, Any]:
     columns = zip(evidence.features, evidence.shifts, evidence.z, seen, strict=True)
     rows = [{"feature": name, "shift": shift, "z": z, "would_see": see} for name, shift, z, see in columns]
     return {"n": evidence.num_tokens, "log10_e": evidence.peak / math.log(10), "features": rows}
-
-
-def _result(name: str, outcome: Outcome, numbers: dict[str, Any]) -> CheckResult:
-    return CheckResult(name, outcome.state, outcome.words, numbers)

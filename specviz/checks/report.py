@@ -13,7 +13,6 @@ STATES = ("differs", "suspicious", "unsure", "consistent", "exact")  # the first
 EXIT_CODES = {"exact": 0, "consistent": 0, "differs": 1, "unsure": 3, "suspicious": 4}
 EXIT_WORDS = {0: "exact or consistent", 1: "differs", 3: "cannot tell", 4: "suspicious: draw more"}
 MARKS = {"exact": "=", "consistent": "~", "differs": "x", "unsure": "?", "suspicious": "!"}
-NAMES = {name: name for name in STATES} | {"unsure": "cannot tell"}
 RULE_COLUMNS = ("title", "lossless", "verdict", "acceptance", "tokens_per_call", "mean_distance")  # of the JSON file
 OVERALL = {
     "exact": "every check is exact, and all of them agree with the target",
@@ -68,7 +67,8 @@ class Report:
         lines += ["", *(f"{MARKS[check.verdict]} {check.name}\n    {check.words}" for check in self.checks)]
         if self.rules:
             lines += ["", *_rule_lines(self.rules)]
-        lines += ["", f"{MARKS[self.verdict]} {NAMES[self.verdict]}: {OVERALL[self.verdict]} (exit {self.exit_code})"]
+        name = "cannot tell" if self.verdict == "unsure" else self.verdict
+        lines += ["", f"{MARKS[self.verdict]} {name}: {OVERALL[self.verdict]} (exit {self.exit_code})"]
         return "\n".join(lines)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specviz.checks.end_to_end import describe_strongest, judge_evidence
+from specviz.checks.end_to_end import judge_evidence
 from specviz.checks.pair import Pair
 from specviz.checks.scoring import ROUNDING, Outside, Reach, Scored, features, plain_logits, score_parts
 from specviz.checks.statistics import Evidence, Outcome
@@ -130,22 +130,16 @@ def _sampling(values: object) -> Sampling:
     return Sampling(**values)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Format:
-    """A target's weights in another number format."""
+def reach_of(rounded: LoadedModel, text: Sequence[int], logits: Tensor) -> Tensor:
+    """[T] how far each logit may lie from `logits` [T, V], those behind the last T tokens of `text`, either way, where
+    a text was made in the number format of `rounded`.
 
-    dtype: torch.dtype
-    target: LoadedModel
-
-    def reach(self, text: Sequence[int], logits: Tensor) -> Tensor:
-        """[T] how far each logit may lie from `logits` [T, V], those behind the last T tokens of `text`, either way.
-
-        It is the largest difference that the format shows at this place, and half a unit in the last place of the
-        largest logit, rounded up: whoever made the text may have added up in another order.
-        """
-        here = plain_logits(self.target, text[:-1], len(logits)).to(logits)
-        last_place = torch.finfo(self.dtype).eps / 2 * logits.abs().amax(-1)
-        return (here - logits).abs().amax(-1) + last_place
+    It is the largest difference that the format shows at this place, and half a unit in the last place of the largest
+    logit, rounded up: whoever made the text may have added up in another order.
+    """
+    here = plain_logits(rounded, text[:-1], len(logits)).to(logits)
+    last_place = torch.finfo(rounded.model.dtype).eps / 2 * logits.abs().amax(-1)
+    return (here - logits).abs().amax(-1) + last_place
 
 
 def format_name(target: LoadedModel) -> str:
@@ -154,7 +148,7 @@ def format_name(target: LoadedModel) -> str:
     return next((name for name, known in FORMATS.items() if known == dtype), str(dtype).removeprefix("torch."))
 
 
-def in_format(target: LoadedModel, name: str) -> Format:
+def in_format(target: LoadedModel, name: str) -> LoadedModel:
     """The target's weights, copied and rounded to one of FORMATS. SpecvizError where they hold fewer bits."""
     if is_quantised(target.model):
         raise SpecvizError(
@@ -164,7 +158,7 @@ def in_format(target: LoadedModel, name: str) -> Format:
     model = copy.deepcopy(target.model)
     for parameter in model.parameters():  # buffers stay as they are, as when a model is loaded in this format
         parameter.data = parameter.data.to(FORMATS[name])
-    return Format(FORMATS[name], replace(target, model=model))
+    return replace(target, model=model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +215,8 @@ class JudgedSamples:
         if self.impossible:
             words = f"differs: {len(self.impossible)} tokens have probability 0 under the target and these settings; "
             return Outcome("differs", words + self.impossible[0].words + _format_hint(self.impossible))
-        if self.evidence.differs():
-            words = f"differs, n = {self.evidence.num_tokens:,} tokens: {describe_strongest(self.evidence)}"
-            return Outcome("differs", words)
-        if not self.evidence.num_tokens or self.done < self.total:
-            return None
-        outcome = judge_evidence(self.evidence)
-        return replace(outcome, words=outcome.words + self._more_ties(self.tied))
+        is_complete = self.evidence.num_tokens > 0 and self.done >= self.total
+        return judge_evidence(self.evidence, is_complete, self._more_ties(self.tied))
 
     def _ties(self, found: Sequence[Finding]) -> str:
         """ "27 near-ties within bf16 rounding, first line 3, ..."; empty where there is none."""
@@ -255,7 +244,7 @@ def judge_samples(pair: Pair, samples: Sequence[Sample]) -> Iterator[JudgedSampl
     for sample in samples:
         reach: Reach | None = None
         if sample.made_in not in (None, own):
-            reach = lambda text, rows, name=sample.made_in: formats(name).reach(text, rows)  # noqa: E731
+            reach = lambda text, rows, name=sample.made_in: reach_of(formats(name), text, rows)  # noqa: E731
         for scored in score_parts(pair, sample.prompt, sample.ids, sample.sampling, reach):
             so_far = _add(so_far, sample, scored)
         so_far = replace(so_far, done=so_far.done + 1)
@@ -263,9 +252,10 @@ def judge_samples(pair: Pair, samples: Sequence[Sample]) -> Iterator[JudgedSampl
 
 
 def _add(so_far: JudgedSamples, sample: Sample, scored: Scored) -> JudgedSamples:
-    found = [Finding(sample.line, token, sample.made_in) for token in scored.outside]
-    wrong = tuple(each for each in found if not each.token.is_tie)
-    tied = tuple(each for each in found if each.token.is_tie)
+    wrong, tied = (
+        tuple(Finding(sample.line, token, sample.made_in) for token in scored.outside if token.is_tie == is_tie)
+        for is_tie in (False, True)
+    )
     if sample.sampling.temperature == 0:
         return replace(
             so_far,

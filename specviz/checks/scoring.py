@@ -143,16 +143,15 @@ def find_outside(
     allowed = sampling.probs(rows).gather(1, torch.tensor(list(tokens))[:, None])[:, 0] > 0
     places = (~allowed).nonzero()[:, 0].tolist()
     off = reach(rows).tolist() if places and reach is not None else [0.0] * len(rows)
-    return tuple(_outside(place, rows[place], sampling, tokens[place], rounding, off[place]) for place in places)
-
-
-def _outside(place: int, row: Tensor, sampling: Sampling, token: int, rounding: float, off: float) -> Outside:
-    favourite = int(row.argmax())
-    logits = float(row[token]), float(row[favourite])
-    lifted = row.clone()
-    lifted[token] += 2 * off  # this logit higher by `off` and all others lower: the same odds
-    is_tie = beyond_edge(lifted, sampling, token) <= rounding
-    return Outside(place, token, favourite, *logits, beyond_edge(row, sampling, token), is_tie)
+    found = []
+    for place in places:
+        row, token, favourite = rows[place], tokens[place], int(rows[place].argmax())
+        lifted = row.clone()
+        lifted[token] += 2 * off[place]  # this logit higher by `off` and all others lower: the same odds
+        is_tie = beyond_edge(lifted, sampling, token) <= rounding
+        logits = float(row[token]), float(row[favourite])
+        found.append(Outside(place, token, favourite, *logits, beyond_edge(row, sampling, token), is_tie))
+    return tuple(found)
 
 
 def beyond_edge(row: Tensor, sampling: Sampling, token: int) -> float:

@@ -10,14 +10,17 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, islice
 
 import torch
 from torch import Tensor
 
 from specviz.checks.pair import Pair
 from specviz.checks.scoring import plain_logits
+from specviz.checks.statistics import Outcome
 from specviz.decoding.draft import Draft, chain
 from specviz.decoding.drafter import Context, Drafter
 from specviz.decoding.draws import DRAFT, Draws, Seeded
@@ -61,14 +64,15 @@ def self_checks(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: in
     K is at least 2 where a cut in the middle is made; the target drafts for itself at temperature 1 without a filter,
     where rounding cannot tip a tie.
     """
-    checks: list[Callable[[], SelfCheck]] = [
-        lambda each=each: _check_cache(pair.target, prompt_ids, max(k, 2), *each) for each in FATES
-    ]
-    checks.append(lambda: _check_own_draft(pair, prompt_ids, k))
+    checks: dict[str, Callable[[], Outcome]] = {
+        f"Cache against a full read, {words}": partial(_check_cache, pair.target, prompt_ids, max(k, 2), *rest)
+        for words, *rest in FATES
+    }
+    checks["The target as its own draft keeps everything"] = lambda: _check_own_draft(pair, prompt_ids, k)
     if pair.draft is not None and METHODS[pair.method].is_plain:  # elsewhere q is not the draft model's row alone
-        checks.append(lambda: _check_claimed_q(pair, prompt_ids, sampling, k))
-    for done, check in enumerate(checks, start=1):
-        yield replace(check(), done=done, total=len(checks))
+        checks["The recorded q is the q that was drawn from"] = lambda: _check_claimed_q(pair, prompt_ids, sampling, k)
+    for done, (name, check) in enumerate(checks.items(), start=1):
+        yield SelfCheck(name, *check(), done, len(checks))
 
 
 class _ScriptedDrafter(Drafter):
@@ -85,40 +89,30 @@ class _ScriptedDrafter(Drafter):
         return chain(tokens)
 
 
-def _check_cache(
-    target: LoadedModel, prompt_ids: Sequence[int], k: int, words: str, wrong: int | None, fate: Fate
-) -> SelfCheck:
+def _check_cache(target: LoadedModel, prompt_ids: Sequence[int], k: int, wrong: int | None, fate: Fate) -> Outcome:
     """The rows that a step read behind its cache, against one forward of the raw model over the whole text.
 
     Two steps do, unless rounding tips a tie between the target's favourites.
     """
-    name = f"Cache against a full read, {words}"
     text, is_due = list(prompt_ids), False
     plan = Plan(target.cached_lm(), _ScriptedDrafter(target, wrong), RULES["speculative_sampling"], Sampling(0.0), k)
     for step in _steps(plan, prompt_ids, MOST_STEPS):
         if is_due:
             full = plain_logits(target, [*text, *step.draft.tokens], len(step.draft) + 1)
-            return _compare(name, step.logits, full)
+            apart, allowed = _distance(step.logits, full), _tolerance(full.dtype)
+            words = f"the largest difference is {apart:.1e} of the largest logit; rounding in "
+            words += f"{str(full.dtype).removeprefix('torch.')} may make {allowed:.0e}"
+            return Outcome("consistent" if apart <= allowed else "differs", words)
         is_due = fate(step)
         text += step.tokens
-    return SelfCheck(name, "unsure", "the context leaves no room for it after this prompt")
+    return Outcome("unsure", "the context leaves no room for it after this prompt")
 
 
 def _steps(plan: Plan, prompt_ids: Sequence[int], num_steps: int) -> Iterator[Step]:
     """At most `num_steps` steps of the real engine; one step's worth of text is left to draft in."""
-    steps = speculate(prompt_ids, lambda: plan, Seeded(SEED), max_new_tokens=(num_steps + 1) * (plan.k + 1))
-    try:
-        for _, step in zip(range(num_steps), steps, strict=False):
-            yield step
-    finally:
-        steps.close()
-
-
-def _compare(name: str, ours: Tensor, full: Tensor) -> SelfCheck:
-    apart, allowed = _distance(ours, full), _tolerance(full.dtype)
-    kind = str(full.dtype).removeprefix("torch.")
-    words = f"the largest difference is {apart:.1e} of the largest logit; rounding in {kind} may make {allowed:.0e}"
-    return SelfCheck(name, "consistent" if apart <= allowed else "differs", words)
+    tokens = (num_steps + 1) * (plan.k + 1)
+    with closing(speculate(prompt_ids, lambda: plan, Seeded(SEED), max_new_tokens=tokens)) as steps:
+        yield from islice(steps, num_steps)
 
 
 def _tolerance(dtype: torch.dtype) -> float:
@@ -132,42 +126,39 @@ def _distance(ours: Tensor, full: Tensor) -> float:
     return math.inf if math.isnan(distance) else distance
 
 
-def _check_own_draft(pair: Pair, prompt_ids: Sequence[int], k: int) -> SelfCheck:
+def _check_own_draft(pair: Pair, prompt_ids: Sequence[int], k: int) -> Outcome:
     """A model that drafts for itself has q = p everywhere: nothing may be cut."""
-    name = "The target as its own draft keeps everything"
     plan = Pair(pair.target, pair.target).plan(RULES["speculative_sampling"], Sampling(), k)
     checks = [check for step in _steps(plan, prompt_ids, SELF_STEPS) for check in step.verdict.checks]
     if not checks:
-        return SelfCheck(name, "unsure", "the context leaves no room to draft")
+        return Outcome("unsure", "the context leaves no room to draft")
     least, kept = min(check.accept_prob for check in checks), sum(check.accepted for check in checks)
     words = f"{kept} of {len(checks)} drafted tokens kept; the smallest chance to be kept was {least:.6f}"
     if least < 1 - max(SAME_CHANCE, 2 * _tolerance(pair.target.model.dtype)):
-        return SelfCheck(name, "differs", f"{words}, where p = q makes it 1")
-    return SelfCheck(name, "consistent", words)
+        return Outcome("differs", f"{words}, where p = q makes it 1")
+    return Outcome("consistent", words)
 
 
-def _check_claimed_q(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> SelfCheck:
+def _check_claimed_q(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: int) -> Outcome:
     """Every drafted token with its q, from the raw draft model's logits to the very id that u picks."""
-    name = "The recorded q is the q that was drawn from"
     plan = pair.plan(RULES["speculative_sampling"], sampling, k)
     text, num_tokens, farthest = list(prompt_ids), 0, 0.0
     for step in _steps(plan, prompt_ids, Q_STEPS):
         draft = step.draft  # a chain whose every token has its q and the logits behind it
         if len(draft) > 0 and draft.is_chain and all(row is not None for row in (*draft.probs, *draft.logits)):
             farthest = max(farthest, _logits_apart(pair.draft, text, step))
-            problem = _wrong_q(step.draft, sampling) or _wrong_draw(step.draft, Seeded(SEED), len(text))
-            if problem:
-                return SelfCheck(name, "differs", f"step {step.index + 1}: {problem}")
-            num_tokens += len(step.draft)
+            if problem := _wrong_q(draft, sampling) or _wrong_draw(draft, Seeded(SEED), len(text)):
+                return Outcome("differs", f"step {step.index + 1}: {problem}")
+            num_tokens += len(draft)
         text += step.tokens
     if not num_tokens:
-        return SelfCheck(name, "unsure", "no chain was drafted with a q and the logits behind it")
+        return Outcome("unsure", "no chain was drafted with a q and the logits behind it")
     allowed = _tolerance(pair.draft.model.dtype)
     words = (
         f"{num_tokens} drafted tokens are what u picks from their q; behind it, the draft model's logits are within "
         f"{farthest:.1e} of a full read (rounding may make {allowed:.0e})"
     )
-    return SelfCheck(name, "consistent" if farthest <= allowed else "differs", words)
+    return Outcome("consistent" if farthest <= allowed else "differs", words)
 
 
 def _logits_apart(draft: LoadedModel, text: Sequence[int], step: Step) -> float:

@@ -63,6 +63,11 @@ class RuleResult:
             return "differs"
         return "exact" if self.lossless else "unsure"
 
+    @property
+    def order(self) -> tuple[bool, bool, float]:
+        distance = self.mean_distance or 0.0
+        return not self.lossless, self.is_broken, distance if distance > EXACT else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
@@ -114,7 +119,7 @@ def side_by_side(
         for tally in tallies:
             tally.judge(rows, draws)
         if done == total or time.perf_counter() - told > PAUSE_S:
-            results = sorted((tally.result() for tally in tallies), key=_order)
+            results = sorted((tally.result() for tally in tallies), key=lambda result: result.order)
             yield replace(nothing, done=done, rows=tuple(results))
             told = time.perf_counter()
 
@@ -131,11 +136,6 @@ def _enumerate(
     for tally in tallies:
         tally.whole_distance, _ = yield from distance_of_texts(pair, tally.rule, language)
         yield
-
-
-def _order(result: RuleResult) -> tuple:
-    distance = result.mean_distance or 0.0
-    return (not result.lossless, result.is_broken, distance if distance > EXACT else 0.0)
 
 
 def _drafts_wrongly(rule: Rule) -> bool:
@@ -169,6 +169,7 @@ class _Tally:
 
     @torch.inference_mode()
     def judge(self, rows: StepRows, draws: Draws) -> None:
+        """Adds a step, and the exact law of one emitted token at every place of it that the run judged."""
         draft, probs = self._draft(rows, draws)
         verdict = self.rule(draft, probs, draws, len(rows.tokens))
         lengths = self.rule.length_law(draft, probs)
@@ -176,7 +177,11 @@ class _Tally:
         self._num_judged += len(verdict.checks)
         self._num_kept += len(verdict.path)
         self._tokens += 1 + float(lengths @ torch.arange(len(lengths), dtype=lengths.dtype, device=lengths.device))
-        self._measure(rows)
+        if nodes := [node for node, token in enumerate(rows.record.draft) if token.is_judged]:
+            p = normalise(rows.probs[nodes])
+            q = normalise(torch.stack([proposal(rows.draft, node, rows.probs) for node in nodes]))
+            self._acceptances += self.rule.one_step_kept(p, q).sum(-1).tolist()
+            self._distances += ((self.rule.one_step_law(p, q) - p).abs().sum(-1) / 2).tolist()
 
     def _draft(self, rows: StepRows, draws: Draws) -> tuple[Draft, Tensor]:
         """The recorded draft with its rows; for a rule whose mistake lies in drafting, one that is drafted with it."""
@@ -185,16 +190,6 @@ class _Tally:
         context = Context(rows.tokens, rows.sampling, self.rule.tamper(draws), self._target.vocab_size)
         draft = self._drafter.draft(context, len(rows.draft))
         return draft, rows.sampling.probs(self._target.forward(rows.tokens, draft))
-
-    def _measure(self, rows: StepRows) -> None:
-        """The exact law of one emitted token at every place that the run judged."""
-        nodes = [node for node, token in enumerate(rows.record.draft) if token.is_judged]
-        if not nodes:
-            return
-        p = normalise(rows.probs[nodes])
-        q = normalise(torch.stack([proposal(rows.draft, node, rows.probs) for node in nodes]))
-        self._acceptances += self.rule.one_step_kept(p, q).sum(-1).tolist()
-        self._distances += ((self.rule.one_step_law(p, q) - p).abs().sum(-1) / 2).tolist()
 
     def result(self) -> RuleResult:
         rule = self.rule
@@ -207,7 +202,7 @@ class _Tally:
             num_judged=self._num_judged,
             num_kept=self._num_kept,
             acceptance=_mean(self._acceptances) if not isinstance(rule, ChainRule) or rule.judges_alone else None,
-            tokens_per_call=self._tokens / self._num_steps if self._num_steps else None,
+            tokens_per_call=self._tokens / self._num_steps,
             mean_distance=_mean(self._distances),
             largest_distance=max(self._distances, default=None),
             whole_distance=self.whole_distance,

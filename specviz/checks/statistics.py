@@ -7,10 +7,10 @@ both say how small a shift they would have seen. Nothing here knows a model or a
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,7 @@ STAKES = np.array([sign * 0.1 * 2**i for i in range(5) for sign in (1, -1)])  # 
 quantile = NormalDist().inv_cdf  # of the standard normal distribution
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a check came to. state: exact, consistent, suspicious, differs or unsure."""
 
     state: str
@@ -132,9 +131,7 @@ class Evidence:
             spread = np.sqrt(np.maximum(variance, self.variance[:, None]))
             shifts = (need + quantile(CHANCE) * stakes * spread) / (stakes * n)
         up, down = shifts[:, STAKES > 0].min(1), shifts[:, STAKES < 0].min(1)
-        share = self.expected / n
-        rooms = zip(up.tolist(), down.tolist(), (1 - share).tolist(), share.tolist(), strict=True)
-        return tuple(_either_way(up, down, above, below) for up, down, above, below in rooms)
+        return tuple(_either_way(up, down, self.expected / n).tolist())
 
 
 def bet_prices(chances: np.ndarray) -> np.ndarray:
@@ -200,8 +197,8 @@ def count_cells(
 
 def p_values(cells: Cells) -> tuple[float, ...]:
     """Per cell the two-sided exact binomial probability of a count as far out as this one."""
-    pairs = zip(cells.counts, cells.law, strict=True)
-    return tuple(min(1.0, 2 * min(_at_most(k, cells.n, p), _at_least(k, cells.n, p))) for k, p in pairs)
+    tails = np.minimum(*_tails(np.array(cells.counts), np.array(cells.counts), cells.n, np.array(cells.law)))
+    return tuple(np.minimum(1.0, 2 * tails).tolist())
 
 
 def cells_differ(cells: Cells, alpha: float = ALPHA) -> bool:
@@ -229,7 +226,14 @@ def smallest_cell_shift(law: Sequence[float], n: int, alpha: float = ALPHA) -> f
     """The smallest shift in the share of any one cell, up or down, that n draws would have shown with CHANCE; infinite
     if one of the cells could have moved either way unseen.
     """
-    return max((_smallest_shift(share, n, alpha / len(law)) for share in law), default=math.inf) if n else math.inf
+    from scipy.special import betaincinv
+
+    if not n:
+        return math.inf
+    share, (low, high) = np.array(law), _limits(np.array(law), n, alpha / len(law))
+    rise = np.where(high <= n, betaincinv(high, n - high + 1, CHANCE) - share, math.inf)
+    fall = np.where(low >= 0, betaincinv(n - low, low + 1, CHANCE) - (1 - share), math.inf)
+    return float(_either_way(rise, fall, share).max())
 
 
 def draws_needed(law: Sequence[float], wrong: Sequence[float], alpha: float = ALPHA) -> int | None:
@@ -237,62 +241,37 @@ def draws_needed(law: Sequence[float], wrong: Sequence[float], alpha: float = AL
 
     None if more than MOST_DRAWS.
     """
-    level = alpha / len(law)
-    guesses = sorted(
-        (_normal_guess(p, other, level), p, other) for p, other in zip(law, wrong, strict=True) if p != other
-    )
-    if not guesses or guesses[0][0] > MOST_DRAWS:
+    level, law, wrong = alpha / len(law), np.clip(law, 0, 1), np.clip(wrong, 0, 1)
+    reach = quantile(1 - level / 2) * np.sqrt(law * (1 - law)) + quantile(CHANCE) * np.sqrt(wrong * (1 - wrong))
+    differs = law != wrong
+    guesses = np.maximum(1.0, (reach[differs] / (wrong - law)[differs]) ** 2)  # by the normal law
+    best = guesses.argsort(kind="stable")[:3]
+    if not len(best) or guesses[best[0]] > MOST_DRAWS:
         return None
-    best = guesses[:3]
-    n = max(1, int(best[0][0] / 2))
-    while n <= MOST_DRAWS and max(_power(p, other, n, level) for _, p, other in best) < CHANCE:
+    law, wrong = law[differs][best], wrong[differs][best]
+    n = max(1, int(guesses[best[0]] / 2))
+    while n <= MOST_DRAWS and sum(_tails(*_limits(law, n, level), n, wrong)).max() < CHANCE:
         n += max(1, n // 20)
     return n if n <= MOST_DRAWS else None
 
 
-def _normal_guess(p: float, wrong: float, level: float) -> float:
-    reach = quantile(1 - level / 2) * math.sqrt(p * (1 - p)) + quantile(CHANCE) * math.sqrt(wrong * (1 - wrong))
-    return max(1.0, (reach / (wrong - p)) ** 2)
+def _either_way(rise: np.ndarray, fall: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """The shift from which on every one that a share has room for, above and below it, is seen."""
+    seen = np.maximum(np.minimum(rise, 1 - share), np.minimum(fall, share))
+    return np.where((rise > 1 - share) & (fall > share), math.inf, seen)
 
 
-def _power(p: float, wrong: float, n: int, level: float) -> float:
-    low, high = _limits(p, n, level)
-    return _at_most(low, n, wrong) + _at_least(high, n, wrong)
+def _limits(law: np.ndarray, n: int, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Counts up to the first and from the second on contradict a share; -1 and n + 1 where there is none."""
+    from scipy.stats import binom
+
+    law = law.clip(0, 1)
+    return binom.ppf(level / 2, n, law) - 1, binom.isf(level / 2, n, law) + 1
 
 
-def _smallest_shift(p: float, n: int, level: float) -> float:
-    from scipy.special import betaincinv
+def _tails(low: np.ndarray, high: np.ndarray, n: int, law: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The probabilities of at most `low` and of at least `high` of n."""
+    from scipy.stats import binom
 
-    low, high = _limits(p, n, level)
-    rise = float(betaincinv(high, n - high + 1, CHANCE)) - p if high <= n else math.inf
-    fall = float(betaincinv(n - low, low + 1, CHANCE)) - (1 - p) if low >= 0 else math.inf
-    return _either_way(rise, fall, 1 - p, p)
-
-
-def _either_way(rise: float, fall: float, above: float, below: float) -> float:
-    """The shift from which on every one that a share has room for, `above` and `below` it, is seen."""
-    if rise > above and fall > below:
-        return math.inf
-    return max(min(rise, above), min(fall, below))
-
-
-def _limits(p: float, n: int, level: float) -> tuple[int, int]:
-    """Counts up to the first and from the second on contradict share p; -1 and n + 1 where there is none."""
-    counts = range(n + 1)
-    low = bisect_left(counts, True, key=lambda k: 2 * _at_most(k, n, p) > level) - 1
-    return low, bisect_left(counts, True, key=lambda k: 2 * _at_least(k, n, p) <= level)
-
-
-def _at_most(k: int, n: int, p: float) -> float:
-    return 1.0 if k >= n else 0.0 if k < 0 else _beta(n - k, k + 1, 1 - p)
-
-
-def _at_least(k: int, n: int, p: float) -> float:
-    return 1.0 if k <= 0 else 0.0 if k > n else _beta(k, n - k + 1, p)
-
-
-def _beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function: a binomial's tail."""
-    from scipy.special import betainc
-
-    return float(betainc(a, b, min(1.0, max(0.0, x))))
+    law = law.clip(0, 1)
+    return binom.cdf(low, n, law), binom.sf(high - 1, n, law)
