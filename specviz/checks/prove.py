@@ -98,7 +98,7 @@ def prove(
     large, small = _load_models(workbench().library, target, draft, method if samples is None else None, watch)
     if samples is not None:
         return _check_samples(Pair(large, small), Path(samples), made_in, watch)
-    rules, chosen = METHODS[method].rules, rule_named(rule or METHODS[method].rules[0])
+    rules, chosen = METHODS[method].rules, find_rule(rule or METHODS[method].rules[0])
     if chosen.name in RULES and chosen.name not in rules:
         raise SpecvizError(f"{chosen.title} cannot judge the drafts of {method}; choose one of {', '.join(rules)}")
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": None if prompt is None else tuple(prompt)}
@@ -128,7 +128,7 @@ def bundled_prompts(target: LoadedModel) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(target.text.encode(prompt["text"])) for kind in kinds for prompt in kind["prompts"])
 
 
-def rule_named(name: str) -> Rule:
+def find_rule(name: str) -> Rule:
     """A rule by its name, a broken one by "broken:" and its name. Raises SpecvizError with those there are."""
     wrong = name.removeprefix(BROKEN_PREFIX)
     known = BROKEN.get(wrong) if wrong != name else RULES.get(name)

@@ -7,7 +7,7 @@ import pytest
 from enumerating import Forgets, WritesP
 from tiny_models import tiny, tiny_tokenizer
 
-from specviz.checks.prove import bundled_prompts, prove, rule_named
+from specviz.checks.prove import bundled_prompts, find_rule, prove
 from specviz.checks.report import STATES, CheckResult, Report
 from specviz.checks.side_by_side import RuleResult
 from specviz.cli.prove import add_arguments, run
@@ -154,9 +154,9 @@ def test_what_cannot_be_used_is_refused_in_words(models, options, words):
 
 def test_no_broken_rule_has_the_name_of_a_real_one():
     assert RULES.keys().isdisjoint(BROKEN)
-    assert rule_named("broken:clamped_q") is BROKEN["clamped_q"]
+    assert find_rule("broken:clamped_q") is BROKEN["clamped_q"]
     with pytest.raises(SpecvizError):
-        rule_named("broken:speculative_sampling")
+        find_rule("broken:speculative_sampling")
 
 
 def test_the_bundled_prompts_are_many(models):

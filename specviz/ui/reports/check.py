@@ -10,7 +10,7 @@ from specviz.checks.enumerated import enumerate_texts
 from specviz.checks.greedy import Greedy, greedy
 from specviz.checks.one_step import Place, Redraws, identity, places, redraws, rule_here, worst_place
 from specviz.checks.pair import Pair
-from specviz.checks.prove import BROKEN_PREFIX, FIRST_TOKENS, bundled_prompts, rule_named
+from specviz.checks.prove import BROKEN_PREFIX, FIRST_TOKENS, bundled_prompts, find_rule
 from specviz.checks.self_checks import SelfCheck, self_checks
 from specviz.checks.side_by_side import side_by_side
 from specviz.decoding.sampling import Sampling
@@ -135,7 +135,7 @@ class CheckSections:
         name = one_of(values, "rule", [name for _, name in OPTIONS])
         n = whole_number(values, "n", check.REDRAWS[0], check.REDRAWS[2])
         seed = whole_number(values, "seed", 0, check.MOST_SEED)
-        yield from self._at_worst(look, name, n, lambda place: redraws(place, rule_named(name), n, seed), seed)
+        yield from self._at_worst(look, name, n, lambda place: redraws(place, find_rule(name), n, seed), seed)
 
     def _at_worst(
         self, look: Look, name: str, n: int, work: Callable[[Place], Iterable[Redraws]] | None, seed: int = 0
@@ -143,7 +143,7 @@ class CheckSections:
         """The section at the place where this rule errs most: every outcome of its program, then the redraws."""
         if refusal := _why_unchecked(look):
             raise SpecvizError(refusal)
-        rule = rule_named(name)
+        rule = find_rule(name)
         waiting = check.one_step(OPTIONS, name, None, None, str, n=n, seed=seed, refusal=READING)
         found = yield from self._places(look, waiting)
         if not any(place.is_judged for place in found):
@@ -168,7 +168,7 @@ class CheckSections:
         name = one_of(values, "rule", [name for _, name in options])
         tokens = whole_number(values, "tokens", check_texts.TOKENS[0], check_texts.TOKENS[2])
         seed = whole_number(values, "seed", 0, check.MOST_SEED)
-        (pair, sampling, k), rule = self._setup(look), rule_named(name)
+        (pair, sampling, k), rule = self._setup(look), find_rule(name)
         prompts = bundled_prompts(pair.target)
 
         def section(result: EndToEnd | None, first: FirstToken | None, same: Greedy | None) -> Props:
