@@ -197,7 +197,7 @@ def rollouts(recorded: Trace, deepest: int = DEEPEST) -> GivenText:
 
     own, text = recorded.steps[-1].settings, [token.id for token in recorded.tokens]
     method = find_method(own.method)
-    drafter, tokens = method.build(Parts(), method.checked(own.params)), [t.id for t in recorded.header.prompt.tokens]
+    drafter, tokens = method.build(Parts(), method.validate(own.params)), [t.id for t in recorded.header.prompt.tokens]
     context = Context(tokens, Sampling(own.temperature, own.top_k, own.top_p), Seeded(0), 0)
     keep, proposed = np.zeros((len(text), deepest)), np.zeros(len(text), dtype=int)
     for start, token in enumerate(text):

@@ -223,7 +223,7 @@ def _drafter(pair: Pair, rule: Rule, language: Language) -> Drafter:
     small = None if language.q is None else TableLM(language.q)
     if method.needs_only_odds and (trees or method.drafts_as != "token tree"):
         parts = Parts(draft=None if small is None else Part("draft", small, lambda: TableLM(language.q)))
-        params = method.checked(pair.params)
+        params = method.validate(pair.params)
         fewer = {name: min(params[name], most) for name, most in SMALL_TREE.items() if name in params}
         return method.build(parts, params | fewer)
     if trees:  # point masses, as heads and lookahead propose them; of the target's probabilities without a draft model

@@ -121,7 +121,7 @@ class Method:
         return self.rules[0]
 
     def read(self, pairs: Sequence[str]) -> dict[str, object]:
-        """Parameters that were typed as NAME=VALUE, for `checked`. SpecvizError for anything else."""
+        """Parameters that were typed as NAME=VALUE, for `validate`. SpecvizError for anything else."""
         known, values = {param.name: param for param in self.params}, {}
         for pair in pairs:
             name, _, text = pair.partition("=")
@@ -132,14 +132,14 @@ class Method:
             values[name] = known[name].read(text) if name in known else text
         return values
 
-    def checked(self, values: Mapping[str, object]) -> dict[str, Value]:
+    def validate(self, values: Mapping[str, object]) -> dict[str, Value]:
         """All parameters, defaults filled in. Raises SpecvizError for unknown names and values out of range."""
         known = {param.name: param for param in self.params}
         if unknown := sorted(set(values) - set(known)):
             allowed = ", ".join(known) or "none"
             raise SpecvizError(f"the method {self.name} has no parameter {unknown[0]!r:.80} (it has: {allowed})")
         given = {name: values.get(name, param.default) for name, param in known.items()}
-        return {name: known[name].checked(value) for name, value in given.items()}
+        return {name: known[name].validate(value) for name, value in given.items()}
 
     def describe_needs(self) -> str:
         """What a run must give it beside the target, in words."""

@@ -28,12 +28,12 @@ class Param:
         """Whether it does anything among these values of its method's parameters."""
         return self.needs is None or values.get(self.needs[0]) in self.needs[1]
 
-    def checked(self, value: object) -> Value:
+    def validate(self, value: object) -> Value:
         """The value, or SpecvizError: what is wrong, what was got, what is allowed."""
         raise NotImplementedError
 
     def read(self, text: str) -> object:
-        """What was typed, for `checked`."""
+        """What was typed, for `validate`."""
         return text
 
 
@@ -47,7 +47,7 @@ class IntParam(Param):
     def read(self, text: str) -> object:
         return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else text
 
-    def checked(self, value: object) -> int:
+    def validate(self, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
             raise SpecvizError(f"{self.name} must be a whole number from {self.low} to {self.high} (got {value!r:.80})")
         return value
@@ -64,7 +64,7 @@ class FloatParam(Param):
         is_number = re.fullmatch(r"-?[0-9]{0,9}\.?[0-9]{1,17}(e-?[0-9]{1,2})?", text)
         return float(text) if is_number else text
 
-    def checked(self, value: object) -> float:
+    def validate(self, value: object) -> float:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or not self.low <= value <= self.high:
             raise SpecvizError(f"{self.name} must be a number from {self.low:g} to {self.high:g} (got {value!r:.80})")
@@ -77,7 +77,7 @@ class Choice(Param):
 
     options: Mapping[str, str] = field(hash=False)
 
-    def checked(self, value: object) -> str:
+    def validate(self, value: object) -> str:
         if not isinstance(value, str) or value not in self.options:
             raise SpecvizError(f"{self.name} must be one of {', '.join(self.options)} (got {value!r:.80})")
         return value
@@ -95,7 +95,7 @@ class ModelParam(Param):
     most: int = 1
     beside: tuple[str, ...] = ()
 
-    def checked(self, value: object) -> str | None:
+    def validate(self, value: object) -> str | None:
         if value is None:
             return None
         if not isinstance(value, str) or not 1 <= len(split_names(value)) <= self.most:

@@ -65,7 +65,7 @@ class Run:
         """
         self.id = uuid.uuid4().hex
         self.request = request.validate()
-        find_method(self.request.method).checked(self.request.params)
+        find_method(self.request.method).validate(self.request.params)
         self.bench = bench
         self.controls = controls or Controls(self.request.settings, targets, drafts, pace)
         self.trace = trace.Trace()

@@ -80,7 +80,7 @@ def gather(
 
     library: where further models come from, needed for methods that name some. Raises SpecvizError.
     """
-    checked = method.checked(params)
+    checked = method.validate(params)
     if "draft" in method.roles and draft is None:
         raise SpecvizError(f"the method {method.name} needs a draft model (got none); choose one or another method")
     draft = draft if "draft" in method.roles else None
@@ -111,7 +111,7 @@ def models_named(settings: RunSettings) -> list[tuple[str, str]]:
 def models_in_params(settings: RunSettings | Settings) -> list[tuple[str, str]]:
     """(kind, name) of the models that the method's parameters name. SpecvizError for what the method refuses."""
     method = METHODS[settings.method]
-    params = method.checked(settings.params)
+    params = method.validate(settings.params)
     asked = [param for param in method.params if isinstance(param, ModelParam)]
     named = [(param, name) for param in asked for name in _names_of(param, params[param.name], settings.target)]
     return [(param.kind, name) for param, name in named if name not in param.beside]

@@ -59,7 +59,7 @@ class Offer:
 
     def allows_params(self, method: Method, values: Mapping[str, object]) -> bool:
         """Whether everything that the method's parameters name is on offer. SpecvizError: a value out of range."""
-        checked = method.checked(values)
+        checked = method.validate(values)
         models = (param for param in method.params if isinstance(param, ModelParam))
         named = ((param, name) for param in models for name in split_names(str(checked[param.name] or "")))
         return all(name in param.beside or self.allows(name) for param, name in named)

@@ -62,7 +62,7 @@ DRAFT = BytesText(b"b", b"ba", b"a", b"aa")
 def over_tables(way, sampling_seed=2, **params):
     target, draft = TableLM(1, 3), TableLM(sampling_seed, 4)
     parts = Parts(Part("target", target, None, TARGET), Part("draft", draft, None, DRAFT))
-    return METHOD.build(parts, METHOD.checked({"way": way, **params}))
+    return METHOD.build(parts, METHOD.validate({"way": way, **params}))
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
@@ -127,7 +127,7 @@ def test_vocabularies_without_a_common_token_are_refused():
         Part("target", TableLM(1, 2), None, BytesText(b"a", b"b")), Part("draft", TableLM(2, 1), None, BytesText(b"c"))
     )
     with pytest.raises(SpecvizError, match="no token in common"):
-        METHOD.build(parts, METHOD.checked({"way": "shared"}))
+        METHOD.build(parts, METHOD.validate({"way": "shared"}))
 
 
 def test_shared_ids_pair_equal_bytes_and_special_with_special():
@@ -269,7 +269,7 @@ def over_models(way, name="tiny", **params):
     big = tiny("llama", vocab_size=target.num_ids, seed=1)
     lms = [CachedLM(big, 256), CachedLM(tiny("llama", vocab_size=draft.num_ids, layers=1, seed=2), 256)]
     parts = Parts(Part("target", lms[0], None, target), Part("draft", lms[1], None, draft))
-    return big, target, METHOD.build(parts, METHOD.checked({"way": way, **params}))
+    return big, target, METHOD.build(parts, METHOD.validate({"way": way, **params}))
 
 
 @pytest.mark.parametrize("name", ["tiny", "marks", "marks, reversed", "lower case"])
@@ -306,7 +306,7 @@ def test_beyond_the_drafts_context_nothing_is_proposed(way):
     target, draft = texts("tiny")
     lms = CachedLM(tiny("llama", vocab_size=400), 256), CachedLM(tiny("llama", vocab_size=290, layers=1), 12)
     parts = Parts(Part("target", lms[0], None, target), Part("draft", lms[1], None, draft))
-    drafter, tokens, num_proposed = METHOD.build(parts, METHOD.checked({"way": way})), [], 0
+    drafter, tokens, num_proposed = METHOD.build(parts, METHOD.validate({"way": way})), [], 0
     for token in target.encode("".join(TRAINING_TEXT)[:120], special=False):
         tokens.append(token)
         proposed = drafter.draft(Context(tokens, Sampling(), Seeded(1), 400), 4)
@@ -322,7 +322,7 @@ def test_ids_beyond_the_drafts_table_are_not_read():
     lms = CachedLM(tiny("llama", vocab_size=400), 256), CachedLM(tiny("llama", vocab_size=100, layers=1), 256)
     parts = Parts(Part("target", lms[0], None, target), Part("draft", lms[1], None, draft))
     for way in WAYS:
-        drafter = METHOD.build(parts, METHOD.checked({"way": way}))
+        drafter = METHOD.build(parts, METHOD.validate({"way": way}))
         tokens = target.encode("the fox", special=False)
         assert len(drafter.draft(Context(tokens, Sampling(), Seeded(1), 400), 4)) == 0
 

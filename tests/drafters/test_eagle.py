@@ -286,6 +286,6 @@ def test_the_bundled_head_saves_more_than_half_of_the_target_calls(greedy):
 def test_it_can_be_built_from_its_parameters(fable):
     from specviz.drafters.method import Parts
 
-    params = METHOD.checked({})
+    params = METHOD.validate({})
     drafter = METHOD.build(Parts(heads=fable[1]), params)
     assert (drafter.hidden_layers, params["width"], params["nodes"]) == ((-1,), 4, 16)

@@ -21,7 +21,7 @@ PROMPT = [5, 9, 12, 7, 3, 22, 41, 8, 30, 2, 17, 11]
 
 
 def drafter_of(lm, **params):
-    return METHOD.build(Parts(Part("target", lm, lambda: lm)), METHOD.checked(params))
+    return METHOD.build(Parts(Part("target", lm, lambda: lm)), METHOD.validate(params))
 
 
 def steps_of(lm, drafter, k=4, sampling=None, num_tokens=40, seed=0):

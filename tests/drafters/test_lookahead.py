@@ -106,7 +106,7 @@ def test_evidence_counts_the_pool_and_shows_what_was_found():
 def test_greedy_text_is_the_targets_own(family, name):
     model = tiny(family, vocab_size=16, seed=5)
     lm = CachedLM(model, CONTEXT_LIMIT)
-    drafter = METHOD.build(Parts(target=Part("target", lm, lambda: lm)), METHOD.checked({}))
+    drafter = METHOD.build(Parts(target=Part("target", lm, lambda: lm)), METHOD.validate({}))
     steps = list(run(lm, drafter, 64, rule=RULES[name]))
     with torch.inference_mode():
         expected = model.generate(torch.tensor([TEXT]), max_new_tokens=64, do_sample=False, eos_token_id=None)

@@ -156,7 +156,7 @@ def test_prompt_lookup_proposes_what_the_policy_allows(name):
 
 def test_the_evidence_names_k_and_policy_unless_it_is_constant():
     for name in POLICIES:
-        drafter = METHOD.build(parts_of(TableLM(2)), METHOD.checked({"k_policy": name}))
+        drafter = METHOD.build(parts_of(TableLM(2)), METHOD.validate({"k_policy": name}))
         step = next(
             speculate((0, 1), lambda drafter=drafter: plan_of(TableLM(1), drafter), Seeded(0), max_new_tokens=9)
         )
@@ -169,7 +169,7 @@ def parts_of(lm):
 
 def test_names_and_numbers_that_are_not_allowed_are_refused():
     with pytest.raises(SpecvizError, match="k_policy must be one of constant"):
-        METHOD.checked({"k_policy": "oracle"})
+        METHOD.validate({"k_policy": "oracle"})
     with pytest.raises(SpecvizError, match="least_confidence must be a number from 0 to 1"):
-        METHOD.checked({"least_confidence": 1.5})
+        METHOD.validate({"least_confidence": 1.5})
     assert "confidence" not in BLIND_K_PARAMS[0].options

@@ -49,6 +49,6 @@ def test_another_list_with_the_same_beginning_costs_what_is_new():
 
 @pytest.mark.parametrize(("longest", "shortest"), [(2, 8), (1, 2)])
 def test_a_shortest_match_above_the_longest_is_refused(longest, shortest):
-    values = METHOD.checked({"max_ngram": longest, "min_ngram": shortest})
+    values = METHOD.validate({"max_ngram": longest, "min_ngram": shortest})
     with pytest.raises(SpecvizError, match=f"min_ngram must not exceed max_ngram .got {shortest} and {longest}."):
         METHOD.build(Parts(), values)

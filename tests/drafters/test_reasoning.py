@@ -194,7 +194,7 @@ def parts_of(tokenizer=None):
 
 def test_the_grade_that_is_asked_for_is_the_mean_over_the_digits():
     parts = parts_of()
-    drafter = METHOD.build(parts, METHOD.checked({"judged_by": "score", "least_grade": 0.0}))
+    drafter = METHOD.build(parts, METHOD.validate({"judged_by": "score", "least_grade": 0.0}))
     text, tokens = parts.target.text, parts.target.text.encode("the fox said", special=False)
     draft = drafter.draft(Context(tokens, Sampling(), Seeded(1), text.num_ids), 8)
     asked = [*tokens, *draft.tokens, *text.encode(QUESTION, special=False)]
@@ -218,13 +218,13 @@ def test_a_target_without_digits_cannot_be_asked():
     target = parts_of().target
     without = Part("target", target.lm, target.another, Wordless(target.text.tokenizer))
     with pytest.raises(SpecvizError, match="judged_by must be mean_logprob"):
-        METHOD.build(Parts(without, parts_of().draft), METHOD.checked({"judged_by": "score"}))
+        METHOD.build(Parts(without, parts_of().draft), METHOD.validate({"judged_by": "score"}))
 
 
 @pytest.mark.parametrize("judged_by", ["mean_logprob", "score"])
 def test_what_grading_costs_is_counted_as_the_targets_work(judged_by):
     parts = parts_of()
-    drafter = METHOD.build(parts, METHOD.checked({"judged_by": judged_by, "threshold": -20.0, "least_grade": 0.0}))
+    drafter = METHOD.build(parts, METHOD.validate({"judged_by": judged_by, "threshold": -20.0, "least_grade": 0.0}))
     prompt = parts.target.text.encode("the fox said", special=False)
     plan = plan_of(parts.target.lm, drafter, 12, Sampling(), RULE)
     steps = list(speculate(prompt, lambda: plan, Seeded(1), max_new_tokens=40))
@@ -236,7 +236,7 @@ def test_what_grading_costs_is_counted_as_the_targets_work(judged_by):
 
 def test_a_text_that_leaves_no_room_for_the_question_gets_no_draft():
     parts = parts_of()
-    drafter = METHOD.build(parts, METHOD.checked({"judged_by": "score"}))
+    drafter = METHOD.build(parts, METHOD.validate({"judged_by": "score"}))
     room = 256 - len(parts.target.text.encode(QUESTION, special=False))
     for num_tokens, is_silent in ((room, True), (room - 3, False)):
         context = Context([5] * num_tokens, Sampling(), Seeded(1), 320)

@@ -160,7 +160,7 @@ def tiny_parts(names=("tiny",), room=128):
 
 
 def built(room=128, **params):
-    return METHOD.build(tiny_parts(room=room), METHOD.checked(params))
+    return METHOD.build(tiny_parts(room=room), METHOD.validate(params))
 
 
 @pytest.mark.parametrize("stages", ["prompt_lookup", "tiny", "tiny, prompt_lookup"])
@@ -192,7 +192,7 @@ def test_the_evidence_tells_every_round():
 def test_a_draft_model_that_drafts_for_itself_is_always_kept():
     parts = tiny_parts()
     same = Part("same", parts.draft.lm, lambda: CachedLM(parts.draft.lm.model, 128))
-    drafter = METHOD.build(Parts(draft=parts.draft, others={"same": same}), METHOD.checked({"stages": "same"}))
+    drafter = METHOD.build(Parts(draft=parts.draft, others={"same": same}), METHOD.validate({"stages": "same"}))
     draft = drafter.draft(Context([1, 2, 3], Sampling(), Seeded(1), 40), 8)
     assert [one["kind"] for one in draft.evidence["rounds"]] == ["bonus", "bonus"]
     assert [token["status"] for one in draft.evidence["rounds"] for token in one["tokens"]] == ["accepted"] * 6
@@ -246,7 +246,7 @@ def test_python_work_does_not_grow_with_the_text(stages):
     def work(length):
         draft = tiny_parts(room=2048).draft
         same = Part("same", draft.another(), lambda: CachedLM(draft.lm.model, 2048))
-        drafter = METHOD.build(Parts(draft=draft, others={"same": same}), METHOD.checked({"stages": stages}))
+        drafter = METHOD.build(Parts(draft=draft, others={"same": same}), METHOD.validate({"stages": stages}))
         tokens = [3 + (7 * i * i) % 31 for i in range(length)]
         for token in (5, 6, 7):
             drafter.draft(Context(tokens, Sampling(0.0), Seeded(1), 40), 4)

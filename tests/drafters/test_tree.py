@@ -235,7 +235,7 @@ def test_rows_are_one_full_forward_of_the_path(children):
 def test_greedy_text_is_the_targets_own(name):
     target = tiny("llama", vocab_size=32, seed=1)
     drafter = METHOD.build(
-        Parts(draft=Part("draft", CachedLM(small().float(), CONTEXT_LIMIT), lambda: None)), METHOD.checked({})
+        Parts(draft=Part("draft", CachedLM(small().float(), CONTEXT_LIMIT), lambda: None)), METHOD.validate({})
     )
     plan = plan_of(CachedLM(target, CONTEXT_LIMIT), drafter, 4, Sampling(0.0), RULES[name])
     steps = list(speculate(TEXT, lambda: plan, Seeded(0), max_new_tokens=64))

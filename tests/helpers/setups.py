@@ -49,7 +49,7 @@ def plan_with(setup: Setup, reader: CachedLM, sampling: Sampling, k: int, rule: 
 
 def _plain(method, vocab_size, dtype, limit, params: Mapping[str, Any] | None = None, target=None) -> Setup:
     target = target or _llama("target", vocab_size, dtype, limit, layers=2, seed=3)
-    return Setup(method, method.checked(params or {}), target, None)
+    return Setup(method, method.validate(params or {}), target, None)
 
 
 def _drafted(method, vocab_size, dtype, limit, **params) -> Setup:

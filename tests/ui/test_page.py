@@ -464,7 +464,7 @@ def whole_form(**changes):
 def test_parameters_of_every_kind_reach_the_request(methods):
     form, given = whole_form(method="everything", **{f"everything.{name}": value for name, value in GIVEN.items()})
     request, _ = form.request(tuple(given.values()))
-    assert METHODS["everything"].checked(request.params) == {**GIVEN, "stages": "tiny-other, prompt_lookup"}
+    assert METHODS["everything"].validate(request.params) == {**GIVEN, "stages": "tiny-other, prompt_lookup"}
 
 
 # the models behind a trace that may come from anywhere

@@ -100,7 +100,7 @@ def test_a_run_made_from_a_link_on_another_server_is_found_to_be_the_same(machin
     view = machine.begun()
     link = machine.link(view, step=1, ref="0")
     count = len(view.trace.tokens)
-    complete = replace(REQUEST, params=METHODS["draft_model"].checked({}))
+    complete = replace(REQUEST, params=METHODS["draft_model"].validate({}))
     first, second = view.trace.steps[:2]
     mark = (len(first.emitted), second.draft[0].id)
     assert decode(link) == Link(complete, (1, "0"), count, hash_of(view.trace, count), mark)

@@ -99,7 +99,7 @@ class Form:
         Raises SpecvizError if it cannot be run here.
         """
         method = find_method(request.method)
-        request = replace(request, rule=request.rule or method.default_rule, params=method.checked(request.params))
+        request = replace(request, rule=request.rule or method.default_rule, params=method.validate(request.params))
         refuse_unoffered(offer, request)
         own = {f"{method.name}.{name}": value for name, value in request.params.items()}
         return self._updates(request, own | request.to_dict(), offer)

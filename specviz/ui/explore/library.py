@@ -132,4 +132,4 @@ def _pack(view: View, has: list[Any]) -> Props:
 def usual_settings(name: str) -> Mapping[str, Any]:
     """A method's own rule and default parameters, which an entry leaves out; empty for an unknown method."""
     method = METHODS.get(name)
-    return {} if method is None else {"rule": method.default_rule, **method.checked({})}
+    return {} if method is None else {"rule": method.default_rule, **method.validate({})}

@@ -203,7 +203,7 @@ def complete(request: Request) -> Request:
     """With the rule that is meant and all parameters. Raises SpecvizError for an unknown method."""
     method = find_method(request.method)
     values = {**request.to_dict(), "rule": request.rule or method.default_rule, "time_limit_s": None}
-    return Request.from_dict({**values, "params": method.checked(request.params)})
+    return Request.from_dict({**values, "params": method.validate(request.params)})
 
 
 def _values_that_count(request: Request) -> dict[str, Any]:

@@ -246,7 +246,7 @@ def _identify(request: Request) -> tuple[object, ...]:
     rule = (request.rule or method.default_rule) if method.drafts else None
     draft = request.draft if "draft" in method.roles else None
     k = request.num_speculative_tokens if method.sets_k else None
-    return method.name, draft, rule, k, method.checked(request.params)
+    return method.name, draft, rule, k, method.validate(request.params)
 
 
 def _describe(request: Request, *, with_k: bool = True) -> str:
