@@ -54,7 +54,9 @@ OVER_ANY_TARGET = ("draft_model", "prompt_lookup", "none", "early_exit", "tree",
 def test_greedy_text_is_transformers_own(family, name):
     target, draft = cached(family), cached(family, layers=1, seed=1)
     parts = Parts(Part("target", target, lambda: target), Part("draft", draft, lambda: draft))
-    drafter = METHODS[name].build(parts, METHODS[name].validate({"stages": "prompt_lookup"} if name == "staged" else {}))
+    drafter = METHODS[name].build(
+        parts, METHODS[name].validate({"stages": "prompt_lookup"} if name == "staged" else {})
+    )
     assert text(run(Plan(target, drafter, RULE, GREEDY, 4))) == generated_by(family)
 
 
