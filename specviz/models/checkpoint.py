@@ -43,7 +43,10 @@ def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
         raise SpecvizError(f"its weights must not exceed {MOST_BYTES / 1e9:.3g} GB (got {size / 1e9:.3g} GB)")
     state: dict[str, Tensor] = {}
     for file in files:
-        state |= _read_safetensors(file) if file.suffix == ".safetensors" else _read_zip(file)
+        try:
+            state |= load_file(file) if file.suffix == ".safetensors" else _read_zip(file)
+        except (SafetensorError, OSError, ValueError, KeyError) as error:  # the last two: a header that makes no sense
+            raise SpecvizError(f"{file.name} is damaged or incomplete; fetch it again") from error
     return state
 
 
@@ -55,13 +58,6 @@ def _unpacked_bytes(file: Path) -> int:
             return sum(item.file_size for item in archive.infolist())
     except (zipfile.BadZipFile, OSError) as error:
         raise SpecvizError(f"{file.name} is damaged, or no file that torch.save writes today") from error
-
-
-def _read_safetensors(file: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(file)
-    except (SafetensorError, OSError, ValueError, KeyError) as error:  # the last two: a header that makes no sense
-        raise SpecvizError(f"{file.name} is damaged or incomplete; fetch it again") from error
 
 
 def _read_zip(file: Path) -> dict[str, Tensor]:

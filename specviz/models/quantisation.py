@@ -7,7 +7,7 @@ library is installed. Loads no transformers; errors are SpecvizErrors.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -79,6 +79,7 @@ def check_checkpoint(values: Mapping[str, object], name: str, folder: Path) -> N
 
 
 def _lacking(packages: Sequence[str]) -> list[str]:
+    """The packages that are not installed, under their names for pip."""
     return [package.replace("_", "-") for package in packages if not is_installed(package)]
 
 
@@ -115,7 +116,7 @@ def _headers(files: Iterable[Path]) -> Iterator[tuple[str, list[int], str]]:
 
 def bytes_by_device(model: torch.nn.Module) -> dict[torch.device, int]:
     """The bytes of weights and buffers on each device; a shared tensor counts once."""
-    total: defaultdict[torch.device, int] = defaultdict(int)
+    total: Counter[torch.device] = Counter()
     for tensor in (*model.parameters(), *model.buffers()):
         total[tensor.device] += stored_bytes(tensor)
     return dict(total)

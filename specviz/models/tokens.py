@@ -62,7 +62,8 @@ class TokenText:
         """The text for a table row: bytes that are no character as <F0 9F>, an id without a token as <id 7>."""
         if token not in self._labels:
             text = self.bytes_of(token).decode("utf-8", "surrogateescape")
-            self._labels[token] = _ESCAPED.sub(_byte_names, text) or f"<id {token}>"
+            names = _ESCAPED.sub(lambda part: f"<{part[0].encode(errors='surrogateescape').hex(' ').upper()}>", text)
+            self._labels[token] = names or f"<id {token}>"
         return self._labels[token]
 
     def incremental(self) -> IncrementalText:
@@ -113,8 +114,9 @@ def differing_ids(target: TokenText, draft: TokenText, most: int = 3) -> tuple[i
 
 @lru_cache(maxsize=64)
 def shared_ids(target: TokenText, draft: TokenText) -> tuple[tuple[int, int], ...]:
-    """(target's id, draft's id) of every token that both vocabularies have, byte for byte; a special one matches only a
-    special one. Each id stands in one pair at most: of several with the same bytes the last, as byte pieces come first.
+    """(target's id, draft's id) of every token of both vocabularies with equal bytes; both ids are special, or neither.
+
+    Each id is in one pair at most: of ids with equal bytes the last one, as byte pieces come first.
     """
     ours, theirs = _by_bytes(target), _by_bytes(draft)
     return tuple((token, theirs[key]) for key, token in ours.items() if key in theirs)
@@ -126,10 +128,10 @@ def _by_bytes(text: TokenText) -> dict[tuple[bytes, bool], int]:
 
 
 def encode_after(text: TokenText, before: bytes, added: bytes) -> list[int]:
-    """Ids that spell exactly `added`, whole characters, behind a text that ends with `before`.
+    """Ids whose bytes are exactly `added`, whole characters, after a text that ends with `before`.
 
-    As the tokenizer cuts both together, if it cuts between them; else as it cuts `added` alone; [] where neither gives
-    these very bytes.
+    They come from encoding both together, if a token begins where `added` does; else from encoding `added` alone; []
+    where neither gives these bytes.
     """
     more = added.decode("utf-8")
     for start in (before.decode("utf-8", "ignore"), ""):
@@ -143,14 +145,14 @@ def encode_after(text: TokenText, before: bytes, added: bytes) -> list[int]:
 
 
 def ends_whole(raw: bytes) -> bool:
-    """Whether no character is still incomplete at the end."""
+    """Whether the bytes do not end inside a character."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(raw)
     return not decoder.getstate()[0]
 
 
 def whole_start(raw: bytes) -> bytes:
-    """The bytes before the first that belong to no whole character."""
+    """The bytes in front of the first one that is not part of a whole character."""
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -164,10 +166,6 @@ def _utf8(text: str) -> bytes:
 
 def _hex_of_halves(raw: bytes) -> str | None:
     return None if whole_start(raw) == raw else raw.hex()
-
-
-def _byte_names(match: re.Match[str]) -> str:
-    return f"<{' '.join(f'{ord(char) - 0xDC00:02X}' for char in match[0])}>"
 
 
 def _piece_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[int, str], bytes]:

@@ -14,12 +14,13 @@ from specviz.settings import assets_dir
 from specviz.trace.file import Trace, load_trace
 
 FIRST_VISIT = "first-visit"
+_load = cache(load_trace)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """`about`: one plain sentence. `request`: the fields in which it differs from the page's first request; `broken`:
-    the name of a rule that is wrong on purpose, in place of the request's own."""
+    """about: one plain sentence. request: the fields that differ from the page's first request. broken: the name of a
+    wrong rule that judges instead of the request's own."""
 
     name: str
     title: str
@@ -29,8 +30,8 @@ class RecordedRun:
 
 
 def recorded_runs() -> Mapping[str, RecordedRun]:
-    """All of them by name, in the order of the list. Raises SpecvizError where the list cannot be read."""
-    return _read_list(_folder())
+    """All recorded runs by name, in the order of the list. Raises SpecvizError where the list cannot be read."""
+    return _read_list(assets_dir() / "traces")
 
 
 def recorded_trace(name: str) -> Trace:
@@ -41,11 +42,7 @@ def recorded_trace(name: str) -> Trace:
 
 
 def recorded_file(name: str) -> Path:
-    return _folder() / f"{name}.jsonl.gz"
-
-
-def _folder() -> Path:
-    return assets_dir() / "traces"
+    return assets_dir() / "traces" / f"{name}.jsonl.gz"
 
 
 @cache
@@ -55,8 +52,3 @@ def _read_list(folder: Path) -> Mapping[str, RecordedRun]:
         return {entry["name"]: RecordedRun(**entry) for entry in entries}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise SpecvizError(f"the list of recorded runs in {folder.name} cannot be read ({error})") from None
-
-
-@cache
-def _load(path: Path) -> Trace:
-    return load_trace(path)

@@ -162,6 +162,7 @@ def _alternatives(kind: kinds.Type) -> Iterator[kinds.Type]:
 
 
 def _title(kind: kinds.Type) -> str:
+    """The Meta title of this type, or ""."""
     return (kind.extra_json_schema or {}).get("title", "") if isinstance(kind, kinds.Metadata) else ""
 
 
