@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specviz.analysis.costs import Costs
     from specviz.decoding.sampling import Sampling
     from specviz.models.library import LoadedModel
-    from specviz.models.score import Scored
+    from specviz.models.score import TokenScores
 
 KS = range(1, DEEPEST + 1)
 MOST_TOKENS = 50_000
@@ -233,7 +233,7 @@ def target_of(recorded: Trace, target) -> LoadedModel:
 
 def score_readable(
     target: LoadedModel, draft: LoadedModel, before: Sequence[int], text: Sequence[int], sampling: Sampling
-) -> Scored:
+) -> TokenScores:
     """One pass of both models. SpecvizError for a text or a pair that does not allow it."""
     from specviz.models.library import check_pair
     from specviz.models.score import score

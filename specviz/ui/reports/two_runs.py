@@ -13,7 +13,7 @@ from specviz.trace.recorded import FIRST_VISIT, recorded_runs, recorded_trace
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work
 from specviz.views.compare import two_runs as pair
-from specviz.views.compare.race import LETTERS
+from specviz.views.compare.race import LETTERS, chosen_values
 from specviz.views.explore import library
 from specviz.views.explore.sentences import label, titled
 from specviz.views.learn.lesson import SHIPPED
@@ -45,7 +45,7 @@ class TwoRunsSection:
 
     def _begin_again(self, look: Look, shown: Props) -> Props:
         """With another run on the stage: choices and results stay, and the lists are made again."""
-        chosen = pair.chosen_runs(shown)
+        chosen = tuple(chosen_values(shown).values())
         if not pair.has_runs(shown) or not all(map(self._is_known, chosen)):
             return self._begin(look)
         fresh = pair.two_runs(_as_choices(self._options(look, *chosen)), chosen)

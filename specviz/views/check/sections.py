@@ -18,7 +18,7 @@ from specviz.views.explore.sentences import label, percent
 
 if TYPE_CHECKING:
     from specviz.checks.enumerated import Enumeration
-    from specviz.checks.one_step import Identity, Redraws, RuleHere, Share
+    from specviz.checks.one_step import Identity, Redraws, RuleHere
     from specviz.checks.self_checks import SelfCheck
     from specviz.checks.statistics import Cells
 
@@ -52,27 +52,22 @@ def identity(result: Identity | None, names: Names, *, is_pinned: bool = True, r
     key = [("both", "both models agree: min(p, q)"), ("owed", "owed: p - q where p is larger")]
     heads = ("p, target", "q, draft", "agreed", "owed", "agreed + owed")
     scale = 100 / max(share.p for share in result.rows)
-    bars = blocks.bars([_identity_bar(share, names, scale) for share in result.rows], heads=heads, key=key)
+    rows = []
+    for share in result.rows:
+        parts = [("both", scale * share.overlap), ("owed", scale * share.shortfall)]
+        values = map(percent, (share.p, share.q, share.overlap, share.shortfall, share.written))
+        rows.append(blocks.bar(_token_words(share.token, names), parts, values, scale * share.p))
     is_exact, sums = result.largest_error <= SAME, result.sums
     found = "exact (enumerated): agreed + owed = p" if is_exact else "differs: agreed + owed is not p"
     tokens = f"each of {result.num_tokens:,} tokens, largest difference {result.largest_error:.1e}"
     verdict = blocks.verdict("exact" if is_exact else "differs", f"{found} for {tokens}")
+    place = f"Step {result.step + 1}, drafted token {result.node + 1}: {PINNED if is_pinned else FIRST}"
     balance = [
-        f"Step {result.step + 1}, drafted token {result.node + 1}: {PINNED if is_pinned else FIRST}Agreed ",
-        percent(sums.overlap),
-        " and owed ",
-        percent(sums.shortfall),
-        " make ",
+        f"{place}Agreed ", percent(sums.overlap), " and owed ", percent(sums.shortfall), " make ",
         percent(min(1.0, sums.written)),
         f". The draft has {percent(sums.excess)} too much elsewhere: that is cut, and as much is owed.",
-    ]
-    return blocks.section(*IDENTITY, blocks=[bars, blocks.words(balance), verdict])
-
-
-def _identity_bar(share: Share, names: Names, scale: float) -> Props:
-    parts = [("both", scale * share.overlap), ("owed", scale * share.shortfall)]
-    values = [percent(value) for value in (share.p, share.q, share.overlap, share.shortfall, share.written)]
-    return blocks.bar(_token_words(share.token, names), parts, values, scale * share.p)
+    ]  # fmt: skip
+    return blocks.section(*IDENTITY, blocks=[blocks.bars(rows, heads=heads, key=key), blocks.words(balance), verdict])
 
 
 # ---- one step -------------------------------------------------------------------------------------------------------
@@ -113,7 +108,13 @@ def one_step(
     shown = []
     if enumerated is not None:
         shown.append(_state_block(enumerated, "Every outcome of the rule's program over small texts"))
-    shown += [blocks.words(_place_words(here, at)), _formula_verdict(here)]
+    shows = "its mistake shows well" if _errs(here) else "the models' agreement is nearest to a half"
+    words = [
+        f"Step {at[0] + 1}, drafted token {at[1] + 1}: picked for this rule, whatever is pinned, as {shows} there. ",
+        here.title,
+        f" keeps the drafted token {percent(here.kept)} of the time here, where it is judged alone. {here.words}",
+    ]
+    shown += [blocks.words(words), _formula_verdict(here)]
     if redraws is not None:
         counted = f"{redraws.done:,} of {redraws.total:,} redraws; only counts until then"
         is_done = redraws.outcome is not None
@@ -133,15 +134,6 @@ def _state_block(result: Enumeration | Redraws, words: str) -> Props:
     if result.outcome is None:
         return blocks.progress(result.done, result.total, words)
     return blocks.verdict(result.outcome.state, result.outcome.words)
-
-
-def _place_words(here: RuleHere, at: tuple[int, int]) -> blocks.Words:
-    shows = "its mistake shows well" if _errs(here) else "the models' agreement is nearest to a half"
-    return [
-        f"Step {at[0] + 1}, drafted token {at[1] + 1}: picked for this rule, whatever is pinned, as {shows} there. ",
-        here.title,
-        f" keeps the drafted token {percent(here.kept)} of the time here, where it is judged alone. {here.words}",
-    ]
 
 
 def _formula_verdict(here: RuleHere) -> Props:

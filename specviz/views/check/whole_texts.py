@@ -15,12 +15,15 @@ from specviz.views.explore.sentences import percent
 from specviz.views.palette import THEMES
 
 if TYPE_CHECKING:
-    from specviz.checks.end_to_end import EndToEnd, FirstToken, Power
+    from specviz.checks.end_to_end import EndToEnd, FirstToken
     from specviz.checks.greedy import Greedy
     from specviz.checks.statistics import Evidence
 
 TOKENS = (100, 2_000, 1_000_000)  # fewest, at first, most
 CALLED_OUT = 6  # log10 of the E from which on a rule is called wrong
+POWER_CAPTION = (
+    "By each rule's exact law where it judges one token, at these very places; called out nine times in ten."
+)
 LIMIT = "called wrong as soon as the evidence is this high, whatever comes after"
 END_TO_END = (
     "end_to_end",
@@ -76,47 +79,29 @@ def _evidence_blocks(result: EndToEnd) -> list[Props]:
     if result.done:
         shown += [_features_table(result.evidence), blocks.chart(evidence_chart(result.track))]
     if result.power:
-        table = _power_table(result.power, result.done)
+        rows = []
+        for rule in sorted(result.power, key=lambda rule: rule.tokens_needed or math.inf):
+            is_shown = (rule.tokens_needed or math.inf) <= result.done
+            rows.append([rule.title, effort_words(rule.tokens_needed, "tokens"), "yes" if is_shown else "no"])
+        columns = ("rule that is not exact", "would take", f"shown by {result.done:,}")
+        table = blocks.table(columns, rows, caption=POWER_CAPTION)
         shown.append(blocks.details("Which wrong rules would so many tokens show?", [table]))
     return shown
 
 
 def _features_table(evidence: Evidence) -> Props:
     n = max(1, evidence.num_tokens)
+    facts = zip(
+        evidence.features, evidence.observed.tolist(), evidence.expected.tolist(), evidence.shifts, evidence.z,
+        evidence.smallest_shifts(), strict=True,
+    )  # fmt: skip
     rows = [
-        [
-            name,
-            percent(seen / n),
-            percent(expected / n),
-            f"{100 * shift:+.1f} points",
-            f"{z:+.1f}",
-            f"{100 * least:.1f} points" if math.isfinite(least) else "none yet",
-        ]
-        for name, seen, expected, shift, z, least in zip(
-            evidence.features,
-            evidence.observed.tolist(),
-            evidence.expected.tolist(),
-            evidence.shifts,
-            evidence.z,
-            evidence.smallest_shifts(),
-            strict=True,
-        )
-    ]
+        [name, percent(seen / n), percent(expected / n), f"{100 * shift:+.1f} points", f"{z:+.1f}",
+         f"{100 * least:.1f} points" if math.isfinite(least) else "none yet"]
+        for name, seen, expected, shift, z, least in facts
+    ]  # fmt: skip
     columns = ("how often it was", "written", "target's law says", "shift", "z", "shift that would be seen")
     return blocks.table(columns, rows, caption="z is for orientation; the verdict rests on the evidence below.")
-
-
-def _power_table(power: Sequence[Power], done: int) -> Props:
-    rows = [
-        [
-            rule.title,
-            effort_words(rule.tokens_needed, "tokens"),
-            "yes" if (rule.tokens_needed or math.inf) <= done else "no",
-        ]
-        for rule in sorted(power, key=lambda rule: rule.tokens_needed or math.inf)
-    ]
-    caption = "By each rule's exact law where it judges one token, at these very places; called out nine times in ten."
-    return blocks.table(("rule that is not exact", "would take", f"shown by {done:,}"), rows, caption=caption)
 
 
 def evidence_chart(track: Sequence[tuple[int, float]]) -> Chart:

@@ -1,7 +1,4 @@
-"""Sections of the Compare page: every K, other drafts, why it is slow, other tools' names (theory: `plan_theory`).
-
-A section without a result says what is missing and which button computes it.
-"""
+"""Sections of the Compare page: every K, other drafts, why it is slow, other tools' names; where one is empty, why."""
 
 from __future__ import annotations
 
@@ -198,13 +195,16 @@ def why_slow(
         return blocks.section(*WHY_SLOW, controls, [*shown, blocks.words(refusal or missing)])
     product = [["ideal", f"{breakdown.ideal}", "K + 1", "Every drafted token kept, at the price of one target call."]]
     product += [[each.name, f"x {each.value:.2f}", each.formula, each.words] for each in breakdown.factors]
-    formula = METRICS["speedup"].formula
-    product.append(["measured speedup", f"{breakdown.speedup:.2f}x", formula, "The product of all lines above."])
-    columns = ["factor", "value", "formula", "in words"]
+    total = [
+        "measured speedup",
+        f"{breakdown.speedup:.2f}x",
+        METRICS["speedup"].formula,
+        "The product of all lines above.",
+    ]
     shown += [
         blocks.words([f"Measured: {instead}."] if instead else _verdict_words(breakdown)),
         blocks.chart(factors_chart(breakdown)),
-        blocks.table(columns, product, marked=len(product) - 1),
+        blocks.table(["factor", "value", "formula", "in words"], [*product, total], marked=len(product)),
         *(blocks.words(note, small=True) for note in breakdown.notes),
     ]
     return blocks.section(*WHY_SLOW, controls, shown)

@@ -1,13 +1,11 @@
-"""The section of a race: controls, verdicts, numbers per prompt, a replay of two runs, and all of it as a JSON file.
-
-A race is what `specviz.bench.race` yields.
-"""
+"""The section of a race (`specviz.bench.race`): controls, verdicts, numbers per prompt, a replay, and a JSON file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from specviz.analysis.rounds import FEWEST, LEVEL, NEAR, ONE_RUN
@@ -45,14 +43,7 @@ HINT = "Empty: the prompt above, then ready ones"
 UNDER_LOAD = "under load"
 FILE_FORMAT = 1
 PROMPT_FIELDS = ("prompt", "prompt_ids")  # of a request
-FILE_METRICS = (
-    "tokens_per_s",
-    "emitted",
-    "target_calls",
-    "draft_calls",
-    "tokens_per_target_call",
-    "acceptance_rate_judged",
-)
+FILE_METRICS = (*SHOWN[:3], "draft_calls", *SHOWN[3:])
 HOW = (
     "A ratio is one side's tokens per second over the other's on the same prompt. Every prompt is run twice by each "
     "side, in the order A B B A or B A A B, drawn by lot; a side's quicker run counts, and it is the one that is "
@@ -236,17 +227,12 @@ def _prompts_table(result: Race, seat: Seat, place: int = -1) -> Props:
     if len(rows) > 1:
         found, num_same = result.comparison, sum(heat.parted is None for heat in result.heats)
         ratio = None if found is None else found.ratio
-        _, _, *numbers = _numbers([_count_all(runs) for runs in sides(result)], ratio, result.is_shared)
+        all_steps = ((step for run in runs for step in run.steps) for runs in sides(result))
+        both = [reduce(Counters.add, steps, Counters()) for steps in all_steps]
+        _, _, *numbers = _numbers(both, ratio, result.is_shared)
         same = f"{num_same} of {len(result.heats)} the same"
         rows.append(["all together; the median ratio", "", "", *numbers, same, ""])
     return blocks.table(PROMPT_COLUMNS, rows, caption="Prompt by prompt", marked=place)
-
-
-def _count_all(runs: Sequence[Trace]) -> Counters:
-    counters = Counters()
-    for step in (step for run in runs for step in run.steps):
-        counters.add(step)
-    return counters
 
 
 def _numbers(both: Sequence[Trace | Counters], ratio: float | None, is_shared: bool) -> list[str]:

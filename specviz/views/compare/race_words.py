@@ -1,7 +1,4 @@
-"""What a race says in words: which side was faster, and whether both texts are the same; where not, with the logits.
-
-A side's title may hold names from outside: `bare_title` makes them harmless.
-"""
+"""The verdicts of a race: which side was faster, and whether both texts are the same; where not, with the logits."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ Titles = tuple[str, str]
 MOST_TITLE = 160  # characters
 ENOUGH_TOKENS = 32  # for a side to be called faster
 SAME_LAW = "Two draws from the same law; texts differ by design."
-NOT_ASKED = "The race was stopped before the models were asked once more what they give both tokens there."
 LOADED = (
     "Under load: this server did other work meanwhile (somebody's run, a file, a model), so no speedup is told. Race "
     "again later."
@@ -31,6 +27,7 @@ LOADED = (
 
 
 def bare_title(title: str) -> str:
+    """A side's title may hold names from outside: here they are harmless."""
     return visible(title[:MOST_TITLE])
 
 
@@ -118,8 +115,9 @@ def text_verdict(result: Race, titles: Titles) -> list[Props]:
     if result.difference is not None:
         return _difference_blocks(result, result.difference, lossy, titles)
     if num_parted := sum(heat.parted is not None for heat in result.heats):
-        words = f"Not identical: the texts part on {num_parted} of {len(result.heats)} prompts. {NOT_ASKED}"
-        return [blocks.verdict("unsure", words)]
+        words = f"Not identical: the texts part on {num_parted} of {len(result.heats)} prompts."
+        why = "The race was stopped before the models were asked once more what they give both tokens there."
+        return [blocks.verdict("unsure", f"{words} {why}")]
     number, lengths = len(result.heats), [(len(heat.left.tokens), len(heat.right.tokens)) for heat in result.heats]
     pairs = "the two texts are" if number == 1 else f"on all {number} prompts the two texts are"
     known = {length for pair in lengths for length in pair}

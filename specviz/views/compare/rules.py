@@ -18,15 +18,9 @@ LEAD = (
     "nothing about that."
 )
 COLUMNS = (
-    "rule",
-    "text",
-    "kept, same u",
-    "kept, on average",
-    "tokens per target call",
-    "off on average",
-    "off at worst",
+    "rule", "text", "kept, same u", "kept, on average", "tokens per target call", "off on average", "off at worst",
     "whole texts off",
-)
+)  # fmt: skip
 BY_FORMULA = "✓ exact by formula, where one token is judged alone"
 ROUNDING = 1e-9  # distances below it come from float64
 MARKS = {"exact": "✓ exact (enumerated)", "differs": "✗ differs", "unsure": "– no harm here"}

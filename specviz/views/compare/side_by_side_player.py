@@ -140,7 +140,11 @@ def _message(trace: Trace) -> Mapping[str, Any]:
 
 
 def _time_mode(runners: Sequence[_Runner]) -> Props | None:
-    """Both at their recorded pace, or slowed down by the same factor."""
+    """Both at their recorded pace, or slowed down by the same factor; None without times.
+
+    frames: [words, steps shown on each side, tokens shown without marks or None]; paces: [words, ms per frame, is
+    chosen]; ends: a side's words when it is done; rest: the frame at which the replay pauses.
+    """
     end = max(runner.clock[-1] for runner in runners)
     if end < NO_TIME or any(runner.clock[-1] < NO_TIME for runner in runners):
         return None
@@ -154,7 +158,7 @@ def _time_mode(runners: Sequence[_Runner]) -> Props | None:
     times = [runner.clock[-1] for runner in runners]
     first, second = ("both at once",) * 2 if times[0] == times[1] else ("first", "second")
     ends = [f"done after {_format_seconds(ms)}, {first if ms == min(times) else second}" for ms in times]
-    return _mode("time", "By time", frames, paces, ends)
+    return {"name": "time", "label": "By time", "frames": frames, "paces": paces, "ends": ends, "rest": -1}
 
 
 def _token_mode(runners: Sequence[_Runner], part: int | None) -> Props:
@@ -168,15 +172,8 @@ def _token_mode(runners: Sequence[_Runner], part: int | None) -> Props:
     ends = [
         f"{counted(runner.tokens[-1], 'token')} in {counted(runner.calls[-1], 'target call')}" for runner in runners
     ]
-    return _mode("token", "By token", frames, paces, ends, -1 if part is None else part + 1)
-
-
-def _mode(
-    name: str, words: str, frames: Sequence[list], paces: Sequence[list], ends: Sequence[str], rest: int = -1
-) -> Props:
-    """frames: [words, steps shown on each side, tokens shown without marks or None]; paces: [words, ms per frame, is
-    chosen]; ends: a side's words when it is done; rest: the frame at which the replay pauses."""
-    return {"name": name, "label": words, "frames": frames, "paces": paces, "ends": list(ends), "rest": rest}
+    rest = -1 if part is None else part + 1
+    return {"name": "token", "label": "By token", "frames": frames, "paces": paces, "ends": ends, "rest": rest}
 
 
 def _format_seconds(ms: float) -> str:

@@ -34,12 +34,6 @@ def two_runs(
     return blocks.section(NAME, TITLE, LEAD, controls, shown)
 
 
-def chosen_runs(section: Props) -> tuple[str, str]:
-    """The values of both lists of a section."""
-    left, right = (each["value"] for each in section["controls"] if each["kind"] == "choice")
-    return left, right
-
-
 def has_runs(section: Props) -> bool:
     """Whether a section shows two runs."""
     return any(block["kind"] == "duel" for block in section["blocks"])

@@ -1,18 +1,16 @@
 """All lessons in one HTML file: their texts, the recorded runs that they use, the stage, two runs side by side, a game.
 
-It opens from disk and asks no network and no server; only what needs a model is not there. Every run lies in it
-compressed and is unpacked when it is first shown; no text from outside is ever markup (see standalone.document).
+It opens from disk without network and server, and leaves out what needs a model. Runs are stored compressed and are
+unpacked when they are first shown; no text from outside becomes markup (see views.document).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from specviz import __version__
 from specviz.errors import SpecvizError
 from specviz.lessons.load import lessons
-from specviz.lessons.types import Lesson
-from specviz.trace.file import Trace
 from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views import blocks
 from specviz.views.blocks import Props, packed
@@ -55,40 +53,31 @@ def lesson_page() -> str:
     if not known:
         raise SpecvizError(NONE_YET)
     runs = dict.fromkeys(name for lesson in known.values() for name in lesson.runs())
+    shows = [screen.show for lesson in known.values() for screen in lesson.screens]
+    pairs = dict.fromkeys(show.compare for show in shows if show is not None and show.compare)
     data = {
         "sv-data": packed({"lessons": {name: lesson_props(name, has_server=False) for name in known}, "page": _page()}),
         **{f"sv-run-{name}": "\n".join(map(packed, _parts(name))) for name in runs},
-        **{f"sv-duel-{'-'.join(pair)}": packed(_duel(*pair)) for pair in _pairs(known)},
+        **{f"sv-duel-{'-'.join(pair)}": packed(_duel(pair)) for pair in pairs},
     }
     body = BODY + stage_template()
     return document(TITLE, body, scripts=SCRIPTS, sheets=SHEETS, start=START, data=data, has_charts=False)
 
 
 def _page() -> Props:
-    """The plan and the game, as a page of sections is sent."""
-    game = blocks.section(PREDICT.section, PREDICT.title, LEAD, (), [predict_block(_games())])
+    """The plan and the game over the runs of GAMES that exist, as a page of sections is sent."""
+    games = {recorded_runs()[name].title: recorded_trace(name) for name in GAMES if name in recorded_runs()}
+    game = blocks.section(PREDICT.section, PREDICT.title, LEAD, (), [predict_block(games)])
     shown = [plan(has_server=False), game]
     return {"sections": shown, "order": [section["id"] for section in shown], "busy": None, "say": ""}
 
 
-def _games() -> Mapping[str, Trace]:
-    """Runs to guess at; one that is not there any more is left out."""
-    return {recorded_runs()[name].title: recorded_trace(name) for name in GAMES if name in recorded_runs()}
-
-
 def _parts(run: str) -> Iterator[Props]:
-    """The run as a stage takes it, from its first step on."""
+    """The run in the parts that a stage takes, from the first step on."""
     view_id = f"{SHIPPED}{run}"
     for part in Feed.from_trace(recorded_trace(run), view_id).recorded_parts(view_id):
         yield without_charts(part)
 
 
-def _pairs(known: Mapping[str, Lesson]) -> list[tuple[str, str]]:
-    """The pairs of runs that are compared, each once."""
-    shows = [screen.show for lesson in known.values() for screen in lesson.screens]
-    return list(dict.fromkeys(show.compare for show in shows if show is not None and show.compare))
-
-
-def _duel(left: str, right: str) -> Props:
-    titles = (recorded_runs()[left].title, recorded_runs()[right].title)
-    return duel_block(recorded_trace(left), recorded_trace(right), "token", titles)
+def _duel(names: tuple[str, str]) -> Props:
+    return duel_block(*map(recorded_trace, names), "token", tuple(recorded_runs()[name].title for name in names))

@@ -1,7 +1,4 @@
-"""The plan of the lessons, which opens the Learn page: lessons, games, a break by the clock; the whole or a short way.
-
-Plain values in, props out; the browser counts what was done and remembers it. Loads no torch.
-"""
+"""The plan of the lessons, the first section of the Learn page: lessons, games, a break, times. Loads no torch."""
 
 from __future__ import annotations
 
@@ -35,13 +32,17 @@ HANDED_OUT = (
 )
 LEFT_OUT = "A lesson that cannot be shown"
 NO_FILE = "Until this is mended there is no file of all lessons to save."
-FILE_WORDS = "Save all lessons as one file"
-FILE_NOTE = "All lessons with their recorded runs and the first game, for a browser without network."
+FILE = {
+    "href": FILE_ROUTE,
+    "name": FILE_NAME,
+    "words": "Save all lessons as one file",
+    "note": "All lessons with their recorded runs and the first game, for a browser without network.",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """What stands in the plan between two lessons. section: of the Learn page, if it is a game."""
+    """A break or a game between two lessons. section: the game's, on the Learn page."""
 
     minutes: int
     title: str
@@ -49,8 +50,9 @@ class Pause:
     section: str = ""
 
     @property
-    def invitation(self) -> str:
-        return f"Play{self.title.removeprefix('Game')}"
+    def name(self) -> str:
+        """In the short way, where a lesson has a name of its own."""
+        return self.title
 
 
 Slot = Lesson | Pause
@@ -69,39 +71,36 @@ ONCE_MORE = Pause(
     "Choose another run in the game: with a weak draft, or at a higher temperature. Do you guess better by now?",
     "predict",
 )
-"""In place of the last game where no model can run."""
+"""Replaces the last game where no model can run."""
 AFTER: Mapping[int, Pause] = {3: PREDICT, 6: BREAK}
-"""Behind so many lessons; the last game ends the plan."""
+"""Number of lessons -> what follows them; a game ends the plan."""
 SHORT = ("why-slow", "draft-and-verify", "acceptance-rule", PREDICT.title, "residual", "when-it-does-not-help")
-"""The short way, in the plan's order: offered where all of it is there."""
+"""The short way, in the plan's order; offered only where all of it is in the plan."""
 
 
 def plan(*, has_server: bool = True) -> Props:
-    """The section "plan". has_server: False in a file, which cannot give out the file and runs no model."""
+    """The section "plan". has_server: False in the one-file export, which offers no file and runs no model."""
     found = found_lessons()
     known = list(found.lessons.values())
     faults = [blocks.words([f"{LEFT_OUT}: ", "", f"{visible(fault)}. {NO_FILE}"]) for fault in found.faults]
     if not known:
         return blocks.section(NAME, TITLE, "", (), [*faults, blocks.words(NONE_YET)])
     slots = list(_slots(known, has_server))
-    total, short = _minutes(slots), _minutes(_short(slots))
-    listed: Props = {"kind": "lessons", "entries": _entries(slots), "ways": _ways(total, short), "file": None}
-    if has_server and not faults:
-        listed["file"] = {"href": FILE_ROUTE, "name": FILE_NAME, "words": FILE_WORDS, "note": FILE_NOTE}
+    total, short = (sum(slot.minutes for slot in way) for way in (slots, _short_way(slots)))
+    ways = [f"All of it: {total} minutes", f"The short way: {short} minutes"] if short else []
+    file = FILE if has_server and not faults else None
+    listed = {"kind": "lessons", "entries": _entries(slots), "ways": ways, "file": file}
     notes = (NOTES + (LESS_TIME.format(minutes=short) if short else ""),)
     use = [ROOM, HAND_OUT if has_server else HANDED_OUT, notes]
     room = blocks.details("How to use this in a room", [blocks.words(list(each)) for each in use])
-    title = TITLE if short else f"{TITLE}: {total} minutes"
-    return blocks.section(NAME, title, _lead(len(known), has_server), (), [*faults, room, listed])
-
-
-def _lead(count: int, has_server: bool) -> str:
-    number = "One short lesson" if count == 1 else f"{count} short lessons"
+    number = "One short lesson" if len(known) == 1 else f"{len(known)} short lessons"
     games = "two games" if has_server else "a game that is played twice"
-    return (
+    lead = (
         f"{number}, {games} and a break. Every lesson begins with a question, has something to do, and breaks one "
         "wrong idea. The runs are recorded: no model is needed to take part."
     )
+    title = TITLE if short else f"{TITLE}: {total} minutes"
+    return blocks.section(NAME, title, lead, (), [*faults, room, listed])
 
 
 def _slots(known: Sequence[Lesson], has_server: bool) -> Iterator[Slot]:
@@ -113,63 +112,43 @@ def _slots(known: Sequence[Lesson], has_server: bool) -> Iterator[Slot]:
     yield BE_THE_DRAFT if has_server else ONCE_MORE
 
 
-def _short(slots: Sequence[Slot]) -> list[Slot]:
-    """The short way; empty where something of it is not there."""
-    kept = [slot for slot in slots if _called(slot) in SHORT]
-    return kept if [_called(slot) for slot in kept] == list(SHORT) else []
-
-
-def _called(slot: Slot) -> str:
-    return slot.name if isinstance(slot, Lesson) else slot.title
-
-
-def _minutes(slots: Sequence[Slot]) -> int:
-    return sum(slot.minutes for slot in slots)
-
-
-def _ways(total: int, short: int) -> list[str]:
-    """What can be chosen of the plan, in words; nothing where there is only one way."""
-    return [f"All of it: {total} minutes", f"The short way: {short} minutes"] if short else []
+def _short_way(slots: Sequence[Slot]) -> list[Slot]:
+    """Empty where a part of it is missing."""
+    way = [slot for slot in slots if slot.name in SHORT]
+    return way if [slot.name for slot in way] == list(SHORT) else []
 
 
 def _entries(slots: Sequence[Slot]) -> list[Props]:
-    """One per slot; `clocks`: when it begins, by each way, null where that leaves it out."""
-    clocks, short = _clocks(slots), _clocks(_short(slots))
-    numbers = {lesson.name: number for number, lesson in enumerate(_lessons_of(slots), 1)}
-    return [
-        {
-            "clocks": [clocks[_called(slot)], short.get(_called(slot))],
-            "minutes": f"{slot.minutes} min",
-            "title": slot.title,
-            **({"words": slot.words, "section": slot.section} if isinstance(slot, Pause) else _listed(slot)),
-            **({} if isinstance(slot, Pause) else {"number": f"{numbers[slot.name]}"}),
-        }
-        for slot in slots
-    ]
-
-
-def _lessons_of(slots: Sequence[Slot]) -> list[Lesson]:
-    return [slot for slot in slots if isinstance(slot, Lesson)]
+    """One per slot. clocks: when it begins in the whole plan and in the short way, null where that leaves it out."""
+    clocks, short = _clocks(slots), _clocks(_short_way(slots))
+    entries, number = [], 0
+    for slot in slots:
+        times = [clocks[slot.name], short.get(slot.name)]
+        entry: Props = {"clocks": times, "minutes": f"{slot.minutes} min", "title": slot.title}
+        if isinstance(slot, Pause):
+            entry |= {"words": slot.words, "section": slot.section}
+        else:
+            number += 1
+            entry |= {
+                "name": slot.name,
+                "question": slot.question,
+                "misconception": slot.misconception,
+                "teacher": [list(each) for each in slot.teacher],
+                "tasks": tasks_of(slot),
+                "number": f"{number}",
+            }
+        entries.append(entry)
+    return entries
 
 
 def _clocks(slots: Sequence[Slot]) -> dict[str, str]:
-    """When each begins."""
+    """Name -> when it begins, as hours and minutes."""
     begins = accumulate((slot.minutes for slot in slots), initial=0)
-    return {_called(slot): f"{begin // 60}:{begin % 60:02}" for slot, begin in zip(slots, begins, strict=False)}
-
-
-def _listed(lesson: Lesson) -> Props:
-    return {
-        "name": lesson.name,
-        "question": lesson.question,
-        "misconception": lesson.misconception,
-        "teacher": [list(each) for each in lesson.teacher],
-        "tasks": tasks_of(lesson),
-    }
+    return {slot.name: f"{begin // 60}:{begin % 60:02}" for slot, begin in zip(slots, begins, strict=False)}
 
 
 def tasks_of(lesson: Lesson) -> Props:
-    """The screens that have a task, by their places, and how many of them were done in words."""
+    """The places of the screens that have a task, and the words for 0, 1, ... of them done."""
     places = [place for place, screen in enumerate(lesson.screens) if screen.task is not None]
     return {"places": places, "words": [f"{number} of {counted(len(places), 'task')}" for number in range(len(places))]}
 
@@ -180,4 +159,4 @@ def game_after(lesson: Lesson, known: Sequence[Lesson], has_server: bool) -> Pro
     after = slots[slots.index(lesson) + 1]
     if isinstance(after, Lesson) or not after.section:
         return None
-    return {"section": after.section, "words": after.invitation}
+    return {"section": after.section, "words": f"Play{after.title.removeprefix('Game')}"}
