@@ -18,7 +18,7 @@ from specviz.cli.help import add_sampling
 from specviz.cli.output import ProgressLines
 from specviz.errors import SpecvizError
 from specviz.models.catalog import default_pair
-from specviz.views.terminal import neutral
+from specviz.views.terminal import escape
 
 if TYPE_CHECKING:
     from specviz.alignment.executors import Executor
@@ -219,4 +219,4 @@ def _duration(seconds: float) -> str:
 
 def _print(lines: Sequence[str]) -> None:
     if lines:
-        print(neutral("\n".join(lines), keep="\n"))
+        print(escape("\n".join(lines), keep="\n"))

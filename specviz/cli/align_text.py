@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specviz.views.explore.sentences import counted
+from specviz.views.explore.sentences import quantity
 
 if TYPE_CHECKING:
     from specviz.alignment.summary import Difference, DraftSummary, Interval, Summary
@@ -22,7 +22,7 @@ SIGNIFICANCE = {
 def summary_text(summary: Summary) -> str:
     """The drafts' numbers, what is wrong with them, how they compare, what was left out."""
     lines = [
-        f"{summary.target}: {counted(summary.num_prompts, 'prompt')}, {counted(summary.num_tokens, 'token')}",
+        f"{summary.target}: {quantity(summary.num_prompts, 'prompt')}, {quantity(summary.num_tokens, 'token')}",
         summary.note,
         "",
         *_table(summary),
@@ -32,7 +32,7 @@ def summary_text(summary: Summary) -> str:
         *(f"note: {warning}" for warning in summary.warnings),
     ]
     if summary.num_refused:
-        lines.append(f"{counted(summary.num_refused, 'row')} could not be used:")
+        lines.append(f"{quantity(summary.num_refused, 'row')} could not be used:")
         lines += [f"  line {line}: {reason}" for line, reason in summary.refused[:SHOWN_LINES]]
     return "\n".join(lines)
 
@@ -70,7 +70,7 @@ def _comparisons(summary: Summary) -> list[str]:
 
 def _difference(found: Difference) -> str:
     number = f"{found.difference:+.3f}".replace("-", "−") + _format_interval(found.interval)
-    return f"agreement {number}, n = {counted(found.num_prompts, 'prompt')}, {SIGNIFICANCE[found.significant]}"
+    return f"agreement {number}, n = {quantity(found.num_prompts, 'prompt')}, {SIGNIFICANCE[found.significant]}"
 
 
 def change_line(change: Change) -> str:

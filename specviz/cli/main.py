@@ -23,7 +23,7 @@ from specviz.errors import CannotTell, SpecvizError
 from specviz.models.catalog import default_pair
 from specviz.settings import settings
 from specviz.trace.file import Event, Step, Trace, TraceWriter, load_trace
-from specviz.views.terminal import event_text, generated_text, neutral, numbers_text, wants_colour
+from specviz.views.terminal import escape, event_text, generated_text, numbers_text, wants_colour
 
 if TYPE_CHECKING:
     from specviz.session import run as session
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with divert_words([each for each in vars(options).values() if isinstance(each, Output)]):
             return options.command(options)
     except SpecvizError as error:
-        message = neutral(str(error), keep="\n")
+        message = escape(str(error), keep="\n")
         print(f"specviz: {message}", file=sys.stderr)
         return 3 if isinstance(error, CannotTell) else 2
     except BrokenPipeError:  # the reader has seen enough
@@ -205,7 +205,7 @@ def _print_event(event: Event | session.Status, colours: bool) -> None:
 
 
 def _print_end(trace: Trace) -> None:
-    prompt = neutral(trace.header.prompt.text, keep=" \n")
+    prompt = escape(trace.header.prompt.text, keep=" \n")
     print(f"\n{prompt}{generated_text(trace)}\n")
     print(numbers_text(trace))
 
@@ -218,7 +218,7 @@ def _models(options: argparse.Namespace) -> int:
         diagnosis = examine(*options.check)
         print(diagnosis_text(diagnosis))
         return 0 if diagnosis.is_direct else 1
-    print(neutral(heads_report(options.heads, options.target), keep="\n") if options.heads else overview())
+    print(escape(heads_report(options.heads, options.target), keep="\n") if options.heads else overview())
     return 0
 
 

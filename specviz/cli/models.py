@@ -22,7 +22,7 @@ from specviz.models.hub import head_files
 from specviz.models.library import Library, LoadedModel
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.views.explore.sentences import percent
-from specviz.views.terminal import neutral
+from specviz.views.terminal import escape
 
 AWAY = "not on this machine"
 MOST_NAMED = 6  # special tokens of a kind
@@ -160,7 +160,7 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
         ["Chat form", f"  {_chat_words(diagnosis.chat)}"],
         ["Ways to draft", *_table(_way_row(way, diagnosis.is_direct) for way in diagnosis.ways)],
     )
-    return "\n\n".join("\n".join(neutral(line, keep=" ") for line in lines) for lines in sections)
+    return "\n\n".join("\n".join(escape(line, keep=" ") for line in lines) for lines in sections)
 
 
 def _verdict(diagnosis: Diagnosis) -> list[str]:

@@ -17,7 +17,7 @@ from typing import BinaryIO, TextIO
 
 from specviz.errors import SpecvizError
 from specviz.trace import lines as trace_io
-from specviz.views.terminal import neutral
+from specviz.views.terminal import escape
 
 PAUSE_S = 1.0  # between two lines of progress
 
@@ -51,12 +51,12 @@ class Output:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise SpecvizError(f"{neutral(self.name)} could not be written: {error.strerror}") from None
+            raise SpecvizError(f"{escape(self.name)} could not be written: {error.strerror}") from None
         self.tell()
 
     def tell(self) -> None:
         if isinstance(self.place, Path):
-            print(f"saved {neutral(self.name)}", flush=True)
+            print(f"saved {escape(self.name)}", flush=True)
 
 
 def output(name: str, *, makes_folder: bool = False) -> Output:
@@ -100,7 +100,7 @@ class ProgressLines:
         now = time.monotonic()
         if words != self._words or now - self._printed_at >= PAUSE_S:
             self._words, self._printed_at = words, now
-            print(neutral(line), file=sys.stderr, flush=True)
+            print(escape(line), file=sys.stderr, flush=True)
 
     def print_share(self, words: str, share: float | None) -> None:
         self.print(words, words if share is None else f"{words} {100 * share:.0f} %")

@@ -10,7 +10,7 @@ from specviz.cli.help import METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling
 from specviz.cli.output import ProgressLines, output
 from specviz.errors import SpecvizError
 from specviz.models.catalog import default_pair
-from specviz.views.terminal import neutral
+from specviz.views.terminal import escape
 
 K = 4
 
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     params = find_method(options.method).read(options.param)
     lines = ProgressLines()
     report = prove(options.prompt, **settings, k=read_k(options), params=params, on_progress=lines.print_share)
-    print(neutral(str(report), keep="\n"))
+    print(escape(str(report), keep="\n"))
     if options.json is not None:
         options.json.write(json.dumps(report.to_dict(), indent=1, ensure_ascii=False, allow_nan=False))
     return report.exit_code

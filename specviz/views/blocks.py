@@ -167,7 +167,7 @@ def texts(
     }
 
 
-def packed(value: Any) -> str:
+def pack(value: Any) -> str:
     """JSON, compressed, in letters and digits that any page can hold."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 9, mtime=0)).decode("ascii")

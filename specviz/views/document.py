@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any
 
 from specviz.settings import assets_dir
-from specviz.views.blocks import Props, packed
+from specviz.views.blocks import Props, pack
 from specviz.views.palette import palette, palette_css
 
 SCRIPTS = ("hub.js", "unpack.js", "save.js", "blocks.js", "token_texts.js", "figure.js", "report.js", "standalone.js")
@@ -53,7 +53,7 @@ def page(title: str, sections: Sequence[Props]) -> str:
         scripts=SCRIPTS,
         sheets=SHEETS,
         start=START,
-        data={"sv-data": packed(message)},
+        data={"sv-data": pack(message)},
         has_charts=any(_has_chart(section["blocks"]) for section in shown),
     )
 

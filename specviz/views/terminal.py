@@ -15,7 +15,7 @@ from specviz.rules.facts import FACTS
 from specviz.trace.counters import Counters
 from specviz.trace.file import DraftToken, EmittedToken, Event, Footer, Header, ModelInfo, Models, Scores, Step, Trace
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
-from specviz.views.explore.sentences import num_refused, titled
+from specviz.views.explore.sentences import num_refused, title_of
 from specviz.views.explore.steps import most_telling, others_words
 from specviz.views.palette import colour, palette
 
@@ -44,7 +44,7 @@ def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
     return not refused and stream.isatty()
 
 
-def neutral(text: str, keep: str = "") -> str:
+def escape(text: str, keep: str = "") -> str:
     """`text` with nothing in it that a terminal would obey; characters of `keep` stay as they are."""
     return "".join(char if char in keep else _visible(char) for char in text)
 
@@ -68,7 +68,7 @@ def event_text(event: Event, *, colours: bool = False, theme: str = "dark") -> s
 
 def generated_text(trace: Trace) -> str:
     """The generated text, its newlines kept and everything else made harmless."""
-    return neutral(trace.text, keep=" \n")
+    return escape(trace.text, keep=" \n")
 
 
 def numbers_text(source: Trace | Counters) -> str:
@@ -107,7 +107,7 @@ def nearest_256(hex_colour: str) -> int:
 
 
 def _step(step: Step, mark: Mark) -> str:
-    changes = [f"{name} = {neutral(str(getattr(step.settings, name, '?')))}" for name in map(neutral, step.changed)]
+    changes = [f"{name} = {escape(str(getattr(step.settings, name, '?')))}" for name in map(escape, step.changed)]
     nodes, num_others = most_telling(step)
     drafted = [mark(step.draft[node].status, _token_text(step.draft[node])) for node in nodes]
     if refused := num_refused(step):
@@ -117,7 +117,7 @@ def _step(step: Step, mark: Mark) -> str:
     cut = [f"   {step.truncated} behind the end"] if step.truncated else []
     lines = [f"        now {', '.join(changes)}"] if changes else []
     if not step.settings.lossless and (step.index == 0 or changes):
-        lines.append(f"        lossy: {neutral(titled(step.settings.rule or '', FACTS))}")
+        lines.append(f"        lossy: {escape(title_of(step.settings.rule or '', FACTS))}")
     return "\n".join([*lines, f"{step.index + 1:>6}  {' '.join([*drafted, *last, *cut])}"])
 
 
@@ -126,12 +126,12 @@ def _token_text(token: DraftToken | EmittedToken) -> str:
 
 
 def _clipped(text: str) -> str:
-    return neutral(text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}…").replace(" ", GLYPHS[" "])
+    return escape(text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}…").replace(" ", GLYPHS[" "])
 
 
 def _model(model: ModelInfo) -> str:
     size = "" if model.num_parameters is None else f" ({model.num_parameters / 1e6:,.1f} M parameters)"
-    return f"{neutral(model.name)}{size}"
+    return f"{escape(model.name)}{size}"
 
 
 def _visible(char: str) -> str:

@@ -28,7 +28,7 @@ from specviz.rules import RULES
 from specviz.session import workbench as session
 from specviz.trace.file import Footer, Trace, load_trace
 from specviz.trace.metrics import METRICS
-from specviz.views.terminal import neutral
+from specviz.views.terminal import escape
 
 ROOT = Path(__file__).parents[2]
 ESCAPE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
@@ -292,7 +292,7 @@ def test_messages_in_a_trace_are_neutral_too(cli, tmp_path):
     Trace([*events, Footer("error", "\x1b]0;owned\x07", None)]).save(tmp_path / "run.jsonl")
     out = cli("show", tmp_path / "run.jsonl")[1]
     assert ESCAPE.search(out) is None
-    assert neutral("\x1b]0;owned\x07") in out
+    assert escape("\x1b]0;owned\x07") in out
 
 
 class Terminal(io.StringIO):

@@ -17,7 +17,7 @@ from specviz.trace.metrics import count, metrics
 from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views.check.laws import law_block
 from specviz.views.explore.inspector import looks
-from specviz.views.explore.sentences import label, named, percent
+from specviz.views.explore.sentences import label, percent, quote
 from specviz.views.explore.speed import speed_words
 
 ORDER = [
@@ -118,13 +118,13 @@ def row(name, step, ref, text):
 
 
 def drafted(name, step):
-    return ", ".join(named(token) for token in trace(name).steps[step].draft)
+    return ", ".join(quote(token) for token in trace(name).steps[step].draft)
 
 
 def judged_by(step):
     """(drafted, kept, cut, replacement) of a chain's step, as words."""
-    words = {status: [named(t) for t in step.draft if t.status == status] for status in ("accepted", "rejected")}
-    return words["accepted"], words["rejected"], [named(t) for t in step.emitted if t.node is None]
+    words = {status: [quote(t) for t in step.draft if t.status == status] for status in ("accepted", "rejected")}
+    return words["accepted"], words["rejected"], [quote(t) for t in step.emitted if t.node is None]
 
 
 def readme(words):
@@ -217,7 +217,7 @@ def of_acceptance_rule():
     assert saw.accept_prob == pytest.approx(saw.p / saw.q)
     assert (saw.status, party.status) == ("rejected", "accepted")
     assert party.p > party.q
-    assert (named(saw), named(party)) == ("saw", "party")
+    assert (quote(saw), quote(party)) == ("saw", "party")
     return [
         "On the stage is saw from step 1.",
         "This is party from step 2.",
@@ -357,7 +357,7 @@ def of_temperature():
 
 def of_when_it_does_not_help():
     steps, program = trace("sum").steps, trace("program")
-    cut = [named(each) for step in steps for each in step.draft if each.status == "rejected"]
+    cut = [quote(each) for step in steps for each in step.draft if each.status == "rejected"]
     assert all(re.fullmatch(r"\d", each) for each in cut)
     assert {each for step in steps for each in judged_by(step)[0] if each.isalpha()} >= {"units", "write", "carry"}
     assert " = 9, write 9" in trace("sum").text
@@ -417,9 +417,9 @@ def of_no_draft_model():
 def of_trees_and_heads():
     step, eagle = trace("tree").steps[0], trace("eagle").steps[4]
     roots = [each for each in step.draft if each.parent == -1]
-    assert [(named(each), each.status) for each in roots] == [("she", "rejected"), ("R", "accepted"), ("F", "ignored")]
+    assert [(quote(each), each.status) for each in roots] == [("she", "rejected"), ("R", "accepted"), ("F", "ignored")]
     tried = [each for each in eagle.draft if each.parent == -1 and each.is_judged]
-    assert [named(each) for each in tried] == ["he", "the", "it", "his"]
+    assert [quote(each) for each in tried] == ["he", "the", "it", "his"]
     assert [each.status for each in tried] == ["rejected"] * 3 + ["accepted"]
     assert {each.q for each in eagle.draft} == {None}
     deepest = max(each.depth for one in trace("tree").steps for each in one.draft)
@@ -433,7 +433,7 @@ def of_trees_and_heads():
         f"{deepest}, and one of the target's own",
         f"In this run {used('tree')} drafted tokens came into the text; the chain with the same pair used "
         f"{used('first-visit')}.",
-        "In step 1 the draft model proposed {}, {} and {} for the same place".format(*map(named, roots)),
+        "In step 1 the draft model proposed {}, {} and {} for the same place".format(*map(quote, roots)),
         "The first 3 were cut",
         f"{one}, {two}, {three} and {four}: more guesses",
         f"only {used('tree').replace('of', 'of the')} tokens that the tree drafted came into the text",
@@ -538,7 +538,7 @@ def test_every_fact_stands_in_the_text_and_no_other_number_does(name):
 @each
 def test_every_token_set_off_is_one_of_the_lessons_runs(name):
     runs = [*lessons()[name].runs(), *(["k-8"] if name == "draft-and-verify" else [])]
-    known = {named(token) for run in runs for step in trace(run).steps for token in (*step.draft, *step.emitted)}
+    known = {quote(token) for run in runs for step in trace(run).steps for token in (*step.draft, *step.emitted)}
     known |= {label(token.text) for run in runs for step in trace(run).steps for token in step.draft} | SET_OFF
     phrases = " ".join(FACTS[name]()).replace("\u00a0", " ")
     for found in paragraphs(name):
@@ -582,7 +582,7 @@ def test_every_screen_has_a_run_and_every_pin_something_to_show(name):
             assert pin.ref in looks(trace(run).steps[pin.step])
             told = {piece for words in screen.words for piece in words[1::2]}
             shown = token(run, pin.step, pin.ref)
-            assert {named(shown), label(shown.text)} & told or f"q = {share(shown.q)}" in " ".join(told)
+            assert {quote(shown), label(shown.text)} & told or f"q = {share(shown.q)}" in " ".join(told)
         if screen.law:
             law = screen.law
             assert law_block(trace(law.run), law.pin.step, law.pin.ref, law.rules)["rows"]

@@ -149,7 +149,8 @@ def test_a_name_that_is_not_there_is_refused_with_those_that_are():
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '[{"title": "x"}]', '[{"name": "x", "colour": 1}]', "5"])
 def test_a_list_that_cannot_be_read_is_said(content, tmp_path, monkeypatch):
-    (tmp_path / "traces.json").write_text(content, "utf-8")
-    monkeypatch.setattr(listing, "_folder", lambda: tmp_path)
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "traces.json").write_text(content, "utf-8")
+    monkeypatch.setattr(listing, "assets_dir", lambda: tmp_path)
     with pytest.raises(SpecvizError, match="the list of recorded runs"):
         recorded_runs()

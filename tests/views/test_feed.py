@@ -21,7 +21,7 @@ from specviz.views.document import palette_head
 from specviz.views.explore.feed import MOST_PROMPT, MOST_SENT, PROMPT_SHOWN, Feed
 from specviz.views.explore.inspector import MOST_SIBLINGS, looks
 from specviz.views.explore.library import entry
-from specviz.views.explore.sentences import apart, flowing, label, named, percent, thrown
+from specviz.views.explore.sentences import dart, label, percent, percents, prose, quote
 from specviz.views.explore.steps import step_props
 from specviz.views.explore.titles import judged_title, replacement_note
 from specviz.views.terminal import numbers_text
@@ -240,7 +240,7 @@ def test_siblings_stand_beside_each_other_with_the_targets_own_odds_and_those_ju
     assert token.p != token.p_judged
     assert look["heading"] == "judged"
     note = "".join(look["note"])
-    assert f"are {percent(token.p)}. After {named(step.draft[0])} was cut" in note
+    assert f"are {percent(token.p)}. After {quote(step.draft[0])} was cut" in note
     assert f"gives this one {percent(token.p_judged)}." in note
     assert look["numbers"][5] == f"{token.p:.4f}"
 
@@ -291,15 +291,15 @@ def test_percent(share, words):
 
 
 def test_words_keep_different_numbers_apart():
-    assert apart(0.25, 0.4) == ("25", "40")
-    assert apart(0.401, 0.402) == ("40.1", "40.2")
-    assert apart(0.000021, 0.53994) == ("0.002", "54")
-    assert apart(0.00016, 0.1877) == ("0.016", "19")
-    assert apart(0.3, 0.3) == ("30", "30")
-    assert thrown(0.63, 0.71) == ("63\u00a0%", "0.71")
-    assert thrown(0.6299, 0.6301) == ("62.99\u00a0%", "0.6301")
-    assert thrown(1.0, 0.99999) == ("100.000\u00a0%", "0.99999")
-    assert thrown(0.0, 0.0001) == ("0.00\u00a0%", "0.0001")
+    assert percents(0.25, 0.4) == ("25", "40")
+    assert percents(0.401, 0.402) == ("40.1", "40.2")
+    assert percents(0.000021, 0.53994) == ("0.002", "54")
+    assert percents(0.00016, 0.1877) == ("0.016", "19")
+    assert percents(0.3, 0.3) == ("30", "30")
+    assert dart(0.63, 0.71) == ("63\u00a0%", "0.71")
+    assert dart(0.6299, 0.6301) == ("62.99\u00a0%", "0.6301")
+    assert dart(1.0, 0.99999) == ("100.000\u00a0%", "0.99999")
+    assert dart(0.0, 0.0001) == ("0.00\u00a0%", "0.0001")
 
 
 def test_spaces_line_breaks_and_directions_are_visible():
@@ -307,7 +307,7 @@ def test_spaces_line_breaks_and_directions_are_visible():
     assert label("\n") == "⏎"
     assert label("a\u202eb") == "a⟨202E⟩b"
     assert label("", "f09f") == "<F0 9F>"
-    assert flowing("a\nb\u2066") == "a⏎\nb⟨2066⟩"
+    assert prose("a\nb\u2066") == "a⏎\nb⟨2066⟩"
     assert len(label("x" * 1000)) <= 48
     assert label("👩\u200d🚀") == "👩\u200d🚀"
 

@@ -10,7 +10,7 @@ from one_file import unpacked
 
 from specviz.trace.file import Trace
 from specviz.trace.recorded import recorded_trace
-from specviz.views.explore.sentences import flowing, percent
+from specviz.views.explore.sentences import percent, prose
 from specviz.views.learn.predict import MOST_PLACES, NO_DARTS, predict_block, predict_props
 
 RUNS = ("first-visit", "tiny-draft", "k-8", "sum")
@@ -42,7 +42,7 @@ def test_every_place_is_a_judged_token_with_its_verdict_and_look(name):
 @pytest.mark.parametrize("name", RUNS)
 def test_the_text_before_a_place_is_what_was_written_until_then(name):
     trace = recorded_trace(name)
-    text, pieces = flowing("".join(token.text for token in trace.tokens)), []
+    text, pieces = prose("".join(token.text for token in trace.tokens)), []
     for place in places_of(trace):
         pieces += place["before"]
         written = "".join(part for part, status in pieces if status != "rejected")
@@ -50,7 +50,7 @@ def test_the_text_before_a_place_is_what_was_written_until_then(name):
         step = trace.steps[place["step"]]
         kept_here = sum(token.status == "accepted" for token in step.draft[: int(place["ref"])])
         num_before = sum(len(each.emitted) for each in trace.steps[: place["step"]]) + kept_here
-        assert written == flowing("".join(token.text for token in trace.tokens[:num_before]))
+        assert written == prose("".join(token.text for token in trace.tokens[:num_before]))
         pieces += place["after"]
         gives = ["accepted"] if place["kept"] else ["rejected", *([] if step.truncated else ["resampled"])]
         assert [status for _, status in place["after"]] == gives

@@ -13,7 +13,7 @@ from specviz.alignment.summary import IGNORED
 from specviz.analysis.rounds import is_far
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
-from specviz.views.explore.sentences import counted, label, percent, visible
+from specviz.views.explore.sentences import label, percent, quantity, reveal
 
 if TYPE_CHECKING:
     from specviz.alignment.summary import DraftSummary, Slice, Summary
@@ -40,13 +40,13 @@ def overview(summary: Summary, *, no_costs: str = "made with --no-costs") -> lis
     if not summary.exact:
         words = "Not every text is known to be the target's own at these settings, so the numbers hold for these texts."
         shown.append(blocks.verdict("unsure", words))
-    shown.append(blocks.words(visible(summary.note), small=True))
+    shown.append(blocks.words(reveal(summary.note), small=True))
     shown += [blocks.words(_answer(summary, draft)) for draft in summary.drafts if cells.is_known(draft.alpha)]
     findings = [finding for draft in summary.drafts for finding in draft.findings]
     shown += [
-        blocks.verdict("differs", ["", label(finding.draft), f": {visible(finding.words)}"]) for finding in findings
+        blocks.verdict("differs", ["", label(finding.draft), f": {reveal(finding.words)}"]) for finding in findings
     ]
-    shown += [blocks.verdict("unsure", visible(warning)) for warning in summary.warnings if not is_aside(warning)]
+    shown += [blocks.verdict("unsure", reveal(warning)) for warning in summary.warnings if not is_aside(warning)]
     shown += [*_fastest(summary), _drafts_table(summary), blocks.words(COLUMN_WORDS, small=True)]
     if not all(draft.name in summary.costs for draft in summary.drafts):
         shown.append(blocks.words(f"No speedup is given where costs are not known: {no_costs}.", small=True))
@@ -64,12 +64,12 @@ def is_aside(warning: str) -> bool:
 
 
 def _source_words(summary: Summary) -> Words:
-    prompts = counted(summary.num_prompts, "prompt")
+    prompts = quantity(summary.num_prompts, "prompt")
     refused = ""
     if summary.num_refused:
-        prompts = f"{summary.num_prompts:,} of {counted(summary.num_prompts + summary.num_refused, 'prompt')}"
+        prompts = f"{summary.num_prompts:,} of {quantity(summary.num_prompts + summary.num_refused, 'prompt')}"
         refused = f" ({summary.num_refused:,} could not be used, see below)"
-    told = ["", prompts, f"{refused}, ", counted(summary.num_tokens, "token"), " of text by ",
+    told = ["", prompts, f"{refused}, ", quantity(summary.num_tokens, "token"), " of text by ",
             label(summary.target), f", {sampling_words(summary)}."]  # fmt: skip
     if summary.num_cut:
         ends = "text ends" if summary.num_cut == 1 else "texts end"
@@ -81,7 +81,7 @@ def _source_words(summary: Summary) -> Words:
 def _faults_words(summary: Summary) -> str:
     if not summary.looked_for:
         return NOTHING_LOOKED_FOR
-    looked = f"Looked for: {', '.join(map(visible, summary.looked_for))}."
+    looked = f"Looked for: {', '.join(map(reveal, summary.looked_for))}."
     number = sum(len(draft.findings) for draft in summary.drafts)
     return f"{looked} {f'Found: {number}, see below.' if number else 'None found.'}"
 
@@ -190,6 +190,6 @@ def _drafts_table(summary: Summary) -> Props:
 def _refused_table(summary: Summary) -> Props:
     shown = summary.refused
     caption = "" if len(shown) == summary.num_refused else f"The first {len(shown):,} of them."
-    columns = {"line": lambda row: cells.number(row[0]), "why": lambda row: visible(row[1])}
+    columns = {"line": lambda row: cells.number(row[0]), "why": lambda row: reveal(row[1])}
     title = f"Lines that could not be used: {summary.num_refused:,}"
     return blocks.details(title, [cells.table(shown, columns, caption=caption)])

@@ -14,7 +14,7 @@ from specviz.alignment.summary import ENOUGH_PROMPTS
 from specviz.alignment.tables.reasons import REASONS
 from specviz.views import blocks
 from specviz.views.blocks import Cell, Props, Words
-from specviz.views.explore.sentences import label, percent, visible
+from specviz.views.explore.sentences import label, percent, reveal
 
 if TYPE_CHECKING:
     from specviz.alignment.summary import Comparison, Difference, DraftSummary, Loss, Rejection, Slice, Summary, Win
@@ -43,7 +43,7 @@ def against(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
     rows = [(pair, each) for pair in pairs for each in pair.slices[:1]]
     columns = {"drafts": lambda row: _pair_title(row[0]), **_difference_columns("difference of agreement")}
     return [
-        *(blocks.words(visible(words)) for words in dict.fromkeys(pair.words for pair in pairs) if words),
+        *(blocks.words(reveal(words)) for words in dict.fromkeys(pair.words for pair in pairs) if words),
         cells.table(rows, columns, sortable=len(rows) > 1),
         *(blocks.details(_pair_title(pair), _pair(pair, places, texts)) for pair in pairs),
     ]
@@ -198,10 +198,10 @@ def reasons(summary: Summary) -> list[Props]:
         "of the lost agreement": lambda row: cells.share(row[1].share),
         "reason": lambda row: blocks.cell(label(row[1].name), sort=names.index(row[1].name)),
         "tokens": lambda row: cells.number(row[1].num_tokens),
-        "in words": lambda row: visible(row[1].words),
+        "in words": lambda row: reveal(row[1].words),
     }
     heads = ["lost agreement", "most that its vocabulary allows"]
-    key = [(_tone(place), visible(name)) for place, name in enumerate(names)]
+    key = [(_tone(place), reveal(name)) for place, name in enumerate(names)]
     return [blocks.bars(bars, heads=heads, key=key, first="draft model"), cells.table(rows, columns, sortable=True)]
 
 
@@ -235,7 +235,7 @@ def calibration(summary: Summary) -> list[Props]:
         "mean gap between confidence and kept (ECE)": lambda draft: cells.share(draft.calibration.ece),
     }
     return [
-        *(blocks.verdict("unsure", ["", label(draft.name), f": {visible(draft.calibration.words)}"])
+        *(blocks.verdict("unsure", ["", label(draft.name), f": {reveal(draft.calibration.words)}"])
           for draft in drafts),
         cells.table(drafts, columns),
         *(blocks.chart(calibration_chart(draft)) for draft in drafts),
@@ -289,7 +289,7 @@ def _rejections(found: Sequence[Rejection], draft: int, texts: Collection[int]) 
         "chance to be kept": lambda each: cells.share(each.keep),
         "the target's favourite": lambda each: label(each.target_favourite),
         "the draft's favourite": lambda each: label(each.draft_favourite),
-        "why p and q part": lambda each: visible(each.reason),
+        "why p and q part": lambda each: reveal(each.reason),
     }
     caption = f"The {len(found):,} costliest, a token at most twice per text"
     return cells.table(found, columns, caption=caption, sortable=True)
@@ -297,5 +297,5 @@ def _rejections(found: Sequence[Rejection], draft: int, texts: Collection[int]) 
 
 def _token_in_text(each: Rejection) -> Cell:
     token = label(each.token)
-    around = [f"…{visible(each.before)[-MOST_AROUND:]}", token, f"{visible(each.after)[:MOST_AROUND]}…"]
+    around = [f"…{reveal(each.before)[-MOST_AROUND:]}", token, f"{reveal(each.after)[:MOST_AROUND]}…"]
     return blocks.cell(around, sort=token)

@@ -19,7 +19,7 @@ from specviz.alignment.tables.columns import COLUMNS
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.document import page
-from specviz.views.explore.sentences import label, visible
+from specviz.views.explore.sentences import label, reveal
 
 if TYPE_CHECKING:
     from specviz.alignment.summary import Summary
@@ -95,7 +95,7 @@ def how(summary: Summary) -> list[Props]:
     shown = [blocks.table(["setting", "value"], settings)]
     if summary.costs:
         shown += [_costs_table(summary), blocks.words(COSTS_NOTE, small=True)]
-    shown += [blocks.words(visible(warning), small=True) for warning in summary.warnings if is_aside(warning)]
+    shown += [blocks.words(reveal(warning), small=True) for warning in summary.warnings if is_aside(warning)]
     return [*shown, *(_columns_table(name) for name in SAVED)]
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from specviz.alignment.report.cells import share_words
 from specviz.views import blocks
 from specviz.views.blocks import Props
-from specviz.views.explore.sentences import GLYPHS, SPACE, counted, flowing, label, percent, visible
+from specviz.views.explore.sentences import GLYPHS, SPACE, label, percent, prose, quantity, reveal
 
 if TYPE_CHECKING:
     from specviz.alignment.types import Columns, ShardTables
@@ -133,7 +133,7 @@ def texts_block(
         coded = [_code(text, words) for text in held]
         chunk = {"words": list(words), "texts": coded}
         num_bytes += len(json.dumps(chunk))
-        chunks.append(blocks.packed(chunk))
+        chunks.append(blocks.pack(chunk))
     if not chunks:
         return None
     some = f"The first {len(entries):,} of {total:,} texts; the rest is in tokens.parquet."
@@ -153,7 +153,7 @@ def _code(text: TextView, words: Words) -> dict[str, Any]:
         _favourites(text.favourite, text.favourite_p, "p"),
     ]
     return {
-        "prompt": words[flowing(text.prompt[-PROMPT_END:])],
+        "prompt": words[prose(text.prompt[-PROMPT_END:])],
         "tokens": [words[_running_text(each)] for each in text.labels],
         "facts": [[words[word] for word in fact] for fact in facts],
         "drafts": [_code_draft(draft, words) for draft in text.drafts],
@@ -183,7 +183,7 @@ def _code_draft(draft: DraftView, words: Words) -> Mapping[str, Any]:
 @lru_cache(maxsize=8192)
 def _visible(text: str) -> str:
     """`visible`, cached: the labels of a vocabulary come many times."""
-    return visible(text)
+    return reveal(text)
 
 
 def _favourites(texts: Sequence[str], probs: Sequence[float], letter: str) -> Iterator[str]:
@@ -206,13 +206,13 @@ def _draft_words(draft: DraftView) -> str:
     if alpha is None:
         return f"{label(draft.name)} can read nothing of this text: it lies beyond its context."
     return (
-        f"{label(draft.name)}: agreement {percent(alpha)} on this text, over {counted(sum(draft.readable), 'token')}."
+        f"{label(draft.name)}: agreement {percent(alpha)} on this text, over {quantity(sum(draft.readable), 'token')}."
     )
 
 
 def _entry_words(text: TextView) -> str:
     """The words of a text in the list of texts; a search looks in them."""
-    opening = visible(" ".join(text.prompt.split())[:OPENING])
+    opening = reveal(" ".join(text.prompt.split())[:OPENING])
     shares = [f"{label(draft.name)} {share_words(_alpha(draft))}" for draft in text.drafts]
-    agreement = f"{counted(len(text.labels), 'token')}, agreement: {', '.join(shares)}"
+    agreement = f"{quantity(len(text.labels), 'token')}, agreement: {', '.join(shares)}"
     return " · ".join(filter(None, [*map(label, text.tags[:MOST_TAGS]), opening, agreement]))

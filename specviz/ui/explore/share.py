@@ -27,7 +27,7 @@ from specviz.ui.events import as_fields, callback, data_of
 from specviz.ui.explore.form import Frame, refuse_unoffered
 from specviz.ui.view import View
 from specviz.views.explore.inspector import LAST
-from specviz.views.explore.sentences import Sentence, counted, label, visible
+from specviz.views.explore.sentences import Sentence, label, quantity, reveal
 from specviz.views.explore.titles import last_token
 
 FILES = (
@@ -92,7 +92,7 @@ def calls_of(frame: Frame) -> list[Callable[[Any], Props | None]]:
         try:
             request, _ = open_link(frame, as_fields(data).get("link"))
         except SpecvizError as error:
-            return {"state": "refused", "words": ["This link cannot be used here: ", visible(str(error)), "."]}
+            return {"state": "refused", "words": ["This link cannot be used here: ", reveal(str(error)), "."]}
         return {"state": "ready", "words": invitation(request)}
 
     def compared(data: Any) -> Props | None:
@@ -140,7 +140,7 @@ def share_props(view: View, selection: Place | None, offer: Offer) -> Props:
         link = link_to(view.trace, selection, offer)
         text, words = encode(link), describe_link(link, place)
     except SpecvizError as error:
-        words = [f"No link leads to this run: {visible(str(error))}.", WHOLE]
+        words = [f"No link leads to this run: {reveal(str(error))}.", WHOLE]
     at = f"&step={place[0]}&ref={place[1]}" if place else ""  # a page shows the selected place
     addresses = [f"/specviz/{each[-1].format(view.id)}" for each in FILES]
     files = [[*each[:-1], to + (at if "?" in to else "")] for each, to in zip(FILES, addresses, strict=True)]
@@ -167,7 +167,7 @@ def describe_link(link: Link, selection: Place | None = None) -> list[str]:
         place = ", and shows the place that is selected now" if link.selection else ""
         after = f"After that run specviz says whether the text is the same{place}." if link.num_tokens else ""
         return [PROMISE, *filter(None, [after])]
-    leads = f" It leads to the first {counted(link.num_tokens, 'token')} of this run." if link.num_tokens else ""
+    leads = f" It leads to the first {quantity(link.num_tokens, 'token')} of this run." if link.num_tokens else ""
     lost = " What is selected now lies behind them, and is not in it." if selection and not link.selection else ""
     changed = "The settings were changed while this run went on, and a link carries those that it began with."
     return [PROMISE, changed + leads + lost, WHOLE]
@@ -176,7 +176,7 @@ def describe_link(link: Link, selection: Place | None = None) -> list[str]:
 def invitation(request: Request) -> Sentence:
     """The line over the stage before the run of a link is made."""
     method = METHODS[request.method]
-    models = ", ".join(visible(name) for _, name in models_named(request))
+    models = ", ".join(reveal(name) for _, name in models_named(request))
     rule = FACTS[request.rule or method.default_rule]
     parts = (
         f"{method.title} with {models}",
@@ -190,7 +190,7 @@ def invitation(request: Request) -> Sentence:
 
 def _name_hidden(prompt: str) -> str:
     """The characters of a prompt that nobody sees in the field, such as those that turn the direction of reading."""
-    names = [visible(char) for char in dict.fromkeys(prompt) if char not in "\n\r\t" and visible(char) != char]
+    names = [reveal(char) for char in dict.fromkeys(prompt) if char not in "\n\r\t" and reveal(char) != char]
     more = ["…"] if len(names) > MOST_HIDDEN else []
     shown = " ".join([*names[:MOST_HIDDEN], *more])
     return f"its prompt holds characters that cannot be seen: {shown}" if names else ""
@@ -268,7 +268,7 @@ def comparison(link: Link, request: Request, trace: Trace) -> Props:
         return {"state": "waiting", "words": ["The shared run is being made on this machine."]}
     if end.reason in ("eos", "length", "context"):
         return _say_different(link)
-    tokens = counted(link.num_tokens, "token")
+    tokens = quantity(link.num_tokens, "token")
     return _say_unknown(f"This run ended before the {tokens} of the shared one: they cannot be compared.")
 
 
@@ -283,7 +283,7 @@ def _say_different(link: Link) -> Props:
 
 
 def _say_equal(link: Link, steps: Sequence[Step]) -> Props:
-    words = ["", "The same text as the shared run", f": {counted(link.num_tokens, 'token')}."]
+    words = ["", "The same text as the shared run", f": {quantity(link.num_tokens, 'token')}."]
     if link.goes_on:
         are = "token is" if link.num_tokens == 1 else f"{link.num_tokens:,} tokens are"
         more = "; after that the shared run went on with other settings: its file holds it."

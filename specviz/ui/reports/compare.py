@@ -29,7 +29,7 @@ from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole
 from specviz.ui.reports.trace_models import NO_RUN, is_at_hand, models_of, names_of, request_of
 from specviz.views.compare import costs as cost_view
 from specviz.views.compare import plan, plan_theory
-from specviz.views.explore.sentences import counted
+from specviz.views.explore.sentences import quantity
 
 MOST_CONTEXT = 1_000_000
 MOST_SPEEDS = 64
@@ -247,11 +247,11 @@ class AlignmentSection:
         chosen = one_of(values, "prompts", [live.OWN, *titles])
         if chosen == live.OWN:
             own = _split_own(values.get("own", ""))
-            return own, counted(len(own), "own prompt")
+            return own, quantity(len(own), "own prompt")
         kinds = [kind for kind in self._kinds if chosen in (live.EVERY, kind["name"])]
         pairs = [(kind["name"], prompt) for kind in kinds for prompt in kind["prompts"]]
         ready = [{"id": prompt["name"], "prompt": prompt["text"], "tags": [name]} for name, prompt in pairs]
-        return ready, f"{counted(len(ready), 'ready prompt')}: {titles[chosen]}"
+        return ready, f"{quantity(len(ready), 'ready prompt')}: {titles[chosen]}"
 
 
 def _split_own(text: str) -> list[str]:

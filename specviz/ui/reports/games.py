@@ -26,7 +26,7 @@ from specviz.ui.reports.trace_models import NO_RUN, is_at_hand
 from specviz.ui.view import View
 from specviz.views import blocks
 from specviz.views.explore.feed import SO_FAR, Feed
-from specviz.views.explore.sentences import counted
+from specviz.views.explore.sentences import quantity
 from specviz.views.learn.draft_game import Refusal, turns_block, turns_blocks
 from specviz.views.learn.predict import predict_block
 
@@ -189,7 +189,7 @@ class Games:
 
 
 def _draft_section(controls: list[Props], shown: list[Props]) -> Props:
-    lead = DRAFT_LEAD.format(typed=MOST_TYPED, most=counted(most_tokens(), "token"))
+    lead = DRAFT_LEAD.format(typed=MOST_TYPED, most=quantity(most_tokens(), "token"))
     return blocks.section(DRAFT, "You are the draft model", lead, controls, shown)
 
 

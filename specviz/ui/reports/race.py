@@ -26,7 +26,7 @@ from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
 from specviz.ui.reports.trace_models import is_at_hand, lacks, names_of, request_of
 from specviz.views.compare import race as view
-from specviz.views.explore.sentences import label, visible
+from specviz.views.explore.sentences import label, reveal
 
 PAGE = "explore"  # the setup of the run that is looked at
 AS_ON_EXPLORE = "as the run on Explore: "
@@ -89,7 +89,7 @@ class RaceSection:
             k = request.num_speculative_tokens or first.num_speculative_tokens  # a run without a draft has none
             return _Base(replace(request, num_speculative_tokens=k).validate())
         except SpecvizError as refusal:
-            words = f"The run on Explore cannot be raced here: {visible(str(refusal))}. The page's first setup is used."
+            words = f"The run on Explore cannot be raced here: {reveal(str(refusal))}. The page's first setup is used."
             return _Base(first, is_run=False, problem="" if look.run is None else words)
 
     def _needs(self, look: Look) -> list[str]:
@@ -271,5 +271,5 @@ def _list_temperatures(request: Request) -> list[str]:
 
 
 def _shorten(prompt: str) -> str:
-    words = visible(" ".join(prompt[: 4 * MOST_WORDS].split()))
+    words = reveal(" ".join(prompt[: 4 * MOST_WORDS].split()))
     return words if len(words) <= MOST_WORDS else f"{words[: MOST_WORDS - 1]}…"

@@ -15,7 +15,7 @@ from specviz.ui.reports.section import Look, Props, Section, Work
 from specviz.views.compare import two_runs as pair
 from specviz.views.compare.race import LETTERS, chosen_values
 from specviz.views.explore import library
-from specviz.views.explore.sentences import label, titled
+from specviz.views.explore.sentences import label, title_of
 from specviz.views.learn.lesson import SHIPPED
 
 SEPARATOR = " · "  # of the parts of a title in the library
@@ -120,4 +120,4 @@ def _differences(one: Trace, other: Trace) -> list[str]:
 
 
 def _spell(value: object) -> str:
-    return "its own" if value is None else titled(str(value), FACTS)
+    return "its own" if value is None else title_of(str(value), FACTS)

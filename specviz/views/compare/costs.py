@@ -8,7 +8,7 @@ from specviz.views import blocks
 from specviz.views.blocks import Props, Words
 from specviz.views.compare.plan_charts import curve
 from specviz.views.explore.charts import Chart, chart_of, line_of
-from specviz.views.explore.sentences import counted, label, percent
+from specviz.views.explore.sentences import label, percent, quantity
 from specviz.views.palette import THEMES
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def costs(
 
 def _result_blocks(costs: Costs) -> list[Props]:
     draft = "no draft model" if costs.draft is None else label(costs.draft)
-    machine = f"{label(costs.device)}, {counted(costs.threads, 'thread')}, {label(costs.dtype)}"
+    machine = f"{label(costs.device)}, {quantity(costs.threads, 'thread')}, {label(costs.dtype)}"
     setting = (
         f"{label(costs.target)} with {draft}, {costs.context_length:,} tokens of context; {machine}. Medians; the "
         f"middle half of repeated timings spans {percent(costs.spread)} of them."
@@ -134,7 +134,7 @@ def _batch_words(costs: Costs) -> Words:
         else "Up to this batch size this machine checks drafts as cheaply as with few texts."
     )
     return [
-        f"With {counted(few, 'text')} at once, a pass over {tokens} tokens of each takes ",
+        f"With {quantity(few, 'text')} at once, a pass over {tokens} tokens of each takes ",
         f"{before:.2f}", f" times as long as one over a single token of each; with {many} texts ", f"{after:.2f}",
         f" times. {reason}",
     ]  # fmt: skip
@@ -143,7 +143,7 @@ def _batch_words(costs: Costs) -> Words:
 def _batch_table(costs: Costs) -> Props:
     """Plain passes of the model, every text with its own cached context."""
     tokens = sorted({cost.tokens for cost in costs.batch})
-    columns = ["texts at once", *(f"{counted(n, 'token')} each" for n in tokens)]
+    columns = ["texts at once", *(f"{quantity(n, 'token')} each" for n in tokens)]
     columns += [f"most that K = {n - 1} can gain" for n in tokens if n > 1]
     rows = []
     for batch in sorted({cost.batch for cost in costs.batch}):

@@ -19,7 +19,7 @@ from specviz.views.compare.plan_charts import (
     speed_chart,
     tokens_chart,
 )
-from specviz.views.explore.sentences import flowing, label, percent
+from specviz.views.explore.sentences import label, percent, prose
 
 if TYPE_CHECKING:
     from specviz.analysis.breakdown import Breakdown
@@ -79,7 +79,7 @@ def every_k(
 
 
 def _segments_block(recorded: Trace, what_if: WhatIf, cuts: Mapping[int, Cut], point: Point | None) -> Props:
-    texts = [flowing(token.text) if token.bytes is None else label("", token.bytes) for token in recorded.tokens]
+    texts = [prose(token.text) if token.bytes is None else label("", token.bytes) for token in recorded.tokens]
     by_k = {}
     for k, cut in cuts.items():
         number, outcome = len(cut.lengths), what_if.at(k)

@@ -17,7 +17,7 @@ from specviz.views import blocks
 from specviz.views.blocks import Cell, Props, Words
 from specviz.views.compare.race_words import ENOUGH_TOKENS, Titles, bare_title, sides, speed_verdict, text_verdict
 from specviz.views.compare.side_by_side_player import duel_block
-from specviz.views.explore.sentences import counted, label, percent, visible
+from specviz.views.explore.sentences import label, percent, quantity, reveal
 
 if TYPE_CHECKING:
     from specviz.bench.race import Heat, Race
@@ -134,7 +134,7 @@ def _controls(options: Options, chosen: Mapping[str, Any]) -> list[Props]:
 
 def _progress_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
     """The progress, and the results of the finished prompts, at which a race may be stopped."""
-    words = f"{result.done} of {result.total} runs · {visible(result.note)}"
+    words = f"{result.done} of {result.total} runs · {reveal(result.note)}"
     bar = blocks.progress(result.done, result.total, words)
     if not result.heats:
         return [bar]
@@ -151,7 +151,7 @@ def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
     if len(result.heats) > 1:
         shown.append(_prompts_table(result, seat, place))
     rows = [_side_row(*each, result.is_shared) for each in zip(titles, both, strict=True)]
-    shown.append(blocks.table(COLUMNS, rows, caption=f"the prompt “{visible(heat.title)}”: the two runs below"))
+    shown.append(blocks.table(COLUMNS, rows, caption=f"the prompt “{reveal(heat.title)}”: the two runs below"))
     by = "time" if result.difference is None or heat.parted is None else "token"
     shown.append(duel_block(*(map(_without_times, both) if result.is_shared else both), by, titles))
     if seat.files:
@@ -174,11 +174,11 @@ def _without_times(trace: Trace) -> Trace:
 
 
 def _request_words(result: Race) -> Words:
-    request, number = result.heats[0].left.header.request, counted(len(result.heats), "prompt")
+    request, number = result.heats[0].left.header.request, quantity(len(result.heats), "prompt")
     law = f"temperature {request.get('temperature'):g}, seed {request.get('seed')}"
     return [
         f"Raced at {law}, at most {request.get('max_new_tokens')} tokens, on {number}, the first: ",
-        visible(result.heats[0].title),
+        reveal(result.heats[0].title),
     ]
 
 

@@ -10,7 +10,7 @@ from specviz.analysis.rounds import FEWEST
 from specviz.trace.file import Trace
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
-from specviz.views.explore.sentences import label, percent, visible
+from specviz.views.explore.sentences import label, percent, reveal
 
 if TYPE_CHECKING:
     from specviz.analysis.rounds import Comparison
@@ -28,7 +28,7 @@ LOADED = (
 
 def bare_title(title: str) -> str:
     """A side's title may hold names from outside: here they are harmless."""
-    return visible(title[:MOST_TITLE])
+    return reveal(title[:MOST_TITLE])
 
 
 def sides(result: Race) -> tuple[Sequence[Trace], Sequence[Trace]]:
@@ -132,7 +132,7 @@ def _difference_blocks(result: Race, found: Difference, lossy: Sequence[str], ti
     names = [bare_title(title) for title in titles]
     one, other = (label(token.text, token.bytes) for token in (found.left, found.right))
     where = [
-        f"Not identical: on “{visible(found.title)}” the texts part at token {found.place + 1:,}: ", names[0],
+        f"Not identical: on “{reveal(found.title)}” the texts part at token {found.place + 1:,}: ", names[0],
         " wrote ", one, ", ", names[1], " wrote ", other, f".{same} {_reason(found, lossy)}",
     ]  # fmt: skip
     columns = ("read once more, both texts up to there", f"logit of {one}", f"logit of {other}", f"odds of {one}",

@@ -15,9 +15,9 @@ from typing import Any
 from specviz.trace.file import Footer, Scores, Step, Trace
 from specviz.trace.first_difference import are_of_one_prompt, first_difference, should_be_one_text
 from specviz.trace.metrics import count, rounding_words
-from specviz.views.blocks import Props, packed
+from specviz.views.blocks import Props, pack
 from specviz.views.explore.feed import Feed
-from specviz.views.explore.sentences import Sentence, counted, label
+from specviz.views.explore.sentences import Sentence, label, quantity
 
 MOST_STEPS, MOST_TOKENS = 400, 4_000  # of a run that is shown beside another
 NUM_FRAMES = 300  # of a replay by time
@@ -61,7 +61,7 @@ def duel_block(
         "parted": difference_words(left, right, titles),
     }
     begins = by if by in [mode["name"] for mode in modes] else "token"
-    return {"kind": "duel", "by": begins, "titles": [label(title) for title in titles], "data": packed(data)}
+    return {"kind": "duel", "by": begins, "titles": [label(title) for title in titles], "data": pack(data)}
 
 
 def difference_words(left: Trace, right: Trace, titles: tuple[str, str]) -> Sentence:
@@ -124,7 +124,7 @@ def _side(runner: _Runner, most: int) -> Props:
     counts = zip(runner.tokens, runner.calls, strict=True)
     return {
         "title": runner.title,
-        "said": [f"{counted(tokens, 'token')} · {counted(calls, 'target call')}" for tokens, calls in counts],
+        "said": [f"{quantity(tokens, 'token')} · {quantity(calls, 'target call')}" for tokens, calls in counts],
         "widths": [round(100 * tokens / most, 1) for tokens in runner.tokens],
         "message": _message(runner.trace),
     }
@@ -165,12 +165,12 @@ def _token_mode(runners: Sequence[_Runner], part: int | None) -> Props:
     """Both with the same number of tokens; the replay pauses where the texts differ."""
     most = max(runner.tokens[-1] for runner in runners)
     frames = [
-        [counted(number, "token"), [runner.steps_for(number) for runner in runners], number]
+        [quantity(number, "token"), [runner.steps_for(number) for runner in runners], number]
         for number in range(most + 1)
     ]
     paces = [[words, ms, words == "reading"] for words, ms in TOKEN_PACES]
     ends = [
-        f"{counted(runner.tokens[-1], 'token')} in {counted(runner.calls[-1], 'target call')}" for runner in runners
+        f"{quantity(runner.tokens[-1], 'token')} in {quantity(runner.calls[-1], 'target call')}" for runner in runners
     ]
     rest = -1 if part is None else part + 1
     return {"name": "token", "label": "By token", "frames": frames, "paces": paces, "ends": ends, "rest": rest}

@@ -22,7 +22,7 @@ from specviz.views.blocks import Props
 from specviz.views.explore.charts import Figures
 from specviz.views.explore.evidence.view import made_props
 from specviz.views.explore.inspector import LOG_TICKS, NUMBERS
-from specviz.views.explore.sentences import ENDINGS, changes, flowing, headline, label, state_words, titled, visible
+from specviz.views.explore.sentences import ENDINGS, changes, headline, label, prose, reveal, state_words, title_of
 from specviz.views.explore.speed import speed_words
 from specviz.views.explore.steps import step_props
 from specviz.views.palette import palette, short_label
@@ -142,7 +142,7 @@ class Feed:
         return {
             **(_prompt(self._header.prompt) if self._header else {"prompt": ""}),
             "recorded": self._recorded,
-            "created": visible(self._header.created) if self._header else "",
+            "created": reveal(self._header.created) if self._header else "",
             "legend": [[status, short_label(status), palette()["statuses"][status]["label"]] for status in LEGEND],
             "figures": self._figures.initial(),
             "metrics": [[each.label, each.formula, other_names(name)] for name, each in METRICS.items()],
@@ -153,7 +153,7 @@ class Feed:
     def _end(self) -> Props:
         footer = self._counters.footer
         words = ENDINGS.get(footer.reason, footer.reason)
-        detail = f": {visible(footer.message)}" if footer.message else ""
+        detail = f": {reveal(footer.message)}" if footer.message else ""
         said = filter(None, [self._end_words(f"{words}{detail}"), self._comparison])
         return {"reason": footer.reason, "words": " · ".join(said)}
 
@@ -167,13 +167,13 @@ def _prompt(prompt: Prompt) -> Props:
     """The prompt for reading; of a long one its end, and what is `hidden` before it, in words and on demand."""
     text = prompt.text
     if len(text) <= PROMPT_FITS:
-        return {"prompt": flowing(text)}
+        return {"prompt": prose(text)}
     cut, num_tokens = _shown_start(prompt)
     tokens = f" ({num_tokens:,} tokens)" if num_tokens else ""
     kept = text[max(0, len(text) - MOST_PROMPT) : cut]
     lost = cut - len(kept)
     words = [f"{cut:,} characters{tokens} before this", f"{lost:,} characters are not on this page … " if lost else ""]
-    return {"prompt": flowing(text[cut:]), "hidden": {"words": words[0], "text": words[1] + flowing(kept)}}
+    return {"prompt": prose(text[cut:]), "hidden": {"words": words[0], "text": words[1] + prose(kept)}}
 
 
 def _shown_start(prompt: Prompt) -> tuple[int, int]:
@@ -204,7 +204,7 @@ def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> li
     if settings.draft_model:
         words.append(["draft", _model(settings.draft_model, models and models.draft_model)])
     if not facts_of(settings.method).is_plain:
-        words.append(["method", titled(settings.method, METHODS)])
+        words.append(["method", title_of(settings.method, METHODS)])
     sampling = [f"temperature {settings.temperature:g}"]
     sampling += [f"top-k {settings.top_k}"] if settings.top_k else []
     sampling += [f"top-p {settings.top_p:g}"] if settings.top_p < 1 else []
@@ -215,7 +215,7 @@ def _promise(settings: Settings, but: str) -> str:
     """ "exact", or what must be said instead (`but`), or "lossy"; and by which rule tokens are judged from here on."""
     promise = (but or "exact") if settings.lossless else "lossy"
     judged = settings.rule is not None and settings.drafts
-    return f"{promise} · {titled(settings.rule, FACTS)}" if judged else promise
+    return f"{promise} · {title_of(settings.rule, FACTS)}" if judged else promise
 
 
 def _model(name: str, info: ModelInfo | None) -> str:

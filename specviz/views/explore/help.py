@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from specviz.views.explore.sentences import visible
+from specviz.views.explore.sentences import reveal
 
 if TYPE_CHECKING:
     from specviz.decoding.rule import Rule
@@ -30,7 +30,7 @@ def method_help(method: Method, rule: Rule | None, *, has_k: bool, lacks: str = 
         "summary": method.summary,
         "caution": method.caution,
         "sources": [list(piece) for piece in sources(method.source)],
-        "lacks": visible(lacks),
+        "lacks": reveal(lacks),
         "rule": rule
         and {
             "title": rule.title,
@@ -46,7 +46,7 @@ def sources(text: str) -> Iterator[tuple[str, str | None]]:
     """The pieces of a source with the address behind each: "X, arXiv:1234.56789" leads to arXiv, all else nowhere."""
     for piece in filter(None, (piece.strip() for piece in text.split(";"))):
         paper = ARXIV.search(piece)
-        yield visible(piece), f"https://arxiv.org/abs/{paper[1]}" if paper else None
+        yield reveal(piece), f"https://arxiv.org/abs/{paper[1]}" if paper else None
 
 
 def _depth_words(method: Method, has_k: bool) -> list[str]:

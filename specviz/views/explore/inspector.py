@@ -14,7 +14,7 @@ from typing import Any
 from specviz.rules.facts import facts_of
 from specviz.trace.file import DraftToken, EmittedToken, Position, Step
 from specviz.views.explore import titles
-from specviz.views.explore.sentences import drafted_nodes, label, named, percent, thrown
+from specviz.views.explore.sentences import dart, drafted_nodes, label, percent, quote
 
 MOST_ROWS = 8
 MOST_SIBLINGS = 5
@@ -106,7 +106,7 @@ def _judged(step: Step, node: int, position: Position) -> Look:
     token = step.draft[node]
     emitted = step.emitted[token.depth - 1] if len(step.emitted) >= token.depth else None
     rows, owed = _overlaid(token, emitted, position)
-    (axis, ticks), later = _axis(rows), bool(titles.cut_before(step, node))
+    (axis, ticks), later = _axis(rows), bool(titles.siblings_cut(step, node))
     look: Look = {
         "status": token.status,
         "axis": ticks,
@@ -115,22 +115,22 @@ def _judged(step: Step, node: int, position: Position) -> Look:
     }
     if siblings := _siblings(step, node):
         look |= {"siblings": siblings, "heading": "judged" if later else "target"}
-    rule, notes = facts_of(step.settings.rule), [titles.behind_the_end(step, node)]
+    rule, notes = facts_of(step.settings.rule), [titles.end_note(step, node)]
     if not rule.is_plain:
         look["view"] = "threshold"
         if rule.uses_draw:
             look["dart"] = _dart(token, 1.0) | ({"words": "the stopping test"} if rule.judges_block else {})
         notes += [titles.replacement_note(step, token), titles.lossy_note(step, position.one_step_tv)]
-        return look | {"title": titles.rule_title(step, token, emitted), "note": titles.joined(notes)}
+        return look | {"title": titles.rule_title(step, token, emitted), "note": titles.join(notes)}
     residual = next((row.residual for row in rows if row.role == "emitted"), None)
     notes += [titles.sibling_note(step, node), titles.replacement_note(step, token, residual)]
     bar = (1.0 if token.q is None else token.q) / axis
     if bar < SMALL_BAR:
-        look["zoom"] = _dart(token, 1.0) | {"words": f"the bar of {named(token)}, enlarged"}
+        look["zoom"] = _dart(token, 1.0) | {"words": f"the bar of {quote(token)}, enlarged"}
     return look | {
         "view": "overlay",
         "title": titles.judged_title(step, node, emitted),
-        "note": titles.joined(notes),
+        "note": titles.join(notes),
         "dart": _dart(token, bar),
         "foot": [round(100 * (1 - owed), 2), percent(1 - owed), percent(owed)],
     }
@@ -217,7 +217,7 @@ def _dart(token: DraftToken, bar: float) -> dict[str, Any]:
     """Where the dart fell on the stretch `bar` of the axis, and the part `fill` of it that keeps the token."""
     u, chance = token.u or 0.0, token.accept_prob or 0.0
     places = {"x": u * bar, "bar": bar, "fill": chance * bar}
-    words = {"u": thrown(chance, u)[1], "kept": token.status == "accepted"}
+    words = {"u": dart(chance, u)[1], "kept": token.status == "accepted"}
     return {name: round(100 * place, 2) for name, place in places.items()} | words
 
 

@@ -19,7 +19,7 @@ from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding
 from specviz.trace.recorded import RecordedRun, recorded_trace
 from specviz.views.blocks import Props
 from specviz.views.explore.feed import CUT_OFF
-from specviz.views.explore.sentences import counted, label, percent, titled, visible
+from specviz.views.explore.sentences import label, percent, quantity, reveal, title_of
 
 MOST_WORDS = 12  # of a prompt
 MOST_CHARACTERS = 64  # of these
@@ -49,7 +49,7 @@ def recap(trace: Trace) -> tuple[str, str, str]:
     counters = count(trace)
     accepted, judged = counters.statuses["accepted"], counters.num_judged
     kept = judged and f"{accepted:,} of {judged:,} judged accepted ({percent(accepted / judged)})"
-    parts = (counted(counters.num_steps, "step"), _numbers(trace), kept, trace.footer is None and CUT_OFF)
+    parts = (quantity(counters.num_steps, "step"), _numbers(trace), kept, trace.footer is None and CUT_OFF)
     return _title(trace, None), _beginning(trace.header), " · ".join(filter(None, parts))
 
 
@@ -58,7 +58,7 @@ def shipped_entry(run: RecordedRun) -> Props:
     try:
         facts = _numbers(recorded_trace(run.name))
     except SpecvizError as error:
-        facts = f"cannot be read: {visible(str(error))}"
+        facts = f"cannot be read: {reveal(str(error))}"
     return {"name": run.name, "title": run.title, "words": run.about, "facts": facts}
 
 
@@ -69,7 +69,7 @@ def size_words(num_bytes: int) -> str:
 def _title(trace: Trace, usual: Usual | None) -> str:
     """Method, draft, K, temperature, and whatever else is not as usual, with the changes made during the run."""
     parts = (
-        _list_values(trace, lambda now: titled(now.method, METHODS)),
+        _list_values(trace, lambda now: title_of(now.method, METHODS)),
         _list_values(trace, lambda now: now.draft_model and label(now.draft_model)),
         _list_values(trace, lambda now: now.k and str(now.k), "K "),
         _list_values(trace, lambda now: f"{now.temperature:g}", "temperature "),
@@ -85,7 +85,7 @@ def _rules(trace: Trace, usual: Usual | None) -> str:
     """Empty where every step was judged by its method's own rule."""
     own = [(usual(step.settings.method) if usual else {}).get("rule", facts_of(None).name) for step in trace.steps]
     is_usual = all(step.settings.rule in (None, name) for step, name in zip(trace.steps, own, strict=True))
-    return "" if is_usual else _list_values(trace, lambda now: now.rule and titled(now.rule, FACTS))
+    return "" if is_usual else _list_values(trace, lambda now: now.rule and title_of(now.rule, FACTS))
 
 
 def _params(now: Settings, usual: Usual) -> str:
@@ -111,8 +111,8 @@ def _beginning(header: Header | None) -> str:
     typed = header.request.get("prompt")
     text = typed if isinstance(typed, str) and typed.strip() else header.prompt.text
     words = text[: 16 * MOST_CHARACTERS].split()
-    shown = visible(" ".join(words[:MOST_WORDS]))[:MOST_CHARACTERS].rstrip()
-    is_whole = len(words) <= MOST_WORDS and shown == visible(" ".join(words)) and len(text) <= 16 * MOST_CHARACTERS
+    shown = reveal(" ".join(words[:MOST_WORDS]))[:MOST_CHARACTERS].rstrip()
+    is_whole = len(words) <= MOST_WORDS and shown == reveal(" ".join(words)) and len(text) <= 16 * MOST_CHARACTERS
     return f"“{shown}{'' if is_whole else ' …'}”"
 
 
@@ -125,7 +125,7 @@ def _numbers(trace: Trace) -> str:
     counters = count(trace)
     per_call = metrics(counters)[PER_CALL]
     words = (
-        counted(counters.num_emitted, "token"),
+        quantity(counters.num_emitted, "token"),
         per_call is not None and f"{METRICS[PER_CALL].spell(per_call)} {METRICS[PER_CALL].label}",
         lossy_words(counters) or rounding_words(counters),
     )

@@ -13,10 +13,10 @@ import html
 from specviz import __version__
 from specviz.trace import export as exports
 from specviz.trace.file import Trace
-from specviz.views.blocks import Props, packed
+from specviz.views.blocks import Props, pack
 from specviz.views.document import document, quiet_json, stage_template
 from specviz.views.explore.feed import CUT_OFF, MOST_SENT, Feed
-from specviz.views.explore.sentences import visible
+from specviz.views.explore.sentences import reveal
 
 PARTS = (
     *("hub.js", "unpack.js", "save.js", "clipboard.js", "tokens.js", "pointing.js", "evidence.js", "numbers.js"),
@@ -68,7 +68,7 @@ def stage_page(
         scripts=(*PARTS, *(CHARTS if charts else ()), *MOUNT),
         sheets=SHEETS,
         start=START,
-        data={"sv-about": quiet_json(about), "sv-run": "\n".join(map(packed, parts)), "sv-trace": data},
+        data={"sv-about": quiet_json(about), "sv-run": "\n".join(map(pack, parts)), "sv-trace": data},
         has_charts=charts,
     )
 
@@ -95,11 +95,11 @@ def _title(trace: Trace) -> str:
     words = " ".join(trace.header.prompt.text[: 4 * MOST_TITLE].split())
     if len(words) > MOST_TITLE:
         words = f"{words[:MOST_TITLE].rpartition(' ')[0] or words[:MOST_TITLE]} …"
-    return f"specviz: {visible(words) or 'a recorded run'}"
+    return f"specviz: {reveal(words) or 'a recorded run'}"
 
 
 def _words(trace: Trace, unended: str) -> str:
-    by, created = (visible(word[:MOST_WORD]) for word in (trace.header.specviz, trace.header.created))
+    by, created = (reveal(word[:MOST_WORD]) for word in (trace.header.specviz, trace.header.created))
     lead = f"{unended.capitalize()}. " if trace.footer is None else ""
     return (
         f"{lead}A run of speculative decoding, recorded by specviz {by} ({created}), "

@@ -54,7 +54,7 @@ TITLES = {"method": METHODS, "rule": FACTS}
 Sentence = list[str]
 
 
-def counted(number: int, thing: str) -> str:
+def quantity(number: int, thing: str) -> str:
     """ "1 token", "2,560 tokens" """
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
@@ -68,7 +68,7 @@ def percent(share: float) -> str:
     return f"{_hundredths(share, 0)}{PERCENT}"
 
 
-def apart(first: float, second: float) -> tuple[str, str]:
+def percents(first: float, second: float) -> tuple[str, str]:
     """Both shares as percent numbers without the sign, with as few digits as each needs, and as tell them apart."""
     for more in range(7):
         words = _rounded(first, more), _rounded(second, more)
@@ -85,7 +85,7 @@ def _rounded(share: float, more_digits: int) -> str:
     return word
 
 
-def divided(part: str, whole: str, words: str) -> bool:
+def divides(part: str, whole: str, words: str) -> bool:
     """Whether these two printed numbers give, when divided, what is printed as a percentage in `words`."""
     number = words.removesuffix(PERCENT)
     return f"{100 * float(part) / float(whole) + HALF_UP:.{len(number.partition('.')[2])}f}" == number
@@ -97,7 +97,7 @@ def _hundredths(share: float, more_digits: int) -> str:
     return f"{100 * share + HALF_UP:.{fine + more_digits}f}"
 
 
-def thrown(chance: float, u: float) -> tuple[str, str]:
+def dart(chance: float, u: float) -> tuple[str, str]:
     """The chance and the draw `u`, with enough digits to see which is larger."""
     words = percent(chance), f"{u:.2f}"
     for digits in range(1, 7):
@@ -108,7 +108,7 @@ def thrown(chance: float, u: float) -> tuple[str, str]:
     return words
 
 
-def visible(text: str) -> str:
+def reveal(text: str) -> str:
     """`text` with control and direction characters written out; ordinary spaces stay."""
     return "".join(map(_visible_char, text))
 
@@ -123,16 +123,16 @@ def label(text: str, half: str | None = None) -> str:
     """A token as one short visible word: spaces at its ends as ␣, line breaks as ⏎, half characters as <F0 9F>."""
     if half and (not text or "\ufffd" in text):
         return f"<{' '.join(half[i : i + 2].upper() for i in range(0, min(len(half), 24), 2))}>"
-    shown = re.sub("^ +| +$", lambda spaces: SPACE * len(spaces[0]), visible(text[: MOST_LABEL + 1]))
+    shown = re.sub("^ +| +$", lambda spaces: SPACE * len(spaces[0]), reveal(text[: MOST_LABEL + 1]))
     return shown if len(shown) <= MOST_LABEL else f"{shown[: MOST_LABEL - 1]}…"
 
 
-def flowing(text: str) -> str:
+def prose(text: str) -> str:
     """Text for reading: line breaks shown and kept, everything that steers written out."""
-    return f"{GLYPHS[LINE_BREAK]}{LINE_BREAK}".join(map(visible, text.split(LINE_BREAK)))
+    return f"{GLYPHS[LINE_BREAK]}{LINE_BREAK}".join(map(reveal, text.split(LINE_BREAK)))
 
 
-def named(token: DraftToken | EmittedToken) -> str:
+def quote(token: DraftToken | EmittedToken) -> str:
     """A token inside a sentence: without the space that most begin with, in quotation marks where it is no word."""
     shown = label(token.text, token.bytes)
     word = shown.removeprefix(SPACE) if shown.strip(SPACE) else shown
@@ -177,15 +177,15 @@ def _value_words(name: str, value: object) -> str:
         return f"{value:g}"
     if value is None:
         return "none"
-    return titled(str(value), TITLES[name]) if name in TITLES else label(str(value))
+    return title_of(str(value), TITLES[name]) if name in TITLES else label(str(value))
 
 
-def titled(name: str, known: Mapping[str, Method | RuleFacts]) -> str:
+def title_of(name: str, known: Mapping[str, Method | RuleFacts]) -> str:
     """What a method or a rule is called; a name from elsewhere is made harmless."""
     return known[name].title if name in known else label(name.replace("_", " "))
 
 
-def spoken(step: Step) -> str:
+def speech(step: Step) -> str:
     """One step for a screen reader."""
     judged = [token for token in step.draft if token.is_judged]
     drafted = len(drafted_nodes(step))
@@ -193,7 +193,7 @@ def spoken(step: Step) -> str:
     if drafted:
         kept = sum(token.status == "accepted" for token in judged)
         words.append(f"a path of {kept} kept, {drafted} drafted" if step.is_tree else f"{kept} of {drafted} kept")
-        cut = [named(token) for token in judged if token.status == "rejected"]
+        cut = [quote(token) for token in judged if token.status == "rejected"]
         words.append(f", {', '.join(cut[:4])} cut" if cut else "")
     else:
         refused = num_refused(step)
@@ -201,7 +201,7 @@ def spoken(step: Step) -> str:
     last = [token for token in step.emitted if token.node is None]
     if last:
         how = {"resampled": "replaced by", "bonus": "bonus", "plain": "target wrote"}[last[0].kind]
-        words.append(f", {how} {named(last[0])}")
+        words.append(f", {how} {quote(last[0])}")
     return "".join(words) + "."
 
 
@@ -219,5 +219,5 @@ def num_refused(step: Step) -> int:
 
 def state_words(name: str, message: str, ahead: int) -> str:
     """The state of a run, as one short phrase."""
-    words = visible(message) or ("waiting" if name == "queued" else label(name))
+    words = reveal(message) or ("waiting" if name == "queued" else label(name))
     return f"{words}, {ahead} ahead" if ahead else words

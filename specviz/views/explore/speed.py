@@ -9,7 +9,7 @@ from specviz.analysis.rounds import is_far
 from specviz.trace.counters import Counters
 from specviz.trace.metrics import METRICS, metrics
 from specviz.views.blocks import Props
-from specviz.views.explore.sentences import visible
+from specviz.views.explore.sentences import reveal
 
 NO_DRAFT = "no draft reached the target: nothing to compare"
 NONE_BESIDE = "no run without draft was measured beside it"
@@ -76,4 +76,4 @@ def _rate(tokens_per_s: float) -> str:
 
 
 def _props(words: str, *, value: str = "", note: str = "", can_measure: bool = False) -> Props:
-    return {"value": value, "words": words, "note": visible(note), "can_measure": can_measure}
+    return {"value": value, "words": words, "note": reveal(note), "can_measure": can_measure}

@@ -8,8 +8,8 @@ from specviz.trace.file import ROOT, DraftToken, EmittedToken, Step
 from specviz.trace.metrics import METRICS, Undefined
 from specviz.views.blocks import Props
 from specviz.views.explore.inspector import LAST, focus, looks
-from specviz.views.explore.sentences import SPACE, drafted_nodes, flowing, label, num_refused, percent, spoken, thrown
-from specviz.views.explore.titles import behind_the_end, last_token, telling_cut
+from specviz.views.explore.sentences import SPACE, dart, drafted_nodes, label, num_refused, percent, prose, speech
+from specviz.views.explore.titles import end_note, last_token, telling_cut
 from specviz.views.palette import short_label
 
 MOST_CELLS = 32
@@ -42,7 +42,7 @@ def step_props(step: Step, counters: Counters) -> Props:
             "refused": num_refused(step),
         },
         "totals": _totals(step, counters),
-        "say": spoken(step),
+        "say": speech(step),
     }
 
 
@@ -78,7 +78,7 @@ def _cell(step: Step, node: int) -> Props:
     token = step.draft[node]
     cell: Props = {"ref": str(node), "status": token.status, "text": label(token.text, token.bytes)}
     say = f"{cell['text']}, {short_label(token.status)}"
-    if behind_the_end(step, node):
+    if end_note(step, node):
         cell["behind_end"] = True
         say += ", behind the end of the text"
     if not token.is_judged:
@@ -86,7 +86,7 @@ def _cell(step: Step, node: int) -> Props:
     rule, chance, u = facts_of(step.settings.rule), token.accept_prob or 0.0, token.u or 0.0
     cell["fill"] = round(100 * chance, 1)
     if rule.uses_draw:
-        odds, fell = thrown(chance, u)
+        odds, fell = dart(chance, u)
         cell |= {"tick": round(100 * u, 1), "label": percent(chance)}
         say += f": {'stopping test' if rule.judges_block else 'chance'} {odds}, dart at {fell}"
     return cell | {"say": say}
@@ -107,7 +107,7 @@ def _pieces(step: Step) -> list[list[str]]:
     for token in step.emitted:
         cut = [node for node, other in enumerate(step.draft) if other is end and other.parent == parent]
         pieces += [[_cut_text(step.draft[node]), "rejected", str(node)] for node in cut]
-        text = flowing(token.text) if token.text or not token.bytes else label("", token.bytes)  # half a character
+        text = prose(token.text) if token.text or not token.bytes else label("", token.bytes)  # half a character
         pieces.append([text, token.kind, LAST if token.node is None else str(token.node)])
         parent = token.node
     return pieces

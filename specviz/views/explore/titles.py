@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from specviz.rules.facts import facts_of
 from specviz.trace.counters import KEPT, grade_of
 from specviz.trace.file import DraftToken, EmittedToken, Step
-from specviz.views.explore.sentences import TINY, Sentence, apart, divided, named, num_refused, percent, thrown
+from specviz.views.explore.sentences import TINY, Sentence, dart, divides, num_refused, percent, percents, quote
 
 BOUNDS = {"<": "less", ">": "more"}  # how a percentage begins that is not spelled out
 WAITING = "waiting"  # for the end of the reasoning step that the target writes in place of a refused one
@@ -41,15 +41,15 @@ def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentenc
     if step.settings.temperature == 0:
         favourite = "its favourite" if token.status == "accepted" else "not its favourite"
         words = "At temperature 0 the target keeps only its favourite token. The draft wrote "
-        return [words, named(token), f", {favourite}: {verdict}", *replacement]
+        return [words, quote(token), f", {favourite}: {verdict}", *replacement]
     p = token.p_judged or 0.0
-    chance, u = thrown(token.accept_prob or 0.0, token.u or 0.0)
+    chance, u = dart(token.accept_prob or 0.0, token.u or 0.0)
     fell = f" The dart fell at {u}: "
     if token.q is None:
         before = _sibling_words(step, node) or ", which counts as 100\u00a0%; the target gave it "
         gave = f"{before}{chance}: keep it that often."
-        return ["The draft proposed ", named(token), gave + fell + verdict, *replacement]
-    target, drafted = apart(p, token.q)
+        return ["The draft proposed ", quote(token), gave + fell + verdict, *replacement]
+    target, drafted = percents(p, token.q)
     gave = f" {drafted}\u00a0%{_sibling_words(step, node) or ', the target '}"
     if p >= token.q:
         gave += f"{target}\u00a0%: no less, so it is always kept."
@@ -59,14 +59,14 @@ def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentenc
         gave += f"less than {100 * TINY:g}\u00a0%: keep it {chance} of the time."
     else:
         gave += f"only {target}\u00a0%: {_quotient(target, drafted, chance)}"
-    return ["The draft gave ", named(token), gave + fell + verdict, *replacement]
+    return ["The draft gave ", quote(token), gave + fell + verdict, *replacement]
 
 
 def _quotient(target: str, drafted: str, chance: str) -> str:
     """How often to keep a token, and how that follows from both printed numbers, which were rounded before."""
     if chance[0] in BOUNDS:
         return f"keep it {BOUNDS[chance[0]]} than {chance[1:]} of the time."
-    about = "" if divided(target, drafted, chance) else "about "
+    about = "" if divides(target, drafted, chance) else "about "
     return f"keep it {target}/{drafted} = {about}{chance} of the time."
 
 
@@ -77,17 +77,17 @@ def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = Non
     verdict, *replacement = _verdict(token, emitted) if emitted or step.truncated else ["kept." if kept else "cut."]
     if rule.judges_graded:
         how = "is kept with it." if kept else "was cut."
-        return ["The target graded the whole reasoning step, no single token; ", named(token), f" {how}"]
+        return ["The target graded the whole reasoning step, no single token; ", quote(token), f" {how}"]
     if rule.writes_favourite:
         enough = f" {'' if kept else 'not '}likely enough: {verdict}"
         lead = "Typical acceptance asks the target alone, without a dart. It finds "
-        return [lead, named(token), enough, *replacement]
-    chance, u = thrown(token.accept_prob or 0.0, token.u or 0.0)
+        return [lead, quote(token), enough, *replacement]
+    chance, u = dart(token.accept_prob or 0.0, token.u or 0.0)
     before, after = rule.keeps or (f"The rule “{rule.name.replace('_', ' ')}” keeps ", " {chance} of the time.")
     if kept and (token.u or 0.0) >= (token.accept_prob or 0.0):  # block verification looks at later tokens too
         verdict = "not here, but the draft stands up to a later token, so this one is kept."
     after = after.format(chance=chance, own=percent(chance_kept(step, token)))
-    return [before, named(token), f"{after} The dart fell at {u}: {verdict}", *replacement]
+    return [before, quote(token), f"{after} The dart fell at {u}: {verdict}", *replacement]
 
 
 def chance_kept(step: Step, token: DraftToken) -> float:
@@ -108,10 +108,10 @@ def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
     node = token.parent
     while node >= 0 and step.draft[node].status != "rejected":
         node = step.draft[node].parent
-    lead = ["The draft wrote ", named(token)]
+    lead = ["The draft wrote ", quote(token)]
     if node < 0:
         return [*lead, f"{wrote}, but the walk took another way: never judged.{target}"], []
-    cut = named(step.draft[node])
+    cut = quote(step.draft[node])
     title = [*lead, f"{wrote}, but it stood behind ", cut, f", which was cut: never judged.{target}"]
     return title, ["What follows a cut is thrown away: it continues a text that is not there any more."]
 
@@ -122,22 +122,22 @@ def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
     if last.kind == "resampled":
         cut = last_cut(step)
         source = rule.replaces.format(share=percent(share))
-        return ["After ", named(cut) if cut else "the draft", " was cut, ", named(last), source]
+        return ["After ", quote(cut) if cut else "the draft", " was cut, ", quote(last), source]
     odds = f", drawn from the target's own odds, where it has {percent(share)}."
     if rule.writes_favourite:
         odds = ", its favourite token."
     if last.kind == "bonus":
         kept = sum(token.status == "accepted" for token in step.draft)
         if grade_of(step) == KEPT:
-            return [f"The target kept the whole reasoning step of {kept} tokens and adds ", named(last), odds]
+            return [f"The target kept the whole reasoning step of {kept} tokens and adds ", quote(last), odds]
         how_many = f"All {kept} drafted tokens were kept" if kept > 1 else "The drafted token was kept"
-        return [f"{how_many}, so the same pass gives one more for free: ", named(last), odds]
+        return [f"{how_many}, so the same pass gives one more for free: ", quote(last), odds]
     if refused := num_refused(step):
         lead = f"The draft wrote a reasoning step of {refused} tokens; the target refused it and writes its own, from "
-        return [lead, named(last), f" on{odds}"]
+        return [lead, quote(last), f" on{odds}"]
     if rule.judges_graded and step.evidence.get("verdict") == WAITING:
-        return ["The target refused a reasoning step and is still writing its own: ", named(last), odds]
-    return ["Nothing was drafted here: the target wrote ", named(last), f" itself{odds}"]
+        return ["The target refused a reasoning step and is still writing its own: ", quote(last), odds]
+    return ["Nothing was drafted here: the target wrote ", quote(last), f" itself{odds}"]
 
 
 def replacement_note(step: Step, token: DraftToken, residual: float | None = None) -> Sentence:
@@ -150,23 +150,23 @@ def replacement_note(step: Step, token: DraftToken, residual: float | None = Non
         if not step.positions:
             return []
         share = next((p for id_, _, p, *_ in step.positions[-1].top if id_ == last.id), 0.0)
-        return ["", named(last), rule.replaces.format(share=percent(share))]
+        return ["", quote(last), rule.replaces.format(share=percent(share))]
     if not residual:
         return []
     if step.settings.temperature == 0:
-        return ["", named(last), " is the target's favourite here."]
-    return ["", named(last), f" was drawn from the hatched parts; it makes up {percent(residual)} of them."]
+        return ["", quote(last), " is the target's favourite here."]
+    return ["", quote(last), f" was drawn from the hatched parts; it makes up {percent(residual)} of them."]
 
 
 def sibling_note(step: Step, node: int) -> Sentence:
     """The target's own odds beside those judged against, where siblings were cut before; empty where none was."""
-    token, cut = step.draft[node], cut_before(step, node)
+    token, cut = step.draft[node], siblings_cut(step, node)
     if not cut or token.p is None or step.settings.temperature == 0:
         return []
     own = f" are {percent(token.p)}. After "
     left = " was cut" if len(cut) == 1 else f" and {len(cut) - 1} more were cut"
     judged = f"{left}, what is left over gives this one {percent(token.p_judged or 0.0)}."
-    return ["The target's own odds for ", named(token), own, named(cut[-1]), judged]
+    return ["The target's own odds for ", quote(token), own, quote(cut[-1]), judged]
 
 
 def lossy_note(step: Step, moved: float | None) -> Sentence:
@@ -179,14 +179,14 @@ def lossy_note(step: Step, moved: float | None) -> Sentence:
     return [f"This rule is lossy: drafted and judged so, it {where}"]
 
 
-def behind_the_end(step: Step, node: int) -> Sentence:
+def end_note(step: Step, node: int) -> Sentence:
     """A token that was kept, but behind the one that ended the text; empty where it is in the text."""
     if step.draft[node].status != "accepted" or any(token.node == node for token in step.emitted):
         return []
     return ["The text had ended before this token, so it is not part of it."]
 
 
-def joined(sentences: Iterable[Sentence]) -> Sentence:
+def join(sentences: Iterable[Sentence]) -> Sentence:
     """All of them as one; empty ones are left out."""
     whole: Sentence = []
     for sentence in filter(None, sentences):
@@ -194,7 +194,7 @@ def joined(sentences: Iterable[Sentence]) -> Sentence:
     return whole
 
 
-def cut_before(step: Step, node: int) -> list[DraftToken]:
+def siblings_cut(step: Step, node: int) -> list[DraftToken]:
     """The siblings of a token that were judged and cut before it."""
     parent = step.draft[node].parent
     return [other for other in step.draft[:node] if other.parent == parent and other.status == "rejected"]
@@ -202,7 +202,7 @@ def cut_before(step: Step, node: int) -> list[DraftToken]:
 
 def _sibling_words(step: Step, node: int) -> str:
     """The words before the target's share where siblings of this node were cut before it; "" where none was."""
-    cut = len(cut_before(step, node))
+    cut = len(siblings_cut(step, node))
     guesses = "1 other guess for this place was" if cut == 1 else f"{cut} other guesses for this place were"
     return f"; {guesses} cut first. Of what is left the target gives it " if cut else ""
 
@@ -213,5 +213,5 @@ def _verdict(token: DraftToken, emitted: EmittedToken | None) -> Sentence:
     if emitted is None:
         return ["cut, and the text ended here."]
     if emitted.node is None:
-        return ["cut, replaced by ", named(emitted), "."]
-    return ["cut; its sibling ", named(emitted), " was kept."]
+        return ["cut, replaced by ", quote(emitted), "."]
+    return ["cut; its sibling ", quote(emitted), " was kept."]

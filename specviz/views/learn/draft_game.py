@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from specviz.trace.file import Step, Trace
 from specviz.trace.metrics import METRICS, metrics
-from specviz.views.blocks import Props, packed
+from specviz.views.blocks import Props, pack
 from specviz.views.explore.inspector import focus
-from specviz.views.explore.sentences import ENDINGS, Sentence, counted, flowing, label, named, visible
+from specviz.views.explore.sentences import ENDINGS, Sentence, label, prose, quantity, quote, reveal
 from specviz.views.explore.titles import last_token, telling_cut
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def turns_blocks(block: Props, trace: Trace, message: str) -> list[Props]:
     if not message or not trace.steps:
         return [block]
     at = [len(trace.steps) - 1, focus(trace.steps[-1])]
-    return [block, {"kind": "turns-stage", "game": block["game"], "feed": packed(message), "focus": at}]
+    return [block, {"kind": "turns-stage", "game": block["game"], "feed": pack(message), "focus": at}]
 
 
 def turns_block(
@@ -49,11 +49,11 @@ def turns_block(
         "kind": "turns",
         "game": game,
         "setup": dict(setup),
-        "prompt": "" if is_begun else flowing(prompt),
+        "prompt": "" if is_begun else prose(prompt),
         "most": most,
         "said": _turn_words(trace, rivals),
         "join": ending and _join_control(ending),
-        "problem": "" if refusal is None else visible(f"{refusal.why[:1].upper()}{refusal.why[1:]}."),
+        "problem": "" if refusal is None else reveal(f"{refusal.why[:1].upper()}{refusal.why[1:]}."),
         "typed": "" if refusal is None else refusal.typed,
         "can_finish": is_begun,
         "end": "" if trace.footer is None else END_WORDS[trace.footer.reason],
@@ -68,8 +68,8 @@ def _turn_words(trace: Trace, rivals: Sequence[Rival]) -> list[Sentence]:
     said = [_verdict_words(trace.steps[-1])]
     if rivals:
         rival = rivals[-1]
-        drafted = f"“{visible(''.join(rival.drafted)).strip()}”"
-        gave = f"{counted(rival.num_emitted, 'token')} for one target call."
+        drafted = f"“{reveal(''.join(rival.drafted)).strip()}”"
+        gave = f"{quantity(rival.num_emitted, 'token')} for one target call."
         kept = f": {rival.num_kept} of {len(rival.drafted)} kept, {gave}"
         said.append(["In the same place the draft model wrote ", drafted, kept])
     return said
@@ -77,7 +77,7 @@ def _turn_words(trace: Trace, rivals: Sequence[Rival]) -> list[Sentence]:
 
 def _join_control(ending: Ending) -> Props:
     """The choice to go on without a space where the text ends in a letter."""
-    letters = visible(ending.letters[-MOST_LETTERS:])
+    letters = reveal(ending.letters[-MOST_LETTERS:])
     looks_like = "the beginning of a word" if ending.goes_on else "a whole word"
     return {
         "words": ["The text ends with ", f"“{letters}”", f", which looks like {looks_like}."],
@@ -90,20 +90,20 @@ def _join_control(ending: Ending) -> Props:
 def _verdict_words(step: Step) -> Sentence:
     kept = sum(token.status == "accepted" for token in step.draft)
     cut, last = telling_cut(step), last_token(step)
-    lead = f"You typed {counted(len(step.draft), 'token')}: "
-    gave = f". That makes {counted(len(step.emitted), 'token')} for one target call."
+    lead = f"You typed {quantity(len(step.draft), 'token')}: "
+    gave = f". That makes {quantity(len(step.emitted), 'token')} for one target call."
     if last is None:
         return [f"{lead}{kept} kept, and there the text ends{gave}"]
     if cut is None:
-        return [f"{lead}all kept, and the same call added ", named(last), f" for free{gave}"]
-    return [f"{lead}{kept} kept, then ", named(cut), " was cut and replaced by ", named(last), gave]
+        return [f"{lead}all kept, and the same call added ", quote(last), f" for free{gave}"]
+    return [f"{lead}{kept} kept, then ", quote(cut), " was cut and replaced by ", quote(last), gave]
 
 
 def _tiles(trace: Trace, rivals: Sequence[Rival], rival: str | None) -> list[list[str]]:
     """The score as [number, words]."""
     if not trace.steps:
         return []
-    spell, turns = METRICS[PER_CALL].spell, counted(len(trace.steps), "turn")
+    spell, turns = METRICS[PER_CALL].spell, quantity(len(trace.steps), "turn")
     tiles = [[spell(metrics(trace)[PER_CALL]), f"your tokens per target call, in {turns}"]]
     if rivals:
         mean = sum(each.num_emitted for each in rivals) / len(rivals)

@@ -13,10 +13,10 @@ from specviz.lessons.load import found_lessons
 from specviz.lessons.types import Done, Lesson, Show
 from specviz.rules.facts import FACTS
 from specviz.settings import assets_dir
-from specviz.trace.recorded import recorded_runs
+from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views.blocks import Props
 from specviz.views.check.laws import law_block
-from specviz.views.explore.sentences import label, titled, visible
+from specviz.views.explore.sentences import label, reveal, title_of
 from specviz.views.learn.plan import game_after, tasks_of
 
 SHIPPED = "shipped:"
@@ -61,8 +61,8 @@ _SETUP_WORDS = {
     "k": "K {}".format,
     "temperature": "temperature {:g}".format,
     "max_new_tokens": "{:,} tokens".format,
-    "method": lambda value: f"method {titled(value, METHODS)}",
-    "rule": lambda value: "the method's own rule" if value is None else f"rule {titled(value, FACTS)}",
+    "method": lambda value: f"method {title_of(value, METHODS)}",
+    "rule": lambda value: "the method's own rule" if value is None else f"rule {title_of(value, FACTS)}",
     "draft": lambda value: "no draft model" if value is None else f"draft model {label(value)}",
     "prompt": lambda _: "a prompt of its own",
     "params": lambda value: ", ".join(f"{label(name)} {label(str(each))}" for name, each in value.items()),
@@ -97,7 +97,7 @@ def _stage(show: Show | None, run: str | None) -> Props:
 
 def _run(name: str, title: str = "") -> Props:
     entry = recorded_runs()[name]
-    words = {"title": title or visible(entry.title), "about": visible(entry.about)}
+    words = {"title": title or reveal(entry.title), "about": reveal(entry.about)}
     return {"run": name, "id": f"{SHIPPED}{name}", **words}
 
 

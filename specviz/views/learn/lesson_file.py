@@ -13,7 +13,7 @@ from specviz.errors import SpecvizError
 from specviz.lessons.load import lessons
 from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views import blocks
-from specviz.views.blocks import Props, packed
+from specviz.views.blocks import Props, pack
 from specviz.views.compare.side_by_side_player import duel_block
 from specviz.views.document import document, stage_template
 from specviz.views.explore.feed import Feed
@@ -56,9 +56,9 @@ def lesson_page() -> str:
     shows = [screen.show for lesson in known.values() for screen in lesson.screens]
     pairs = dict.fromkeys(show.compare for show in shows if show is not None and show.compare)
     data = {
-        "sv-data": packed({"lessons": {name: lesson_props(name, has_server=False) for name in known}, "page": _page()}),
-        **{f"sv-run-{name}": "\n".join(map(packed, _parts(name))) for name in runs},
-        **{f"sv-duel-{'-'.join(pair)}": packed(_duel(pair)) for pair in pairs},
+        "sv-data": pack({"lessons": {name: lesson_props(name, has_server=False) for name in known}, "page": _page()}),
+        **{f"sv-run-{name}": "\n".join(map(pack, _parts(name))) for name in runs},
+        **{f"sv-duel-{'-'.join(pair)}": pack(_duel(pair)) for pair in pairs},
     }
     body = BODY + stage_template()
     return document(TITLE, body, scripts=SCRIPTS, sheets=SHEETS, start=START, data=data, has_charts=False)

@@ -10,7 +10,7 @@ from specviz.lessons.load import found_lessons
 from specviz.lessons.types import Lesson
 from specviz.views import blocks
 from specviz.views.blocks import Props
-from specviz.views.explore.sentences import counted, visible
+from specviz.views.explore.sentences import quantity, reveal
 
 NAME, TITLE = "plan", "The plan"
 FILE_ROUTE = "/specviz/lessons.html"
@@ -82,7 +82,7 @@ def plan(*, has_server: bool = True) -> Props:
     """The section "plan". has_server: False in the one-file export, which offers no file and runs no model."""
     found = found_lessons()
     known = list(found.lessons.values())
-    faults = [blocks.words([f"{LEFT_OUT}: ", "", f"{visible(fault)}. {NO_FILE}"]) for fault in found.faults]
+    faults = [blocks.words([f"{LEFT_OUT}: ", "", f"{reveal(fault)}. {NO_FILE}"]) for fault in found.faults]
     if not known:
         return blocks.section(NAME, TITLE, "", (), [*faults, blocks.words(NONE_YET)])
     slots = list(_slots(known, has_server))
@@ -150,7 +150,8 @@ def _clocks(slots: Sequence[Slot]) -> dict[str, str]:
 def tasks_of(lesson: Lesson) -> Props:
     """The places of the screens that have a task, and the words for 0, 1, ... of them done."""
     places = [place for place, screen in enumerate(lesson.screens) if screen.task is not None]
-    return {"places": places, "words": [f"{number} of {counted(len(places), 'task')}" for number in range(len(places))]}
+    tasks = quantity(len(places), "task")
+    return {"places": places, "words": [f"{number} of {tasks}" for number in range(len(places))]}
 
 
 def game_after(lesson: Lesson, known: Sequence[Lesson], has_server: bool) -> Props | None:

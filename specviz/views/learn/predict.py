@@ -12,9 +12,9 @@ from itertools import islice
 from specviz.rules.facts import facts_of
 from specviz.trace.counters import Counters
 from specviz.trace.file import DraftToken, Step, Trace
-from specviz.views.blocks import Props, packed, words
+from specviz.views.blocks import Props, pack, words
 from specviz.views.explore.inspector import LOG_TICKS, NUMBERS, looks
-from specviz.views.explore.sentences import PERCENT, Sentence, apart, flowing, named, percent
+from specviz.views.explore.sentences import PERCENT, Sentence, percent, percents, prose, quote
 from specviz.views.explore.steps import step_props
 
 MOST_PLACES = 20
@@ -29,7 +29,7 @@ NO_DARTS = (
 
 def predict_block(traces: Mapping[str, Trace]) -> Props:
     """The game over these runs by their titles; words where none of them has a verdict to guess."""
-    runs = [[title, packed(game)] for title, trace in traces.items() if (game := predict_props(trace)) is not None]
+    runs = [[title, pack(game)] for title, trace in traces.items() if (game := predict_props(trace)) is not None]
     if not runs:
         return words(NO_DARTS)
     return {"kind": "predict", "runs": runs, "look_numbers": NUMBERS, "log_ticks": LOG_TICKS}
@@ -62,7 +62,7 @@ def predict_props(trace: Trace) -> Props | None:
     if not places:
         return None
     text = trace.header.prompt.text if trace.header is not None else ""
-    prompt = flowing(text) if len(text) <= PROMPT_SHOWN else f"… {flowing(text[-PROMPT_SHOWN:])}"
+    prompt = prose(text) if len(text) <= PROMPT_SHOWN else f"… {prose(text[-PROMPT_SHOWN:])}"
     learned = _lesson_words(num_right, len(places), expected / len(places))
     return {"prompt": prompt, "places": places, "learned": learned}
 
@@ -121,9 +121,9 @@ def _question(token: DraftToken) -> Sentence:
     """With both odds as their bars say them, and with more digits only where these would look equal."""
     p, q = token.p_judged or 0.0, token.q
     if q is None:
-        return ["The draft proposed ", named(token), f" without odds, which counts as 100\u00a0%. The target gave it "
+        return ["The draft proposed ", quote(token), f" without odds, which counts as 100\u00a0%. The target gave it "
                 f"{percent(p)}. Kept or cut?"]  # fmt: skip
     target, drafted = percent(p), percent(q)
     if target == drafted and p != q:
-        target, drafted = (f"{words}{PERCENT}" for words in apart(p, q))
-    return ["The draft gave ", named(token), f" {drafted}, the target {target}. Kept or cut?"]
+        target, drafted = (f"{words}{PERCENT}" for words in percents(p, q))
+    return ["The draft gave ", quote(token), f" {drafted}, the target {target}. Kept or cut?"]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specviz.trace.file import Step
-from specviz.views.explore.sentences import drafted_nodes, label, percent, visible
+from specviz.views.explore.sentences import drafted_nodes, label, percent, reveal
 
 MOST_CHIPS = 64
 MOST_LINES = 24
@@ -40,7 +40,7 @@ class Said:
         return _number(self._value.get(name))
 
     def words(self, name: str) -> str:
-        return visible(self.passage(name))
+        return reveal(self.passage(name))
 
     def passage(self, name: str) -> str:
         """The beginning of a text as it is, its line breaks kept; `flowing` makes it harmless."""
@@ -65,7 +65,7 @@ class Said:
 
     def counts(self) -> list[tuple[str, int]]:
         """Its whole numbers by name, at most MOST_LINES."""
-        known = [(visible(str(name)[:MOST_WORDS]), _whole(value)) for name, value in self._value.items()]
+        known = [(reveal(str(name)[:MOST_WORDS]), _whole(value)) for name, value in self._value.items()]
         return [(name, value) for name, value in known if value is not None][:MOST_LINES]
 
     def chip(self, mark: str = "", note: str = "") -> Chip:

@@ -16,7 +16,7 @@ from specviz.trace.file import Step
 from specviz.views.explore.evidence import parts
 from specviz.views.explore.evidence.parts import Chip, Part, Said
 from specviz.views.explore.evidence.tree import candidates, tree, tree_words
-from specviz.views.explore.sentences import counted, drafted_nodes, flowing, label, percent
+from specviz.views.explore.sentences import drafted_nodes, label, percent, prose, quantity
 
 AROUND = 6  # tokens of the text shown on either side of a match
 MOST_LAYERS = 96
@@ -106,7 +106,7 @@ def _lookup(step: Step, said: Said, text: Sequence[str]) -> list[Part]:
     before, after = chips(max(0, start - AROUND), start), chips(follows, follows + AROUND)
     earlier = parts.line("earlier", [*before, *chips(start, end, "same"), *chips(end, follows, "from"), *after])
     end_now = [*chips(max(0, now - AROUND), now), *chips(now, len(text), "same"), *parts.draft_chips(step)]
-    same, ago = counted(matched, "token"), counted(now - start, "token")
+    same, ago = quantity(matched, "token"), quantity(now - start, "token")
     note = f"The last {same} stood in the text {ago} before; what followed there is proposed."
     return [parts.lines("Where it was found", [earlier, parts.line("now", end_now)], note)]
 
@@ -187,7 +187,7 @@ def _tokenisations(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     known = [["way", WAYS[way]]]
     boundary = said.inside("boundary")
     if backed := boundary.whole("backed"):
-        words = f"{counted(backed, 'token')} (“{label(boundary.words('text'))}”)"
+        words = f"{quantity(backed, 'token')} (“{label(boundary.words('text'))}”)"
         known.append(["at the boundary", f"the draft took back {words} to spell the end of the text anew"])
     if shared := parts.share_words(said.number("shared")):
         known.append(["share of the draft's odds on shared tokens", shared])
@@ -211,7 +211,7 @@ def _grade(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
         known.append(["tokens", f"{tokens:,}"])
     made = [parts.facts("The grade", known)]
     if text := said.inside("step").passage("text"):
-        shown = {"text": flowing(text), "mark": VERDICTS.get(verdict, ""), "note": ""}
+        shown = {"text": prose(text), "mark": VERDICTS.get(verdict, ""), "note": ""}
         made.insert(0, {"kind": "passage", "title": "The reasoning step", **shown})
     return made
 
