@@ -85,10 +85,9 @@ def lines(
     loaded = library.load(target)
     prompts = prompts_for(loaded)
     check_lengths(prompts, k, num_tokens, loaded.info.context_limit)
-    setups, left_out = load_setups(chosen_methods(methods), library, loaded, draft)
-    setups, failed = _try_setups(setups, k, prompts[0])
+    setups, left_out = load_setups(chosen_methods(methods), library, loaded, draft, k, prompts[0])
     about = [f"{loaded.name}, K = {k} where a method has no depth of its own", describe_environment(loaded)]
-    about += (f"left out: {each.method}: {each.reason}" for each in (*left_out, *failed))
+    about += (f"left out: {each.method}: {each.reason}" for each in left_out)
     contenders = [specviz_contender(setup, k) for setup in setups]
     samples = yield from measure_lines(contenders, prompts, about, num_tokens, repeats)
     rows = rows_of(setups, samples)
@@ -100,7 +99,7 @@ def lines(
             setup.method.name: {"params": dict(setup.params), "draft": setup.draft and setup.draft.name}
             for setup in setups
         }
-        made["left_out"] = [asdict(each) for each in (*left_out, *failed)]
+        made["left_out"] = [asdict(each) for each in left_out]
         made["rows"] = [
             asdict(row) | {"whole": _plain(row.whole), "kinds": [_plain(kind) for kind in row.kinds]} for row in rows
         ]
@@ -112,14 +111,14 @@ def chosen_methods(methods: Sequence[str]) -> list[str]:
     asked = [name for each in methods for name in split_names(each)]
     if unknown := [name for name in asked if name != ALL and name not in METHODS]:
         raise SpecvizError(f"a method must be {ALL} or one of {', '.join(METHODS)} (got {unknown[0]!r:.80})")
-    chosen = list(METHODS) if ALL in asked else asked
-    return list(dict.fromkeys((BASELINE, *chosen)))
+    return list(dict.fromkeys((BASELINE, *(METHODS if ALL in asked else asked))))
 
 
 def load_setups(
-    names: Sequence[str], library: Library, target: LoadedModel, draft: str
+    names: Sequence[str], library: Library, target: LoadedModel, draft: str, k: int, prompt: Prompt
 ) -> tuple[list[Setup], list[LeftOut]]:
-    """Each method with its own parameters and the models that suit it, or why it has none."""
+    """Each method with its own parameters and the models that suit it, or why it cannot draft: a few tokens after the
+    prompt are written to see what a model lacks."""
     setups, left_out = [], []
     for name in names:
         method, small = METHODS[name], None
@@ -127,22 +126,12 @@ def load_setups(
             if "draft" in method.roles:
                 foreign = catalog.drafts_for(target.name, foreign=True) if method.foreign else ()
                 small = library.load(foreign[0] if foreign else draft, as_draft=True)
-            setups.append(gather(method, {}, target, small, library))
+            setup = gather(method, {}, target, small, library)
+            specviz_contender(setup, k)(Job(prompt, Sampling(), 0, _TRIAL_TOKENS))
+            setups.append(setup)
         except SpecvizError as error:
             left_out.append(LeftOut(name, str(error)))
     return setups, left_out
-
-
-def _try_setups(setups: Sequence[Setup], k: int, prompt: Prompt) -> tuple[list[Setup], list[LeftOut]]:
-    """Those that can write a few tokens; a model may turn out to lack what a method needs only then."""
-    able, failed = [], []
-    for setup in setups:
-        try:
-            specviz_contender(setup, k)(Job(prompt, Sampling(), 0, _TRIAL_TOKENS))
-            able.append(setup)
-        except SpecvizError as error:
-            failed.append(LeftOut(setup.method.name, str(error)))
-    return able, failed
 
 
 def rows_of(setups: Sequence[Setup], samples: Sequence[Sample]) -> list[MethodRow]:
@@ -212,19 +201,13 @@ def _tables(rows: Sequence[MethodRow]) -> Iterator[str]:
 
 def _cells(row: MethodRow) -> list[str]:
     ratios = [kind.to_baseline.span if kind.to_baseline else "1.00x" for kind in row.kinds]
-    return [
-        row.method if row.lossless else f"{row.method} (lossy)",
-        f"{row.whole.tokens_per_call:.2f}",
-        row.whole.rates,
-        str(row.whole.to_baseline or "1.00x"),
-        *(f"{kind.tokens_per_call:.2f}, {ratio}" for kind, ratio in zip(row.kinds, ratios, strict=True)),
-        row.why or "-",
-    ]
+    kinds = (f"{kind.tokens_per_call:.2f}, {ratio}" for kind, ratio in zip(row.kinds, ratios, strict=True))
+    numbers = (f"{row.whole.tokens_per_call:.2f}", row.whole.rates, str(row.whole.to_baseline or "1.00x"))
+    return [row.method if row.lossless else f"{row.method} (lossy)", *numbers, *kinds, row.why or "-"]
 
 
 def _plain(row: Row | KindRow) -> dict[str, object]:
     """The row with its ratio as a number, the ratio's interval and its verdict."""
     found = row.to_baseline
-    if found is None:
-        return asdict(row) | {"to_baseline": 1.0}
-    return asdict(row) | {"to_baseline": found.ratio, "between": found.between, "verdict": found.verdict}
+    more = {} if found is None else {"between": found.between, "verdict": found.verdict}
+    return asdict(row) | {"to_baseline": 1.0 if found is None else found.ratio} | more

@@ -217,11 +217,10 @@ def _end_to_end(job: _Job) -> Iterator[CheckResult]:
 
 def _judge_formula(result: EndToEnd, rule: Rule) -> Outcome:
     places = f"{result.done:,} places, largest total variation to the target's law {result.distance:.1e}"
-    if result.distance > SAME:
-        return Outcome("differs", f"differs by formula, where one token is judged alone: {places}")
-    if not rule.lossless:
-        return Outcome("unsure", f"cannot tell: what is wrong with the rule does no harm here, {places}")
-    return Outcome("exact", f"exact by formula, where one token is judged alone: {places}")
+    state = "differs" if result.distance > SAME else "exact" if rule.lossless else "unsure"
+    if state == "unsure":
+        return Outcome(state, f"cannot tell: what is wrong with the rule does no harm here, {places}")
+    return Outcome(state, f"{state} by formula, where one token is judged alone: {places}")
 
 
 def _first_token(job: _Job) -> CheckResult:

@@ -219,10 +219,10 @@ class JudgedSamples:
         return judge_evidence(self.evidence, is_complete, self._more_ties(self.tied))
 
     def _ties(self, found: Sequence[Finding]) -> str:
-        """ "27 near-ties within bf16 rounding, first line 3, ..."; empty where there is none."""
+        """ "27 near-ties within bf16 rounding, first line 3, ..."; there must be one."""
         counts = Counter(finding.made_in or self.own_format for finding in found)
         ties = [f"{n} near-tie{'s' if n > 1 else ''} within {name} rounding" for name, n in counts.items()]
-        return f"{', '.join(ties)}, first {found[0].words}" if found else ""
+        return f"{', '.join(ties)}, first {found[0].words}"
 
     def _more_ties(self, found: Sequence[Finding]) -> str:
         return f"; beside them {self._ties(found)}" if found else ""

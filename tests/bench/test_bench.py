@@ -314,12 +314,12 @@ def test_what_cannot_draft_for_the_target_is_left_out_with_the_reason(models, mo
     lonely = replace(METHODS["draft_model"], name="lonely")
     monkeypatch.setattr(bench_methods, "METHODS", {**METHODS, "unbuilt": unbuilt, "lonely": lonely})
     library = Library(10**9, allow_any=False)
-    setups, left_out = bench_methods.load_setups(["none", "unbuilt", "lonely"], library, target, "nowhere")
-    able, failed = bench_methods._try_setups(setups, 3, PROMPTS[0])
-    assert [setup.method.name for setup in able] == ["none"]
-    assert [(each.method, each.reason[:30]) for each in (*left_out, *failed)] == [
-        ("lonely", "this server offers only its ow"),
+    names = ["none", "unbuilt", "lonely"]
+    setups, left_out = bench_methods.load_setups(names, library, target, "nowhere", 3, PROMPTS[0])
+    assert [setup.method.name for setup in setups] == ["none"]
+    assert [(each.method, each.reason[:30]) for each in left_out] == [
         ("unbuilt", "this target has no such module"),
+        ("lonely", "this server offers only its ow"),
     ]
 
 
