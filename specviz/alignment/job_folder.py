@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import msgspec
 import numpy as np
 
 from specviz.alignment.summary import Finding
@@ -24,6 +25,7 @@ from specviz.alignment.tables.columns import COLUMNS, from_arrow, to_arrow
 from specviz.alignment.types import Refused, ShardTables
 from specviz.errors import SpecvizError
 from specviz.request import Request
+from specviz.trace.lines import write_lines
 
 FORMAT = 1
 MOST_JOB_BYTES = 64 << 20
@@ -79,11 +81,14 @@ class Preparation:
     warnings: tuple[str, ...]
     looked_for: tuple[str, ...]
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Preparation:
-        found = tuple(Finding(**each) for each in values["findings"])
-        words = (tuple(values[name]) for name in ("warnings", "looked_for"))
-        return cls(values["created"], values["costs"], found, *words)
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """job.json; `known` is a Preparation or null."""
+
+    asks: Mapping[str, Any]
+    known: Any
+    finished: bool
 
 
 class JobFolder:
@@ -108,12 +113,7 @@ class JobFolder:
 
     def _clear(self) -> None:
         """Removes what an earlier job of ours wrote, and nothing else."""
-        saved = self._load_job()
-        try:
-            is_ours = "format" in saved["asks"] and {"known", "finished"} <= set(saved)
-        except (KeyError, TypeError):
-            is_ours = False
-        if not is_ours:
+        if "format" not in self._load_job().asks:
             raise self._damage_error()
         self._remove_parts("*")
         for name in OUTPUTS:
@@ -138,39 +138,34 @@ class JobFolder:
                 where = f"{folder_name(self.path)} holds {name}"
                 raise SpecvizError(f"{where}, which is not of a job that can go on: choose another folder")
 
-    def _load_job(self) -> Mapping[str, Any]:
+    def _load_job(self) -> _Saved:
         place = self.path / "job.json"
         if place.stat().st_size > MOST_JOB_BYTES:
             raise SpecvizError(f"{folder_name(self.path)}/job.json is too large to be one of ours")
         try:
-            return json.loads(place.read_text("utf-8"))
+            return msgspec.json.decode(place.read_bytes(), type=_Saved)
         except (ValueError, RecursionError) as error:
             raise self._damage_error() from error
 
-    def _resume(self, saved: Mapping[str, Any]) -> None:
-        asks = self.job.asks()
+    def _resume(self, saved: _Saved) -> None:
+        asks, before = self.job.asks(), saved.asks
         try:
-            before, known, self.is_finished = saved["asks"], saved["known"], saved["finished"] is True
-            self.preparation = None if known is None else Preparation.from_dict(known)
-            differing = [name for name, now in asks.items() if before.get(name) != now]
-        except (KeyError, TypeError, AttributeError) as error:
+            self.preparation = msgspec.convert(saved.known, Preparation | None)
+        except msgspec.ValidationError as error:
             raise self._damage_error() from error
-        if differing:
+        if differing := [name for name, now in asks.items() if before.get(name) != now]:
             changes = (f"{name} was {_shorten(before.get(name))}, is {_shorten(asks[name])}" for name in differing[:3])
             raise SpecvizError(f"{folder_name(self.path)} holds another job ({'; '.join(changes)}): {_START_OVER}")
-        if self.is_finished:
-            self._check_outputs()
+        self.is_finished = saved.finished and self._has_outputs()
 
-    def _check_outputs(self) -> None:
-        """A finished job that lacks something is put together again where its parts are still there."""
+    def _has_outputs(self) -> bool:
+        """A finished job that lacks some is put together again where its parts are still there, else refused."""
         lacking = [name for name in OUTPUTS if not (self.path / name).exists()]
-        if not lacking:
-            return
-        if not all(self.has(number) for number in range(self.job.num_parts)):
+        if lacking and not all(self.has(number) for number in range(self.job.num_parts)):
             raise SpecvizError(
                 f"{folder_name(self.path)} lacks {' and '.join(lacking[:2])} of a finished job: {_START_OVER}"
             )
-        self.is_finished = False
+        return not lacking
 
     def _damage_error(self) -> SpecvizError:
         return SpecvizError(f"{folder_name(self.path)}/job.json is damaged or not ours: choose another folder")
@@ -178,7 +173,7 @@ class JobFolder:
     def _save_job(self) -> None:
         known = None if self.preparation is None else asdict(self.preparation)
         values = {"asks": self.job.asks(), "known": known, "finished": self.is_finished}
-        write_text(self.path / "job.json", json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        write_lines(self.path / "job.json", [json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)])
 
     # ---- progress ---------------------------------------------------------------------------------------------------
 
@@ -213,7 +208,7 @@ class JobFolder:
                 "refused": [[row.line, row.reason] for row in tables.refused],
                 "warnings": list(tables.warnings),
             }
-            write_text(beside / "extras.json", json.dumps(extras, ensure_ascii=False))
+            write_lines(beside / "extras.json", [json.dumps(extras, ensure_ascii=False)])
             os.rename(beside, place)
 
     def read(self, number: int) -> ShardTables:
@@ -262,16 +257,6 @@ def explain_disk_errors(folder: Path) -> Iterator[None]:
 def resume_hint(folder: Path) -> str:
     """Says that the job in this folder can go on; empty where there is none."""
     return f"; {KEPT}" if os.path.isfile(folder / "job.json") else ""
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a whole file beside its place and moves it there."""
-    beside = path.with_name(f".{os.getpid()}-{path.name}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _shorten(value: object) -> str:
@@ -324,22 +309,18 @@ def _open_lock(folder: Path) -> TextIO | None:
 def _try_lock(stream: TextIO) -> bool:
     """Whether this run has the lock now; always, where the file system knows no locks."""
     try:
-        _lock(stream)
+        if os.name == "nt":
+            import msvcrt
+
+            stream.seek(0)
+            msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno not in _IN_USE
     return True
-
-
-def _lock(stream: TextIO) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        stream.seek(0)
-        msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)
-    else:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _is_there(stream: TextIO, place: Path) -> bool:

@@ -6,31 +6,28 @@ apostrophe in front; the texts stand there as JSON strings too, exact.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-from specviz.alignment.job_folder import write_text
+import msgspec
+
 from specviz.alignment.summary import VERSION, Summary
 from specviz.alignment.tables.columns import COLUMNS, SLICES, schema_of, to_arrow
 from specviz.alignment.types import Columns, ShardTables
 from specviz.errors import SpecvizError
 from specviz.trace.export import escape_formula
+from specviz.trace.lines import write_lines
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-_hints = cache(get_type_hints)
 MOST_SUMMARY_BYTES = 256 << 20
 CSV_NAMES = {"tokens": "tokens.csv.gz", "prompts": "prompts.csv", "slices": "slices.csv"}
 EXACT = {"text": "text_json", "prompt_text": "prompt_text_json"}  # of CSV: a text's column, and that of its JSON string
@@ -133,8 +130,8 @@ def write_tables(folder: Path, parts: Iterable[ShardTables]) -> Iterator[ShardTa
 
 def write_summary(folder: Path, summary: Summary) -> None:
     """summary.json and the slices as a table."""
-    values = _without_nan(summary.to_dict())
-    write_text(folder / "summary.json", json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    values = msgspec.json.decode(msgspec.json.encode(summary))  # nan as null
+    write_lines(folder / "summary.json", [json.dumps(values, indent=1, ensure_ascii=False)])
     with table_file(folder, "slices") as add:
         add({name: [getattr(row, name) for row in summary.slices] for name in SLICES})
 
@@ -143,18 +140,8 @@ def write_report(folder: Path, summary: Summary, parts: Iterable[ShardTables]) -
     from specviz.alignment.report.sections import report_page
     from specviz.alignment.report.texts import read_texts
 
-    texts = (text for part in parts for text in read_texts(part))
-    with closing(texts):
-        write_text(folder / "report.html", report_page(summary, texts))
-
-
-def _without_nan(value: Any) -> Any:
-    """JSON has no nan: what is not known is null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: _without_nan(item) for name, item in value.items()}
-    return [_without_nan(item) for item in value] if isinstance(value, (list, tuple)) else value
+    with closing(text for part in parts for text in read_texts(part)) as texts:
+        write_lines(folder / "report.html", [report_page(summary, texts).removesuffix("\n")])
 
 
 # ---- a summary read back --------------------------------------------------------------------------------------------
@@ -188,27 +175,6 @@ def read_summary(path: Path) -> Summary:
             f"{path.name} must be a summary of version {VERSION} (got {str(values.get('version'))[:20]})"
         )
     try:
-        return _typed(values, Summary)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        return msgspec.convert(values, Summary)
+    except msgspec.ValidationError as error:
         raise SpecvizError(f"{path.name} is not a whole summary ({str(error)[:200]})") from error
-
-
-def _typed(value: Any, kind: Any) -> Any:
-    """A JSON value as a value of this type: frozen values from objects, tuples from lists."""
-    if kind is Any:
-        return value
-    if dataclasses.is_dataclass(kind):
-        return kind(**{name: _typed(value[name], inner) for name, inner in _hints(kind).items() if name in value})
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return None if value is None else _typed(value, next(each for each in inner if each is not NoneType))
-    if origin is tuple:
-        kinds = inner[:1] * len(value) if inner[-1] is ... else inner
-        return tuple([_typed(item, each) for item, each in zip(value, kinds, strict=True)])
-    if isinstance(value, Mapping):
-        return {name: _typed(item, inner[-1]) for name, item in value.items()}
-    if kind is float:
-        return math.nan if value is None else float(value)
-    if type(value) is not kind:
-        raise TypeError(f"{value!r:.80} must be of the type {kind.__name__}")
-    return value

@@ -108,7 +108,7 @@ class Finding:
     draft: str
     kind: str
     words: str
-    numbers: Mapping[str, float]
+    numbers: Mapping[str, int | float]
 
 
 @dataclass(frozen=True, slots=True)
