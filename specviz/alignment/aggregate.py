@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +23,7 @@ from specviz.alignment.tables.totals import BY_K, NAMES, DraftTotals, Totals
 from specviz.alignment.types import KS, SAMPLED, Array, Columns, Refused, ShardTables
 from specviz.analysis import theory, whatif
 from specviz.request import Request
+from specviz.views.explore.sentences import counted
 
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs
@@ -60,8 +61,7 @@ class Facts:
     def speedups(self, draft: str, total: Totals) -> list[float] | None:
         """For every K; None where costs are not known or not steady."""
         costs = self.steady_costs(draft)
-        found = None if costs is None else total.speedups(theory.step_ms(costs, 0))
-        return None if found is None else found.tolist()
+        return None if costs is None else total.speedups(theory.step_ms(costs, 0))
 
 
 class Aggregator:
@@ -85,8 +85,6 @@ class Aggregator:
         self._refused: list[Refused] = []
         self._num_refused = 0
         self._warnings: dict[str, None] = {}
-
-    # ---- adding -----------------------------------------------------------------------------------------------------
 
     def add(self, tables: ShardTables) -> None:
         self._add_prompts(tables.prompts)
@@ -123,14 +121,12 @@ class Aggregator:
 
     def _has_room_for(self, part: Part) -> bool:
         """Whether the part is counted: all but tags after the first MOST_TAGS."""
-        if part.kind == "tag" and part.value not in self._tags:
-            if len(self._tags) == MOST_TAGS:
-                self._too_many_tags = True
-                return False
+        if part.kind != "tag" or part.value in self._tags:
+            return True
+        self._too_many_tags |= len(self._tags) == MOST_TAGS
+        if not self._too_many_tags:
             self._tags.add(part.value)
-        return True
-
-    # ---- the summary ------------------------------------------------------------------------------------------------
+        return not self._too_many_tags
 
     @property
     def num_tokens(self) -> int:
@@ -140,26 +136,18 @@ class Aggregator:
         every = by_part(self._rows, self._numbers)
         parts, cliffs = self._select_shown(every), findings.cliffs(every)
         intervals = alpha_intervals(parts)
-        exact = bool(self._sources) and all(is_exact for _, is_exact in self._sources)
         request = facts.request
         return Summary(
-            specviz=facts.specviz,
-            created=facts.created,
-            target=request.target,
+            **{name: getattr(facts, name) for name in ("specviz", "created", "prompts")},
+            **{name: getattr(request, name) for name in ("target", "seed", "max_new_tokens", "chat")},
             sampling=sampling_of(request),
-            seed=request.seed,
-            max_new_tokens=request.max_new_tokens,
-            prompts=facts.prompts,
-            chat=request.chat,
             k=self.k,
             num_prompts=len(self.ids),
             num_tokens=self.num_tokens,
             num_cut=int(self._num_cut),
             num_refused=facts.num_refused + self._num_refused,
-            refused=tuple(
-                sorted({(each.line, each.reason) for each in (*facts.refused, *self._refused)})[:MOST_REFUSED]
-            ),
-            exact=exact,
+            refused=tuple(sorted(map(astuple, {*facts.refused, *self._refused}))[:MOST_REFUSED]),
+            exact=bool(self._sources) and all(is_exact for _, is_exact in self._sources),
             note=self._note(request),
             warnings=self._all_warnings(facts),
             looked_for=(*facts.looked_for, *findings.looked_for(every)) if self.ids else (),
@@ -179,9 +167,8 @@ class Aggregator:
         return {part: parts[part] for part in sorted(shown, key=self._order)}
 
     def _order(self, part: Part) -> tuple[int, int, int, str]:
-        orders = {"class": CLASSES.index, "depth": bucket_start, "context": bucket_start}
-        within = orders[part.kind](part.value) if part.kind in orders else 0
-        return self.drafts.index(part.draft), KINDS.index(part.kind), within, part.value
+        order = {"class": CLASSES.index, "depth": bucket_start, "context": bucket_start}.get(part.kind, lambda _: 0)
+        return self.drafts.index(part.draft), KINDS.index(part.kind), order(part.value), part.value
 
     def _draft(
         self, name: str, facts: Facts, intervals: Mapping[Part, Interval | None], cliffs: Sequence[Cliff]
@@ -235,9 +222,10 @@ class Aggregator:
 
     def _by_prompt(self, parts: Parts) -> dict[str, dict[str, float]]:
         """Overlap over all tokens of the text: what the draft cannot read counts 0."""
-        wholes = {part.draft: own for part, own in parts.items() if part.kind == "all"}
         overlaps = {
-            draft: dict(zip(own.prompts.tolist(), own.overlap.tolist(), strict=True)) for draft, own in wholes.items()
+            part.draft: dict(zip(own.prompts.tolist(), own.overlap.tolist(), strict=True))
+            for part, own in parts.items()
+            if part.kind == "all"
         }
         lengths = np.concatenate(self._lengths).tolist() if self._lengths else []
         return {
@@ -272,10 +260,7 @@ class Aggregator:
         law = f"{request.target} at temperature {request.temperature:g}{top_k}{top_p}"
         sentences = []
         for (source, is_exact), size in sorted(self._sources.items()):
-            texts, origin = (
-                f"{size:,} text{'' if size == 1 else 's'}",
-                "" if source == SAMPLED else ", as their rows say",
-            )
+            texts, origin = counted(size, "text"), "" if source == SAMPLED else ", as their rows say"
             estimate = f"{texts} given: an estimate, exact only if sampled from {law}."
             sentences.append(f"{texts} sampled from {law}{origin}." if is_exact else estimate)
         return " ".join(sentences) or "No text could be used."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import islice
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     Prompts = str | Path | PromptSet | Sequence[str | Mapping[str, Any]] | pandas.DataFrame
 
 MOST_DRAFTS = 8
-MOST_BATCH = 4096
-MOST_LIMIT = 1_000_000_000
+MOST = {"k": KS[-1], "batch": 4096, "shard_size": 4096, "limit": 1_000_000_000}
 SHARD_SIZE = 32
 READING = "writing and reading the texts"
 TOGETHER = "putting the tables together"
@@ -102,7 +101,9 @@ def align_steps(
     `executors.local` or one that starts `executors.on_ray`. overwrite: what an earlier job left in `out` is removed.
     older: the summary to compare with; one of other models is refused before the first shard. Raises SpecvizError.
     """
-    _check_count("k", k, KS[-1])
+    _check_counts(k=k, batch=batch, shard_size=shard_size, limit=1 if limit is None else limit)
+    if costs is not None and not (isinstance(costs, Mapping) and all(isinstance(own, Costs) for own in costs.values())):
+        raise SpecvizError("costs must be None, or a mapping of drafts to Costs, as specviz.costs measures them")
     request = Request(
         prompt="of a file",
         target="a model",
@@ -114,7 +115,6 @@ def align_steps(
         max_new_tokens=max_new_tokens,
         chat=chat,
     ).validate()
-    _check_work(batch, shard_size, limit, costs)
     wanted = _wanted_models(target, draft, in_memory=executor is local)
     is_file = isinstance(prompts, (str, Path))
     rows = prompts if isinstance(prompts, PromptSet) else open_prompts(prompts) if is_file else from_values(prompts)
@@ -139,22 +139,10 @@ def align_steps(
     yield Progress("done", num_rows, num_rows, work.num_tokens, result=result)
 
 
-# ---- arguments ------------------------------------------------------------------------------------------------------
-
-
-def _check_work(batch: object, shard_size: object, limit: object, costs: object) -> None:
-    _check_count("batch", batch, MOST_BATCH)
-    _check_count("shard_size", shard_size, MOST_BATCH)
-    if limit is not None:
-        _check_count("limit", limit, MOST_LIMIT)
-    is_mapping = isinstance(costs, Mapping) and all(isinstance(own, Costs) for own in costs.values())
-    if costs is not None and not is_mapping:
-        raise SpecvizError("costs must be None, or a mapping of drafts to Costs, as specviz.costs measures them")
-
-
-def _check_count(name: str, value: object, most: int) -> None:
-    if type(value) is not int or not 1 <= value <= most:
-        raise SpecvizError(f"{name} must be a whole number from 1 to {most:,} (got {value!r:.40})")
+def _check_counts(**counts: object) -> None:
+    for name, value in counts.items():
+        if type(value) is not int or not 1 <= value <= MOST[name]:
+            raise SpecvizError(f"{name} must be a whole number from 1 to {MOST[name]:,} (got {value!r:.40})")
 
 
 def _choose_folder(out: object) -> tuple[Path, TemporaryDirectory | None]:
@@ -226,9 +214,6 @@ def _check_costs(costs: Mapping[str, Costs], models: Sequence[Identity]) -> None
             raise SpecvizError(f"the costs given for {name} were measured with the target {own.target}, not {target}")
 
 
-# ---- the work -------------------------------------------------------------------------------------------------------
-
-
 def measure_models(models: Sequence[Identity]) -> tuple[Costs, ...]:
     """The costs of a target and each of its drafts, timed in the same rounds, behind the longest context up to
     `costs.CONTEXT` that all have room for."""
@@ -244,7 +229,7 @@ class _JobRun:
 
     folder: JobFolder
     rows: PromptSet
-    models: Sequence[Identity]
+    models: tuple[Identity, ...]
     batch: int
     each: Map
     num_tokens: int = 0
@@ -265,7 +250,7 @@ class _JobRun:
         costs = dict(given or {})
         if given is None:
             yield self._words(f"measuring what {', '.join(self.drafts)} cost{'s' if len(self.drafts) == 1 else ''}")
-            costs = dict(zip(self.drafts, self._run_one(measure_models, tuple(self.models)), strict=True))
+            costs = dict(zip(self.drafts, self._run_one(measure_models, self.models), strict=True))
         yield self._words("looking inside the drafts")
         first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
         found = self._run_one(look, self._shard(first, {}))
@@ -274,15 +259,15 @@ class _JobRun:
 
     def read(self) -> Iterator[Progress]:
         """Every shard that is not done yet."""
-        numbers: list[int] = []
-        missing = self._missing_shards(numbers)
-        done = sum(self._size(part) for part in range(self.job.num_parts) if self.folder.has(part))
-        total, begun, done_before = self.job.num_rows, time.perf_counter(), done
+        missing = [part for part in range(self.job.num_parts) if not self.folder.has(part)]
+        size, total, begun = self.job.shard_size, self.job.num_rows, time.perf_counter()
+        sizes = [min(size, total - part * size) for part in missing]
+        done = done_before = total - sum(sizes)
         yield self._words(READING, done)
-        for place, tables in self.each(analyse, missing):
-            self.folder.write(numbers[place], tables)
+        for place, tables in self.each(analyse, self._shards(frozenset(missing))):
+            self.folder.write(missing[place], tables)
             self.num_tokens += len(tables.tokens["prompt"]) // len(self.drafts)
-            done += self._size(numbers[place])
+            done += sizes[place]
             spent = time.perf_counter() - begun
             left = spent / (done - done_before) * (total - done)
             yield Progress(READING, done, total, self.num_tokens, self.num_tokens / spent if spent > 0 else None, left)
@@ -303,27 +288,23 @@ class _JobRun:
             outputs.write_report(self.folder.path, summary, self.folder.parts())
         self.folder.finish(keep_parts=keep_parts)
 
-    def _missing_shards(self, numbers: list[int]) -> Iterator[Shard]:
-        """The shards still to be done, read from the prompts when they are due; `numbers` gets their parts' numbers."""
+    def _shards(self, parts: Collection[int]) -> Iterator[Shard]:
+        """The shards of these parts, in order, read from the prompts when they are due."""
         rows = islice(self.rows.rows(), self.job.num_rows)
         steady = {name: costs for name, costs in self._costs().items() if not costs.doubt}
         step_ms = {name: tuple(theory.step_ms(costs, k) for k in (0, *KS)) for name, costs in steady.items()}
         for part in range(self.job.num_parts):
             own = tuple(islice(rows, self.job.shard_size))
-            if not self.folder.has(part):
-                numbers.append(part)
+            if part in parts:
                 yield self._shard(own, step_ms)
 
     def _shard(self, rows: tuple[PromptRow, ...], step_ms: Mapping[str, tuple[float, ...]]) -> Shard:
-        request, models = self.job.request, tuple(self.models)
-        return Shard(request, self.drafts, rows, request.num_speculative_tokens, step_ms, self.batch, models)
+        request = self.job.request
+        return Shard(request, self.drafts, rows, request.num_speculative_tokens, step_ms, self.batch, self.models)
 
     def _run_one(self, function: Callable[[Any], Any], item: Any) -> Any:
         ((_, result),) = self.each(function, [item])
         return result
-
-    def _size(self, part: int) -> int:
-        return min(self.job.shard_size, self.job.num_rows - part * self.job.shard_size)
 
     def _costs(self) -> dict[str, Costs]:
         return {name: Costs.from_dict(values) for name, values in self.folder.preparation.costs.items()}
@@ -331,18 +312,19 @@ class _JobRun:
     def _facts(self) -> Facts:
         ignored = [f"{IGNORED}: {', '.join(self.rows.ignored)}"] if self.rows.ignored else []
         doubts = [f"{name}: no speedup and no best K. {own.doubt}" for name, own in self._costs().items() if own.doubt]
+        found = self.folder.preparation
         is_whole = self.job.num_rows == len(self.rows)  # else nobody knows which lines would have been refused
         return Facts(
             request=self.job.request,
             specviz=self.job.specviz,
-            created=self.folder.preparation.created,
+            created=found.created,
             prompts=self.job.prompts,
             costs=self._costs(),
             refused=self.rows.refused if is_whole else (),
             num_refused=self.rows.num_refused if is_whole else 0,
-            warnings=[*self.folder.preparation.warnings, *doubts, *ignored],
-            findings=self.folder.preparation.findings,
-            looked_for=self.folder.preparation.looked_for,
+            warnings=[*found.warnings, *doubts, *ignored],
+            findings=found.findings,
+            looked_for=found.looked_for,
             num_ids={model.name: model.num_ids for model in self.models[1:]},
             models=dict(self.job.models),
         )

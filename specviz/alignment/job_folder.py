@@ -175,8 +175,6 @@ class JobFolder:
         values = {"asks": self.job.asks(), "known": known, "finished": self.is_finished}
         write_lines(self.path / "job.json", [json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)])
 
-    # ---- progress ---------------------------------------------------------------------------------------------------
-
     def save_preparation(self, preparation: Preparation) -> None:
         with explain_disk_errors(self.path):
             self.preparation = preparation
@@ -262,9 +260,6 @@ def resume_hint(folder: Path) -> str:
 def _shorten(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 200 else f"{text[:200]}…"
-
-
-# ---- one run at a time ----------------------------------------------------------------------------------------------
 
 
 @contextmanager

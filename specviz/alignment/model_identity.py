@@ -22,10 +22,7 @@ VALUES_PER_TABLE = 64  # of each weight table; training changes nearly all of th
 
 def identify(wanted: Sequence[Any], library: Library | None = None) -> tuple[Identity, ...]:
     """The target and its drafts, loaded once each. Raises SpecvizError for one that cannot draft for the first."""
-    loaded = _load_each(wanted, library or workbench().library)
-    for draft in loaded[1:]:
-        check_pair(loaded[0], draft)
-    return tuple(map(_identity, loaded, wanted))
+    return tuple(map(_identity, _load_each(wanted, library or workbench().library), wanted))
 
 
 def load(models: Sequence[Identity], library: Library) -> tuple[LoadedModel, tuple[LoadedModel, ...]]:
@@ -37,13 +34,14 @@ def load(models: Sequence[Identity], library: Library) -> tuple[LoadedModel, tup
                 f"{model.name} is no longer the model that this job began with: its weights or its configuration "
                 "differ; begin the job again in another folder"
             )
-    for draft in drafts:
-        check_pair(target, draft)
     return target, tuple(drafts)
 
 
 def _load_each(wanted: Sequence[Any], library: Library) -> list[LoadedModel]:
-    return [library.load(each, as_draft=place > 0) for place, each in enumerate(wanted)]
+    target, *drafts = loaded = [library.load(each, as_draft=place > 0) for place, each in enumerate(wanted)]
+    for draft in drafts:
+        check_pair(target, draft)
+    return loaded
 
 
 def _identity(loaded: LoadedModel, wanted: Any) -> Identity:

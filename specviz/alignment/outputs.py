@@ -144,9 +144,6 @@ def write_report(folder: Path, summary: Summary, parts: Iterable[ShardTables]) -
         write_lines(folder / "report.html", [report_page(summary, texts).removesuffix("\n")])
 
 
-# ---- a summary read back --------------------------------------------------------------------------------------------
-
-
 def read_values(path: Path) -> Any:
     """JSON from an untrusted file. Raises SpecvizError."""
     try:

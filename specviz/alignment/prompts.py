@@ -97,17 +97,13 @@ def from_values(values: Iterable[str | Mapping[str, Any]]) -> PromptSet:
 
 
 def _check_set(name: str, lines: Callable[[], Iterator[Line]]) -> PromptSet:
-    reading = _Reading()
-    refused: list[Refused] = []
-    num_refused = 0
-    for item in reading.items(lines()):
-        if isinstance(item, Refused):
-            num_refused += 1
-            refused += [item] if len(refused) < MOST_REFUSED else []
-    if not reading.num_rows:
-        raise SpecvizError(f"{name} holds no prompt that can be used{_list_refused(refused, num_refused)}")
-    formats, ignored = ", ".join(reading.formats), tuple(reading.ignored)
-    return PromptSet(name, reading.num_rows, num_refused, tuple(refused), formats, ignored, reading.fingerprint, lines)
+    found = _Reading()
+    for _ in found.items(lines()):
+        pass
+    if not found.num_rows:
+        raise SpecvizError(f"{name} holds no prompt that can be used{_list_refused(found.refused, found.num_refused)}")
+    formats, ignored, refused = ", ".join(found.formats), tuple(found.ignored), tuple(found.refused)
+    return PromptSet(name, found.num_rows, found.num_refused, refused, formats, ignored, found.fingerprint, lines)
 
 
 def _list_refused(refused: Sequence[Refused], num_refused: int) -> str:
@@ -116,9 +112,6 @@ def _list_refused(refused: Sequence[Refused], num_refused: int) -> str:
     words = "; ".join(f"line {item.line} {item.reason}" for item in refused[:MOST_NAMED])
     more = f"; and {num_refused - MOST_NAMED:,} more lines" if num_refused > MOST_NAMED else ""
     return f": {words}{more}"
-
-
-# ---- lines ----------------------------------------------------------------------------------------------------------
 
 
 def _file_lines(path: Path) -> Iterator[Line]:
@@ -191,14 +184,12 @@ def _to_json(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is no kind of JSON value")
 
 
-# ---- rows -----------------------------------------------------------------------------------------------------------
-
-
 class _Reading:
     """One pass over the lines: what was read so far, and a hash of it."""
 
     def __init__(self) -> None:
-        self.num_rows = 0
+        self.num_rows = self.num_refused = 0
+        self.refused: list[Refused] = []
         self.formats: dict[str, None] = {}
         self.ignored: dict[str, None] = {}
         self._digest = hashlib.sha256()
@@ -212,6 +203,9 @@ class _Reading:
         for line in lines:
             item = line if isinstance(line, Refused) else self._item(*line)
             self._digest.update(repr(item).encode("utf-8"))
+            if isinstance(item, Refused):
+                self.num_refused += 1
+                self.refused += [item] if len(self.refused) < MOST_REFUSED else []
             yield item
 
     def _item(self, line: int, raw: bytes) -> PromptRow | Refused:
@@ -237,12 +231,8 @@ class _Reading:
             return name
         while (free := f"{name} ({number})") in self._next_number:
             number += 1
-        self._next_number[name] = number + 1
-        self._next_number[free] = 2
+        self._next_number |= {name: number + 1, free: 2}
         return free
-
-
-# ---- one row --------------------------------------------------------------------------------------------------------
 
 
 def _own_row(values: Values, line: int, number: int) -> PromptRow:
@@ -297,9 +287,7 @@ def _message(place: int, value: object) -> Message:
 
 
 def _id(value: object) -> str:
-    if type(value) is int and abs(value) <= MAX_SEED:
-        return str(value)
-    if isinstance(value, float) and value.is_integer() and abs(value) <= MAX_SEED:  # of a table that lacks other ids
+    if type(value) in (int, float) and abs(value) <= MAX_SEED and value == int(value):  # 7.0 in a table that lacks ids
         return str(int(value))
     return _clean_text("id", _check_text("id", value, MOST_ID))
 
@@ -352,9 +340,6 @@ def _sampled_from(values: object) -> dict[str, object]:
     return {name: getattr(request, name) for name in SAMPLED_FIELDS}
 
 
-# ---- formats --------------------------------------------------------------------------------------------------------
-
-
 class Format(NamedTuple):
     """A kind of rows. fields: what it is known by; used: what is read of it; own: such a row in specviz's fields."""
 
@@ -368,29 +353,20 @@ def _first_turn(values: Values) -> Values:
     turns = values["turns"]
     if not isinstance(turns, list) or not turns:
         raise SpecvizError(f"needs the turns as a list of at least one text {format_got(turns)}")
-    return {
-        "messages": [{"role": "user", "content": turns[0]}],
-        "id": values["question_id"],
-        "tags": values["category"],
-    }
-
-
-def _math_question(values: Values) -> Values:
-    return {"messages": [{"role": "user", "content": values["question"]}], "tags": "math"}
-
-
-def _code_task(values: Values) -> Values:
-    return {"prompt": values["prompt"], "id": values["task_id"], "tags": "code"}
+    messages = [{"role": "user", "content": turns[0]}]
+    return {"messages": messages, "id": values["question_id"], "tags": values["category"]}
 
 
 _TURNS = ("question_id", "category", "turns")
 FORMATS = (  # the first whose fields are all there reads the row
-    Format("HumanEval", ("task_id", "prompt", "entry_point"), ("task_id", "prompt"), _code_task),
+    Format("HumanEval", ("task_id", "prompt", "entry_point"), ("task_id", "prompt"),
+           lambda row: {"prompt": row["prompt"], "id": row["task_id"], "tags": "code"}),
     Format("specviz", ("prompt",), OWN, dict),
     Format("specviz", ("messages",), OWN, dict),
     Format("MT-Bench or Spec-Bench, first turns", _TURNS, _TURNS, _first_turn),
-    Format("GSM8K", ("question", "answer"), ("question",), _math_question),
-)
+    Format("GSM8K", ("question", "answer"), ("question",),
+           lambda row: {"messages": [{"role": "user", "content": row["question"]}], "tags": "math"}),
+)  # fmt: skip
 
 
 def format_of(values: Values) -> Format:

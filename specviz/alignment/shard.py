@@ -49,10 +49,8 @@ class RowText:
 
 
 def analyse(shard: Shard, library: Library | None = None) -> ShardTables:
-    """Everything about the shard's rows. library: the models' home, by default this process's own.
-
-    Raises SpecvizError for a model that cannot be used, and where memory does not suffice for a single text.
-    """
+    """All about the shard's rows. library: of the models, by default this process's own. Raises SpecvizError for a
+    model that cannot be used, and where memory does not suffice for a single text."""
     library = library or workbench().library
     target, drafts = load(shard, library)
     return analyse_texts(shard, target, drafts, *texts_of(shard, target))
@@ -64,9 +62,6 @@ def load(shard: Shard, library: Library) -> tuple[LoadedModel, tuple[LoadedModel
 
 def sampling_of(request: Request) -> Sampling:
     return Sampling(request.temperature, request.top_k, request.top_p)
-
-
-# ---- texts ----------------------------------------------------------------------------------------------------------
 
 
 def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[RowText], tuple[Refused, ...], tuple[str, ...]]:
@@ -87,9 +82,8 @@ def _encode(row: PromptRow, request: Request, target: LoadedModel) -> RowText:
     """Raises SpecvizError with what is wrong; it goes on after "line 7"."""
     prompt, is_chat = _prompt_of(row, request, target)
     prompt_ids = tuple(target.text.encode(prompt, special=not is_chat))
-    ids = row.completion
-    if isinstance(ids, str):
-        ids = tuple(target.text.encode(ids, special=False))
+    given = row.completion
+    ids = tuple(target.text.encode(given, special=False)) if isinstance(given, str) else given
     _check_length(len(prompt_ids), ids, target)
     return RowText(row, prompt, is_chat, prompt_ids, ids, ids is None or _is_own_text(row, request, target))
 
@@ -191,9 +185,6 @@ def analyse_texts(
     numbers = _read(target, drafts, texts, sampling_of(shard.request), shard.batch)
     found = [_describe(*pair, target, shard) for pair in zip(texts, numbers, strict=True)]
     return tables.build_tables(found, shard, refused, warnings)
-
-
-# ---- what was read --------------------------------------------------------------------------------------------------
 
 
 def _describe(text: RowText, numbers: TextStats, target: LoadedModel, shard: Shard) -> AnalysedText:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specviz.alignment.summary import NOT_CALLED
 from specviz.views.explore.sentences import quantity
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 SHOWN_LINES = 5  # of what was refused
 NOT_KNOWN = "not known"
 SIGNIFICANCE = {
-    None: "not called significant: fewer than 30 prompts",
+    None: NOT_CALLED,
     False: "not significant",
     True: "significant",
 }

@@ -239,7 +239,7 @@ def test_texts_from_outside_cannot_steer_the_page():
         slices=tuple(replace(each, value=HOSTILE, draft=HOSTILE) for each in slices_of(HOSTILE, 0.5)),
         comparisons=(comparison(HOSTILE, "b"),), costs={HOSTILE: {"device": HOSTILE, "dtype": HOSTILE}},
     )  # fmt: skip
-    text = made_text(2, 4, (HOSTILE, "b"), id=HOSTILE, prompt=HOSTILE, labels=[HOSTILE] * 4)
+    text = made_text(2, 4, (HOSTILE, "b"), id=HOSTILE, prompt=HOSTILE, columns={"text": [HOSTILE] * 4})
     block = alignment_texts.texts_block([text], [HOSTILE, "b"], 1)
     words = said(alignment.sections(summary, block)) + said([unpacked(chunk) for chunk in block["chunks"]])
     assert "\u202e" not in words
@@ -403,17 +403,17 @@ def test_every_token_tells_what_both_models_said():
     words, shown = word_columns(block, 18)
     wanted = texts[18]
     assert [words[each] for each in shown["facts"][0]] == [str(place) for place in range(1, 24)]
-    assert [words[each] for each in shown["facts"][1]] == list(wanted.labels)
+    assert [words[each] for each in shown["facts"][1]] == wanted.tokens["text"]
     assert block["numbers"] == list(range(20))
     assert block["entries"][18][1].startswith(
         "story · Tell me about Rusty the fox. · 23 tokens, agreement: fable-draft "
     )
-    for one, given in zip(shown["drafts"], wanted.drafts, strict=True):
-        assert len(one["steps"]) == len(wanted.labels) == 23
-        for sign, overlap in zip(one["steps"], given.overlap, strict=True):
+    for one, given in zip(shown["drafts"], wanted.drafts.values(), strict=True):
+        assert len(one["steps"]) == len(wanted.tokens["text"]) == 23
+        for sign, overlap in zip(one["steps"], given["overlap"], strict=True):
             assert sign == str(min(4, int(5 * overlap)))
         costs = [words[each] for each in one["facts"][4]]
-        assert costs == [f"{price:.2f} target calls" for price in given.price]
+        assert costs == [f"{price:.2f} target calls" for price in given["price"]]
     assert block["entries"][18][0] == "story-18"
     assert {len(column) for one in shown["drafts"] for column in one["facts"]} == {23}
     assert len(block["draft_facts"]) == len(shown["drafts"][0]["facts"])
@@ -421,9 +421,8 @@ def test_every_token_tells_what_both_models_said():
 
 
 def test_places_that_the_draft_cannot_read_are_marked_and_left_out_of_the_mean():
-    text = made_text(3, 4, ("a",))
-    one = replace(text.drafts[0], overlap=[0.9, 0.5, 0.0, 0.0], readable=[True, True, False, False])
-    block = alignment_texts.texts_block([replace(text, drafts=[one])], ["a"], 1)
+    columns = {"overlap": [0.9, 0.5, 0.0, 0.0], "readable": [True, True, False, False]}
+    block = alignment_texts.texts_block([made_text(3, 4, ("a",), columns)], ["a"], 1)
     words, shown = word_columns(block, 0)
     assert shown["drafts"][0]["steps"] == "42xx"
     assert words[shown["drafts"][0]["words"]] == "a: agreement 70\u00a0% on this text, over 2 tokens."
@@ -461,17 +460,13 @@ def test_views_are_read_from_the_rows_of_the_tables():
     views = [made_text(number, 3 + number, NAMES[:2]) for number in range(3)]
     tokens = {name: [] for name in COLUMNS["tokens"]}
     for number, view in enumerate(views):
-        for one in view.drafts:
-            for place, text in enumerate(view.labels):
-                row = {
-                    "prompt": number, "place": place, "text": text, "p": view.p[place], "draft": one.name,
-                    "favourite_text": view.favourite[place], "favourite_p": view.favourite_p[place], "q": one.q[place],
-                    "keep": one.keep[place], "overlap": one.overlap[place], "reason": one.reason[place],
-                    "draft_favourite_text": one.favourite[place], "draft_favourite_q": one.favourite_q[place],
-                    "price": one.price[place], "readable": one.readable[place],
-                }  # fmt: skip
-                for name in tokens:
-                    tokens[name].append(row.get(name))
+        for name, rows in view.drafts.items():
+            for place in range(len(view.tokens["text"])):
+                row = {"prompt": number, "place": place, "draft": name} | {
+                    column: rows[column][place] for column in rows
+                }
+                for column, cells in tokens.items():
+                    cells.append(row.get(column))
     prompts = {"prompt": [0, 0, 1, 1, 2, 2], "id": [f"story-{at // 2}" for at in range(6)], "tags": ["story"] * 6,
                "prompt_text": [view.prompt for view in views for _ in range(2)]}  # fmt: skip
     found = list(alignment_texts.read_texts(ShardTables(tokens, prompts, {}, {}, (), ())))

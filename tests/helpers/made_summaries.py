@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from specviz.alignment.report.texts import DraftView, TextView
+from specviz.alignment.report.texts import TextView
 from specviz.alignment.summary import (
     Bin,
     Calibration,
@@ -116,17 +116,20 @@ def made_summary(**changes):
     return replace(made, **changes)
 
 
-def made_text(number=0, size=64, names=NAMES, **changes):
+def made_text(number=0, size=64, names=NAMES, columns=None, **changes):
     """A text of made-up tokens, the same for the same number."""
     dice = random.Random(number)
     shares = lambda: [dice.random() for _ in range(size)]  # noqa: E731
     words = [WORDS[place % len(WORDS)] for place in range(size)]
-    drafts = [
-        DraftView(
-            name, shares(), shares(), shares(), words[::-1], shares(), shares(), ["near-tie"] * size, [True] * size
-        )
+    drafts = {
+        name: {
+            **{column: shares() for column in ("q", "keep", "overlap", "draft_favourite_q", "price")},
+            "draft_favourite_text": words[::-1], "reason": ["near-tie"] * size, "readable": [True] * size,
+        }
         for name in names
-    ]
+    }  # fmt: skip
+    of_target = {"text": words, "p": shares(), "favourite_text": words, "favourite_p": shares()}
     prompt = "Tell me about Rusty the fox.\n"
-    made = TextView(number, f"story-{number}", ["story"], prompt, words, shares(), words, shares(), drafts)
+    drafts = {name: rows | of_target | (columns or {}) for name, rows in drafts.items()}
+    made = TextView(number, f"story-{number}", ["story"], prompt, drafts)
     return replace(made, **changes)

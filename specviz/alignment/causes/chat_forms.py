@@ -6,6 +6,7 @@ Templates are untrusted programs: one that fails refuses the dialogue. Loads no 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, Protocol
 
 from specviz.errors import SpecvizError
@@ -47,8 +48,7 @@ def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer
     if ours is None or theirs is None:
         refuses = "target" if ours is None else "draft"
         return f"{name}: the {refuses}'s chat template refuses it, the other does not"
-    place = next((place for place, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
-    place = min(len(ours), len(theirs)) if place is None else place  # one goes on where the other ends
+    place = len([*takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))])
     after = f"after {_quote(ours[max(0, place - SHOWN_CHARACTERS) : place])} " if place else "at once "
     ours, theirs = (_quote(text[place : place + SHOWN_CHARACTERS]) for text in (ours, theirs))
     return f"{name}: {after}the target's chat form goes on with {ours}, the draft's with {theirs}"

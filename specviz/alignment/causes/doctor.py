@@ -6,7 +6,7 @@ be drafted directly. For the others it says which other ways there are and how t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from specviz.alignment.causes.chat_forms import chat_difference
@@ -156,14 +156,11 @@ def examine(target: str | LoadedModel, draft: str | LoadedModel) -> Diagnosis:
         num_common_texts=num_common,
         num_target_texts=len(our_texts),
         num_draft_texts=len(their_texts),
-        special=_special(ours, theirs),
+        special=tuple(_special(ours, theirs)),
         chat=Chat(*map(bool, templates), templates[0] == templates[1], difference),
         ways=_ways(len(differing), num_common, len(their_texts)),
         notes=tuple(_notes(ours, theirs)),
     )
-
-
-# ---- models ---------------------------------------------------------------------------------------------------------
 
 
 def _model(model: str | LoadedModel) -> _Model:
@@ -188,9 +185,6 @@ def _read_folder(name: str) -> _Model:
     return _Model(source.name, text, vocab_size, context_limit(config, tokenizer), limit_words(config))
 
 
-# ---- ids ------------------------------------------------------------------------------------------------------------
-
-
 def _starts(text: TokenText) -> list[int]:
     """The ids that the tokenizer puts before a text."""
     bare, whole = text.encode("a", special=False), text.encode("a")
@@ -198,42 +192,38 @@ def _starts(text: TokenText) -> list[int]:
     return whole[: next(places, 0)]
 
 
-def _special(target: _Model, draft: _Model) -> tuple[Special, ...]:
-    start = "the draft reads what the target's tokenizer puts before a text, and may have learned with something else"
-    end = "texts end at different places: only the target's end tokens end a text, and the draft seldom proposes them"
-    kinds = (
-        ("before a text", _starts(target.text), _starts(draft.text), f"matters: {start}"),
-        ("end", sorted(target.text.eos_ids), sorted(draft.text.eos_ids), f"matters: {end}"),
-        *((f"{name} ({short})", _own(target, short), _own(draft, short), f"does not matter: {why}")
-          for name, short, why in HARMLESS),
-    )  # fmt: skip
-    return tuple(
-        _compare(kind, target.list_ids(ours), draft.list_ids(theirs), why) for kind, ours, theirs, why in kinds
-    )
+def _own(kind: str) -> Callable[[_Model], list[int]]:
+    """Finds the ids of a tokenizer's own token of this kind."""
+
+    def find(model: _Model) -> list[int]:
+        token = getattr(model.text.tokenizer, f"{kind}_token_id", None)
+        return [token] if isinstance(token, int) else []
+
+    return find
 
 
-HARMLESS = (
-    ("start", "bos", "only what a tokenizer puts before a text is read"),
-    ("padding", "pad", "padding is masked"),
-    ("unknown", "unk", "the target's tokenizer alone cuts the text"),
-)
+SPECIAL = (  # kind, how its ids are found, whether a difference of the texts matters, and why
+    ("before a text", lambda model: _starts(model.text), True,
+     "the draft reads what the target's tokenizer puts before a text, and may have learned with something else"),
+    ("end", lambda model: sorted(model.text.eos_ids), True,
+     "texts end at different places: only the target's end tokens end a text, and the draft seldom proposes them"),
+    ("start (bos)", _own("bos"), False, "only what a tokenizer puts before a text is read"),
+    ("padding (pad)", _own("pad"), False, "padding is masked"),
+    ("unknown (unk)", _own("unk"), False, "the target's tokenizer alone cuts the text"),
+)  # fmt: skip
 
 
-def _own(model: _Model, kind: str) -> list[int]:
-    token = getattr(model.text.tokenizer, f"{kind}_token_id", None)
-    return [token] if isinstance(token, int) else []
-
-
-def _compare(kind: str, target: tuple[NamedId, ...], draft: tuple[NamedId, ...], why: str) -> Special:
-    """why: the effect of a difference of the texts."""
-    if target == draft:
-        return Special(kind, target, draft, False, "the same")
-    if sorted(item.label for item in target) == sorted(item.label for item in draft):
-        return Special(kind, target, draft, False, "the same text under another id")
-    return Special(kind, target, draft, why.startswith("matters"), why)
-
-
-# ---- verdict --------------------------------------------------------------------------------------------------------
+def _special(*models: _Model) -> Iterator[Special]:
+    """models: the target and the draft."""
+    for kind, ids_of, matters, why in SPECIAL:
+        target, draft = ids = [model.list_ids(ids_of(model)) for model in models]
+        texts = [sorted(item.label for item in side) for side in ids]
+        if target == draft:
+            yield Special(kind, target, draft, False, "the same")
+        elif texts[0] == texts[1]:
+            yield Special(kind, target, draft, False, "the same text under another id")
+        else:
+            yield Special(kind, target, draft, matters, f"{'matters' if matters else 'does not matter'}: {why}")
 
 
 def _ways(num_differing: int, num_common: int, num_draft_texts: int) -> tuple[Way, ...]:

@@ -11,7 +11,7 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from specviz.alignment.summary import ENOUGH_PROMPTS, Bin, Calibration, DraftSummary, Finding, Interval
+from specviz.alignment.summary import ENOUGH_PROMPTS, NOT_CALLED, Bin, Calibration, DraftSummary, Finding, Interval
 from specviz.alignment.tables.slices import Part, Parts, PerPrompt, bucket_start, excludes_zero, interval
 from specviz.alignment.types import BINS, Array
 from specviz.views.explore.sentences import percent
@@ -26,9 +26,6 @@ NEXT_ONLY = "This looks at a draft's next token only; how many to draft: see Eve
 EARLY_END, LONGER_CONTEXT, OUT_OF_REACH = (
     "a vocabulary that ends early", "a fall with longer context", "places out of reach"
 )  # fmt: skip
-NOT_CALLED = f"not called significant: fewer than {ENOUGH_PROMPTS} prompts"
-
-# ---- cliffs ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,63 +45,40 @@ class Cliff:
         return self.high - self.low
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Step:
-    """From one bucket to the next, over the prompts with tokens in both."""
-
-    part: Part
-    before: str
-    high: PerPrompt
-    low: PerPrompt
-
-    @property
-    def fall(self) -> float:
-        return _alpha(self.high) - _alpha(self.low)
-
-
 def cliffs(parts: Parts) -> tuple[Cliff, ...]:
     """The cliffs by depth and by context of every draft: alpha falls by LEAST_FALL or more, and the interval over
     prompts leaves out 0 with all steps of all drafts taken together. Those by context are told from the "settled"
     tokens: the first ones of a text would pass for short context."""
     steps = list(_steps(parts))
-    found = [_cliff(step, len(steps)) for step in steps if step.fall >= LEAST_FALL]
+    found = (_cliff(part, before, high, low, len(steps)) for part, before, high, low in steps)
     return tuple(cliff for cliff in found if cliff is not None)
 
 
 _SERIES = {"depth": "depth", "settled": "context"}  # kind of the sums -> kind of the cliffs
 
 
-def _steps(parts: Parts) -> Iterator[_Step]:
-    buckets = sorted((part for part in parts if part.kind in _SERIES), key=_order)
+def _steps(parts: Parts) -> Iterator[tuple[Part, str, PerPrompt, PerPrompt]]:
+    """From one bucket to the next: the part of the second, the name of the first, both over the prompts in both."""
+    buckets = [part for part in parts if part.kind in _SERIES]
+    buckets.sort(key=lambda part: (part.draft, part.kind, bucket_start(part.value)))
     for _, series in groupby(buckets, key=lambda part: (part.draft, part.kind)):
         for before, after in pairwise(series):
             high, low = parts[before].among(parts[after])
             if len(high) >= LEAST_PROMPTS:
-                yield _Step(after._replace(kind=_SERIES[after.kind]), before.value, high, low)
+                yield after._replace(kind=_SERIES[after.kind]), before.value, high, low
 
 
-def _order(part: Part) -> tuple[str, str, int]:
-    return part.draft, part.kind, bucket_start(part.value)
-
-
-def _alpha(part: PerPrompt) -> float:
-    return float(part.overlap.sum() / part.num_tokens.sum())
-
-
-def _cliff(step: _Step, num_asked: int) -> Cliff | None:
-    size = len(step.high)
-    found = interval(step.high.alphas_without - step.low.alphas_without)
-    if found is None or not excludes_zero(found, step.fall, size, num_asked):
-        return None
-    return Cliff(step.part, step.before, _alpha(step.high), _alpha(step.low), size, found, size >= ENOUGH_PROMPTS)
-
-
-# ---- findings -------------------------------------------------------------------------------------------------------
+def _cliff(part: Part, before: str, high: PerPrompt, low: PerPrompt, num_asked: int) -> Cliff | None:
+    size, found = len(high), interval(high.alphas_without - low.alphas_without)
+    alphas = (float(each.overlap.sum() / each.num_tokens.sum()) for each in (high, low))
+    cliff = Cliff(part, before, *alphas, size, found, size >= ENOUGH_PROMPTS)
+    is_fall = cliff.fall >= LEAST_FALL and found is not None and excludes_zero(found, cliff.fall, size, num_asked)
+    return cliff if is_fall else None
 
 
 def looked_for(parts: Parts) -> tuple[str, ...]:
     """What is looked for in these numbers, in plain words."""
-    context = (LONGER_CONTEXT,) if any(step.part.kind == "context" for step in _steps(parts)) else ()
+    context = (LONGER_CONTEXT,) if any(part.kind == "context" for part, *_ in _steps(parts)) else ()
     return (EARLY_END, *context, OUT_OF_REACH)
 
 
@@ -150,9 +124,6 @@ def _reach(draft: DraftSummary) -> Finding | None:
         "token that it has no id for. It drafts nothing there, so the target writes them one by one."
     )
     return Finding(draft.name, "reach", words, {"beyond": 1 - draft.readable})
-
-
-# ---- calibration ----------------------------------------------------------------------------------------------------
 
 
 def calibration(confidence: Array, cost_ratio: float | None) -> Calibration:

@@ -106,9 +106,6 @@ def _overlap(draft: LoadedModel, text: Text, p: Tensor, sampling: Sampling) -> f
     return float(overlap_of(p[:, :width], q[:, :width]).mean())
 
 
-# ---- layers ---------------------------------------------------------------------------------------------------------
-
-
 def _layer_findings(draft: LoadedModel, agreements: Sequence[Agreement]) -> list[Finding]:
     """The layer that the draft is best without, if it does clear harm."""
     if len(agreements) < FEWEST_TEXTS or not agreements[0].without:
@@ -151,9 +148,6 @@ def _skip(layer: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-# ---- chat forms -----------------------------------------------------------------------------------------------------
 
 
 def _form_findings(draft: LoadedModel, agreements: Sequence[Agreement], difference: str | None) -> list[Finding]:

@@ -44,21 +44,17 @@ def share_words(value: float | None) -> str:
     return percent(value) if is_known(value) else NONE
 
 
+def number(value: float | None, words: Callable[[float], str] = "{:,}".format) -> Cell:
+    return blocks.cell(words(value), sort=value) if is_known(value) else blocks.cell(NONE)
+
+
 def share(value: float | None) -> Cell:
-    return _number_cell(value, percent)
-
-
-def number(value: float | None, form: str = "{:,}") -> Cell:
-    return _number_cell(value, form.format)
+    return number(value, percent)
 
 
 def points(value: float) -> Cell:
     """A difference of shares."""
-    return _number_cell(value, lambda known: f"{_format_points(known)} points")
-
-
-def _number_cell(value: float | None, words: Callable[[float], str]) -> Cell:
-    return blocks.cell(words(value), sort=value) if is_known(value) else blocks.cell(NONE)
+    return number(value, lambda known: f"{_format_points(known)} points")
 
 
 def speedup(value: float | None) -> Cell:
@@ -77,9 +73,8 @@ def best_k(best: tuple[int, int] | None) -> Cell:
 
 
 def points_range(interval: Interval | None) -> Cell:
-    if interval is None:
-        return blocks.cell(NONE)
-    return blocks.cell(f"{_format_points(interval[0])} to {_format_points(interval[1])}", sort=interval[0])
+    words = NONE if interval is None else " to ".join(map(_format_points, interval))
+    return blocks.cell(words, sort=interval and interval[0])
 
 
 def spread_words(interval: Interval | None) -> str:
@@ -88,7 +83,7 @@ def spread_words(interval: Interval | None) -> str:
 
 
 def spread(interval: Interval | None) -> Cell:
-    return blocks.cell(spread_words(interval), sort=None if interval is None else interval[0])
+    return blocks.cell(spread_words(interval), sort=interval and interval[0])
 
 
 def _format_points(share: float) -> str:

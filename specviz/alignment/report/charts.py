@@ -5,20 +5,23 @@ Whole figures as plain data in `charts.py`'s format. Drafts keep their colour, d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from specviz.alignment.report.cells import NONE, is_known, share_words, spread_words
-from specviz.alignment.summary import ENOUGH_PROMPTS
+from specviz.alignment.summary import ENOUGH_PROMPTS, Slice
 from specviz.views.compare.plan_charts import DRAFT_STYLES
 from specviz.views.explore.charts import Chart, chart_of, line_of
 from specviz.views.explore.sentences import label
 from specviz.views.palette import THEMES, colour
 
 if TYPE_CHECKING:
-    from specviz.alignment.summary import DraftSummary, Slice
+    from specviz.alignment.summary import DraftSummary
 
-NAMED = {"type": "category", "showgrid": False, "automargin": True}
+NUMBERED = {"showgrid": False, "automargin": True}
+NAMED = {"type": "category", **NUMBERED}
+LACKING = Slice("", "", "", 0, ENOUGH_PROMPTS, math.nan, None, math.nan, None, None, None)  # a gap in a draft's curve
 SHARE = {"range": [0, 1.02], "tickformat": ".0%"}
 
 
@@ -47,12 +50,7 @@ def _k_line(place: int, name: str, values: Sequence[float], hover: str) -> Chart
 
 
 def _k_chart(title: str, data: list[Chart], y: str) -> Chart:
-    axes = {
-        "xaxis": {"title": {"text": "K"}, "showgrid": False, "automargin": True},
-        "yaxis": {"title": {"text": y}, "rangemode": "tozero"},
-        "showlegend": True,
-    }
-    return chart_of(title, data, axes, _table_columns("K", data))
+    return _chart(title, data, "K", y, _table_columns("K", data), NUMBERED, {"rangemode": "tozero"})
 
 
 def slices_chart(title: str, x: str, slices: Sequence[Slice], drafts: Sequence[str]) -> Chart:
@@ -62,52 +60,44 @@ def slices_chart(title: str, x: str, slices: Sequence[Slice], drafts: Sequence[s
     """
     values = list(dict.fromkeys(each.value for each in slices))
     by_draft = [{each.value: each for each in slices if each.draft == name} for name in drafts]
-    found = [[own.get(value) for value in values] for own in by_draft]  # [drafts, values]
+    found = [[own.get(value, LACKING) for value in values] for own in by_draft]  # [drafts, values]
     data = [_slice_line(place, name, own) for place, (name, own) in enumerate(zip(drafts, found, strict=True))]
     marks = [_cliff_marks(line, own) for line, own in zip(data, found, strict=True)
-             if any(each and each.cliff for each in own)]  # fmt: skip
+             if any(each.cliff for each in own)]  # fmt: skip
     data += marks
     for line in data:
         line["x"] = [label(value) for value in values]
-    axes = {
-        "xaxis": {"title": {"text": x}, **NAMED},
-        "yaxis": {"title": {"text": "agreement"}, **SHARE},
-        "showlegend": True,
-    }
     columns = [[x, 0, "x"]]
     for place in range(len(drafts)):
         columns += [[data[place]["name"], place, "customdata", 0], ["95 % interval", place, "customdata", 1]]
-    return chart_of(title, data, axes, columns)
+    return _chart(title, data, x, "agreement", columns)
 
 
-def _slice_line(place: int, name: str, slices: Sequence[Slice | None]) -> Chart:
+def _slice_line(place: int, name: str, slices: Sequence[Slice]) -> Chart:
     line = _line(place, name, "%{fullData.name}, %{x}: %{customdata[0]} (%{customdata[1]})")
     reach = [_reach(each) for each in slices]
-    line["marker"]["symbol"] = [
-        line["marker"]["symbol"] + ("-open" if each is not None and each.num_prompts < ENOUGH_PROMPTS else "")
-        for each in slices
-    ]
+    symbol = line["marker"]["symbol"]
+    line["marker"]["symbol"] = [f"{symbol}-open" if each.num_prompts < ENOUGH_PROMPTS else symbol for each in slices]
     return line | {
-        "y": [None if each is None else _round(each.alpha) for each in slices],
-        "customdata": [[NONE, NONE] if each is None else [share_words(each.alpha), spread_words(each.alpha_interval)]
-                       for each in slices],
+        "y": [_round(each.alpha) for each in slices],
+        "customdata": [[share_words(each.alpha), spread_words(each.alpha_interval)] for each in slices],
         "error_y": {"type": "data", "symmetric": False, "array": [high for _, high in reach],
                     "arrayminus": [low for low, _ in reach], "color": colour(line["meta"]["status"]), "thickness": 1},
     }  # fmt: skip
 
 
-def _reach(found: Slice | None) -> tuple[float, float]:
+def _reach(found: Slice) -> tuple[float, float]:
     """The distances from the value down and up to the ends of its interval."""
-    if found is None or found.alpha_interval is None:
+    if found.alpha_interval is None:
         return 0.0, 0.0
     low, high = found.alpha_interval
     return round(max(0.0, found.alpha - low), 4), round(max(0.0, high - found.alpha), 4)
 
 
-def _cliff_marks(line: Chart, slices: Sequence[Slice | None]) -> Chart:
+def _cliff_marks(line: Chart, slices: Sequence[Slice]) -> Chart:
     marks = line_of(f"{line['name']} falls here", "rejected", THEMES[0], "%{fullData.name}: %{x}")
     symbol = {"color": colour("rejected"), "symbol": "triangle-down-open", "size": 18, "line": {"width": 2}}
-    y = [value if each and each.cliff else None for value, each in zip(line["y"], slices, strict=True)]
+    y = [value if each.cliff else None for value, each in zip(line["y"], slices, strict=True)]
     return marks | {"mode": "markers", "y": y, "marker": symbol}
 
 
@@ -127,18 +117,15 @@ def calibration_chart(draft: DraftSummary) -> Chart:
     for trace, values in zip(data, columns, strict=True):
         told = [[share_words(value)] for value in values]
         trace |= {"x": names, "y": [_round(value) for value in values], "customdata": told}
-    axes = {
-        "xaxis": {"title": {"text": "confidence, q of the drafted token, in percent"}, **NAMED},
-        "yaxis": {"title": {"text": "share"}, **SHARE},
-        "showlegend": True,
-        "bargap": 0.35,
-    }
-    return chart_of(
-        f"Confidence and what is kept: {label(draft.name)}", data, axes, _table_columns("confidence in percent", data)
-    )
+    title, x = f"Confidence and what is kept: {label(draft.name)}", "confidence, q of the drafted token, in percent"
+    return _chart(title, data, x, "share", _table_columns("confidence in percent", data), bargap=0.35)
 
 
-# ---- parts ----------------------------------------------------------------------------------------------------------
+def _chart(
+    title: str, data: list[Chart], x: str, y: str, columns: list[list[Any]], of_x=NAMED, of_y=SHARE, **layout: Any
+) -> Chart:
+    axes = {"xaxis": {"title": {"text": x}, **of_x}, "yaxis": {"title": {"text": y}, **of_y}}
+    return chart_of(title, data, {**axes, "showlegend": True, **layout}, columns)
 
 
 def _table_columns(first: str, data: Sequence[Chart]) -> list[list[Any]]:

@@ -16,7 +16,7 @@ from specviz.views.blocks import Props, Words
 from specviz.views.explore.sentences import label, percent, quantity, reveal
 
 if TYPE_CHECKING:
-    from specviz.alignment.summary import DraftSummary, Slice, Summary
+    from specviz.alignment.summary import DraftSummary, Reason, Slice, Summary
 
 OFF = {"top_k": 0, "top_p": 1}
 KEPT_WORDS = (
@@ -42,10 +42,8 @@ def overview(summary: Summary, *, no_costs: str = "made with --no-costs") -> lis
         shown.append(blocks.verdict("unsure", words))
     shown.append(blocks.words(reveal(summary.note), small=True))
     shown += [blocks.words(_answer(summary, draft)) for draft in summary.drafts if cells.is_known(draft.alpha)]
-    findings = [finding for draft in summary.drafts for finding in draft.findings]
-    shown += [
-        blocks.verdict("differs", ["", label(finding.draft), f": {reveal(finding.words)}"]) for finding in findings
-    ]
+    for found in (finding for draft in summary.drafts for finding in draft.findings):
+        shown.append(blocks.verdict("differs", ["", label(found.draft), f": {reveal(found.words)}"]))
     shown += [blocks.verdict("unsure", reveal(warning)) for warning in summary.warnings if not is_aside(warning)]
     shown += [*_fastest(summary), _drafts_table(summary), blocks.words(COLUMN_WORDS, small=True)]
     if not all(draft.name in summary.costs for draft in summary.drafts):
@@ -58,9 +56,6 @@ def overview(summary: Summary, *, no_costs: str = "made with --no-costs") -> lis
 def is_aside(warning: str) -> bool:
     """Whether a warning is about ignored fields of the file only: it stands in the part "How it was made"."""
     return warning.startswith(IGNORED)
-
-
-# ---- what was read --------------------------------------------------------------------------------------------------
 
 
 def _source_words(summary: Summary) -> Words:
@@ -93,16 +88,13 @@ def sampling_words(summary: Summary) -> str:
     return ", ".join([f"temperature {values.get('temperature', 1):g}", *filters])
 
 
-# ---- the answer for each draft --------------------------------------------------------------------------------------
-
-
 def _answer(summary: Summary, draft: DraftSummary) -> Words:
     """How far it agrees, where the rest is lost, and what it is good for."""
     told = [["", label(draft.name), " agrees ", percent(draft.alpha), "."]]
     largest = sorted((reason for reason in draft.reasons if reason.share > 0), key=lambda reason: -reason.share)
     if largest:
-        told.append(_lost_words(draft.alpha, [(reason.name, reason.share) for reason in largest[:MOST_REASONS]]))
-    told += _class_words([each for each in summary.slices if each.draft == draft.name and each.kind == "class"])
+        told.append(_lost_words(draft.alpha, largest[:MOST_REASONS]))
+    told += _class_words([each for each in summary.slices if (each.draft, each.kind) == (draft.name, "class")])
     if draft.speedups:
         best = max(draft.speedups)
         at = f"K = {draft.speedups.index(best) + 1}, {best:.2f}x"
@@ -110,12 +102,12 @@ def _answer(summary: Summary, draft: DraftSummary) -> Words:
     return _join_sentences(told)
 
 
-def _lost_words(alpha: float, parts: Sequence[tuple[str, float]]) -> list[str]:
+def _lost_words(alpha: float, parts: Sequence[Reason]) -> list[str]:
     lost = 100 * (1 - alpha)
     told = ["Of the ", _points(lost), " points lost, "]
-    for place, (name, share) in enumerate(parts):
-        told[-1] += f"{_points(lost * share)}{'' if place else ' fall'} to "
-        told += [label(name), ", "]
+    for reason in parts:
+        told[-1] += f"{_points(lost * reason.share)}{'' if reason is not parts[0] else ' fall'} to "
+        told += [label(reason.name), ", "]
     return [*told[:-1], "."]
 
 
@@ -146,9 +138,6 @@ def _join_sentences(sentences: Sequence[list[str]]) -> list[str]:
     return told
 
 
-# ---- the table ------------------------------------------------------------------------------------------------------
-
-
 def _fastest(summary: Summary) -> list[Props]:
     """The fastest of several drafts, or why none can be named."""
     timed = sorted(((max(draft.speedups), draft.name) for draft in summary.drafts if draft.speedups), reverse=True)
@@ -175,7 +164,7 @@ def _drafts_table(summary: Summary) -> Props:
         **cells.INTERVAL_AND_FAVOURITE,
         "agreement, by the tokens that stand there": lambda draft: cells.share(draft.mean_keep),
         f"tokens per target call at K = {k}": lambda draft: cells.number(
-            draft.tokens_per_call[k - 1] if k <= len(draft.tokens_per_call) else None, "{:.2f}"
+            draft.tokens_per_call[k - 1] if k <= len(draft.tokens_per_call) else None, "{:.2f}".format
         ),
         "best K": lambda draft: cells.best_k(draft.best_k),
         "predicted speedup at best K": lambda draft: cells.speedup(max(draft.speedups or (), default=None)),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from specviz.alignment.report import cells
 from specviz.alignment.report.charts import calibration_chart, slices_chart, speed_chart, tokens_chart
-from specviz.alignment.summary import ENOUGH_PROMPTS
+from specviz.alignment.summary import ENOUGH_PROMPTS, NOT_CALLED
 from specviz.alignment.tables.reasons import REASONS
 from specviz.views import blocks
 from specviz.views.blocks import Cell, Props, Words
@@ -19,7 +19,6 @@ from specviz.views.explore.sentences import label, percent, reveal
 if TYPE_CHECKING:
     from specviz.alignment.summary import Comparison, Difference, DraftSummary, Loss, Rejection, Slice, Summary, Win
 
-NOT_CALLED = f"not called significant: fewer than {ENOUGH_PROMPTS} prompts"
 MOST_ROWS = 200  # of a table of slices
 FEWEST_TOKENS = 30  # below, a slice has no K and no speed
 ENDING = "special"  # the class of tokens that end a text: a step there can give one token only
@@ -28,10 +27,8 @@ LOSSES_NOTE = (
     "A rejection ends its step and loses the tokens that the step could still have added; each loss is counted once, "
     "at the rejected token, so the shares add up to the whole."
 )
-REASON_NAMES = tuple(reason.name for reason in REASONS)
+REASON_ORDER = {reason.name: place for place, reason in enumerate(REASONS)}  # in which they are tried
 REASON_TONES = ("ignored", "plain", "p", "q", "owed", "accepted", "rejected", "bonus")
-
-# ---- draft A against draft B ----------------------------------------------------------------------------------------
 
 
 def against(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
@@ -99,9 +96,6 @@ def _text_cell(found: Win | Rejection, draft: int, token: int, texts: Collection
     return blocks.opener(name, found.prompt, draft, token) if found.prompt in texts else name
 
 
-# ---- every K --------------------------------------------------------------------------------------------------------
-
-
 def every_k(summary: Summary) -> list[Props]:
     shown = [blocks.chart(tokens_chart(summary.drafts))]
     if any(draft.speedups for draft in summary.drafts):
@@ -116,8 +110,6 @@ def _speed_words(draft: DraftSummary) -> Words:
     return ["", label(draft.name), " is predicted to be fastest at ", at, ": ", f"{fastest:.2f}x",
             f" the speed of one by one.{end}"]  # fmt: skip
 
-
-# ---- slices ---------------------------------------------------------------------------------------------------------
 
 SLICES = (
     ("depth", "by depth", "tokens of text before"),
@@ -135,13 +127,9 @@ def slices(summary: Summary) -> list[Props]:
               if kind in CHARTED and found[kind]]  # fmt: skip
     tables = [(how, _slices_table(found[kind], x, summary.k)) for kind, how, x in SLICES if found[kind]]
     axes = {kind: x for kind, _, x in SLICES}
-    words = [
-        blocks.verdict(
-            "differs", ["", label(each.draft), f": agreement falls at {label(each.value)} {axes[each.kind]}"]
-        )
-        for each in summary.slices
-        if each.cliff
-    ]
+    falls = [(each.draft, f": agreement falls at {label(each.value)} {axes[each.kind]}")
+             for each in summary.slices if each.cliff]  # fmt: skip
+    words = [blocks.verdict("differs", ["", label(draft), fall]) for draft, fall in falls]
     few = (
         f"Hollow points and slices of fewer than {ENOUGH_PROMPTS} prompts are rough. Tokens per target call, best K "
         "and speedup of a slice count the steps that begin at such a token, wherever they end. There is no K and no "
@@ -161,15 +149,15 @@ def _slices_table(found: Sequence[Slice], title: str, k: int) -> Props:
         "draft model": lambda each: label(each.draft),
         "agreement, sum min(p, q)": _slice_agreement,
         **cells.INTERVAL_AND_FAVOURITE,
-        f"tokens per target call at K = {k}": lambda each: cells.number(each.tokens_per_call, "{:.2f}"),
-        "best K": lambda each: cells.number(each.best_k, "{}") if _has_speed(each) else blocks.cell(cells.NONE),
+        f"tokens per target call at K = {k}": lambda each: cells.number(each.tokens_per_call, "{:.2f}".format),
+        "best K": lambda each: cells.number(each.best_k, str) if _has_speed(each) else blocks.cell(cells.NONE),
         "predicted speedup at best K": lambda each: (
             cells.speedup(each.speedup) if _has_speed(each) else blocks.cell(cells.NONE)
         ),
         **cells.COUNTS,
     }
-    left_out = f"The first {MOST_ROWS:,} of {len(found):,} rows; all are in slices.parquet."
-    caption = left_out if len(found) > MOST_ROWS else ""
+    is_cut = len(found) > MOST_ROWS
+    caption = f"The first {MOST_ROWS:,} of {len(found):,} rows; all are in slices.parquet." if is_cut else ""
     return cells.table(found[:MOST_ROWS], columns, caption=caption, sortable=True)
 
 
@@ -181,9 +169,6 @@ def _slice_agreement(each: Slice) -> Cell:
 
 def _has_speed(each: Slice) -> bool:
     return each.num_tokens >= FEWEST_TOKENS and (each.kind, each.value) != ("class", ENDING)
-
-
-# ---- why p and q part -----------------------------------------------------------------------------------------------
 
 
 def reasons(summary: Summary) -> list[Props]:
@@ -206,8 +191,8 @@ def reasons(summary: Summary) -> list[Props]:
 
 
 def _order(name: str) -> tuple[int, str]:
-    """A sort key: the order in which the reasons are tried; the last one is what is left."""
-    return REASON_NAMES.index(name) if name in REASON_NAMES else len(REASON_NAMES), name
+    """A sort key; unknown names come last."""
+    return REASON_ORDER.get(name, len(REASON_ORDER)), name
 
 
 def _reason_bar(draft: DraftSummary, names: Sequence[str]) -> Props:
@@ -221,9 +206,6 @@ def _reason_bar(draft: DraftSummary, names: Sequence[str]) -> Props:
 
 def _tone(place: int) -> str:
     return REASON_TONES[place % len(REASON_TONES)]
-
-
-# ---- calibration ----------------------------------------------------------------------------------------------------
 
 
 def calibration(summary: Summary) -> list[Props]:
@@ -242,9 +224,6 @@ def calibration(summary: Summary) -> list[Props]:
     ]  # fmt: skip
 
 
-# ---- the costliest rejections ---------------------------------------------------------------------------------------
-
-
 def costliest(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
     """texts: numbers of those that the page shows."""
     made = [(draft, _costly(draft, place, texts)) for place, draft in enumerate(summary.drafts) if draft.costliest]
@@ -256,31 +235,24 @@ def costliest(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
 
 def _costly(draft: DraftSummary, place: int, texts: Collection[int]) -> list[Props]:
     """The sum of the list, what all rejections lose by class and by reason, then the list."""
-    listed = _rejections(draft.costliest, place, texts)
-    losses = [_losses(draft), blocks.words(LOSSES_NOTE, small=True)] if draft.losses else []
-    return [blocks.words(_listed_words(draft)), *losses, listed]
-
-
-def _listed_words(draft: DraftSummary) -> Words:
     saved, number = sum(each.saved for each in draft.costliest), len(draft.costliest)
     part = f" ({percent(saved / draft.calls)})" if draft.calls > 0 else ""
     these = "this one saves " if number == 1 else f"these {number:,} save "
-    return ["", label(draft.name), f": {these}", f"{saved:,.1f} of {draft.calls:,.0f}", f" target calls{part}."]
-
-
-def _losses(draft: DraftSummary) -> Props:
+    told = ["", label(draft.name), f": {these}", f"{saved:,.1f} of {draft.calls:,.0f}", f" target calls{part}."]
     columns = {
         "rejected tokens of this class, or for this reason": _slice_title,
-        "tokens lost": lambda each: cells.number(each.lost, "{:,.1f}"),
+        "tokens lost": lambda each: cells.number(each.lost, "{:,.1f}".format),
         "of all lost tokens": lambda each: cells.share(each.share),
     }
     caption = f"What rejections lose with {label(draft.name)}"
-    return cells.table(draft.losses, columns, caption=caption, sortable=True)
+    losses = cells.table(draft.losses, columns, caption=caption, sortable=True)
+    of_losses = [losses, blocks.words(LOSSES_NOTE, small=True)] if draft.losses else []
+    return [blocks.words(told), *of_losses, _rejections(draft.costliest, place, texts)]
 
 
 def _rejections(found: Sequence[Rejection], draft: int, texts: Collection[int]) -> Props:
     columns = {
-        "target calls to save": lambda each: cells.number(each.saved, "{:.2f}"),
+        "target calls to save": lambda each: cells.number(each.saved, "{:.2f}".format),
         "the token, in its text": _token_in_text,
         "text": lambda each: _text_cell(each, draft, each.place, texts),
         "place, from 1": lambda each: cells.number(each.place + 1),

@@ -6,8 +6,7 @@ as percent, differences of agreement in points of a percent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,52 +32,32 @@ COSTS_NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One section of the report. `make` gives no blocks where there is nothing to say."""
-
-    name: str
-    title: str
-    lead: str
-    make: Callable[[Summary], list[Props]]
-
-
 def sections(summary: Summary, texts: Props | None = None) -> list[Props]:
     """The whole report. texts: the block of `texts_block`, if there is one."""
-    shown = [
-        blocks.section(part.name, part.title, part.lead, blocks=found) for part, found in _make_parts(summary, texts)
-    ]
-    if texts is not None:
-        shown.insert(len(shown) - 1, blocks.section(*TEXTS, blocks=[texts]))
-    return shown
+    return [blocks.section(name, title, lead, blocks=found) for name, title, lead, found in _parts(summary, texts)]
 
 
 def report_page(summary: Summary, texts: Iterable[TextView] = ()) -> str:
-    """The report as one HTML file. texts: read once, in order; those beyond the page's limit are counted only."""
+    """The report as one HTML file. texts: read once, in order; those beyond the page's limit are quantity only."""
     names = [draft.name for draft in summary.drafts]
     return page(TITLE, sections(summary, texts_block(texts, names, summary.num_prompts)))
 
 
 def compact(summary: Summary, texts: Props | None = None) -> list[Props]:
     """The same as blocks of one section of the Compare page: the overview, and the other parts to be opened."""
-    made = [
-        (part.title, [blocks.words(part.lead, small=True), *found]) for part, found in _make_parts(summary, texts)[1:]
-    ]
-    if texts is not None:
-        made.insert(len(made) - 1, (TEXTS[1], [blocks.words(TEXTS[2], small=True), texts]))
     shown = overview(summary, no_costs="press Measure costs above for each draft, then Analyse again")
-    return [*shown, *(blocks.details(title, found) for title, found in made)]
+    for _, title, lead, found in _parts(summary, texts)[1:]:
+        shown.append(blocks.details(title, [blocks.words(lead, small=True), *found]))
+    return shown
 
 
-def _make_parts(summary: Summary, texts: Props | None) -> list[tuple[Part, list[Props]]]:
-    """The parts that have something to say. Two of them lead to the texts that the page shows."""
+def _parts(summary: Summary, texts: Props | None) -> list[tuple[str, str, str, list[Props]]]:
+    """Name, title, lead and blocks of the parts that have something to say. Two of them lead to the texts shown."""
     numbers = frozenset() if texts is None else frozenset(texts["numbers"])
     linked = {make: partial(make, texts=numbers) for make in (parts.against, parts.costliest)}
-    made = [(part, linked.get(part.make, part.make)(summary)) for part in PARTS]
-    return [(part, found) for part, found in made if found]
-
-
-# ---- how it was made ------------------------------------------------------------------------------------------------
+    made = [(name, title, lead, linked.get(make, make)(summary)) for name, title, lead, make in PARTS]
+    made.insert(-1, (*TEXTS, [] if texts is None else [texts]))
+    return [part for part in made if part[-1]]
 
 
 def how(summary: Summary) -> list[Props]:
@@ -96,7 +75,7 @@ def how(summary: Summary) -> list[Props]:
     if summary.costs:
         shown += [_costs_table(summary), blocks.words(COSTS_NOTE, small=True)]
     shown += [blocks.words(reveal(warning), small=True) for warning in summary.warnings if is_aside(warning)]
-    return [*shown, *(_columns_table(name) for name in SAVED)]
+    return [*shown, *map(_columns_table, SAVED)]
 
 
 def _costs_table(summary: Summary) -> Props:
@@ -120,35 +99,35 @@ def _columns_table(name: str) -> Props:
     return blocks.details(f"Columns of {name}.parquet", [blocks.table(["column", "type", "meaning"], rows)])
 
 
-PARTS = (
-    Part("overview", "Overview", "How well each draft model foresees the target on these texts.", overview),
-    Part(
+PARTS = (  # name, title, lead and what makes the blocks: none where there is nothing to say
+    ("overview", "Overview", "How well each draft model foresees the target on these texts.", overview),
+    (
         "against",
         "Where the drafts differ",
         "Both drafts are asked about the same texts, so each prompt is compared with itself. A difference over fewer "
         f"than {ENOUGH_PROMPTS} prompts is not called significant.",
         parts.against,
     ),
-    Part(
+    (
         "every-k",
         "Every K",
         "The same texts cut into steps as speculative sampling would cut them at each K; no speculative run is needed.",
         parts.every_k,
     ),
-    Part(
+    (
         "slices",
         "Where in the text",
         "Agreement for parts of the tokens. A fall of 10 points or more from one bucket to the next is marked.",
         parts.slices,
     ),
-    Part(
+    (
         "reasons",
         "Why p and q part",
         "What is lost to full agreement, 1 - sum min(p, q), shared out: every place has one reason, and the target's "
         "mass outside the draft's vocabulary is a part of its own.",
         parts.reasons,
     ),
-    Part(
+    (
         "calibration",
         "Is the draft's confidence worth anything?",
         "How sure the draft was (q), and how often such a token is kept. A draft equal to the target is kept always, "
@@ -156,14 +135,14 @@ PARTS = (
         "that climbs steeply is what a confidence stop can use.",
         parts.calibration,
     ),
-    Part(
+    (
         "costliest",
         "The costliest rejections",
         "How many target calls it would save if the draft were sure to be kept at this one place: the what-if for the "
         "K of this job, taken backwards. The lists show what to train on; a text's name opens it at that token.",
         parts.costliest,
     ),
-    Part("how", "How it was made", "Settings, costs, and what stands in the saved tables.", how),
+    ("how", "How it was made", "Settings, costs, and what stands in the saved tables.", how),
 )
 TEXTS = (
     "texts",

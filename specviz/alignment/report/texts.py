@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import count, groupby, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from specviz.alignment.report.cells import share_words
 from specviz.views import blocks
@@ -20,15 +22,14 @@ from specviz.views.blocks import Props
 from specviz.views.explore.sentences import GLYPHS, SPACE, label, percent, prose, quantity, reveal
 
 if TYPE_CHECKING:
-    from specviz.alignment.types import Columns, ShardTables
+    from specviz.alignment.types import ShardTables
 
-Value = TypeVar("Value")
+Rows = Mapping[str, Sequence[Any]]
 Words = defaultdict[str, int]
 """The different words of a chunk -> their numbers, in order; one that is new gets the next number."""
 MOST_BYTES = 20_000_000  # of all texts of a page, before they are compressed
 PER_CHUNK = 16
 PROMPT_END = 400  # characters of a prompt
-STEPS = ((0.8, "4"), (0.6, "3"), (0.4, "2"), (0.2, "1"), (0.0, "0"))
 BEYOND = "x"
 KEY = (
     ("4", "agreement of 80 % or more"),
@@ -37,6 +38,10 @@ KEY = (
     ("1", "20 to 40 %"),
     ("0", "below 20 %"),
     (BEYOND, "beyond what the draft can read"),
+)
+COLUMNS = (  # of the tokens table, that are shown
+    *("text", "p", "favourite_text", "favourite_p", "q", "keep", "overlap"),
+    *("draft_favourite_text", "draft_favourite_q", "price", "reason", "readable"),
 )
 OPENING, MOST_TAGS = 60, 8  # characters of a prompt, and tags, in the list of texts
 FACTS = ("place, from 1", "token", "p: the target's probability", "the target's favourite")
@@ -47,78 +52,32 @@ DRAFT_FACTS = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DraftView:
-    """What one draft says along a text: one entry per token. favourite: the texts of its likeliest tokens."""
-
-    name: str
-    q: Sequence[float]
-    keep: Sequence[float]
-    overlap: Sequence[float]
-    favourite: Sequence[str]
-    favourite_q: Sequence[float]
-    price: Sequence[float]
-    reason: Sequence[str]
-    readable: Sequence[bool]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class TextView:
-    """One text. number: of its row. prompt: as the target read it. labels: the tokens' texts as table cells."""
+    """One text. number: of its row. prompt: as the target read it. drafts: by name the rows of the tokens table, each
+    column a list; those on the target are the same for all."""
 
     number: int
     id: str
     tags: Sequence[str]
     prompt: str
-    labels: Sequence[str]
-    p: Sequence[float]
-    favourite: Sequence[str]
-    favourite_p: Sequence[float]
-    drafts: Sequence[DraftView]
+    drafts: Mapping[str, Rows]
 
-
-# ---- rows of the tables -> views ------------------------------------------------------------------------------------
+    @property
+    def tokens(self) -> Rows:
+        return next(iter(self.drafts.values()))
 
 
 def read_texts(tables: ShardTables) -> Iterator[TextView]:
     """The texts of one part of a job, in its order; every text has the rows of a draft together, in order of place."""
     known = {int(number): place for place, number in enumerate(tables.prompts["prompt"])}
-    numbers = [int(number) for number in tables.tokens["prompt"]]
-    names = tables.tokens["draft"]
-    for number, rows in groupby(range(len(numbers)), key=numbers.__getitem__):
-        drafts = [partial(_column, tables.tokens, list(own)) for _, own in groupby(rows, key=names.__getitem__)]
-        prompt = {name: str(tables.prompts[name][known[number]]) for name in ("id", "tags", "prompt_text")}
-        yield TextView(
-            number=number,
-            id=prompt["id"],
-            tags=[tag for tag in prompt["tags"].split("|") if tag],
-            prompt=prompt["prompt_text"],
-            labels=drafts[0]("text", str),
-            p=drafts[0]("p", float),
-            favourite=drafts[0]("favourite_text", str),
-            favourite_p=drafts[0]("favourite_p", float),
-            drafts=[_draft_view(column) for column in drafts],
-        )
-
-
-def _column(table: Columns, rows: Sequence[int], name: str, kind: Callable[[Any], Value]) -> list[Value]:
-    return [kind(table[name][row]) for row in rows]
-
-
-def _draft_view(column: Callable[[str, Callable[[Any], Value]], list[Value]]) -> DraftView:
-    return DraftView(
-        name=column("draft", str)[0],
-        q=column("q", float),
-        keep=column("keep", float),
-        overlap=column("overlap", float),
-        favourite=column("draft_favourite_text", str),
-        favourite_q=column("draft_favourite_q", float),
-        price=column("price", float),
-        reason=column("reason", str),
-        readable=column("readable", bool),
-    )
-
-
-# ---- views -> the block ---------------------------------------------------------------------------------------------
+    tokens = {name: np.asarray(tables.tokens[name], dtype=object).tolist() for name in ("prompt", "draft", *COLUMNS)}
+    for number, rows in groupby(range(len(tokens["prompt"])), key=tokens["prompt"].__getitem__):
+        drafts = {}
+        for name, own in groupby(rows, key=tokens["draft"].__getitem__):
+            places = list(own)
+            drafts[name] = {column: tokens[column][places[0] : places[-1] + 1] for column in COLUMNS}
+        id_, tags, prompt = (str(tables.prompts[name][known[number]]) for name in ("id", "tags", "prompt_text"))
+        yield TextView(number, id_, [tag for tag in tags.split("|") if tag], prompt, drafts)
 
 
 def texts_block(
@@ -146,43 +105,39 @@ def texts_block(
 
 def _code(text: TextView, words: Words) -> dict[str, Any]:
     """One text of a chunk, every word as its number in `words`."""
+    tokens = text.tokens
     facts = [
-        (f"{place:,}" for place in range(1, len(text.labels) + 1)),
-        map(_visible, text.labels),
-        map(percent, text.p),
-        _favourites(text.favourite, text.favourite_p, "p"),
+        (f"{place:,}" for place in range(1, len(tokens["text"]) + 1)),
+        map(_visible, tokens["text"]),
+        map(percent, tokens["p"]),
+        _favourites(tokens["favourite_text"], tokens["favourite_p"], "p"),
     ]
     return {
         "prompt": words[prose(text.prompt[-PROMPT_END:])],
-        "tokens": [words[_running_text(each)] for each in text.labels],
+        "tokens": [words[_running_text(each)] for each in tokens["text"]],
         "facts": [[words[word] for word in fact] for fact in facts],
-        "drafts": [_code_draft(draft, words) for draft in text.drafts],
+        "drafts": [_code_draft(name, rows, words) for name, rows in text.drafts.items()],
     }
 
 
-def _code_draft(draft: DraftView, words: Words) -> Mapping[str, Any]:
+def _code_draft(name: str, rows: Rows, words: Words) -> Mapping[str, Any]:
     facts = [
-        map(percent, draft.q),
-        map(percent, draft.keep),
-        map(percent, draft.overlap),
-        _favourites(draft.favourite, draft.favourite_q, "q"),
-        (f"{price:.2f} target calls" for price in draft.price),
-        (_visible(reason) or "they agree" for reason in draft.reason),
+        *(map(percent, rows[column]) for column in ("q", "keep", "overlap")),
+        _favourites(rows["draft_favourite_text"], rows["draft_favourite_q"], "q"),
+        (f"{price:.2f} target calls" for price in rows["price"]),
+        (_visible(reason) or "they agree" for reason in rows["reason"]),
     ]
-    places = zip(draft.overlap, draft.readable, strict=True)
+    places = zip(rows["overlap"], rows["readable"], strict=True)
     return {
-        "words": words[_draft_words(draft)],
-        "steps": "".join(
-            next((sign for least, sign in STEPS if overlap >= least), STEPS[-1][1]) if readable else BEYOND
-            for overlap, readable in places
-        ),
+        "words": words[_draft_words(name, rows)],
+        "steps": "".join(str(min(4, int(5 * overlap))) if readable else BEYOND for overlap, readable in places),
         "facts": [[words[word] for word in fact] for fact in facts],
     }
 
 
 @lru_cache(maxsize=8192)
 def _visible(text: str) -> str:
-    """`visible`, cached: the labels of a vocabulary come many times."""
+    """`reveal`, cached: the labels of a vocabulary come many times."""
     return reveal(text)
 
 
@@ -196,23 +151,21 @@ def _running_text(text: str) -> str:
     return f"{shown}\n" if shown.endswith(GLYPHS["\n"]) else shown
 
 
-def _alpha(draft: DraftView) -> float | None:
-    seen = [overlap for overlap, readable in zip(draft.overlap, draft.readable, strict=True) if readable]
+def _alpha(rows: Rows) -> float | None:
+    seen = [overlap for overlap, readable in zip(rows["overlap"], rows["readable"], strict=True) if readable]
     return sum(seen) / len(seen) if seen else None
 
 
-def _draft_words(draft: DraftView) -> str:
-    alpha = _alpha(draft)
+def _draft_words(name: str, rows: Rows) -> str:
+    alpha = _alpha(rows)
     if alpha is None:
-        return f"{label(draft.name)} can read nothing of this text: it lies beyond its context."
-    return (
-        f"{label(draft.name)}: agreement {percent(alpha)} on this text, over {quantity(sum(draft.readable), 'token')}."
-    )
+        return f"{label(name)} can read nothing of this text: it lies beyond its context."
+    return f"{label(name)}: agreement {percent(alpha)} on this text, over {quantity(sum(rows['readable']), 'token')}."
 
 
 def _entry_words(text: TextView) -> str:
     """The words of a text in the list of texts; a search looks in them."""
     opening = reveal(" ".join(text.prompt.split())[:OPENING])
-    shares = [f"{label(draft.name)} {share_words(_alpha(draft))}" for draft in text.drafts]
-    agreement = f"{quantity(len(text.labels), 'token')}, agreement: {', '.join(shares)}"
+    shares = [f"{label(name)} {share_words(_alpha(rows))}" for name, rows in text.drafts.items()]
+    agreement = f"{quantity(len(text.tokens['text']), 'token')}, agreement: {', '.join(shares)}"
     return " · ".join(filter(None, [*map(label, text.tags[:MOST_TAGS]), opening, agreement]))

@@ -31,9 +31,6 @@ _TERMS = {  # that two jobs must share to be compared: name in a summary, and in
 BETTER, WORSE, SAME, UNSURE = "better", "worse", "no significant change", "cannot tell"
 
 
-# ---- draft against draft --------------------------------------------------------------------------------------------
-
-
 def compare_drafts(
     parts: Parts, drafts: Sequence[str], ids: Mapping[int, str], words: str = ""
 ) -> tuple[Comparison, ...]:
@@ -68,9 +65,6 @@ def _wins(prompts: Array, gaps: Array, ids: Mapping[int, str]) -> tuple[tuple[Wi
     wins = [Win(int(prompts[place]), ids[int(prompts[place])], float(gaps[place])) for place in order]
     ahead = tuple(win for win in wins[:MOST_WINS] if win.difference > 0)
     return ahead, tuple(win for win in wins[::-1][:MOST_WINS] if win.difference < 0)
-
-
-# ---- thresholds -----------------------------------------------------------------------------------------------------
 
 
 OVER_READABLE = ("alpha", "greedy_agreement", "mean_keep")  # means over tokens that can be read; the others count 0
@@ -124,9 +118,6 @@ def _unreadable_share(draft: DraftSummary) -> str:
     return f"it can read {percent(draft.readable)} of the tokens, the others count 0"
 
 
-# ---- against an older job -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """A draft now against the draft of an older job; verdict: BETTER, WORSE, SAME or UNSURE (fewer than 30 prompts).
@@ -140,12 +131,8 @@ class Change:
 
 
 def compare_with_old(summary: Summary, old: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Each draft that the old job has too, by what it holds or else by its name, or the only draft of each; paired by
-    the prompts' ids. A place that a draft cannot read counts 0.
-
-    old: a summary as read from JSON, untrusted. Raises SpecvizError: no summary of this version, another target,
-    sampling, prompts, length or chat form, or no draft in common.
-    """
+    """Each draft that the old job has too (`_old_names`), paired by the prompts' ids; places that it cannot read count
+    0. old: untrusted JSON. Raises SpecvizError where the two jobs cannot be compared."""
     before = _old_alphas(old)
     _check_same_job({name: getattr(summary, name) for name in _TERMS} | {"sampling": dict(summary.sampling)}, old)
     _check_target(summary.target, summary.models.get(summary.target), old)

@@ -18,8 +18,6 @@ from specviz.alignment.types import BINS, GIVEN, KS, SAMPLED, AnalysedText, Arra
 from specviz.analysis import whatif
 from specviz.analysis.whatif import Chances
 
-# ---- classes of tokens ----------------------------------------------------------------------------------------------
-
 CLASSES = ("whitespace", "punctuation", "digit", "name", "code", "special", "rare", "word")
 RARE_SHARE = 0.1
 """Rare: an id among the last tenth of the vocabulary. Tokenizers by byte pairs number their pieces by how early they
@@ -66,9 +64,6 @@ def _class_of(text: str, is_rare: bool, starts_sentence: bool) -> str:
     if word[0].isupper() and not starts_sentence and not _FIRST_PERSON.fullmatch(word):
         return "name"
     return "rare" if is_rare else "word"
-
-
-# ---- tables ---------------------------------------------------------------------------------------------------------
 
 
 def build_tables(

@@ -56,9 +56,6 @@ def find_slices(text: AnalysedText) -> Membership:
     return Membership(np.array(kinds, dtype=object), np.array(values, dtype=object), np.array(inside, dtype=float))
 
 
-# ---- intervals over prompts -----------------------------------------------------------------------------------------
-
-
 def without_each(values: Array) -> Array:
     """The sum of all values but each in turn [n]; empty for a single one."""
     values = np.asarray(values, dtype=np.float64)
@@ -89,9 +86,6 @@ def excludes_zero(found: Interval, middle: float, num_prompts: int, num_asked: i
     return bool(low > 0 or high < 0)
 
 
-# ---- what is kept of every prompt -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class PerPrompt:
     """One draft in one slice: the prompts that have readable tokens there, how many, and their sums of overlap [n]."""
@@ -115,11 +109,12 @@ class PerPrompt:
 
     def among(self, other: PerPrompt) -> tuple[PerPrompt, PerPrompt]:
         """Both, cut to the prompts that they share."""
-        _, ours, theirs = np.intersect1d(self.prompts, other.prompts, assume_unique=True, return_indices=True)
-        return self._at(ours), other._at(theirs)
-
-    def _at(self, places: Array) -> PerPrompt:
-        return PerPrompt(self.prompts[places], self.num_tokens[places], self.overlap[places])
+        _, *places = np.intersect1d(self.prompts, other.prompts, assume_unique=True, return_indices=True)
+        ours, theirs = (
+            PerPrompt(own.prompts[at], own.num_tokens[at], own.overlap[at])
+            for own, at in zip((self, other), places, strict=True)
+        )
+        return ours, theirs
 
 
 class Part(NamedTuple):
@@ -148,12 +143,10 @@ def by_part(added: Sequence[Array], numbers: Mapping[Part, int]) -> Parts:
     """The records of each part, prompts in order. numbers: of the parts, from 1."""
     rows = np.concatenate([np.zeros(0, dtype=_RECORD), *added])
     rows = rows[np.lexsort((rows["prompt"], rows["part"]))]
-    bounds = np.searchsorted(rows["part"], np.arange(1, len(numbers) + 2))
-    pieces = {part: rows[bounds[number - 1] : bounds[number]] for part, number in numbers.items()}
-    fields = ("prompt", "num_tokens", "overlap")
+    pieces = np.split(rows, np.searchsorted(rows["part"], np.arange(2, len(numbers) + 1)))
     return {
-        part: PerPrompt(*(np.ascontiguousarray(piece[name]) for name in fields))
-        for part, piece in pieces.items()
+        part: PerPrompt(*(np.ascontiguousarray(piece[name]) for name in ("prompt", "num_tokens", "overlap")))
+        for part, piece in zip(numbers, pieces, strict=False)  # without a part there is one empty piece
         if len(piece)
     }
 

@@ -53,12 +53,10 @@ class Totals:
         calls, emitted, _ = self.by_k
         return np.where(calls > 0, emitted / np.where(calls > 0, calls, 1.0), np.nan)
 
-    def speedups(self, plain_ms: float | None) -> Array | None:
-        """For every K [16]; None where costs, or those of some K, are not known. plain_ms: a step without a draft."""
+    def speedups(self, plain_ms: float) -> list[float] | None:
+        """For every K; None where the times of some K are not known. plain_ms: of a step without a draft."""
         _, emitted, time_ms = self.by_k
-        if plain_ms is None or not (time_ms > 0).all():
-            return None
-        return emitted * plain_ms / time_ms
+        return (emitted * plain_ms / time_ms).tolist() if (time_ms > 0).all() else None
 
 
 class DraftTotals:
