@@ -23,7 +23,7 @@ from specviz.alignment.tables.totals import BY_K, NAMES, DraftTotals, Totals
 from specviz.alignment.types import KS, SAMPLED, Array, Columns, Refused, ShardTables
 from specviz.analysis import theory, whatif
 from specviz.request import Request
-from specviz.views.explore.sentences import counted
+from specviz.views.explore.sentences import quantity
 
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs
@@ -260,7 +260,7 @@ class Aggregator:
         law = f"{request.target} at temperature {request.temperature:g}{top_k}{top_p}"
         sentences = []
         for (source, is_exact), size in sorted(self._sources.items()):
-            texts, origin = counted(size, "text"), "" if source == SAMPLED else ", as their rows say"
+            texts, origin = quantity(size, "text"), "" if source == SAMPLED else ", as their rows say"
             estimate = f"{texts} given: an estimate, exact only if sampled from {law}."
             sentences.append(f"{texts} sampled from {law}{origin}." if is_exact else estimate)
         return " ".join(sentences) or "No text could be used."
