@@ -24,7 +24,7 @@ from specviz.checks.statistics import ALPHA, SUSPICION
 from specviz.lessons.load import lessons
 from specviz.prompts import prompts_file
 from specviz.rules.broken import BROKEN
-from specviz.rules.lenience import Lenience
+from specviz.rules.lossy import Lenience
 from specviz.settings import Settings
 from specviz.trace.metrics import metrics
 from specviz.trace.recorded import recorded_trace

@@ -25,7 +25,7 @@ from specviz.decoding.draft import chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError
 from specviz.models import catalog

@@ -27,7 +27,7 @@ from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import ModelDrafter
 from specviz.errors import CannotTell, SpecvizError
 from specviz.models.library import Library, LoadedModel, check_pair
 from specviz.models.memory import environment

@@ -31,7 +31,7 @@ from specviz.decoding.engine import speculate
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling
 from specviz.rules import ANY_CHAIN
-from specviz.rules.broken import BROKEN, drawn_under
+from specviz.rules.broken import BROKEN, tamper_if_broken
 from specviz.rules.chain import ChainRule
 
 TEXT_LENGTH = 32  # tokens of one text
@@ -128,7 +128,7 @@ def end_to_end(
         steps = speculate(
             prompt,
             lambda: plan,
-            drawn_under(rule, Seeded(seed_of(seed, so_far.num_texts))),
+            tamper_if_broken(rule, Seeded(seed_of(seed, so_far.num_texts))),
             max_new_tokens=min(TEXT_LENGTH, tokens - so_far.done),
             eos_ids=pair.target.text.eos_ids,
         )
@@ -223,7 +223,7 @@ def first_token(
     plan, text = pair.plan(rule, sampling, k), list(prompt)
 
     def draw(numbers: range) -> Iterator[int]:
-        for draws in (drawn_under(rule, Seeded(seed_of(seed, number))) for number in numbers):
+        for draws in (tamper_if_broken(rule, Seeded(seed_of(seed, number))) for number in numbers):
             yield next(speculate(text, lambda: plan, draws, max_new_tokens=k + 1)).tokens[0]
 
     for done, tokens, cells in count_cells(law.numpy(), n, RUNS, draw):

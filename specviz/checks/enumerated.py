@@ -25,12 +25,12 @@ from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling, fit
 from specviz.drafters import METHODS
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.method import TREE_RULES, Part, Parts
 from specviz.drafters.prompt_lookup import PromptLookup
-from specviz.drafters.tree.drafter import TreeDrafter
+from specviz.drafters.tree import TreeDrafter
 from specviz.models.library import LoadedModel
-from specviz.rules.broken import drawn_under
+from specviz.rules.broken import tamper_if_broken
 
 EXACT = 1e-9  # far above the rounding of float64, far below every mistake
 NUM_CELLS = 3
@@ -239,7 +239,7 @@ def law_of_texts(plan: Plan, length: int) -> Generator[None, None, tuple[Law, in
         for text, weight in laws[known].items():
 
             def experiment(draws: Draws, text: Text = text, remaining: int = length - known) -> Text:
-                used = drawn_under(plan.rule, draws)  # a broken rule drafts as wrongly as it says
+                used = tamper_if_broken(plan.rule, draws)  # a broken rule drafts as wrongly as it says
                 return next(speculate((*OPENING, *text), lambda: plan, used, max_new_tokens=remaining)).tokens
 
             for chance, tokens in enumerate_outcomes(experiment):

@@ -130,7 +130,7 @@ def rule_here(place: Place, rule: Rule) -> RuleHere:
     if distance > SAME:
         outcomes = likeliest_outcomes(place.p.numpy())
         needed = draws_needed(*(pool_shares(row.numpy(), outcomes) for row in (place.p, law)))
-    words = rule.mistake if isinstance(rule, BrokenRule) else rule.summary
+    words = rule.summary
     kept = float(rule.one_step_kept(place.p, place.q).sum())
     return RuleHere(rule.name, rule.title, words, rule.lossless, kept, distance, needed)
 
@@ -198,7 +198,7 @@ def redraws(place: Place, rule: Rule, n: int, seed: int = 0) -> Iterator[Redraws
 @torch.inference_mode()
 def _redraw(place: Place, rule: Rule, draws: Draws, numbers: range) -> list[int]:
     """The first emitted token of each of these redraws; a redraw's number is its address among the draws."""
-    source = rule.drawn(place.q) if isinstance(rule, BrokenRule) else place.q
+    source = rule.draft_law(place.q) if isinstance(rule, BrokenRule) else place.q
     drafted = draws.sample(source.expand(len(numbers), -1), DRAFT, numbers.start, 0).tolist()
     drafts = {token: chain((token,), (place.q,)) for token in set(drafted)}
     probs = torch.stack([place.p, place.p])  # the row after an accepted token is not used

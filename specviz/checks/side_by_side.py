@@ -20,7 +20,7 @@ from specviz.decoding.draft import Draft
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Draws, Recorded, Seeded
 from specviz.decoding.rule import Rule, proposal
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import ModelDrafter
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
 from specviz.rules import ANY_CHAIN
@@ -140,8 +140,7 @@ def _enumerate(
 
 def _drafts_wrongly(rule: Rule) -> bool:
     """Whether the rule's mistake lies in drafting."""
-    draws = Seeded(0)
-    return isinstance(rule, BrokenRule) and rule.tamper(draws) is not draws
+    return isinstance(rule, BrokenRule) and rule.drafts_wrongly
 
 
 def _refuse_other_models(rows: StepRows) -> None:

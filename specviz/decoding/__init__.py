@@ -13,7 +13,7 @@
 The engine knows token ids and tensors: no text, file, screen or name of a method. All randomness comes from draws.py,
 where each draw has an address; enumeration over every draw gives the exact law of a text.
 
-Add a method: one file in drafters/ with a Drafter (drafter.py here) and its METHOD, one line in METHODS. A drafter that
-needs torch when it is imported is a folder: facts in `__init__.py`, code in `drafter.py`.
-Add a rule: one file in rules/ with a class, as in rules/lenience.py, and one entry in rules/facts.py.
+Add a method: one file in drafters/ with a Drafter (drafter.py here) and its METHOD, one line in METHODS. Its top
+imports no torch: what needs torch is imported in a function, or is another file of the method's folder.
+Add a rule: a class in rules/, as in rules/lossy.py, and one entry in rules/facts.py.
 """

@@ -98,31 +98,19 @@ class CachedLM:
         if not tokens:
             raise ValueError("forward needs at least one token (got an empty text)")
         new = self.missing(tokens)
-        try:
-            if len(new) > LONG and not draft.is_chain:
-                before = self._attention(self._num_rows, len(new) - 1, EMPTY)
-                self._run(to_device(new[:-1], torch.long, self.device), 1, **before)
-                self._num_rows, new = len(tokens) - 1, new[-1:]
-            past = self._num_rows
-            logits = self._run(
-                to_device([*new, *draft.tokens], torch.long, self.device),
-                len(draft) + 1,
-                **self._attention(past, len(new), draft),
-            )
-        except BaseException:
-            self._reset()  # some layers may have grown and others not
-            raise
+        if len(new) > LONG and not draft.is_chain:
+            before = self._attention(self._num_rows, len(new) - 1, EMPTY)
+            self._run(to_device(new[:-1], torch.long, self.device), 1, **before)
+            self._num_rows, new = len(tokens) - 1, new[-1:]
+        ids = to_device([*new, *draft.tokens], torch.long, self.device)
+        logits = self._run(ids, len(draft) + 1, **self._attention(self._num_rows, len(new), draft))
         self._num_rows, self._tail, self._tail_parents = len(tokens), draft.tokens, draft.parents
         return logits
 
     @torch.inference_mode()
     def extend(self, token: Tensor) -> Tensor:
         """Logits [V] after one more token [], whose id may still be on the device: name it later with `settle`."""
-        try:
-            logits = self._run(token.reshape(1), 1, **self._attention(self._total_rows, 1, EMPTY))
-        except BaseException:
-            self._reset()
-            raise
+        logits = self._run(token.reshape(1), 1, **self._attention(self._total_rows, 1, EMPTY))
         self._num_pending += 1
         return logits[0]
 
@@ -141,10 +129,14 @@ class CachedLM:
         states = {"output_hidden_states": True} if self._captured else {}
         self.calls += 1
         self.fed += ids.shape[0]
-        out = self.model(ids[None], past_key_values=self._cache, use_cache=True, **keep, **states, **attention)
-        if self._captured:
-            rows = torch.cat([out.hidden_states[layer][0].to(self.device) for layer in self._captured], dim=-1)
-            self._hidden = rows if self._hidden is None else torch.cat([self._hidden, rows])
+        try:
+            out = self.model(ids[None], past_key_values=self._cache, use_cache=True, **keep, **states, **attention)
+            if self._captured:
+                rows = torch.cat([out.hidden_states[layer][0].to(self.device) for layer in self._captured], dim=-1)
+                self._hidden = rows if self._hidden is None else torch.cat([self._hidden, rows])
+        except BaseException:
+            self._reset()  # some layers may have grown and others not
+            raise
         return out.logits[0, -num_logits:].to(self.device)
 
     @torch.inference_mode()
@@ -155,9 +147,9 @@ class CachedLM:
             common = min(self._num_rows, limit)
         else:
             common = common_prefix(self._text, tokens, min(self._num_rows, limit))
-        kept = _spelled(self._tail, self._tail_parents, tokens, common, limit) if common == self._num_rows else []
-        self._keep(common, kept)
-        self._text, self._num_rows = tokens, common + len(kept)
+        tail = _find_path(self._tail, self._tail_parents, tokens, common, limit) if common == self._num_rows else []
+        self._keep(common, tail)
+        self._text, self._num_rows = tokens, common + len(tail)
         self._tail, self._tail_parents, self._num_pending = (), (), 0
 
     def _keep(self, common: int, kept: list[int]) -> None:
@@ -183,17 +175,15 @@ class CachedLM:
         """Nothing for a chain of a model that sees everything; else positions and an additive float mask.
 
         A boolean mask is silently wrong under eager attention, and a sliding window is not applied to a bare
-        DynamicCache: both are spelt out here.
+        DynamicCache, so both are set here.
         """
         total = past + num_new + len(draft)
         windowed = any(window is not None and total > window for window in self._windows.values())
         if draft.is_chain and not windowed:
             return {}
-        depths = draft.depths
         last = past + num_new - 1
-        position = to_device(
-            [*range(past, past + num_new), *(last + depth for depth in depths)], torch.long, self.device
-        )
+        positions = [*range(past, past + num_new), *(last + depth for depth in draft.depths)]
+        position = to_device(positions, torch.long, self.device)
         see = _visible(num_new, draft).to(self.device, non_blocking=True)
         past_position = torch.arange(past, device=self.device)
         distance = position[:, None] - torch.cat([past_position, position])[None, :]  # [M, past + M]
@@ -274,8 +264,8 @@ def _windows(config) -> dict[str, int | None]:
     return {kind: window if kind == "sliding_attention" else None for kind in dict.fromkeys(kinds)}
 
 
-def _spelled(tail: Sequence[int], parents: Sequence[int], tokens: Sequence[int], start: int, limit: int) -> list[int]:
-    """The nodes of the tail, root first, that spell tokens[start:limit] as far as they reach."""
+def _find_path(tail: Sequence[int], parents: Sequence[int], tokens: Sequence[int], start: int, limit: int) -> list[int]:
+    """The path of the tail's nodes, from the root, whose tokens are tokens[start:limit], as far as it reaches."""
     path: list[int] = []
     parent = ROOT
     for position in range(start, limit):

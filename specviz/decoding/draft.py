@@ -26,7 +26,7 @@ class Draft:
     tokens: N ids. parents: N node indices, each smaller than its node's own, or ROOT. probs: per node the row q [V]
     that its token was drawn from, as wide as the target's vocabulary, or None for a token chosen without chance (a
     point mass). logits: rows [V] behind q, shown only. num_scratch: trailing nodes that ride the target's forward but
-    cannot be accepted. evidence: what the drafter wants to show, JSON-safe.
+    cannot be accepted. evidence: what the drafter wants to show, as JSON values.
     """
 
     tokens: tuple[int, ...] = ()
@@ -78,9 +78,8 @@ class Draft:
         import torch  # not before: the facts of a method load none
 
         moved = iter(torch.stack(rows).to(device))  # [R, V], in the widest of their formats
-        probs, logits = (
-            tuple(None if row is None else next(moved) for row in column) for column in (self.probs, self.logits)
-        )
+        columns = (self.probs, self.logits)
+        probs, logits = (tuple(None if row is None else next(moved) for row in column) for column in columns)
         return replace(self, probs=probs, logits=logits)
 
 
@@ -88,42 +87,28 @@ EMPTY = Draft()
 
 
 class DraftBuilder:
-    """Collects nodes; `build` freezes them."""
+    """Collects nodes; `build` makes a Draft of them."""
 
-    __slots__ = ("_logits", "_parents", "_probs", "_tokens")
+    __slots__ = ("_nodes",)
 
     def __init__(self) -> None:
-        self._tokens: list[int] = []
-        self._parents: list[int] = []
-        self._probs: list[Tensor | None] = []
-        self._logits: list[Tensor | None] = []
+        self._nodes: list[tuple[int, int, Tensor | None, Tensor | None]] = []
 
     def add(self, token: int, parent: int = ROOT, probs: Tensor | None = None, logits: Tensor | None = None) -> int:
         """Hangs `token` below `parent` and returns the new node's index."""
-        self._tokens.append(token)
-        self._parents.append(parent)
-        self._probs.append(probs)
-        self._logits.append(logits)
-        return len(self._tokens) - 1
+        self._nodes.append((token, parent, probs, logits))
+        return len(self._nodes) - 1
 
     def build(self, *, num_scratch: int = 0, evidence: Mapping[str, object] = NO_EVIDENCE) -> Draft:
-        return Draft(
-            tuple(self._tokens), tuple(self._parents), tuple(self._probs), tuple(self._logits), num_scratch, evidence
-        )
+        columns = zip(*self._nodes, strict=True) if self._nodes else [()] * 4
+        return Draft(*columns, num_scratch, evidence)
 
 
 def chain(tokens, probs=None, logits=None, evidence: Mapping[str, object] = NO_EVIDENCE) -> Draft:
     """A draft without branches. `probs` and `logits`: rows [N, V], or None for point masses."""
     tokens = tuple(tokens)
-    nothing = (None,) * len(tokens)
-    return Draft(
-        tokens,
-        tuple(range(ROOT, len(tokens) - 1)),
-        nothing if probs is None else tuple(probs),
-        nothing if logits is None else tuple(logits),
-        0,
-        evidence,
-    )
+    probs, logits = ((None,) * len(tokens) if rows is None else tuple(rows) for rows in (probs, logits))
+    return Draft(tokens, tuple(range(ROOT, len(tokens) - 1)), probs, logits, 0, evidence)
 
 
 def common_prefix(known: Sequence[int], tokens: Sequence[int], limit: int) -> int:

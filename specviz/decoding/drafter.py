@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from specviz.decoding.cached_lm import CachedLM
     from specviz.decoding.draft import Draft
     from specviz.decoding.draws import Draws
     from specviz.decoding.rule import Verdict
@@ -43,20 +44,27 @@ class Context:
     vocab_size: int  # the target's; rows of q are this wide
     hidden: Tensor | None = None
 
+    @property
+    def states(self) -> Tensor | None:
+        """`hidden` where the target has read all tokens but the last; None otherwise."""
+        has_all = self.hidden is not None and 0 < len(self.tokens) - 1 == len(self.hidden)
+        return self.hidden if has_all else None
+
 
 class Drafter:
     """Proposes drafts. Keeps whatever state it likes, but its draft may depend on the context and the draws alone.
 
     hidden_layers: the target's states that it wants, by transformers' numbers: 0 the embeddings, i the output of layer
-    i, -1 the last after the final norm.
+    i, -1 the last after the final norm. _lm: the model that drafts, if one does.
     """
 
     hidden_layers: tuple[int, ...] = ()
+    _lm: CachedLM | None = None
 
     @property
     def work(self) -> Work:
         """What drafting has cost so far."""
-        return Work()
+        return Work(self._lm.calls, self._lm.fed) if self._lm is not None else Work()
 
     @property
     def target_work(self) -> Work:
@@ -69,3 +77,10 @@ class Drafter:
 
     def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
         """Called after each step with the target's rows [1+N, V] and the verdict."""
+
+
+def limit_depth(lm: CachedLM, tokens: Sequence[int], k: int) -> int:
+    """How many tokens `lm` can write behind the text: at most k, 0 where the text has an id that it lacks."""
+    if any(token >= lm.vocab_size for token in lm.missing(tokens)):
+        return 0
+    return min(k, lm.context_limit - len(tokens) + 1)

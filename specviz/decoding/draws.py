@@ -32,8 +32,7 @@ class Draws:
 
     def _uniforms(self, like: Tensor, role: str, position: int, node: int) -> Tensor:
         """One u per element of `like` [] or [N]; element i has the address (role, position + i, node + i)."""
-        count = 1 if like.ndim == 0 else like.shape[0]
-        u = self._addressed(count, role, position, node)
+        u = self._addressed(like.numel(), role, position, node)
         dtype = exact_dtype(like.device)
         if dtype == torch.float32:  # never round up to 1
             u = [int(value * _TWO_TO_24) / _TWO_TO_24 for value in u]
@@ -121,9 +120,8 @@ class Enumerating(Draws):
         chances = [min(1.0, max(0.0, float(value))) for value in threshold.reshape(-1)]
         taken = [self._choose([chance, 1.0 - chance]) == 0 for chance in chances]
         u = [chance / 2 if kept else (1 + chance) / 2 for chance, kept in zip(chances, taken, strict=True)]
-        return torch.tensor(u, dtype=torch.float64).reshape(threshold.shape), torch.tensor(taken).reshape(
-            threshold.shape
-        )
+        shape = threshold.shape
+        return torch.tensor(u, dtype=torch.float64).reshape(shape), torch.tensor(taken).reshape(shape)
 
     def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
         rows = probs.double().reshape(-1, probs.shape[-1])

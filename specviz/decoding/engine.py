@@ -78,20 +78,16 @@ def speculate(
     index, finish = 0, None
     while finish is None:
         current = plan()
-        _check_room(len(text), current.target.context_limit)
+        if len(text) >= current.target.context_limit:
+            raise SpecvizError(
+                f"the text has {len(text)} tokens and the target model reads at most {current.target.context_limit}: "
+                "shorten the prompt or choose a target with a longer context"
+            )
         with torch.inference_mode():
             step = _step(index, text, current, draws, end, eos_ids)
         text.extend(step.tokens)
         index, finish = index + 1, step.finish
         yield step
-
-
-def _check_room(num_tokens: int, context_limit: int) -> None:
-    if num_tokens >= context_limit:
-        raise SpecvizError(
-            f"the text has {num_tokens} tokens and the target model reads at most {context_limit}: "
-            "shorten the prompt or choose a target with a longer context"
-        )
 
 
 def _step(index: int, text: list[int], plan: Plan, draws: Draws, end: int, eos_ids: frozenset[int]) -> Step:

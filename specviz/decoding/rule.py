@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specviz.decoding.device import exact_dtype, to_host
+from specviz.decoding.device import exact_dtype
 from specviz.decoding.draft import ROOT, Draft
 from specviz.decoding.draws import FINAL, Draws
-from specviz.decoding.sampling import TARGET, refuse_nan
+from specviz.decoding.sampling import TARGET, fetch_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,4 @@ def ratio(p: Tensor, q: Tensor) -> Tensor:
 def draw_last(row: Tensor, draws: Draws, position: int) -> int:
     """The token after the accepted ones, from its law [V]."""
     token = draws.sample(row, FINAL, position, ROOT)
-    wide = exact_dtype(row.device)
-    token, total = to_host(torch.stack([token.to(wide), row.sum(dtype=wide)])).tolist()
-    refuse_nan([total], TARGET)
-    return int(token)
+    return fetch_tokens(token, row.sum(dtype=exact_dtype(row.device)), TARGET)[0]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specviz.decoding.device import exact_dtype, to_host
 from specviz.errors import SpecvizError
 
 
@@ -60,6 +61,14 @@ def refuse_nan(values: Iterable[float], who: str) -> None:
     """Raises NotANumber if one of the probabilities (or sums of them) that came to the host is not a number."""
     if any(math.isnan(value) for value in values):
         raise NotANumber(who)
+
+
+def fetch_tokens(tokens: Tensor, values: Tensor, who: str) -> tuple[list, list]:
+    """Ids and as many numbers, of the same shape, on the host in one transfer; a number that is none: NotANumber."""
+    wide = exact_dtype(tokens.device)
+    ids, values = to_host(torch.stack([tokens.to(wide), values.to(wide)]))
+    refuse_nan(values.flatten().tolist(), who)
+    return ids.long().tolist(), values.tolist()
 
 
 def _keep_nucleus(logits: Tensor, top_p: float) -> Tensor:

@@ -1,22 +1,20 @@
 """Draft heads: what is trained on top of a target's states (Medusa, EAGLE), read from a checkpoint's folder.
 
-Two runs with the same target share them. A load report names the keys that were used, the ones that nothing needs and
-the ones that are missing: a half-loaded head only looks like a bad one, so that one is refused, and so is a head of a
-layout with more tensors than its reader knows.
+Two runs with the same target share them. A load report names the keys that were used, ignored and missing. Heads that
+lack tensors, and so would only draft badly, are refused, and so are tensors that their reader does not know.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
-from specviz.drafters.eagle import heads as eagle_heads
-from specviz.drafters.medusa import heads as medusa_heads
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
 from specviz.models.checkpoint import Attached, LoadReport, list_keys, read_tensors
@@ -25,13 +23,10 @@ from specviz.models.library import Library, LoadedModel
 from specviz.models.memory import is_out_of_memory
 from specviz.settings import settings
 
-Reader = Callable[[Mapping[str, object], Mapping[str, Tensor], LoadedModel], tuple[nn.Module, LoadReport]]
-
-KINDS: Mapping[str, Reader] = {"medusa": medusa_heads.read, "eagle": eagle_heads.read}
-"""Kind -> what makes heads for a target from the settings and the tensors of their checkpoint."""
+KINDS = ("medusa", "eagle")
+"""Each a folder with `heads.py`: `read` makes them from a checkpoint, IGNORED matches tensors that nothing needs."""
 _MOST_CONFIG_BYTES = 2**20
-IDLE: Mapping[str, str] = {"medusa": medusa_heads.IDLE, "eagle": eagle_heads.IDLE}
-"""Kind -> a pattern of the tensors that its files may hold and that nothing needs."""
+_MOST_SIZE = 2**20  # of any size in a configuration; the largest public heads stay far below
 _attached = Attached()
 
 
@@ -50,7 +45,7 @@ def load_heads(
 ) -> LoadedHeads:
     """Heads of that kind by catalogue name, folder or hub id. Raises SpecvizError, also for another target's heads.
 
-    library: only asked whether names beyond the catalogue are allowed; None: the settings are.
+    library: says whether names beyond the catalogue are allowed; None: the settings say it.
     """
     if kind not in KINDS:
         raise SpecvizError(f"heads must be of the kind {' or '.join(KINDS)} (got {kind!r:.40})")
@@ -67,9 +62,10 @@ def load_heads(
 
 def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progress) -> LoadedHeads:
     report(f"loading {name}", None)
+    reader = import_module(f"specviz.drafters.{kind}.heads")
     try:
         state = read_tensors(head_files(folder, name))
-        module, keys = KINDS[kind](_config(folder), state, target)
+        module, keys = reader.read(_read_config(folder), state, target)
     except SpecvizError as error:
         raise SpecvizError(f"{name} cannot draft for {target.name}: {error}") from error
     except (MemoryError, RuntimeError) as error:
@@ -78,7 +74,7 @@ def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progr
         raise SpecvizError(f"there is not enough memory for {name} beside {target.name}") from error
     if keys.missing:
         raise SpecvizError(f"{name} is incomplete: it lacks {list_keys(keys.missing)}, so it was not loaded")
-    if unknown := [key for key in keys.unused if not re.fullmatch(IDLE[kind], key)]:
+    if unknown := [key for key in keys.unused if not re.fullmatch(reader.IGNORED, key)]:
         raise SpecvizError(
             f"{name} holds {list_keys(unknown)} that specviz has no use for: it is of another layout, so it was not "
             "loaded"
@@ -87,7 +83,7 @@ def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progr
     return LoadedHeads(name, kind, module, keys)
 
 
-def _config(folder: Path) -> Mapping[str, object]:
+def _read_config(folder: Path) -> Mapping[str, object]:
     file = folder / "config.json"
     try:
         if file.stat().st_size > _MOST_CONFIG_BYTES:
@@ -100,3 +96,20 @@ def _config(folder: Path) -> Mapping[str, object]:
     if not isinstance(config, dict):
         raise SpecvizError(f"its config.json must hold an object (got {type(config).__name__})")
     return config
+
+
+def read_size(config: Mapping[str, object], name: str, default: int | None = None, most: int = _MOST_SIZE) -> int:
+    """A whole number from 1 to `most` in a checkpoint's settings. Raises SpecvizError."""
+    value = config.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise SpecvizError(f"{name} in its config.json must be a whole number from 1 to {most} (got {value!r:.40})")
+    return value
+
+
+def check_sizes(target: LoadedModel, *, hidden: int | None = None, vocabulary: int | None = None) -> None:
+    """Raises SpecvizError where the sizes of heads are not those of their target; None: not known."""
+    wanted, ids = target.model.config.get_text_config(decoder=True).hidden_size, target.info.vocab_size
+    if hidden not in (None, wanted):
+        raise SpecvizError(f"its hidden size must be {wanted}, the target's (got {hidden})")
+    if vocabulary not in (None, ids):
+        raise SpecvizError(f"its vocabulary must have {ids} tokens, as the target's (got {vocabulary})")

@@ -1,7 +1,7 @@
-"""Lookahead decoding: no second model. The target itself guesses ahead at many places at once, in a window of scratch
-nodes that ride its ordinary calls; the n-grams that come out are proposed where their first token is written again.
+"""Lookahead decoding: no second model. The target guesses many later tokens at once, in a window of scratch nodes that
+its ordinary calls read; the n-grams that result are proposed where their first token is written again.
 
-Everything is chosen without chance. State follows one text; another list of tokens starts anew. Fu et al. 2024.
+Nothing is sampled. The state belongs to one text; another list of tokens resets it. Fu et al. 2024.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
     from specviz.decoding.rule import Verdict
 
-MOST_SHOWN = 8
+MOST_FOUND = 8  # n-grams in the evidence
 
 
 class Lookahead(Drafter):
-    """window: places W that are guessed at; ahead: tokens of a guess, N - 1; guesses: how many are checked in a call.
+    """window: W, how many places are guessed; ahead: tokens of a guess, N - 1; guesses: how many are checked in a call.
 
-    The window has `ahead` levels of W tokens. Level 0 is a chain behind the text, oldest; a token of a later level
-    hangs from the one above it, so that a column and what the target says behind its end are an n-gram.
+    The window has `ahead` levels of W tokens, the oldest first. Level 0 is a chain behind the text; a token of a later
+    level hangs from the one above it, so that a column and the target's next token behind it are an n-gram.
     """
 
     def __init__(self, window: int, ahead: int, guesses: int, context_limit: int) -> None:
         self._size, self._ahead, self._most, self._context_limit = window, ahead, guesses, context_limit
-        self._forget(())
+        self._reset(())
 
-    def _forget(self, tokens: Sequence[int]) -> None:
+    def _reset(self, tokens: Sequence[int]) -> None:
         self._text = tokens
         self._levels = [self._slice(tokens, level) for level in range(self._ahead)] if tokens else []
         self._pool: dict[int, list[tuple[int, ...]]] = {}  # first token -> what followed it, the newest last
@@ -47,7 +47,7 @@ class Lookahead(Drafter):
     def draft(self, context: Context, k: int) -> Draft:
         is_new = context.tokens is not self._text
         if is_new:
-            self._forget(context.tokens)
+            self._reset(context.tokens)
         if is_new or k < 1:  # nothing is known of a new text, and a mask over all of it would be its square in size
             return EMPTY
         builder = DraftBuilder()
@@ -86,10 +86,10 @@ class Lookahead(Drafter):
 
     def _evidence(self, guesses: Sequence[Sequence[int]]) -> dict[str, object]:
         return {
-            "window": [_shown(level) for level in self._levels],
-            "guesses": [_shown(guess) for guess in guesses],
+            "window": [_list_ids(level) for level in self._levels],
+            "guesses": [_list_ids(guess) for guess in guesses],
             "pool": {"keys": len(self._pool), "ngrams": sum(map(len, self._pool.values()))},
-            "found": [_shown(ngram) for ngram in self._found[:MOST_SHOWN]],
+            "found": [_list_ids(ngram) for ngram in self._found[:MOST_FOUND]],
         }
 
 
@@ -103,7 +103,7 @@ def _add_guesses(builder: DraftBuilder, guesses: Iterable[Sequence[int]]) -> Non
                 places[beginning] = builder.add(guess[end - 1], places[beginning[:-1]])
 
 
-def _shown(tokens: Iterable[int]) -> list[dict[str, int]]:
+def _list_ids(tokens: Iterable[int]) -> list[dict[str, int]]:
     return [{"id": token} for token in tokens]
 
 
@@ -120,10 +120,8 @@ METHOD = Method(
     rules=TREE_RULES,
     depth="ahead",
     build=lambda parts, params: Lookahead(**params, context_limit=parts.target.lm.context_limit),
-    caution=(
-        "Pays where the target has arithmetic to spare, as on a GPU, and the text repeats itself; every call reads the "
-        "whole window beside the draft, which on a processor costs about as much as it saves."
-    ),
+    caution="Pays where the target has arithmetic to spare, as on a GPU, and the text repeats itself; every call "
+    "reads the whole window beside the draft, which on a processor costs about as much as it saves.",
     proposer="The large model guesses later words on the side; what it remembers is proposed up to ",
     why_no_what_if="lookahead's proposals depend on its earlier steps, so other K cannot be told from one text",
 )

@@ -1,7 +1,7 @@
-"""Method: what a way of drafting says of itself to the page, the command line, the checks and the help.
+"""Method: what the page, the command line, the checks and the help know of a way of drafting.
 
-Facts load no torch: a method whose drafter needs it as it is imported is a folder, its facts in `__init__.py` and its
-drafter in `drafter.py`.
+A module of a method loads no torch as it is imported: what needs torch is imported in a function, or is another file of
+its folder.
 """
 
 from __future__ import annotations

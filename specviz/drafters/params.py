@@ -88,12 +88,12 @@ class ModelParam(Param):
     """Names of further models, separated by commas. None: the catalogue's for the target.
 
     kind: what the name must lead to: "draft" (a model of the target's vocabulary) or a kind of heads, see heads.KINDS.
-    most: how many may be named. beside: names that stand for no model.
+    most: how many may be named. reserved: names that stand for no model.
     """
 
     kind: str
     most: int = 1
-    beside: tuple[str, ...] = ()
+    reserved: tuple[str, ...] = ()
 
     def validate(self, value: object) -> str | None:
         if value is None:

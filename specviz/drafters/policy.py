@@ -1,8 +1,7 @@
-"""K policies: how many tokens a chain drafter writes in a step. K, as it was asked for, is always the most.
+"""K policies: how many tokens a chain drafter writes in a step, at most K; and ChainDrafter, which obeys one.
 
-A policy goes by earlier steps, or stops after a token that stays in the draft; it never drops a drawn token, so no text
-law changes. In a drafter: `k = policy.most(k, context.tokens)` first, `if policy.stops(logits, token): break` behind
-each token that is not the last, `evidence=policy.evidence(k)`, and `policy.observe(draft, verdict)` in observe().
+A policy uses earlier steps, or stops after a token that stays in the draft; it never drops a token that was sampled, so
+the law of the text does not change.
 """
 
 from __future__ import annotations
@@ -11,29 +10,31 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from specviz.decoding.drafter import Drafter
 from specviz.drafters.params import Choice, FloatParam, Param, Value
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from specviz.decoding.cached_lm import CachedLM
     from specviz.decoding.draft import Draft
     from specviz.decoding.rule import Verdict
 
 
 class Policy:
-    """K as it was asked for, at every step."""
+    """The K of the request at every step. name: what the evidence calls it; empty: the evidence says nothing."""
 
-    name = "constant"
+    name = ""
 
     def __init__(self) -> None:
         self._text: Sequence[int] | None = None
 
     def most(self, k: int, text: Sequence[int]) -> int:
-        """K for the next step, from 1 to k; k itself below 2. Another list of tokens is another text: what was learnt
-        is forgotten."""
+        """K for the next step, from 1 to k; k itself below 2. Another list of tokens is another text, which resets the
+        policy."""
         if text is not self._text:
             self._text = text
-            self._forget()
+            self._reset()
         return k if k < 2 else min(k, max(self._wanted(k), 1))
 
     def stops(self, logits: Tensor, token: Tensor) -> bool:
@@ -47,9 +48,9 @@ class Policy:
 
     def evidence(self, k: int) -> dict[str, object]:
         """k: what `most` gave for this step."""
-        return {"k": k, "policy": self.name}
+        return {"k": k, "policy": self.name} if self.name else {}
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         pass
 
     def _wanted(self, k: int) -> int:
@@ -59,17 +60,12 @@ class Policy:
         pass
 
 
-class Constant(Policy):
-    def evidence(self, k: int) -> dict[str, object]:
-        return {}
-
-
 class Heuristic(Policy):
     """Two more after a step whose draft was kept whole, one less after any other, as in transformers' assisted mode."""
 
     name = "heuristic"
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._k: int | None = None
 
     def _wanted(self, k: int) -> int:
@@ -90,7 +86,7 @@ class MovingAverage(Policy):
         super().__init__()
         self._weight = weight
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._average: float | None = None
 
     def _wanted(self, k: int) -> int:
@@ -120,8 +116,39 @@ class Confidence(Policy):
         return float(logits.softmax(-1)[token]) < self._least
 
 
+class ChainDrafter(Drafter):
+    """A drafter of chains as long as `policy` says. lm: the model that writes them, None where there is none."""
+
+    def __init__(self, lm: CachedLM | None = None, policy: Policy | None = None) -> None:
+        self._lm, self._policy = lm, policy or Policy()
+
+    def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
+        self._policy.observe(draft, verdict)
+
+    def _write(self, tokens: Sequence[int], most: int, choose: Callable[[Tensor], tuple[Tensor, ...]]) -> list[int]:
+        """Writes up to `most` tokens behind the text, as far as the policy goes on; their ids in one transfer.
+
+        choose: logits [V] -> the logits that the policy sees, an id [], and a number that is NaN where the logits are.
+        """
+        import torch
+
+        from specviz.decoding.sampling import DRAFT_MODEL, fetch_tokens
+
+        logits, chosen, sums = self._lm.forward(tokens)[0], [], []
+        while True:
+            row, token, total = choose(logits)
+            chosen.append(token)
+            sums.append(total)
+            if len(chosen) == most or self._policy.stops(row, token):
+                break
+            logits = self._lm.extend(token)
+        ids, _ = fetch_tokens(torch.stack(chosen), torch.stack(sums), DRAFT_MODEL)
+        self._lm.settle(ids)
+        return ids
+
+
 _BLIND: Mapping[str, Callable[[], Policy]] = {
-    "constant": Constant,
+    "constant": Policy,
     "heuristic": Heuristic,
     "moving_average": MovingAverage,
 }

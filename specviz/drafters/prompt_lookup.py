@@ -4,45 +4,40 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from specviz.decoding.draft import EMPTY, Draft, chain, common_prefix
-from specviz.decoding.drafter import Context, Drafter
+from specviz.decoding.drafter import Context
 from specviz.drafters.method import Method, Parts
 from specviz.drafters.params import IntParam, Value
-from specviz.drafters.policy import BLIND_K_PARAMS, Constant, Policy, make_policy
+from specviz.drafters.policy import BLIND_K_PARAMS, ChainDrafter, Policy, make_policy
 from specviz.errors import SpecvizError
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from specviz.decoding.rule import Verdict
-
 MOST_TAKEN_BACK = 512  # tokens; a draft that another model threw away is shorter
-Learnt = tuple[int, tuple[int, ...], int | None]  # where an n-gram ends, the n-gram, where it ended before
+Entry = tuple[int, tuple[int, ...], int | None]  # where an n-gram ends, the n-gram, where it ended before
 
 
-class PromptLookup(Drafter):
+class PromptLookup(ChainDrafter):
     """Longest match first, the most recent one of equal length. The index grows with the text: O(new tokens) a step.
 
-    Of another text that begins as the last one did, up to its last MOST_TAKEN_BACK tokens, only what is new is learnt.
+    For another text that shares a prefix with the last one, only what differs is indexed again, as long as at most
+    MOST_TAKEN_BACK tokens have to be taken back.
     """
 
     def __init__(self, max_ngram: int, min_ngram: int, policy: Policy | None = None) -> None:
+        super().__init__(policy=policy)
         self._sizes = range(max_ngram, min_ngram - 1, -1)
-        self._policy = policy or Constant()
-        self._forget(())
+        self._reset(())
 
-    def _forget(self, tokens: Sequence[int]) -> None:
+    def _reset(self, tokens: Sequence[int]) -> None:
         self._text = tokens
         self._indexed = 0  # n-grams that end before this position are known
         self._ends: dict[tuple[int, ...], int] = {}
-        self._learnt: deque[Learnt] = deque(maxlen=MOST_TAKEN_BACK * len(self._sizes))
+        self._learnt: deque[Entry] = deque(maxlen=MOST_TAKEN_BACK * len(self._sizes))
 
     def draft(self, context: Context, k: int) -> Draft:
         tokens = context.tokens
         if tokens is not self._text:
-            self._turn_to(tokens)
+            self._switch_to(tokens)
         self._learn(tokens)
         k = self._policy.most(k, tokens)
         for size in self._sizes:
@@ -52,9 +47,6 @@ class PromptLookup(Drafter):
                 span = {"start": end - size, "matched": size, "proposed": len(found)}
                 return chain(found, evidence={**span, **self._policy.evidence(k)})
         return EMPTY
-
-    def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
-        self._policy.observe(draft, verdict)
 
     def _learn(self, tokens: Sequence[int]) -> None:
         """Notes where each n-gram ended last, up to but without the one the text ends with."""
@@ -66,11 +58,11 @@ class PromptLookup(Drafter):
                     self._ends[ngram] = end
         self._indexed = max(self._indexed, len(tokens) - 1)
 
-    def _turn_to(self, tokens: Sequence[int]) -> None:
-        """Takes back the n-grams that end behind what both texts begin with; forgets all where not all are known."""
+    def _switch_to(self, tokens: Sequence[int]) -> None:
+        """Removes the n-grams that end behind the common prefix; starts empty where not all of them are on record."""
         common = common_prefix(self._text, tokens, min(self._indexed, len(tokens) - 1))
         if common < self._indexed and not (self._learnt and self._learnt[0][0] <= max(common, 1)):
-            self._forget(tokens)
+            self._reset(tokens)
             return
         while self._learnt and self._learnt[-1][0] > common:
             _, ngram, before = self._learnt.pop()
@@ -92,10 +84,8 @@ METHOD = Method(
     name="prompt_lookup",
     title="Prompt lookup",
     summary="No second model: what followed the same words earlier in the text is proposed again.",
-    caution=(
-        "Drafting costs next to nothing and pays where the text repeats itself (code, summaries, edits); elsewhere its "
-        "drafts are short or wrong and the checked tokens are wasted."
-    ),
+    caution="Drafting costs next to nothing and pays where the text repeats itself (code, summaries, edits); elsewhere "
+    "its drafts are short or wrong and the checked tokens are wasted.",
     source="Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding",
     params=(
         IntParam("max_ngram", "longest match", 3, "How many of the last tokens are searched for first.", 1, 16),

@@ -23,9 +23,9 @@ class BlockVerification(SpeculativeSampling):
     def thresholds(self, rows: Rows) -> Tensor:
         weights = self._weights(rows)
         inner = weights[1:-1, None]
-        owed = (inner * rows.p_rows[1:-1] - rows.q_rows[1:]).clamp_min(0).sum(-1)  # [N-1]
-        whole = owed + 1 - weights[1:-1]
-        return torch.cat([torch.where(whole > 0, owed / whole, 1.0), weights[-1:]])
+        shortfall = (inner * rows.p_rows[1:-1] - rows.q_rows[1:]).clamp_min(0).sum(-1)  # [N-1]
+        whole = shortfall + 1 - weights[1:-1]
+        return torch.cat([torch.where(whole > 0, shortfall / whole, 1.0), weights[-1:]])
 
     def num_kept(self, passed: Tensor) -> Tensor:
         places = torch.arange(1, len(passed) + 1, device=passed.device)
@@ -33,8 +33,8 @@ class BlockVerification(SpeculativeSampling):
 
     def last_law(self, rows: Rows, num_kept: Tensor) -> Tensor:
         p, q = rows.after(num_kept)
-        owed = self.residual(self._weights(rows).index_select(0, num_kept[None]) * p, q)
-        return torch.where(num_kept == len(rows), p, (owed / owed.sum()).to(p.dtype))
+        law = self.residual(self._weights(rows).index_select(0, num_kept[None]) * p, q)
+        return torch.where(num_kept == len(rows), p, (law / law.sum()).to(p.dtype))
 
     def law_of_num_kept(self, chances: Tensor) -> Tensor:
         one = torch.ones_like(chances[:1])

@@ -1,7 +1,7 @@
 """BROKEN: rules that are wrong on purpose, each a mistake seen in a public demo or engine. For the checks alone.
 
 They are in no list that a run can choose from. Where the mistake is in drafting, `tamper` makes an ordinary drafter
-commit it while the draft still claims the q that it should have used.
+sample from another law than the q that its draft still reports.
 """
 
 from __future__ import annotations
@@ -18,94 +18,71 @@ from specviz.rules.speculative_sampling import SpeculativeSampling
 
 
 class BrokenRule(SpeculativeSampling):
-    """A rule with a mistake; `mistake` says in one plain sentence what is wrong."""
+    """A rule whose `summary` says what is wrong. drafts_wrongly: whether the mistake is in drafting."""
 
-    mistake: str
     lossless = False
     source = "a mistake found in public demos and engines"
-
-    @property
-    def summary(self) -> str:
-        return self.mistake
+    drafts_wrongly = False
 
     def supports(self, draft: Draft) -> bool:
         return is_plain_chain(draft)
 
-    def drawn(self, q: Tensor) -> Tensor:
-        """The law [..., V] that its drafts are really drawn from, where the draft model says q."""
+    def draft_law(self, q: Tensor) -> Tensor:
+        """The law [..., V] that its drafts are really sampled from, where the draft model says q."""
         return q
 
     def tamper(self, draws: Draws) -> Draws:
-        """Draws with which an ordinary drafter draws from `drawn(q)` and still claims q."""
-        return draws
+        """Draws with which an ordinary drafter samples from `draft_law(q)` and still reports q."""
+        return Tampered(draws, self) if self.drafts_wrongly else draws
 
     def one_step_kept(self, p: Tensor, q: Tensor) -> Tensor:
         p, q = widen(p), widen(q)
-        return self.drawn(q) * self.threshold(p, q, p).clamp_max(1)
+        return self.draft_law(q) * self.threshold(p, q, p).clamp_max(1)
 
 
 class Tampered(Draws):
-    """Drafted tokens come from `rule.drawn(q)`; every other draw is left as it is."""
+    """Drafted tokens come from `rule.draft_law(q)`; every other draw is unchanged."""
 
     def __init__(self, draws: Draws, rule: BrokenRule) -> None:
         self._draws, self._rule = draws, rule
-
-    def uniform(self, role: str, position: int, node: int) -> float:
-        return self._draws.uniform(role, position, node)
-
-    def below(self, threshold: Tensor, role: str, position: int, node: int) -> tuple[Tensor, Tensor]:
-        return self._draws.below(threshold, role, position, node)
+        self.uniform, self.below = draws.uniform, draws.below
 
     def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
-        return self._draws.sample(self._rule.drawn(probs) if role == DRAFT else probs, role, position, node)
+        return self._draws.sample(self._rule.draft_law(probs) if role == DRAFT else probs, role, position, node)
 
 
-def drawn_under(rule: Rule, draws: Draws) -> Draws:
-    """The draws of a run with this rule: a broken one may draft from another law than it claims."""
+def tamper_if_broken(rule: Rule, draws: Draws) -> Draws:
+    """The draws of a run with this rule."""
     return rule.tamper(draws) if isinstance(rule, BrokenRule) else draws
 
 
 class ArgmaxDraft(BrokenRule):
     name = "argmax_draft"
     title = "Greedy draft"
-    mistake = "The draft always writes its favourite token, yet it is judged as if it had been drawn from q."
+    summary = "The draft always writes its favourite token, yet it is judged as if it had been drawn from q."
+    drafts_wrongly = True
 
-    def supports(self, draft: Draft) -> bool:
-        return is_plain_chain(draft)
-
-    def drawn(self, q: Tensor) -> Tensor:
+    def draft_law(self, q: Tensor) -> Tensor:
         return most_likely(q)
-
-    def tamper(self, draws: Draws) -> Draws:
-        return Tampered(draws, self)
 
 
 class UntruncatedQ(BrokenRule):
     name = "untruncated_q"
     title = "Untruncated q"
+    drafts_wrongly = True
 
     def __init__(self, top_k: int = 5) -> None:
         self._top_k = top_k
+        self.summary = f"The draft is drawn from its {top_k} likeliest tokens, yet the test uses q over all tokens."
 
-    @property
-    def mistake(self) -> str:
-        return f"The draft is drawn from its {self._top_k} likeliest tokens, yet the test uses q over all tokens."
-
-    def supports(self, draft: Draft) -> bool:
-        return is_plain_chain(draft)
-
-    def drawn(self, q: Tensor) -> Tensor:
+    def draft_law(self, q: Tensor) -> Tensor:
         places = q.topk(min(self._top_k, q.shape[-1]), dim=-1).indices
         kept = torch.zeros_like(q).scatter_(-1, places, q.gather(-1, places))
         return kept / kept.sum(-1, keepdim=True)
 
-    def tamper(self, draws: Draws) -> Draws:
-        return Tampered(draws, self)
-
 
 class ResampleP(BrokenRule):
     facts = RESAMPLE_P
-    mistake = RESAMPLE_P.summary
 
     def residual(self, p: Tensor, q: Tensor) -> Tensor:
         return p
@@ -114,7 +91,7 @@ class ResampleP(BrokenRule):
 class SoftmaxResidual(BrokenRule):
     name = "softmax_residual"
     title = "Softmax residual"
-    mistake = "After a cut the new token is drawn from softmax(p - q), which is almost the same for all tokens."
+    summary = "After a cut the new token is drawn from softmax(p - q), which is almost the same for all tokens."
 
     def residual(self, p: Tensor, q: Tensor) -> Tensor:
         return (p - q).softmax(-1)
@@ -126,10 +103,7 @@ class DroppedDraft(BrokenRule):
 
     def __init__(self, least_q: float = 0.4) -> None:
         self._least_q = least_q
-
-    @property
-    def mistake(self) -> str:
-        return f"A drawn token is thrown away because its own q is below {self._least_q:g}, then p is sampled."
+        self.summary = f"A drawn token is thrown away because its own q is below {least_q:g}, then p is sampled."
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return torch.where(q < self._least_q, 0.0, super().threshold(p, q, row))
@@ -152,10 +126,7 @@ class ClampedQ(BrokenRule):
 
     def __init__(self, least_q: float = 1e-4) -> None:
         self._least_q = least_q
-
-    @property
-    def mistake(self) -> str:
-        return f"Every q below {self._least_q:g} is raised to {self._least_q:g} before it is used."
+        self.summary = f"Every q below {least_q:g} is raised to {least_q:g} before it is used."
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return super().threshold(p, q.clamp_min(self._least_q), row)
@@ -167,7 +138,7 @@ class ClampedQ(BrokenRule):
 class ArgmaxTarget(BrokenRule):
     name = "argmax_target"
     title = "Greedy target"
-    mistake = "A token is kept only if it is the target's favourite, and the favourite is written otherwise."
+    summary = "A token is kept only if it is the target's favourite, and the favourite is written otherwise."
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return widen(p >= row.amax(-1, keepdim=True))
@@ -179,15 +150,5 @@ class ArgmaxTarget(BrokenRule):
         return most_likely(p)
 
 
-BROKEN: dict[str, BrokenRule] = {
-    rule.name: rule
-    for rule in (
-        ArgmaxDraft(),
-        ResampleP(),
-        SoftmaxResidual(),
-        UntruncatedQ(),
-        DroppedDraft(),
-        ClampedQ(),
-        ArgmaxTarget(),
-    )
-}
+_KINDS = (ArgmaxDraft, ResampleP, SoftmaxResidual, UntruncatedQ, DroppedDraft, ClampedQ, ArgmaxTarget)
+BROKEN: dict[str, BrokenRule] = {kind.name: kind() for kind in _KINDS}

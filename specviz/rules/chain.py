@@ -1,7 +1,7 @@
-"""ChainRule: the loop that judges a chain, token after token up to the first rejection, for every rule alike.
+"""ChainRule: judges a chain, token after token up to the first rejection.
 
-A rule says three things: the threshold that u must stay below, the residual that a rejected token's replacement is
-drawn from, and the law of the bonus token. All tokens are judged at once on the device; one transfer to the host.
+A rule defines three things: the threshold that u must stay below, the residual that a rejected token's replacement is
+sampled from, and the law of the bonus token. All tokens are judged at once on the device; one transfer to the host.
 """
 
 from __future__ import annotations
@@ -50,16 +50,13 @@ def is_plain_chain(draft: Draft) -> bool:
 
 
 class ChainRule(Rule):
-    """Abstract: a rule derives from it, or from SpeculativeSampling and changes what it does otherwise.
-
-    judges_alone: whether a token's chance to be accepted depends on nothing but p and q at its own place.
-    """
+    """Abstract. judges_alone: whether a token's chance to be accepted depends only on p and q at its own place."""
 
     facts: RuleFacts
     judges_alone = True
 
     def __init_subclass__(cls) -> None:
-        """The names and the promise of a rule, as the engine knows them, are those of its facts."""
+        """Copies what the engine's Rule declares from the facts."""
         if "facts" in vars(cls):
             for name in ("name", "title", "summary", "source", "lossless"):
                 setattr(cls, name, getattr(cls.facts, name))
@@ -93,6 +90,14 @@ class ChainRule(Rule):
         return torch.where(num_kept == len(rows), self.bonus(p), self.residual(p, q))
 
     def __call__(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
+        judge = self.judge_chain if is_plain_chain(draft) else self.judge_tree
+        return judge(draft, probs, draws, position)
+
+    def judge_tree(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
+        """The verdict on a draft with branches or scratch nodes."""
+        raise NotImplementedError
+
+    def judge_chain(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
         if not len(draft):
             law = self.bonus(probs[0])
             return Verdict((), draw_last(law, draws, position), "plain", (), Laws(probs[:0], probs[:0], law, (), ()))

@@ -100,7 +100,7 @@ _ALL = (
         "changes.",
         source="Leviathan et al., arXiv:2211.17192, appendix A.5",
         lossless=False,
-        judge="lenience:Lenience",
+        judge="lossy:Lenience",
         keeps=("Counting only part of what the draft gave it, this rule keeps ", " {chance} of the time."),
     ),
     RuleFacts(
@@ -109,7 +109,7 @@ _ALL = (
         summary="Judges against the average of both models' odds, so the text follows that average and not the target.",
         source="speculative sampling (arXiv:2211.17192) with the average of both models as its target",
         lossless=False,
-        judge="ensemble:Ensemble",
+        judge="lossy:Ensemble",
         keeps=("Against the average of both models' odds, the rule keeps ", " {chance} of the time."),
         replaces=" was drawn from what the draft left owed of both models' average. It makes up {share} of that.",
     ),
@@ -119,7 +119,7 @@ _ALL = (
         summary="Keeps a whole reasoning step that the target graded well enough, word for word as the draft wrote it.",
         source="SpecReason: Pan et al., arXiv:2504.07891",
         lossless=False,
-        judge="graded:Graded",
+        judge="lossy:Graded",
         judges_graded=True,
     ),
 )

@@ -1,5 +1,5 @@
-"""TreeRule: the walk down a token tree. Siblings are judged in order, each against the residual that the rejected ones
-before it left of p. One transfer to the host per level, one for the last token, one for every node's p and q.
+"""TreeRule: the walk down a token tree. Siblings are judged in order, the first against p, each later one against the
+residual of the one before. One transfer to the host per level, one for the last token, one for every node's p and q.
 """
 
 from __future__ import annotations
@@ -14,57 +14,49 @@ from specviz.decoding.draft import ROOT, Draft
 from specviz.decoding.draws import ACCEPT, Draws
 from specviz.decoding.rule import Check, Laws, Verdict, draw_last, proposal
 from specviz.decoding.sampling import TARGET, refuse_nan
-from specviz.rules.chain import ChainRule, is_plain_chain
+from specviz.rules.chain import ChainRule
 
 
 class TreeRule(ChainRule):
-    """Judges chains by the loop and token trees by the walk.
-
-    judged_as: the law [V] that a node's token counts as drawn from; takes the draft, the node and the target's rows.
-    """
+    """judged_as: draft, node and the target's rows -> the law [V] that the node's token counts as sampled from."""
 
     judged_as: staticmethod[[Draft, int, Tensor], Tensor] = staticmethod(proposal)
 
-    def __call__(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
-        if is_plain_chain(draft):
-            return super().__call__(draft, probs, draws, position)
-        return judge_tree(self, draft, probs, draws, position)
+    def judge_tree(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
+        """The walk down from ROOT. SpecInfer, Miao et al. 2023, algorithm 2."""
+        path: list[int] = []
+        checks: list[Check] = []
+        judged: list[Tensor] = []
+        node, rejected = ROOT, False
+        while children := draft.children(node):
+            level, rows = _judge_siblings(self, draft, children, probs[node + 1], draws, position + len(path))
+            checks += level
+            judged += rows[: len(level)]
+            rejected = not level[-1].accepted
+            if rejected:
+                break
+            node = level[-1].node
+            path.append(node)
+        row = rows[-1] if rejected else self.bonus(probs[node + 1])
+        return make_verdict(draft, probs, path, checks, judged, row, draw_last(row, draws, position))
 
 
-def judge_tree(rule: TreeRule, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
-    """The walk down from ROOT with the rule's three answers. SpecInfer, Miao et al. 2023, algorithm 2."""
-    path: list[int] = []
-    checks: list[Check] = []
-    judged: list[Tensor] = []
-    node, rejected = ROOT, False
-    while children := draft.children(node):
-        level, rows = _judge_siblings(rule, draft, children, probs[node + 1], draws, position + len(path))
-        checks += level
-        judged += rows[: len(level)]
-        rejected = not level[-1].accepted
-        if rejected:
-            break
-        node = level[-1].node
-        path.append(node)
-    row = rows[-1] if rejected else rule.bonus(probs[node + 1])
-    token = draw_last(row, draws, position)
-    return Verdict(
-        tuple(path), token, kind_of(path, rejected), tuple(checks), laws_of(draft, probs, checks, judged, row)
-    )
-
-
-def kind_of(path: Sequence[int], rejected: bool) -> str:
-    """Which kind of token follows `path`, where a node below it was rejected or there is none."""
-    if rejected:
-        return "resampled"
-    return "bonus" if path else "plain"
-
-
-def laws_of(draft: Draft, probs: Tensor, checks: Sequence[Check], judged: Sequence[Tensor], final: Tensor) -> Laws:
-    """judged: the target's row [V] that each check was made against."""
+def make_verdict(
+    draft: Draft,
+    probs: Tensor,
+    path: Sequence[int],
+    checks: Sequence[Check],
+    judged: Sequence[Tensor],
+    final: Tensor,
+    token: int,
+) -> Verdict:
+    """judged: the target's row [V] that each check was made against; final: the law [V] of `token`."""
     drawn_from = [proposal(draft, check.node, probs) for check in checks]
     stacked = (torch.stack(list(rows)) if rows else probs[:0] for rows in (judged, drawn_from))
-    return Laws(*stacked, final, *_of_nodes(draft, probs))
+    node_p_q = to_host(torch.stack([node_p(draft, probs), node_q(draft, probs)])).tolist()
+    laws = Laws(*stacked, final, *map(tuple, node_p_q))
+    kind = "resampled" if checks and not checks[-1].accepted else "bonus" if path else "plain"
+    return Verdict(tuple(path), token, kind, tuple(checks), laws)
 
 
 def _judge_siblings(
@@ -81,10 +73,8 @@ def _judge_siblings(
         numbers = (row[token], left[token], _q_of(draft, child, row), threshold, u, kept)
         columns.append(torch.stack([value.to(threshold.dtype) for value in numbers]))
         rows.append(rule.residual(left, q))
-    checks = []
-    for child, (p, p_judged, q, threshold, u, kept) in zip(
-        children, to_host(torch.stack(columns)).tolist(), strict=True
-    ):
+    checks, numbers = [], to_host(torch.stack(columns)).tolist()
+    for child, (p, p_judged, q, threshold, u, kept) in zip(children, numbers, strict=True):
         checks.append(Check(child, p, p_judged, q, min(1.0, threshold), u, bool(kept)))
         if kept:
             break
@@ -99,15 +89,10 @@ def node_p(draft: Draft, probs: Tensor) -> Tensor:
 
 
 def node_q(draft: Draft, probs: Tensor) -> Tensor:
-    """Every drafted token's q [N], 1 where it was chosen without chance."""
+    """Every drafted token's q [N], 1 where it was not sampled."""
     return torch.stack([_q_of(draft, node, probs) for node in range(len(draft))])
 
 
 def _q_of(draft: Draft, node: int, like: Tensor) -> Tensor:
     q = draft.probs[node]
     return like.new_ones(()) if q is None else q[draft.tokens[node]].to(like.dtype)
-
-
-def _of_nodes(draft: Draft, probs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    p, q = to_host(torch.stack([node_p(draft, probs), node_q(draft, probs)])).tolist()
-    return tuple(p), tuple(q)

@@ -12,9 +12,9 @@ from specviz.decoding.draft import ROOT, Draft
 from specviz.decoding.draws import ACCEPT, Draws
 from specviz.decoding.rule import Check, Verdict, draw_last
 from specviz.decoding.sampling import TARGET, refuse_nan
-from specviz.rules.chain import ChainRule, is_plain_chain, most_likely, widen
+from specviz.rules.chain import ChainRule, most_likely, widen
 from specviz.rules.facts import FACTS
-from specviz.rules.tree import kind_of, laws_of, node_p, node_q
+from specviz.rules.tree import make_verdict, node_p, node_q
 
 
 class Typical(ChainRule):
@@ -40,17 +40,13 @@ class Typical(ChainRule):
     def bonus(self, p: Tensor) -> Tensor:
         return most_likely(p)
 
-    def __call__(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
-        if is_plain_chain(draft):
-            return super().__call__(draft, probs, draws, position)
+    def judge_tree(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> Verdict:
         all_checks = self._checks(draft, probs, draws, position)
         path = longest_path(draft, [check.accepted for check in all_checks])
         checks = _deciding_checks(draft, path, all_checks)
         row = self.bonus(probs[path[-1] + 1 if path else 0])
-        token = draw_last(row, draws, position)
-        kind = kind_of(path, rejected=bool(checks) and not checks[-1].accepted)
         judged = [probs[draft.parents[check.node] + 1] for check in checks]
-        return Verdict(path, token, kind, checks, laws_of(draft, probs, checks, judged, row))
+        return make_verdict(draft, probs, path, checks, judged, row, draw_last(row, draws, position))
 
     def _checks(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> list[Check]:
         """Every node judged by itself, whether those before it were accepted or not; one transfer."""
@@ -58,11 +54,11 @@ class Typical(ChainRule):
         rows = to_device([parent + 1 for parent in draft.parents], torch.long, probs.device)
         p, q = node_p(draft, probs).to(wide), node_q(draft, probs).to(wide)
         thresholds = self.threshold(p[:, None], q[:, None], probs[rows])[:, 0]
-        drawn = [
+        tests = [
             draws.below(threshold, ACCEPT, position + depth - 1, node)
             for node, (threshold, depth) in enumerate(zip(thresholds, draft.depths, strict=True))
         ]
-        u, passed = (torch.stack(column).to(wide) for column in zip(*drawn, strict=True))
+        u, passed = (torch.stack(column).to(wide) for column in zip(*tests, strict=True))
         numbers = to_host(torch.stack([p, q, thresholds, u, passed])).T.tolist()
         refuse_nan([p for p, *_ in numbers], TARGET)
         return [Check(node, p, p, q, chance, u, bool(kept)) for node, (p, q, chance, u, kept) in enumerate(numbers)]

@@ -15,7 +15,7 @@ from specviz.models.library import Library
 from specviz.models.memory import environment
 from specviz.models.score import score
 from specviz.request import Request
-from specviz.rules.broken import drawn_under
+from specviz.rules.broken import tamper_if_broken
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.recorder import Recorder, Situation
 from specviz.trace import file as trace
@@ -78,7 +78,7 @@ def _steps(recorded: trace.Trace, active: ActiveSetup, plan: Plan) -> str:
     steps = speculate(
         [token.id for token in recorded.header.prompt.tokens],
         lambda: plan,
-        drawn_under(plan.rule, Seeded(active.request.seed)),
+        tamper_if_broken(plan.rule, Seeded(active.request.seed)),
         max_new_tokens=active.request.max_new_tokens,
         eos_ids=frozenset(active.target.text.eos_ids),
     )

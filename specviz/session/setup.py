@@ -93,7 +93,7 @@ def gather(
             heads = load_heads(library, names[0], param.kind, target, report)
             checked[param.name] = heads.name
             continue
-        loaded = {name: library.load(name, report, as_draft=True) for name in names if name not in param.beside}
+        loaded = {name: library.load(name, report, as_draft=True) for name in names if name not in param.reserved}
         for other in loaded.values():
             check_pair(target, other)
         others |= {other.name: other for other in loaded.values()}
@@ -114,14 +114,14 @@ def models_in_params(settings: RunSettings | Settings) -> list[tuple[str, str]]:
     params = method.validate(settings.params)
     asked = [param for param in method.params if isinstance(param, ModelParam)]
     named = [(param, name) for param in asked for name in _names_of(param, params[param.name], settings.target)]
-    return [(param.kind, name) for param, name in named if name not in param.beside]
+    return [(param.kind, name) for param, name in named if name not in param.reserved]
 
 
 def _names_of(param: ModelParam, value: Value, target: str) -> list[str]:
     """The names that a parameter stands for; where it names none, the catalogue's for the target. SpecvizError."""
     if value is not None:
         return split_names(str(value))
-    if not (offered := catalog.names_for(target, param.kind) or param.beside):
+    if not (offered := catalog.names_for(target, param.kind) or param.reserved):
         raise SpecvizError(f"{param.name} must name a model: nothing of the kind {param.kind} is known for {target}")
     return [offered[0]]
 

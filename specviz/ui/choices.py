@@ -62,7 +62,7 @@ class Offer:
         checked = method.validate(values)
         models = (param for param in method.params if isinstance(param, ModelParam))
         named = ((param, name) for param in models for name in split_names(str(checked[param.name] or "")))
-        return all(name in param.beside or self.allows(name) for param, name in named)
+        return all(name in param.reserved or self.allows(name) for param, name in named)
 
     def drafts_for(self, target: str, method: Method) -> tuple[Option, ...]:
         """The draft models that suit a target under a method."""
@@ -118,7 +118,7 @@ def list_rules(method: Method) -> tuple[Option, ...]:
 
 def list_models(param: ModelParam, target: str) -> tuple[Option, ...]:
     """The known values, for this target, of a parameter that names models."""
-    stand_ins = tuple((METHODS[name].title if name in METHODS else name, name) for name in param.beside)
+    stand_ins = tuple((METHODS[name].title if name in METHODS else name, name) for name in param.reserved)
     return (*stand_ins, *as_options(catalog.names_for(target, param.kind)))
 
 
@@ -126,7 +126,7 @@ def usual_models(param: ModelParam, target: str) -> list[str]:
     """The first value of such a parameter: its own default, else the first that suits the target."""
     if param.default is not None:
         return split_names(str(param.default))
-    return list((catalog.names_for(target, param.kind) or param.beside)[:1])
+    return list((catalog.names_for(target, param.kind) or param.reserved)[:1])
 
 
 def choose_draft(method: Method, target: str, draft: str | None) -> str | None:

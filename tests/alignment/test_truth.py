@@ -8,7 +8,7 @@ from specviz.alignment.job import align
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import ModelDrafter
 from specviz.models.score import score
 from specviz.prompts import prompts_file
 from specviz.rules import RULES

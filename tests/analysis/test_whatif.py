@@ -14,7 +14,7 @@ from specviz.analysis import whatif
 from specviz.decoding.draws import Seeded, law
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import ModelDrafter
 
 EXACT = 1e-12
 PROMPT = (0, 1, 2, 0, 1)

@@ -15,7 +15,7 @@ from specviz.decoding.draws import Seeded, seed_of
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
 from specviz.rules import ANY_CHAIN, RULES
-from specviz.rules.broken import BROKEN, drawn_under
+from specviz.rules.broken import BROKEN, tamper_if_broken
 
 EVERY = {**ANY_CHAIN, **BROKEN}
 LOSSLESS = [name for name, rule in EVERY.items() if rule.lossless]
@@ -149,7 +149,7 @@ def test_the_text_is_the_engines_own(pair):
     """What is scored is what a plain run with the same seed writes."""
     rule, prompt = RULES["speculative_sampling"], list(PROMPTS[0])
     plan = pair.plan(rule, Sampling(), K)
-    steps = speculate(prompt, lambda: plan, drawn_under(rule, Seeded(9)), max_new_tokens=TEXT_LENGTH)
+    steps = speculate(prompt, lambda: plan, tamper_if_broken(rule, Seeded(9)), max_new_tokens=TEXT_LENGTH)
     scored = score_text(pair, prompt, [token for step in steps for token in step.tokens], Sampling())
     result = last(end_to_end(pair, rule, PROMPTS[:1], Sampling(), K, TEXT_LENGTH, seed=9))
     assert np.array_equal(result.evidence.observed, scored.holds.sum(0))

@@ -8,7 +8,7 @@ from toys import TableLM, plan_of, target_law
 from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Draws, Recorded, Seeded, enumerate_outcomes, law
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import ModelDrafter
 
 
 def test_seeded_draws_depend_on_their_address_alone():

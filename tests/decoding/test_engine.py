@@ -15,11 +15,10 @@ from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.method import Part, Parts
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.errors import SpecvizError
-from specviz.rules.tree import judge_tree
 
 PROMPT = [5, 9, 12, 7, 3]
 GREEDY = Sampling(0.0)
@@ -206,7 +205,7 @@ def test_chain_and_tree_walk_judge_a_chain_alike():
         p, q = torch.randn(2, 5, 7, generator=generator, dtype=torch.float64).mul(1.5).softmax(-1)
         tokens = Seeded(seed).sample(q[:4], "draft", 10, 0).tolist()
         draft = chain(tokens, q[:4])
-        assert RULE(draft, p, Seeded(seed), 10) == judge_tree(RULE, draft, p, Seeded(seed), 10)
+        assert RULE(draft, p, Seeded(seed), 10) == RULE.judge_tree(draft, p, Seeded(seed), 10)
 
 
 @pytest.mark.gpu

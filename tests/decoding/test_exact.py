@@ -21,7 +21,7 @@ from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draws import law
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.method import CHAIN_RULES
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.rules import RULES

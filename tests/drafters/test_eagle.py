@@ -177,7 +177,7 @@ def test_a_draft_that_failed_half_way_leaves_nothing_behind(monkeypatch):
     drafter, tokens = EagleDrafter(head, 3, 9), texts(5, 12)
     context = context_of(tokens, torch.randn(4, HIDDEN, dtype=torch.float64), 12)
     with monkeypatch.context() as broken:
-        broken.setattr(drafter, "_expanded", lambda *_: (_ for _ in ()).throw(RuntimeError))
+        broken.setattr(drafter, "_expand", lambda *_: (_ for _ in ()).throw(RuntimeError))
         with pytest.raises(RuntimeError):
             drafter.draft(context, 3)
     assert drafter.draft(context, 3).evidence == EagleDrafter(head, 3, 9).draft(context, 3).evidence

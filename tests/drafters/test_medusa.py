@@ -16,8 +16,7 @@ from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.medusa import METHOD
-from specviz.drafters.medusa.drafter import HITS, MedusaDrafter, best_paths, fixed_paths
+from specviz.drafters.medusa import HITS, METHOD, MedusaDrafter, best_paths, fixed_paths
 from specviz.drafters.medusa.heads import MedusaHeads
 from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError

@@ -21,9 +21,8 @@ from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.method import Part
-from specviz.drafters.mtp import METHOD
+from specviz.drafters.mtp import METHOD, MtpDrafter
 from specviz.drafters.mtp import modules as mtp_modules
-from specviz.drafters.mtp.drafter import MtpDrafter
 from specviz.drafters.mtp.modules import Modules
 from specviz.drafters.none import NoDraft
 from specviz.drafters.policy import Confidence, Heuristic
@@ -192,10 +191,10 @@ def test_an_interrupted_draft_leaves_nothing_wrong_behind():
 
     said = draft(seed=0).tokens
     text.append(7)
-    settle, mine._modules.settle = mine._modules.settle, None
+    settle, mine._lm.settle = mine._lm.settle, None
     with pytest.raises(TypeError):
         draft(seed=1)
-    mine._modules.settle = settle
+    mine._lm.settle = settle
     text.extend(said)
     after = draft(seed=2)
     torch.testing.assert_close(
@@ -248,7 +247,7 @@ def test_modules_come_from_the_models_own_checkpoint(tmp_path):
     mine = setup.drafter(lm)
     steps = steps_of(lambda: Plan(lm, mine, RULE, Sampling(), 3), 24)
     assert assert_rows_are_direct(loaded.model, modules, steps)
-    assert mtp_modules.modules_of(Part("x", lm, loaded.cached_lm)) is mine._modules._model
+    assert mtp_modules.modules_of(Part("x", lm, loaded.cached_lm)) is mine._lm._model
 
 
 def test_a_checkpoint_without_them_is_refused_in_words(tmp_path):

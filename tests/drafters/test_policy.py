@@ -11,8 +11,7 @@ from specviz.decoding.draws import Seeded, law
 from specviz.decoding.engine import speculate
 from specviz.decoding.rule import Laws, Verdict
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model import METHOD
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import METHOD, ModelDrafter
 from specviz.drafters.method import Part, Parts
 from specviz.drafters.policy import BLIND_K_PARAMS, K_PARAMS, make_policy
 from specviz.drafters.prompt_lookup import PromptLookup

@@ -13,14 +13,12 @@ from specviz.decoding.engine import speculate
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.method import CHAIN_RULES, TREE_RULES, Part, Parts
-from specviz.drafters.reasoning import METHOD
-from specviz.drafters.reasoning.delimiters import Watch
-from specviz.drafters.reasoning.drafter import ReasoningDrafter
+from specviz.drafters.reasoning import METHOD, ReasoningDrafter, Watch
 from specviz.drafters.reasoning.grading import QUESTION, MeanLogProbability
 from specviz.errors import SpecvizError
 from specviz.models.tokens import TokenText
 from specviz.prompts import prompts_file
-from specviz.rules.graded import Graded
+from specviz.rules.lossy import Graded
 from specviz.session.setup import gather
 from specviz.session.workbench import workbench
 from specviz.ui.choices import FIRST_SEED
@@ -41,7 +39,7 @@ class Letters:
 
 
 def over_tables(threshold=-20.0, delimiter=b"\n\n", vocab_size=5):
-    judge = MeanLogProbability(TableLM(1, vocab_size), Letters(), threshold)
+    judge = MeanLogProbability(TableLM(1, vocab_size), threshold)
     return ReasoningDrafter(TableLM(2, vocab_size), Letters(), delimiter, judge)
 
 

@@ -13,13 +13,12 @@ from specviz.decoding.drafter import Context
 from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Seeded, law
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.method import Part, Parts
 from specviz.drafters.policy import Confidence
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.drafters.staged import METHOD
-from specviz.drafters.staged.drafter import StagedDrafter
-from specviz.drafters.staged.inner_run import InnerDraws
+from specviz.drafters.staged.drafter import InnerDraws, StagedDrafter
 from specviz.errors import SpecvizError
 from specviz.rules import RULES
 

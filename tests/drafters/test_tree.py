@@ -8,16 +8,16 @@ import torch
 from tiny_models import CONTEXT_LIMIT, tiny
 from toys import TableLM, plan_of, target_law, text_law, total_variation
 
+from specviz.decoding import sampling as sampling_module
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import ROOT
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Draws, Seeded
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
+from specviz.drafters import tree as module
 from specviz.drafters.method import Part, Parts
-from specviz.drafters.tree import METHOD
-from specviz.drafters.tree import drafter as module
-from specviz.drafters.tree.drafter import TreeDrafter
+from specviz.drafters.tree import METHOD, TreeDrafter
 from specviz.errors import SpecvizError
 from specviz.rules import RULES
 
@@ -203,7 +203,7 @@ def test_no_two_draws_of_a_run_share_an_address(children, shape):
 @each_kind
 def test_one_forward_and_one_transfer_per_level(children, monkeypatch):
     transfers, lm = [], TableLM(4, vocab_size=12)
-    monkeypatch.setattr(module, "to_host", lambda values: transfers.append(values) or values)
+    monkeypatch.setattr(sampling_module, "to_host", lambda values: transfers.append(values) or values)
     drafter = TreeDrafter(lm, children, "dynamic", 3, 12)
     drafted(drafter, k=4)
     assert len(transfers) == lm.calls == drafter.work.calls == 4

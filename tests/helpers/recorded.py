@@ -18,7 +18,7 @@ from specviz.decoding.drafter import Drafter
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, Step, speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.none import NoDraft
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.models.tokens import TokenText

@@ -14,7 +14,7 @@ from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.none import NoDraft
 from specviz.rules import RULES
-from specviz.rules.broken import drawn_under
+from specviz.rules.broken import tamper_if_broken
 
 RULE = RULES["speculative_sampling"]
 
@@ -120,7 +120,7 @@ def text_law(plan: Plan, prompt: Sequence[int], num_tokens: int) -> dict[tuple[i
 
     def first_step(context: tuple[int, ...], remaining: int) -> dict[tuple[int, ...], float]:
         def experiment(draws: Draws) -> tuple[int, ...]:
-            used = drawn_under(plan.rule, draws)
+            used = tamper_if_broken(plan.rule, draws)
             return next(speculate(context, lambda: plan, used, max_new_tokens=remaining)).tokens
 
         return law(experiment)

@@ -11,7 +11,7 @@ from toys import TableLM
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Seeded, law
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import ModelDrafter
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN, DroppedDraft, UntruncatedQ
 
@@ -75,7 +75,7 @@ def test_a_tampered_drafter_draws_as_the_rule_says_and_claims_q(rule):
         return draft.tokens[0]
 
     seen = law(drafted)
-    assert [seen.get(token, 0.0) for token in range(7)] == pytest.approx(rule.drawn(q).tolist(), abs=1e-12)
+    assert [seen.get(token, 0.0) for token in range(7)] == pytest.approx(rule.draft_law(q).tolist(), abs=1e-12)
 
 
 @each
@@ -91,22 +91,21 @@ def test_tampering_leaves_the_other_draws_alone(rule):
 @each
 def test_drawn_takes_many_rows(rule):
     rows = random_rows(3, 4, 9, sharpness=2.0)
-    drawn = rule.drawn(rows)
+    drawn = rule.draft_law(rows)
     assert torch.allclose(drawn.sum(-1), torch.ones(3, 4, dtype=torch.float64))
-    assert torch.equal(drawn[1, 2], rule.drawn(rows[1, 2]))
+    assert torch.equal(drawn[1, 2], rule.draft_law(rows[1, 2]))
 
 
 @each
 def test_a_broken_rule_says_what_is_wrong(rule):
     assert not rule.lossless
-    assert rule.summary == rule.mistake
-    assert rule.mistake.endswith(".")
+    assert rule.summary.endswith(".")
     assert BROKEN[rule.name] is rule
 
 
 def test_the_words_follow_the_numbers():
-    assert "2 likeliest" in UntruncatedQ(2).mistake
-    assert "0.25" in DroppedDraft(0.25).mistake
+    assert "2 likeliest" in UntruncatedQ(2).summary
+    assert "0.25" in DroppedDraft(0.25).summary
 
 
 def test_no_broken_rule_can_be_picked_by_accident():

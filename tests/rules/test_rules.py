@@ -14,7 +14,7 @@ from specviz.decoding.draft import EMPTY, Draft, chain
 from specviz.decoding.draws import ACCEPT, Draws, Recorded, Seeded, law
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.method import CHAIN_RULES, TREE_RULES
 from specviz.errors import SpecvizError
 from specviz.rules import RULES
@@ -49,7 +49,7 @@ def random_pair(seed, vocab_size=4):
 
 
 def really_drawn(rule, q):
-    return rule.drawn(q) if rule.name in BROKEN else q
+    return rule.draft_law(q) if rule.name in BROKEN else q
 
 
 def first_tokens(rule, p, q):

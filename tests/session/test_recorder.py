@@ -32,7 +32,7 @@ from specviz.decoding.draft import NO_EVIDENCE, ROOT, chain
 from specviz.decoding.drafter import Drafter
 from specviz.decoding.draws import ACCEPT, Seeded
 from specviz.decoding.engine import speculate
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import ModelDrafter
 from specviz.rules import RULES
 from specviz.session.recorder import Recorder, Situation
 from specviz.trace import file as trace

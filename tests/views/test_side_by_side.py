@@ -135,7 +135,7 @@ def test_the_distance_is_that_of_the_enumerated_rule(run, models, result, name):
     """All draws of one token and of its verdict by the rule's real code, at the place where it is farthest off."""
     rule, mine = {**ANY_CHAIN, **BROKEN}[name], by_name(result)[name]
     p, q = max(places(run, models).values(), key=lambda pair: float((rule.one_step_law(*pair) - pair[0]).abs().sum()))
-    drawn = rule.drawn(q) if name in DRAFTS_WRONGLY else q
+    drawn = rule.draft_law(q) if name in DRAFTS_WRONGLY else q
     written = torch.zeros_like(p)
     for x in drawn.nonzero()[:, 0].tolist():
         draft, probs = chain([x], q[None]), torch.stack([p, p])

@@ -1,7 +1,6 @@
 """Respelled: the text so far as another tokenizer cuts it, for a draft model with a vocabulary of its own.
 
-Follows a growing list of the target's ids: a step costs O(new tokens) and the few before them, which are cut again with
-what came. Knows no model.
+Follows a growing list of the target's ids: a step encodes the new tokens and the last few before them.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ class Respelled:
 
     def __init__(self, target: TokenText, draft: TokenText) -> None:
         self._target, self._draft = target, draft
-        self._forget(())
+        self._reset(())
 
-    def _forget(self, tokens: Sequence[int]) -> None:
+    def _reset(self, tokens: Sequence[int]) -> None:
         self._tokens = tokens
         self._num_read = 0
         self._open = b""  # what self.ids[self._settled:] spell, and what came after
@@ -32,7 +31,7 @@ class Respelled:
     def follow(self, tokens: Sequence[int]) -> bool:
         """Reads the text up to its end; False where it ends within a character, which no tokenizer can cut."""
         if tokens is not self._tokens:
-            self._forget(tokens)
+            self._reset(tokens)
         new = tokens[self._num_read :]
         if not self._num_read and new and new[0] == self._target.tokenizer.bos_token_id:
             new = new[1:]  # no text; the draft's tokenizer sets a start token of its own
@@ -45,17 +44,27 @@ class Respelled:
             self._settle()
         return True
 
+    def evidence(self, way: str, pieces: Sequence[str], tokens: Sequence[int]) -> dict[str, object]:
+        """What a draft shows. pieces: the texts of the draft model's tokens; tokens: the target's ids of the draft."""
+        num_backed, text = self.backed
+        return {
+            "way": way,
+            "draft_tokens": [{"text": piece} for piece in pieces],
+            "target_tokens": [{"id": token} for token in tokens],
+            "boundary": {"backed": num_backed, "text": text} if num_backed else None,
+        }
+
     def _cut(self) -> None:
-        cut, known = self._spelled(), self.ids[self._settled :]
+        cut, known = self._encode(), self.ids[self._settled :]
         pairs = enumerate(zip(cut, known, strict=False))
         same = next((place for place, (one, other) in pairs if one != other), min(len(cut), len(known)))
         num_backed = len(known) - same
-        self.backed = (num_backed, b"".join(map(self._draft.bytes_of, cut[same:])).decode("utf-8", "replace"))
+        self.backed = (num_backed, self._bytes(cut[same:]).decode("utf-8", "replace"))
         if num_backed:
             self.ids = self.ids[: self._settled + same]  # another list: another text
         self.ids += cut[same:]
 
-    def _spelled(self) -> list[int]:
+    def _encode(self) -> list[int]:
         text = self._open.decode("utf-8", "replace")
         if not self._settled:
             return self._draft.encode(text)
@@ -64,7 +73,7 @@ class Respelled:
         return exactly or self._draft.encode(text, special=False)  # a tokenizer that changes the text
 
     def _settle(self) -> None:
-        """Leaves alone all ids but the last few."""
+        """From now on only the last few ids are cut again."""
         if len(self.ids) - self._settled <= 4 * LOOKBACK:
             return
         for size in range(LOOKBACK, 2 * LOOKBACK):

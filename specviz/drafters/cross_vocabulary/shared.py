@@ -15,52 +15,36 @@ from torch import Tensor
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.device import to_device, to_host
 from specviz.decoding.draft import EMPTY, Draft
-from specviz.decoding.drafter import Context, Drafter, Work
-from specviz.decoding.rule import Verdict
+from specviz.decoding.drafter import Context
 from specviz.drafters.cross_vocabulary.respelled import Respelled
-from specviz.drafters.draft_model.drafter import ModelDrafter
+from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.policy import Policy
 from specviz.errors import SpecvizError
 from specviz.models.tokens import TokenText, shared_ids
 
 
-class SharedVocabularyDrafter(Drafter):
+class SharedVocabularyDrafter(ModelDrafter):
     """target, draft: the two vocabularies; lm: the draft model."""
 
     def __init__(self, lm: CachedLM, target: TokenText, draft: TokenText, vocab_size: int, policy: Policy) -> None:
-        self._respelled, self._texts = Respelled(target, draft), (target, draft)
         self._shared = SharedLM(lm, shared_ids(target, draft), vocab_size)
-        self._drafter = ModelDrafter(self._shared, policy)
-
-    @property
-    def work(self) -> Work:
-        return self._drafter.work
+        super().__init__(self._shared, policy)
+        self._respelled, self._target = Respelled(target, draft), target
 
     def draft(self, context: Context, k: int) -> Draft:
         if not self._respelled.follow(context.tokens) or not self._respelled.ids:
             return EMPTY
         self._shared.read(self._respelled.ids, context.tokens)
-        draft = self._drafter.draft(context, k)
-        return replace(draft, evidence=self._evidence(draft)) if len(draft) else EMPTY
-
-    def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
-        self._drafter.observe(draft, probs, verdict)
-
-    def _evidence(self, draft: Draft) -> dict[str, object]:
-        target, _ = self._texts
-        num_backed, text = self._respelled.backed
-        return {
-            **draft.evidence,
-            "way": "shared",
-            "draft_tokens": [{"text": target.piece(token)[0]} for token in draft.tokens],
-            "target_tokens": [{"id": token} for token in draft.tokens],
-            "boundary": {"backed": num_backed, "text": text} if num_backed else None,
-            "shared": self._shared.share(),
-        }
+        draft = super().draft(context, k)
+        if not len(draft):
+            return EMPTY
+        pieces = [self._target.piece(token)[0] for token in draft.tokens]
+        own = self._respelled.evidence("shared", pieces, draft.tokens)
+        return replace(draft, evidence={**draft.evidence, **own, "shared": self._shared.share()})
 
 
 class SharedLM:
-    """The draft model with the face of a CachedLM that writes in the target's ids, as far as both have them."""
+    """The draft model behind the interface of a CachedLM, reading and writing the target's ids that both have."""
 
     def __init__(self, lm: CachedLM, pairs: Sequence[tuple[int, int]], vocab_size: int) -> None:
         known = [(ours, theirs) for ours, theirs in pairs if ours < vocab_size and theirs < lm.vocab_size]

@@ -1,4 +1,4 @@
-"""EAGLE: a small head goes on in the target's feature space and grows a token tree (arXiv:2401.15077, 2406.16858)."""
+"""EagleDrafter: grows and prunes a token tree from an EAGLE head (arXiv:2401.15077, 2406.16858)."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class Front:
 class EagleDrafter(Drafter):
     """The tree is grown and pruned on the device and comes to the host in one transfer.
 
-    Rows of the head's own cache that read the target's features stay; what it reads of its own is dropped again.
+    The head's cache keeps the rows that read the target's features; rows that read its own features are dropped.
     """
 
     def __init__(self, head: EagleHead, width: int, nodes: int) -> None:
         self._head, self._width, self._nodes = head, min(width, head.num_choices), nodes
         self.hidden_layers = head.hidden_layers
         self._work = Work()
-        self._forget(())
+        self._reset(())
 
-    def _forget(self, tokens: Sequence[int]) -> None:
+    def _reset(self, tokens: Sequence[int]) -> None:
         self._text, self._rows, self._num_read = tokens, Rows(), 0
 
     @property
@@ -59,16 +59,14 @@ class EagleDrafter(Drafter):
 
     @torch.inference_mode()
     def draft(self, context: Context, k: int) -> Draft:
-        known = len(context.tokens) - 1
-        if k < 1 or known < 1 or context.hidden is None or len(context.hidden) < known:
+        if k < 1 or context.states is None:
             return EMPTY
         if context.tokens is not self._text:
-            self._forget(context.tokens)
-        levels = self._grow(self._read(context.tokens, context.hidden[:known]), known, k)
-        return self._pruned(levels)
+            self._reset(context.tokens)
+        return self._prune(self._grow(self._read(context.tokens, context.states), len(context.states), k))
 
     def _read(self, tokens: Sequence[int], states: Tensor) -> Tensor:
-        """Reads what is new of the text; the feature [1, H] behind its last token. Row i: state i and token i+1."""
+        """Reads the new tokens: the feature [1, H] behind the last one. Row i reads state i and token i+1."""
         start = min(self._num_read, len(states) - 1)
         self._rows.count = start
         ids = to_device(tokens[start + 1 :], torch.long, states.device)
@@ -88,7 +86,7 @@ class EagleDrafter(Drafter):
         front = Front(features, torch.full((1,), ROOT, device=device), torch.zeros(1, device=device), see)
         levels = [self._children(front, 0)]
         for depth in range(1, k):
-            front = self._expanded(front, levels[-1], last + depth)
+            front = self._expand(front, levels[-1], last + depth)
             levels.append(self._children(front, levels[-1].first + len(levels[-1].tokens)))
         return levels
 
@@ -99,7 +97,7 @@ class EagleDrafter(Drafter):
         scores = chances.clamp_max(0) + front.scores[:, None]  # a child never scores above its parent
         return Level(tokens.flatten(), front.nodes.repeat_interleave(self._width), scores.flatten(), rows, first)
 
-    def _expanded(self, front: Front, level: Level, position: int) -> Front:
+    def _expand(self, front: Front, level: Level, position: int) -> Front:
         scores, best = level.scores.topk(min(self._width, len(level.scores)))
         parents = best // self._width
         see = torch.cat([front.see[parents], torch.eye(len(best), dtype=torch.bool, device=best.device)], dim=1)
@@ -107,12 +105,10 @@ class EagleDrafter(Drafter):
         features = self._forward(front.features[parents], level.tokens[best], positions, see)
         return Front(features, level.first + best, scores, see)
 
-    def _pruned(self, levels: list[Level]) -> Draft:
+    def _prune(self, levels: list[Level]) -> Draft:
         """The best nodes of all levels, the best first; of equal ones the earlier: a parent before its children."""
-        tokens, parents, scores = (
-            torch.cat(parts)
-            for parts in zip(*((each.tokens, each.parents, each.scores) for each in levels), strict=True)
-        )
+        columns = zip(*((each.tokens, each.parents, each.scores) for each in levels), strict=True)
+        tokens, parents, scores = map(torch.cat, columns)
         best = scores.sort(descending=True, stable=True).indices[: self._nodes]
         wide = exact_dtype(scores.device)
         rows = to_host(torch.stack([row.to(wide) for row in (best, tokens[best], parents[best], scores[best].exp())]))
@@ -121,12 +117,8 @@ class EagleDrafter(Drafter):
         builder, places = DraftBuilder(), {ROOT: ROOT}
         for number, token, parent in rows[:3].long().T.tolist():
             places[number] = builder.add(token, places[parent], logits=logits[number // self._width])
-        evidence = {
-            "scores": [round(score, 4) for score in rows[3].tolist()],
-            "grown": len(scores),
-            "kept": len(best),
-            "levels": len(levels),
-        }
+        rounded = [round(score, 4) for score in rows[3].tolist()]
+        evidence = {"scores": rounded, "grown": len(scores), "kept": len(best), "levels": len(levels)}
         return builder.build(evidence=evidence)
 
 

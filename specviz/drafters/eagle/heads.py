@@ -21,6 +21,7 @@ from transformers.models.llama.modeling_llama import (
     apply_rotary_pos_emb,
 )
 
+from specviz.drafters.heads import check_sizes, read_size
 from specviz.errors import SpecvizError
 from specviz.models.checkpoint import LoadReport, fill
 
@@ -28,15 +29,14 @@ if TYPE_CHECKING:
     from specviz.models.library import LoadedModel
 
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
-_OTHERWISE = ("head_dim", "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters")
+_OPTIONAL = ("head_dim", "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters")
 _LAYERS = "eagle_aux_hidden_state_layer_ids"
 _OTHER_NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")  # of EAGLE-3.1 and others
 _MOST_HEAD_SIZE = 1024
-_MOST = 1 << 20  # of any size in a configuration; the largest public heads stay far below
 _MOST_NUMBER = 1e12  # of a rotary base; the largest in use are far below
 _FEWEST_LAYERS = 7  # below, the three layers that EAGLE-3 reads are not three
-IDLE = r"(.*\.)?rotary_emb\.inv_freq"
-"""Names of tensors that these layouts may have and that nothing needs."""
+IGNORED = r"(.*\.)?rotary_emb\.inv_freq"
+"""Names of tensors that nothing needs."""
 
 
 class Rows:
@@ -87,7 +87,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """A Llama decoder layer whose own input norm is its caller's affair."""
+    """A Llama decoder layer whose input the caller has normalised."""
 
     def __init__(self, config: LlamaConfig, input_size: int, bias: bool) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Layer(nn.Module):
 
 
 class FusingLayer(Layer):
-    """EAGLE-3's layer: it attends by embedding and feature side by side, each normed."""
+    """EAGLE-3's layer: its attention reads embedding and feature, each normalised, concatenated."""
 
     def __init__(self, config: LlamaConfig, bias: bool) -> None:
         super().__init__(config, 2 * config.hidden_size, bias)
@@ -142,7 +142,7 @@ class EagleHead(nn.Module):
         return self.layers[0](hidden, hidden, *attention)
 
     def place(self, config: LlamaConfig, device: torch.device) -> None:
-        """Gives it the angles of its positions, which stay in float32."""
+        """Makes the rotary embedding, which stays in float32."""
         self.rotary = LlamaRotaryEmbedding(config).to(device)
 
     def logits(self, features: Tensor) -> Tensor:
@@ -150,11 +150,11 @@ class EagleHead(nn.Module):
         return self._shared[1](features)
 
     def take(self, state: Mapping[str, Tensor]) -> set[str]:
-        """Takes what is no weight of its layer; returns the names of the tensors that it has used."""
+        """Reads the tensors beside its layer's weights; returns the names of those it has used."""
         return self._take_output(state) | self._take_table(state)
 
     def _take_output(self, state: Mapping[str, Tensor]) -> set[str]:
-        """The target's output matrix, if the checkpoint repeats it; another one is none of its tensors."""
+        """The name of the output matrix where it is the target's own; any other one stays unused."""
         output, own = state.get("lm_head.weight"), self._shared[1].weight
         is_same = output is not None and output.shape == own.shape and torch.equal(output.to(own), own)
         return {"lm_head.weight"} if is_same else set()
@@ -227,22 +227,19 @@ def read(
 
 def _shape(config: Mapping[str, object], target: LoadedModel, vocabulary: str) -> LlamaConfig:
     """The sizes of the head's layer; refused where they are not the target's or make no sense."""
-    sizes = {name: _size(config, name) for name in _SIZES}
-    if _size(config, "num_hidden_layers", 1) != 1 or config.get("hidden_act", "silu") != "silu":
+    sizes = {name: read_size(config, name) for name in _SIZES}
+    if read_size(config, "num_hidden_layers", 1) != 1 or config.get("hidden_act", "silu") != "silu":
         raise SpecvizError("it must have one layer with the activation silu (its config.json says otherwise)")
-    hidden = target.model.config.get_text_config(decoder=True).hidden_size
-    if sizes["hidden_size"] != hidden:
-        raise SpecvizError(f"its hidden size must be {hidden}, the target's (got {sizes['hidden_size']})")
-    ids = _size(config, "vocab_size", target.info.vocab_size)
-    if ids != target.info.vocab_size:
-        raise SpecvizError(f"its vocabulary must have {target.info.vocab_size} tokens, as the target's (got {ids})")
+    check_sizes(target, hidden=sizes["hidden_size"])
+    ids = read_size(config, "vocab_size", target.info.vocab_size)
+    check_sizes(target, vocabulary=ids)
     _check_attention(config, sizes)
-    rest = {name: config[name] for name in _OTHERWISE if config.get(name) is not None}
+    rest = {name: config[name] for name in _OPTIONAL if config.get(name) is not None}
     try:
-        shape = LlamaConfig(**sizes, **rest, vocab_size=_size(config, vocabulary, ids))
+        shape = LlamaConfig(**sizes, **rest, vocab_size=read_size(config, vocabulary, ids))
         angles = LlamaRotaryEmbedding(shape)
         speeds = torch.cat([angles.inv_freq.flatten(), torch.tensor([float(angles.attention_scaling)])])
-    except Exception as error:  # whatever a stranger's values make transformers raise
+    except Exception as error:  # anything, from untrusted values
         reason = " ".join(str(error).split())[:200]
         raise SpecvizError(f"its config.json cannot be used ({reason})") from error
     if not bool(((speeds > 0) & speeds.isfinite()).all()):
@@ -251,13 +248,11 @@ def _shape(config: Mapping[str, object], target: LoadedModel, vocabulary: str) -
 
 
 def _check_attention(config: Mapping[str, object], sizes: Mapping[str, int]) -> None:
-    """What must hold before a stranger's numbers are computed with."""
+    """Refuses numbers of an untrusted checkpoint that transformers cannot compute with."""
     heads, shared = sizes["num_attention_heads"], sizes["num_key_value_heads"]
-    size = (
-        sizes["hidden_size"] // heads
-        if config.get("head_dim") is None
-        else _size(config, "head_dim", most=_MOST_HEAD_SIZE)
-    )
+    size = sizes["hidden_size"] // heads
+    if config.get("head_dim") is not None:
+        size = read_size(config, "head_dim", most=_MOST_HEAD_SIZE)
     if heads % shared or size % 2 or not 2 <= size <= _MOST_HEAD_SIZE:
         raise SpecvizError(
             "its attention heads must be a multiple of its key-value heads, and of an even size up to "
@@ -270,18 +265,9 @@ def _check_attention(config: Mapping[str, object], sizes: Mapping[str, int]) -> 
             raise SpecvizError(f"{name} in its config.json must be a number above 0 (got {value!r:.40})")
 
 
-def _size(config: Mapping[str, object], name: str, otherwise: int | None = None, most: int = _MOST) -> int:
-    value = config.get(name, otherwise)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
-        raise SpecvizError(f"{name} in its config.json must be a whole number from 1 to {most} (got {value!r:.40})")
-    return value
-
-
 def _fused_layers(config: Mapping[str, object], target: LoadedModel) -> tuple[int, ...]:
-    """The states before the layers 2, L/2 and L-3, counted from 0: the ones behind as many layers.
-
-    Some checkpoints name them, by the layer before or behind the state.
-    """
+    """The states before the layers 2, L/2 and L-3, counted from 0. Some checkpoints name them, by the layer before or
+    behind the state."""
     more = config.get("eagle_config")
     places = (config, more if isinstance(more, Mapping) else {})
     if others := [name for name in _OTHER_NORMS if any(place.get(name) for place in places)]:
@@ -300,7 +286,7 @@ def _fused_layers(config: Mapping[str, object], target: LoadedModel) -> tuple[in
 
 
 def _target_ids(state: Mapping[str, Tensor], num_choices: int, vocab_size: int) -> Tensor:
-    """The target's id [D] of each token that the head can propose: d2t holds how much larger it is."""
+    """The target's id [D] of each token that the head can propose: d2t holds the difference."""
     if "d2t" not in state and num_choices != vocab_size:
         raise SpecvizError(f"it proposes {num_choices} of {vocab_size} tokens and lacks d2t, which says which ones")
     shift = state.get("d2t", torch.zeros(num_choices, dtype=torch.long))

@@ -14,6 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
+from specviz.decoding.device import exact_dtype
+from specviz.decoding.sampling import HEADS, fetch_tokens
+from specviz.drafters.heads import check_sizes, read_size
 from specviz.errors import SpecvizError
 from specviz.models.checkpoint import LoadReport, fill
 
@@ -21,8 +24,8 @@ if TYPE_CHECKING:
     from specviz.models.library import LoadedModel
 
 MOST_HEADS, MOST_BLOCKS = 32, 8
-IDLE = r"(model|lm_head)\..*"
-"""Names of tensors that these layouts may have and that nothing needs: of the model that some were saved within."""
+IGNORED = r"(model|lm_head)\..*"
+"""Names of tensors that nothing needs: of the model that some heads were saved with."""
 _PREFIX = "medusa_head."
 _KEY = re.compile(r"(?:medusa_head\.)?([0-9]{1,3})\.[0-9]{1,3}\.(?:linear\.)?(?:weight|bias)")
 
@@ -62,6 +65,15 @@ class MedusaHeads(nn.ModuleList):
         row = self[index](hidden)
         return row if self.own_output else output(row)
 
+    def guess(
+        self, hidden: Tensor, output: nn.Module, depth: int, most: int
+    ) -> tuple[Tensor, list[list[int]], list[list[float]]]:
+        """The logits [depth, V] of the first heads behind a state [H], and per head its `most` likeliest ids and their
+        probabilities, the likeliest first. One transfer."""
+        logits = torch.stack([self.one(head, hidden, output) for head in range(depth)])
+        chances, ids = logits.to(exact_dtype(logits.device)).softmax(-1).topk(min(most, logits.shape[-1]))
+        return logits, *fetch_tokens(ids, chances, HEADS)
+
 
 def read(
     config: Mapping[str, object], state: Mapping[str, Tensor], target: LoadedModel
@@ -69,8 +81,8 @@ def read(
     """Heads for `target` from a checkpoint's settings and tensors. Raises SpecvizError for what does not fit it."""
     output = target.model.get_output_embeddings()
     vocab_size, hidden_size = target.info.vocab_size, target.model.config.get_text_config(decoder=True).hidden_size
-    num_heads, num_blocks = _count_heads(config, state), _whole(config, "medusa_num_layers", 1, MOST_BLOCKS)
-    _check_sizes(state, num_blocks, hidden_size, vocab_size)
+    num_heads, num_blocks = _count_heads(config, state), read_size(config, "medusa_num_layers", 1, MOST_BLOCKS)
+    _check_shapes(state, num_blocks, target)
     with torch.device("meta"):
         own_output = config.get("medusa_own_output", True) is not False
         module = MedusaHeads(hidden_size, vocab_size, num_heads, num_blocks, own_output)
@@ -82,26 +94,17 @@ def _count_heads(config: Mapping[str, object], state: Mapping[str, Tensor]) -> i
     found = [int(match[1]) + 1 for key in state if (match := _KEY.fullmatch(key))]
     if not found:
         raise SpecvizError("its weights hold no Medusa heads (no tensor is called like 0.0.linear.weight)")
-    number = max(*found, _whole(config, "medusa_num_heads", 1, MOST_HEADS))
+    number = max(*found, read_size(config, "medusa_num_heads", 1, MOST_HEADS))
     if number > MOST_HEADS:
         raise SpecvizError(f"it must have at most {MOST_HEADS} heads (got {number})")
     return number
 
 
-def _whole(config: Mapping[str, object], name: str, default: int, most: int) -> int:
-    value = config.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise SpecvizError(f"{name} in its config.json must be a whole number from 1 to {most} (got {value!r:.40})")
-    return value
-
-
-def _check_sizes(state: Mapping[str, Tensor], num_blocks: int, hidden_size: int, vocab_size: int) -> None:
+def _check_shapes(state: Mapping[str, Tensor], num_blocks: int, target: LoadedModel) -> None:
     """The two mistakes that people make, in words; any other wrong shape is named with its tensor by `fill`."""
     for key, tensor in state.items():
-        if tensor.ndim != 2:
-            continue
-        place = key.removeprefix(_PREFIX)
-        if place == "0.0.linear.weight" and tensor.shape[-1] != hidden_size:
-            raise SpecvizError(f"its hidden size must be {hidden_size}, the target's (got {tensor.shape[-1]})")
-        if place == f"0.{num_blocks}.weight" and tensor.shape[0] != vocab_size:
-            raise SpecvizError(f"its vocabulary must have {vocab_size} tokens, as the target's (got {tensor.shape[0]})")
+        place = key.removeprefix(_PREFIX) if tensor.ndim == 2 else ""
+        if place == "0.0.linear.weight":
+            check_sizes(target, hidden=tensor.shape[-1])
+        if place == f"0.{num_blocks}.weight":
+            check_sizes(target, vocabulary=tensor.shape[0])

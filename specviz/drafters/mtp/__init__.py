@@ -1,19 +1,53 @@
-"""Multi-token prediction: modules that a model brings along write further tokens (arXiv:2412.19437, section 2.2)."""
+"""Multi-token prediction: modules that a model brings along write further tokens, each from the one before it
+(DeepSeek-V3, arXiv:2412.19437, section 2.2)."""
 
-from specviz.drafters.method import Method, load_build
-from specviz.drafters.policy import K_PARAMS
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from specviz.decoding.draft import EMPTY, Draft
+from specviz.decoding.drafter import Context
+from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.method import Method, Parts
+from specviz.drafters.params import Value
+from specviz.drafters.policy import K_PARAMS, make_policy
+
+if TYPE_CHECKING:
+    from specviz.drafters.mtp.modules import Modules
+
+
+class MtpDrafter(ModelDrafter):
+    """A draft model that reads the target's states."""
+
+    hidden_layers = (-1,)
+    _lm: Modules
+
+    def draft(self, context: Context, k: int) -> Draft:
+        if context.states is None:
+            return EMPTY
+        self._lm.see(context.states)
+        draft = super().draft(context, min(k, self._lm.depth))
+        return replace(draft, evidence={**draft.evidence, "modules": self._lm.depth}) if len(draft) else draft
+
+
+def _build(parts: Parts, params: Mapping[str, Value]) -> MtpDrafter:
+    from specviz.drafters.mtp.modules import Modules, modules_of  # loads torch
+
+    lm = parts.target.lm
+    return MtpDrafter(Modules(modules_of(parts.target), lm.vocab_size, lm.context_limit), make_policy(params))
+
 
 METHOD = Method(
     name="mtp",
     title="Multi-token prediction",
     summary="Modules that the target itself brings along write the next tokens, one module per token.",
-    caution=(
-        "Only for models that were trained with such modules; each costs about as much as one layer of the target, and "
-        "K is at most their number."
-    ),
+    caution="Only for models that were trained with such modules; each costs about as much as one layer of the "
+    "target, and K is at most their number.",
     source="DeepSeek-AI, arXiv:2412.19437",
     params=K_PARAMS,
-    build=load_build(f"{__name__}.drafter"),
+    build=_build,
     target_has=("num_mtp_layers", "modules for multi-token prediction"),
     proposer="The large model's own modules for later tokens write ",
     why_no_what_if="a multi-token-prediction module reads the target's state where a step begins and its own guesses "

@@ -1,7 +1,7 @@
 """The modules of a model for multi-token prediction, one per further token.
 
-Module l (0, 1, ...) reads, for every token i of the text, the state that module l-1 left there (the target's own for
-the first) beside token i+l+1, and predicts token i+l+2 (DeepSeek-V3, arXiv:2412.19437, section 2.2). A row of module l
+Module l (0, 1, ...) reads, for every token i of the text, the state of module l-1 there (the target's own for the
+first) and token i+l+1, and predicts token i+l+2 (DeepSeek-V3, arXiv:2412.19437, section 2.2). A row of module l
 stays right as long as the text up to token i+l+1 does: what is kept of its cache is counted by that.
 """
 
@@ -21,7 +21,7 @@ _attached = Attached()
 
 
 class Modules:
-    """The modules of one text, with the face of a CachedLM: `forward` runs the first, each `extend` the next.
+    """The modules of one text, behind the interface of a CachedLM: `forward` runs the first, each `extend` the next.
 
     Each module feeds the rows that it lacks alone, so that one that was not asked for a while catches up once.
     """
@@ -33,9 +33,9 @@ class Modules:
         self.vocab_size, self.context_limit = vocab_size, context_limit
         self.depth = len(model.layers)
         self.calls = self.fed = 0
-        self._forget(())
+        self._reset(())
 
-    def _forget(self, tokens: Sequence[int]) -> None:
+    def _reset(self, tokens: Sequence[int]) -> None:
         self._text, self._length = tokens, 0
         self._settled: tuple[int, ...] = ()  # the tokens behind the first `length` that the rows were made with
         self._drafted: list[Tensor] = []
@@ -64,9 +64,9 @@ class Modules:
         self._settled = tuple(ids[: len(self._drafted)])
 
     def _follow(self, tokens: Sequence[int]) -> None:
-        """Keeps of every module the rows whose tokens the text still has; the last row is always made anew."""
+        """Keeps of every module the rows whose tokens the text still has; the last row is always computed again."""
         if tokens is not self._text:
-            self._forget(tokens)
+            self._reset(tokens)
         known, limit = self._length, len(tokens)
         for token in self._settled:
             if known == limit or tokens[known] != token:
@@ -133,7 +133,7 @@ def _load(model: nn.Module, name: str) -> nn.Module:
     Whole.__name__ = MtpModel.__name__
     try:
         modules = Whole.from_pretrained(model, device_map={"": model.get_output_embeddings().weight.device})
-    except Exception as error:  # whatever a stranger's files make transformers raise
+    except Exception as error:  # anything, from untrusted files
         lines = str(error).strip().splitlines()
         reason = lines[0].replace(str(model.config.name_or_path) or "\0", name) if lines else type(error).__name__
         raise SpecvizError(f"the modules of {name} for multi-token prediction could not be loaded: {reason}") from error

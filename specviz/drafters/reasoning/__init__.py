@@ -1,16 +1,145 @@
-"""Whole reasoning steps by a draft model, graded by the target (arXiv:2504.07891)."""
+"""Whole reasoning steps: a draft model writes up to a delimiter, the target grades what it wrote and keeps all or none
+(arXiv:2504.07891).
 
-from specviz.drafters.method import Method, load_build
-from specviz.drafters.params import Choice, FloatParam, IntParam
+Lossy by design: the text follows the draft's law wherever a reasoning step is kept. After a refusal the target writes
+alone up to the next delimiter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from specviz.decoding.draft import EMPTY, Draft
+from specviz.decoding.drafter import Context, Drafter, Work
+from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.method import Method, Parts
+from specviz.drafters.params import Choice, FloatParam, IntParam, Value
+from specviz.drafters.policy import Policy
+from specviz.models.tokens import TokenText
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specviz.decoding.cached_lm import CachedLM
+    from specviz.drafters.reasoning.grading import MeanLogProbability, Score
+
+MOST_TEXT = 2_000  # characters of a reasoning step in the evidence
+DELIMITERS = {"blank_line": b"\n\n", "line": b"\n"}
+
+
+class Watch:
+    """Whether the delimiter has come since the place where the watch began."""
+
+    def __init__(self, text: TokenText, delimiter: bytes) -> None:
+        self._text, self._delimiter = text, delimiter
+        self._tail = b""
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        """Behind these tokens; a delimiter may have begun in them."""
+        tail = b"".join(map(self._text.bytes_of, tokens[-len(self._delimiter) :]))
+        self._tail = b"" if tail.endswith(self._delimiter) else self._shorten(tail)
+
+    def ends_with(self, token: int) -> bool:
+        written = self._tail + self._text.bytes_of(token)
+        self._tail = self._shorten(written)
+        return self._delimiter in written
+
+    def _shorten(self, raw: bytes) -> bytes:
+        return raw[max(0, len(raw) - len(self._delimiter) + 1) :]
+
+
+class UntilDelimiter(Policy):
+    """Stops behind the token that completes the delimiter or ends the text; every id comes to the host for it."""
+
+    def __init__(self, watch: Watch, eos_ids: frozenset[int]) -> None:
+        super().__init__()
+        self._watch, self._eos_ids = watch, eos_ids
+
+    def most(self, k: int, text: Sequence[int]) -> int:
+        self._watch.begin(text)
+        return super().most(k, text)
+
+    def stops(self, logits: Tensor, token: Tensor) -> bool:
+        written = int(token)
+        return self._watch.ends_with(written) or written in self._eos_ids
+
+
+class ReasoningDrafter(Drafter):
+    """judge: grades what the draft model wrote; its reader of the target is its own."""
+
+    def __init__(self, lm: CachedLM, text: TokenText, delimiter: bytes, judge: MeanLogProbability | Score) -> None:
+        self._lm, self._judge, self._pieces = lm, judge, text
+        self._writer = ModelDrafter(lm, UntilDelimiter(Watch(text, delimiter), text.eos_ids))
+        self._watch = Watch(text, delimiter)
+        self._reset(())
+
+    def _reset(self, tokens: Sequence[int]) -> None:
+        self._text = tokens
+        self._is_waiting = False
+        self._num_seen = 0
+
+    @property
+    def target_work(self) -> Work:
+        return Work(self._judge.lm.calls, self._judge.lm.fed)
+
+    def draft(self, context: Context, k: int) -> Draft:
+        from specviz.decoding.sampling import TARGET, refuse_nan  # loads torch
+
+        if context.tokens is not self._text:
+            self._reset(context.tokens)
+        if self._target_is_writing():
+            return Draft(evidence=self._evidence(EMPTY, None, "waiting"))
+        written = self._writer.draft(context, min(k, self._judge.lm.context_limit - len(self._text) - self._judge.room))
+        if not len(written) or written.tokens[0] in self._pieces.eos_ids:
+            return EMPTY  # the end of the text is no reasoning step: the target says itself where it ends
+        grade = self._judge.grade(self._text, written)
+        refuse_nan([grade], TARGET)
+        if grade >= self._judge.threshold:
+            return replace(written, evidence=self._evidence(written, grade, "kept"))
+        self._is_waiting, self._num_seen = True, len(self._text)
+        self._watch.begin(self._text)
+        return Draft(evidence=self._evidence(written, grade, "refused"))
+
+    def _target_is_writing(self) -> bool:
+        """Whether the target has not ended the reasoning step that it refused to take from the draft."""
+        new = self._text[self._num_seen :] if self._is_waiting else ()
+        if any(self._watch.ends_with(token) for token in new):
+            self._is_waiting = False
+        self._num_seen += len(new)
+        return self._is_waiting
+
+    def _evidence(self, written: Draft, grade: float | None, verdict: str) -> dict[str, object]:
+        text = b"".join(map(self._pieces.bytes_of, written.tokens)).decode("utf-8", "replace")
+        return {
+            "step": {"text": text[:MOST_TEXT]},
+            "grade": grade,
+            "threshold": self._judge.threshold,
+            "judged_by": self._judge.name,
+            "verdict": verdict,
+            "tokens": len(written),
+        }
+
+
+def _build(parts: Parts, params: Mapping[str, Value]) -> ReasoningDrafter:
+    from specviz.drafters.reasoning.grading import MeanLogProbability, Score  # loads torch
+
+    target = parts.target
+    if params["judged_by"] == "score":
+        judge = Score(target.another(), target.text, params["least_grade"])
+    else:
+        judge = MeanLogProbability(target.another(), params["threshold"])
+    return ReasoningDrafter(parts.draft.lm, target.text, DELIMITERS[params["delimiter"]], judge)
+
 
 METHOD = Method(
     name="reasoning",
     title="Reasoning steps",
     summary="A draft model writes a whole reasoning step; the target keeps it or writes that reasoning step itself.",
-    caution=(
-        "Changes the text: where a reasoning step is kept, the draft wrote it; it pays where most are good enough, "
-        "as each is read twice by the target and a refused one was for nothing (the bundled drafts' sums mostly are)."
-    ),
+    caution="Changes the text: where a reasoning step is kept, the draft wrote it; it pays where most are good "
+    "enough, as each is read twice by the target and a refused one was for nothing (the bundled drafts' sums mostly "
+    "are).",
     source="SpecReason: Pan et al., arXiv:2504.07891",
     roles=("draft",),
     params=(
@@ -50,7 +179,7 @@ METHOD = Method(
         IntParam("longest", "longest", 48, "A reasoning step has at most so many tokens.", 1, 256),
     ),
     rules=("graded",),
-    build=load_build(f"{__name__}.drafter"),
+    build=_build,
     depth="longest",
     proposer="The small model writes whole reasoning steps of up to ",
     drafts_as="reasoning step",

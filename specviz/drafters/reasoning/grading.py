@@ -13,6 +13,7 @@ from specviz.decoding.draft import Draft
 from specviz.errors import SpecvizError
 from specviz.models.tokens import TokenText
 
+_DIGITS = [b"%d" % value for value in range(10)]
 QUESTION = "\n\nIs the last step above right and useful? Grade from 0 (wrong) to 9 (surely right):"
 
 
@@ -22,7 +23,7 @@ class MeanLogProbability:
     name = "mean_logprob"
     room = 0  # tokens that it reads besides
 
-    def __init__(self, lm: CachedLM, text: TokenText, least: float) -> None:
+    def __init__(self, lm: CachedLM, least: float) -> None:
         self.lm, self.threshold = lm, least
 
     def grade(self, tokens: Sequence[int], draft: Draft) -> float:
@@ -40,16 +41,12 @@ class Score:
         self.lm, self.threshold = lm, least
         self._question = text.encode(QUESTION, special=False)
         self.room = len(self._question)
-        spelled = [(int(text.bytes_of(token)), token) for token in range(text.num_ids) if _is_digit(text, token)]
-        if len({value for value, _ in spelled}) < 10:
+        pieces = ((text.bytes_of(token).removeprefix(b" "), token) for token in range(text.num_ids))
+        digits = [(int(piece), token) for piece, token in pieces if piece in _DIGITS]
+        if len({value for value, _ in digits}) < 10:
             raise SpecvizError("judged_by must be mean_logprob for this target: it has no token for every digit")
-        self._values, self._ids = (to_device(column, torch.long, lm.device) for column in zip(*spelled, strict=True))
+        self._values, self._ids = (to_device(column, torch.long, lm.device) for column in zip(*digits, strict=True))
 
     def grade(self, tokens: Sequence[int], draft: Draft) -> float:
         row = self.lm.forward([*tokens, *draft.tokens, *self._question])[0]
         return float(to_host((row[self._ids].float().softmax(-1) * self._values).sum()))
-
-
-def _is_digit(text: TokenText, token: int) -> bool:
-    raw = text.bytes_of(token)
-    return raw.removeprefix(b" ") in [b"%d" % value for value in range(10)]

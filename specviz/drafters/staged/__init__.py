@@ -9,10 +9,8 @@ METHOD = Method(
     title="Staged",
     summary="The draft model is drafted for as well: something smaller proposes, the draft model checks, the target "
     "checks what came out.",
-    caution=(
-        "Pays where one call of the draft model costs much and its text is easy to guess; with a draft model that is "
-        "small already, checking the guesses costs more than it saves."
-    ),
+    caution="Pays where one call of the draft model costs much and its text is easy to guess; with a draft model that "
+    "is small already, checking the guesses costs more than it saves.",
     source="Spector and Ré, arXiv:2308.04623",
     roles=("draft",),
     params=(
@@ -23,7 +21,7 @@ METHOD = Method(
             "prompt_lookup, or the name of a smaller model; more names, separated by commas, draft for the one before.",
             kind="draft",
             most=3,
-            beside=("prompt_lookup",),
+            reserved=("prompt_lookup",),
         ),
         IntParam("inner_k", "inner K", 3, "How many tokens are proposed to the draft model at once.", 1, 16),
         *K_PARAMS,

@@ -1,7 +1,128 @@
-"""A draft model over a token tree: several guesses at a place, so that one of them is more often right."""
+"""A draft model over a token tree: several guesses at a place, so that one of them is more often right.
 
-from specviz.drafters.method import TREE_RULES, Method, load_build
+Where children are the draft's likeliest tokens, its odds decide what is grown and used. Where they are sampled, their
+order alone decides: choosing among sampled tokens by what was sampled would change the law of the text. One forward and
+one transfer per level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
+from specviz.decoding.drafter import Context, Drafter, limit_depth
+from specviz.drafters.method import TREE_RULES, Method
 from specviz.drafters.params import Choice, IntParam
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specviz.decoding.cached_lm import CachedLM
+    from specviz.drafters.tree.children import Child
+
+EVERY = 1 << 30
+FIRST, SECOND = 0.7, 0.08  # how often the bundled target keeps a first and a second sampled child; each later one half
+CHILDREN = {
+    "suited": ("top", "without_replacement"),
+    **{name: (name, name) for name in ("top", "independent", "without_replacement")},
+}
+"""name -> which children at temperature 0, and above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """level(width, depth): how many children a node has at that depth, and how many nodes have any. grows_more: more
+    is grown than the budget allows, and what promises most is used."""
+
+    level: Callable[[int, int], tuple[int, int]]
+    grows_more: bool = False
+
+
+SHAPES = {
+    "dynamic": Shape(lambda width, depth: (width, width), grows_more=True),
+    "even": Shape(lambda width, depth: (width, EVERY)),
+    "fan": Shape(lambda width, depth: (width if depth == 0 else 1, EVERY)),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """score: the product of the draft's probabilities from the text to here; promise: the same, or what its order among
+    sampled tokens lets expect; row: the logits behind q."""
+
+    token: int
+    parent: int
+    score: float
+    promise: float
+    q: Tensor | None
+    row: Tensor
+
+
+class TreeDrafter(Drafter):
+    """A budget that may not be overgrown is spread over the levels, so that the tree reaches its depth."""
+
+    def __init__(self, lm: CachedLM, children: str, shape: str, width: int, nodes: int) -> None:
+        self._lm, self._children, self._shape = lm, CHILDREN[children], SHAPES[shape]
+        self._width, self._budget = width, nodes
+
+    def draft(self, context: Context, k: int) -> Draft:
+        from specviz.drafters.tree.children import grow  # loads torch
+
+        k = limit_depth(self._lm, context.tokens, k)
+        if k < 1:
+            return EMPTY
+        kind = self._children[context.sampling.temperature > 0]
+        nodes: list[Node] = []
+        level, read, places, num_draws = [ROOT], DraftBuilder(), {ROOT: ROOT}, 0
+        for depth in range(k):
+            count, most = self._room(depth, k - depth, len(nodes), context.vocab_size)
+            frontier = _best(nodes, level, most)
+            if not frontier or not count:
+                break
+            for node in frontier if depth else ():
+                places[node] = read.add(nodes[node].token, places[nodes[node].parent])
+            logits = self._lm.forward(context.tokens, read.build())[-len(frontier) :]
+            first = len(nodes)
+            for parent, children in zip(frontier, grow(kind, logits, context, count, num_draws), strict=True):
+                nodes += [_hang(nodes, parent, child) for child in children]
+            level = list(range(first, len(nodes)))
+            num_draws += len(frontier) * count
+        return self._prune(nodes, kind)
+
+    def _room(self, depth: int, levels_left: int, grown: int, vocab_size: int) -> tuple[int, int]:
+        """How many children a node has at this depth, and how many nodes have any."""
+        count, most = self._shape.level(min(self._width, vocab_size), depth)
+        if self._shape.grows_more:
+            return count, most
+        count = min(count, self._budget - grown)
+        return count, min(most, max(1, (self._budget - grown) // levels_left // max(count, 1)))
+
+    def _prune(self, nodes: Sequence[Node], kind: str) -> Draft:
+        """The most promising nodes; none promises more than its parent, so every parent is among them."""
+        used = sorted(_best(nodes, range(len(nodes)), self._budget))
+        builder, places = DraftBuilder(), {ROOT: ROOT}
+        for place in used:
+            node = nodes[place]
+            places[place] = builder.add(node.token, places[node.parent], node.q, node.row)
+        scores = [round(nodes[place].score, 4) for place in used]
+        return builder.build(evidence={"children": kind, "scores": scores, "grown": len(nodes), "kept": len(used)})
+
+
+def _best(nodes: Sequence[Node], among: Sequence[int], most: int) -> list[int]:
+    """The first ones stay first among equals."""
+    return sorted(among, key=lambda node: 0.0 if node == ROOT else -nodes[node].promise)[:most]
+
+
+def _hang(nodes: Sequence[Node], parent: int, child: Child) -> Node:
+    score, promise = (1.0, 1.0) if parent == ROOT else (nodes[parent].score, nodes[parent].promise)
+    chance = min(child.chance, 1.0)
+    by_order = FIRST if child.order == 0 else SECOND / 2 ** (child.order - 1)
+    return Node(
+        child.token, parent, score * chance, promise * (chance if child.q is None else by_order), child.q, child.row
+    )
+
 
 METHOD = Method(
     name="tree",
@@ -37,11 +158,9 @@ METHOD = Method(
         IntParam("nodes", "most tokens", 12, "How many drafted tokens the target reads at most in one call.", 1, 64),
     ),
     rules=TREE_RULES,
-    build=load_build(f"{__name__}.drafter"),
-    caution=(
-        "Pays where reading many tokens costs the target little more than one, as on a GPU: it gives more tokens per "
-        "target call than a chain of the same depth, for one draft call and one transfer per level."
-    ),
+    build=lambda parts, params: TreeDrafter(parts.draft.lm, **params),
+    caution="Pays where reading many tokens costs the target little more than one, as on a GPU: it gives more tokens "
+    "per target call than a chain of the same depth, for one draft call and one transfer per level.",
     proposer="The small model writes a tree of guesses, up to ",
     drafts_as="token tree",
     needs_only_odds=True,

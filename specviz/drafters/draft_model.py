@@ -1,0 +1,56 @@
+"""A smaller language model writes K tokens ahead, one by one, each sampled from its own q."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specviz.decoding.draft import EMPTY, Draft, chain
+from specviz.decoding.drafter import Context, limit_depth
+from specviz.drafters.method import Method
+from specviz.drafters.policy import K_PARAMS, ChainDrafter, make_policy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ModelDrafter(ChainDrafter):
+    """Ids stay on the device while drafting and come to the host in one transfer at the end, unless the policy looks
+    at every token."""
+
+    def draft(self, context: Context, k: int) -> Draft:
+        from specviz.decoding.device import exact_dtype
+        from specviz.decoding.draws import DRAFT
+        from specviz.decoding.sampling import fit
+
+        k = self._policy.most(limit_depth(self._lm, context.tokens, k), context.tokens)
+        if k < 1:
+            return EMPTY
+        rows: list[Tensor] = []
+        probs: list[Tensor] = []
+
+        def sample(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            node, row = len(rows), fit(logits, context.vocab_size)
+            q = context.sampling.probs(row)
+            rows.append(row)
+            probs.append(q)
+            token = context.draws.sample(q, DRAFT, len(context.tokens) + node, node)
+            return row, token, q.sum(dtype=exact_dtype(q.device))
+
+        return chain(self._write(context.tokens, k, sample), probs, rows, self._policy.evidence(k))
+
+
+METHOD = Method(
+    name="draft_model",
+    title="Draft model",
+    summary="A small model writes K tokens ahead; the target checks them in one pass.",
+    caution="Pays where the small model often agrees with the target and one call of it costs far less time than one "
+    "of the target; otherwise it is slower than no draft.",
+    source="Leviathan et al., arXiv:2211.17192; Chen et al., arXiv:2302.01318",
+    roles=("draft",),
+    params=K_PARAMS,
+    build=lambda parts, params: ModelDrafter(parts.draft.lm, make_policy(params)),
+    is_common=True,
+    proposer="The small model writes ",
+    is_plain=True,
+    needs_only_odds=True,
+)

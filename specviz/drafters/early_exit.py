@@ -1,0 +1,80 @@
+"""Early exit: some of the target's own layers, and then its own last norm and head, write K tokens ahead.
+
+They read behind the rows that the whole target left of the text, so nothing is read twice and nothing is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from specviz.decoding.draft import EMPTY, Draft
+from specviz.decoding.drafter import Context
+from specviz.drafters.draft_model import ModelDrafter
+from specviz.drafters.method import Method, Parts
+from specviz.drafters.params import Choice, IntParam, Value
+from specviz.drafters.policy import K_PARAMS, Policy, make_policy
+from specviz.errors import SpecvizError
+
+
+class EarlyExit(ModelDrafter):
+    """layers: the numbers of the layers that draft, from 0 and rising; of: how many the target has."""
+
+    def __init__(self, parts: Parts, layers: tuple[int, ...], policy: Policy) -> None:
+        super().__init__(parts.target.lm.exit(layers), policy)
+        self._evidence = {"layers": list(layers), "of": parts.target.lm.num_layers}
+
+    def draft(self, context: Context, k: int) -> Draft:
+        if len(self._lm.missing(context.tokens)) > 1:  # the target has not read the text yet
+            return EMPTY
+        draft = super().draft(context, k)
+        return replace(draft, evidence={**self._evidence, **draft.evidence}) if len(draft) else draft
+
+
+def outer(count: int, of: int) -> tuple[int, ...]:
+    """`count` layers at both ends: the middle is skipped."""
+    front = (count + 1) // 2
+    return (*range(front), *range(of - count + front, of))
+
+
+_WAYS: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
+    "first": lambda count, of: tuple(range(count)),  # as LayerSkip leaves the model early
+    "outer": outer,
+    "spread": lambda count, of: tuple(index * of // count for index in range(count)),
+}
+"""Name -> which layers draft, from how many they are and how many the target has."""
+
+
+def _build(parts: Parts, params: Mapping[str, Value]) -> EarlyExit:
+    of, count = parts.target.lm.num_layers, params["layers"]
+    if count > of:
+        raise SpecvizError(f"layers must be at most {of}, as many as {parts.target.name} has (got {count})")
+    return EarlyExit(parts, _WAYS[params["which"]](count or max(1, of // 3), of), make_policy(params))
+
+
+METHOD = Method(
+    name="early_exit",
+    title="Early exit",
+    summary="The target drafts for itself: only some of its layers run, and all of them check the draft in one pass.",
+    caution="Needs no second model and pays where the layers that draft already agree with all of them, which most "
+    "models were not trained for; with the target's full vocabulary to score for every token it is never nearly free.",
+    source="LayerSkip: Elhoushi et al., arXiv:2404.16710; Draft & Verify: Zhang et al., arXiv:2309.08168",
+    params=(
+        IntParam(
+            "layers", "layers that draft", 0, "How many of the target's layers draft; 0: a third of them.", 0, 512
+        ),
+        Choice(
+            "which",
+            "which layers",
+            "first",
+            "Models that were not trained to be left early may do better when layers in between are skipped.",
+            {"first": "the first ones", "outer": "both ends, none in the middle", "spread": "evenly spaced"},
+        ),
+        *K_PARAMS,
+    ),
+    build=_build,
+    is_common=True,
+    proposer="The large model's own first layers write ",
+    why_no_what_if="the first layers read the target's own context up to where a step begins, and their odds were not "
+    "recorded for the whole text",
+)
