@@ -31,8 +31,15 @@ PERCENT = "\u00a0%"
 ROUGH = 0.05  # a share rounded by more than this part of itself misleads
 TINY = 1e-5  # shares below this are called less than 0.001 %
 HALF_UP = 1e-9  # 62.5 reads 63, as people round
-CHANGE_NAMES = {"k": "K", "top_k": "top-k", "top_p": "top-p", "draft_model": "draft"} | {
-    name: name for name in ("target", "temperature", "method", "rule")
+CHANGE_NAMES = {
+    "k": "K",
+    "top_k": "top-k",
+    "top_p": "top-p",
+    "draft_model": "draft",
+    "target": "target",
+    "temperature": "temperature",
+    "method": "method",
+    "rule": "rule",
 }
 VERDICTS = {  # what a headline says after K, by what is drafted
     "chain": "{tokens} ahead; the large model checks all of them in one pass, keeps those that pass, replaces the "
