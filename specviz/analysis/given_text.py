@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 KS = range(1, DEEPEST + 1)
 MOST_TOKENS = 50_000
 _VERDICTS = {"accepted": True, "resampled": False}
-_WAY = attrgetter("method", "draft_model", "rule", "params")  # of drafting and judging
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,9 +110,13 @@ def _ways(recorded: Trace) -> list[Settings]:
     """The settings of the first step of every way of drafting and judging that the run took."""
     ways: list[Settings] = []
     for own in (step.settings for step in recorded.steps):
-        if _WAY(own) not in map(_WAY, ways):
+        if _way(own) not in map(_way, ways):
             ways.append(own)
     return ways
+
+
+def _way(own: Settings) -> tuple[object, ...]:
+    return own.method, own.draft_model, own.rule, own.params
 
 
 def _way_words(own: Settings) -> str:
