@@ -62,7 +62,7 @@ _ALL = (
         summary="Judges the draft as a whole: a token stays if it or a later one passes, so on average more are kept.",
         source="Sun et al., arXiv:2403.10444",
         lossless=True,
-        judge="block_verification:BlockVerification",
+        judge="lossless:BlockVerification",
         judges_block=True,
         keeps=(
             "The stopping test at ",
@@ -76,7 +76,7 @@ _ALL = (
         "no part.",
         source="the “naive sampling” of SpecInfer: Miao et al., arXiv:2305.09781",
         lossless=True,
-        judge="sample_and_match:SampleAndMatch",
+        judge="lossless:SampleAndMatch",
         judges_trees=True,
         keeps=("The target draws ", " itself {chance} of the time."),
         replaces=" was drawn from the target's odds for all other tokens, where it has {share}.",

@@ -2,7 +2,7 @@
 
 import torch
 
-from specviz.rules.block_verification import BlockVerification
+from specviz.rules.lossless import BlockVerification
 
 
 class WritesP(BlockVerification):

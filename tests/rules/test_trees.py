@@ -15,7 +15,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters.method import TREE_RULES
 from specviz.errors import SpecvizError
 from specviz.rules import RULES
-from specviz.rules.sample_and_match import SampleAndMatch
+from specviz.rules.lossless import SampleAndMatch
 from specviz.rules.speculative_sampling import SpeculativeSampling, residual
 from specviz.rules.typical import longest_path
 from specviz.session.recorder import Recorder, Situation
