@@ -1,7 +1,5 @@
 """run and stream: one call from a prompt to a trace, with models by name, by folder or handed over in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING

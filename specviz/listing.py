@@ -1,7 +1,5 @@
 """A mapping of named things that shows itself as a table: as lines in a console, as HTML in a notebook."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar

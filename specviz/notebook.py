@@ -4,8 +4,6 @@ The last expression of a cell displays what `show` returns; anywhere else in a c
 The stage lies in a sandboxed frame: it cannot reach the notebook, and nothing in a trace is ever markup.
 """
 
-from __future__ import annotations
-
 import html
 from dataclasses import dataclass, field
 from pathlib import Path

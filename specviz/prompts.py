@@ -1,7 +1,5 @@
 """The prompts that come with specviz, as data: assets/prompts/prompts.json. Standard library only."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

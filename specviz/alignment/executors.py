@@ -4,8 +4,6 @@ An executor is a context: entering it gives a Map, which yields (place, result) 
 are drawn lazily, a few at a time. Functions must be importable by name, items and results must pickle.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator

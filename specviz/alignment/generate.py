@@ -4,8 +4,6 @@ Text i is the one that a run without a draft would write with the same seed: it 
 except where rounding tips a draw.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

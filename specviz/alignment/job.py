@@ -104,17 +104,9 @@ def align_steps(
     _check_counts(k=k, batch=batch, shard_size=shard_size, limit=1 if limit is None else limit)
     if costs is not None and not (isinstance(costs, Mapping) and all(isinstance(own, Costs) for own in costs.values())):
         raise SpecvizError("costs must be None, or a mapping of drafts to Costs, as specviz.costs measures them")
-    request = Request(
-        prompt="of a file",
-        target="a model",
-        num_speculative_tokens=k,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        max_new_tokens=max_new_tokens,
-        chat=chat,
-    ).validate()
+    fields = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "chat": chat}
+    fields |= {"num_speculative_tokens": k, "max_new_tokens": max_new_tokens}
+    request = Request(prompt="of a file", target="a model", **fields).validate()
     wanted = _wanted_models(target, draft, in_memory=executor is local)
     is_file = isinstance(prompts, (str, Path))
     rows = prompts if isinstance(prompts, PromptSet) else open_prompts(prompts) if is_file else from_values(prompts)

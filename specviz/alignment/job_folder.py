@@ -4,8 +4,6 @@ A part is written beside its place and moved there: it is whole or it is not the
 refused, with what differs; one run at a time works in a folder. Knows no model.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

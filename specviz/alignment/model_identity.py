@@ -4,8 +4,6 @@ Every shard carries them: a worker loads what the caller named, never what a sho
 weights other than those that the job began with.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

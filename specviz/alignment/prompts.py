@@ -5,8 +5,6 @@ stays flat but for the ids, and fails at the end if the file has changed. Rows o
 are (`FORMATS`). Errors of a row go on after "line 7".
 """
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 import json

@@ -4,8 +4,6 @@ Of the lab only this, `token_stats`, `generate` and `probes` hold models. A func
 that it can run in any process; rows that cannot be used come back with the reason.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TypeVar

@@ -3,8 +3,6 @@
 Both do the same prompts at the same settings in one process.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial

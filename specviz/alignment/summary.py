@@ -4,8 +4,6 @@ Standard library only. Shares and probabilities are from 0 to 1, intervals are 9
 nothing is known of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 One pass of every model (`score.read`); rows are taken a block at a time, so that they stay in a processor's cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

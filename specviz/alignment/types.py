@@ -3,8 +3,6 @@
 numpy alone: no model, no tensor, no table library.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

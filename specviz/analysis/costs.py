@@ -5,8 +5,6 @@ reports medians. Costs of a machine that was too busy say so in `doubt`. What a 
 `theory.step_ms`.
 """
 
-from __future__ import annotations
-
 import copy
 import statistics
 import time

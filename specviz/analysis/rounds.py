@@ -6,8 +6,6 @@ either as likely to win a round, whatever the machine does meanwhile: so a sign 
 drift, spikes and busy spells alike. Standard library only.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Hashable, Iterator, Mapping, Sequence

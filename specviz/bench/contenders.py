@@ -5,8 +5,6 @@ and quartiles over prompts and medians of per-prompt ratios with their intervals
 such a ratio measures the frameworks' overhead more than the method.
 """
 
-from __future__ import annotations
-
 import copy
 import statistics
 import time

@@ -4,8 +4,6 @@ Takes what METHODS and the catalogue offer; a method that cannot draft for this 
 All run in one process, alternating; the words next to the ratios hold measured times only.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence

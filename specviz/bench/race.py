@@ -5,8 +5,6 @@ The caller holds the engine while it asks for the next result; one run is made p
 how far the other lies behind tells how steady the machine is. Where greedy texts differ, the models are asked again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 

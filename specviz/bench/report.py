@@ -1,7 +1,5 @@
 """What the command `bench` prints, as Markdown: contenders on bundled prompts, a step's overhead, a pair's costs."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import time

@@ -1,7 +1,5 @@
 """The measured speed behind "faster": a method against no draft in rounds, each alone on the engine."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from dataclasses import dataclass
 

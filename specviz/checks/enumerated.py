@@ -4,8 +4,6 @@ The two likeliest tokens after a text keep their odds, all others together are t
 the rule run unchanged while every draw is enumerated. Their law of whole texts is compared with the target's.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Generator, Iterator, Sequence

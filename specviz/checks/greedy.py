@@ -4,8 +4,6 @@ Equal texts are exact. Where they part, each token must still be the target's fa
 forward; the first difference is shown with both logits.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 The law comes from the rule's formula. The redraws are its illustration: each is judged by the rule's own __call__.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

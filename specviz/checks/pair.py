@@ -1,7 +1,5 @@
 """What every check is about: a target, what drafts for it and how; and both models' rows behind a recorded run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 

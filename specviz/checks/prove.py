@@ -4,8 +4,6 @@ Nothing is said to be proved: a check is exact where it enumerates, consistent w
 have seen.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ The file is not trusted: JSON lines {"prompt_ids", "ids", "sampling": {"temperat
 "made_in", a number format; every line that cannot be used is named by its number, and then nothing is judged.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections import Counter

@@ -4,8 +4,6 @@ For every token: whether the law allows it at all, and for each feature whether 
 a token of the target has it.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ where the check wants it. What agrees up to the rounding of the number format is
 was and how far it may be; what there was no room for is "unsure".
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence

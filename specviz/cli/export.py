@@ -1,7 +1,5 @@
 """python -m specviz export: a recorded run as one HTML page, as tables, as JSON lines. Loads no torch and no model."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from functools import partial

@@ -3,8 +3,6 @@
 Standard library and names alone: no command's help loads a model or torch.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 

@@ -3,8 +3,6 @@
 ProgressLines: how far long work is, on standard error.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import sys

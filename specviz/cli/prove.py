@@ -1,7 +1,5 @@
 """The command `prove`: its arguments, its progress on standard error, its report on standard output."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

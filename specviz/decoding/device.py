@@ -4,8 +4,6 @@
 step can run under torch.cuda.set_sync_debug_mode("error"). Nothing here knows a model.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ same u. `Seeded` serves the product, `Recorded` replays the u of a trace, `Enume
 probability and so gives the exact law of the code that asks.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import struct

@@ -4,8 +4,6 @@ A step: the drafter proposes, the target reads the proposal in one forward, the 
 every step, so K, sampling, drafter and target can change while tokens flow. Close the generator to stop.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

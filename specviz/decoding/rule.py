@@ -3,8 +3,6 @@
 Every rule is a separate object; whether the text keeps the target's law is a property of the rule alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

@@ -1,7 +1,5 @@
 """Logits to probabilities: the one place, used for the target's p and the draft's q alike."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

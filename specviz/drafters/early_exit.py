@@ -3,8 +3,6 @@
 They read behind the rows that the whole target left of the text, so nothing is read twice and nothing is loaded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 

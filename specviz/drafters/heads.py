@@ -4,8 +4,6 @@ Two runs with the same target share them. A load report names the keys that were
 lack tensors, and so would only draft badly, are refused, and so are tensors that their reader does not know.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

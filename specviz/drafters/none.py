@@ -1,7 +1,5 @@
 """No draft: one target call per token, the baseline that speedups are measured against."""
 
-from __future__ import annotations
-
 from specviz.decoding.draft import EMPTY, Draft
 from specviz.decoding.drafter import Context, Drafter
 from specviz.drafters.method import Method

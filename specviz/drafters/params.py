@@ -1,7 +1,5 @@
 """Parameters of methods: each checks a value, reads what was typed, and tells the page which control to show."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Prompt lookup: if the last words stood in the text before, propose what followed them then."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 

@@ -5,8 +5,6 @@ where a text ends in a letter, one more look at the target's odds tells whether 
 game holds no model. The caller has the engine.
 """
 
-from __future__ import annotations
-
 import time
 import unicodedata
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a lesson is: its screens, what each puts on the stage, and the task that a person completes there."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

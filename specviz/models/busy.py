@@ -3,8 +3,6 @@
 Other programs on the machine are not seen. Standard library only.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

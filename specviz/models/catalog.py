@@ -3,8 +3,6 @@
 Data, standard library only. A server that allows no other models allows these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

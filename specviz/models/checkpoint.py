@@ -4,8 +4,6 @@ Every error is a SpecvizError that says what is wrong with the file; the caller 
 `Attached` keeps objects made for a loaded model as long as that model lives.
 """
 
-from __future__ import annotations
-
 import pickle
 import threading
 import zipfile

@@ -4,8 +4,6 @@ Accepts models that continue a text, keep plain attention caches and have safete
 error is a SpecvizError that names the model and says what to do.
 """
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Thread-safe; a model in use is never evicted. A name may ask for weights in fewe
 too large for one GPU is spread over all of them. A model that cannot be used is a SpecvizError.
 """
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """Where models run on this machine: the device, the number format, the bytes that they may take together."""
 
-from __future__ import annotations
-
 import os
 import platform
 from importlib.metadata import version

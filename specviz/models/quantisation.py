@@ -4,8 +4,6 @@
 library is installed. Loads no transformers; errors are SpecvizErrors.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

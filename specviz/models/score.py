@@ -4,8 +4,6 @@ Texts of a batch are padded at their ends, which no earlier token sees, and read
 cache, so that memory does not grow with their length. Knows no session and no trace.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

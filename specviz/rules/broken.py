@@ -4,8 +4,6 @@ They are in no list that a run can choose from. Where the mistake is in drafting
 sample from another law than the q that its draft still reports.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ A rule defines three things: the threshold that u must stay below, the residual 
 sampled from, and the law of the bonus token. All tokens are judged at once on the device; one transfer to the host.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

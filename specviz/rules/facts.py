@@ -3,8 +3,6 @@
 The algorithm of each rule stands in a file of its own, which `judge` names.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

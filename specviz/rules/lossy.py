@@ -1,7 +1,5 @@
 """Lossy rules that differ from speculative sampling by a threshold: lenience, the ensemble, graded drafts."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

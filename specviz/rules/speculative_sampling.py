@@ -13,8 +13,6 @@ Lossless: a place holds x with probability q min(1, p/q) = min(p, q) as a draft,
 because rejections have probability 1 - sum min(p, q), which is the sum that the norm divides by. Together that is p.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Medusa's typical acceptance: a drafted token is kept if the target finds it likely enough. Lossy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

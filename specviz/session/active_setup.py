@@ -1,7 +1,5 @@
 """ActiveSetup: the models, drafters and settings of a run in progress; all may change between two steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

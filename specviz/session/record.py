@@ -1,7 +1,5 @@
 """What stands in every trace of a run beside its steps, and a whole run at once: no pace, no live change, no lock."""
 
-from __future__ import annotations
-
 import time
 from contextlib import closing
 from dataclasses import asdict, replace

@@ -4,8 +4,6 @@ The engine's lock is held inside one step and never across a yield: runs of seve
 generator may be resumed on another thread.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 import uuid

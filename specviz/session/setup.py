@@ -1,7 +1,5 @@
 """Setup: a method with its parameters and every model that it drafts with, loaded; the way from names to a Drafter."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 

@@ -1,7 +1,5 @@
 """Workbench: what runs share, and how they share it: turns at the engine, and loading in the background."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping

@@ -3,8 +3,6 @@
 A token in evidence is an object with an "id"; it gets its "text", and its "bytes" where they are not whole characters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

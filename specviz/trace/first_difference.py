@@ -1,7 +1,5 @@
 """Compares two generated texts token by token. Standard library only."""
 
-from __future__ import annotations
-
 from specviz.trace.file import Token, Trace
 
 

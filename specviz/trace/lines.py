@@ -5,8 +5,6 @@ marked as not whole. The same lines are always written as the same bytes; a link
 its mode, and only ordinary files are written.
 """
 
-from __future__ import annotations
-
 import errno
 import gzip
 import io

@@ -4,8 +4,6 @@
 A link carries the prompt as text and models by public names, never a folder's path.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

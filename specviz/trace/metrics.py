@@ -4,8 +4,6 @@ A live view adds events to `Counters` one by one, `metrics` adds those of a whol
 number is None with a reason, never zero.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The recorded runs that come with specviz: what each is, and its trace, read when first asked for. Loads no model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@
 `assets/trace.schema.json` from these classes. Files and the order of events are the matter of `specviz.trace.file`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass

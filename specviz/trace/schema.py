@@ -1,7 +1,5 @@
 """The JSON Schema of a line of a trace, made from the records: `python -m specviz.trace.schema` prints it."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

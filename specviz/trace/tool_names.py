@@ -1,7 +1,5 @@
 """The metrics of a run under other engines' and papers' names, and exports with vLLM's and SGLang's field names."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Only this module decides which draft, rule and further models fit a method and a target.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 No template holds data: what the stage and the prompt list show arrives as a JSON string and goes through textContent.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

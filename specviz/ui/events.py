@@ -1,7 +1,5 @@
 """What every callback of the page shares: how an event's data is read, and how an error reaches the person."""
 
-from __future__ import annotations
-
 import functools
 import html
 import inspect

@@ -1,7 +1,5 @@
 """The page: what stands where, and which event calls which handler."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

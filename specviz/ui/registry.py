@@ -4,8 +4,6 @@ The least recently used views are forgotten, those on nobody's stage first, unfi
 left waits a while for it to come back, without working; then it is stopped, and its trace stays.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import OrderedDict

@@ -4,8 +4,6 @@ Own routes hand out nothing but the files of the browser's half, plotly.js, a he
 by their unguessable id, also as a page or as tables. No request ever goes to another host.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """From flags to a served page: what is offered, the address to print, the first pair loaded while people read."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The page's colours, which style sheets use by Gradio's variables; fonts are the system's: nothing is fetched."""
 
-from __future__ import annotations
-
 import gradio as gr
 
 # name of Gradio's variable -> (light, dark)

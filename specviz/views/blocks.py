@@ -4,8 +4,6 @@ A section is sent whole whenever something in it changes. Every number, width an
 outside are labelled by `sentences` first. A sentence may be a list of texts, of which every second one is set off.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

@@ -5,8 +5,6 @@ report pages. What is shown, and plotly, lie in it compressed; no text from outs
 policy lets no script run that this module has not put there.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

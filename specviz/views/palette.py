@@ -1,7 +1,5 @@
 """Colours, labels and marks, read from assets/web/palette.json, the only place they stand in."""
 
-from __future__ import annotations
-
 import json
 from collections import ChainMap
 from functools import cache

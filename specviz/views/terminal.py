@@ -4,8 +4,6 @@ Token texts are untrusted: every control, format and unassigned character is esc
 through. Colours come from the palette, as the nearest of the 256 that terminals share.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Callable, Mapping
 from functools import partial

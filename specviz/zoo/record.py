@@ -4,8 +4,6 @@ To be run whenever the bundled models, the first request or their list in assets
 with nothing else to do: the page shows their speeds and that of a run without a draft, measured together with each.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections.abc import Collection, Mapping, Sequence

@@ -3,8 +3,6 @@
 Templates are untrusted programs: one that fails refuses the dialogue. Loads no torch by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Protocol

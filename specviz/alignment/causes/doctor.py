@@ -4,8 +4,6 @@ Reads tokenizers and configurations, never weights. The verdict is `models.check
 be drafted directly. For the others it says which other ways there are and how to ask for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Also what its confidence is worth. Numbers in, words and numbers out; models are examined by `probes`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise

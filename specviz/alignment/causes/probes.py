@@ -4,8 +4,6 @@ A few short texts are enough. Each layer is skipped once: a sound draft agrees l
 damaged weights agrees more. Chats are read once more in the draft's own form.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace

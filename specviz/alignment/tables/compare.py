@@ -4,8 +4,6 @@ A difference is the mean of the prompts' own differences, its interval one over 
 never called significant. An old summary is read from JSON that anybody may have written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations

@@ -3,8 +3,6 @@
 The thresholds below decide; they are a reading aid, not a diagnosis. numpy alone.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

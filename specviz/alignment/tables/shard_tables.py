@@ -3,8 +3,6 @@
 Also the class of every token. numpy alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple

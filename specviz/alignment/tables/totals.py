@@ -3,8 +3,6 @@
 Their size does not depend on the number of prompts. numpy alone.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field

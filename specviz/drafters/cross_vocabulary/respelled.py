@@ -3,8 +3,6 @@
 Follows a growing list of the target's ids: a step encodes the new tokens and the last few before them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from specviz.models.tokens import TokenText, encode_after, ends_whole

@@ -4,8 +4,6 @@ The draft's row without all other tokens, under the target's ids, is what is dra
 rule keeps the target's law.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

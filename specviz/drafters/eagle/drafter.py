@@ -1,7 +1,5 @@
 """EagleDrafter: grows and prunes a token tree from an EAGLE head (arXiv:2401.15077, 2406.16858)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

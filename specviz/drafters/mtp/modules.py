@@ -5,8 +5,6 @@ first) and token i+l+1, and predicts token i+l+2 (DeepSeek-V3, arXiv:2412.19437,
 stays right as long as the text up to token i+l+1 does: what is kept of its cache is counted by that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,8 +1,6 @@
 """How a target grades a reasoning step that a draft model wrote. A judge has a reader of the target of its own (`lm`),
 the least grade that is kept (`threshold`), and the room that it needs behind the text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ It runs the engine over a smaller target. The inner rule is lossless, so every t
 own row, and that row is q.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 

@@ -3,8 +3,6 @@
 GROW: name -> (logits [F, V], context, how many, first draw's number) -> Children. No two draws share an address.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Every function here can be called by anyone who reaches the server, whatever its
 numbers go through `Request.validate` or `Controls.set`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

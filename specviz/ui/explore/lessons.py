@@ -1,7 +1,5 @@
 """The lesson beside the page: its texts, its recorded runs on the stage, and its setup in the fields."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 A browser keeps its runs itself, as packed traces; here they are packed, named, and checked when they come back.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

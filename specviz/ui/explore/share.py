@@ -4,8 +4,6 @@ A link sets the fields and runs nothing, and nothing is stored. When the person 
 with the shared one by their hashes, the selected place by the token that stands there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

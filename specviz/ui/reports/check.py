@@ -1,7 +1,5 @@
 """The Check page: the identity, one step, whole texts, all rules side by side, and the pair itself."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The Compare page: every K and every draft on the text of the run, what things cost here, and why it is not faster."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import closing

@@ -4,8 +4,6 @@ The first needs no model. The server keeps the newest games of the second by ung
 holds no model.
 """
 
-from __future__ import annotations
-
 import threading
 import uuid
 from collections import OrderedDict

@@ -2,8 +2,6 @@
 replayed and its runs saved.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping

@@ -1,8 +1,6 @@
 """The models behind a trace, for the pages that ask them again. A trace may come from anywhere: names are looked up,
 and a trace that the models cannot have written is refused before they are asked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from specviz.drafters import METHODS

@@ -1,7 +1,5 @@
 """The section "two runs side by side": the runs to choose from, the two that are shown, and how they differ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import compress
 

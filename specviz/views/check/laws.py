@@ -4,8 +4,6 @@ Computed from the recorded odds alone. A rule that judges one drafted token keep
 the rest, 1 - overlap, to replacements, which it draws from its own column of the trace. Loads no torch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

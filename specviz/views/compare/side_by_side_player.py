@@ -3,8 +3,6 @@
 `duel_block` gives a block of a report page, which duel.js plays: every position, width and word, frame by frame.
 """
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence

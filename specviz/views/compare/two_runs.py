@@ -1,7 +1,5 @@
 """The section of two recorded runs side by side."""
 
-from __future__ import annotations
-
 from specviz.trace.file import Trace
 from specviz.views import blocks
 from specviz.views.blocks import Props

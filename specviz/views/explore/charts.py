@@ -5,8 +5,6 @@ selects: "step" or "step:token". `layout.meta.table` lists the table's columns a
 Points have the shapes that Plotly's extendTraces and restyle take; numbers come from Counters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

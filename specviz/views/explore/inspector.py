@@ -4,8 +4,6 @@ Everything is computed here, widths included: a row is `both` = min(p, q), `cut`
 has beyond it, in percent of the axis. Takes a trace step; knows nothing of runs or pages.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Everything in a trace is untrusted: names and texts are cut short and made harmless. Loads no model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import groupby

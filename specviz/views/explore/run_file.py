@@ -4,8 +4,6 @@ It opens from disk and asks no network and no server. The run lies in it as the 
 server, each packed; no text from outside is ever markup (see standalone.document).
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import html

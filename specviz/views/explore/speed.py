@@ -1,7 +1,5 @@
 """The third number of the page: how much faster, as words, and only where it was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

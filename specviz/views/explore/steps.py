@@ -1,7 +1,5 @@
 """One step as props: its lane of cells, its pieces of text, its bar, the counters after it, the inspector's looks."""
 
-from __future__ import annotations
-
 from specviz.rules.facts import facts_of
 from specviz.trace.counters import Counters
 from specviz.trace.file import ROOT, DraftToken, EmittedToken, Step

@@ -3,8 +3,6 @@
 A sentence is a list of texts; every second one is a token to set off.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from specviz.rules.facts import facts_of

@@ -1,7 +1,5 @@
 """The props of one lesson, for the panel beside the stage; the browser remembers what was done. Loads no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cache

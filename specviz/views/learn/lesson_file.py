@@ -4,8 +4,6 @@ It opens from disk without network and server, and leaves out what needs a model
 unpacked when they are first shown; no text from outside becomes markup (see views.document).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from specviz import __version__

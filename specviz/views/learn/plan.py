@@ -1,7 +1,5 @@
 """The plan of the lessons, the first section of the Learn page: lessons, games, a break, times. Loads no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate

@@ -3,8 +3,6 @@
 The verdicts are in packed data alone, so that no page shows one before the guess. Loads no model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice

@@ -4,8 +4,6 @@ A column is a depth; a leaf has a row of its own, and a node stands in the row o
 taken is the first row. Nodes come in the order in which a reader walks a tree: a node, then everything below it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ Evidence comes from files too: what has another shape than expected is left out,
 MAKERS reads its own keys of the evidence and returns the parts that follow from them, or none.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
