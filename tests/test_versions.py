@@ -11,7 +11,7 @@ from environments import ROOT
 pytestmark = pytest.mark.slow
 QUICK = (
     *("session/request", "trace/file", "trace/metrics", "analysis/whatif", "decoding/engine", "models/tokens"),
-    *("models/library", "session/workbench", "checks/statistics", "views/figures", "trace/export"),
+    *("models/library", "session/background_task", "checks/statistics", "views/figures", "trace/export"),
     "alignment/job_folder",
 )
 """Tests of every package that is required: torch, transformers, tokenizers, safetensors, scipy, plotly, pandas,

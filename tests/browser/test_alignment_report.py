@@ -131,14 +131,14 @@ def test_a_text_is_found_and_tells_what_both_models_said(opened, report):
     page.fill(".sv-texts-bar input", "story-37")
     text = made_text(37)
     page.wait_for_function("document.querySelectorAll('.sv-texts-list option').length === 1")
-    chosen(page, f"{100 * sum(text.drafts[0].overlap) / 64:.0f}\u00a0%")
+    chosen(page, f"{100 * sum(text.drafts[NAMES[0]]['overlap']) / 64:.0f}\u00a0%")
     assert page.locator(".sv-texts-line .sv-agree").count() == 64
     page.click(".sv-texts-line .sv-agree >> nth=5")
     known = facts(page)
-    assert known["token"] == text.labels[5]
-    assert known["price of a rejection"] == f"{text.drafts[0].price[5]:.2f} target calls"
+    assert known["token"] == text.tokens["text"][5]
+    assert known["price of a rejection"] == f"{text.drafts[NAMES[0]]['price'][5]:.2f} target calls"
     page.select_option(".sv-texts-bar .sv-control:last-child select", label=NAMES[2])
-    assert facts(page)["price of a rejection"] == f"{text.drafts[2].price[5]:.2f} target calls"
+    assert facts(page)["price of a rejection"] == f"{text.drafts[NAMES[2]]['price'][5]:.2f} target calls"
     assert facts(page)["place, from 1"] == "6"
 
 
@@ -153,8 +153,7 @@ def test_a_text_is_found_and_tells_what_both_models_said(opened, report):
     ],
 )
 def test_a_search_finds_tags_prompts_and_shares_and_clears_what_it_does_not_find(opened, wanted, found):
-    texts = [made_text(number, 3, NAMES[:1]) for number in range(6)]
-    texts[1] = replace(texts[1], drafts=[replace(texts[1].drafts[0], overlap=[0.62] * 3)])
+    texts = [made_text(number, 3, NAMES[:1], {"overlap": [0.62] * 3} if number == 1 else None) for number in range(6)]
     texts[3] = replace(texts[3], tags=["fables and tales"])
     texts[5] = replace(texts[5], prompt="Fox and\n Hawaii")
     page = opened(report_page(made_summary(num_prompts=6, drafts=made_summary().drafts[:1], comparisons=()), texts))
@@ -181,7 +180,7 @@ def test_a_rejection_opens_its_text_at_its_token_for_its_draft(opened, report):
     assert page.evaluate("document.querySelector('.sv-texts-list').selectedOptions[0].textContent").startswith(
         "story-17"
     )
-    assert facts(page)["q: the draft's probability"] == percent(text.drafts[1].q[17])
+    assert facts(page)["q: the draft's probability"] == percent(text.drafts[NAMES[1]]["q"][17])
     assert facts(page)["place, from 1"] == "18"
     assert page.evaluate("document.activeElement.className") == "sv-texts-line"
 
@@ -304,7 +303,7 @@ def test_the_arrow_keys_go_along_a_text(opened, report):
     for key, place in walked.items():
         page.keyboard.press(key)
         assert page.evaluate(AT) == place, key
-    assert facts(page)["token"] == made_text(0).labels[0]
+    assert facts(page)["token"] == made_text(0).tokens["text"][0]
 
 
 def test_agreement_is_told_by_more_than_colour(opened, report):
@@ -323,13 +322,14 @@ def test_thousands_of_texts_can_be_searched(opened):
     assert "Showing 200 of 3,000; search to find others." in shown(page, ".sv-texts > .sv-small")
     page.fill(".sv-texts-bar input", "story-2999 ")
     page.wait_for_function("document.querySelectorAll('.sv-texts-list option').length === 1")
-    chosen(page, f"{100 * sum(made_text(2999, 3, NAMES[:1]).drafts[0].overlap) / 3:.0f}\u00a0%")
+    chosen(page, f"{100 * sum(made_text(2999, 3, NAMES[:1]).tokens['overlap']) / 3:.0f}\u00a0%")
 
 
 def test_texts_from_outside_stay_texts(opened):
     found = rejection(HOSTILE, 3, id=HOSTILE, token=HOSTILE, before=HOSTILE)
     drafts = (replace(made_summary().drafts[0], costliest=(found,)),)
-    text = made_text(1, 3, NAMES[:1], id=HOSTILE, prompt=HOSTILE, labels=[HOSTILE] * 3, favourite=[HOSTILE] * 3)
+    columns = dict.fromkeys(("text", "favourite_text"), [HOSTILE] * 3)
+    text = made_text(1, 3, NAMES[:1], columns, id=HOSTILE, prompt=HOSTILE)
     page = opened(report_page(made_summary(target=HOSTILE, drafts=drafts, comparisons=()), [text]))
     chosen(page, "agreement")
     assert page.evaluate("document.querySelectorAll('img, main script').length") == 0
