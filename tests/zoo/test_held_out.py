@@ -9,7 +9,7 @@ from specviz.errors import SpecvizError
 from specviz.zoo.data.corpus import TokenFile, documents, held_out, load_sources, prepare
 from specviz.zoo.data.tokenizer import train_tokenizer
 
-CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
+CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 """The real texts, where they lie beside the repository."""
 
 
