@@ -58,7 +58,9 @@ Object = Mapping[str, Any]
 
 _PATH = re.compile(r"(?P<problem>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _KEY = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
-_LACKS = re.compile(r"Object missing required field `(.*)`")
+_RECORDS = (kinds.DataclassType, kinds.TypedDictType, kinds.StructType)
+_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`")
+MOST_GOT = 120  # characters of what is wrong, in a message
 
 
 class TraceError(SpecvizError):
@@ -88,7 +90,7 @@ def require(holds: object, path: str, problem: str) -> None:
 
 def format_got(value: object) -> str:
     """A short picture of a value from a file; never long, never deep."""
-    return f"(got {reprlib.repr(value)})"
+    return f"(got {reprlib.repr(value)[:MOST_GOT]})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,32 +125,56 @@ class Record:
 
 
 def convert(data: Any, kind: type[Made]) -> Made:
-    """Parsed JSON as a value of this type, lists as tuples. Raises TraceError with the field and the allowed values."""
+    """Parsed JSON as a value of this type, lists as tuples. Raises TraceError with the field and the allowed values.
+
+    A ValueError of a class's own `__post_init__` must begin with the name of the field.
+    """
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        problem, told = _PATH.fullmatch(str(error)).groups()
+        (problem, told), is_own = _PATH.fullmatch(str(error)).groups(), error.__cause__ is not None
     value, allowed, path = data, kinds.type_info(kind), ""
     for key in _KEY.finditer(told or ""):
         if _title(allowed):  # it names what is allowed as a whole
             break
         index, name = key.groups()
-        value, allowed, path = value[int(index) if index else name], _inner(allowed, index, name), path + key[0]
-    lacking = _LACKS.fullmatch(problem)
-    problem = f"lacks the field {lacking[1]!r}" if lacking else f"must be {_words(allowed)} {format_got(value)}"
+        allowed, path = _inner(allowed, value, index, name), path + key[0]
+        value = value[int(index) if index else name]
+    if is_own:
+        name, _, problem = problem.partition(" ")
+        path = f"{path}.{name}"
+    elif of_field := _FIELD.fullmatch(problem):
+        known = f"; it may have {', '.join(_fields(allowed, value))}"
+        lacks = of_field[1].startswith("missing")
+        problem = (
+            f"must have the field {of_field[2]!r} (got none)" if lacks else f"has no field {of_field[2]!r:.60}{known}"
+        )
+    else:
+        problem = f"must be {_words(allowed, value)} {format_got(value)}"
     raise TraceError(problem, path.removeprefix("."))
 
 
-def _inner(kind: kinds.Type, index: str, name: str) -> kinds.Type:
-    """The type of the item at this index, or of the field of this name, in a value of type `kind`."""
+def _inner(kind: kinds.Type, value: Any, index: str, name: str) -> kinds.Type:
+    """The type of the item at this index, or of the field of this name, in `value`, which should be of type `kind`."""
+    if name:
+        return _fields(kind, value).get(name, kinds.AnyType())
     for each in _alternatives(kind):
-        if index and isinstance(each, kinds.TupleType):
+        if isinstance(each, kinds.TupleType):
             return each.item_types[int(index)]
-        if index and isinstance(each, kinds.VarTupleType):
+        if isinstance(each, kinds.VarTupleType):
             return each.item_type
-        if name and isinstance(each, (kinds.DataclassType, kinds.TypedDictType)):
-            return next(item.type for item in each.fields if item.encode_name == name)
     return kinds.AnyType()
+
+
+def _fields(kind: kinds.Type, value: Any) -> dict[str, kinds.Type]:
+    """The types of an object's fields by name; of several classes that a tag tells apart, those of the value's own."""
+    records = [each for each in _alternatives(kind) if isinstance(each, _RECORDS)]
+    tags = {each.tag_field: each.tag for each in records if getattr(each, "tag", None)}
+    found = {name: kinds.LiteralType(tuple(each.tag for each in records)) for name in tags}
+    for each in records:
+        if not tags or value.get(each.tag_field) == each.tag:
+            found |= {item.encode_name: item.type for item in each.fields}
+    return found
 
 
 def _alternatives(kind: kinds.Type) -> Iterator[kinds.Type]:
@@ -166,25 +192,29 @@ def _title(kind: kinds.Type) -> str:
     return (kind.extra_json_schema or {}).get("title", "") if isinstance(kind, kinds.Metadata) else ""
 
 
-def _words(kind: kinds.Type) -> str:
-    """An error's words for the values of this type, null left out."""
+def _words(kind: kinds.Type, value: Any) -> str:
+    """An error's words for the values of this type, null left out; of several types, of the value's own."""
     while isinstance(kind, kinds.UnionType):
-        kind = next(each for each in kind.types if not isinstance(each, kinds.NoneType))
+        some = (each for each in kind.types if not isinstance(each, kinds.NoneType))
+        kind = min(some, key=lambda each: isinstance(each, kinds.VarTupleType) != isinstance(value, list))
     match kind:
         case kinds.Metadata(type=inner):
-            return _title(kind) or _words(inner)
+            return _title(kind) or _words(inner, value)
         case kinds.IntType(ge=low, le=high):
             return f"a whole number from {low} to {high}"
         case kinds.BoolType():
             return "true or false"
-        case kinds.StrType(max_length=most):
-            return f"a text of at most {most:,} characters"
+        case kinds.StrType(min_length=low, max_length=most):
+            return f"a text of {f'{low} to' if low else 'at most'} {most:,} characters"
         case kinds.LiteralType(values=values):
             return f"one of {', '.join(map(str, values))}"
-        case kinds.VarTupleType(max_length=most):
-            return f"a list of at most {most:,} items"
+        case kinds.VarTupleType(min_length=low, max_length=most):
+            return f"a list of {low} to {most:,} values" if low else f"a list of at most {most:,} items"
         case kinds.TupleType(item_types=items):
             return f"a list of {len(items)} items"
+        case kinds.StructType(tag_field=tag, fields=fields):
+            needed = ", ".join(item.encode_name for item in fields if item.required)
+            return f"an object with {f'a {tag}' if tag else needed or 'named fields'}"
     return "an object"
 
 

@@ -585,7 +585,7 @@ def test_every_screen_has_a_run_and_every_pin_something_to_show(name):
             assert {quote(shown), label(shown.text)} & told or f"q = {share(shown.q)}" in " ".join(told)
         if screen.law:
             law = screen.law
-            assert law_block(trace(law.run), law.pin.step, law.pin.ref, law.rules)["rows"]
+            assert law_block(trace(law.run), law.step, law.ref, law.rules)["rows"]
 
 
 @each

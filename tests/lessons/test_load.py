@@ -9,8 +9,8 @@ import pytest
 from lesson_texts import HOSTILE, PIN, hostile_lesson, lesson, other_lesson, screen, stage_lesson, task, taught
 
 from specviz.errors import SpecvizError
-from specviz.lessons.load import MOST_LESSONS, PACES, found_lessons, lessons, read_lesson
-from specviz.lessons.types import LAW_RULES
+from specviz.lessons.load import MOST_LESSONS, found_lessons, lessons, read_lesson
+from specviz.lessons.types import LAW_RULES, PACES
 from specviz.request import Request
 from specviz.session import controls
 from specviz.trace.recorded import recorded_runs, recorded_trace

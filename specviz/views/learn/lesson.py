@@ -1,10 +1,11 @@
 """The props of one lesson, for the panel beside the stage; the browser remembers what was done. Loads no torch."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from specviz.drafters import METHODS
 from specviz.lessons.load import found_lessons
@@ -79,7 +80,7 @@ def _screens(lesson: Lesson) -> Iterator[Props]:
             "width": round(100 * number / len(lesson.screens), 1),
             "words": [list(each) for each in screen.words],
             **_stage(screen.show, run),
-            "law": law and law_block(recorded_trace(law.run), law.pin.step, law.pin.ref, law.rules),
+            "law": law and law_block(recorded_trace(law.run), law.step, law.ref, law.rules),
             "task": task and {"words": list(task.words), "praise": task.praise, **_condition(task.done)},
         }
 
@@ -108,6 +109,6 @@ def _condition(done: Done) -> Props:
         "counts": [f"{number} of {times}" for number in range(times + 1)] if times > 1 else [],
         "status": list(done.status),
         "runs": [_run(each.run, each.words) for each in done.runs],
-        "options": [asdict(each) for each in done.options],
+        "options": [{"why": each.why, **asdict(each)} for each in done.options],
         "reveal": done.reveal,
     }
