@@ -150,8 +150,3 @@ def test_an_empty_section_says_what_is_missing_and_offers_it():
 def test_a_measurement_under_way_shows_how_far_it_is():
     block = section(None, running=Measured(3, 12, "warming up"))["blocks"][0]
     assert (block["kind"], block["width"], block["words"]) == ("progress", 25.0, "warming up")
-
-
-def test_why_there_is_no_result_is_said():
-    assert said(section(None, problem="the context is too long")) == "the context is too long"
-    assert "4.00 ms" in said(section(problem="the context is too long"))

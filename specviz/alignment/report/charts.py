@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.alignment.report.cells import NONE, is_known, share_words, spread_words
 from specviz.alignment.summary import ENOUGH_PROMPTS, Slice
-from specviz.views.compare.plan_charts import DRAFT_STYLES
-from specviz.views.explore.charts import Chart, chart_of, line_of
+from specviz.views.compare.plan_charts import draft_line
+from specviz.views.explore.charts import Chart, chart_of, line_of, list_columns
 from specviz.views.explore.sentences import label
 from specviz.views.palette import THEMES, colour
 
@@ -46,11 +46,11 @@ def speed_chart(drafts: Sequence[DraftSummary]) -> Chart:
 def _k_line(place: int, name: str, values: Sequence[float], hover: str) -> Chart:
     told = [[f"{value:.2f}" if is_known(value) else NONE] for value in values]
     x, y = list(range(1, len(values) + 1)), [_round(value) for value in values]
-    return _line(place, name, f"%{{fullData.name}}, K %{{x}}: {hover}") | {"x": x, "y": y, "customdata": told}
+    return draft_line(place, name, f"%{{fullData.name}}, K %{{x}}: {hover}") | {"x": x, "y": y, "customdata": told}
 
 
 def _k_chart(title: str, data: list[Chart], y: str) -> Chart:
-    return _chart(title, data, "K", y, _table_columns("K", data), NUMBERED, {"rangemode": "tozero"})
+    return _chart(title, data, "K", y, list_columns("K", data, "customdata", 0), NUMBERED, {"rangemode": "tozero"})
 
 
 def slices_chart(title: str, x: str, slices: Sequence[Slice], drafts: Sequence[str]) -> Chart:
@@ -74,7 +74,7 @@ def slices_chart(title: str, x: str, slices: Sequence[Slice], drafts: Sequence[s
 
 
 def _slice_line(place: int, name: str, slices: Sequence[Slice]) -> Chart:
-    line = _line(place, name, "%{fullData.name}, %{x}: %{customdata[0]} (%{customdata[1]})")
+    line = draft_line(place, name, "%{fullData.name}, %{x}: %{customdata[0]} (%{customdata[1]})")
     reach = [_reach(each) for each in slices]
     symbol = line["marker"]["symbol"]
     line["marker"]["symbol"] = [f"{symbol}-open" if each.num_prompts < ENOUGH_PROMPTS else symbol for each in slices]
@@ -105,8 +105,8 @@ def calibration_chart(draft: DraftSummary) -> Chart:
     """What the draft's confidence promises and what is kept, by confidence; bars: how much is drafted so."""
     bins = [each for each in draft.calibration.bins if each.share > 0]
     names = [f"{100 * each.low:.0f}–{100 * each.high:.0f}" for each in bins]
-    promised = _line(0, "the draft's mean confidence", "confidence %{x} %: promised %{y:.0%}")
-    kept = _line(1, "kept", "confidence %{x} %: %{y:.0%} kept")
+    promised = draft_line(0, "the draft's mean confidence", "confidence %{x} %: promised %{y:.0%}")
+    kept = draft_line(1, "kept", "confidence %{x} %: %{y:.0%} kept")
     drafted = {
         "type": "bar", "name": "share of draft tokens", "meta": {"status": "ignored"},
         "marker": {"color": colour("ignored"), "pattern": {"shape": "/", "size": 6}},
@@ -118,7 +118,7 @@ def calibration_chart(draft: DraftSummary) -> Chart:
         told = [[share_words(value)] for value in values]
         trace |= {"x": names, "y": [_round(value) for value in values], "customdata": told}
     title, x = f"Confidence and what is kept: {label(draft.name)}", "confidence, q of the drafted token, in percent"
-    return _chart(title, data, x, "share", _table_columns("confidence in percent", data), bargap=0.35)
+    return _chart(title, data, x, "share", list_columns("confidence in percent", data, "customdata", 0), bargap=0.35)
 
 
 def _chart(
@@ -128,18 +128,5 @@ def _chart(
     return chart_of(title, data, {**axes, "showlegend": True, **layout}, columns)
 
 
-def _table_columns(first: str, data: Sequence[Chart]) -> list[list[Any]]:
-    """The columns of a chart's table: the axis, then every trace in words."""
-    return [[first, 0, "x"], *([trace["name"], place, "customdata", 0] for place, trace in enumerate(data))]
-
-
 def _round(value: float | None) -> float | None:
     return round(value, 4) if is_known(value) else None
-
-
-def _line(place: int, name: str, hover: str) -> Chart:
-    """A curve in the style of the draft at this place, without its points."""
-    status, dash, symbol = DRAFT_STYLES[place % len(DRAFT_STYLES)]
-    line = line_of(label(name), status, THEMES[0], hover)
-    marker = {"color": colour(status), "symbol": symbol, "size": 8}
-    return line | {"mode": "lines+markers", "line": {**line["line"], "dash": dash}, "marker": marker}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from specviz.checks.report import EXIT_WORDS
 from specviz.checks.statistics import round_up
 from specviz.views import blocks
-from specviz.views.blocks import Props
+from specviz.views.blocks import Options, Props
 from specviz.views.explore.sentences import label, percent
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from specviz.checks.statistics import Cells
 
 Names = Callable[[int], str]
-Options = Sequence[tuple[str, str]]
 OTHERS = "all others"
 REDRAWS = (1_000, 5_000, 1_000_000)  # fewest, at first, most
 MOST_SEED = 999_999_999

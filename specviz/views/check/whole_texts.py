@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specviz.views import blocks
-from specviz.views.blocks import Props
-from specviz.views.check.sections import Names, Options, cell_bars, effort_words, seed_control
+from specviz.views.blocks import Options, Props
+from specviz.views.check.sections import Names, cell_bars, effort_words, seed_control
 from specviz.views.compare.plan_charts import curve
-from specviz.views.explore.charts import Chart, chart_of, line_of
+from specviz.views.explore.charts import Chart, axes_of, chart_of, line_of
 from specviz.views.explore.sentences import percent
 from specviz.views.palette import THEMES
 
@@ -112,10 +112,7 @@ def evidence_chart(track: Sequence[tuple[int, float]]) -> Chart:
     run = curve("evidence against the rule", "p", x, y, hover)
     limit = line_of(LIMIT, "rejected", THEMES[0], LIMIT)
     limit |= {"x": [0, x[-1]], "y": [CALLED_OUT] * 2, "line": limit["line"] | {"dash": "dash"}}
-    axes = {
-        "xaxis": {"title": {"text": "tokens"}, "rangemode": "tozero", "showgrid": False},
-        "yaxis": {"title": {"text": "log10 of E"}},
-    }
+    axes = axes_of("tokens", {"title": {"text": "log10 of E"}}, rangemode="tozero")
     table = [["tokens", 0, "x"], ["log10 of E", 0, "y"]]
     return chart_of("Evidence against the rule, token by token", [run, limit], axes, table)
 

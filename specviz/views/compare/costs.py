@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
 from specviz.views.compare.plan_charts import curve
-from specviz.views.explore.charts import Chart, chart_of, line_of
+from specviz.views.explore.charts import Chart, axes_of, chart_of, line_of, list_columns
 from specviz.views.explore.sentences import label, percent, quantity
 from specviz.views.palette import THEMES
 
@@ -38,16 +38,13 @@ def costs(
     context_length: int,
     most_context: int,
     running: Measured | None = None,
-    problem: str = "",
 ) -> Props:
-    """measured: the latest result; running: the progress of a new one; problem: why there is none, in words."""
+    """measured: the latest result; running: the progress of a new one."""
     controls = [
         blocks.count("context_length", "tokens of context", context_length, 1, most_context),
         blocks.button("measure", "Measure costs", primary=measured is None),
     ]
     shown = [] if running is None else [blocks.progress(running.done, running.total, running.doing)]
-    if problem:
-        shown.append(blocks.words(problem))
     if measured is not None:
         shown += _result_blocks(measured)
     elif not shown:
@@ -166,13 +163,9 @@ def chart(costs: Costs) -> Chart:
     floor, hover = [costs.floor_ms] * len(ns), "reading the weights: %{y:.2f} ms"
     lines = [measured, singly, curve("reading the weights once", "ignored", ns, floor, hover, "dash")]
     top = ROOM * max(*costs.verify_ms, costs.floor_ms)
-    axes = {
-        "xaxis": {"title": {"text": "new tokens in one pass of the large model"}, "showgrid": False},
-        "yaxis": {"title": {"text": "milliseconds"}, "range": [0, round(top, 4)]},
-        "showlegend": True,
-    }
-    table = [["tokens", 0, "x"], *([line["name"], place, "y"] for place, line in enumerate(lines))]
-    return chart_of("Time to check several tokens at once", lines, axes, table)
+    time = {"title": {"text": "milliseconds"}, "range": [0, round(top, 4)]}
+    axes = axes_of("new tokens in one pass of the large model", time) | {"showlegend": True}
+    return chart_of("Time to check several tokens at once", lines, axes, list_columns("tokens", lines))
 
 
 def _format_ms(ms: float) -> str:

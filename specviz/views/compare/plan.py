@@ -123,14 +123,14 @@ OTHER_DRAFTS = (
 )
 
 
-def other_drafts(recorded: Trace | None, result: OtherDrafts | None, k: int, *, refusal: str = "") -> Props:
+def other_drafts(recorded: Trace | None, result: OtherDrafts | None, k: int) -> Props:
     """k: the K at which the table compares the drafts."""
     controls = [] if recorded is None else [blocks.button("ask", "Ask the other drafts", primary=result is None)]
-    if recorded is None or refusal or result is None:
+    if recorded is None or result is None:
         missing = (
             "Not asked yet: press “Ask the other drafts”. The models are loaded if need be, then read the text once."
         )
-        words = NO_RUN if recorded is None else refusal or missing
+        words = NO_RUN if recorded is None else missing
         return blocks.section(*OTHER_DRAFTS, controls, [blocks.words(words)])
     shown = []
     if result.done < result.total:

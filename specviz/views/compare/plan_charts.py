@@ -14,7 +14,7 @@ from operator import mul
 from typing import TYPE_CHECKING
 
 from specviz.analysis.theory import cost_ratio, expected_tokens, measured_speedup, walltime_improvement
-from specviz.views.explore.charts import Chart, chart_of, line_of
+from specviz.views.explore.charts import Chart, axes_of, chart_of, count_axis, line_of, list_columns
 from specviz.views.explore.sentences import label
 from specviz.views.palette import THEMES, colour
 
@@ -94,10 +94,8 @@ def depths_chart(rows: Sequence[DraftOnText]) -> Chart:
     deepest = min([MOST_DEPTHS, *(len(row.what_if.by_depth) for row in known)])
     depths, data = list(range(1, deepest + 1)), []
     for place, row in enumerate(known):
-        status, dash, symbol = DRAFT_STYLES[place % len(DRAFT_STYLES)]
-        hover = "%{fullData.name}: %{y:.0%} of all starts keep %{x} tokens"
-        line = curve(label(row.name), status, depths, row.what_if.by_depth[:deepest], hover, dash)
-        data.append(line | {"mode": "lines+markers", "marker": {"color": colour(status), "symbol": symbol, "size": 8}})
+        line = draft_line(place, row.name, "%{fullData.name}: %{y:.0%} of all starts keep %{x} tokens")
+        data.append(line | {"x": depths, "y": _round(row.what_if.by_depth[:deepest])})
     made = _figure("Kept by depth, from every place of the text", data, "depth in the draft", "kept so deep")
     made["layout"]["yaxis"] |= {"range": [0, 1.02], "tickformat": ".0%"}
     return made
@@ -144,13 +142,24 @@ _SPAN_KINDS = (
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 
+def draft_line(place: int, name: str, hover: str) -> Chart:
+    """A curve in the style of the draft at this place, without its points."""
+    status, dash, symbol = DRAFT_STYLES[place % len(DRAFT_STYLES)]
+    line = line_of(label(name), status, THEMES[0], hover)
+    marker = {"color": colour(status), "symbol": symbol, "size": 8}
+    return line | {"mode": "lines+markers", "line": {**line["line"], "dash": dash}, "marker": marker}
+
+
 def curve(
     name: str, status: str, x: Sequence[int], y: Sequence[float | None], hover: str, dash: str = "solid"
 ) -> Chart:
     """A line through these points; not-a-number is left out."""
     made = line_of(name, status, THEMES[0], hover)
-    known = [None if value is None or not math.isfinite(value) else round(float(value), 4) for value in y]
-    return made | {"x": list(x), "y": known, "line": {**made["line"], "dash": dash}}
+    return made | {"x": list(x), "y": _round(y), "line": {**made["line"], "dash": dash}}
+
+
+def _round(values: Sequence[float | None]) -> list[float | None]:
+    return [None if value is None or not math.isfinite(value) else round(float(value), 4) for value in values]
 
 
 def _edge(name: str, x: Sequence[int], y: Sequence[float]) -> Chart:
@@ -169,9 +178,5 @@ def _mark(ks: Sequence[int], point: Point | None, attribute: str, hover: str, na
 
 
 def _figure(title: str, data: list[Chart], x: str, y: str) -> Chart:
-    axes = {
-        "xaxis": {"title": {"text": x}, "showgrid": False, "automargin": True},
-        "yaxis": {"title": {"text": y}, "rangemode": "tozero"},
-        "showlegend": True,
-    }
-    return chart_of(title, data, axes, [[x, 0, "x"], *([each["name"], place, "y"] for place, each in enumerate(data))])
+    axes = axes_of(x, count_axis(y), automargin=True) | {"showlegend": True}
+    return chart_of(title, data, axes, list_columns(x, data))

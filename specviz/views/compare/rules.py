@@ -41,13 +41,13 @@ NOTES = (
 )
 
 
-def side_by_side(result: SideBySide | None, *, problem: str = "") -> Props:
-    """result: None before the button was pressed. problem: why there is none, in words."""
+def side_by_side(result: SideBySide | None) -> Props:
+    """result: None before the button was pressed."""
     controls = [blocks.button("judge", "Judge with every rule", primary=True)]
     if result is None:
-        words = problem or "Nothing judged yet. It needs a run with drafted tokens, and takes a few seconds."
+        words = "Nothing judged yet. It needs a run with drafted tokens, and takes a few seconds."
         return blocks.section(NAME, TITLE, LEAD, controls, [blocks.words(words)])
-    shown = [blocks.words(problem)] if problem else []
+    shown = []
     if result.done < result.total:
         words = f"{result.done} of {result.total} steps judged again" if result.done else ENUMERATING
         shown.append(blocks.progress(result.done, result.total, words))

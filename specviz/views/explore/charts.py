@@ -66,8 +66,8 @@ def _empty_bars(theme: str) -> Chart:
     hover = "up to step %{x}: %{y:.0%} of judged kept"
     rate = line_of("kept / judged so far", "plain", theme, hover) | {"yaxis": "y2"}
     right = {**_rate_axis("kept / judged so far"), "overlaying": "y", "side": "right", "showgrid": False}
-    axes = _axes("step", _count_axis("drafted tokens")) | {"yaxis2": right}
-    return chart_of("Kept and cut, step by step", [*bars, rate], axes | STACKED, _columns([*bars, rate]))
+    axes = axes_of("step", count_axis("drafted tokens")) | {"yaxis2": right}
+    return chart_of("Kept and cut, step by step", [*bars, rate], axes | STACKED, list_columns("step", [*bars, rate]))
 
 
 # ---- acceptance_by_depth: joint and conditional rate with 95 % Wilson intervals; hollow where n < FEW ----------------
@@ -103,7 +103,7 @@ def _distance(high: float | None, low: float | None) -> float:
 def _empty_depths(theme: str) -> Chart:
     place = {"xref": "paper", "yref": "paper", "x": 0, "y": 0, "yshift": -60, "xanchor": "left", "yanchor": "top"}
     note = {"text": SELECTION_NOTE, **place, "align": "left", "showarrow": False, "font": {"size": 11}}
-    axes = _axes("depth in the draft", _rate_axis("rate"), dtick=1) | {"annotations": [note], "showlegend": True}
+    axes = axes_of("depth in the draft", _rate_axis("rate"), dtick=1) | {"annotations": [note], "showlegend": True}
     columns = [["depth", 0, "x"]]
     for trace, (name, _, _) in enumerate(DEPTH_LINES):
         columns += [[name, trace, "customdata", 2], ["n", trace, "customdata", 1]]
@@ -161,7 +161,7 @@ def _empty_overlap(theme: str) -> Chart:
     hover = "token %{x}: no single draft was judged here, so no agreement was recorded"
     none = line_of("not recorded", "ignored", theme, hover) | {"mode": "markers"}
     none["marker"] = {"color": colour("ignored", theme), "size": 5, "symbol": "x"}
-    axes = _axes("token of the text", _rate_axis("sum of min(p, q)"))
+    axes = axes_of("token of the text", _rate_axis("sum of min(p, q)"))
     columns = [["token", 0, "x"], ["text", 0, "customdata", 1]]
     columns += [[f"agreement, {short_label(kind)}", trace, "y"] for trace, kind in enumerate(OVERLAP_KINDS)]
     return chart_of("Agreement of both models along the text", [*bars, none], axes | STACKED, columns)
@@ -183,7 +183,7 @@ def _empty_calls(theme: str) -> Chart:
     for trace in (run, alone):
         trace |= {"x": [0], "y": [0]}
     run["customdata"] = [[""]]
-    axes = _axes("target calls", _count_axis("tokens"), rangemode="tozero")
+    axes = axes_of("target calls", count_axis("tokens"), rangemode="tozero")
     columns = [["target calls", 0, "x"], ["tokens", 0, "y"], ["one by one", 1, "y"]]
     return chart_of("Tokens against target calls", [run, alone], axes, columns)
 
@@ -200,8 +200,8 @@ def _time_points(step: Step, _so_far: Figures) -> Chart:
 
 def _empty_times(theme: str) -> Chart:
     bars = [_bars(name, theme, f"step %{{x}}: %{{y:.1f}} ms {short_label(name)}") for name in PHASES]
-    axes = _axes("step", _count_axis("milliseconds, waiting left out"))
-    return chart_of("Time per step", bars, axes | STACKED, _columns(bars))
+    axes = axes_of("step", count_axis("milliseconds, waiting left out"))
+    return chart_of("Time per step", bars, axes | STACKED, list_columns("step", bars))
 
 
 KINDS = {  # name -> theme -> an empty chart; a step and all up to it -> its points
@@ -221,8 +221,10 @@ def _append(step: Step, x: int, y: Sequence[list]) -> Chart:
     return {"mode": "append", "x": [[x]] * len(y), "y": list(y), "customdata": picks}
 
 
-def _columns(traces: Sequence[Chart]) -> list[list[Any]]:
-    return [["step", 0, "x"], *([trace["name"], place, "y"] for place, trace in enumerate(traces))]
+def list_columns(x: str, traces: Sequence[Chart], *values: str | int) -> list[list[Any]]:
+    """The columns of a chart's table: the axis `x`, then of every trace its y, or other `values`: an attribute and an
+    index in it."""
+    return [[x, 0, "x"], *([trace["name"], place, *(values or ("y",))] for place, trace in enumerate(traces))]
 
 
 def _bars(status: str, theme: str, hover: str) -> Chart:
@@ -240,12 +242,12 @@ def _trace(kind: str, name: str, status: str, hover: str) -> Chart:
     return {"type": kind, "name": name, "meta": {"status": status}} | points
 
 
-def _axes(x: str, y: Chart, **more: Any) -> Chart:
+def axes_of(x: str, y: Chart, **more: Any) -> Chart:
     """more: of the x axis."""
     return {"xaxis": {"title": {"text": x}, **more, "showgrid": False}, "yaxis": y}
 
 
-def _count_axis(title: str) -> Chart:
+def count_axis(title: str) -> Chart:
     return {"title": {"text": title}, "rangemode": "tozero"}
 
 
