@@ -15,7 +15,7 @@ from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
 from specviz.ui import components
 from specviz.ui.choices import Offer, choose_rule, list_rules, rule_to_explain
-from specviz.ui.events import NOW, QUIET, callback, data_of
+from specviz.ui.events import NOW, QUIET, callback, data_of, text_or_none
 from specviz.ui.explore import lessons
 from specviz.ui.explore import library as shelf
 from specviz.ui.explore import share as sharing
@@ -180,10 +180,10 @@ class _Wiring:
         outputs = [draft, fields["k"], rule, *(own[name] for name in METHODS if name in own), method]
         self._fit = _call(handlers.fit_method, inputs, outputs)
         self._explain = _call(handlers.explain, [method, rule, target], own["help"])
-        self._keep_rule = _call(handlers.chosen_rule, rule, own["wanted"])  # a method that cannot use it only hides it
+        self._keep_rule = _call(text_or_none, rule, own["wanted"])  # a method that cannot use it only hides it
         governors, dependents = handlers.form.governors(), handlers.form.dependents()
         inputs, outputs = ([fields[name] for name in names] for names in (governors, dependents))
-        self._show_dependents = _call(handlers.fit_params, inputs, outputs)
+        self._show_dependents = _call(handlers.form.show_dependents, inputs, outputs)
 
     def wire_runs(self) -> None:
         handlers, buttons, prompt, stage = self._handlers, self._buttons, self._fields["prompt"], self._stage
@@ -210,7 +210,7 @@ class _Wiring:
             if name == "rule":
                 done.then(**self._keep_rule).then(**self._explain)
         choices = [*(fields[name] for name in RunSettings.NAMES), wanted]
-        self._stage.refused(handlers.in_force, None, choices, **NOW).then(**self._fit).then(**self._explain)
+        self._stage.refused(handlers.list_settings, None, choices, **NOW).then(**self._fit).then(**self._explain)
         for name in handlers.form.governors():
             fields[name].input(**self._show_dependents)
         target, draft, method = fields["target"], fields["draft"], fields["method"]

@@ -13,6 +13,8 @@ from typing import Any
 Props = dict[str, Any]
 Words = str | Sequence[str]
 Cell = str | Mapping[str, Any]
+Options = Sequence[tuple[str, str]]
+"""(words, value) of each entry of a list."""
 VERDICTS = ("exact", "consistent", "suspicious", "differs", "unsure")
 TONES = ("both", "owed", "cut", "p", "q", "accepted", "rejected", "ignored", "resampled", "bonus", "plain")
 
@@ -29,8 +31,8 @@ def button(does: str, label: str, *, primary: bool = False) -> Props:
     return {"kind": "button", "do": does, "label": label, "primary": primary}
 
 
-def choice(name: str, label: str, options: Sequence[tuple[str, str]], value: str) -> Props:
-    """A list of (words, value) to choose from."""
+def choice(name: str, label: str, options: Options, value: str) -> Props:
+    """A list to choose from."""
     return {"kind": "choice", "name": name, "label": label, "options": [list(pair) for pair in options], "value": value}
 
 
@@ -51,12 +53,12 @@ def words(text: Words, *, small: bool = False) -> Props:
     return {"kind": "words", "words": text, "small": small}
 
 
-def passing(text: Words) -> Props:
+def notice(text: Words) -> Props:
     """Words that go as soon as the section's work begins."""
     return {**words(text), "passing": True}
 
 
-def is_passing(block: Props) -> bool:
+def is_notice(block: Props) -> bool:
     return block.get("passing", False)
 
 
@@ -94,12 +96,12 @@ def cell(text: Words, *, sort: float | str | None = None, tone: str = "") -> Cel
     return made | {"tone": tone} if tone else made
 
 
-def opener(text: str, number: int, draft: int, token: int) -> Cell:
+def opening_cell(text: str, number: int, draft: int, token: int) -> Cell:
     """A cell that opens, in the `texts` block of the same page, the text of this number under a draft at a token."""
     return {"text": text, "sort": text, "opens": {"text": number, "draft": draft, "token": token}}
 
 
-def doer(text: str, section: str, does: str, values: Mapping[str, str]) -> Cell:
+def button_cell(text: str, section: str, does: str, values: Mapping[str, str]) -> Cell:
     """A cell with a button that does what a button of the section would do, with these values."""
     return {"text": text, "sort": text, "does": {"section": section, "do": does, "values": dict(values)}}
 
@@ -130,39 +132,6 @@ def segments(tokens: Sequence[str], by_k: Mapping[int, Props], k: int) -> Props:
     `by_k`[K] = {"lengths": tokens per step, "kinds": the kind of the token that ended each step, "words"}.
     """
     return {"kind": "segments", "tokens": list(tokens), "by_k": {str(each): cut for each, cut in by_k.items()}, "k": k}
-
-
-def texts(
-    entries: Sequence[tuple[str, str]],
-    chunks: Sequence[str],
-    *,
-    numbers: Sequence[int],
-    per_chunk: int,
-    drafts: Sequence[str],
-    facts: Sequence[str],
-    draft_facts: Sequence[str],
-    key: Sequence[tuple[str, str]],
-    rest: str = "",
-) -> Props:
-    """Texts of tokens, of which one is chosen and shown, for one of several drafts.
-
-    entries: (name, words) per text, numbers: by which an `opener` finds it. chunks: `packed` JSON with `per_chunk`
-    texts each, unpacked when one is chosen: {"words": [text, ...], "texts": [{"prompt", "tokens": [...], "facts":
-    [[...], ...], "drafts": [{"words", "steps", "facts"}]}]}, where every word is a place in "words" and `steps` has a
-    sign of `key` per token.
-    """
-    return {
-        "kind": "texts",
-        "entries": [list(entry) for entry in entries],
-        "chunks": list(chunks),
-        "numbers": list(numbers),
-        "per_chunk": per_chunk,
-        "drafts": list(drafts),
-        "facts": list(facts),
-        "draft_facts": list(draft_facts),
-        "key": [list(pair) for pair in key],
-        "rest": rest,
-    }
 
 
 def pack(value: Any) -> str:

@@ -35,7 +35,7 @@ from specviz.ui.reports import games as playing
 from specviz.ui.reports.games import DRAFT, ON_STAGE, PREDICT, Games, texts
 from specviz.ui.reports.section import Look, Place
 from specviz.views.explore.feed import SO_FAR, Feed
-from specviz.views.learn.draft_game import turns_block
+from specviz.views.learn.draft_game import turns_blocks
 
 WORDS = ("the small dog", "said hello", ", and", "the fox said", "hello")
 NOTHING = Look(Place(), None)
@@ -329,7 +329,7 @@ def test_a_turn_belongs_to_the_game_that_was_begun_whatever_is_sent_with_it(page
 def test_the_rivals_score_is_its_tokens_by_turn():
     recorded = traces.chain()
     rivals = [Rival(("a",), 1, 2), Rival(("a", "b", "c"), 3, 4), Rival(("a",), 0, 1)]
-    tiles = turns_block("", {}, recorded, rivals, prompt="", rival="small", most=9)["tiles"]
+    tiles = turns_blocks("", {}, recorded, rivals, prompt="", rival="small", most=9)[0]["tiles"]
     assert tiles[1] == ["2.33", "small, measured in the same places with as many tokens"]
 
 
@@ -378,7 +378,8 @@ def test_the_file_of_a_game_that_goes_on_says_so(page):
 
 @pytest.mark.parametrize(("letters", "goes_on"), [("R", True), ("they", False), ("<img>\u202e", True)])
 def test_the_choice_at_a_letter_is_the_likelier_one_and_names_the_letters(letters, goes_on):
-    made = turns_block("", {}, Trace(), [], prompt="", rival=None, most=9, ending=Ending(letters, goes_on))["join"]
+    [block] = turns_blocks("", {}, Trace(), [], prompt="", rival=None, most=9, ending=Ending(letters, goes_on))
+    made = block["join"]
     assert (made["is_on"], made["letters"].startswith(letters[:4])) == (goes_on, True)
     assert "\u202e" not in "".join(made["words"])
     assert ("beginning of a word" in made["words"][2]) == goes_on

@@ -36,7 +36,7 @@ from specviz.ui.events import errors_on_page
 from specviz.ui.explore import form, handlers
 from specviz.ui.explore.handlers import Form, Handlers, increments_since
 from specviz.ui.registry import Registry
-from specviz.ui.reports import trace_models as models_of
+from specviz.ui.reports import trace_models
 from specviz.ui.startup import first_visit
 from specviz.ui.view import View, increments
 from specviz.views.explore.feed import Feed
@@ -500,22 +500,23 @@ def forge(page, registry, more_methods, request):
 )
 def test_what_a_trace_names_is_offered_or_refused(library, forge, settings, words):
     trace, bench, offer = forge(**settings), Workbench(library), served.tiny_offer()
-    for ask in (models_of.names_of, models_of.models_of):
+    models = trace_models.RunModels(bench, offer)
+    for ask in (models.names, models.load):
         with pytest.raises(SpecvizError, match=words):
-            ask(trace, bench, offer)
+            ask(trace)
 
 
 def test_the_models_that_parameters_name_belong_to_the_run(library, forge):
-    bench, offer = Workbench(library), served.tiny_offer()
+    models = trace_models.RunModels(Workbench(library), served.tiny_offer())
     trace = forge(method="everything", rule="typical", params={"stages": "tiny-other, prompt_lookup"})
-    assert models_of.names_of(trace, bench, offer) == ["tiny-target", "tiny-draft", "tiny-other"]
-    assert not models_of.are_at_hand(trace, bench), "the heads are not bundled, so nobody loads them unasked"
-    assert models_of.are_at_hand(forge(method="deep", params={}), bench)
-    assert not models_of.are_at_hand(forge(method="everything", params={"width": "x"}), bench)
+    assert models.names(trace) == ["tiny-target", "tiny-draft", "tiny-other"]
+    assert not models.are_at_hand(trace), "the heads are not bundled, so nobody loads them unasked"
+    assert models.are_at_hand(forge(method="deep", params={}))
+    assert not models.are_at_hand(forge(method="everything", params={"width": "x"}))
 
 
 def test_a_run_is_asked_again_with_its_rule_and_its_parameters(forge):
-    request = models_of.request_of(forge(method="deep", rule="typical", params={"longest": 5}))
+    request = trace_models.request_of(forge(method="deep", rule="typical", params={"longest": 5}))
     assert (request.method, request.rule, dict(request.params)) == ("deep", "typical", {"longest": 5})
 
 
@@ -642,11 +643,11 @@ def test_parameters_that_count_under_some_values_of_another_are_hidden_under_the
     governing, dependent = FORM.governors(), FORM.dependents()
     assert "draft_model.k_policy" in governing
     assert "reasoning.least_grade" in dependent
-    first = dict(zip(dependent, FORM.show_dependents([FIRST[name] for name in governing]), strict=True))
+    first = dict(zip(dependent, FORM.show_dependents(*(FIRST[name] for name in governing)), strict=True))
     assert not first["draft_model.least_confidence"]["visible"]
     assert first["reasoning.threshold"]["visible"]
     changed = {**FIRST, "draft_model.k_policy": "confidence", "reasoning.judged_by": "score"}
-    then = dict(zip(dependent, FORM.show_dependents([changed[name] for name in governing]), strict=True))
+    then = dict(zip(dependent, FORM.show_dependents(*(changed[name] for name in governing)), strict=True))
     assert then["draft_model.least_confidence"]["visible"]
     assert (then["reasoning.threshold"]["visible"], then["reasoning.least_grade"]["visible"]) == (False, True)
 
@@ -697,10 +698,7 @@ def test_the_rule_that_was_chosen_last_comes_back_after_a_method_that_cannot_use
     assert registry.current("one").run.controls.settings.rule == "speculative_sampling"
     change(SESSION, "prompt_lookup", "typical")
     assert registry.current("one").run.controls.settings.rule == "typical"
-    assert (
-        page.fit_method("draft_model", page.chosen_rule("typical"), "tiny-draft", "tiny-target")[2]["value"]
-        == "typical"
-    )
+    assert page.fit_method("draft_model", "typical", "tiny-draft", "tiny-target")[2]["value"] == "typical"
 
 
 def test_a_live_rule_is_in_force_from_the_next_step(page, registry):
@@ -734,7 +732,7 @@ def test_a_live_method_that_cannot_be_used_leaves_method_rule_and_draft(page, re
 
 def test_after_a_refusal_the_lists_show_what_is_in_force(page, registry):
     list(page.step(SESSION, *values(rule="lenience")))
-    draft, method, rule, target, wanted = page.in_force(SESSION)
+    draft, method, rule, target, wanted = page.list_settings(SESSION)
     assert (draft["value"], method, rule["value"], target) == ("tiny-draft", "draft_model", "lenience", "tiny-target")
     assert wanted == "lenience"
     assert "lenience" in [name for _, name in rule["choices"]]

@@ -93,7 +93,7 @@ def _wins(name: str, wins: Sequence[Win], draft: int, texts: Collection[int]) ->
 def _text_cell(found: Win | Rejection, draft: int, token: int, texts: Collection[int]) -> Cell:
     """The name of a text; it opens the text where the page shows it."""
     name = label(found.id)
-    return blocks.opener(name, found.prompt, draft, token) if found.prompt in texts else name
+    return blocks.opening_cell(name, found.prompt, draft, token) if found.prompt in texts else name
 
 
 def every_k(summary: Summary) -> list[Props]:

@@ -83,7 +83,12 @@ def read_texts(tables: ShardTables) -> Iterator[TextView]:
 def texts_block(
     texts: Iterable[TextView], drafts: Sequence[str], total: int, *, most_bytes: int = MOST_BYTES
 ) -> Props | None:
-    """drafts: the names, in the order that every text has them. total: how many texts the job has."""
+    """Texts of which one is chosen and shown for one of the drafts; None where there is no text.
+
+    drafts: the names, in the order that every text has them. total: how many texts the job has. In the block, entries:
+    (id, words) per text; numbers: of their rows, by which `blocks.opening_cell` finds them; chunks: packed, PER_CHUNK
+    texts each, with every word as a place in the chunk's "words" and `steps` with a sign of KEY per token.
+    """
     texts, entries, numbers, chunks, num_bytes = iter(texts), [], [], [], 0
     while num_bytes <= most_bytes and (held := list(islice(texts, PER_CHUNK))):
         entries += [(label(text.id), _entry_words(text)) for text in held]
@@ -96,11 +101,18 @@ def texts_block(
     if not chunks:
         return None
     some = f"The first {len(entries):,} of {total:,} texts; the rest is in tokens.parquet."
-    return blocks.texts(
-        entries, chunks, numbers=numbers, per_chunk=PER_CHUNK, drafts=[label(name) for name in drafts],
-        facts=FACTS, draft_facts=DRAFT_FACTS, key=KEY,
-        rest=some if len(entries) < total else "",
-    )  # fmt: skip
+    return {
+        "kind": "texts",
+        "entries": entries,
+        "chunks": chunks,
+        "numbers": numbers,
+        "per_chunk": PER_CHUNK,
+        "drafts": [label(name) for name in drafts],
+        "facts": FACTS,
+        "draft_facts": DRAFT_FACTS,
+        "key": KEY,
+        "rest": some if len(entries) < total else "",
+    }
 
 
 def _code(text: TextView, words: Words) -> dict[str, Any]:

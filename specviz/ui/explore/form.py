@@ -83,7 +83,7 @@ class Form:
         """The fields that count only under some values of others."""
         return list(self._dependents())
 
-    def show_dependents(self, values: Sequence[Any]) -> list[Any]:
+    def show_dependents(self, *values: Any) -> list[Any]:
         """Updates of the dependents that show those which count under these values of the governors."""
         given = dict(zip(self.governors(), values, strict=True))
         return [gr.update(visible=given[name] in allowed) for name, allowed in self._dependents().values()]

@@ -197,7 +197,7 @@ class Handlers:
             if kind in ("target", "draft") and isinstance(name, str) and self._offer.allows(name):
                 view.run.controls.offer(kind, name)
 
-    def in_force(self, request: gr.Request) -> Any:
+    def list_settings(self, request: gr.Request) -> Any:
         """What the lists show after a run could not adopt a change, and the rule that counts as chosen last."""
         view = self._live_view(request)
         if view is None:
@@ -220,7 +220,7 @@ class Handlers:
         if view is None or view.run is None:
             raise SpecvizError("there is nothing to measure here: run something first")
         speed = measure(view.run.request_in_force(), self._bench)
-        view.feed.set_measurement(asdict(speed))
+        view.feed.measured = asdict(speed)
         return view.increment()
 
     @callback
@@ -279,14 +279,6 @@ class Handlers:
         rules = update_rules(method, choose_rule(method, rule))
         own = [gr.update(visible=name == other) for other, each in METHODS.items() if each.params]
         return [drafts, gr.update(visible=method.sets_k), rules, *own, self._methods(target, name)]
-
-    def fit_params(self, *values: Any) -> list[Any]:
-        """Shows the parameters that count under these values of those that others depend on."""
-        return self.form.show_dependents(values)
-
-    def chosen_rule(self, rule: Any) -> str | None:
-        """The rule to come back to when a method is left that cannot use it."""
-        return text_or_none(rule)
 
     @callback
     def explain(self, name: Any, rule: Any, target: Any) -> str:

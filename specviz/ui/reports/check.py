@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from specviz.checks.end_to_end import EndToEnd, FirstToken, end_to_end, first_token
 from specviz.checks.enumerated import enumerate_texts
@@ -19,7 +20,7 @@ from specviz.rules.broken import BROKEN
 from specviz.session.workbench import Workbench
 from specviz.ui.choices import Offer
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
-from specviz.ui.reports.trace_models import are_at_hand, models_of, names_of
+from specviz.ui.reports.trace_models import RunModels
 from specviz.views.check import sections as check
 from specviz.views.check import whole_texts as check_texts
 from specviz.views.compare import rules as side_view
@@ -38,63 +39,67 @@ class CheckSections:
     """The sections of the page."""
 
     def __init__(self, bench: Workbench, offer: Offer) -> None:
-        self._bench, self._offer = bench, offer
+        self._models = RunModels(bench, offer)
         self._newest: tuple[object, list[Place]] | None = None
 
     def sections(self) -> list[Section]:
-        needs, side = self._names_of, {"judge": self._judge}
+        needs, side = lambda look: self._models.names(look.trace), {"judge": self._judge}
+        first = self._models.offer.first.target
         return [
-            Section("identity", lambda look: (self._of_text(look), look.place), self._no_place, opening=self._identity),
-            Section("one_step", self._of_text, self._no_step, {"redraw": self._redraw}, needs, self._one_step),
-            Section("end_to_end", _settings_of, self._no_texts, {"write": self._write}, needs),
-            Section("side_by_side", lambda look: look.text, lambda look: side_view.side_by_side(None), side, needs),
-            Section("self_checks", _settings_of, lambda look: check.self_checks(()), {"self": self._self}, needs),
-            Section("someone_else", _settings_of, lambda look: check.someone_else(self._target_name(look))),
+            Section("identity", self._place_key, self._begin_identity, opening=self._identity),
+            Section("one_step", self._text_key, self._begin_one_step, {"redraw": self._redraw}, needs, self._one_step),
+            Section("end_to_end", attrgetter("settings"), self._begin_texts, {"write": self._write_texts}, needs),
+            Section("side_by_side", attrgetter("text"), lambda look: side_view.side_by_side(None), side, needs),
+            Section(
+                "self_checks", attrgetter("settings"), lambda look: check.self_checks(()), {"self": self._self}, needs
+            ),
+            Section(
+                "someone_else",
+                attrgetter("settings"),
+                lambda look: check.someone_else(look.settings.target if look.settings else first),
+            ),
         ]
 
-    def _names_of(self, look: Look) -> list[str]:
-        return names_of(look.trace, self._bench, self._offer)
-
-    def _of_text(self, look: Look) -> tuple[object, ...]:
+    def _text_key(self, look: Look) -> tuple[object, ...]:
         """The key of sections that read the run's text, which models at hand do without a click."""
-        return (look.text, are_at_hand(look.trace, self._bench))
+        return (look.text, self._models.are_at_hand(look.trace))
+
+    def _place_key(self, look: Look) -> tuple[object, ...]:
+        return (self._text_key(look), look.place)
 
     def _why_empty(self, look: Look) -> str:
         """Why nothing of the run on the stage is shown; empty where there is no run."""
         if look.settings is None:
             return NOTHING_YET if look.place.run else ""
-        if are_at_hand(look.trace, self._bench):
+        if self._models.are_at_hand(look.trace):
             return READING
         try:
-            self._names_of(look)
+            self._models.names(look.trace)
         except SpecvizError as refusal:
             return str(refusal)
         return NOT_AT_HAND
 
-    def _no_place(self, look: Look) -> Props:
+    def _begin_identity(self, look: Look) -> Props:
         return check.identity(None, str, refusal=self._why_empty(look))
 
-    def _no_step(self, look: Look) -> Props:
+    def _begin_one_step(self, look: Look) -> Props:
         refusal = _why_unchecked(look) or self._why_empty(look)
-        return check.one_step(OPTIONS, _rule_in_force(look), None, None, str, refusal=refusal)
+        return check.one_step(OPTIONS, _rule_of_run(look), None, None, str, refusal=refusal)
 
-    def _no_texts(self, look: Look) -> Props:
-        rule, given = _rule_in_force(look), {"made_by": _describe_run(look), "refusal": _why_unchecked(look)}
+    def _begin_texts(self, look: Look) -> Props:
+        rule, given = _rule_of_run(look), {"made_by": _describe_run(look), "refusal": _why_unchecked(look)}
         return check_texts.end_to_end(_options(look), rule, None, str, **given)
-
-    def _target_name(self, look: Look) -> str:
-        return self._offer.first.target if look.settings is None else look.settings.target
 
     def _setup(self, look: Look) -> tuple[Pair, Sampling, int]:
         """The run's models and method, its sampling and its K. Raises SpecvizError."""
-        target, draft = models_of(look.trace, self._bench, self._offer)
+        target, draft = self._models.load(look.trace)
         made = look.settings
-        pair = Pair(target, draft, made.method, dict(made.params), self._bench.library)
+        pair = Pair(target, draft, made.method, dict(made.params), self._models.bench.library)
         return pair, Sampling(made.temperature, made.top_k, made.top_p), max(1, made.k)
 
     def _places(self, look: Look, waiting: Props) -> Generator[Props, None, list[Place]]:
         """The places of the run; those of the newest text are kept. `waiting` is yielded every SLICE_S."""
-        models = models_of(look.trace, self._bench, self._offer)
+        models = self._models.load(look.trace)
         if self._newest is not None and self._newest[0] == look.text:
             return self._newest[1]
         found, yielded_at = [], time.monotonic()
@@ -110,7 +115,7 @@ class CheckSections:
 
     def _identity(self, look: Look) -> Work:
         """At the pinned token where the draft gave odds for it, else at the first place where it did."""
-        if look.settings is None or not are_at_hand(look.trace, self._bench):
+        if look.settings is None or not self._models.are_at_hand(look.trace):
             return
         found = yield from self._places(look, check.identity(None, str, refusal=READING))
         pinned = _pinned_place(look, found)
@@ -121,9 +126,9 @@ class CheckSections:
             yield check.identity(None, str, refusal=NO_PLACE)
 
     def _one_step(self, look: Look) -> Work:
-        if look.settings is None or not are_at_hand(look.trace, self._bench):
+        if look.settings is None or not self._models.are_at_hand(look.trace):
             return
-        rule = _rule_in_force(look)
+        rule = _rule_of_run(look)
         try:
             yield from self._at_worst(look, rule, check.REDRAWS[1], None)
         except SpecvizError as refusal:  # its button stays
@@ -159,7 +164,7 @@ class CheckSections:
 
     # ---- whole texts ------------------------------------------------------------------------------------------------
 
-    def _write(self, look: Look, values: Mapping[str, str]) -> Work:
+    def _write_texts(self, look: Look, values: Mapping[str, str]) -> Work:
         if refusal := _why_unchecked(look):
             raise SpecvizError(refusal)
         options = _options(look)
@@ -192,7 +197,7 @@ class CheckSections:
 
     def _judge(self, look: Look, values: Mapping[str, str]) -> Work:
         yield side_view.side_by_side(None)
-        for result in side_by_side(look.trace, *models_of(look.trace, self._bench, self._offer)):
+        for result in side_by_side(look.trace, *self._models.load(look.trace)):
             yield side_view.side_by_side(result)
 
     def _self(self, look: Look, values: Mapping[str, str]) -> Work:
@@ -211,15 +216,11 @@ def _pinned_place(look: Look, found: Sequence[Place]) -> Place | None:
     return (exact or here or [None])[-1]
 
 
-def _settings_of(look: Look) -> object:
-    return look.settings
-
-
 def _prompt(look: Look) -> list[int]:
     return [token.id for token in look.trace.header.prompt.tokens]
 
 
-def _rule_in_force(look: Look) -> str:
+def _rule_of_run(look: Look) -> str:
     rule = None if look.settings is None else look.settings.rule
     return rule if rule in ANY_CHAIN else OPTIONS[0][1]
 

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from operator import attrgetter
 
 from specviz.alignment import types
 from specviz.alignment.job import align_steps
@@ -24,7 +25,7 @@ from specviz.trace.metrics import metrics
 from specviz.trace.tool_names import SGLANG, VLLM, export, tool_numbers
 from specviz.ui.choices import Offer, list_drafts
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
-from specviz.ui.reports.trace_models import NO_RUN, is_at_hand, models_of, names_of, request_of
+from specviz.ui.reports.trace_models import NO_RUN, RunModels, request_of
 from specviz.views.compare import costs as cost_view
 from specviz.views.compare import plan, plan_theory
 from specviz.views.explore.sentences import quantity
@@ -41,32 +42,28 @@ class CompareSections:
     """The sections of the page. Measured costs and speeds are kept for all visitors: they are this machine's."""
 
     def __init__(self, bench: Workbench, offer: Offer) -> None:
-        self._bench, self._offer = bench, offer
+        self._models = RunModels(bench, offer)
         self._costs: dict[tuple[str, str | None], Costs] = {}
         self._speeds: OrderedDict[Request, Speed] = OrderedDict()
         self._newest: tuple[Key, tuple[GivenText, WhatIf]] | None = None
 
     def sections(self) -> list[Section]:
-        costs = {"measure": self._measure_costs}
+        costs, needs = {"measure": self._measure_costs}, lambda look: self._models.names(look.trace)
         return [
-            Section("every-k", self._of_speed, self._every_k),
-            Section("costs", self._of_pair, self._costs_section, costs, needs=self._names_of),
-            Section("other-drafts", _text_of, self._other_drafts, {"ask": self._ask_drafts}, needs=self._names_of),
-            AlignmentSection(self._bench, self._offer, self._costs).section(),
-            Section("theory", self._of_speed, self._theory),
-            Section("why-slow", self._of_speed, self._why_slow, {"speed": self._measure_speed}, needs=self._names_of),
-            Section("tool-names", _text_of, _tool_names),
+            Section("every-k", self._speed_key, self._every_k),
+            Section(
+                "costs", lambda look: (_pair_of(look), self._known_costs(look)), self._costs_section, costs, needs=needs
+            ),
+            Section("other-drafts", attrgetter("text"), self._other_drafts, {"ask": self._ask_drafts}, needs=needs),
+            AlignmentSection(self._models, self._costs).section(),
+            Section("theory", self._speed_key, self._theory),
+            Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs=needs),
+            Section("tool-names", attrgetter("text"), _tool_names),
         ]
-
-    def _names_of(self, look: Look) -> list[str]:
-        return names_of(look.trace, self._bench, self._offer)
 
     # ---- the keys of the sections ------------------------------------------------------------------------------------
 
-    def _of_pair(self, look: Look) -> Key:
-        return (_pair_of(look), self._known_costs(look))
-
-    def _of_speed(self, look: Look) -> Key:
+    def _speed_key(self, look: Look) -> Key:
         return (look.text, self._known_costs(look), self._known_speed(look))
 
     def _known_costs(self, look: Look) -> Costs | None:
@@ -116,7 +113,7 @@ class CompareSections:
     def _measure_costs(self, look: Look, values: Mapping[str, str]) -> Work:
         length = whole_number(values, "context_length", 1, MOST_CONTEXT)
         yield self._costs_section(look, context_length=length)
-        target, draft = models_of(look.trace, self._bench, self._offer)
+        target, draft = self._models.load(look.trace)
         for measured in measure_costs(target, [] if draft is None else [draft], context_length=length):
             self._costs |= {(costs.target, costs.draft): costs for costs in measured.costs}
             if not measured.costs:
@@ -131,12 +128,12 @@ class CompareSections:
 
     def _ask_drafts(self, look: Look, values: Mapping[str, str]) -> Work:
         """Those drafts that are at hand: a click here downloads nothing."""
-        target, own = models_of(look.trace, self._bench, self._offer)
+        target, own = self._models.load(look.trace)
         names = [name for _, name in list_drafts(target.name, own and own.name)]
-        here = [name for name in names if is_at_hand(name, self._bench)]
+        here = [name for name in names if self._models.is_at_hand(name)]
         absent = tuple(DraftOnText(name, refusal=ABSENT) for name in names if name not in here)
         costs = {draft: costs for (name, draft), costs in self._costs.items() if name == target.name and draft}
-        models = [self._bench.library.load(name) for name in here]
+        models = [self._models.bench.library.load(name) for name in here]
         for result in other_drafts(look.trace, target, models, costs=costs):
             yield self._other_drafts(look, replace(result, rows=(*result.rows, *absent)))
 
@@ -157,8 +154,8 @@ class CompareSections:
             return plan.why_slow(None, refusal=str(refusal), **known)
 
     def _measure_speed(self, look: Look, values: Mapping[str, str]) -> Work:
-        models_of(look.trace, self._bench, self._offer)
-        for speed in measure_in_rounds(request_of(look.trace), self._bench):
+        self._models.load(look.trace)
+        for speed in measure_in_rounds(request_of(look.trace), self._models.bench):
             if speed.done == speed.total:
                 self._speeds[request_of(look.trace)] = speed
                 while len(self._speeds) > MOST_SPEEDS:
@@ -170,10 +167,6 @@ def _tool_names(look: Look) -> Props:
     if look.run is None:
         return plan.tool_names((), {})
     return plan.tool_names(tool_numbers(look.run), {tool: export(look.run, tool) for tool in (VLLM, SGLANG)})
-
-
-def _text_of(look: Look) -> Key:
-    return look.text
 
 
 def _pair_of(look: Look) -> tuple[str, str | None] | None:
@@ -196,8 +189,8 @@ def _middle_context(look: Look) -> int:
 class AlignmentSection:
     """The section. Its result stays while other runs are looked at, because it names its own settings."""
 
-    def __init__(self, bench: Workbench, offer: Offer, costs: Mapping[tuple[str, str | None], Costs]) -> None:
-        self._bench, self._offer, self._costs = bench, offer, costs
+    def __init__(self, models: RunModels, costs: Mapping[tuple[str, str | None], Costs]) -> None:
+        self._models, self._costs = models, costs
         self._kinds = prompts_file()["kinds"]
 
     def section(self) -> Section:
@@ -209,10 +202,10 @@ class AlignmentSection:
 
     def _names(self, look: Look) -> list[str]:
         """The target and those of its drafts that are at hand: a click here downloads nothing. Raises SpecvizError."""
-        first = self._offer.first
-        own = [first.target, first.draft] if look.run is None else names_of(look.run, self._bench, self._offer)
+        first = self._models.offer.first
+        own = [first.target, first.draft] if look.run is None else self._models.names(look.run)
         target, *others = (name for name in own if name is not None)
-        here = [name for _, name in list_drafts(target, *others) if is_at_hand(name, self._bench)]
+        here = [name for _, name in list_drafts(target, *others) if self._models.is_at_hand(name)]
         if not here:
             raise SpecvizError(f"no draft model for {target} is at hand: run it with one on Explore first")
         return [target, *here]
@@ -221,7 +214,7 @@ class AlignmentSection:
         target, *drafts = self._names(look)
         known = {name: costs for (of, name), costs in self._costs.items() if of == target and name in drafts}
         prompts, words = self._prompts(values)
-        settings = self._offer.first if look.settings is None else look.settings
+        settings = self._models.offer.first if look.settings is None else look.settings
         sampling = {name: getattr(settings, name) for name in Request.SAMPLING}
         work = align_steps(
             prompts,

@@ -16,21 +16,20 @@ from specviz.lessons.draft_game import MOST_CHARACTERS, MOST_TYPED, Game, Refuse
 from specviz.request import Request
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
-from specviz.trace.recorded import recorded_runs, recorded_trace
+from specviz.trace.recorded import FIRST_VISIT, recorded_runs, recorded_trace
 from specviz.ui.choices import Offer
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
-from specviz.ui.reports.trace_models import NO_RUN, is_at_hand
+from specviz.ui.reports.trace_models import NO_RUN, RunModels
 from specviz.ui.view import View
 from specviz.views import blocks
 from specviz.views.explore.feed import SO_FAR, Feed
 from specviz.views.explore.sentences import quantity
-from specviz.views.learn.draft_game import Refusal, turns_block, turns_blocks
+from specviz.views.learn.draft_game import Refusal, turns_blocks
 from specviz.views.learn.predict import predict_block
 
 PREDICT, DRAFT = "predict", "be-the-draft"
 ON_STAGE = "on the stage"
-FIRST_RUN = "first-visit"  # the one that the lessons before the game speak of
 MOST_GAMES = 64
 MOST_SEED = 1_000_000
 KINDS = ("Story", "Arithmetic")  # ready prompts that a line of words can go on with
@@ -74,6 +73,7 @@ class Games:
 
     def __init__(self, bench: Workbench, offer: Offer, registry: Registry) -> None:
         self._bench, self._offer, self._registry = bench, offer, registry
+        self._models = RunModels(bench, offer)
         self._games: OrderedDict[str, tuple[Setup, Game]] = OrderedDict()  # the least recently played first
         self._guard = threading.Lock()
 
@@ -81,14 +81,14 @@ class Games:
         acts = {"turn": self._turn, "finish": self._finish, "new": self._new}
         return [
             Section(PREDICT, lambda look: (), self._begin_predict, {"take": self._take}, engine=False),
-            Section(DRAFT, lambda look: self._is_playable(), self._begin_draft, acts, needs=self._models),
+            Section(DRAFT, lambda look: self._is_playable(), self._begin_draft, acts, needs=self._list_models),
         ]
 
     # ---- predict the verdict ----------------------------------------------------------------------------------------
 
     def _begin_predict(self, look: Look) -> Props:
         runs = _titles_of_runs()
-        name = FIRST_RUN if FIRST_RUN in runs else next(iter(runs), ON_STAGE)
+        name = FIRST_VISIT if FIRST_VISIT in runs else next(iter(runs), ON_STAGE)
         return _predict_section(name, _find_trace(name, look) if runs else Trace())
 
     def _take(self, look: Look, values: Mapping[str, str]) -> Work:
@@ -98,13 +98,13 @@ class Games:
     # ---- you are the draft model ------------------------------------------------------------------------------------
 
     def _is_playable(self) -> bool:
-        return is_at_hand(self._offer.first.target, self._bench)
+        return self._models.is_at_hand(self._offer.first.target)
 
     def _rival(self) -> str | None:
         draft = self._offer.first.draft
-        return draft if draft is not None and is_at_hand(draft, self._bench) else None
+        return draft if draft is not None and self._models.is_at_hand(draft) else None
 
-    def _models(self, look: Look) -> list[str]:
+    def _list_models(self, look: Look) -> list[str]:
         return [name for name in (self._offer.first.target, self._rival()) if name is not None]
 
     def _begin_draft(self, look: Look) -> Props:
@@ -166,7 +166,7 @@ class Games:
             view = View(game_id, Feed.from_trace(trace, game_id, unended=""), trace, unended=SO_FAR)
             message = self._registry.show(view, None).whole()
         prompts = texts(self._offer)
-        block = turns_block(
+        shown = turns_blocks(
             game_id,
             asdict(setup),
             trace,
@@ -174,6 +174,7 @@ class Games:
             prompt=prompts[setup.prompt],
             rival=self._rival() and self._bench.library.shown_name(self._rival()),
             most=MOST_CHARACTERS,
+            message=message,
             ending=game and game.ending,
             refusal=refusal,
         )
@@ -183,7 +184,7 @@ class Games:
             blocks.count("seed", "Seed", int(setup.seed), 0, MOST_SEED),
             blocks.button("new", "New game"),
         ]
-        return _draft_section(controls, turns_blocks(block, trace, message))
+        return _draft_section(controls, shown)
 
 
 def _draft_section(controls: list[Props], shown: list[Props]) -> Props:

@@ -22,7 +22,7 @@ from specviz.trace.file import Footer, Trace
 from specviz.ui.choices import Offer, choose_draft
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
-from specviz.ui.reports.trace_models import is_at_hand, lacks, names_of, request_of
+from specviz.ui.reports.trace_models import RunModels, lacks, request_of
 from specviz.views.compare import race as view
 from specviz.views.explore.sentences import label, reveal
 
@@ -72,6 +72,7 @@ class RaceSection:
 
     def __init__(self, bench: Workbench, offer: Offer, registry: Registry) -> None:
         self._bench, self._offer, self._registry = bench, offer, registry
+        self._models = RunModels(bench, offer)
         self._races: OrderedDict[str, _KeptRace] = OrderedDict()  # the oldest first
 
     def section(self) -> Section:
@@ -82,7 +83,7 @@ class RaceSection:
         """The setup in force on Explore, or the page's first one where there is none that can be run again."""
         first = self._offer.first
         try:
-            names_of(look.trace, self._bench, self._offer)
+            self._models.names(look.trace)
             request = request_of(look.trace)
             k = request.num_speculative_tokens or first.num_speculative_tokens  # a run without a draft has none
             return _Base(replace(request, num_speculative_tokens=k).validate())
@@ -110,38 +111,48 @@ class RaceSection:
         return view.with_earlier_result(self._props(base, {**chosen, "temperature": float(warm)}), shown)
 
     def _props(self, base: _Base, chosen: Mapping[str, object], **result: object) -> Props:
-        options = [(words, value) for value, words in self._setups(base).items()]
+        options = [(words, value) for value, (words, _) in self._setups(base).items()]
         known = [value for _, value in options]
         sides = {name: chosen[name] if chosen[name] in known else known[0] for name in ("left", "right")}
         limits = {"temperatures": _list_temperatures(base.request), "most_tokens": _most_tokens()}
         given = {**chosen, **sides, **limits, "prompt": f"“{_shorten(base.request.prompt)}”"}
         return view.race(options, given, problem=base.problem, **result)
 
-    def _setups(self, base: _Base) -> dict[str, str]:
-        """value -> words: the run's own setup, no draft, every draft model and every method that can run here."""
-        alone = METHODS[ALONE]
-        setups = {PAGE: base.title, alone.name: alone.title}
-        for _, name in self._offer.drafts_for(base.request.target, METHODS["draft_model"]):
-            if is_at_hand(name, self._bench):
-                setups[f"draft:{name}"] = f"{METHODS['draft_model'].title}: {label(Path(name).name)}"
+    def _setups(self, base: _Base) -> dict[str, tuple[str, Request]]:
+        """value -> words and request: the run's own setup, no draft, every draft model and every method that can run
+        here."""
+        alone, plain = METHODS[ALONE], METHODS["draft_model"]
+        setups = {PAGE: (base.title, base.request), ALONE: (alone.title, self._change_method(base.request, alone))}
+        for _, name in self._offer.drafts_for(base.request.target, plain):
+            if self._models.is_at_hand(name):
+                request = replace(self._change_method(base.request, plain), draft=name)
+                setups[f"draft:{name}"] = f"{plain.title}: {label(Path(name).name)}", request
         for method in METHODS.values():
-            if method.drafts and not method.is_plain and self._can_run(method, base.request):
-                setups[f"method:{method.name}"] = ", ".join([method.title, *_lossy_rule(method, method.default_rule)])
+            request = self._change_method(base.request, method)
+            if method.drafts and not method.is_plain and self._can_run(request):
+                words = ", ".join([method.title, *_lossy_rule(method, method.default_rule)])
+                setups[f"method:{method.name}"] = words, request
         return setups
 
-    def _can_run(self, method: Method, base: Request) -> bool:
-        """Whether the method's models are at hand, because a click on this page downloads nothing. Loads nothing."""
+    def _change_method(self, base: Request, method: Method) -> Request:
+        """The same request by another method, with its default parameters and its own rule."""
+        draft = choose_draft(method, base.target, base.draft or self._offer.first.draft)
+        draft = draft if "draft" in method.roles else None
+        return replace(base, method=method.name, params={}, rule=None, draft=draft)
+
+    def _can_run(self, request: Request) -> bool:
+        """Whether the request's models are at hand, because a click on this page downloads nothing. Loads nothing."""
         try:
-            models = models_named(_with_method(base, method, self._offer.first))
+            names = [name for _, name in models_named(request)]
         except SpecvizError:
             return False
-        at_hand = all(is_at_hand(name, self._bench) for _, name in models)
-        return at_hand and not lacks(method, base.target, self._bench.library)
+        at_hand = all(map(self._models.is_at_hand, names))
+        return at_hand and not lacks(METHODS[request.method], request.target, self._bench.library)
 
     def _race(self, look: Look, values: Mapping[str, str]) -> Work:
         base = self._base(look)
         chosen, starts = self._choices(base, values), self._starts(base.request, values)
-        requests = [self._contestant(base.request, chosen, name) for name in ("left", "right")]
+        requests = [self._contestant(base, chosen, name) for name in ("left", "right")]
         if _identify(requests[0]) == _identify(requests[1]):
             same = _describe(requests[0])
             raise SpecvizError(f"A and B are the same setup, {same}: choose another one, or another K, for one of them")
@@ -171,15 +182,9 @@ class RaceSection:
             "own": values.get("own", "")[: view.MOST_CHARACTERS],
         }
 
-    def _contestant(self, base: Request, chosen: Mapping[str, object], side: str) -> Request:
+    def _contestant(self, base: _Base, chosen: Mapping[str, object], side: str) -> Request:
         """One side's setup at its own K, and at the temperature and length of both."""
-        kind, _, name = chosen[side].partition(":")
-        if kind == PAGE:
-            request = base
-        elif kind == "draft":
-            request = replace(_with_method(base, METHODS["draft_model"], self._offer.first), draft=name)
-        else:
-            request = _with_method(base, METHODS[name or ALONE], self._offer.first)
+        _, request = self._setups(base)[chosen[side]]
         k = chosen[f"k_{side}"] if METHODS[request.method].sets_k else request.num_speculative_tokens
         limits = {"temperature": chosen["temperature"], "max_new_tokens": chosen["tokens"]}
         return replace(request, num_speculative_tokens=k, **limits)
@@ -230,12 +235,6 @@ def _mark_shared(run: Trace) -> Trace:
         for event in run.events()
     )
     return Trace(events)
-
-
-def _with_method(base: Request, method: Method, first: Request) -> Request:
-    """The same request by another method, with its default parameters and its own rule."""
-    draft = choose_draft(method, base.target, base.draft or first.draft)
-    return replace(base, method=method.name, params={}, rule=None, draft=draft if "draft" in method.roles else None)
 
 
 def _identify(request: Request) -> tuple[object, ...]:

@@ -275,14 +275,13 @@ def _begin(section: Section, look: Look, before: Props | None = None) -> Props:
 
 def end_bars(props: Props) -> Props:
     """The section without work: a progress bar becomes the words where the work was left."""
-    return {
-        **props,
-        "blocks": [_stop_bar(block) if block["kind"] == "progress" else block for block in props["blocks"]],
-    }
-
-
-def _stop_bar(bar: Props) -> Props:
-    return {**blocks.words(f"Stopped at: {bar['words']}", small=True), "stopped": True}
+    shown = [
+        {**blocks.words(f"Stopped at: {block['words']}", small=True), "stopped": True}
+        if block["kind"] == "progress"
+        else block
+        for block in props["blocks"]
+    ]
+    return {**props, "blocks": shown}
 
 
 def _is_progress(block: Props) -> bool:
@@ -293,7 +292,7 @@ def _put_above(props: Props, before: Props) -> Props:
     """How far the work is, above what was found before it."""
     if not all(map(_is_progress, props["blocks"])):
         return props
-    found = [block for block in before["blocks"] if not (_is_progress(block) or blocks.is_passing(block))]
+    found = [block for block in before["blocks"] if not (_is_progress(block) or blocks.is_notice(block))]
     return {**before, "blocks": [*props["blocks"], *found]}
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from specviz.errors import SpecvizError
 from specviz.trace.file import Settings, Trace
-
-Props = dict[str, Any]
+from specviz.views.blocks import Props
 
 
 @dataclass(frozen=True, slots=True)

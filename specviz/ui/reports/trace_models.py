@@ -1,6 +1,7 @@
 """The models behind a trace, for the pages that ask them again. A trace may come from anywhere: names are looked up,
 and a trace that the models cannot have written is refused before they are asked."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from specviz.drafters import METHODS
@@ -19,33 +20,70 @@ from specviz.ui.choices import Offer, Option, list_methods
 NO_RUN = "there is no run to look at: make one on Explore, or open a recorded one"
 
 
-def names_of(trace: Trace | None, bench: Workbench, offer: Offer) -> list[str]:
-    """The models of the last step: the target, the draft model and what the parameters name, as far as there are any.
+@dataclass(frozen=True, slots=True)
+class RunModels:
+    """The models behind runs, from the workbench's library, as far as they are in memory or on offer."""
 
-    Loads nothing. Raises SpecvizError for models that are not on offer, and for a trace that cannot be a run of them.
-    """
-    infos = _model_infos(trace, bench, offer)
-    return [*(info.name for info in infos), *(name for kind, name in _models_in_params(trace) if kind == "draft")]
+    bench: Workbench
+    offer: Offer
 
+    def names(self, trace: Trace | None) -> list[str]:
+        """The models of the last step: the target, the draft model and what the parameters name, if any.
 
-def models_of(trace: Trace | None, bench: Workbench, offer: Offer) -> tuple[LoadedModel, LoadedModel | None]:
-    """The same, loaded. Raises SpecvizError for others than those that made the run, too."""
-    target, *draft = (_load_checked(info, bench) for info in _model_infos(trace, bench, offer))
-    ids = [token.id for token in trace.header.prompt.tokens] + [token.id for token in trace.tokens]
-    if max(ids) >= target.info.vocab_size or len(ids) > target.info.context_limit:
-        raise SpecvizError(f"the text of this run is not one that {target.name} can have read and written")
-    return target, *(draft or [None])
+        Loads nothing. Raises SpecvizError for models that are not on offer, and for a trace that cannot be a run of
+        them.
+        """
+        self._check(trace)
+        return [name for kind, name in _models_of(trace) if kind in ("target", "draft")]
 
+    def load(self, trace: Trace | None) -> tuple[LoadedModel, LoadedModel | None]:
+        """The target and the draft model. Raises SpecvizError for others than those that made the run, too."""
+        self._check(trace)
+        target, draft = (info and self._load(info) for info in (trace.models[-1].target, trace.models[-1].draft_model))
+        ids = [token.id for token in trace.header.prompt.tokens] + [token.id for token in trace.tokens]
+        if max(ids) >= target.info.vocab_size or len(ids) > target.info.context_limit:
+            raise SpecvizError(f"the text of this run is not one that {target.name} can have read and written")
+        return target, draft
 
-def are_at_hand(trace: Trace | None, bench: Workbench) -> bool:
-    """Whether asking the run's models takes no download and no long wait."""
-    if trace is None or not trace.models:
-        return False
-    try:
-        names = [*(info.name for info in _infos_of(trace)), *(name for _, name in _models_in_params(trace))]
-    except SpecvizError:
-        return False
-    return all(is_at_hand(name, bench) for name in names)
+    def are_at_hand(self, trace: Trace | None) -> bool:
+        """Whether asking the run's models takes no download and no long wait."""
+        if trace is None or not trace.models:
+            return False
+        try:
+            return all(self.is_at_hand(name) for _, name in _models_of(trace))
+        except SpecvizError:
+            return False
+
+    def is_at_hand(self, name: str) -> bool:
+        known = MODELS.get(name) or HEADS.get(name)
+        return name in self.bench.library.loaded_names() or (known is not None and known.is_bundled)
+
+    def _check(self, trace: Trace | None) -> None:
+        if trace is None or not trace.steps or not trace.header.prompt.tokens:
+            raise SpecvizError(NO_RUN)
+        settings, named = trace.steps[-1].settings, trace.models[-1]
+        draft = None if named.draft_model is None else named.draft_model.name
+        if (settings.target, settings.draft_model) != (named.target.name, draft):
+            raise SpecvizError("this trace names one pair of models in its steps and another one before them")
+        if settings.method not in METHODS or settings.rule not in RULES:
+            lost = f"the method {settings.method!r:.60} or its rule is not known here"
+            raise SpecvizError(f"{lost}, so it cannot be asked")
+        method = METHODS[settings.method]
+        if "draft" in method.roles and draft is None:
+            raise SpecvizError(f"this trace names no draft model, and {method.name} needs one")
+        if settings.rule not in method.rules:
+            raise SpecvizError(f"{RULES[settings.rule].title} cannot judge the drafts of {method.title}")
+        for _, name in _models_of(trace):
+            if name not in self.bench.library.loaded_names() and not self.offer.allows(name):
+                raise SpecvizError(f"the run was made with {name}, which is not on offer here, so it cannot be asked")
+
+    def _load(self, info: ModelInfo) -> LoadedModel:
+        """Raises SpecvizError where the model of this name is another one here."""
+        loaded = self.bench.library.load(info.name)
+        known = ((info.tokenizer_sha, loaded.info.tokenizer_sha), (info.num_parameters, loaded.info.num_parameters))
+        if any(recorded not in (None, own) for recorded, own in known):
+            raise SpecvizError(f"{info.name} here is another model than the one that made this run")
+        return loaded
 
 
 def lacks(method: Method, target: str, library: Library) -> str:
@@ -73,48 +111,12 @@ def methods_for(target: str, library: Library, chosen: object) -> tuple[Option, 
     )
 
 
-def is_at_hand(name: str, bench: Workbench) -> bool:
-    known = MODELS.get(name) or HEADS.get(name)
-    return name in bench.library.loaded_names() or (known is not None and known.is_bundled)
-
-
-def _models_in_params(trace: Trace) -> list[tuple[str, str]]:
-    """(kind, name) of what the parameters name in the last step. SpecvizError for values that the method refuses."""
-    if not trace.steps or trace.steps[-1].settings.method not in METHODS:
-        return []
-    return models_in_params(trace.steps[-1].settings)
-
-
-def _model_infos(trace: Trace | None, bench: Workbench, offer: Offer) -> list[ModelInfo]:
-    if trace is None or not trace.steps or not trace.header.prompt.tokens:
-        raise SpecvizError(NO_RUN)
-    settings, named = trace.steps[-1].settings, trace.models[-1]
-    draft = None if named.draft_model is None else named.draft_model.name
-    if (settings.target, settings.draft_model) != (named.target.name, draft):
-        raise SpecvizError("this trace names one pair of models in its steps and another one before them")
-    if settings.method not in METHODS or settings.rule not in RULES:
-        raise SpecvizError(f"the method {settings.method!r:.60} or its rule is not known here, so it cannot be asked")
-    if "draft" in METHODS[settings.method].roles and draft is None:
-        raise SpecvizError(f"this trace names no draft model, and {settings.method} needs one")
-    if settings.rule not in METHODS[settings.method].rules:
-        raise SpecvizError(f"{RULES[settings.rule].title} cannot judge the drafts of {METHODS[settings.method].title}")
-    infos = _infos_of(trace)
-    for name in [*(info.name for info in infos), *(name for _, name in _models_in_params(trace))]:
-        if name not in bench.library.loaded_names() and not offer.allows(name):
-            raise SpecvizError(f"the run was made with {name}, which is not on offer here, so it cannot be asked")
-    return infos
-
-
-def _infos_of(trace: Trace) -> list[ModelInfo]:
-    return [info for info in (trace.models[-1].target, trace.models[-1].draft_model) if info is not None]
-
-
-def _load_checked(info: ModelInfo, bench: Workbench) -> LoadedModel:
-    loaded = bench.library.load(info.name)
-    known = ((info.tokenizer_sha, loaded.info.tokenizer_sha), (info.num_parameters, loaded.info.num_parameters))
-    if any(recorded not in (None, own) for recorded, own in known):
-        raise SpecvizError(f"{info.name} here is another model than the one that made this run")
-    return loaded
+def _models_of(trace: Trace) -> list[tuple[str, str]]:
+    """(kind, name) of the models of a run's last step. SpecvizError for parameters that the method refuses."""
+    last = trace.models[-1]
+    pair = [(kind, info.name) for kind, info in (("target", last.target), ("draft", last.draft_model)) if info]
+    settings = trace.steps[-1].settings if trace.steps else None
+    return pair + (models_in_params(settings) if settings and settings.method in METHODS else [])
 
 
 def request_of(trace: Trace) -> Request:

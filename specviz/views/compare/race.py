@@ -14,7 +14,7 @@ from specviz.trace.counters import Counters
 from specviz.trace.file import Step, Timing, Trace
 from specviz.trace.metrics import METRICS, count, metrics
 from specviz.views import blocks
-from specviz.views.blocks import Cell, Props, Words
+from specviz.views.blocks import Cell, Options, Props, Words
 from specviz.views.compare.race_words import ENOUGH_TOKENS, Titles, bare_title, sides, speed_verdict, text_verdict
 from specviz.views.compare.side_by_side_player import duel_block
 from specviz.views.explore.sentences import label, percent, quantity, reveal
@@ -60,7 +60,6 @@ HOW = (
     "Other work of this server is noticed, and then no speedup is told. Other programs on the machine are not: they "
     "show in how far two runs of the same setup lie apart.",
 )
-Options = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +82,9 @@ def race(
 ) -> Props:
     """options: (words, value) per setup. chosen: the values of the controls by name, "prompt": the first prompt, in
     words, and "most_tokens": the server's limit. titles: of both sides. problem: a note on what would be raced."""
-    shown = [blocks.passing(problem)] if problem and (result is None or result.heats) else []
+    shown = [blocks.notice(problem)] if problem and (result is None or result.heats) else []
     if result is None:
-        shown.append(blocks.passing(NOTHING))
+        shown.append(blocks.notice(NOTHING))
     elif result.done < result.total and seat.heat is None:
         shown += _progress_blocks(result, titles, seat)
     else:
@@ -96,13 +95,13 @@ def race(
 
 def with_earlier_result(fresh: Props, shown: Props) -> Props:
     """The section of another run on Explore, with the result of the race that was shown before."""
-    news = [block for block in fresh["blocks"] if blocks.is_passing(block) and block["words"] != NOTHING]
-    found = [block for block in shown["blocks"] if not blocks.is_passing(block)]
-    return {**fresh, "blocks": [*news, blocks.passing(BEFORE), *found]}
+    news = [block for block in fresh["blocks"] if blocks.is_notice(block) and block["words"] != NOTHING]
+    found = [block for block in shown["blocks"] if not blocks.is_notice(block)]
+    return {**fresh, "blocks": [*news, blocks.notice(BEFORE), *found]}
 
 
 def has_result(section: Props) -> bool:
-    return any(not blocks.is_passing(block) for block in section["blocks"])
+    return any(not blocks.is_notice(block) for block in section["blocks"])
 
 
 def chosen_values(section: Props) -> dict[str, Any]:
@@ -222,7 +221,9 @@ def _prompts_table(result: Race, seat: Seat, place: int = -1) -> Props:
     rows = []
     for number, heat in enumerate(result.heats):
         both, texts = (heat.left, heat.right), "same" if heat.parted is None else f"part at token {heat.parted + 1:,}"
-        replay = blocks.doer("Replay", NAME, "replay", {"race": seat.key, "heat": str(number)}) if seat.key else ""
+        replay = (
+            blocks.button_cell("Replay", NAME, "replay", {"race": seat.key, "heat": str(number)}) if seat.key else ""
+        )
         rows.append([label(heat.title), *_numbers(both, heat.ratio, result.is_shared), texts, replay])
     if len(rows) > 1:
         found, num_same = result.comparison, sum(heat.parted is None for heat in result.heats)

@@ -2,8 +2,8 @@
 
 from specviz.trace.file import Trace
 from specviz.views import blocks
-from specviz.views.blocks import Props
-from specviz.views.compare.race import LETTERS, WORDS, Options, metric_cells
+from specviz.views.blocks import Options, Props
+from specviz.views.compare.race import LETTERS, WORDS, metric_cells
 from specviz.views.compare.race_words import bare_title
 from specviz.views.compare.side_by_side_player import duel_block, num_shown
 

@@ -30,22 +30,18 @@ class Refusal:
     typed: str
 
 
-def turns_blocks(block: Props, trace: Trace, message: str) -> list[Props]:
-    """The game's block, and a stage with its text. message: the stage's, empty before the first turn."""
-    if not message or not trace.steps:
-        return [block]
-    at = [len(trace.steps) - 1, focus(trace.steps[-1])]
-    return [block, {"kind": "turns-stage", "game": block["game"], "feed": pack(message), "focus": at}]
-
-
-def turns_block(
+def turns_blocks(
     game: str, setup: Mapping[str, str], trace: Trace, rivals: Sequence[Rival], *, prompt: str, rival: str | None,
-    most: int, ending: Ending | None = None, refusal: Refusal | None = None,
-) -> Props:  # fmt: skip
-    """game: its id, empty before the first turn; setup: values that the first turn sends; rival: the draft model's
-    name; most: characters of a turn; ending: the letters at the text's end; refusal: of the words just typed."""
+    most: int, message: str = "", ending: Ending | None = None, refusal: Refusal | None = None,
+) -> list[Props]:  # fmt: skip
+    """The game's block, and from the first turn on a stage with its text.
+
+    game: its id, empty before the first turn; setup: values that the first turn sends; rival: the draft model's name;
+    most: characters of a turn; message: the stage's; ending: the letters at the text's end; refusal: of the words just
+    typed.
+    """
     is_begun = bool(trace.steps)
-    return {
+    block = {
         "kind": "turns",
         "game": game,
         "setup": dict(setup),
@@ -59,6 +55,10 @@ def turns_block(
         "end": "" if trace.footer is None else END_WORDS[trace.footer.reason],
         "tiles": _tiles(trace, rivals, rival),
     }
+    if not is_begun:
+        return [block]
+    at = [len(trace.steps) - 1, focus(trace.steps[-1])]
+    return [block, {"kind": "turns-stage", "game": game, "feed": pack(message), "focus": at}]
 
 
 def _turn_words(trace: Trace, rivals: Sequence[Rival]) -> list[Sentence]:
