@@ -15,7 +15,6 @@ from pathlib import Path
 from specviz.errors import SpecvizError
 
 _GIB = 2**30
-_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,2})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Settings:
         chosen: dict[str, object] = {"allow_any_model": False} if environment.get("SPACE_ID") else {}
         for field, (name, convert) in _VARIABLES.items():
             if text := environment.get(name, "").strip():
-                chosen[field] = _converted(name, convert, text)
+                chosen[field] = _convert(name, convert, text)
         return cls(**chosen)
 
 
@@ -62,23 +61,22 @@ def assets_dir() -> Path:
     raise SpecvizError("the assets folder is missing: set SPECVIZ_ASSETS to the folder 'assets' of the repository")
 
 
-def _converted(name: str, convert: Callable[[str], object], text: str) -> object:
+def _convert(name: str, convert: Callable[[str], object], text: str) -> object:
     try:
         return convert(text)
     except ValueError as error:
         raise SpecvizError(f"the environment variable {name} must be {error} (got {text!r})") from None
 
 
-def _device(text: str) -> str:
-    if not _DEVICE.fullmatch(text):
-        raise ValueError("auto, cpu, mps, cuda or cuda:<number>")
-    return text
+def _text(form: str, words: str) -> Callable[[str], str]:
+    """form: a regular expression for the whole text; words: what it allows."""
 
+    def convert(text: str) -> str:
+        if not re.fullmatch(form, text, re.ASCII):
+            raise ValueError(words)
+        return text
 
-def _dtype(text: str) -> str:
-    if text not in ("auto", "float32", "bfloat16", "float16"):
-        raise ValueError("auto, float32, bfloat16 or float16")
-    return text
+    return convert
 
 
 def _whole(low: int, high: int) -> Callable[[str], int]:
@@ -100,32 +98,24 @@ def _positive(text: str) -> float:
     return value
 
 
-def _space(text: str) -> str:
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", text, re.ASCII):
-        raise ValueError("owner/name")
-    return text
-
-
-def _gibibytes(text: str) -> int:
-    return int(_positive(text) * _GIB)
-
-
 def _yes_or_no(text: str) -> bool:
     if text.lower() not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
         raise ValueError("1 or 0")
     return text.lower() in ("1", "true", "yes", "on")
 
 
+_device = _text(r"auto|cpu|mps|cuda(:\d{1,2})?", "auto, cpu, mps, cuda or cuda:<number>")
+_dtype = _text("auto|float32|bfloat16|float16", "auto, float32, bfloat16 or float16")
 _VARIABLES: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "device": ("SPECVIZ_DEVICE", _device),
     "draft_device": ("SPECVIZ_DRAFT_DEVICE", _device),
     "dtype": ("SPECVIZ_DTYPE", _dtype),
-    "model_memory_bytes": ("SPECVIZ_MODEL_MEMORY_GB", _gibibytes),
+    "model_memory_bytes": ("SPECVIZ_MODEL_MEMORY_GB", lambda text: int(_positive(text) * _GIB)),
     "max_new_tokens": ("SPECVIZ_MAX_NEW_TOKENS", _whole(1, 1_000_000)),
     "max_seconds": ("SPECVIZ_MAX_SECONDS", _positive),
     "max_runs": ("SPECVIZ_MAX_RUNS", _whole(1, 1_000)),
     "allow_any_model": ("SPECVIZ_ALLOW_ANY_MODEL", _yes_or_no),
     "server_name": ("GRADIO_SERVER_NAME", str),
     "server_port": ("GRADIO_SERVER_PORT", _whole(0, 65_535)),
-    "space": ("SPACE_ID", _space),
+    "space": ("SPACE_ID", _text(r"[\w.-]+/[\w.-]+", "owner/name")),
 }

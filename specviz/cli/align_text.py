@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 SHOWN_LINES = 5  # of what was refused
 NOT_KNOWN = "not known"
-SIGNIFICANCE = {
-    None: NOT_CALLED,
-    False: "not significant",
-    True: "significant",
-}
+SIGNIFICANCE = {None: NOT_CALLED, False: "not significant", True: "significant"}
 
 
 def summary_text(summary: Summary) -> str:

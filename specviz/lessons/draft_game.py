@@ -98,13 +98,14 @@ class Game:
         Raises SpecvizError, Refused where it is for the words, and then nothing has changed.
         """
         self._check_going()
-        active = activate(self._asked(), library)
-        begun, ids = self._begun(active)
+        active = activate(self._request_to_run(), library)
+        begun, ids = self._open_text(active)
         typed = typed_ids(active.target.text, ids, words, joined=joined)
-        step = _one_step(_typed_plan(active, typed), ids, active, self.request.seed, len(typed))
+        plan = replace(active.plan, drafter=Typed(typed), rule=RULES[RULE], k=MOST_TYPED)
+        step = _one_step(plan, ids, active, self.request.seed, len(typed))
         rival = None if active.draft is None else self._rival(active, ids, len(typed))
         ending = _ending(active, [*ids, *step.tokens])
-        made, self.ending = self._added(active, begun, step, rival), ending
+        made, self.ending = self._append(active, begun, step, rival), ending
         return made
 
     def finish(self) -> None:
@@ -118,11 +119,11 @@ class Game:
         if self.is_over:
             raise SpecvizError("this text is at its end: begin a new game")
 
-    def _asked(self) -> Request:
+    def _request_to_run(self) -> Request:
         """A request that brings both models, or the target alone where no draft model is named."""
         return self.request if self.request.draft is not None else replace(self.request, method="none")
 
-    def _begun(self, active: ActiveSetup) -> tuple[trace.Header | None, list[int]]:
+    def _open_text(self, active: ActiveSetup) -> tuple[trace.Header | None, list[int]]:
         """The header if it is still to come, and all ids so far."""
         if self.trace.header is not None:
             return None, [token.id for token in (*self.trace.header.prompt.tokens, *self.trace.tokens)]
@@ -136,16 +137,16 @@ class Game:
         texts = tuple(active.target.text.piece(token)[0] for token in step.draft.tokens)
         return Rival(texts, len(step.verdict.path), len(step.tokens))
 
-    def _added(self, active: ActiveSetup, begun: trace.Header | None, step: Step, rival: Rival | None) -> trace.Step:
+    def _append(self, active: ActiveSetup, begun: trace.Header | None, step: Step, rival: Rival | None) -> trace.Step:
         if begun is not None:
             self._recorder = Recorder(active.target.text)
             self.trace.append(begun)
             self.trace.append(trace.Models(0, active.target.info, None))
-        before = self.trace.steps
-        in_force = replace(active.setup.settings(step.plan), method=METHOD, params={}, draft_model=None)
+        before, timing = self.trace.steps, step.timing
+        now = replace(active.setup.settings(step.plan), method=METHOD, params={}, draft_model=None)
         at_ms = sum(each.timing.total_ms for each in before)
-        started = time.perf_counter() - _spent_ms(step) / 1e3
-        situation = Situation(in_force, (), at_ms=at_ms, wait_ms=0.0, started=started)
+        started = time.perf_counter() - (timing.draft_ms + timing.verify_ms + timing.accept_ms) / 1e3
+        situation = Situation(now, (), at_ms=at_ms, wait_ms=0.0, started=started)
         made = self._recorder.record(replace(step, index=len(before)), situation)
         self.trace.append(made)
         if rival is not None:
@@ -168,7 +169,7 @@ def typed_ids(text: TokenText, before: Sequence[int], words: str, *, joined: boo
     """
     _check_words(words)
     raw = b"".join(map(text.bytes_of, before[-64:]))
-    words = _plain(words).strip()
+    words = "".join(" " if character.isspace() else character for character in words).strip()
     has_space = joined or raw[-1:].isspace() or words[0] in NO_SPACE_BEFORE
     ids = encode_after(text, raw, (words if has_space else f" {words}").encode())
     if not ids:
@@ -191,11 +192,6 @@ def _check_words(words: str) -> None:
         raise Refused("your words must be on one line, without control characters")
 
 
-def _plain(words: str) -> str:
-    """With ordinary spaces in place of all others."""
-    return "".join(" " if character.isspace() else character for character in words)
-
-
 def _ending(active: ActiveSetup, ids: Sequence[int]) -> Ending | None:
     """Asks the target's own odds, without temperature, for the next token: does it begin with a letter?"""
     text = active.target.text
@@ -216,16 +212,8 @@ def _last_letters(written: str) -> str:
     return written[start:]
 
 
-def _typed_plan(active: ActiveSetup, typed: Sequence[int]) -> Plan:
-    return replace(active.plan, drafter=Typed(typed), rule=RULES[RULE], k=MOST_TYPED)
-
-
 def _one_step(plan: Plan, ids: list[int], active: ActiveSetup, seed: int, num_drafted: int) -> Step:
     """The next step of a text of these ids, with room for all that may be drafted and one token more."""
     eos = frozenset(active.target.text.eos_ids)
     with closing(speculate(ids, lambda: plan, Seeded(seed), max_new_tokens=num_drafted + 1, eos_ids=eos)) as steps:
         return next(steps)
-
-
-def _spent_ms(step: Step) -> float:
-    return step.timing.draft_ms + step.timing.verify_ms + step.timing.accept_ms

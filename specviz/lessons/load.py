@@ -124,18 +124,14 @@ def _read_all(folder: Path) -> Found:
 
 def _read_file(path: Path, before: Collection[str]) -> Lesson:
     """The lesson of one file, with all that it points at there. Raises SpecvizError."""
-    lesson = read_lesson(_content(path), path.name, recorded_runs())
+    try:
+        lesson = read_lesson(path.read_text("utf-8"), path.name, recorded_runs())
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecvizError(f"{path.name} cannot be read ({error})") from None
     if lesson.name in before:
         raise SpecvizError(f"{path.name}: name must be used by one lesson alone (got {lesson.name!r} again)")
     _refuse_absent_tokens(lesson, path.name)
     return lesson
-
-
-def _content(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecvizError(f"{path.name} cannot be read ({error})") from None
 
 
 def _refuse_absent_tokens(lesson: Lesson, file: str) -> None:

@@ -59,7 +59,8 @@ Object = Mapping[str, Any]
 _PATH = re.compile(r"(?P<problem>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _KEY = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
 _RECORDS = (kinds.DataclassType, kinds.TypedDictType, kinds.StructType)
-_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`")
+_LACKS = re.compile(r"Object missing required field `(.*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 MOST_GOT = 120  # characters of what is wrong, in a message
 
 
@@ -143,12 +144,10 @@ def convert(data: Any, kind: type[Made]) -> Made:
     if is_own:
         name, _, problem = problem.partition(" ")
         path = f"{path}.{name}"
-    elif of_field := _FIELD.fullmatch(problem):
-        known = f"; it may have {', '.join(_fields(allowed, value))}"
-        lacks = of_field[1].startswith("missing")
-        problem = (
-            f"must have the field {of_field[2]!r} (got none)" if lacks else f"has no field {of_field[2]!r:.60}{known}"
-        )
+    elif lacking := _LACKS.fullmatch(problem):
+        problem = f"must have the field {lacking[1]!r} (got none)"
+    elif unknown := _UNKNOWN.fullmatch(problem):
+        problem = f"has no field {unknown[1]!r:.60}; it may have {', '.join(_fields(allowed, value))}"
     else:
         problem = f"must be {_words(allowed, value)} {format_got(value)}"
     raise TraceError(problem, path.removeprefix("."))

@@ -233,13 +233,13 @@ def _selected_place(request: Request) -> tuple[int, str] | None:
     return int(step), ref
 
 
-def _lines(trace: Trace) -> bytes:
-    return exports.json_lines(trace).encode()
-
-
 # path -> the suffix of the file's name, its media type, and how it is made of a trace
 _FILES: dict[str, tuple[str, str, Make]] = {
-    "trace/{view}": (".jsonl.gz", "application/gzip", lambda trace, *_: gzip.compress(_lines(trace))),
+    "trace/{view}": (
+        ".jsonl.gz",
+        "application/gzip",
+        lambda trace, *_: gzip.compress(exports.json_lines(trace).encode()),
+    ),
     "page/{view}.html": (".html", "text/html", _page),
     "tokens/{view}.csv": ("-tokens.csv", "text/csv", lambda trace, *_: exports.tokens_csv(trace)),
     "steps/{view}.csv": ("-steps.csv", "text/csv", lambda trace, *_: exports.steps_csv(trace)),

@@ -19,7 +19,6 @@ from specviz.session.run import Run, Status
 from specviz.trace.file import Event, Footer, Step, Trace
 from specviz.views.compare.side_by_side_player import comparison_words
 from specviz.views.explore.feed import CUT_OFF, Feed
-from specviz.views.learn.lesson import SHIPPED
 
 GRACE_S = 30.0
 """How long a run whose browser left is kept ready to go on: a reload takes seconds, a closed tab never comes back."""
@@ -60,11 +59,6 @@ class View:
         return self.run is not None and self.run.state != "finished"
 
     @property
-    def is_shipped(self) -> bool:
-        """Whether it is one of the recorded runs that come with specviz."""
-        return self.id.startswith(SHIPPED)
-
-    @property
     def is_slow(self) -> bool:
         return self.run is not None and self.run.controls.read().pace != "full"
 
@@ -90,16 +84,11 @@ class View:
         if timer is not None:
             timer.cancel()
 
-    def take_status(self, status: Status) -> bool:
-        """Whether this is news to the stage."""
-        before, self.status = self.status, status
-        return status != before
-
     def take_record(self, record: Event) -> None:
         """Add a record, which means that the run is at work, whatever it was waiting for before."""
         self.feed.add(record)
         if isinstance(record, Footer) and (other := self.twin(self)) is not None:
-            self.feed.set_comparison(comparison_words(self.trace, other))
+            self.feed.comparison = comparison_words(self.trace, other)
         self.status = Status(self.run.state)
 
     def increment(self) -> str:
@@ -167,7 +156,7 @@ def increments(view: View, warn: Callable[[str], None], max_steps: int | None = 
     try:
         for event in events:
             if isinstance(event, Status):
-                is_due = view.take_status(event)
+                is_due, view.status = event != view.status, event
                 if event.state == "running" and event.message:
                     warn(event.message)
             else:

@@ -26,8 +26,7 @@ BODY = """<header class="sv-report sv-standalone-head"><h1>{title}</h1>
 <button type="button" class="sv-button" id="sv-theme">Dark</button>
 <nav aria-label="Contents"><ul id="sv-contents"></ul></nav></header>
 <main id="sv-page"><div class="sv-report"><div class="sv-report-body"></div>
-<p class="sv-live sv-hidden" aria-live="polite"></p></div></main>
-<noscript><p>This page needs JavaScript. It asks no network.</p></noscript>"""
+<p class="sv-live sv-hidden" aria-live="polite"></p></div></main>"""
 
 
 def palette_head() -> str:
@@ -81,7 +80,7 @@ def document(
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{html.escape(title)}</title><style>{palette_css()}</style>",
         *(f"<style>{_web(name)}</style>" for name in sheets),
-        f"</head>\n<body>{body}\n",
+        f"</head>\n<body>{body}\n<noscript><p>This page needs JavaScript. It asks no network.</p></noscript>\n",
         *(f'<script type="text/plain" id="{name}">{text}</script>\n' for name, text in texts.items()),
         *(f"<script>{script}</script>\n" for script in code),
         "</body></html>\n",

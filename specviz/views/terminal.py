@@ -44,14 +44,14 @@ def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 def escape(text: str, keep: str = "") -> str:
     """`text` with nothing in it that a terminal would obey; characters of `keep` stay as they are."""
-    return "".join(char if char in keep else _visible(char) for char in text)
+    return "".join(char if char in keep else _escape_char(char) for char in text)
 
 
 def event_text(event: Event, *, colours: bool = False, theme: str = "dark") -> str:
     """The lines for one event, without a last newline; "" for events with nothing to show."""
     mark = partial(_mark, theme if colours else "")
     if isinstance(event, Header):
-        return f"prompt  {_clipped(event.prompt.text)}\n{_legend(mark)}"
+        return f"prompt  {_clip(event.prompt.text)}\n{_legend(mark)}"
     if isinstance(event, Models):
         draft = f"   draft {_model(event.draft_model)}" if event.draft_model else ""
         return f"target {_model(event.target)}{draft}"
@@ -60,7 +60,7 @@ def event_text(event: Event, *, colours: bool = False, theme: str = "dark") -> s
     if isinstance(event, Scores):
         return f"scored  {len(event.p):,} tokens with both models"
     if isinstance(event, Footer):
-        return f"ended   {event.reason}{': ' + _clipped(event.message) if event.message else ''}"
+        return f"ended   {event.reason}{': ' + _clip(event.message) if event.message else ''}"
     return ""
 
 
@@ -120,10 +120,10 @@ def _step(step: Step, mark: Mark) -> str:
 
 
 def _token_text(token: DraftToken | EmittedToken) -> str:
-    return f"<{token.bytes}>" if token.bytes else _clipped(token.text)
+    return f"<{token.bytes}>" if token.bytes else _clip(token.text)
 
 
-def _clipped(text: str) -> str:
+def _clip(text: str) -> str:
     return escape(text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}…").replace(" ", GLYPHS[" "])
 
 
@@ -132,7 +132,7 @@ def _model(model: ModelInfo) -> str:
     return f"{escape(model.name)}{size}"
 
 
-def _visible(char: str) -> str:
+def _escape_char(char: str) -> str:
     if char in GLYPHS and char != " ":
         return GLYPHS[char]
     return char.encode("unicode_escape").decode() if unicodedata.category(char) in HIDDEN else char

@@ -476,7 +476,7 @@ def test_measure_asks_once_and_shows_what_came_back(stage):
     page.click('[data-do="measure"]')
     assert page.is_disabled('[data-do="measure"]')
     assert page.evaluate("triggers.at(-1)") == ["measure", {"run": "run"}]
-    feed.set_measurement({"baseline_tokens_per_s": 31.0, "tokens_per_s": 43.4, "speedup": 1.4, "note": ""})
+    feed.measured = {"baseline_tokens_per_s": 31.0, "tokens_per_s": 43.4, "speedup": 1.4, "note": ""}
     push(page, feed.message(1, None))
     assert page.inner_text('[data-number="speed"]') == "1.4×"
     assert not page.is_visible('[data-do="measure"]')

@@ -210,9 +210,7 @@ def test_a_run_of_ones_own_is_a_recording_in_its_page(client, served):
     trace, feed = traces.chain(), Feed("live")
     for event in trace.events():
         feed.add(event)
-    feed.set_measurement(
-        {"baseline_tokens_per_s": 10.0, "tokens_per_s": 20.0, "speedup": 2.0, "note": "measured again"}
-    )
+    feed.measured = {"baseline_tokens_per_s": 10.0, "tokens_per_s": 20.0, "speedup": 2.0, "note": "measured again"}
     view = served.page.registry.show(View("live", feed, trace), None)
     assert client.get(f"/specviz/page/{view.id}.html?charts=0").text == stage_page(trace, charts=False)
 

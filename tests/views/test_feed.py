@@ -515,7 +515,7 @@ def speed_of(events: list, recorded: bool = False, measured: dict | None = None)
     for event in events:
         feed.add(event)
     if measured:
-        feed.set_measurement(measured)
+        feed.measured = measured
     return json.loads(feed.message(0, None))["speed"]
 
 

@@ -23,7 +23,9 @@ from specviz.ui.explore.form import Frame
 from specviz.ui.explore.handlers import Handlers
 from specviz.ui.registry import Registry
 from specviz.ui.view import View, view_of
+from specviz.views.blocks import Props
 from specviz.views.explore import library
+from specviz.views.learn.lesson import SHIPPED
 
 MOST_RUNS = 30
 MOST_BYTES = 24 << 20
@@ -38,7 +40,6 @@ LIMITS = {
 }
 REFUSED = "sv-refused"
 """The event by which the browser's half learns that a file could not be opened."""
-Props = dict[str, Any]
 
 
 def add(frame: Frame, handlers: Handlers) -> None:
@@ -105,7 +106,7 @@ def unpack(letters: Any) -> Trace:
 
 def _is_worth_keeping(view: View | None) -> bool:
     """Whether it is a run that is over, with a step in it, and none of those that come with specviz."""
-    if view is None or view.is_shipped or view.trace.header is None or not view.trace.steps:
+    if view is None or view.id.startswith(SHIPPED) or view.trace.header is None or not view.trace.steps:
         return False
     return view.run is None or view.trace.footer is not None
 
@@ -120,7 +121,7 @@ def _pack(view: View, has: list[Any]) -> Props:
         return {"key": view.key}
     file = gzip.compress(lines, 6, mtime=0)
     if len(file) > MAX_UPLOAD_BYTES:
-        sizes = f"{library.size_words(len(file))}; at most {MAX_UPLOAD_BYTES >> 20} MB"
+        sizes = f"{len(file) / (1 << 20):.1f} MB; at most {MAX_UPLOAD_BYTES >> 20} MB"
         return {"refusal": f"This run is too large to be kept here ({sizes}): save its file under Share."}
     about = library.entry(view.trace, usual_settings)
     about["facts"] += "" if view.run is not None else " · opened"

@@ -24,6 +24,7 @@ from specviz.ui.choices import Offer
 from specviz.ui.events import as_fields, callback, data_of
 from specviz.ui.explore.form import Frame, refuse_unoffered
 from specviz.ui.view import View
+from specviz.views.blocks import Props
 from specviz.views.explore.inspector import LAST
 from specviz.views.explore.sentences import Sentence, label, quantity, reveal
 from specviz.views.explore.titles import last_token
@@ -59,7 +60,6 @@ _OTHERS = {"prompt": "another prompt", "prompt_ids": "another prompt"}
 _OF_ANY_METHOD = ("prompt", "chat", "target", "method", *Request.SAMPLING, "seed", "max_new_tokens")
 Place = tuple[int, str]
 """A step and a token in it, as the browser names it."""
-Props = dict[str, Any]
 
 
 def add(frame: Frame) -> None:

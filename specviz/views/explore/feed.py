@@ -38,7 +38,11 @@ SO_FAR = "what there was while the run was still going on"
 
 
 class Feed:
-    """One run's or one opened trace's page. `recorded`: nothing can be measured for it any more."""
+    """One run's or one opened trace's page. `recorded`: nothing can be measured for it any more.
+
+    measured: the fields of a bench.speed.Speed, once there is one; comparison: what is said of another run at the end
+    of this one.
+    """
 
     def __init__(self, run_id: str, *, recorded: bool = False) -> None:
         self._run_id = run_id
@@ -48,10 +52,10 @@ class Feed:
         self._header: Header | None = None
         self._models: Models | None = None
         self._unended = ""
-        self._comparison = ""
+        self.comparison = ""
         self._settings: Settings | None = None  # of the newest step
         self._labels: list[str] = []  # of every token so far, for evidence that points back into the text
-        self._measured: Mapping[str, Any] | None = None
+        self.measured: Mapping[str, Any] | None = None
         self._steps: list[str] = []  # each step's props as JSON, made once
 
     @classmethod
@@ -96,15 +100,6 @@ class Feed:
         self._labels += [label(token.text, token.bytes) for token in step.emitted]
         self._steps.append(_json(props))
 
-    def set_measurement(self, result: Mapping[str, Any]) -> None:
-        """result: baseline_tokens_per_s, tokens_per_s, speedup, note, and `instead`: words in place of a ratio that
-        says nothing."""
-        self._measured = dict(result)
-
-    def set_comparison(self, words: str) -> None:
-        """words: what is said of another run at the end of this one."""
-        self._comparison = words
-
     def message(self, since: int, status: Mapping[str, Any] | None, *, play: bool = False) -> str:
         """The increment from step `since` on, as JSON. play: the page replays it from the first step on."""
         props = self._props(since)
@@ -130,7 +125,7 @@ class Feed:
         props: Props = {"run": self._run_id, "from": first, "total": len(self._steps)}
         if first == 0:
             props["head"] = self._head()
-        props["speed"] = speed_words(self._counters, self._measured, recorded=self._recorded)
+        props["speed"] = speed_words(self._counters, self.measured, recorded=self._recorded)
         props["numbers"] = _numbers(self._counters)
         if self.is_over:
             props |= {"end": self._end(), "done": len(self._steps)}
@@ -154,7 +149,7 @@ class Feed:
         footer = self._counters.footer
         words = ENDINGS.get(footer.reason, footer.reason)
         detail = f": {reveal(footer.message)}" if footer.message else ""
-        said = filter(None, [self._end_words(f"{words}{detail}"), self._comparison])
+        said = filter(None, [self._end_words(f"{words}{detail}"), self.comparison])
         return {"reason": footer.reason, "words": " · ".join(said)}
 
     def _end_words(self, words: str) -> str:

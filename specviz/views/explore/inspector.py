@@ -1,7 +1,7 @@
-"""What the inspector shows of one step: per token a sentence, rows of both models' odds in one scale, and the dart.
+"""What the inspector shows of one step: per token a sentence, bars of both models' probabilities, and where u fell.
 
-Everything is computed here, widths included: a row is `both` = min(p, q), `cut` = what q has beyond it, `owed` = what p
-has beyond it, in percent of the axis. Takes a trace step; knows nothing of runs or pages.
+Everything is computed here, widths included, in percent of one axis: a row has the bars `both` = min(p, q), `cut` =
+max(0, q - p) and `owed` = max(0, p - q). Takes a step of a trace; knows nothing of runs or pages.
 """
 
 import math
@@ -44,7 +44,7 @@ Look = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One token's share of each law; `residual` its share of what is owed. `q` is 0 where there is no draft's law."""
+    """One token's probabilities. residual: in the distribution of replacements; q: 0 where the draft gave none."""
 
     text: str
     role: str
@@ -80,9 +80,9 @@ def looks(step: Step) -> dict[str, Look]:
     shown: dict[str, Look] = {}
     for position in step.positions:
         if position.child is not None and step.draft[position.child].is_judged:
-            shown[str(position.child)] = _judged(step, position.child, position)
+            shown[str(position.child)] = _show_judged(step, position.child, position)
         elif position.child is None and (last := titles.last_token(step)) is not None:
-            shown[LAST] = _drawn(step, last, position)
+            shown[LAST] = _show_last(step, last, position)
     for node, token in enumerate(step.draft):
         if token.status == "ignored":
             title, note = titles.ignored_words(step, token)
@@ -100,10 +100,10 @@ def focus(step: Step) -> str:
     return LAST if titles.last_token(step) else str(max((token.node for token in step.emitted), default=0))
 
 
-def _judged(step: Step, node: int, position: Position) -> Look:
+def _show_judged(step: Step, node: int, position: Position) -> Look:
     token = step.draft[node]
     emitted = step.emitted[token.depth - 1] if len(step.emitted) >= token.depth else None
-    rows, owed = _overlaid(token, emitted, position)
+    rows, owed = _read_rows(token, emitted, position)
     (axis, ticks), later = _axis(rows), bool(titles.siblings_cut(step, node))
     look: Look = {
         "status": token.status,
@@ -134,8 +134,8 @@ def _judged(step: Step, node: int, position: Position) -> Look:
     }
 
 
-def _overlaid(token: DraftToken, emitted: EmittedToken | None, position: Position) -> tuple[list[Row], float]:
-    """The drafted row, the emitted one, the others by p and all the rest in one; and 1 - sum min(p, q)."""
+def _read_rows(token: DraftToken, emitted: EmittedToken | None, position: Position) -> tuple[list[Row], float]:
+    """Rows of the drafted token, the emitted one, others by p, and one row for the rest; and 1 - sum min(p, q)."""
     roles = {token.id: "drafted"}
     if emitted is not None:
         roles[emitted.id] = "both" if emitted.id == token.id else "emitted"
@@ -145,12 +145,12 @@ def _overlaid(token: DraftToken, emitted: EmittedToken | None, position: Positio
         half = token.bytes if id_ == token.id else None
         row = Row(label(text, half), roles.get(id_, ""), p, drafted, min(p, drafted), residual, p_raw, q_raw)
         rows.append((id_, row))
-    owed = _owed(token, position, [row for _, row in rows])
-    shown = _in_order(rows, list(roles))
-    return [*shown, *_others(shown, owed)], owed
+    owed = _shortfall(token, position, [row for _, row in rows])
+    shown = _choose_rows(rows, list(roles))
+    return [*shown, *_rest_row(shown, owed)], owed
 
 
-def _in_order(rows: Sequence[tuple[int, Row]], first: Sequence[int]) -> list[Row]:
+def _choose_rows(rows: Sequence[tuple[int, Row]], first: Sequence[int]) -> list[Row]:
     """`first`, then of the others those that matter most to either model, by p."""
     known = dict(rows)
     ahead = [known[id_] for id_ in first if id_ in known]
@@ -159,7 +159,7 @@ def _in_order(rows: Sequence[tuple[int, Row]], first: Sequence[int]) -> list[Row
     return ahead + sorted(others[: MOST_ROWS - len(ahead)], key=lambda row: (-row.p, -row.q))
 
 
-def _owed(token: DraftToken, position: Position, rows: Sequence[Row]) -> float:
+def _shortfall(token: DraftToken, position: Position, rows: Sequence[Row]) -> float:
     """1 - sum min(p, q); where the trace does not say it, from residual = (p - q) / owed at its largest row."""
     if position.overlap is not None:
         return 1 - position.overlap
@@ -169,16 +169,16 @@ def _owed(token: DraftToken, position: Position, rows: Sequence[Row]) -> float:
     return min(1.0, most.owed / most.residual) if most.residual else 0.0
 
 
-def _others(shown: Sequence[Row], owed: float) -> list[Row]:
-    """What is not shown, as one row: all columns of a look sum to one."""
+def _rest_row(shown: Sequence[Row], owed: float) -> list[Row]:
+    """One row for all tokens that are not shown, so that every column of a look sums to one."""
     p, q, both = (max(0.0, 1 - math.fsum(getattr(row, name) for row in shown)) for name in ("p", "q", "both"))
     if p + q < 1e-6:
         return []
-    raw = (_missing(shown, name) for name in ("p_raw", "q_raw"))
+    raw = (_rest_of(shown, name) for name in ("p_raw", "q_raw"))
     return [Row(OTHERS, "others", p, q, min(max(0.0, both - owed), p, q), None, *raw)]
 
 
-def _missing(shown: Sequence[Row], name: str) -> float | None:
+def _rest_of(shown: Sequence[Row], name: str) -> float | None:
     values = [getattr(row, name) for row in shown]
     return None if None in values else max(0.0, 1 - math.fsum(values))
 
@@ -212,25 +212,25 @@ def _log_place(share: float) -> float | None:
 
 
 def _dart(token: DraftToken, bar: float) -> dict[str, Any]:
-    """Where the dart fell on the stretch `bar` of the axis, and the part `fill` of it that keeps the token."""
+    """Where u falls on a bar of this width, a share of the axis, and the part `fill` of it that accepts the token."""
     u, chance = token.u or 0.0, token.accept_prob or 0.0
     places = {"x": u * bar, "bar": bar, "fill": chance * bar}
     words = {"u": dart(chance, u)[1], "kept": token.status == "accepted"}
     return {name: round(100 * place, 2) for name, place in places.items()} | words
 
 
-def _drawn(step: Step, last: EmittedToken, position: Position) -> Look:
-    """The step's own token: bars of the one law it was drawn from."""
+def _show_last(step: Step, last: EmittedToken, position: Position) -> Look:
+    """The look of the step's last token: bars of the distribution that it was drawn from."""
     raw_fits = last.kind != "resampled"  # a replacement is drawn from another law than the model's own
     rows = []
     for id_, text, p, _, _, p_raw, _ in position.top:
         role, half = ("emitted", last.bytes) if id_ == last.id else ("", None)
         rows.append((id_, Row(label(text, half), role, p, p_raw=p_raw if raw_fits else None)))
-    shown = _in_order(rows, [last.id])
+    shown = _choose_rows(rows, [last.id])
     share = shown[0].p if shown else 0.0
     left = max(0.0, 1 - math.fsum(row.p for row in shown))
     if left > 1e-6:
-        shown.append(Row(OTHERS, "others", left, p_raw=_missing(shown, "p_raw")))
+        shown.append(Row(OTHERS, "others", left, p_raw=_rest_of(shown, "p_raw")))
     axis, ticks = _axis(shown)
     return {
         "status": last.kind,

@@ -60,10 +60,6 @@ def shipped_entry(run: RecordedRun) -> Props:
     return {"name": run.name, "title": run.title, "words": run.about, "facts": facts}
 
 
-def size_words(num_bytes: int) -> str:
-    return f"{num_bytes / (1 << 20):.1f} MB"
-
-
 def _title(trace: Trace, usual: Usual | None) -> str:
     """Method, draft, K, temperature, and whatever else is not as usual, with the changes made during the run."""
     parts = (

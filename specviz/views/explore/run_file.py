@@ -31,8 +31,7 @@ BODY = """<header class="sv-report sv-file-head"><div class="sv-file-words"><h1>
 <button type="button" class="sv-button" id="sv-save" title="the recorded run, as JSON lines">Save trace</button>
 <button type="button" class="sv-button" id="sv-present" aria-pressed="false">Present</button>
 <button type="button" class="sv-button" id="sv-theme">Dark</button></header>
-<main id="sv-file"></main>
-<noscript><p>This page needs JavaScript. It asks no network.</p></noscript>{template}"""
+<main id="sv-file"></main>{template}"""
 
 
 def stage_page(

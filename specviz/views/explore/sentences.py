@@ -78,13 +78,13 @@ def percent(share: float) -> str:
 def percents(first: float, second: float) -> tuple[str, str]:
     """Both shares as percent numbers without the sign, with as few digits as each needs, and as tell them apart."""
     for more in range(7):
-        words = _rounded(first, more), _rounded(second, more)
+        words = _round_share(first, more), _round_share(second, more)
         if words[0] != words[1] or first == second:
             break
     return words
 
 
-def _rounded(share: float, more_digits: int) -> str:
+def _round_share(share: float, more_digits: int) -> str:
     for digits in range(more_digits, 7):
         word = _hundredths(share, digits)
         if share < TINY or abs(float(word) - 100 * share) <= ROUGH * 100 * share:

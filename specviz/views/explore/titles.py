@@ -26,14 +26,14 @@ def last_cut(step: Step) -> DraftToken | None:
 
 
 def telling_cut(step: Step) -> DraftToken | None:
-    """The last token cut, but for one of a tree whose sibling was kept: there the draft was right."""
+    """The last rejected token; None where a sibling of it was accepted, because there the draft was right."""
     cut = last_cut(step)
     kept = cut is not None and any(t.status == "accepted" and t.parent == cut.parent for t in step.draft)
     return None if kept else cut
 
 
 def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentence:
-    """Speculative sampling: what both models gave, the chance that follows, where the dart fell, what that meant."""
+    """Under speculative sampling: both probabilities, how often the token is accepted, where u fell, the verdict."""
     token = step.draft[node]
     verdict, *replacement = _verdict(token, emitted)
     if step.settings.temperature == 0:
@@ -69,7 +69,7 @@ def _quotient(target: str, drafted: str, chance: str) -> str:
 
 
 def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = None) -> Sentence:
-    """Any other rule: its chance and the dart, where one is thrown, and what came instead."""
+    """Under any other rule: how often the token is accepted, where u fell if the rule draws one, the replacement."""
     rule = facts_of(step.settings.rule)
     kept = token.status == "accepted"
     verdict, *replacement = _verdict(token, emitted) if emitted or step.truncated else ["kept." if kept else "cut."]
@@ -89,8 +89,8 @@ def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = Non
 
 
 def chance_kept(step: Step, token: DraftToken) -> float:
-    """How often a token of a chain is kept: under block verification over all that may be drafted behind it, the
-    weight min(1, w p / q) that runs along the chain; under any other rule the chance of its own test."""
+    """The probability that a token of a chain is accepted. Under block verification it is averaged over what may be
+    drafted behind the token: the weight w = min(1, w p / q), updated along the chain. Else that of its own test."""
     if not facts_of(step.settings.rule).judges_block:
         return token.accept_prob or 0.0
     weight = 1.0

@@ -41,8 +41,7 @@ BODY = f"""<header class="sv-report sv-lessons-head"><h1><a href="#plan">{TITLE}
 <div id="compare"><div class="sv-report"><section class="sv-card sv-section"><h2>Two runs side by side</h2>
 <div class="sv-blocks"></div></section></div></div>
 <div id="learn"><div class="sv-report"><div class="sv-report-body"></div>
-<p class="sv-live sv-hidden" aria-live="polite"></p></div></div></main>
-<noscript><p>This page needs JavaScript. It asks no network.</p></noscript>"""
+<p class="sv-live sv-hidden" aria-live="polite"></p></div></div></main>"""
 
 
 def lesson_page() -> str:
