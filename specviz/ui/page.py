@@ -75,7 +75,7 @@ def build(
         wiring.wire_prompt()
         wiring.wire_memory()
         demo.unload(handlers.leave)
-        frame = Frame(registry, bench, offer, handlers.form, stage, wiring.fill)
+        frame = Frame(registry, offer, handlers.form, stage, wiring.fill)
         shelf.add(frame, handlers)
         sharing.add(frame)
         lessons.add(frame)

@@ -399,7 +399,7 @@ def frame():
     from specviz.ui.choices import make_offer
     from specviz.ui.explore.form import Form, Frame
 
-    return Frame(Registry(), None, make_offer(), Form(("prompt", "target", "draft", "k")), None, None)
+    return Frame(Registry(), make_offer(), Form(("prompt", "target", "draft", "k")), None, None)
 
 
 class Asked:

@@ -18,7 +18,6 @@ from specviz.drafters.params import ModelParam, Param, Value, split_names
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.session.controls import PACES
-from specviz.session.workbench import Workbench
 from specviz.ui.choices import Offer, as_options, as_value, list_models, list_rules
 from specviz.ui.components import update_list
 from specviz.ui.registry import Registry
@@ -157,7 +156,6 @@ class Frame:
     """
 
     registry: Registry
-    bench: Workbench
     offer: Offer
     form: Form
     stage: gr.HTML

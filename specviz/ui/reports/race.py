@@ -122,7 +122,7 @@ class RaceSection:
         """value -> words and request: the run's own setup, no draft, every draft model and every method that can run
         here."""
         alone, plain = METHODS[ALONE], METHODS["draft_model"]
-        setups = {PAGE: (base.title, base.request), ALONE: (alone.title, self._change_method(base.request, alone))}
+        setups = {PAGE: (base.title, base.request), alone.name: (alone.title, self._change_method(base.request, alone))}
         for _, name in self._offer.drafts_for(base.request.target, plain):
             if self._models.is_at_hand(name):
                 request = replace(self._change_method(base.request, plain), draft=name)

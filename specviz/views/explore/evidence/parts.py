@@ -115,5 +115,7 @@ def lines(title: str, rows: Sequence[list[Any]], note: str = "", *, lead: str = 
     return {"kind": "lines", "title": title, "lead": lead, "note": note, "lines": shown, "aligned": aligned}
 
 
-def facts(title: str, items: Sequence[Sequence[str]]) -> Part:
-    return {"kind": "facts", "title": title, "items": [list(item) for item in items[:MOST_LINES]]}
+def facts(title: str, items: Sequence[Sequence[str]]) -> list[Part]:
+    """One part with these (name, words); none where there are no items."""
+    part = {"kind": "facts", "title": title, "items": [list(item) for item in items[:MOST_LINES]]}
+    return [part] if items else []

@@ -74,7 +74,7 @@ def _policy(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     if not policy or k is None:
         return []
     words = ": ".join(filter(None, (policy.replace("_", " "), POLICIES.get(policy))))
-    return [parts.facts("How long a draft may be", [["K in force", str(k)], ["policy", words]])]
+    return parts.facts("How long a draft may be", [["K in force", str(k)], ["policy", words]])
 
 
 def _growth(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
@@ -85,7 +85,7 @@ def _growth(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     grown, kept = said.whole("grown"), said.whole("kept")
     if grown is not None and kept is not None:
         known.append(["grown, then handed over", f"{grown:,}, then the best {kept:,}"])
-    return [parts.facts("How the tree was grown", known)] if known else []
+    return parts.facts("How the tree was grown", known)
 
 
 def _lookup(step: Step, said: Said, text: Sequence[str]) -> list[Part]:
@@ -120,9 +120,7 @@ def _layers(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
 
 def _modules(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     modules = said.whole("modules")
-    return (
-        [] if modules is None else [parts.facts("Modules for later tokens", [["modules of the target", str(modules)]])]
-    )
+    return parts.facts("Modules for later tokens", [] if modules is None else [["modules of the target", str(modules)]])
 
 
 def _rounds(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
@@ -137,8 +135,8 @@ def _rounds(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     rows = [parts.line(name, _round_chips(each)) for name, each in zip(names, rounds, strict=True)]
     calls = [[f"forwards of {_name(name)}", f"{number:,}"] for name, number in said.inside("calls").counts() if number]
     handed = parts.line("handed to the target", [[text, "", ""] for text, *_ in parts.draft_chips(step)])
-    made = [parts.lines("Rounds inside the draft", [*rows[: parts.MOST_LINES - 1], handed], lead=lead)]
-    return [*made, parts.facts("What drafting cost", calls)] if calls else made
+    made = parts.lines("Rounds inside the draft", [*rows[: parts.MOST_LINES - 1], handed], lead=lead)
+    return [made, *parts.facts("What drafting cost", calls)]
 
 
 def _name(name: str) -> str:
@@ -163,8 +161,8 @@ def _window(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     pool = said.inside("pool")
     keys, ngrams = pool.whole("keys"), pool.whole("ngrams")
     if keys is not None and ngrams is not None:
-        made.append(
-            parts.facts("The pool", [["n-grams", f"{ngrams:,}"], ["first tokens that they begin with", f"{keys:,}"]])
+        made += parts.facts(
+            "The pool", [["n-grams", f"{ngrams:,}"], ["first tokens that they begin with", f"{keys:,}"]]
         )
     return made
 
@@ -191,7 +189,7 @@ def _tokenisations(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
         known.append(["share of the draft's odds on shared tokens", shared])
     return [
         parts.lines("The same text in both vocabularies", rows, aligned=True),
-        parts.facts("Between the vocabularies", known),
+        *parts.facts("Between the vocabularies", known),
     ]
 
 
@@ -207,7 +205,7 @@ def _grade(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
         known.append(["judged by", JUDGES[judged_by]])
     if (tokens := said.whole("tokens")) is not None:
         known.append(["tokens", f"{tokens:,}"])
-    made = [parts.facts("The grade", known)]
+    made = parts.facts("The grade", known)
     if text := said.inside("step").passage("text"):
         shown = {"text": prose(text), "mark": VERDICTS.get(verdict, ""), "note": ""}
         made.insert(0, {"kind": "passage", "title": "The reasoning step", **shown})
