@@ -62,6 +62,17 @@ def assets_dir() -> Path:
     raise SpecvizError("the assets folder is missing: set SPECVIZ_ASSETS to the folder 'assets' of the repository")
 
 
+def cache_dir() -> Path:
+    """The folder for models that were fetched or converted: SPECVIZ_CACHE, or one in the user's cache."""
+    given, own = (os.environ.get(name, "").strip() for name in ("SPECVIZ_CACHE", "XDG_CACHE_HOME"))
+    return Path(given).expanduser() if given else Path(own or Path.home() / ".cache") / "specviz"
+
+
+def cached_model(file: str, sha256: str) -> Path:
+    """The folder in the cache of the model that a GGUF file of this name and hash holds."""
+    return cache_dir() / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', Path(file).stem):.80}-{sha256[:12]}"
+
+
 def _converted(name: str, convert: Callable[[str], object], text: str) -> object:
     try:
         return convert(text)
