@@ -82,10 +82,10 @@ def find(name: str, *, allow_any: bool) -> Source:
         return Source(_place_name(place), str(place.resolve()), folder, file)
     if (match := _HUB_FILE.fullmatch(name)) and ".." not in name:
         return Source(name, name, file=match[3])
-    if not _HUB_ID.fullmatch(name) or ".." in name:
+    if not _HUB_ID.fullmatch(name) or ".." in name or name.endswith(".gguf"):
         raise SpecvizError(
-            f"there is no folder {Path(name).name!r} there, and what was typed is no hub id of the form owner/model: "
-            "check the spelling"
+            f"there is no folder or file {Path(name).name!r} there, and what was typed is no hub id of the form "
+            "owner/model: check the spelling"
         )
     return Source(name, name)
 

@@ -122,7 +122,7 @@ def read_headers(files: Sequence[Path], name: str) -> list[Header]:
         names = [tensor.name for header in headers for tensor in header.tensors]
         if len(set(names)) < len(names):
             raise ValueError("two of its tensors have one name")
-        if (number := headers[0].settings.get("split.count", 1)) not in (0, len(files)):
+        if (number := headers[0].settings.get("split.count", len(files))) not in (0, len(files)):
             raise ValueError(f"it is one of {number!r:.20} parts, and {len(files)} go by its name")
     except KeyError as error:
         raise SpecvizError(
