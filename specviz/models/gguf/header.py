@@ -72,10 +72,10 @@ class _Reader:
         if kind == _STRING:
             return self.text()
         if kind != _LIST:
-            return self.value(_FORMATS[kind])
+            return self.value(_form(kind))
         kind, number = self.value("<I"), self.value("<Q")
         if kind != _STRING:
-            self.skip(number * struct.calcsize(_FORMATS[kind]))
+            self.skip(number * struct.calcsize(_form(kind)))
         else:
             for _ in range(number):
                 self.skip(self.value("<Q"))
@@ -91,6 +91,12 @@ class _Reader:
         if not dims or dims[0] % block or not math.prod(dims):
             raise ValueError(f"{name!r:.80} of the shape {dims!r:.80} is not made of blocks of {block}")
         return Tensor(name, dims, kind, offset, math.prod(dims) // block * num_bytes)
+
+
+def _form(kind: int) -> str:
+    if kind not in _FORMATS:
+        raise ValueError(f"its header holds a value of the unknown kind {kind}")
+    return _FORMATS[kind]
 
 
 def parts_of(file: Path) -> list[Path]:
@@ -124,10 +130,6 @@ def read_headers(files: Sequence[Path], name: str) -> list[Header]:
             raise ValueError("two of its tensors have one name")
         if (number := headers[0].settings.get("split.count", len(files))) not in (0, len(files)):
             raise ValueError(f"it is one of {number!r:.20} parts, and {len(files)} go by its name")
-    except KeyError as error:
-        raise SpecvizError(
-            f"{name} is a damaged GGUF file: its header holds a value of unknown kind {error}"
-        ) from error
     except (ValueError, OSError) as error:
         raise SpecvizError(f"{name} is a damaged GGUF file, or none: {error}") from error
     return headers
