@@ -29,6 +29,8 @@ class Settings:
     max_seconds: float | None = None
     max_runs: int = 48
     allow_any_model: bool = True
+    allow_get: bool | None = None
+    """Whether the page has a button that fetches a model; None: where only this machine reaches it."""
     server_name: str = "127.0.0.1"
     server_port: int = 7860
     space: str | None = None
@@ -37,7 +39,8 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
         """The defaults, or on a Hugging Face Space catalogue models only, with what the environment says instead."""
-        chosen: dict[str, object] = {"allow_any_model": False} if environment.get("SPACE_ID") else {}
+        on_space = {"allow_any_model": False, "allow_get": False}
+        chosen: dict[str, object] = on_space if environment.get("SPACE_ID") else {}
         for field, (name, convert) in _VARIABLES.items():
             if text := environment.get(name, "").strip():
                 chosen[field] = _convert(name, convert, text)
@@ -59,6 +62,17 @@ def assets_dir() -> Path:
     if given:
         raise SpecvizError(f"the environment variable SPECVIZ_ASSETS must name a folder (got {given!r})")
     raise SpecvizError("the assets folder is missing: set SPECVIZ_ASSETS to the folder 'assets' of the repository")
+
+
+def cache_dir() -> Path:
+    """The folder for models that were fetched or converted: SPECVIZ_CACHE, or one in the user's cache."""
+    given, own = (os.environ.get(name, "").strip() for name in ("SPECVIZ_CACHE", "XDG_CACHE_HOME"))
+    return Path(given).expanduser() if given else Path(own or Path.home() / ".cache") / "specviz"
+
+
+def cached_model(file: str, sha256: str) -> Path:
+    """The folder in the cache of the model that a GGUF file of this name and hash holds."""
+    return cache_dir() / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', Path(file).stem):.80}-{sha256[:12]}"
 
 
 def _convert(name: str, convert: Callable[[str], object], text: str) -> object:
@@ -115,6 +129,7 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "max_seconds": ("SPECVIZ_MAX_SECONDS", _positive),
     "max_runs": ("SPECVIZ_MAX_RUNS", _whole(1, 1_000)),
     "allow_any_model": ("SPECVIZ_ALLOW_ANY_MODEL", _yes_or_no),
+    "allow_get": ("SPECVIZ_ALLOW_GET", _yes_or_no),
     "server_name": ("GRADIO_SERVER_NAME", str),
     "server_port": ("GRADIO_SERVER_PORT", _whole(0, 65_535)),
     "space": ("SPACE_ID", _text(r"[\w.-]+/[\w.-]+", "owner/name")),

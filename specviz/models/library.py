@@ -20,7 +20,8 @@ from specviz.decoding.cached_lm import CachedLM
 from specviz.errors import SpecvizError
 from specviz.models import catalog, memory, quantisation
 from specviz.models.folder import FEWER_BITS, GB, ModelFolder, check_kind, context_limit, eos_ids, limit_words
-from specviz.models.hub import Progress, Source, fetch, find, ignore_progress
+from specviz.models.gguf.convert import fetch_model
+from specviz.models.hub import Progress, Source, find, ignore_progress
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.settings import settings
 from specviz.trace.file import ModelInfo
@@ -167,9 +168,10 @@ class Library:
             return entry.get()
 
     def _load(self, task: _Wanted, report: Progress) -> LoadedModel:
-        folder, revision = fetch(task.source, may_download=self.allow_any, on_progress=report)
+        folder, revision = fetch_model(task.source, may_download=self.allow_any, on_progress=report)
         files = ModelFolder(folder, task.name)
         config = files.config()
+        sha256, made_from = quantisation.gguf_origin(config)
         with self._memory:
             report(f"loading {task.name}", None)
             dtype = memory.dtype(task.home)
@@ -178,8 +180,8 @@ class Library:
             self._make_room(needed, homes, task.name)
             room = {home: self._left(home) for home in homes}
             pair = files.model(config, dtype, room, task.bits), files.tokenizer()
-            loaded = self._add(task, pair, revision)
-        report("; ".join(filter(None, (f"loaded {loaded.name}", limit_words(config)))), 1.0)
+            loaded = self._add(task, pair, sha256 or revision)
+        report("; ".join(filter(None, (f"loaded {loaded.name}", made_from, limit_words(config)))), 1.0)
         return loaded
 
     def _homes(self, home: torch.device, needed: int) -> tuple[torch.device, ...]:

@@ -137,4 +137,14 @@ def number_format(model: torch.nn.Module, bits: str | None) -> str:
     """The number format of the computation, and that of the weights where it differs, as a trace names them."""
     computes = str(model.dtype).removeprefix("torch.")
     kind = getattr(getattr(model, "quantization_method", None), "value", None)
-    return computes if kind is None else f"{computes}, weights {bits or 'quantised'} ({kind})"
+    if kind is None:
+        return ", ".join(filter(None, (computes, gguf_origin(model.config)[1])))
+    return f"{computes}, weights {bits or 'quantised'} ({kind})"
+
+
+def gguf_origin(config: object) -> tuple[str | None, str]:
+    """The hash of the GGUF file that a model was made from, and what it was in words; (None, "") for other models."""
+    match getattr(config, "gguf", None):
+        case {"sha256": str(sha256), "format": str(kind)}:
+            return f"sha256:{sha256:.64}", f"{kind:.20}, computed from its dequantised weights"
+    return None, ""

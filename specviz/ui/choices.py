@@ -32,7 +32,7 @@ Option = tuple[str, str]
 class Offer:
     """`prompts`: kind -> title -> text, `dialogues` those kinds whose texts are conversations.
 
-    `any_model`: whether names that are not in the lists may be typed.
+    `any_model`: whether names that are not in the lists may be typed; `may_get`: whether the page may fetch a model.
     """
 
     targets: tuple[Option, ...]
@@ -41,6 +41,7 @@ class Offer:
     first: Request
     any_model: bool
     dialogues: tuple[str, ...] = ()
+    may_get: bool = False
 
     def allows(self, name: str) -> bool:
         listed = (known for _, known in (*self.targets, *self.drafts))
@@ -67,7 +68,9 @@ class Offer:
         return as_options(catalog.drafts_for(target, foreign=method.foreign)) or self.drafts
 
 
-def make_offer(target: str | None = None, draft: str | None = None, *, any_model: bool = True) -> Offer:
+def make_offer(
+    target: str | None = None, draft: str | None = None, *, any_model: bool = True, may_get: bool = False
+) -> Offer:
     """The catalogue's offer, beginning with `target` and `draft` or the bundled pair."""
     bundled_target, bundled_draft = catalog.default_pair()
     target = target or bundled_target
@@ -77,7 +80,7 @@ def make_offer(target: str | None = None, draft: str | None = None, *, any_model
     prompt = next(text for texts in prompts.values() for text in texts.values())
     first = Request(prompt=prompt, target=target, draft=draft, seed=FIRST_SEED)
     targets = as_options((target, *catalog.targets()))
-    return Offer(targets, list_drafts(target, draft), prompts | dialogues, first, any_model, tuple(dialogues))
+    return Offer(targets, list_drafts(target, draft), prompts | dialogues, first, any_model, tuple(dialogues), may_get)
 
 
 def texts_by_title(kinds: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:

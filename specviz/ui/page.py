@@ -16,7 +16,7 @@ from specviz.trace.file import Trace
 from specviz.ui import components
 from specviz.ui.choices import Offer, choose_rule, list_rules, rule_to_explain
 from specviz.ui.events import NOW, QUIET, callback, data_of, text_or_none
-from specviz.ui.explore import lessons
+from specviz.ui.explore import getting, lessons
 from specviz.ui.explore import library as shelf
 from specviz.ui.explore import share as sharing
 from specviz.ui.explore.form import Form, Frame
@@ -160,6 +160,7 @@ def _drawer(offer: Offer, library: Library) -> tuple[Parts, Parts]:
                     f"{each.name}.{param.name}": components.parameter(each, param, offer) for param in each.params
                 }
         fields["target"] = components.model_list("target", "Target model", offer.targets, first.target, offer.any_model)
+        getting.add(offer, fields["target"])
         fields |= components.drawer_fields(first)
         own["rendered"] = components.rendered_prompt()
     return fields, own

@@ -76,7 +76,9 @@ def start(host: str, port: int | None, target: str | None, draft: str | None, op
     library = workbench().library  # that of whatever works beside the page in this process
     target, draft = (name and library.load(name).name for name in (target, draft))
     library.allow_any = library.allow_any and is_loopback(host)
-    page = make_page(make_offer(target, draft, any_model=library.allow_any), library, opened, first_visit())
+    may_get = is_loopback(host) if settings().allow_get is None else settings().allow_get
+    offer = make_offer(target, draft, any_model=library.allow_any, may_get=may_get)
+    page = make_page(offer, library, opened, first_visit())
     for fault in found_lessons().faults:
         print(f"specviz: a lesson is left out: {fault}", flush=True)
     port = free_port(host, settings().server_port, PORTS_TRIED) if port is None else free_port(host, port, 1)

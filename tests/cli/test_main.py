@@ -162,7 +162,7 @@ LOOKUP = ["run", "--prompt", "a", "--method", "prompt_lookup", "--param"]
         ),
         (["prove", "--method", "lookahead", "--k", "8"], "how far it drafts is its parameter ahead"),
         (["run", "--prompt", "a", "--param", "x=1"], "the method draft_model has no parameter 'x'"),
-        (["run", "--prompt", "a", "--target", "no/such/place"], "there is no folder 'place' there"),
+        (["run", "--prompt", "a", "--target", "no/such/place"], "there is no folder or file 'place' there"),
         (["show", "no-such-file"], "no-such-file cannot be opened .No such file"),
         (["show"], "the following arguments are required: file"),
         (["bench", "--num-tokens", "0"], "argument --num-tokens: must be a whole number of at least 1"),

@@ -71,7 +71,6 @@ def test_a_folder_without_a_model_says_what_it_lacks(library, folder):
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ("model-Q4_K_M.gguf", "is GGUF, the format of llama.cpp: choose the model that it was made from"),
         (
             "pytorch_model.bin",
             "is PyTorch's pickles, which can run code .*: load it where you trust it",
@@ -88,16 +87,11 @@ def test_weights_of_another_format_are_named_with_the_way_out(library, folder, f
         library.load(str(folder))
 
 
-def test_a_folder_or_a_repository_of_gguf_alone_is_called_so(library, tmp_path, monkeypatch):
-    (tmp_path / "quantised" / "0123abcd").mkdir(parents=True)
-    (tmp_path / "quantised" / "model-Q4_K_M.gguf").touch()
-    with pytest.raises(
-        SpecvizError, match=r"quantised has no config.json; 'model-Q4_K_M.gguf' is GGUF, .*: choose the"
-    ):
-        library.load(str(tmp_path / "quantised"))
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path / "quantised" / "0123abcd"))
+def test_a_repository_of_gguf_alone_says_how_to_name_one_of_its_files(library, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
     monkeypatch.setattr("huggingface_hub.list_repo_files", lambda repository: ["README.md", "model-Q8_0.gguf"])
-    with pytest.raises(SpecvizError, match=r"owner/gguf has no safetensors weights; 'model-Q8_0.gguf' is GGUF"):
+    words = "no safetensors weights; 'model-Q8_0.gguf' is GGUF, .*: name the file behind the model"
+    with pytest.raises(SpecvizError, match=f"owner/gguf has {words}"):
         library.load("owner/gguf")
 
 

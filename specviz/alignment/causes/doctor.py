@@ -11,7 +11,8 @@ from specviz.alignment.causes.chat_forms import chat_difference
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
 from specviz.models.folder import ModelFolder, context_limit, limit_words
-from specviz.models.hub import fetch, find, ignore_progress
+from specviz.models.gguf.convert import fetch_model
+from specviz.models.hub import find, ignore_progress
 from specviz.models.library import LoadedModel
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.settings import settings
@@ -176,7 +177,7 @@ def _read_loaded(model: LoadedModel) -> _Model:
 def _read_folder(name: str) -> _Model:
     may_download = settings().allow_any_model
     source = find(without_format(name), allow_any=may_download)
-    folder, _ = fetch(source, may_download=may_download, on_progress=ignore_progress, weights=False)
+    folder, _ = fetch_model(source, may_download=may_download, on_progress=ignore_progress, weights=False)
     files = ModelFolder(folder, source.name)
     config, tokenizer = files.config(), files.tokenizer()
     text, vocab_size = TokenText(tokenizer, files.eos_ids(config)), config.get_text_config(decoder=True).vocab_size

