@@ -9,9 +9,8 @@ from windows import PHONE
 
 from specviz.settings import assets_dir
 from specviz.trace.file import read_trace
-from specviz.trace.recorded import recorded_trace
+from specviz.trace.recorded import FIRST_VISIT, recorded_trace
 from specviz.ui.components import REPORT_HTML
-from specviz.ui.reports.games import FIRST_RUN
 from specviz.views.document import palette_head, stage_template
 from specviz.views.learn.predict import predict_block, predict_props
 
@@ -47,7 +46,7 @@ def guessed(page, word, by_key=False):
 
 def test_a_whole_round_is_played_and_counted(open_page):
     page = at_learn(open_page(reduced_motion="reduce"))
-    places = predict_props(recorded_trace(FIRST_RUN))["places"]
+    places = predict_props(recorded_trace(FIRST_VISIT))["places"]
     page.evaluate(COUNT_EVENTS)
     right = 0
     for number, place in enumerate(places, 1):
