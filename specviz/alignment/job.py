@@ -291,8 +291,7 @@ class _JobRun:
                 yield self._shard(own, step_ms)
 
     def _shard(self, rows: tuple[PromptRow, ...], step_ms: Mapping[str, tuple[float, ...]]) -> Shard:
-        request = self.job.request
-        return Shard(request, self.drafts, rows, request.num_speculative_tokens, step_ms, self.batch, self.models)
+        return Shard(self.job.request, self.drafts, rows, step_ms, self.batch, self.models)
 
     def _run_one(self, function: Callable[[Any], Any], item: Any) -> Any:
         ((_, result),) = self.each(function, [item])

@@ -57,15 +57,14 @@ class Shard:
     """A piece of work of its own: what is asked, without a prompt, and the rows that it is asked about.
 
     request: target, sampling, seed, max_new_tokens and chat count; text number n is drawn with seed_of(seed, n).
-    drafts: names. k: the K at which rejections are priced. step_ms: per draft the time of a step that drafts 0, 1, ...
-    16 tokens, where costs are known. batch: the most texts that are read at once. models: who the target and the drafts
+    Rejections are priced at its K. drafts: names. step_ms: per draft the time of a step that drafts 0, 1, ... 16
+    tokens, where costs are known. batch: the most texts that are read at once. models: who the target and the drafts
     are; without, they are found by their names.
     """
 
     request: Request
     drafts: tuple[str, ...]
     rows: tuple[PromptRow, ...]
-    k: int
     step_ms: Mapping[str, tuple[float, ...]]
     batch: int = 32
     models: tuple[Identity, ...] = ()
@@ -83,21 +82,27 @@ Columns = Mapping[str, Any]
 """A table by columns: name -> a numpy array or a list, all of one length."""
 
 
+@dataclass(frozen=True, slots=True)
+class RowText:
+    """A row with its text. prompt: as the target reads it; is_chat: that is its chat form. ids: None until a text is
+    drawn. exact: the text is the target's own at the request's sampling. finish: eos, length, context or given."""
+
+    row: PromptRow
+    prompt: str
+    is_chat: bool
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...] | None
+    exact: bool
+    finish: str = GIVEN
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AnalysedText:
     """One text of N tokens. tokens: the columns of `columns.TOKENS` that hold for every draft; drafts: those of each
     draft but reason, and its `confidence` [BINS, 3]: over all places and all tokens x that it might have drawn, by q(x)
-    in ten bins, the sums of q, of q * q and of min(p, q).
+    in ten bins, the sums of q, of q * q and of min(p, q)."""
 
-    prompt: as the target read it, chat form included. exact: whether the text is the target's own at the request's
-    sampling. finish: eos, length, context or given.
-    """
-
-    row: PromptRow
-    prompt: str
-    num_prompt_tokens: int
-    exact: bool
-    finish: str
+    written: RowText
     tokens: Columns
     drafts: Mapping[str, Columns]
 

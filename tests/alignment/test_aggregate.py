@@ -40,7 +40,7 @@ def gathered(texts, k=4, per_shard=5, step_ms=None):
     found = Aggregator(k, DRAFTS)
     for first in range(0, len(texts), per_shard):
         some = texts[first : first + per_shard]
-        shard = aligned.shard([text.row for text in some], DRAFTS, k, step_ms or {})
+        shard = aligned.shard([text.written.row for text in some], DRAFTS, k, step_ms or {})
         found.add(tables.build_tables(some, shard))
     return found
 
@@ -79,7 +79,7 @@ def test_a_draft_has_the_means_of_all_readable_tokens(texts):
 
 def test_tokens_per_call_and_speedups_are_those_of_all_texts_together(texts):
     found = summary_of(texts, costs={"one": COSTS})
-    shard = aligned.shard([text.row for text in texts], DRAFTS, step_ms={"one": STEP_MS})
+    shard = aligned.shard([text.written.row for text in texts], DRAFTS, step_ms={"one": STEP_MS})
     prompts = tables.build_tables(texts, shard).prompts
     calls = [
         40 / rate for rate, draft in zip(prompts["tokens_per_call"], prompts["draft"], strict=True) if draft == "one"
@@ -102,7 +102,7 @@ def test_tokens_per_call_and_speedups_are_those_of_all_texts_together(texts):
 def test_every_slice_has_the_mean_of_its_tokens(texts):
     found = {(each.draft, each.kind, each.value): each for each in summary_of(texts).slices}
     asked = {
-        ("one", "tag", "even"): lambda text, n: "even" in text.row.tags,
+        ("one", "tag", "even"): lambda text, n: "even" in text.written.row.tags,
         ("two", "class", "digit"): lambda text, n: text.tokens["class"][n] == "digit",
         ("one", "depth", "16-31"): lambda text, n: 16 <= n < 32,
         ("two", "context", "32-47"): lambda text, n: 32 <= 30 + n < 48,
@@ -110,7 +110,7 @@ def test_every_slice_has_the_mean_of_its_tokens(texts):
     for key, inside in asked.items():
         every = list(places(texts, key[0], inside))
         assert found[key].num_tokens == len(every)
-        assert found[key].num_prompts == len({text.row.number for text, _, _ in every})
+        assert found[key].num_prompts == len({text.written.row.number for text, _, _ in every})
         assert found[key].alpha == pytest.approx(np.mean([own["overlap"][n] for _, own, n in every]), rel=1e-5)
     assert ("one", "context", "64-95") not in found  # beyond the drafts' context
 
@@ -167,7 +167,9 @@ def test_a_prompt_that_a_draft_cannot_read_has_an_alpha_of_0():
 
 def test_the_costliest_rejections_are_the_dearest_of_all_and_carry_their_surroundings(texts):
     found = summary_of(texts).draft("one").costliest
-    saved = [(own["price"][n] * (1 - own["keep"][n]), text.row.number, n) for text, own, n in places(texts, "one")]
+    saved = [
+        (own["price"][n] * (1 - own["keep"][n]), text.written.row.number, n) for text, own, n in places(texts, "one")
+    ]
     seen, wanted = Counter(), []
     for each in sorted(saved, reverse=True):
         same = each[1], texts[each[1]].tokens["token"][each[2]]
@@ -202,7 +204,7 @@ def test_losses_add_up_to_all_that_the_steps_could_have_added_by_class_and_by_re
 
 
 def test_calls_are_the_expected_target_calls_for_all_texts(texts):
-    prompts = tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS)).prompts
+    prompts = tables.build_tables(texts, aligned.shard([text.written.row for text in texts], DRAFTS)).prompts
     rates = [rate for rate, draft in zip(prompts["tokens_per_call"], prompts["draft"], strict=True) if draft == "two"]
     assert summary_of(texts).draft("two").calls == pytest.approx(sum(40 / rate for rate in rates), rel=1e-6)
 
@@ -327,7 +329,10 @@ def later(found, by):
 @pytest.mark.parametrize("size", [20, 200])
 def test_memory_grows_by_a_few_hundred_bytes_per_prompt_and_not_with_tokens(size):
     texts = [aligned.text(n, size=size) for n in range(10)]
-    found, made = Aggregator(4, ("one",)), tables.build_tables(texts, aligned.shard([text.row for text in texts]))
+    found, made = (
+        Aggregator(4, ("one",)),
+        tables.build_tables(texts, aligned.shard([text.written.row for text in texts])),
+    )
     tracemalloc.start()
     for number in range(60):
         found.add(later(made, 10 * number))

@@ -36,7 +36,7 @@ def job(**changes):
 
 def tables(first=0, count=3, **changes):
     texts = [aligned.text(number, drafts=DRAFTS, size=12, tags=("a",)) for number in range(first, first + count)]
-    shard = aligned.shard([text.row for text in texts], DRAFTS)
+    shard = aligned.shard([text.written.row for text in texts], DRAFTS)
     return replace(build_tables(texts, shard, (Refused(9, "is too long"),), ("a warning",)), **changes)
 
 

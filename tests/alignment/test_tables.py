@@ -21,7 +21,9 @@ STEP_MS = {"one": tuple(4 + 0.7 * depth + 0.1 * (depth > 3) for depth in range(1
 
 
 def made(texts, **changes):
-    return tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS, step_ms=STEP_MS, **changes))
+    return tables.build_tables(
+        texts, aligned.shard([text.written.row for text in texts], DRAFTS, step_ms=STEP_MS, **changes)
+    )
 
 
 def rows_of(table, **wanted):
@@ -144,7 +146,7 @@ def test_every_token_row_says_what_the_models_say_there():
     table = made(texts).tokens
     assert len(table["prompt"]) == 2 * 2 * 20
     for text, name, place in itertools.product(texts, DRAFTS, (0, 7, 19)):
-        (row,) = rows_of(table, prompt=text.row.number, draft=name, place=place)
+        (row,) = rows_of(table, prompt=text.written.row.number, draft=name, place=place)
         wanted = {"context": 30 + place}
         for columns in (text.tokens, text.drafts[name]):
             wanted |= {each: values[place] for each, values in columns.items() if each != "confidence"}
@@ -248,7 +250,7 @@ def test_all_that_is_lost_falls_to_some_reason_and_the_missing_vocabulary_to_its
     for number, (limit, num_ids) in enumerate([(10**6, 12), (10**6, 9), (50, 9)]):
         text = aligned.text(number, size=60, limit=limit, num_ids=num_ids)
         draft = text.drafts["one"]
-        lost = reasons.lost_by_reason(tables.build_tables([text], aligned.shard([text.row])).tokens)
+        lost = reasons.lost_by_reason(tables.build_tables([text], aligned.shard([text.written.row])).tokens)
         assert lost.sum() == pytest.approx((1 - draft["overlap"]).sum(), rel=1e-5)
         assert lost[OUTSIDE] == pytest.approx(draft["outside"][draft["readable"]].sum(), rel=1e-5)
         assert lost[BEYOND] == pytest.approx((~draft["readable"]).sum())

@@ -76,7 +76,7 @@ def build_tables(
         for name in shard.drafts:
             steps = _expect_steps(text, name, shard)
             tokens.append(_token_rows(text, name))
-            prompts.append(_prompt_row(text, name, steps, shard.k))
+            prompts.append(_prompt_row(text, name, steps, shard.request.num_speculative_tokens))
             sums.append(_sum_rows(text, name, steps, slices, shared))
             confidence[name] += text.drafts[name]["confidence"]
     rows = {"tokens": tokens, "prompts": prompts, "sums": sums}
@@ -113,7 +113,7 @@ class _Steps(NamedTuple):
 
 def _expect_steps(text: AnalysedText, name: str, shard: Shard) -> _Steps:
     draft, size = text.drafts[name], len(text.tokens["token"])
-    most = allowed_tokens(size, text.finish, shard.request.max_new_tokens)
+    most = allowed_tokens(size, text.written.finish, shard.request.max_new_tokens)
     chances = draft_chances(draft["keep"], draft["readable"], most)
     step_ms = np.array(shard.step_ms.get(name, [np.nan] * (KS[-1] + 1)), dtype=np.float64)
     begins = whatif.start_chances(chances, KS)
@@ -136,13 +136,13 @@ def _stack(table: str, rows: Sequence[Mapping[str, object]]) -> Columns:
 
 def _token_rows(text: AnalysedText, name: str) -> dict[str, object]:
     size = len(text.tokens["token"])
-    labels = {"prompt": np.full(size, text.row.number), "draft": np.full(size, name, dtype=object)}
+    labels = {"prompt": np.full(size, text.written.row.number), "draft": np.full(size, name, dtype=object)}
     rows = labels | text.tokens | text.drafts[name]
     return rows | {"reason": NAMES[find_reasons(rows)]}
 
 
 def _prompt_row(text: AnalysedText, name: str, steps: _Steps, k: int) -> dict[str, object]:
-    draft, row, size = text.drafts[name], text.row, len(text.tokens["token"])
+    draft, written, row = text.drafts[name], text.written, text.written.row
     readable = np.flatnonzero(draft["readable"])
     means = {"alpha": draft["overlap"], "greedy_agreement": _agreement(text, name), "mean_keep": draft["keep"]}
     speedups = steps.emitted.sum(1) * steps.plain_ms / steps.time_ms.sum(1)
@@ -152,16 +152,16 @@ def _prompt_row(text: AnalysedText, name: str, steps: _Steps, k: int) -> dict[st
         "id": row.id,
         "tags": "|".join(row.tags),
         "line": row.line,
-        "source": GIVEN if text.finish == GIVEN else SAMPLED,
-        "exact": text.exact,
-        "finish": text.finish,
-        "prompt_text": text.prompt,
-        "num_prompt_tokens": text.num_prompt_tokens,
-        "num_tokens": size,
+        "source": GIVEN if written.finish == GIVEN else SAMPLED,
+        "exact": written.exact,
+        "finish": written.finish,
+        "prompt_text": written.prompt,
+        "num_prompt_tokens": len(written.prompt_ids),
+        "num_tokens": len(written.ids),
         "draft": name,
         "num_readable": len(readable),
         **{mean: values[readable].mean() if len(readable) else np.nan for mean, values in means.items()},
-        "tokens_per_call": size / steps.begins[k - KS[0]].sum(),
+        "tokens_per_call": len(written.ids) / steps.begins[k - KS[0]].sum(),
         "best_k": 0 if best is None else KS[best],
         "speedup": np.nan if best is None else speedups[best],
     }
@@ -177,7 +177,7 @@ def _sum_rows(text: AnalysedText, name: str, steps: _Steps, slices: Membership, 
     draft, size, inside = text.drafts[name], len(slices.kinds), slices.inside  # [S, N]
     over_readable, over_shared = inside * draft["readable"], inside * shared
     return {
-        "prompt": np.full(size, text.row.number),
+        "prompt": np.full(size, text.written.row.number),
         "draft": np.full(size, name, dtype=object),
         "kind": slices.kinds,
         "value": slices.values,
