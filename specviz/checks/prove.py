@@ -208,7 +208,7 @@ def _end_to_end(job: _Job) -> Iterator[CheckResult]:
     if result.distance is not None:
         numbers = {"largest_total_variation": result.distance}
         yield CheckResult("one step, by formula", *_judge_formula(result, job.rule), numbers)
-    needed = {one.name: one.tokens_needed for one in result.power}
+    needed = {one.rule.name: one.tokens_needed for one in result.power}
     numbers = {**evidence_numbers(result.evidence), "tokens_needed_to_call_out": needed}
     yield CheckResult("end to end, every token against the target's law", *result.outcome, numbers)
 
