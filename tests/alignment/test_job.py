@@ -511,7 +511,7 @@ TEXT = aligned.text(0, drafts=("near",), size=32)
 
 def stand_in(shard):
     """Tables of one random text for every row."""
-    return build_tables([replace(TEXT, row=row) for row in shard.rows], shard)
+    return build_tables([replace(TEXT, written=replace(TEXT.written, row=row)) for row in shard.rows], shard)
 
 
 class EnoughError(Exception):

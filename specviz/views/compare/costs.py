@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
 from specviz.views.compare.plan_charts import curve
-from specviz.views.explore.charts import Chart, chart_of, line_of
+from specviz.views.explore.charts import Chart, chart_of, columns_of, line_of
 from specviz.views.explore.sentences import label, percent, quantity
 from specviz.views.palette import THEMES
 
@@ -171,8 +171,7 @@ def chart(costs: Costs) -> Chart:
         "yaxis": {"title": {"text": "milliseconds"}, "range": [0, round(top, 4)]},
         "showlegend": True,
     }
-    table = [["tokens", 0, "x"], *([line["name"], place, "y"] for place, line in enumerate(lines))]
-    return chart_of("Time to check several tokens at once", lines, axes, table)
+    return chart_of("Time to check several tokens at once", lines, axes, columns_of("tokens", lines, "y"))
 
 
 def _format_ms(ms: float) -> str:

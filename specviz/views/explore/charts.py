@@ -67,7 +67,7 @@ def _empty_bars(theme: str) -> Chart:
     rate = line_of("kept / judged so far", "plain", theme, hover) | {"yaxis": "y2"}
     right = {**_rate_axis("kept / judged so far"), "overlaying": "y", "side": "right", "showgrid": False}
     axes = _axes("step", _count_axis("drafted tokens")) | {"yaxis2": right}
-    return chart_of("Kept and cut, step by step", [*bars, rate], axes | STACKED, _columns([*bars, rate]))
+    return chart_of("Kept and cut, step by step", [*bars, rate], axes | STACKED, columns_of("step", [*bars, rate], "y"))
 
 
 # ---- acceptance_by_depth: joint and conditional rate with 95 % Wilson intervals; hollow where n < FEW ----------------
@@ -201,7 +201,7 @@ def _time_points(step: Step, _so_far: Figures) -> Chart:
 def _empty_times(theme: str) -> Chart:
     bars = [_bars(name, theme, f"step %{{x}}: %{{y:.1f}} ms {short_label(name)}") for name in PHASES]
     axes = _axes("step", _count_axis("milliseconds, waiting left out"))
-    return chart_of("Time per step", bars, axes | STACKED, _columns(bars))
+    return chart_of("Time per step", bars, axes | STACKED, columns_of("step", bars, "y"))
 
 
 KINDS = {  # name -> theme -> an empty chart; a step and all up to it -> its points
@@ -221,8 +221,9 @@ def _append(step: Step, x: int, y: Sequence[list]) -> Chart:
     return {"mode": "append", "x": [[x]] * len(y), "y": list(y), "customdata": picks}
 
 
-def _columns(traces: Sequence[Chart]) -> list[list[Any]]:
-    return [["step", 0, "x"], *([trace["name"], place, "y"] for place, trace in enumerate(traces))]
+def columns_of(first: str, traces: Sequence[Chart], *at: str | int) -> list[list[Any]]:
+    """The columns of a chart's table: the x axis under this head, then what every trace has at this attribute."""
+    return [[first, 0, "x"], *([trace["name"], place, *at] for place, trace in enumerate(traces))]
 
 
 def _bars(status: str, theme: str, hover: str) -> Chart:
