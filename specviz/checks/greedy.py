@@ -50,7 +50,9 @@ class Greedy:
     def outcome(self) -> Outcome | None:
         """None before all prompts have been compared, unless one differs."""
         if self.wrong:
-            return Outcome("differs", f"{_first(self.differences, self.wrong)} The target would not have written it.")
+            return Outcome(
+                "differs", f"{_describe_first(self.differences, self.wrong)} The target would not have written it."
+            )
         if self.num_cut:
             return Outcome("differs", f"{self.num_cut} of the texts end where the target's own do not.")
         if self.done < self.total:
@@ -62,10 +64,10 @@ class Greedy:
         up_to, why = "", "There it is the reference that does not write the favourite."
         if self.ties or self.num_close == len(self.differences):
             up_to, why = " up to rounding", "Rounding parts the texts there."
-        return Outcome("consistent", f"{words}{up_to}. {_first(self.differences, self.ties)} {why}")
+        return Outcome("consistent", f"{words}{up_to}. {_describe_first(self.differences, self.ties)} {why}")
 
 
-def _first(differences: Sequence[TextDifference], tokens: Sequence[Outside]) -> str:
+def _describe_first(differences: Sequence[TextDifference], tokens: Sequence[Outside]) -> str:
     if differences:
         difference = differences[0]
         return (

@@ -5,7 +5,7 @@ be drafted directly. For the others it says which other ways there are and how t
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specviz.alignment.causes.chat_forms import chat_difference
 from specviz.errors import SpecvizError
@@ -27,13 +27,13 @@ class NamedId:
     label: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Side:
     """One of the two models. table: the rows of its embedding, where any beyond num_ids are padding. limit_words: what
     narrows its context, if anything."""
 
     name: str
-    text: TokenText
+    text: TokenText = field(compare=False, repr=False)
     table: int
     context_limit: int
     limit_words: str
@@ -182,7 +182,7 @@ def _starts(text: TokenText) -> list[int]:
     return whole[: next(places, 0)]
 
 
-def _own(kind: str) -> Callable[[Side], list[int]]:
+def _find_own(kind: str) -> Callable[[Side], list[int]]:
     """Finds the ids of a tokenizer's own token of this kind."""
 
     def find(model: Side) -> list[int]:
@@ -197,9 +197,9 @@ SPECIAL = (  # kind, how its ids are found, whether a difference of the texts ma
      "the draft reads what the target's tokenizer puts before a text, and may have learned with something else"),
     ("end", lambda model: sorted(model.text.eos_ids), True,
      "texts end at different places: only the target's end tokens end a text, and the draft seldom proposes them"),
-    ("start (bos)", _own("bos"), False, "only what a tokenizer puts before a text is read"),
-    ("padding (pad)", _own("pad"), False, "padding is masked"),
-    ("unknown (unk)", _own("unk"), False, "the target's tokenizer alone cuts the text"),
+    ("start (bos)", _find_own("bos"), False, "only what a tokenizer puts before a text is read"),
+    ("padding (pad)", _find_own("pad"), False, "padding is masked"),
+    ("unknown (unk)", _find_own("unk"), False, "the target's tokenizer alone cuts the text"),
 )  # fmt: skip
 
 

@@ -108,7 +108,7 @@ def _code(text: TextView, words: Words) -> dict[str, Any]:
     tokens = text.tokens
     facts = [
         (f"{place:,}" for place in range(1, len(tokens["text"]) + 1)),
-        map(_visible, tokens["text"]),
+        map(_reveal, tokens["text"]),
         map(percent, tokens["p"]),
         _favourites(tokens["favourite_text"], tokens["favourite_p"], "p"),
     ]
@@ -125,7 +125,7 @@ def _code_draft(name: str, rows: Rows, words: Words) -> Mapping[str, Any]:
         *(map(percent, rows[column]) for column in ("q", "keep", "overlap")),
         _favourites(rows["draft_favourite_text"], rows["draft_favourite_q"], "q"),
         (f"{price:.2f} target calls" for price in rows["price"]),
-        (_visible(reason) or "they agree" for reason in rows["reason"]),
+        (_reveal(reason) or "they agree" for reason in rows["reason"]),
     ]
     places = zip(rows["overlap"], rows["readable"], strict=True)
     return {
@@ -136,18 +136,18 @@ def _code_draft(name: str, rows: Rows, words: Words) -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=8192)
-def _visible(text: str) -> str:
+def _reveal(text: str) -> str:
     """`reveal`, cached: the labels of a vocabulary come many times."""
     return reveal(text)
 
 
 def _favourites(texts: Sequence[str], probs: Sequence[float], letter: str) -> Iterator[str]:
-    return (f"{_visible(text)}, {letter} {percent(prob)}" for text, prob in zip(texts, probs, strict=True))
+    return (f"{_reveal(text)}, {letter} {percent(prob)}" for text, prob in zip(texts, probs, strict=True))
 
 
 def _running_text(text: str) -> str:
     """A label as it stands in a running text: spaces as spaces, and a new line after its sign."""
-    shown = _visible(text).replace(SPACE, " ")
+    shown = _reveal(text).replace(SPACE, " ")
     return f"{shown}\n" if shown.endswith(GLYPHS["\n"]) else shown
 
 
