@@ -20,12 +20,14 @@ from specviz.alignment.tables.compare import compare_drafts, sampling_of
 from specviz.alignment.tables.shard_tables import CLASSES
 from specviz.alignment.tables.slices import Part, Parts, alpha_intervals, bucket_start, by_part, records
 from specviz.alignment.tables.totals import BY_K, NAMES, DraftTotals, Totals
-from specviz.alignment.types import KS, SAMPLED, Array, Columns, Refused, ShardTables
+from specviz.alignment.types import KS, SAMPLED, Array, Refused, ShardTables
 from specviz.analysis import theory, whatif
 from specviz.request import Request
 from specviz.views.explore.sentences import quantity
 
 if TYPE_CHECKING:
+    import pandas
+
     from specviz.analysis.costs import Costs
 
 MOST_TAGS = 1000  # told apart; of them the summary has the largest
@@ -91,24 +93,22 @@ class Aggregator:
         self._add_sums(tables.sums)
         for name, confidence in tables.confidence.items():
             self._drafts[name].confidence += confidence
-        tokens = {name: np.array(cells, dtype=getattr(cells, "dtype", object)) for name, cells in tables.tokens.items()}
-        for name, own in self._drafts.items():
-            own.add({column: cells[tokens["draft"] == name] for column, cells in tokens.items()}, self.ids)
+        for name, rows in tables.tokens.groupby("draft"):
+            self._drafts[name].add({column: cells.to_numpy() for column, cells in rows.items()}, self.ids)
         self._refused = [*self._refused, *tables.refused][:MOST_REFUSED]
         self._num_refused += len(tables.refused)
         self._warnings |= dict.fromkeys(tables.warnings)
 
-    def _add_prompts(self, prompts: Columns) -> None:
-        own = np.flatnonzero(np.asarray(prompts["draft"], dtype=object) == self.drafts[0])
-        self._lengths.append(np.asarray(prompts["num_tokens"], dtype=np.int32)[own])
-        for place in own:
-            self.ids[int(prompts["prompt"][place])] = str(prompts["id"][place])
-            self._num_cut += prompts["finish"][place] == "context"
-            self._sources[str(prompts["source"][place]), bool(prompts["exact"][place])] += 1
+    def _add_prompts(self, prompts: pandas.DataFrame) -> None:
+        own = prompts[prompts["draft"] == self.drafts[0]]
+        self._lengths.append(own["num_tokens"].to_numpy(copy=True))  # a view would keep the whole frame
+        self.ids |= zip(own["prompt"], own["id"], strict=True)
+        self._num_cut += int((own["finish"] == "context").sum())
+        self._sources.update(zip(own["source"], own["exact"], strict=True))
 
-    def _add_sums(self, sums: Columns) -> None:
-        numbers = np.stack([np.asarray(sums[name], dtype=np.float64) for name in NAMES], axis=1)
-        by_k = np.array([[np.asarray(row) for row in sums[name]] for name in BY_K], dtype=np.float64)
+    def _add_sums(self, sums: pandas.DataFrame) -> None:
+        numbers = sums[list(NAMES)].to_numpy(np.float64)
+        by_k = np.array([list(sums[name]) for name in BY_K], dtype=np.float64)
         part_numbers = np.zeros(len(numbers), dtype=np.int32)
         for place, part in enumerate(map(Part, sums["draft"], sums["kind"], sums["value"])):
             if self._has_room_for(part):
@@ -144,7 +144,7 @@ class Aggregator:
             k=self.k,
             num_prompts=len(self.ids),
             num_tokens=self.num_tokens,
-            num_cut=int(self._num_cut),
+            num_cut=self._num_cut,
             num_refused=facts.num_refused + self._num_refused,
             refused=tuple(sorted(map(astuple, {*facts.refused, *self._refused}))[:MOST_REFUSED]),
             exact=bool(self._sources) and all(is_exact for _, is_exact in self._sources),

@@ -258,7 +258,7 @@ class _JobRun:
         yield self._words(READING, done)
         for place, tables in self.each(analyse, self._shards(frozenset(missing))):
             self.folder.write(missing[place], tables)
-            self.num_tokens += len(tables.tokens["prompt"]) // len(self.drafts)
+            self.num_tokens += len(tables.tokens) // len(self.drafts)
             done += sizes[place]
             spent = time.perf_counter() - begun
             left = spent / (done - done_before) * (total - done)

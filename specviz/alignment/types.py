@@ -1,15 +1,20 @@
 """What travels through the alignment lab: rows of the prompt file, shards of work, analysed texts. Plain and picklable.
 
-numpy alone: no model, no tensor, no table library.
+No model and no tensor; pandas only in the types.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specviz.request import Request
+
+if TYPE_CHECKING:
+    import pandas
 
 Array = np.ndarray
 KS = range(1, 17)  # the K that every text is planned for
@@ -109,11 +114,11 @@ class AnalysedText:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardTables:
-    """What a shard comes to: tables (see `tables`), what was refused, and sums of confidence per draft [BINS, 3]."""
+    """What a shard comes to: tables (see `columns`), what was refused, and sums of confidence per draft [BINS, 3]."""
 
-    tokens: Columns
-    prompts: Columns
-    sums: Columns
+    tokens: pandas.DataFrame
+    prompts: pandas.DataFrame
+    sums: pandas.DataFrame
     confidence: Mapping[str, Array]
     refused: tuple[Refused, ...]
     warnings: tuple[str, ...]

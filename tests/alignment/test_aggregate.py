@@ -1,5 +1,6 @@
 """The summary of a job against the same numbers added up token by token; and what is refused, kept and said."""
 
+import gc
 import itertools
 import json
 import math
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 
 import aligned
 import numpy as np
+import pandas
 import pytest
 
 from specviz.alignment import aggregate
@@ -321,23 +323,27 @@ def test_k_must_be_one_that_texts_are_planned_for():
 
 
 def later(found, by):
-    """The same tables, `by` prompts later."""
-    moved = ({**table, "prompt": table["prompt"] + by} for table in (found.tokens, found.prompts, found.sums))
-    return ShardTables(*moved, found.confidence, (), ())
+    """The same tables, `by` prompts later, made anew: a frame remembers all that shares its cells."""
+    moved = ({**table, "prompt": table["prompt"] + by} for table in found)
+    frames = ({name: pandas.Series(cells, dtype=cells.dtype) for name, cells in table.items()} for table in moved)
+    return ShardTables(*map(pandas.DataFrame, frames), {}, (), ())
 
 
 @pytest.mark.parametrize("size", [20, 200])
 def test_memory_grows_by_a_few_hundred_bytes_per_prompt_and_not_with_tokens(size):
     texts = [aligned.text(n, size=size) for n in range(10)]
-    found, made = (
-        Aggregator(4, ("one",)),
-        tables.build_tables(texts, aligned.shard([text.written.row for text in texts])),
-    )
+    found, shard = Aggregator(4, ("one",)), aligned.shard([text.written.row for text in texts])
+    made = tables.build_tables(texts, shard)
+    made = [
+        {name: cells.to_numpy() for name, cells in table.items()} for table in (made.tokens, made.prompts, made.sums)
+    ]
     tracemalloc.start()
     for number in range(60):
         found.add(later(made, 10 * number))
         if number == 9:
+            gc.collect()
             before = tracemalloc.get_traced_memory()[0]
+    gc.collect()
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown / 500 < 600

@@ -11,10 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count, groupby, islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from specviz.alignment.report.cells import share_words
 from specviz.views import blocks
@@ -69,14 +67,10 @@ class TextView:
 
 def read_texts(tables: ShardTables) -> Iterator[TextView]:
     """The texts of one part of a job, in its order; every text has the rows of a draft together, in order of place."""
-    known = {int(number): place for place, number in enumerate(tables.prompts["prompt"])}
-    tokens = {name: np.asarray(tables.tokens[name], dtype=object).tolist() for name in ("prompt", "draft", *COLUMNS)}
-    for number, rows in groupby(range(len(tokens["prompt"])), key=tokens["prompt"].__getitem__):
-        drafts = {}
-        for name, own in groupby(rows, key=tokens["draft"].__getitem__):
-            places = list(own)
-            drafts[name] = {column: tokens[column][places[0] : places[-1] + 1] for column in COLUMNS}
-        id_, tags, prompt = (str(tables.prompts[name][known[number]]) for name in ("id", "tags", "prompt_text"))
+    prompts = tables.prompts.drop_duplicates("prompt").set_index("prompt")
+    for number, rows in tables.tokens.groupby("prompt", sort=False):
+        drafts = {name: own[[*COLUMNS]].to_dict("list") for name, own in rows.groupby("draft", sort=False)}
+        id_, tags, prompt = prompts.loc[number, ["id", "tags", "prompt_text"]]
         yield TextView(number, id_, [tag for tag in tags.split("|") if tag], prompt, drafts)
 
 

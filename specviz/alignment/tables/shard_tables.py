@@ -1,20 +1,25 @@
 """Analysed texts -> the tables of a shard: tokens, prompts, and sums per text and slice that add up over shards.
 
-Also the class of every token. numpy alone.
+Also the class of every token.
 """
+
+from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from specviz.alignment.tables.columns import COLUMNS
 from specviz.alignment.tables.reasons import NAMES, find_reasons
 from specviz.alignment.tables.slices import Membership, find_slices
-from specviz.alignment.types import BINS, GIVEN, KS, SAMPLED, AnalysedText, Array, Columns, Refused, Shard, ShardTables
+from specviz.alignment.types import BINS, GIVEN, KS, SAMPLED, AnalysedText, Array, Refused, Shard, ShardTables
 from specviz.analysis import whatif
 from specviz.analysis.whatif import Chances
+
+if TYPE_CHECKING:
+    import pandas
 
 CLASSES = ("whitespace", "punctuation", "digit", "name", "code", "special", "rare", "word")
 RARE_SHARE = 0.1
@@ -67,7 +72,7 @@ def _class_of(text: str, is_rare: bool, starts_sentence: bool) -> str:
 def build_tables(
     texts: Sequence[AnalysedText], shard: Shard, refused: Iterable[Refused] = (), warnings: Iterable[str] = ()
 ) -> ShardTables:
-    """The tables of a shard, columns as in `columns`; list columns are [rows, 16], by K."""
+    """The tables of a shard, columns as in `columns`; a cell of a list column is an array [16], by K."""
     tokens, prompts, sums = [], [], []
     confidence = {name: np.zeros((BINS, 3)) for name in shard.drafts}
     for text in texts:
@@ -80,7 +85,7 @@ def build_tables(
             sums.append(_sum_rows(text, name, steps, slices, shared))
             confidence[name] += text.drafts[name]["confidence"]
     rows = {"tokens": tokens, "prompts": prompts, "sums": sums}
-    tables = {name: _stack(name, pieces) for name, pieces in rows.items()}
+    tables = {name: _frame(name, pieces) for name, pieces in rows.items()}
     return ShardTables(**tables, confidence=confidence, refused=tuple(refused), warnings=tuple(warnings))
 
 
@@ -124,14 +129,14 @@ def _expect_steps(text: AnalysedText, name: str, shard: Shard) -> _Steps:
     return _Steps(begins, begins * lengths, begins * time_ms, float(step_ms[0]))
 
 
-def _stack(table: str, rows: Sequence[Mapping[str, object]]) -> Columns:
+def _frame(table: str, pieces: Sequence[Mapping[str, object]]) -> pandas.DataFrame:
     """The rows below each other: every column of the table in its order and type."""
-    columns = {}
-    for name, column in COLUMNS[table].items():
-        dtype = {"string": object, "list<float>": np.float32}.get(column.type, column.type)
-        empty = np.zeros((0, len(KS)) if column.type == "list<float>" else 0, dtype)
-        columns[name] = np.concatenate([empty, *(np.asarray(row[name], dtype) for row in rows)])
-    return columns
+    import pandas
+
+    kinds = {name: column.type for name, column in COLUMNS[table].items()}
+    types = {name: "object" if kind in ("string", "list<float>") else kind for name, kind in kinds.items()}
+    frames = [pandas.DataFrame({name: piece[name] for name in types}) for piece in pieces]
+    return pandas.concat(frames or [pandas.DataFrame(columns=[*types])], ignore_index=True).astype(types)
 
 
 def _token_rows(text: AnalysedText, name: str) -> dict[str, object]:
@@ -176,6 +181,7 @@ def _sum_rows(text: AnalysedText, name: str, steps: _Steps, slices: Membership, 
     """shared: the places that every draft can read [N]."""
     draft, size, inside = text.drafts[name], len(slices.kinds), slices.inside  # [S, N]
     over_readable, over_shared = inside * draft["readable"], inside * shared
+    by_k = {"calls": steps.begins, "emitted": steps.emitted, "time_ms": steps.time_ms}
     return {
         "prompt": np.full(size, text.written.row.number),
         "draft": np.full(size, name, dtype=object),
@@ -189,7 +195,5 @@ def _sum_rows(text: AnalysedText, name: str, steps: _Steps, slices: Membership, 
         "outside": over_readable @ draft["outside"],
         "num_shared": over_shared.sum(1),
         "shared_overlap": over_shared @ draft["overlap"],
-        "calls": inside @ steps.begins.T,
-        "emitted": inside @ steps.emitted.T,
-        "time_ms": inside @ steps.time_ms.T,
+        **{name: list((inside @ numbers.T).astype(np.float32)) for name, numbers in by_k.items()},
     }
