@@ -140,7 +140,7 @@ def write_report(folder: Path, summary: Summary, parts: Iterable[ShardTables]) -
     from specviz.alignment.report.sections import report_page
     from specviz.alignment.report.texts import read_texts
 
-    with closing(text for part in parts for text in read_texts(part)) as texts:
+    with closing(text for part in parts for text in read_texts(part.tokens, part.prompts)) as texts:
         write_lines(folder / "report.html", [report_page(summary, texts).removesuffix("\n")])
 
 

@@ -20,7 +20,7 @@ from specviz.views.blocks import Props
 from specviz.views.explore.sentences import GLYPHS, SPACE, label, percent, prose, quantity, reveal
 
 if TYPE_CHECKING:
-    from specviz.alignment.types import ShardTables
+    import pandas
 
 Rows = Mapping[str, Sequence[Any]]
 Words = defaultdict[str, int]
@@ -65,10 +65,10 @@ class TextView:
         return next(iter(self.drafts.values()))
 
 
-def read_texts(tables: ShardTables) -> Iterator[TextView]:
-    """The texts of one part of a job, in its order; every text has the rows of a draft together, in order of place."""
-    prompts = tables.prompts.drop_duplicates("prompt").set_index("prompt")
-    for number, rows in tables.tokens.groupby("prompt", sort=False):
+def read_texts(tokens: pandas.DataFrame, prompts: pandas.DataFrame) -> Iterator[TextView]:
+    """The texts of a job or of a part of it, in order; every text has the rows of a draft in order of place."""
+    prompts = prompts.drop_duplicates("prompt").set_index("prompt")
+    for number, rows in tokens.groupby("prompt", sort=False):
         drafts = {name: own[[*COLUMNS]].to_dict("list") for name, own in rows.groupby("draft", sort=False)}
         id_, tags, prompt = prompts.loc[number, ["id", "tags", "prompt_text"]]
         yield TextView(number, id_, [tag for tag in tags.split("|") if tag], prompt, drafts)
