@@ -15,7 +15,8 @@ import numpy as np
 
 from specviz.alignment.causes import findings
 from specviz.alignment.causes.findings import Cliff
-from specviz.alignment.summary import Comparison, DraftSummary, Finding, Interval, Slice, Summary
+from specviz.alignment.job_folder import Job, Preparation
+from specviz.alignment.summary import Comparison, DraftSummary, Interval, Slice, Summary
 from specviz.alignment.tables.compare import compare_drafts, sampling_of
 from specviz.alignment.tables.shard_tables import CLASSES
 from specviz.alignment.tables.slices import Part, Parts, alpha_intervals, bucket_start, by_part, records
@@ -39,21 +40,16 @@ KINDS = ("all", "tag", "class", "depth", "context")
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known besides the tables. costs: per draft, those that the shards' step_ms were made from. refused,
-    num_refused: lines of the prompt file. prompts: fingerprint of the prompt set. findings, looked_for: of models
-    (`probes`). num_ids: ids of a draft, where known. models: hashes by name."""
+    num_refused: lines of the prompt file. warnings: beside those of the preparation. num_ids: ids of a draft, where
+    known."""
 
-    request: Request
-    specviz: str
-    created: str
-    prompts: str = ""
+    job: Job
+    preparation: Preparation
     costs: Mapping[str, Costs] = field(default_factory=dict)
     refused: Sequence[Refused] = ()
     num_refused: int = 0
     warnings: Sequence[str] = ()
-    findings: Sequence[Finding] = ()
-    looked_for: Sequence[str] = ()
     num_ids: Mapping[str, int] = field(default_factory=dict)
-    models: Mapping[str, str] = field(default_factory=dict)
 
     def steady_costs(self, draft: str) -> Costs | None:
         """Those that carry advice."""
@@ -136,9 +132,11 @@ class Aggregator:
         every = by_part(self._rows, self._numbers)
         parts, cliffs = self._select_shown(every), findings.cliffs(every)
         intervals = alpha_intervals(parts)
-        request = facts.request
+        job, request = facts.job, facts.job.request
         return Summary(
-            **{name: getattr(facts, name) for name in ("specviz", "created", "prompts")},
+            specviz=job.specviz,
+            created=facts.preparation.created,
+            prompts=job.prompts,
             **{name: getattr(request, name) for name in ("target", "seed", "max_new_tokens", "chat")},
             sampling=sampling_of(request),
             k=self.k,
@@ -150,13 +148,13 @@ class Aggregator:
             exact=bool(self._sources) and all(is_exact for _, is_exact in self._sources),
             note=self._note(request),
             warnings=self._all_warnings(facts),
-            looked_for=(*facts.looked_for, *findings.looked_for(every)) if self.ids else (),
+            looked_for=(*facts.preparation.looked_for, *findings.looked_for(every)) if self.ids else (),
             costs={name: costs.to_dict() for name, costs in facts.costs.items()},
             drafts=tuple(self._draft(name, facts, intervals, cliffs) for name in self.drafts),
             slices=tuple(self._slices(facts, parts, intervals, cliffs)),
             comparisons=self._comparisons(parts),
             by_prompt=self._by_prompt(parts),
-            models=dict(facts.models),
+            models=dict(job.models),
         )
 
     def _select_shown(self, parts: Parts) -> Parts:
@@ -196,7 +194,7 @@ class Aggregator:
             costliest=tuple(own.costliest),
             findings=(),
         )
-        of_models = tuple(finding for finding in facts.findings if finding.draft == name)
+        of_models = tuple(finding for finding in facts.preparation.findings if finding.draft == name)
         return replace(made, findings=of_models + findings.of_draft(made, cliffs, facts.num_ids.get(name)))
 
     def _slices(
@@ -247,7 +245,7 @@ class Aggregator:
         return compare_drafts(shared, self.drafts, self.ids, words)
 
     def _all_warnings(self, facts: Facts) -> tuple[str, ...]:
-        warnings = [*facts.warnings, *self._warnings]
+        warnings = [*facts.preparation.warnings, *facts.warnings, *self._warnings]
         if self._too_many_tags or len(self._tags) > TAGS_SHOWN:
             beyond = f", of the first {MOST_TAGS:,}; later ones were not told apart" if self._too_many_tags else ""
             warnings.append(f"Only the {TAGS_SHOWN} tags with most prompts are listed{beyond}.")

@@ -303,21 +303,15 @@ class _JobRun:
     def _facts(self) -> Facts:
         ignored = [f"{IGNORED}: {', '.join(self.rows.ignored)}"] if self.rows.ignored else []
         doubts = [f"{name}: no speedup and no best K. {own.doubt}" for name, own in self._costs().items() if own.doubt]
-        found = self.folder.preparation
         is_whole = self.job.num_rows == len(self.rows)  # else nobody knows which lines would have been refused
         return Facts(
-            request=self.job.request,
-            specviz=self.job.specviz,
-            created=found.created,
-            prompts=self.job.prompts,
-            costs=self._costs(),
+            self.job,
+            self.folder.preparation,
+            self._costs(),
             refused=self.rows.refused if is_whole else (),
             num_refused=self.rows.num_refused if is_whole else 0,
-            warnings=[*found.warnings, *doubts, *ignored],
-            findings=found.findings,
-            looked_for=found.looked_for,
+            warnings=[*doubts, *ignored],
             num_ids={model.name: model.num_ids for model in self.models[1:]},
-            models=dict(self.job.models),
         )
 
     def _words(self, words: str, done: int = 0) -> Progress:

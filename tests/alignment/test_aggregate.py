@@ -15,7 +15,7 @@ import pandas
 import pytest
 
 from specviz.alignment import aggregate
-from specviz.alignment.aggregate import Aggregator, Facts
+from specviz.alignment.aggregate import Aggregator
 from specviz.alignment.summary import Finding
 from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.tables import totals
@@ -49,7 +49,7 @@ def gathered(texts, k=4, per_shard=5, step_ms=None):
 
 def summary_of(texts, costs=None, **changes):
     step_ms = {"one": STEP_MS} if costs else None
-    facts = Facts(aligned.request(), "0.1", "now", costs=costs or {}, **changes)
+    facts = aligned.facts(aligned.request(), costs=costs or {}, **changes)
     return gathered(texts, step_ms=step_ms).summary(facts)
 
 
@@ -126,7 +126,7 @@ def test_slices_stand_in_the_order_of_the_report(texts):
 
 
 def test_how_work_was_cut_into_shards_changes_nothing(texts):
-    facts = Facts(aligned.request(), "0.1", "now")
+    facts = aligned.facts(aligned.request())
     whole, parts = (gathered(texts, per_shard=size).summary(facts).to_dict() for size in (12, 1))
     assert _close(whole, parts)
 
@@ -146,7 +146,7 @@ def test_a_summary_is_plain_json_without_numbers_that_are_none(texts):
 
 
 def test_a_job_without_a_usable_text_says_so():
-    found = gathered([]).summary(Facts(aligned.request(), "0.1", "now"))
+    found = gathered([]).summary(aligned.facts(aligned.request()))
     assert (found.num_prompts, found.slices, found.exact, found.note) == (0, (), False, "No text could be used.")
     json.dumps(found.to_dict(), allow_nan=False)
 
@@ -214,7 +214,7 @@ def test_calls_are_the_expected_target_calls_for_all_texts(texts):
 def test_long_token_texts_are_cut():
     text = aligned.text(0, drafts=DRAFTS)
     text = replace(text, tokens=text.tokens | {"text": ("x" * 500,) * 40})
-    found = gathered([text]).summary(Facts(aligned.request(), "0.1", "now")).draft("one").costliest
+    found = gathered([text]).summary(aligned.facts(aligned.request())).draft("one").costliest
     assert max(len(each.before) for each in found) == max(len(each.after) for each in found) == 240
 
 
@@ -236,9 +236,7 @@ def test_refused_lines_are_counted_and_listed_once_from_the_file_and_from_the_mo
     found = gathered(texts_of(2))
     late = tables.build_tables([], aligned.shard([], DRAFTS), [Refused(9, "is too long")], ["mind this", "and this"])
     found.add(late)
-    facts = Facts(
-        aligned.request(), "0.1", "now", refused=[Refused(4, "is empty")], num_refused=30, warnings=["mind this"]
-    )
+    facts = aligned.facts(aligned.request(), refused=[Refused(4, "is empty")], num_refused=30, warnings=["mind this"])
     told = found.summary(facts)
     assert (told.num_refused, told.refused) == (31, ((4, "is empty"), (9, "is too long")))
     assert told.warnings == ("mind this", "and this")
@@ -261,7 +259,7 @@ def test_given_texts_are_called_estimates():
 
 
 def test_the_note_names_the_filters_that_are_on():
-    facts = Facts(aligned.request(top_k=5, top_p=0.9, temperature=0.7), "0.1", "now")
+    facts = aligned.facts(aligned.request(top_k=5, top_p=0.9, temperature=0.7))
     assert (
         gathered(texts_of(2)).summary(facts).note == "2 texts sampled from big at temperature 0.7, top-k 5, top-p 0.9."
     )
@@ -284,7 +282,7 @@ def test_what_was_looked_for_in_models_and_numbers_is_named(texts):
 
 
 def test_the_prompt_set_and_the_chat_form_are_told():
-    facts = Facts(aligned.request(chat=True), "0.1", "now", prompts="a3f")
+    facts = aligned.facts(aligned.request(chat=True), prompts="a3f")
     told = gathered(texts_of(2)).summary(facts)
     assert (told.prompts, told.chat) == ("a3f", True)
 

@@ -17,7 +17,7 @@ import pytest
 
 from specviz.alignment import job_folder as parts
 from specviz.alignment import outputs
-from specviz.alignment.aggregate import Aggregator, Facts
+from specviz.alignment.aggregate import Aggregator
 from specviz.alignment.job_folder import OUTPUTS, OWN_NAMES, Job, JobFolder, Preparation, lock_folder
 from specviz.alignment.summary import Finding
 from specviz.alignment.tables.columns import COLUMNS, PROMPTS, SLICES, TOKENS
@@ -362,7 +362,7 @@ def summary():
     for part in (tables(), tables(3, 4)):
         aggregator.add(part)
     found = (Finding("two", "layer", "layer 3 does harm", {"layer": 3.0}),)
-    return aggregator.summary(Facts(aligned.request(), "0.1.0", "2026-01-01T00:00:00Z", findings=found))
+    return aggregator.summary(aligned.facts(aligned.request(), "2026-01-01T00:00:00Z", specviz="0.1.0", findings=found))
 
 
 def plain(value):

@@ -4,6 +4,8 @@ import numpy as np
 from scipy.signal import lfilter
 from scipy.special import ndtr
 
+from specviz.alignment.aggregate import Facts
+from specviz.alignment.job_folder import Job, Preparation
 from specviz.alignment.tables.shard_tables import CLASSES, draft_chances
 from specviz.alignment.tables.slices import CONTEXT_STARTS, DEPTH_STARTS, Part, PerPrompt, bucket_name
 from specviz.alignment.types import BINS, GIVEN, AnalysedText, PromptRow, RowText, Shard
@@ -16,6 +18,11 @@ TARGET = "big"
 
 def request(**changes):
     return Request(prompt="any", target=TARGET, **{"max_new_tokens": 40, **changes})
+
+
+def facts(request, created="now", *, specviz="0.1", prompts="", findings=(), looked_for=(), **changes):
+    job = Job(request, (), prompts, num_rows=0, shard_size=1, costs="none", specviz=specviz)
+    return Facts(job, Preparation(created, {}, findings, (), looked_for), **changes)
 
 
 def shard(rows, drafts=("one",), k=4, step_ms=None, **changes):
