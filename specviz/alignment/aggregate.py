@@ -15,17 +15,20 @@ import numpy as np
 
 from specviz.alignment.causes import findings
 from specviz.alignment.causes.findings import Cliff
-from specviz.alignment.summary import Comparison, DraftSummary, Finding, Interval, Slice, Summary
+from specviz.alignment.job_folder import Job, Preparation
+from specviz.alignment.summary import Comparison, DraftSummary, Interval, Slice, Summary
 from specviz.alignment.tables.compare import compare_drafts, sampling_of
 from specviz.alignment.tables.shard_tables import CLASSES
 from specviz.alignment.tables.slices import Part, Parts, alpha_intervals, bucket_start, by_part, records
 from specviz.alignment.tables.totals import BY_K, NAMES, DraftTotals, Totals
-from specviz.alignment.types import KS, SAMPLED, Array, Columns, Refused, ShardTables
+from specviz.alignment.types import KS, SAMPLED, Array, Refused, ShardTables
 from specviz.analysis import theory, whatif
 from specviz.request import Request
 from specviz.views.explore.sentences import quantity
 
 if TYPE_CHECKING:
+    import pandas
+
     from specviz.analysis.costs import Costs
 
 MOST_TAGS = 1000  # told apart; of them the summary has the largest
@@ -37,21 +40,16 @@ KINDS = ("all", "tag", "class", "depth", "context")
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known besides the tables. costs: per draft, those that the shards' step_ms were made from. refused,
-    num_refused: lines of the prompt file. prompts: fingerprint of the prompt set. findings, looked_for: of models
-    (`probes`). num_ids: ids of a draft, where known. models: hashes by name."""
+    num_refused: lines of the prompt file. warnings: beside those of the preparation. num_ids: ids of a draft, where
+    known."""
 
-    request: Request
-    specviz: str
-    created: str
-    prompts: str = ""
+    job: Job
+    preparation: Preparation
     costs: Mapping[str, Costs] = field(default_factory=dict)
     refused: Sequence[Refused] = ()
     num_refused: int = 0
     warnings: Sequence[str] = ()
-    findings: Sequence[Finding] = ()
-    looked_for: Sequence[str] = ()
     num_ids: Mapping[str, int] = field(default_factory=dict)
-    models: Mapping[str, str] = field(default_factory=dict)
 
     def steady_costs(self, draft: str) -> Costs | None:
         """Those that carry advice."""
@@ -91,24 +89,22 @@ class Aggregator:
         self._add_sums(tables.sums)
         for name, confidence in tables.confidence.items():
             self._drafts[name].confidence += confidence
-        tokens = {name: np.array(cells, dtype=getattr(cells, "dtype", object)) for name, cells in tables.tokens.items()}
-        for name, own in self._drafts.items():
-            own.add({column: cells[tokens["draft"] == name] for column, cells in tokens.items()}, self.ids)
+        for name, rows in tables.tokens.groupby("draft"):
+            self._drafts[name].add({column: cells.to_numpy() for column, cells in rows.items()}, self.ids)
         self._refused = [*self._refused, *tables.refused][:MOST_REFUSED]
         self._num_refused += len(tables.refused)
         self._warnings |= dict.fromkeys(tables.warnings)
 
-    def _add_prompts(self, prompts: Columns) -> None:
-        own = np.flatnonzero(np.asarray(prompts["draft"], dtype=object) == self.drafts[0])
-        self._lengths.append(np.asarray(prompts["num_tokens"], dtype=np.int32)[own])
-        for place in own:
-            self.ids[int(prompts["prompt"][place])] = str(prompts["id"][place])
-            self._num_cut += prompts["finish"][place] == "context"
-            self._sources[str(prompts["source"][place]), bool(prompts["exact"][place])] += 1
+    def _add_prompts(self, prompts: pandas.DataFrame) -> None:
+        own = prompts[prompts["draft"] == self.drafts[0]]
+        self._lengths.append(own["num_tokens"].to_numpy(copy=True))  # a view would keep the whole frame
+        self.ids |= zip(own["prompt"], own["id"], strict=True)
+        self._num_cut += int((own["finish"] == "context").sum())
+        self._sources.update(zip(own["source"], own["exact"], strict=True))
 
-    def _add_sums(self, sums: Columns) -> None:
-        numbers = np.stack([np.asarray(sums[name], dtype=np.float64) for name in NAMES], axis=1)
-        by_k = np.array([[np.asarray(row) for row in sums[name]] for name in BY_K], dtype=np.float64)
+    def _add_sums(self, sums: pandas.DataFrame) -> None:
+        numbers = sums[list(NAMES)].to_numpy(np.float64)
+        by_k = np.array([list(sums[name]) for name in BY_K], dtype=np.float64)
         part_numbers = np.zeros(len(numbers), dtype=np.int32)
         for place, part in enumerate(map(Part, sums["draft"], sums["kind"], sums["value"])):
             if self._has_room_for(part):
@@ -136,27 +132,29 @@ class Aggregator:
         every = by_part(self._rows, self._numbers)
         parts, cliffs = self._select_shown(every), findings.cliffs(every)
         intervals = alpha_intervals(parts)
-        request = facts.request
+        job, request = facts.job, facts.job.request
         return Summary(
-            **{name: getattr(facts, name) for name in ("specviz", "created", "prompts")},
+            specviz=job.specviz,
+            created=facts.preparation.created,
+            prompts=job.prompts,
             **{name: getattr(request, name) for name in ("target", "seed", "max_new_tokens", "chat")},
             sampling=sampling_of(request),
             k=self.k,
             num_prompts=len(self.ids),
             num_tokens=self.num_tokens,
-            num_cut=int(self._num_cut),
+            num_cut=self._num_cut,
             num_refused=facts.num_refused + self._num_refused,
             refused=tuple(sorted(map(astuple, {*facts.refused, *self._refused}))[:MOST_REFUSED]),
             exact=bool(self._sources) and all(is_exact for _, is_exact in self._sources),
             note=self._note(request),
             warnings=self._all_warnings(facts),
-            looked_for=(*facts.looked_for, *findings.looked_for(every)) if self.ids else (),
+            looked_for=(*facts.preparation.looked_for, *findings.looked_for(every)) if self.ids else (),
             costs={name: costs.to_dict() for name, costs in facts.costs.items()},
             drafts=tuple(self._draft(name, facts, intervals, cliffs) for name in self.drafts),
             slices=tuple(self._slices(facts, parts, intervals, cliffs)),
             comparisons=self._comparisons(parts),
             by_prompt=self._by_prompt(parts),
-            models=dict(facts.models),
+            models=dict(job.models),
         )
 
     def _select_shown(self, parts: Parts) -> Parts:
@@ -196,7 +194,7 @@ class Aggregator:
             costliest=tuple(own.costliest),
             findings=(),
         )
-        of_models = tuple(finding for finding in facts.findings if finding.draft == name)
+        of_models = tuple(finding for finding in facts.preparation.findings if finding.draft == name)
         return replace(made, findings=of_models + findings.of_draft(made, cliffs, facts.num_ids.get(name)))
 
     def _slices(
@@ -247,7 +245,7 @@ class Aggregator:
         return compare_drafts(shared, self.drafts, self.ids, words)
 
     def _all_warnings(self, facts: Facts) -> tuple[str, ...]:
-        warnings = [*facts.warnings, *self._warnings]
+        warnings = [*facts.preparation.warnings, *facts.warnings, *self._warnings]
         if self._too_many_tags or len(self._tags) > TAGS_SHOWN:
             beyond = f", of the first {MOST_TAGS:,}; later ones were not told apart" if self._too_many_tags else ""
             warnings.append(f"Only the {TAGS_SHOWN} tags with most prompts are listed{beyond}.")

@@ -4,7 +4,6 @@ Text i is the one that a run without a draft would write with the same seed: it 
 except where rounding tips a draw.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -38,34 +37,14 @@ def sample(
     made: dict[int, Continuation] = {}
     for num_tokens, group in groupby(sorted(range(len(prompts)), key=room.__getitem__), key=room.__getitem__):
         places = list(group)
-        drawn = _generate(target, [prompts[i] for i in places], [seeds[i] for i in places], sampling, num_tokens)
+        own = [prompts[i] for i in places]
+        draws = SideBySide([Seeded(seeds[i]) for i in places], list(map(len, own)))
+        drawn = target.generate(own, num_tokens, logits_processor=[_DrawOne(sampling, draws, max(map(len, own)))])
         at_end = LENGTH if num_tokens == max_new_tokens else CONTEXT
         for place, ids in zip(places, drawn, strict=True):
             end = next((i + 1 for i, token in enumerate(ids) if token in target.text.eos_ids), None)
             made[place] = Continuation(tuple(ids[:end]), at_end if end is None else EOS)
     return [made[place] for place in range(len(prompts))]
-
-
-def _generate(target: LoadedModel, prompts, seeds, sampling: Sampling, num_tokens: int) -> list[list[int]]:
-    """Ids after each prompt, with padding behind an end token. `generate` takes the model's own settings as defaults,
-    so a copy that shares the weights is given none."""
-    bare = copy.copy(target.model)
-    bare.generation_config = type(bare.generation_config)()
-    width, device = max(map(len, prompts)), target.model.get_input_embeddings().weight.device
-    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
-    draws = SideBySide([Seeded(seed) for seed in seeds], [len(prompt) for prompt in prompts])
-    out = bare.generate(
-        ids,
-        attention_mask=mask,
-        max_new_tokens=num_tokens,
-        do_sample=False,
-        num_beams=1,
-        eos_token_id=sorted(target.text.eos_ids) or None,
-        pad_token_id=0,
-        logits_processor=[_DrawOne(sampling, draws, width)],
-    )
-    return out[:, width:].tolist()
 
 
 class _DrawOne:

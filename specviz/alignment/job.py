@@ -258,7 +258,7 @@ class _JobRun:
         yield self._words(READING, done)
         for place, tables in self.each(analyse, self._shards(frozenset(missing))):
             self.folder.write(missing[place], tables)
-            self.num_tokens += len(tables.tokens["prompt"]) // len(self.drafts)
+            self.num_tokens += len(tables.tokens) // len(self.drafts)
             done += sizes[place]
             spent = time.perf_counter() - begun
             left = spent / (done - done_before) * (total - done)
@@ -291,8 +291,7 @@ class _JobRun:
                 yield self._shard(own, step_ms)
 
     def _shard(self, rows: tuple[PromptRow, ...], step_ms: Mapping[str, tuple[float, ...]]) -> Shard:
-        request = self.job.request
-        return Shard(request, self.drafts, rows, request.num_speculative_tokens, step_ms, self.batch, self.models)
+        return Shard(self.job.request, self.drafts, rows, step_ms, self.batch, self.models)
 
     def _run_one(self, function: Callable[[Any], Any], item: Any) -> Any:
         ((_, result),) = self.each(function, [item])
@@ -304,21 +303,15 @@ class _JobRun:
     def _facts(self) -> Facts:
         ignored = [f"{IGNORED}: {', '.join(self.rows.ignored)}"] if self.rows.ignored else []
         doubts = [f"{name}: no speedup and no best K. {own.doubt}" for name, own in self._costs().items() if own.doubt]
-        found = self.folder.preparation
         is_whole = self.job.num_rows == len(self.rows)  # else nobody knows which lines would have been refused
         return Facts(
-            request=self.job.request,
-            specviz=self.job.specviz,
-            created=found.created,
-            prompts=self.job.prompts,
-            costs=self._costs(),
+            self.job,
+            self.folder.preparation,
+            self._costs(),
             refused=self.rows.refused if is_whole else (),
             num_refused=self.rows.num_refused if is_whole else 0,
-            warnings=[*found.warnings, *doubts, *ignored],
-            findings=found.findings,
-            looked_for=found.looked_for,
+            warnings=[*doubts, *ignored],
             num_ids={model.name: model.num_ids for model in self.models[1:]},
-            models=dict(self.job.models),
         )
 
     def _words(self, words: str, done: int = 0) -> Progress:

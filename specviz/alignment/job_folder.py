@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from specviz.alignment.summary import Finding
-from specviz.alignment.tables.columns import COLUMNS, from_arrow, to_arrow
+from specviz.alignment.tables.columns import COLUMNS, to_arrow
 from specviz.alignment.types import Refused, ShardTables
 from specviz.errors import SpecvizError
 from specviz.request import Request
@@ -213,7 +213,7 @@ class JobFolder:
 
         place = self._part(number)
         try:
-            tables = {name: from_arrow(parquet.read_table(place / f"{name}.parquet")) for name in PART_TABLES}
+            tables = {name: parquet.read_table(place / f"{name}.parquet").to_pandas() for name in PART_TABLES}
             extras = json.loads((place / "extras.json").read_text("utf-8"))
             return ShardTables(
                 **tables,

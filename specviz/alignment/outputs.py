@@ -19,7 +19,7 @@ import msgspec
 
 from specviz.alignment.summary import VERSION, Summary
 from specviz.alignment.tables.columns import COLUMNS, SLICES, schema_of, to_arrow
-from specviz.alignment.types import Columns, ShardTables
+from specviz.alignment.types import ShardTables
 from specviz.errors import SpecvizError
 from specviz.trace.export import escape_formula
 from specviz.trace.lines import write_lines
@@ -67,7 +67,7 @@ class Alignment:
 
 
 @contextmanager
-def table_file(folder: Path, name: str) -> Iterator[Callable[[Columns], None]]:
+def table_file(folder: Path, name: str) -> Iterator[Callable[[Any], None]]:
     """A function that adds rows to a table, in Parquet and in CSV. Both files appear when the block ends without an
     error."""
     import pyarrow
@@ -86,7 +86,7 @@ def table_file(folder: Path, name: str) -> Iterator[Callable[[Columns], None]]:
             csv.CSVWriter(stream, _flatten(schema.empty_table()).schema) as lines_file,
         ):
 
-            def add(columns: Columns) -> None:
+            def add(columns: pandas.DataFrame | Mapping[str, list[Any]]) -> None:
                 rows = to_arrow(columns, table)
                 rows_file.write_table(rows)
                 lines_file.write_table(_flatten(rows))
@@ -140,7 +140,7 @@ def write_report(folder: Path, summary: Summary, parts: Iterable[ShardTables]) -
     from specviz.alignment.report.sections import report_page
     from specviz.alignment.report.texts import read_texts
 
-    with closing(text for part in parts for text in read_texts(part)) as texts:
+    with closing(text for part in parts for text in read_texts(part.tokens, part.prompts)) as texts:
         write_lines(folder / "report.html", [report_page(summary, texts).removesuffix("\n")])
 
 

@@ -219,9 +219,9 @@ class _Reading:
             if name not in (*found.used, *SERVED) and len(self.ignored) < MOST_IGNORED:
                 self.ignored[name[:MOST_NAME]] = None
         self.num_rows += 1
-        return replace(row, id=self._unique(row.id))
+        return replace(row, id=self._free_id(row.id))
 
-    def _unique(self, name: str) -> str:
+    def _free_id(self, name: str) -> str:
         """The id, or "id (2)" and so on where it was given away already: results are paired by it."""
         number = self._next_number.get(name)
         if number is None:

@@ -5,7 +5,7 @@ that it can run in any process; rows that cannot be used come back with the reas
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from specviz.alignment import model_identity as identity
 from specviz.alignment.generate import sample
 from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.token_stats import Numbers, TextStats, measure_texts
-from specviz.alignment.types import GIVEN, AnalysedText, Columns, PromptRow, Refused, Shard, ShardTables
+from specviz.alignment.types import AnalysedText, Columns, PromptRow, Refused, RowText, Shard, ShardTables
 from specviz.analysis import whatif
 from specviz.decoding.draws import seed_of
 from specviz.decoding.sampling import Sampling
@@ -30,20 +30,6 @@ MIN_TOKENS = 2
 READ_TOKENS, READ_TOKENS_CUDA = 1024, 16_384  # of all texts that are read at once, unless one alone is longer
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class RowText:
-    """A row as the target reads it, with its text. is_chat: the prompt is in the target's chat form. exact: the text is
-    the target's own at the request's sampling. ids: None until a text is drawn."""
-
-    row: PromptRow
-    prompt: str
-    is_chat: bool
-    prompt_ids: tuple[int, ...]
-    ids: tuple[int, ...] | None
-    exact: bool
-    finish: str = GIVEN
 
 
 def analyse(shard: Shard, library: Library | None = None) -> ShardTables:
@@ -199,16 +185,10 @@ def _describe(text: RowText, numbers: TextStats, target: LoadedModel, shard: Sha
         **numbers.target,
     }
     most = tables.allowed_tokens(len(ids), text.finish, shard.request.max_new_tokens)
-    drafts = [_draft_columns(own, tokens["p"], target, shard.k, most) for own in numbers.drafts]
-    return AnalysedText(
-        row=text.row,
-        prompt=text.prompt,
-        num_prompt_tokens=len(text.prompt_ids),
-        exact=text.exact,
-        finish=text.finish,
-        tokens=tokens,
-        drafts=dict(zip(shard.drafts, drafts, strict=True)),
-    )
+    drafts = [
+        _draft_columns(own, tokens["p"], target, shard.request.num_speculative_tokens, most) for own in numbers.drafts
+    ]
+    return AnalysedText(text, tokens, dict(zip(shard.drafts, drafts, strict=True)))
 
 
 def _draft_columns(numbers: Numbers, p: np.ndarray, target: LoadedModel, k: int, most_tokens: int) -> Columns:

@@ -34,10 +34,10 @@ def lines(*, target: str, draft: str, num_tokens: int, repeats: int) -> Iterator
     yield f"{loaded.name} + {small.name}, {amounts}"
     yield ", ".join(f"{name} {value}" for name, value in environment(loaded.model.device).items())
     contender = specviz_contender(gather(METHODS["draft_model"], {}, loaded, small), K)
-    request = Request(prompt="any", target=loaded.name, max_new_tokens=num_tokens).validate()
+    request = Request(prompt="any", target=loaded.name, max_new_tokens=num_tokens, num_speculative_tokens=K).validate()
     texts = [loaded.tokenizer.decode(list(prompt.ids), skip_special_tokens=True) for prompt in prompts]
     rows = tuple(PromptRow(i, i + 1, prompts[i].name, prompt=text) for i, text in enumerate(texts))
-    shard = Shard(request, (small.name,), rows, K, {})
+    shard = Shard(request, (small.name,), rows, {})
     contenders = partial(_time_recorded, contender, prompts, num_tokens), lambda seed: _time_lab(shard, library)
     timings: Timings[str] = Timings()
     for turn in turns(len(contenders), repeats):

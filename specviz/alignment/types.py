@@ -1,15 +1,20 @@
 """What travels through the alignment lab: rows of the prompt file, shards of work, analysed texts. Plain and picklable.
 
-numpy alone: no model, no tensor, no table library.
+No model and no tensor; pandas only in the types.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specviz.request import Request
+
+if TYPE_CHECKING:
+    import pandas
 
 Array = np.ndarray
 KS = range(1, 17)  # the K that every text is planned for
@@ -57,15 +62,14 @@ class Shard:
     """A piece of work of its own: what is asked, without a prompt, and the rows that it is asked about.
 
     request: target, sampling, seed, max_new_tokens and chat count; text number n is drawn with seed_of(seed, n).
-    drafts: names. k: the K at which rejections are priced. step_ms: per draft the time of a step that drafts 0, 1, ...
-    16 tokens, where costs are known. batch: the most texts that are read at once. models: who the target and the drafts
+    Rejections are priced at its K. drafts: names. step_ms: per draft the time of a step that drafts 0, 1, ... 16
+    tokens, where costs are known. batch: the most texts that are read at once. models: who the target and the drafts
     are; without, they are found by their names.
     """
 
     request: Request
     drafts: tuple[str, ...]
     rows: tuple[PromptRow, ...]
-    k: int
     step_ms: Mapping[str, tuple[float, ...]]
     batch: int = 32
     models: tuple[Identity, ...] = ()
@@ -83,32 +87,38 @@ Columns = Mapping[str, Any]
 """A table by columns: name -> a numpy array or a list, all of one length."""
 
 
+@dataclass(frozen=True, slots=True)
+class RowText:
+    """A row with its text. prompt: as the target reads it; is_chat: that is its chat form. ids: None until a text is
+    drawn. exact: the text is the target's own at the request's sampling. finish: eos, length, context or given."""
+
+    row: PromptRow
+    prompt: str
+    is_chat: bool
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...] | None
+    exact: bool
+    finish: str = GIVEN
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AnalysedText:
     """One text of N tokens. tokens: the columns of `columns.TOKENS` that hold for every draft; drafts: those of each
     draft but reason, and its `confidence` [BINS, 3]: over all places and all tokens x that it might have drawn, by q(x)
-    in ten bins, the sums of q, of q * q and of min(p, q).
+    in ten bins, the sums of q, of q * q and of min(p, q)."""
 
-    prompt: as the target read it, chat form included. exact: whether the text is the target's own at the request's
-    sampling. finish: eos, length, context or given.
-    """
-
-    row: PromptRow
-    prompt: str
-    num_prompt_tokens: int
-    exact: bool
-    finish: str
+    written: RowText
     tokens: Columns
     drafts: Mapping[str, Columns]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardTables:
-    """What a shard comes to: tables (see `tables`), what was refused, and sums of confidence per draft [BINS, 3]."""
+    """What a shard comes to: tables (see `columns`), what was refused, and sums of confidence per draft [BINS, 3]."""
 
-    tokens: Columns
-    prompts: Columns
-    sums: Columns
+    tokens: pandas.DataFrame
+    prompts: pandas.DataFrame
+    sums: pandas.DataFrame
     confidence: Mapping[str, Array]
     refused: tuple[Refused, ...]
     warnings: tuple[str, ...]

@@ -225,9 +225,9 @@ class _Timer:
         reading, *drafting = [lambda name=name: self._steps(name) for name in self._plans]
         verify = [lambda n=n: self._verify(n) for n in range(1, most_tokens + 1)]
         batch = [lambda b=b, n=n: self._batch(b, n) for b in BATCHES for n in BATCH_TOKENS]
-        return [lambda: [(READ, self._timed(self.large.sum)), *reading()], *drafting, *verify, *batch]
+        return [lambda: [(READ, self._time_ms(self.large.sum)), *reading()], *drafting, *verify, *batch]
 
-    def _timed(self, action: Callable[[], object]) -> float:
+    def _time_ms(self, action: Callable[[], object]) -> float:
         """Milliseconds until the device has finished it."""
         _finish(self.device)
         begun = time.perf_counter()
@@ -244,7 +244,7 @@ class _Timer:
             return self.sampling.probs(self.lm.forward(self.ids, draft))
 
         verify()  # as in a run, where the target has just read what came before
-        return [(_Series("verify", num_tokens), self._timed(verify))]
+        return [(_Series("verify", num_tokens), self._time_ms(verify))]
 
     def _next_ids(self, count: int) -> list[int]:
         """What follows the context: its own beginning again."""
@@ -264,7 +264,7 @@ class _Timer:
         steps = speculate(self.ids, lambda: plan, Seeded(self._num_steps), max_new_tokens=2 * (STEP_K + 1))
         next(steps)
         made = []
-        whole = self._timed(lambda: made.append(next(steps)))
+        whole = self._time_ms(lambda: made.append(next(steps)))
         step, timing = made[0], made[0].timing
         steps.close()
         drafting = timing.draft_ms if len(step.draft) else 0.0
@@ -282,7 +282,7 @@ class _Timer:
         cache = copy.deepcopy(self._context_cache)
         cache.batch_repeat_interleave(batch)
         ids = torch.tensor([self._next_ids(num_tokens)] * batch, device=self.device)
-        ms = self._timed(lambda: self.target.model(ids, past_key_values=cache, use_cache=True))
+        ms = self._time_ms(lambda: self.target.model(ids, past_key_values=cache, use_cache=True))
         return [(_Series("batch", num_tokens, batch), ms)]
 
     @cached_property

@@ -43,7 +43,7 @@ class GivenText:
     note: str
 
     def every_k(self, ks: Sequence[int] = KS, costs: Costs | None = None) -> WhatIf:
-        costs = None if costs is None else _fitting(costs, self)
+        costs = None if costs is None else _costs_for(costs, self)
         return whatif.every_k(self.chances, ks, costs, exact=self.exact, note=self.note)
 
     def cuts(self, ks: Sequence[int] = KS, seed: int = 0) -> dict[int, Cut]:
@@ -260,7 +260,7 @@ def load_model(wanted) -> LoadedModel:
     return wanted if isinstance(wanted, LoadedModel) else workbench().library.load(wanted)
 
 
-def _fitting(costs: Costs, judged: GivenText) -> Costs:
+def _costs_for(costs: Costs, judged: GivenText) -> Costs:
     """Proposals without a model cost nothing to draft; other models than the measured ones are refused."""
     if costs.target != judged.target or (judged.draft is not None and costs.draft != judged.draft):
         raise SpecvizError(

@@ -83,25 +83,25 @@ def draft_room(num_tokens: int, most_tokens: int | None = None) -> Array:
 
 def step_laws(chances: Chances, k: int, starts: slice = slice(None)) -> Array:
     """The law of the length of a step, per start: [N, k+1], column j for j + 1 emitted tokens; none beyond the text."""
-    kept = _going_on(chances, k, starts)
-    laws = _reached(kept)
+    kept = _keep_within_step(chances, k, starts)
+    laws = _prefix_chances(kept)
     laws[:, :-1] *= 1 - kept
     return laws
 
 
-def _reached(kept: Array) -> Array:
+def _prefix_chances(kept: Array) -> Array:
     """The chance that the first 0, 1, ... k drafted tokens are all kept: [N, k+1]."""
     reached = np.ones((len(kept), kept.shape[1] + 1))
     np.cumprod(kept, axis=1, out=reached[:, 1:])
     return reached
 
 
-def _going_on(chances: Chances, k: int, starts: slice = slice(None)) -> Array:
+def _keep_within_step(chances: Chances, k: int, starts: slice = slice(None)) -> Array:
     """keep [N, k] with 0 where the step ends in any case: behind what it drafted, and at the last token."""
-    return chances.keep[starts, :k] * (np.arange(k) < _judged(chances, k)[starts, None])
+    return chances.keep[starts, :k] * (np.arange(k) < _num_judged(chances, k)[starts, None])
 
 
-def _judged(chances: Chances, k: int) -> Array:
+def _num_judged(chances: Chances, k: int) -> Array:
     """Drafted tokens at each start that stand in the text [N]: its last token is the target's."""
     return np.minimum(chances.depths(k), len(chances) - 1 - np.arange(len(chances)))
 
@@ -140,7 +140,7 @@ def calls_law(chances: Chances, k: int) -> Array:
     ring = np.zeros((k + 1, 1))  # [., c]: fewest + c calls made when a step begins at each of the newest k + 1 starts
     ring[k, 0] = 1.0
     for first in range(0, size, BLOCK):
-        ring = _further(ring, ends[first : first + BLOCK])
+        ring = _advance(ring, ends[first : first + BLOCK])
         likely = np.flatnonzero(ring.max(0) > NEGLIGIBLE)
         ring, fewest = ring[:, likely[0] : likely[-1] + 1], fewest + int(likely[0])
     law = np.zeros(size + 1)
@@ -148,7 +148,7 @@ def calls_law(chances: Chances, k: int) -> Array:
     return law
 
 
-def _further(ring: Array, ends: Array) -> Array:
+def _advance(ring: Array, ends: Array) -> Array:
     """The ring, as many starts on as `ends` has rows."""
     num_rows, width = ring.shape
     table = np.zeros((num_rows + len(ends), width + len(ends)))
@@ -165,9 +165,9 @@ def quantile(law: Array, share: float) -> int:
 
 def sensitivity(chances: Chances, k: int) -> Array:
     """dE[calls] / da[s, j], exact: [N, k]. Negative where keeping the token saves calls."""
-    size, kept = len(chances), _going_on(chances, k)
-    depths = _judged(chances, k)
-    reached = _reached(kept)[:, :-1]
+    size, kept = len(chances), _keep_within_step(chances, k)
+    depths = _num_judged(chances, k)
+    reached = _prefix_chances(kept)[:, :-1]
     differs = np.zeros((size, k))  # calls still to make when the token is kept, less those when it is not
     calls = np.zeros(size + 1)
     for s in range(size - 1, -1, -1):
@@ -187,9 +187,9 @@ def sensitivity_along_text(chances: Chances, k: int) -> Array:
 def lost_along_text(chances: Chances, k: int) -> Array:
     """Tokens that a rejection at each place is expected to lose, those that its step could still have added: [N]. For
     a draft whose q depends on the text alone. Their sum and the text are all that the steps could have emitted."""
-    kept = _going_on(chances, k)
-    still = np.maximum(_judged(chances, k)[:, None] - np.arange(k), 0)
-    return _by_place(start_chances(chances, [k])[0][:, None] * _reached(kept)[:, :-1] * (1 - kept) * still)
+    kept = _keep_within_step(chances, k)
+    still = np.maximum(_num_judged(chances, k)[:, None] - np.arange(k), 0)
+    return _by_place(start_chances(chances, [k])[0][:, None] * _prefix_chances(kept)[:, :-1] * (1 - kept) * still)
 
 
 def _by_place(by_start: Array) -> Array:

@@ -44,8 +44,7 @@ class Power:
     """A rule that is not exact, and how many tokens like these it would take to call it out nine times in ten; None:
     too many."""
 
-    name: str
-    title: str
+    rule: Rule
     tokens_needed: int | None
 
 
@@ -58,7 +57,6 @@ class EndToEnd:
 
     done: int
     total: int
-    rule: str
     num_texts: int
     evidence: Evidence
     impossible: int = 0
@@ -78,7 +76,7 @@ class EndToEnd:
         """Which wrong rules so many tokens would have shown."""
         if not self.power:
             return ""
-        missed = [rule.title for rule in self.power if rule.tokens_needed is None or rule.tokens_needed > self.done]
+        missed = [one.rule.title for one in self.power if one.tokens_needed is None or one.tokens_needed > self.done]
         caught = f"{len(self.power) - len(missed)} of {len(self.power)} rules known to be wrong"
         words = f"; {caught} would have been called out nine times in ten"
         return f"{words}, not {', '.join(missed)}" if missed else words
@@ -120,7 +118,7 @@ def end_to_end(
 ) -> Iterator[EndToEnd]:
     """Writes texts after the prompts in turn until there are `tokens` of them; one text per result, the first result
     before any. Text i has seed_of(seed, i)."""
-    so_far = EndToEnd(0, tokens, rule.name, 0, Evidence.empty(features(pair.comparable_draft is not None)))
+    so_far = EndToEnd(0, tokens, 0, Evidence.empty(features(pair.comparable_draft is not None)))
     yield so_far
     plan, growth = pair.plan(rule, sampling, k), Growth()
     while so_far.done < tokens:
@@ -193,7 +191,7 @@ class Growth:
         for rule in _inexact_rules() if self.gains else ():
             gain, square = (sums[rule.name] / self.num_tokens for sums in (self.gains, self.squares))
             needed = tokens_needed(gain, square - gain**2)
-            power.append(Power(rule.name, rule.title, math.ceil(needed) if needed <= MOST_TOKENS else None))
+            power.append(Power(rule, math.ceil(needed) if needed <= MOST_TOKENS else None))
         return tuple(power)
 
 

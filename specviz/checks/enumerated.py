@@ -55,7 +55,6 @@ class Enumeration:
 
     done: int
     total: int
-    rule: str
     lossless: bool
     k: int
     num_outcomes: int = 0
@@ -93,7 +92,7 @@ def enumerate_texts(
     """The rule over small languages after the first of these prompts; a result every so often."""
     trees, alone = _are_trees(pair, rule), not METHODS[pair.method].needs_only_odds
     k, prompts = min(MOST_TREE_K if trees else MOST_K, max(FEWEST_K, k)), prompts[:PLACES]
-    so_far = Enumeration(0, 2 * len(prompts), rule.name, rule.lossless, k, trees=trees, rule_alone=alone)
+    so_far = Enumeration(0, 2 * len(prompts), rule.lossless, k, trees=trees, rule_alone=alone)
     if not rule.supports(chain([0])):
         yield replace(so_far, done=so_far.total, needs_grades=True)
         return

@@ -4,11 +4,8 @@ Equal texts are exact. Where they part, each token must still be the target's fa
 forward; the first difference is shown with both logits.
 """
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-
-import torch
 
 from specviz.checks.pair import Pair
 from specviz.checks.scoring import ROUNDING, Outside, find_outside, plain_logits
@@ -53,7 +50,9 @@ class Greedy:
     def outcome(self) -> Outcome | None:
         """None before all prompts have been compared, unless one differs."""
         if self.wrong:
-            return Outcome("differs", f"{_first(self.differences, self.wrong)} The target would not have written it.")
+            return Outcome(
+                "differs", f"{_describe_first(self.differences, self.wrong)} The target would not have written it."
+            )
         if self.num_cut:
             return Outcome("differs", f"{self.num_cut} of the texts end where the target's own do not.")
         if self.done < self.total:
@@ -65,10 +64,10 @@ class Greedy:
         up_to, why = "", "There it is the reference that does not write the favourite."
         if self.ties or self.num_close == len(self.differences):
             up_to, why = " up to rounding", "Rounding parts the texts there."
-        return Outcome("consistent", f"{words}{up_to}. {_first(self.differences, self.ties)} {why}")
+        return Outcome("consistent", f"{words}{up_to}. {_describe_first(self.differences, self.ties)} {why}")
 
 
-def _first(differences: Sequence[TextDifference], tokens: Sequence[Outside]) -> str:
+def _describe_first(differences: Sequence[TextDifference], tokens: Sequence[Outside]) -> str:
     if differences:
         difference = differences[0]
         return (
@@ -87,31 +86,14 @@ def greedy(pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], k: int, num
     """One prompt after the other; the first result stands before any."""
     so_far = Greedy(0, len(prompts))
     yield so_far
-    plan = pair.plan(rule, GREEDY, k)
+    plan, target = pair.plan(rule, GREEDY, k), pair.target
     for number, prompt in enumerate(prompts):
-        limits = {"max_new_tokens": num_tokens, "eos_ids": pair.target.text.eos_ids}
+        limits = {"max_new_tokens": num_tokens, "eos_ids": target.text.eos_ids}
         steps = speculate(list(prompt), lambda: plan, Seeded(number), **limits)
         ours = [token for step in steps for token in step.tokens]
-        so_far = _compare(so_far, pair.target, number, prompt, ours, _generate(pair.target, prompt, num_tokens))
+        (expected,) = target.generate([prompt], min(num_tokens, target.info.context_limit - len(prompt)))
+        so_far = _compare(so_far, target, number, prompt, ours, expected)
         yield so_far
-
-
-def _generate(target: LoadedModel, prompt: Sequence[int], num_tokens: int) -> list[int]:
-    """transformers' greedy text, with no setting of the model's own that would change it: `generate` falls back on
-    them wherever it is told nothing, so a copy that shares the weights is given none."""
-    ids = torch.tensor([list(prompt)], device=target.model.device)
-    bare = copy.copy(target.model)
-    bare.generation_config = type(bare.generation_config)()
-    out = bare.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=min(num_tokens, target.info.context_limit - len(prompt)),
-        do_sample=False,
-        num_beams=1,
-        eos_token_id=sorted(target.text.eos_ids) or None,
-        pad_token_id=0,
-    )
-    return out[0, len(prompt) :].tolist()
 
 
 def _compare(

@@ -112,10 +112,7 @@ class RuleHere:
     """A rule at one place, by its formula for a token that is judged alone: how a rule judges a whole draft is not in
     it. distance: total variation between what it writes and p."""
 
-    name: str
-    title: str
-    words: str  # what it does, or what is wrong with it
-    lossless: bool
+    rule: Rule
     kept: float  # how often the drafted token is kept
     distance: float
     draws_needed: int | None  # until cells show the difference; None: too many, or no difference
@@ -128,9 +125,7 @@ def rule_here(place: Place, rule: Rule) -> RuleHere:
     if distance > SAME:
         outcomes = likeliest_outcomes(place.p.numpy())
         needed = draws_needed(*(pool_shares(row.numpy(), outcomes) for row in (place.p, law)))
-    words = rule.summary
-    kept = float(rule.one_step_kept(place.p, place.q).sum())
-    return RuleHere(rule.name, rule.title, words, rule.lossless, kept, distance, needed)
+    return RuleHere(rule, float(rule.one_step_kept(place.p, place.q).sum()), distance, needed)
 
 
 def worst_place(candidates: Sequence[Place], rule: Rule) -> Place:
@@ -174,7 +169,7 @@ class Redraws:
             enough = f"about {self.here.draws_needed:,} draws" if self.here.draws_needed else "more draws than fit here"
             words = f"cannot tell, {n}: by formula the rule is wrong here, and it takes {enough} to see it"
             return Outcome("unsure", words)
-        if not self.here.lossless:
+        if not self.here.rule.lossless:
             return Outcome("unsure", f"cannot tell, {n}: at this place what is wrong with the rule does no harm")
         return found
 

@@ -178,7 +178,7 @@ def _check_pair(job: _Job) -> Report:
     return Report(about, (_enumeration(job), *texts, *_self_checks(job)), _compare_rules(job))
 
 
-def _last(results: Iterator[Result], words: str, watch: Watch) -> Result:
+def _last_result(results: Iterator[Result], words: str, watch: Watch) -> Result:
     """The last of the results; reports the progress of each."""
     for result in results:
         watch(words, result.done / max(1, result.total))
@@ -187,7 +187,7 @@ def _last(results: Iterator[Result], words: str, watch: Watch) -> Result:
 
 def _enumeration(job: _Job) -> CheckResult:
     results = enumerate_texts(job.pair, job.rule, job.prompts, job.sampling, job.k)
-    result = _last(results, "enumerating every outcome over small texts", job.watch)
+    result = _last_result(results, "enumerating every outcome over small texts", job.watch)
     numbers = {"outcomes": result.num_outcomes, "k": result.k, "total_variation": result.distance}
     return CheckResult("whole texts, every outcome of the rule's program", *result.outcome, numbers)
 
@@ -196,7 +196,7 @@ def _greedy(job: _Job) -> CheckResult:
     low, high = GREEDY_TOKENS
     length = min(high, max(low, job.tokens // len(job.prompts)))
     results = greedy(job.pair, job.rule, job.prompts, job.k, length)
-    result = _last(results, "comparing with the target's own greedy text", job.watch)
+    result = _last_result(results, "comparing with the target's own greedy text", job.watch)
     numbers = {"prompts": result.total, "tokens": result.num_tokens, "texts_that_part": len(result.differences)}
     return CheckResult("greedy text, equal to the target's own", *result.outcome, numbers)
 
@@ -204,11 +204,11 @@ def _greedy(job: _Job) -> CheckResult:
 def _end_to_end(job: _Job) -> Iterator[CheckResult]:
     settings = (job.sampling, job.k, job.tokens, job.request.seed)
     results = end_to_end(job.pair, job.rule, job.prompts, *settings)
-    result = _last(results, "writing texts and judging every token", job.watch)
+    result = _last_result(results, "writing texts and judging every token", job.watch)
     if result.distance is not None:
         numbers = {"largest_total_variation": result.distance}
         yield CheckResult("one step, by formula", *_judge_formula(result, job.rule), numbers)
-    needed = {one.name: one.tokens_needed for one in result.power}
+    needed = {one.rule.name: one.tokens_needed for one in result.power}
     numbers = {**evidence_numbers(result.evidence), "tokens_needed_to_call_out": needed}
     yield CheckResult("end to end, every token against the target's law", *result.outcome, numbers)
 
@@ -224,7 +224,7 @@ def _judge_formula(result: EndToEnd, rule: Rule) -> Outcome:
 def _first_token(job: _Job) -> CheckResult:
     n = max(1, round(FIRST_TOKENS * job.tokens))
     results = first_token(job.pair, job.rule, job.prompts[0], job.sampling, job.k, n, job.request.seed)
-    result = _last(results, "writing the first token anew", job.watch)
+    result = _last_result(results, "writing the first token anew", job.watch)
     numbers = {"n": result.total, "tokens": list(result.tokens)}
     numbers |= {"law": list(result.cells.law), "counts": list(result.cells.counts)}
     return CheckResult("first token after one prompt", *result.outcome, numbers)
@@ -244,12 +244,12 @@ def _compare_rules(job: _Job) -> tuple[RuleResult, ...]:
     settings = {name: getattr(request, name) for name in (*Request.SAMPLING, "target", "draft", "seed")}
     recorded = run(list(job.prompts[0]), num_speculative_tokens=job.k, max_new_tokens=RULES_TOKENS, **settings)
     results = side_by_side(recorded, pair.target, pair.draft)
-    return _last(results, "judging the same drafts by every rule", job.watch).rows
+    return _last_result(results, "judging the same drafts by every rule", job.watch).rows
 
 
 def _check_samples(pair: Pair, path: Path, made_in: str | None, watch: Watch) -> Report:
     samples = read_samples(path, pair.target, made_in)
-    result = _last(judge_samples(pair, samples), "judging the samples", watch)
+    result = _last_result(judge_samples(pair, samples), "judging the samples", watch)
     about = {"samples": path.name, "target": pair.target.name, "num_samples": len(samples), "made_in": made_in}
     checks = []
     if result.greedy_outcome is not None:

@@ -13,7 +13,7 @@ STATES = ("differs", "suspicious", "unsure", "consistent", "exact")  # the first
 EXIT_CODES = {"exact": 0, "consistent": 0, "differs": 1, "unsure": 3, "suspicious": 4}
 EXIT_WORDS = {0: "exact or consistent", 1: "differs", 3: "cannot tell", 4: "suspicious: draw more"}
 MARKS = {"exact": "=", "consistent": "~", "differs": "x", "unsure": "?", "suspicious": "!"}
-RULE_COLUMNS = ("title", "lossless", "verdict", "acceptance", "tokens_per_call", "mean_distance")  # of the JSON file
+RULE_NUMBERS = ("verdict", "acceptance", "tokens_per_call", "mean_distance")  # of the JSON file
 OVERALL = {
     "exact": "every check is exact, and all of them agree with the target",
     "consistent": "nothing speaks against the target's law; what would have been seen stands beside each check",
@@ -58,7 +58,11 @@ class Report:
             "verdict": self.verdict,
             "exit_code": self.exit_code,
             "checks": [{**asdict(check), "numbers": dict(check.numbers)} for check in self.checks],
-            "rules": [{name: getattr(rule, name) for name in RULE_COLUMNS} for rule in self.rules],
+            "rules": [
+                {"title": row.rule.title, "lossless": row.rule.lossless}
+                | {name: getattr(row, name) for name in RULE_NUMBERS}
+                for row in self.rules
+            ],
         }
 
     def __str__(self) -> str:
@@ -72,13 +76,13 @@ class Report:
         return "\n".join(lines)
 
 
-def _rule_lines(rules: Sequence[RuleResult]) -> list[str]:
-    width = max(24, *(len(rule.title) for rule in rules))
+def _rule_lines(results: Sequence[RuleResult]) -> list[str]:
+    width = max(24, *(len(row.rule.title) for row in results))
     head = f"  {'rules on the same drafts':<{width}}  kept    tokens/call  distance to p"
     rows = [
-        f"{MARKS[rule.verdict]} {rule.title:<{width}}  {_format(rule.acceptance, '.1%'):<6}  "
-        f"{_format(rule.tokens_per_call, '.3f'):<11}  {_format(rule.mean_distance, '.4f')}"
-        for rule in rules
+        f"{MARKS[row.verdict]} {row.rule.title:<{width}}  {_format(row.acceptance, '.1%'):<6}  "
+        f"{_format(row.tokens_per_call, '.3f'):<11}  {_format(row.mean_distance, '.4f')}"
+        for row in results
     ]
     return [head, *rows, "  Acceptance alone cannot tell right from wrong: read the last column."]
 

@@ -161,19 +161,17 @@ def in_format(target: LoadedModel, name: str) -> LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A token that the target's law does not allow, and where it stands. made_in: the number format that was declared
-    for it; None: none."""
+    """A token of a sample that the target's law does not allow."""
 
-    line: int
+    sample: Sample
     token: Outside
-    made_in: str | None = None
 
     @property
     def words(self) -> str:
         token = self.token
         return (
-            f"line {self.line}, token {token.place + 1}: id {token.token} (logit {token.logit:.6f}), the target's "
-            f"favourite is id {token.favourite} (logit {token.favourite_logit:.6f})"
+            f"line {self.sample.line}, token {token.place + 1}: id {token.token} (logit {token.logit:.6f}), "
+            f"the target's favourite is id {token.favourite} (logit {token.favourite_logit:.6f})"
         )
 
 
@@ -218,7 +216,7 @@ class JudgedSamples:
 
     def _ties(self, found: Sequence[Finding]) -> str:
         """ "27 near-ties within bf16 rounding, first line 3, ..."; there must be one."""
-        counts = Counter(finding.made_in or self.own_format for finding in found)
+        counts = Counter(finding.sample.made_in or self.own_format for finding in found)
         ties = [f"{n} near-tie{'s' if n > 1 else ''} within {name} rounding" for name, n in counts.items()]
         return f"{', '.join(ties)}, first {found[0].words}"
 
@@ -228,7 +226,7 @@ class JudgedSamples:
 
 def _format_hint(wrong: Sequence[Finding]) -> str:
     """Asks for the number format where none was declared and the rounding of a coarser one could explain the tokens."""
-    if any(finding.made_in is not None or finding.token.beyond > ROUNDING[FORMATS["bf16"]] for finding in wrong):
+    if any(finding.sample.made_in is not None or finding.token.beyond > ROUNDING[FORMATS["bf16"]] for finding in wrong):
         return ""
     return '; if the text was made in bf16 or fp16, say so: --made-in bf16, or "made_in" in its line'
 
@@ -251,8 +249,7 @@ def judge_samples(pair: Pair, samples: Sequence[Sample]) -> Iterator[JudgedSampl
 
 def _add(so_far: JudgedSamples, sample: Sample, scored: Scored) -> JudgedSamples:
     wrong, tied = (
-        tuple(Finding(sample.line, token, sample.made_in) for token in scored.outside if token.is_tie == is_tie)
-        for is_tie in (False, True)
+        tuple(Finding(sample, token) for token in scored.outside if token.is_tie == is_tie) for is_tie in (False, True)
     )
     if sample.sampling.temperature == 0:
         return replace(

@@ -84,7 +84,7 @@ def score_text(
         q = law_of(fit(plain_logits(pair.comparable_draft, text[:-1], len(tokens)), p.shape[-1]), sampling)
     moved = None if reach is None else lambda rows: reach(text, rows)
     outside = find_outside(logits, sampling, tokens, ROUNDING[pair.target.model.dtype], moved)
-    return Scored(tuple(tokens), p, q, _has(p, q, pair.comparable_draft is not None), outside)
+    return Scored(tuple(tokens), p, q, _feature_flags(p, q, pair.comparable_draft is not None), outside)
 
 
 def score_parts(
@@ -114,17 +114,17 @@ def law_of(logits: Tensor, sampling: Sampling) -> Tensor:
     return normalise(sampling.probs(logits))
 
 
-def _has(p: Tensor, q: Tensor | None, with_draft: bool) -> Tensor:
+def _feature_flags(p: Tensor, q: Tensor | None, with_draft: bool) -> Tensor:
     """bool [T, F, V]; where the draft cannot read the text, no token has a feature that is about it."""
-    favourite = _only(p.argmax(-1), p)
+    favourite = _one_hot(p.argmax(-1), p)
     if not with_draft:
         return favourite[:, None]
     nothing = torch.zeros_like(favourite)
-    about_draft = (nothing,) * 3 if q is None else (q > p, _only(q.argmax(-1), q), q < NOTHING)
+    about_draft = (nothing,) * 3 if q is None else (q > p, _one_hot(q.argmax(-1), q), q < NOTHING)
     return torch.stack([favourite, *about_draft], dim=1)
 
 
-def _only(tokens: Tensor, like: Tensor) -> Tensor:
+def _one_hot(tokens: Tensor, like: Tensor) -> Tensor:
     return torch.zeros_like(like, dtype=torch.bool).scatter_(-1, tokens[:, None], True)
 
 

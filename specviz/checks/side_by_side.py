@@ -35,17 +35,13 @@ PAUSE_S = 0.25  # between two results
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """One rule over the steps so far. num_kept: drafted tokens accepted with the run's u. acceptance: exact mean over
+    """A rule over the steps so far. num_kept: drafted tokens accepted with the run's u. acceptance: exact mean over
     the places that the run judged; None for a rule that judges a draft as a whole. tokens_per_call: expected over the
     rule's own draws, given these drafts. mean_distance, largest_distance: total variation between the law of one
     emitted token and p, over the same places. whole_distance: that of whole texts, by enumeration; None where the run
     drafted nothing."""
 
-    name: str
-    title: str
-    summary: str
-    lossless: bool
-    is_broken: bool
+    rule: Rule
     num_judged: int
     num_kept: int
     acceptance: float | None
@@ -61,12 +57,16 @@ class RuleResult:
             return "unsure"
         if max(self.largest_distance, self.whole_distance or 0.0) > EXACT:
             return "differs"
-        return "exact" if self.lossless else "unsure"
+        return "exact" if self.rule.lossless else "unsure"
+
+    @property
+    def is_broken(self) -> bool:
+        return isinstance(self.rule, BrokenRule)
 
     @property
     def order(self) -> tuple[bool, bool, float]:
         distance = self.mean_distance or 0.0
-        return not self.lossless, self.is_broken, distance if distance > EXACT else 0.0
+        return not self.rule.lossless, self.is_broken, distance if distance > EXACT else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +193,7 @@ class _Tally:
     def result(self) -> RuleResult:
         rule = self.rule
         return RuleResult(
-            name=rule.name,
-            title=rule.title,
-            summary=rule.summary,
-            lossless=rule.lossless,
-            is_broken=isinstance(rule, BrokenRule),
+            rule,
             num_judged=self._num_judged,
             num_kept=self._num_kept,
             acceptance=_mean(self._acceptances) if not isinstance(rule, ChainRule) or rule.judges_alone else None,

@@ -4,13 +4,16 @@ Thread-safe; a model in use is never evicted. A name may ask for weights in fewe
 too large for one GPU is spread over all of them. A model that cannot be used is a SpecvizError.
 """
 
+import copy
 import gc
 import threading
 import weakref
 from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -44,6 +47,27 @@ class LoadedModel:
     def cached_lm(self) -> CachedLM:
         """A new reader of these weights, with an empty cache."""
         return CachedLM(self.model, self.info.context_limit)
+
+    def generate(self, prompts: Sequence[Sequence[int]], num_tokens: int, **options: Any) -> list[list[int]]:
+        """What transformers' own greedy `generate` writes after each prompt, with padding behind an end token.
+
+        It takes the model's own settings wherever it is told nothing, so a copy that shares the weights is given none.
+        """
+        bare, width = copy.copy(self.model), max(map(len, prompts))
+        bare.generation_config = type(bare.generation_config)()
+        padded = [([0] * (width - len(prompt)), prompt) for prompt in prompts]
+        device = self.model.get_input_embeddings().weight.device
+        out = bare.generate(
+            torch.tensor([[*padding, *prompt] for padding, prompt in padded], device=device),
+            attention_mask=torch.tensor([[*padding, *[1] * len(prompt)] for padding, prompt in padded], device=device),
+            max_new_tokens=num_tokens,
+            do_sample=False,
+            num_beams=1,
+            eos_token_id=sorted(self.text.eos_ids) or None,
+            pad_token_id=0,
+            **options,
+        )
+        return out[:, width:].tolist()
 
     def memory_words(self, num_tokens: int) -> str:
         """The memory that the weights and the cache of so many tokens take, for an out-of-memory error."""

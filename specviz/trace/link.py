@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 from msgspec import Meta
@@ -29,7 +29,13 @@ _LETTERS = re.compile(r"[A-Za-z0-9_-]+")
 _BEHIND = re.compile(r"[^A-Za-z0-9_-]+\Z")
 _PUBLIC = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _DEFAULTS = Request(target="").to_dict()
+_MAY_LACK = ("selection", "mark", "goes_on")  # where they have their defaults
 _NOT_WHOLE = "it is not whole; copy it again"
+
+
+_Count = Annotated[int, Meta(ge=0, le=MOST_COUNTED)]
+_Ref = Annotated[str, Meta(pattern=r"^[a-z0-9]{1,12}$(?!\n)")]
+_TEXT = Meta(title="a number of tokens and a hash")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +45,9 @@ class Link:
     settings."""
 
     request: Request
-    selection: tuple[int, str] | None = None
-    num_tokens: int = 0
-    digest: str = ""
-    mark: tuple[int, int] | None = None
-    goes_on: bool = False
-
-
-_Count = Annotated[int, Meta(ge=0, le=MOST_COUNTED)]
-_Ref = Annotated[str, Meta(pattern=r"^[a-z0-9]{1,12}$(?!\n)")]
-_TEXT = Meta(title="a number of tokens and a hash")
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The JSON of a link; a field that has its default is left out."""
-
-    version: Literal[1]
-    request: Mapping[str, Any]
-    num_tokens: Annotated[_Count, _TEXT]
-    digest: Annotated[str, Meta(pattern=r"^(?:[0-9a-f]{12})?$(?!\n)"), _TEXT]
     selection: Annotated[tuple[_Count, _Ref] | None, Meta(title="a step and a place in it")] = None
+    num_tokens: Annotated[_Count, _TEXT] = 0
+    digest: Annotated[str, Meta(pattern=r"^(?:[0-9a-f]{12})?$(?!\n)"), _TEXT] = ""
     mark: Annotated[tuple[_Count, _Count] | None, Meta(title="two counts")] = None
     goes_on: bool = False
 
@@ -74,10 +62,9 @@ def encode(link: Link) -> str:
     _refuse_private(link.request)
     knobs = replace(link.request, time_limit_s=None).to_dict()
     request = {name: value for name, value in knobs.items() if value != _DEFAULTS[name]}
-    mark = link.selection and link.mark
-    parts = _Parts(VERSION, request, link.num_tokens, link.digest, link.selection, mark, link.goes_on)
-    values = {each.name: value for each in fields(parts) if (value := getattr(parts, each.name)) != each.default}
-    _check(values)
+    link = _check({each.name: getattr(link, each.name) for each in fields(link)})
+    values = {"version": VERSION, "request": request, "num_tokens": link.num_tokens, "digest": link.digest}
+    values |= {name: value for name in _MAY_LACK if (value := getattr(link, name))}
     packed = zlib.compress(json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode(), 9)
     text = base64.urlsafe_b64encode(packed).decode().rstrip("=")
     if len(text) > MAX_CHARACTERS:
@@ -93,22 +80,24 @@ def decode(text: object) -> Link:
     Raises SpecvizError for anything else.
     """
     told = _unpack(_letters(text))
-    if told.get("version") != VERSION:
+    if type(told.get("version")) is not int or told["version"] != VERSION:
         raise SpecvizError(f"it must be of version {VERSION} (got {told.get('version')!r:.40})")
-    if unknown := sorted(told.keys() - _Parts.__dataclass_fields__.keys()):
+    if unknown := sorted(told.keys() - {"version", *Link.__dataclass_fields__}):
         raise SpecvizError(f"it holds something that is no part of a link (got {unknown[0]!r:.40})")
     if not isinstance(told.get("request"), Mapping):
         raise SpecvizError("it holds no request")
     request = replace(Request.from_dict({**told["request"], "time_limit_s": None}), time_limit_s=None)
     _refuse_private(request)
-    parts = _check(told)
-    return Link(request, parts.selection, parts.num_tokens, parts.digest, parts.selection and parts.mark, parts.goes_on)
+    if lacking := [name for name in ("num_tokens", "digest") if name not in told]:
+        raise SpecvizError(f"lacks the field {lacking[0]!r}")
+    return _check({**told, "request": request})
 
 
-def _check(told: Mapping[str, Any]) -> _Parts:
-    parts = convert(told, _Parts)
-    require(parts.digest or not parts.num_tokens, "digest", "must stand beside a number of tokens (got none)")
-    return parts
+def _check(values: Mapping[str, Any]) -> Link:
+    """The link of these fields; a mark without a place is left out."""
+    link = convert(values, Link)
+    require(link.digest or not link.num_tokens, "digest", "must stand beside a number of tokens (got none)")
+    return link if link.selection else replace(link, mark=None)
 
 
 def _letters(text: object) -> str:

@@ -79,7 +79,7 @@ def rounding_words(counters: Counters) -> str:
     return f"exact rule; {counters.rounds_in} rounds: the text may part at near-ties"
 
 
-def _over(numerator: float, denominator: float, why_not: str) -> float:
+def _ratio(numerator: float, denominator: float, why_not: str) -> float:
     ratio = numerator / denominator if denominator > 0 else math.inf
     if not math.isfinite(ratio):
         raise Undefined(why_not)
@@ -99,20 +99,20 @@ def _kept_at_least(c: Counters) -> list[int]:
 
 
 def _per_call(c: Counters) -> float:
-    return _over(c.num_emitted, c.calls["target"], "the target model was not called")
+    return _ratio(c.num_emitted, c.calls["target"], "the target model was not called")
 
 
-def _used(c: Counters) -> float:
-    return _over(c.statuses["accepted"], c.num_drafted, NOTHING_DRAFTED)
+def _acceptance_rate(c: Counters) -> float:
+    return _ratio(c.statuses["accepted"], c.num_drafted, NOTHING_DRAFTED)
 
 
 def _scored_alpha(c: Counters) -> float:
     known = [value for value in c.scores.overlap if value is not None] if c.scores else []
-    return _over(math.fsum(known), len(known), "the text has not been scored with both models")
+    return _ratio(math.fsum(known), len(known), "the text has not been scored with both models")
 
 
 def _speed(c: Counters) -> float:
-    return _over(1000 * c.num_emitted, max(0.0, c.working_ms), "no time was measured")
+    return _ratio(1000 * c.num_emitted, max(0.0, c.working_ms), "no time was measured")
 
 
 def _speedup(c: Counters) -> float:
@@ -125,7 +125,7 @@ def _speedup(c: Counters) -> float:
     baseline = c.footer.baseline if c.footer else None
     if baseline is None:
         raise Undefined("the speed without a draft was not measured in this session")
-    return _over(_speed(c), baseline["tokens_per_s"], "the measured speed without a draft is zero")
+    return _ratio(_speed(c), baseline["tokens_per_s"], "the measured speed without a draft is zero")
 
 
 METRICS: dict[str, Metric] = {
@@ -133,7 +133,7 @@ METRICS: dict[str, Metric] = {
     "acceptance_rate_judged": Metric(
         "judged draft tokens kept",
         "accepted / (accepted + rejected)",
-        lambda c: _over(c.statuses["accepted"], c.num_judged, "no drafted token was judged"),
+        lambda c: _ratio(c.statuses["accepted"], c.num_judged, "no drafted token was judged"),
         "percent",
         on_trees=SIBLINGS,
         on_graded=GRADED,
@@ -145,7 +145,7 @@ METRICS: dict[str, Metric] = {
     "acceptance_rate": Metric(
         "draft tokens used",
         "accepted / drafted; falls as K rises, the draft being the same",
-        _used,
+        _acceptance_rate,
         "percent",
         ONE_PATH,
     ),
@@ -155,25 +155,25 @@ METRICS: dict[str, Metric] = {
         lambda c: 1 + c.statuses["accepted"] / _drafted_steps(c),
     ),
     "tokens_per_step": Metric(
-        "tokens per step", "emitted / steps", lambda c: _over(c.num_emitted, c.num_steps, "no step was made")
+        "tokens per step", "emitted / steps", lambda c: _ratio(c.num_emitted, c.num_steps, "no step was made")
     ),
     "compression_ratio": Metric("compression ratio", "emitted / target forwards", _per_call),
     "lm_studio_percent": Metric(
         "drafted tokens accepted",
         "100 * accepted / drafted, not judged ones included",
-        lambda c: 100 * _used(c),
+        lambda c: 100 * _acceptance_rate(c),
         on_trees=ONE_PATH,
     ),
     "alpha": Metric("alpha", "mean of sum min(p, q) over all emitted positions", _scored_alpha),
     "alpha_judged": Metric(
         "alpha, judged positions only",
         "mean of sum min(p, q) over judged positions; biased low when K is small",
-        lambda c: _over(c.overlap_sum, c.num_overlaps, "no judged position has one drafted token with q"),
+        lambda c: _ratio(c.overlap_sum, c.num_overlaps, "no judged position has one drafted token with q"),
     ),
     "reasoning_steps_kept": Metric(
         "reasoning steps kept",
         "kept whole / graded by the target",
-        lambda c: _over(c.num_graded_kept, c.num_graded, "no reasoning step was graded"),
+        lambda c: _ratio(c.num_graded_kept, c.num_graded, "no reasoning step was graded"),
         "percent",
     ),
     "steps": Metric("steps", "draft-verify rounds", lambda c: c.num_steps, "count"),

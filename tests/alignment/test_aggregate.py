@@ -1,5 +1,6 @@
 """The summary of a job against the same numbers added up token by token; and what is refused, kept and said."""
 
+import gc
 import itertools
 import json
 import math
@@ -10,10 +11,11 @@ from types import SimpleNamespace
 
 import aligned
 import numpy as np
+import pandas
 import pytest
 
 from specviz.alignment import aggregate
-from specviz.alignment.aggregate import Aggregator, Facts
+from specviz.alignment.aggregate import Aggregator
 from specviz.alignment.summary import Finding
 from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.tables import totals
@@ -40,14 +42,14 @@ def gathered(texts, k=4, per_shard=5, step_ms=None):
     found = Aggregator(k, DRAFTS)
     for first in range(0, len(texts), per_shard):
         some = texts[first : first + per_shard]
-        shard = aligned.shard([text.row for text in some], DRAFTS, k, step_ms or {})
+        shard = aligned.shard([text.written.row for text in some], DRAFTS, k, step_ms or {})
         found.add(tables.build_tables(some, shard))
     return found
 
 
 def summary_of(texts, costs=None, **changes):
     step_ms = {"one": STEP_MS} if costs else None
-    facts = Facts(aligned.request(), "0.1", "now", costs=costs or {}, **changes)
+    facts = aligned.facts(aligned.request(), costs=costs or {}, **changes)
     return gathered(texts, step_ms=step_ms).summary(facts)
 
 
@@ -79,7 +81,7 @@ def test_a_draft_has_the_means_of_all_readable_tokens(texts):
 
 def test_tokens_per_call_and_speedups_are_those_of_all_texts_together(texts):
     found = summary_of(texts, costs={"one": COSTS})
-    shard = aligned.shard([text.row for text in texts], DRAFTS, step_ms={"one": STEP_MS})
+    shard = aligned.shard([text.written.row for text in texts], DRAFTS, step_ms={"one": STEP_MS})
     prompts = tables.build_tables(texts, shard).prompts
     calls = [
         40 / rate for rate, draft in zip(prompts["tokens_per_call"], prompts["draft"], strict=True) if draft == "one"
@@ -102,7 +104,7 @@ def test_tokens_per_call_and_speedups_are_those_of_all_texts_together(texts):
 def test_every_slice_has_the_mean_of_its_tokens(texts):
     found = {(each.draft, each.kind, each.value): each for each in summary_of(texts).slices}
     asked = {
-        ("one", "tag", "even"): lambda text, n: "even" in text.row.tags,
+        ("one", "tag", "even"): lambda text, n: "even" in text.written.row.tags,
         ("two", "class", "digit"): lambda text, n: text.tokens["class"][n] == "digit",
         ("one", "depth", "16-31"): lambda text, n: 16 <= n < 32,
         ("two", "context", "32-47"): lambda text, n: 32 <= 30 + n < 48,
@@ -110,7 +112,7 @@ def test_every_slice_has_the_mean_of_its_tokens(texts):
     for key, inside in asked.items():
         every = list(places(texts, key[0], inside))
         assert found[key].num_tokens == len(every)
-        assert found[key].num_prompts == len({text.row.number for text, _, _ in every})
+        assert found[key].num_prompts == len({text.written.row.number for text, _, _ in every})
         assert found[key].alpha == pytest.approx(np.mean([own["overlap"][n] for _, own, n in every]), rel=1e-5)
     assert ("one", "context", "64-95") not in found  # beyond the drafts' context
 
@@ -124,7 +126,7 @@ def test_slices_stand_in_the_order_of_the_report(texts):
 
 
 def test_how_work_was_cut_into_shards_changes_nothing(texts):
-    facts = Facts(aligned.request(), "0.1", "now")
+    facts = aligned.facts(aligned.request())
     whole, parts = (gathered(texts, per_shard=size).summary(facts).to_dict() for size in (12, 1))
     assert _close(whole, parts)
 
@@ -144,7 +146,7 @@ def test_a_summary_is_plain_json_without_numbers_that_are_none(texts):
 
 
 def test_a_job_without_a_usable_text_says_so():
-    found = gathered([]).summary(Facts(aligned.request(), "0.1", "now"))
+    found = gathered([]).summary(aligned.facts(aligned.request()))
     assert (found.num_prompts, found.slices, found.exact, found.note) == (0, (), False, "No text could be used.")
     json.dumps(found.to_dict(), allow_nan=False)
 
@@ -167,7 +169,9 @@ def test_a_prompt_that_a_draft_cannot_read_has_an_alpha_of_0():
 
 def test_the_costliest_rejections_are_the_dearest_of_all_and_carry_their_surroundings(texts):
     found = summary_of(texts).draft("one").costliest
-    saved = [(own["price"][n] * (1 - own["keep"][n]), text.row.number, n) for text, own, n in places(texts, "one")]
+    saved = [
+        (own["price"][n] * (1 - own["keep"][n]), text.written.row.number, n) for text, own, n in places(texts, "one")
+    ]
     seen, wanted = Counter(), []
     for each in sorted(saved, reverse=True):
         same = each[1], texts[each[1]].tokens["token"][each[2]]
@@ -202,7 +206,7 @@ def test_losses_add_up_to_all_that_the_steps_could_have_added_by_class_and_by_re
 
 
 def test_calls_are_the_expected_target_calls_for_all_texts(texts):
-    prompts = tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS)).prompts
+    prompts = tables.build_tables(texts, aligned.shard([text.written.row for text in texts], DRAFTS)).prompts
     rates = [rate for rate, draft in zip(prompts["tokens_per_call"], prompts["draft"], strict=True) if draft == "two"]
     assert summary_of(texts).draft("two").calls == pytest.approx(sum(40 / rate for rate in rates), rel=1e-6)
 
@@ -210,7 +214,7 @@ def test_calls_are_the_expected_target_calls_for_all_texts(texts):
 def test_long_token_texts_are_cut():
     text = aligned.text(0, drafts=DRAFTS)
     text = replace(text, tokens=text.tokens | {"text": ("x" * 500,) * 40})
-    found = gathered([text]).summary(Facts(aligned.request(), "0.1", "now")).draft("one").costliest
+    found = gathered([text]).summary(aligned.facts(aligned.request())).draft("one").costliest
     assert max(len(each.before) for each in found) == max(len(each.after) for each in found) == 240
 
 
@@ -232,9 +236,7 @@ def test_refused_lines_are_counted_and_listed_once_from_the_file_and_from_the_mo
     found = gathered(texts_of(2))
     late = tables.build_tables([], aligned.shard([], DRAFTS), [Refused(9, "is too long")], ["mind this", "and this"])
     found.add(late)
-    facts = Facts(
-        aligned.request(), "0.1", "now", refused=[Refused(4, "is empty")], num_refused=30, warnings=["mind this"]
-    )
+    facts = aligned.facts(aligned.request(), refused=[Refused(4, "is empty")], num_refused=30, warnings=["mind this"])
     told = found.summary(facts)
     assert (told.num_refused, told.refused) == (31, ((4, "is empty"), (9, "is too long")))
     assert told.warnings == ("mind this", "and this")
@@ -257,7 +259,7 @@ def test_given_texts_are_called_estimates():
 
 
 def test_the_note_names_the_filters_that_are_on():
-    facts = Facts(aligned.request(top_k=5, top_p=0.9, temperature=0.7), "0.1", "now")
+    facts = aligned.facts(aligned.request(top_k=5, top_p=0.9, temperature=0.7))
     assert (
         gathered(texts_of(2)).summary(facts).note == "2 texts sampled from big at temperature 0.7, top-k 5, top-p 0.9."
     )
@@ -280,7 +282,7 @@ def test_what_was_looked_for_in_models_and_numbers_is_named(texts):
 
 
 def test_the_prompt_set_and_the_chat_form_are_told():
-    facts = Facts(aligned.request(chat=True), "0.1", "now", prompts="a3f")
+    facts = aligned.facts(aligned.request(chat=True), prompts="a3f")
     told = gathered(texts_of(2)).summary(facts)
     assert (told.prompts, told.chat) == ("a3f", True)
 
@@ -319,20 +321,27 @@ def test_k_must_be_one_that_texts_are_planned_for():
 
 
 def later(found, by):
-    """The same tables, `by` prompts later."""
-    moved = ({**table, "prompt": table["prompt"] + by} for table in (found.tokens, found.prompts, found.sums))
-    return ShardTables(*moved, found.confidence, (), ())
+    """The same tables, `by` prompts later, made anew: a frame remembers all that shares its cells."""
+    moved = ({**table, "prompt": table["prompt"] + by} for table in found)
+    frames = ({name: pandas.Series(cells, dtype=cells.dtype) for name, cells in table.items()} for table in moved)
+    return ShardTables(*map(pandas.DataFrame, frames), {}, (), ())
 
 
 @pytest.mark.parametrize("size", [20, 200])
 def test_memory_grows_by_a_few_hundred_bytes_per_prompt_and_not_with_tokens(size):
     texts = [aligned.text(n, size=size) for n in range(10)]
-    found, made = Aggregator(4, ("one",)), tables.build_tables(texts, aligned.shard([text.row for text in texts]))
+    found, shard = Aggregator(4, ("one",)), aligned.shard([text.written.row for text in texts])
+    made = tables.build_tables(texts, shard)
+    made = [
+        {name: cells.to_numpy() for name, cells in table.items()} for table in (made.tokens, made.prompts, made.sums)
+    ]
     tracemalloc.start()
     for number in range(60):
         found.add(later(made, 10 * number))
         if number == 9:
+            gc.collect()
             before = tracemalloc.get_traced_memory()[0]
+    gc.collect()
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown / 500 < 600

@@ -7,7 +7,7 @@ import aligned
 import numpy as np
 import pytest
 
-from specviz.alignment.aggregate import Aggregator, Facts
+from specviz.alignment.aggregate import Aggregator
 from specviz.alignment.tables import compare as comparing
 from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.tables.compare import BETTER, SAME, UNSURE, WORSE
@@ -26,8 +26,8 @@ def summary_of(num=35, drafts=DRAFTS, weights=(0.6, 0.7), first=0, **changes):
     """Texts on which the second draft is better by its weight."""
     aggregator = Aggregator(4, drafts)
     texts = [text_of(first + n, drafts, weights) for n in range(num)]
-    aggregator.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], drafts)))
-    return aggregator.summary(Facts(aligned.request(**changes), "0.1", "now", prompts="a3f"))
+    aggregator.add(tables.build_tables(texts, aligned.shard([text.written.row for text in texts], drafts)))
+    return aggregator.summary(aligned.facts(aligned.request(**changes), prompts="a3f"))
 
 
 def text_of(number, drafts, weights, limits=(10**6,) * 3):
@@ -106,8 +106,8 @@ def test_every_two_drafts_are_compared_and_one_alone_with_none():
 def test_a_draft_that_reads_nothing_is_compared_on_nothing():
     texts = [aligned.text(n, drafts=DRAFTS, limit=3) for n in range(3)]
     aggregator = Aggregator(4, DRAFTS)
-    aggregator.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS)))
-    (found,) = aggregator.summary(Facts(aligned.request(), "0.1", "now")).comparisons
+    aggregator.add(tables.build_tables(texts, aligned.shard([text.written.row for text in texts], DRAFTS)))
+    (found,) = aggregator.summary(aligned.facts(aligned.request())).comparisons
     assert (found.slices, found.wins_a, found.wins_b) == ((), (), ())
 
 
@@ -115,8 +115,8 @@ def test_a_draft_that_reads_nothing_is_compared_on_nothing():
 def unequal():
     """Drafts alike in all but their context: the first ten tokens of 40, and all."""
     texts, aggregator = [text_of(n, DRAFTS, (0.6, 0.6), (39, 10**6)) for n in range(35)], Aggregator(4, DRAFTS)
-    aggregator.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS)))
-    return aggregator.summary(Facts(aligned.request(), "0.1", "now", prompts="a3f"))
+    aggregator.add(tables.build_tables(texts, aligned.shard([text.written.row for text in texts], DRAFTS)))
+    return aggregator.summary(aligned.facts(aligned.request(), prompts="a3f"))
 
 
 def test_drafts_of_different_reach_are_compared_where_all_can_read(unequal):
@@ -131,8 +131,8 @@ def test_drafts_of_different_reach_are_compared_where_all_can_read(unequal):
 
 def test_drafts_without_a_place_in_common_are_not_compared():
     texts, aggregator = [text_of(n, DRAFTS, (0.6, 0.6), (3, 10**6)) for n in range(3)], Aggregator(4, DRAFTS)
-    aggregator.add(tables.build_tables(texts, aligned.shard([text.row for text in texts], DRAFTS)))
-    (found,) = aggregator.summary(Facts(aligned.request(), "0.1", "now")).comparisons
+    aggregator.add(tables.build_tables(texts, aligned.shard([text.written.row for text in texts], DRAFTS)))
+    (found,) = aggregator.summary(aligned.facts(aligned.request())).comparisons
     assert found.words == "There is no token that all drafts can read, so nothing is compared."
     assert (found.slices, found.wins_a, found.wins_b) == ((), (), ())
 

@@ -75,7 +75,7 @@ def test_the_rows_are_those_of_the_shards(bench):
     done = align(PROMPTS, **SETTINGS, k=3, shard_size=4)
     request = Request(target="big", num_speculative_tokens=3, seed=3, max_new_tokens=12)
     rows = [PromptRow(n, n + 1, each["id"], (each["tags"],), each["prompt"]) for n, each in enumerate(PROMPTS)]
-    wanted = analyse(Shard(request, ("near", "far"), tuple(rows), 3, {}))
+    wanted = analyse(Shard(request, ("near", "far"), tuple(rows), {}))
     got = done.tokens
     assert got["token"].tolist() == wanted.tokens["token"].tolist()
     np.testing.assert_allclose(got["overlap"], wanted.tokens["overlap"], atol=1e-5)
@@ -511,7 +511,7 @@ TEXT = aligned.text(0, drafts=("near",), size=32)
 
 def stand_in(shard):
     """Tables of one random text for every row."""
-    return build_tables([replace(TEXT, row=row) for row in shard.rows], shard)
+    return build_tables([replace(TEXT, written=replace(TEXT.written, row=row)) for row in shard.rows], shard)
 
 
 class EnoughError(Exception):

@@ -114,7 +114,7 @@ def test_another_chat_form_is_a_finding_where_the_draft_agrees_better_in_its_own
 def looked_for(library, rows, drafts=("fable-draft",), target="fable-target"):
     request = Request(prompt="", target=target, max_new_tokens=8)
     made = [PromptRow(n, n + 1, str(n), **row) for n, row in enumerate(rows)]
-    return faults.look(Shard(request, drafts, tuple(made), 4, {}), library).looked_for
+    return faults.look(Shard(request, drafts, tuple(made), {}), library).looked_for
 
 
 def test_a_damaged_layer_is_looked_for_where_texts_suffice_and_a_chat_form_where_chats_are_read(library):

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 
+import pandas
 import pytest
 from made_summaries import (
     COSTS,
@@ -35,7 +36,6 @@ from specviz.alignment.summary import (
     Finding,
 )
 from specviz.alignment.tables.columns import COLUMNS
-from specviz.alignment.types import ShardTables
 
 
 def said(shown):
@@ -469,6 +469,6 @@ def test_views_are_read_from_the_rows_of_the_tables():
                     cells.append(row.get(column))
     prompts = {"prompt": [0, 0, 1, 1, 2, 2], "id": [f"story-{at // 2}" for at in range(6)], "tags": ["story"] * 6,
                "prompt_text": [view.prompt for view in views for _ in range(2)]}  # fmt: skip
-    found = list(alignment_texts.read_texts(ShardTables(tokens, prompts, {}, {}, (), ())))
+    found = list(alignment_texts.read_texts(pandas.DataFrame(tokens), pandas.DataFrame(prompts)))
     both = (alignment_texts.texts_block(each, NAMES[:2], 3) for each in (views, found))
     assert next(both) == next(both)

@@ -117,7 +117,7 @@ def test_where_a_draft_cannot_read_it_says_nothing():
 
 def asking(*rows, target="large", drafts=("small",), **options):
     request = Request(**{"prompt": "any", "target": target, "max_new_tokens": 12, "seed": 5} | options)
-    return Shard(request, drafts, rows, 4, {})
+    return Shard(request, drafts, rows, {})
 
 
 def row(number, prompt=None, **values):

@@ -52,7 +52,7 @@ def test_a_lossless_rule_is_consistent(pair, name):
 def test_a_wrong_rule_is_called_out_about_when_its_law_says_so(pair, name):
     result = until_known(end_to_end(pair, EVERY[name], PROMPTS, Sampling(), K, 2000, seed=1))
     assert result.outcome.state == "differs"
-    needed = next(rule.tokens_needed for rule in result.power if rule.name == name)
+    needed = next(one.tokens_needed for one in result.power if one.rule.name == name)
     assert needed / 3 < result.done < 3 * needed + TEXT_LENGTH
 
 
@@ -66,8 +66,8 @@ def test_the_curve_reaches_what_the_verdict_rests_on(pair):
 
 def test_a_rule_that_does_no_harm_here_is_said_to_need_more(pair):
     result = last(end_to_end(pair, RULES["speculative_sampling"], PROMPTS, Sampling(), K, 200, seed=1))
-    assert {rule.name for rule in result.power} == {name for name, rule in EVERY.items() if not rule.lossless}
-    assert next(rule.tokens_needed for rule in result.power if rule.name == "clamped_q") is None
+    assert {one.rule.name for one in result.power} == {name for name, rule in EVERY.items() if not rule.lossless}
+    assert next(one.tokens_needed for one in result.power if one.rule.name == "clamped_q") is None
 
 
 def test_too_few_tokens_cannot_tell(pair):

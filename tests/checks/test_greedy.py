@@ -7,6 +7,7 @@ import torch
 
 from specviz.checks.greedy import greedy
 from specviz.checks.pair import Pair
+from specviz.models.library import LoadedModel
 from specviz.rules import RULES
 from specviz.rules.speculative_sampling import SpeculativeSampling
 
@@ -106,10 +107,8 @@ def test_settings_of_the_model_do_not_change_what_greedy_means(pair, named_model
 
 
 def test_a_reference_that_strays_is_not_called_rounding(pair, monkeypatch):
-    from specviz.checks import greedy as module
-
-    real = module._generate
-    monkeypatch.setattr(module, "_generate", lambda *inputs: [*real(*inputs)[:-1], 3])
+    real = LoadedModel.generate
+    monkeypatch.setattr(LoadedModel, "generate", lambda *inputs: [[*ids[:-1], 3] for ids in real(*inputs)])
     result = last(greedy(pair, RULES["speculative_sampling"], PROMPTS[:1], K, 12))
     assert result.outcome.state == "consistent"
     assert "the reference that does not write the favourite" in result.outcome.words
@@ -150,10 +149,8 @@ def test_texts_that_rounding_parts_are_consistent_and_shown(pair, named_models):
 
 
 def test_a_text_that_ends_too_early_differs(pair, monkeypatch):
-    from specviz.checks import greedy as module
-
-    real = module._generate
-    monkeypatch.setattr(module, "_generate", lambda *inputs: real(*inputs)[:-1])
+    real = LoadedModel.generate
+    monkeypatch.setattr(LoadedModel, "generate", lambda *inputs: [ids[:-1] for ids in real(*inputs)])
     result = last(greedy(pair, RULES["speculative_sampling"], PROMPTS[:1], K, 12))
     assert result.outcome.state == "differs"
     assert "end where the target's own do not" in result.outcome.words

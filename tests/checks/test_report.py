@@ -57,8 +57,8 @@ def test_a_report_never_claims_a_proof():
 
 
 def test_a_report_names_its_rules_and_reads_in_a_terminal():
-    right = RuleResult("right", "Speculative sampling", "", True, False, 9, 7, 0.7, 2.75, 0.0, 0.0)
-    wrong = RuleResult("wrong", "Wrong", "", False, True, 0, 0, None, None, None, None)
+    right = RuleResult(RULES["speculative_sampling"], 9, 7, 0.7, 2.75, 0.0, 0.0)
+    wrong = RuleResult(BROKEN["argmax_target"], 0, 0, None, None, None, None)
     text = str(Report({"target": "some"}, (), (right, wrong)))
     assert "Acceptance alone cannot tell right from wrong" in text
     assert "70.0%" in text
@@ -79,7 +79,9 @@ def test_a_right_rule_of_a_tiny_pair(models):
     assert (formula.verdict, "by formula, where one token is judged alone" in formula.words) == ("exact", True)
     assert by_name["end to end, every token against the target's law"].verdict == "unsure"  # 250 tokens are few
     assert report.exit_code == 3
-    assert {line.title for line in report.rules} == {rule.title for rule in (*ANY_CHAIN.values(), *BROKEN.values())}
+    assert {line.rule.title for line in report.rules} == {
+        rule.title for rule in (*ANY_CHAIN.values(), *BROKEN.values())
+    }
     assert all(fraction is None or 0 <= fraction <= 1 for _, fraction in told)
     assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["about"]["target"] == "report-target"
 

@@ -4,9 +4,11 @@ import numpy as np
 from scipy.signal import lfilter
 from scipy.special import ndtr
 
+from specviz.alignment.aggregate import Facts
+from specviz.alignment.job_folder import Job, Preparation
 from specviz.alignment.tables.shard_tables import CLASSES, draft_chances
 from specviz.alignment.tables.slices import CONTEXT_STARTS, DEPTH_STARTS, Part, PerPrompt, bucket_name
-from specviz.alignment.types import BINS, GIVEN, AnalysedText, PromptRow, Shard
+from specviz.alignment.types import BINS, GIVEN, AnalysedText, PromptRow, RowText, Shard
 from specviz.analysis.whatif import lost_along_text, sensitivity_along_text
 from specviz.request import Request
 
@@ -18,8 +20,13 @@ def request(**changes):
     return Request(prompt="any", target=TARGET, **{"max_new_tokens": 40, **changes})
 
 
+def facts(request, created="now", *, specviz="0.1", prompts="", findings=(), looked_for=(), **changes):
+    job = Job(request, (), prompts, num_rows=0, shard_size=1, costs="none", specviz=specviz)
+    return Facts(job, Preparation(created, {}, findings, (), looked_for), **changes)
+
+
 def shard(rows, drafts=("one",), k=4, step_ms=None, **changes):
-    return Shard(request(**changes), tuple(drafts), tuple(rows), k, step_ms or {})
+    return Shard(request(num_speculative_tokens=k, **changes), tuple(drafts), tuple(rows), step_ms or {})
 
 
 def simplex(generator, size, concentration=0.3):
@@ -91,12 +98,9 @@ def text(
         share = np.broadcast_to(weight(contexts) if callable(weight) else weight, size)[:, None]
         q = share * p + (1 - share) * simplex(generator, size)
         columns[name] = draft_columns(p, q, ids, readable=contexts <= limit, k=k, num_ids=num_ids)
+    row = PromptRow(number, number + 1, f"row {number}", tuple(tags), prompt="Once")
     return AnalysedText(
-        row=PromptRow(number, number + 1, f"row {number}", tuple(tags), prompt="Once"),
-        prompt="Once",
-        num_prompt_tokens=num_prompt,
-        exact=not given,
-        finish=GIVEN if given else finish,
+        RowText(row, "Once", False, (0,) * num_prompt, tuple(ids), not given, GIVEN if given else finish),
         tokens={
             "place": np.arange(size),
             "context": contexts,

@@ -164,6 +164,8 @@ REFUSED = {
     "a huge number": (packed(b'{"version": ' + b"9" * 5000 + b"}"), "not whole"),
     "a list": (packed([1]), "not whole"),
     "another version": (packed(told(version=2)), "version 1 .got 2"),
+    "true as its version": (packed(told(version=True)), "version 1 .got True"),
+    "no digest": (packed({name: value for name, value in told().items() if name != "digest"}), "lacks .* 'digest'"),
     "something more": (packed(told(run=True)), "no part of a link .got 'run'"),
     "no request": (packed(told(request=[])), "no request"),
     "no target": (packed(told(request={"prompt": "a"})), "target"),

@@ -13,15 +13,17 @@ from specviz.checks.greedy import Greedy, TextDifference
 from specviz.checks.one_step import Identity, Redraws, RuleHere, Share
 from specviz.checks.self_checks import SelfCheck
 from specviz.checks.statistics import Cells, Evidence
+from specviz.rules import RULES
+from specviz.rules.broken import BROKEN
 from specviz.views.blocks import VERDICTS
 from specviz.views.check import sections as check
 from specviz.views.check import whole_texts as check_texts
 from specviz.views.palette import colour
 
 OPTIONS = [("Speculative sampling", "speculative_sampling"), ("Greedy draft", "argmax_draft")]
-RIGHT = RuleHere("speculative_sampling", "Speculative sampling", "Right.", True, 0.6, 1e-17, None)
-WRONG = RuleHere("argmax_draft", "Greedy draft", "Wrong.", False, 0.9, 0.4, 123)
-HOPELESS = RuleHere("clamped_q", "Clamped q", "Wrong.", False, 0.6, 1e-5, None)
+RIGHT = RuleHere(RULES["speculative_sampling"], 0.6, 1e-17, None)
+WRONG = RuleHere(BROKEN["argmax_draft"], 0.9, 0.4, 123)
+HOPELESS = RuleHere(BROKEN["clamped_q"], 0.6, 1e-5, None)
 
 
 def names(token):
@@ -122,15 +124,15 @@ def test_the_seed_can_be_chosen(made):
 
 
 def test_the_programs_own_enumeration_stands_first_and_alone_says_enumerated():
-    finished = Enumeration(4, 4, "speculative_sampling", True, 3, 640, 2e-16)
+    finished = Enumeration(4, 4, True, 3, 640, 2e-16)
     section = sound(check.one_step(OPTIONS, "speculative_sampling", RIGHT, None, names, at=(0, 0), enumerated=finished))
     first, second = of_kind(section, "verdict")
     assert first["words"].startswith("exact (enumerated): 640 outcomes of the real program")
     assert second["words"].startswith("exact by formula, where one token is judged alone")
-    begun = Enumeration(1, 4, "speculative_sampling", True, 3)
+    begun = Enumeration(1, 4, True, 3)
     section = check.one_step(OPTIONS, "speculative_sampling", RIGHT, None, names, at=(0, 0), enumerated=begun)
     assert kinds(section)[0] == "progress"
-    wrong = Enumeration(4, 4, "argmax_draft", False, 3, 64, 0.25)
+    wrong = Enumeration(4, 4, False, 3, 64, 0.25)
     section = check.one_step(OPTIONS, "argmax_draft", WRONG, None, names, at=(0, 0), enumerated=wrong)
     assert "25 % of the odds" in of_kind(section, "verdict")[0]["words"]
 
@@ -171,7 +173,7 @@ def test_a_wrong_rule_that_hides_takes_more_than_fits():
 
 
 def test_a_wrong_rule_that_does_no_harm_here_is_not_called_exact():
-    harmless = RuleHere("dropped_draft", "Dropped draft", "Wrong.", False, 0.0, 1e-17, None)
+    harmless = RuleHere(BROKEN["dropped_draft"], 0.0, 1e-17, None)
     section = sound(check.one_step(OPTIONS, "dropped_draft", harmless, None, names, at=(0, 0)))
     assert [block["state"] for block in of_kind(section, "verdict")] == ["unsure"]
 
@@ -190,8 +192,8 @@ def test_every_rule_at_the_place_stands_in_a_table_with_the_chosen_one_marked():
 def made_texts(total=64, wrong=False):
     holds = np.ones((64, 2)) if wrong else np.tile([[1.0, 0.0], [0.0, 1.0]], (32, 1))
     evidence = Evidence.empty(("one", "two")).add(holds, np.full((64, 2), 0.5))
-    power = (Power("argmax_draft", "Greedy draft", 40), Power("clamped_q", "Clamped q", None))
-    return EndToEnd(64, total, "speculative_sampling", 2, evidence, 0, 1e-17, ((32, -0.1), (64, 0.2)), power)
+    power = (Power(BROKEN["argmax_draft"], 40), Power(BROKEN["clamped_q"], None))
+    return EndToEnd(64, total, 2, evidence, 0, 1e-17, ((32, -0.1), (64, 0.2)), power)
 
 
 def test_no_text_says_what_to_press():

@@ -75,14 +75,16 @@ def places(run, models):
 
 
 def by_name(result):
-    return {each.name: each for each in result.rows}
+    return {each.rule.name: each for each in result.rows}
 
 
 def test_every_rule_is_there_right_ones_first(result):
-    assert {each.name for each in result.rows} == {*ANY_CHAIN, *BROKEN}
-    assert [each.lossless for each in result.rows] == sorted((each.lossless for each in result.rows), reverse=True)
-    assert {each.name for each in result.rows if each.is_broken} == {*BROKEN}
-    assert {each.name for each in result.rows if each.verdict == "exact"} == {
+    assert {each.rule.name for each in result.rows} == {*ANY_CHAIN, *BROKEN}
+    assert [each.rule.lossless for each in result.rows] == sorted(
+        (each.rule.lossless for each in result.rows), reverse=True
+    )
+    assert {each.rule.name for each in result.rows if each.is_broken} == {*BROKEN}
+    assert {each.rule.name for each in result.rows if each.verdict == "exact"} == {
         name for name, rule in ANY_CHAIN.items() if rule.lossless
     }
 
@@ -182,8 +184,8 @@ def test_a_mistake_in_drafting_gets_drafts_of_its_own(run, models, result):
 
 def test_acceptance_alone_cannot_tell_right_from_wrong(result):
     right, wrong = result.twins
-    assert right.lossless
-    assert wrong.name in ("resample_p", "softmax_residual")
+    assert right.rule.lossless
+    assert wrong.rule.name in ("resample_p", "softmax_residual")
     assert right.acceptance == pytest.approx(wrong.acceptance, abs=EXACT)
     assert wrong.mean_distance > 1e-3
 
@@ -278,10 +280,10 @@ def shipped():
 
 
 def test_on_the_shipped_run_every_wrong_rule_is_off_and_every_right_one_exact(shipped):
-    assert {each.name: each.verdict for each in shipped.rows} == {
+    assert {each.rule.name: each.verdict for each in shipped.rows} == {
         name: "exact" if rule.lossless else "differs" for name, rule in {**ANY_CHAIN, **BROKEN}.items()
     }
-    assert min(each.largest_distance for each in shipped.rows if not each.lossless) > 0.01
+    assert min(each.largest_distance for each in shipped.rows if not each.rule.lossless) > 0.01
 
 
 def shown(props, kind):
@@ -292,13 +294,13 @@ def test_the_table_says_what_was_found(shipped):
     (table,) = shown(section(shipped), "table")
     assert len(table["rows"]) == len(shipped.rows)
     for cells, each in zip(table["rows"], shipped.rows, strict=True):
-        assert each.title in cells[0]
-        assert (cells[1]["text"][0], cells[1]["tone"] in TONES) == ("✓" if each.lossless else "✗", True)
+        assert each.rule.title in cells[0]
+        assert (cells[1]["text"][0], cells[1]["tone"] in TONES) == ("✓" if each.rule.lossless else "✗", True)
         assert cells[2] == f"{each.num_kept} of {each.num_judged}"
         assert cells[4] == f"{each.tokens_per_call:.2f}"
-        assert (cells[5] == "0\u00a0%") == each.lossless
-        assert (cells[7] == "0\u00a0%") == (each.lossless or each.name in HARMLESS_IN_THREE)
-        assert not each.lossless or cells[1]["text"] == "✓ exact (enumerated)"
+        assert (cells[5] == "0\u00a0%") == each.rule.lossless
+        assert (cells[7] == "0\u00a0%") == (each.rule.lossless or each.rule.name in HARMLESS_IN_THREE)
+        assert not each.rule.lossless or cells[1]["text"] == "✓ exact (enumerated)"
 
 
 def test_without_the_enumeration_a_rule_is_exact_by_formula_only(shipped):
@@ -312,7 +314,7 @@ def test_the_lesson_names_both_rules_of_equal_acceptance(shipped):
     lesson = next(
         block["words"] for block in shown(section(shipped), "words") if "Acceptance alone" in block["words"][0]
     )
-    assert (lesson[1], lesson[3]) == (right.title, wrong.title)
+    assert (lesson[1], lesson[3]) == (right.rule.title, wrong.rule.title)
 
 
 def test_an_empty_section_says_what_is_missing_and_offers_it():

@@ -5,7 +5,7 @@ be drafted directly. For the others it says which other ways there are and how t
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specviz.alignment.causes.chat_forms import chat_difference
 from specviz.errors import SpecvizError
@@ -30,14 +30,28 @@ class NamedId:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two models. num_ids: ids up to the last that has a token; table: the rows of its embedding, where any
-    beyond num_ids are padding. starts: the ids that its tokenizer puts before a text."""
+    """One of the two models. table: the rows of its embedding, where any beyond num_ids are padding. limit_words: what
+    narrows its context, if anything."""
 
     name: str
-    num_ids: int
+    text: TokenText = field(compare=False, repr=False)
     table: int
     context_limit: int
-    starts: tuple[NamedId, ...]
+    limit_words: str
+
+    @property
+    def num_ids(self) -> int:
+        """Ids up to the last that has a token."""
+        return self.text.num_ids
+
+    @property
+    def texts(self) -> frozenset[bytes]:
+        """The bytes of the ordinary tokens."""
+        ordinary = (token for token in range(self.num_ids) if token not in self.text.special_ids)
+        return frozenset(map(self.text.bytes_of, ordinary)) - {b""}
+
+    def list_ids(self, ids: Sequence[int]) -> tuple[NamedId, ...]:
+        return tuple(NamedId(token, label(self.text.label(token))) for token in ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,41 +125,20 @@ class Diagnosis:
         return self.num_differing == 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Model:
-    name: str
-    text: TokenText
-    table: int
-    context_limit: int
-    limit_words: str
-
-    @property
-    def texts(self) -> frozenset[bytes]:
-        """The bytes of the ordinary tokens."""
-        ordinary = (token for token in range(self.text.num_ids) if token not in self.text.special_ids)
-        return frozenset(map(self.text.bytes_of, ordinary)) - {b""}
-
-    def list_ids(self, ids: Sequence[int]) -> tuple[NamedId, ...]:
-        return tuple(NamedId(token, label(self.text.label(token))) for token in ids)
-
-    def side(self) -> Side:
-        return Side(self.name, self.text.num_ids, self.table, self.context_limit, self.list_ids(_starts(self.text)))
-
-
 def examine(target: str | LoadedModel, draft: str | LoadedModel) -> Diagnosis:
     """The diagnosis of a pair: catalogue names, folders, hub ids or loaded models. SpecvizError for an unknown one."""
-    ours, theirs = _model(target), _model(draft)
+    ours, theirs = _read(target), _read(draft)
     differing = differing_ids(ours.text, theirs.text, most=MOST_IDS)
     examples = zip(ours.list_ids(differing[:MOST_SHOWN]), theirs.list_ids(differing[:MOST_SHOWN]), strict=True)
-    num_ids = max(ours.text.num_ids, theirs.text.num_ids)
+    num_ids = max(ours.num_ids, theirs.num_ids)
     pairs = [(ours.text.bytes_of(token), theirs.text.bytes_of(token)) for token in range(num_ids)]
     our_texts, their_texts = ours.texts, theirs.texts
     templates = [getattr(each.text.tokenizer, "chat_template", None) for each in (ours, theirs)]
     difference = chat_difference(ours.text.tokenizer, theirs.text.tokenizer)
     num_common = len(our_texts & their_texts)
     return Diagnosis(
-        target=ours.side(),
-        draft=theirs.side(),
+        target=ours,
+        draft=theirs,
         num_same=sum(a == b != b"" for a, b in pairs),
         num_differing=len(differing),
         differing=tuple(DifferingId(a.id, a.label, b.label) for a, b in examples),
@@ -162,26 +155,25 @@ def examine(target: str | LoadedModel, draft: str | LoadedModel) -> Diagnosis:
     )
 
 
-def _model(model: str | LoadedModel) -> _Model:
-    found = _read_folder(model) if isinstance(model, str) else _read_loaded(model)
-    if found.text.num_ids > MOST_IDS:
-        raise SpecvizError(f"{found.name} has ids up to {found.text.num_ids:,}; at most {MOST_IDS:,} can be compared")
+def _read(model: str | LoadedModel) -> Side:
+    if isinstance(model, str):
+        found = _read_folder(model)
+    else:
+        words = limit_words(model.model.config)
+        found = Side(model.name, model.text, model.info.vocab_size, model.info.context_limit, words)
+    if found.num_ids > MOST_IDS:
+        raise SpecvizError(f"{found.name} has ids up to {found.num_ids:,}; at most {MOST_IDS:,} can be compared")
     return found
 
 
-def _read_loaded(model: LoadedModel) -> _Model:
-    words = limit_words(model.model.config)
-    return _Model(model.name, model.text, model.info.vocab_size, model.info.context_limit, words)
-
-
-def _read_folder(name: str) -> _Model:
+def _read_folder(name: str) -> Side:
     may_download = settings().allow_any_model
     source = find(without_format(name), allow_any=may_download)
     folder, _ = fetch_model(source, may_download=may_download, on_progress=ignore_progress, weights=False)
     files = ModelFolder(folder, source.name)
     config, tokenizer = files.config(), files.tokenizer()
     text, vocab_size = TokenText(tokenizer, files.eos_ids(config)), config.get_text_config(decoder=True).vocab_size
-    return _Model(source.name, text, vocab_size, context_limit(config, tokenizer), limit_words(config))
+    return Side(source.name, text, vocab_size, context_limit(config, tokenizer), limit_words(config))
 
 
 def _starts(text: TokenText) -> list[int]:
@@ -191,10 +183,10 @@ def _starts(text: TokenText) -> list[int]:
     return whole[: next(places, 0)]
 
 
-def _own(kind: str) -> Callable[[_Model], list[int]]:
+def _find_own(kind: str) -> Callable[[Side], list[int]]:
     """Finds the ids of a tokenizer's own token of this kind."""
 
-    def find(model: _Model) -> list[int]:
+    def find(model: Side) -> list[int]:
         token = getattr(model.text.tokenizer, f"{kind}_token_id", None)
         return [token] if isinstance(token, int) else []
 
@@ -206,13 +198,13 @@ SPECIAL = (  # kind, how its ids are found, whether a difference of the texts ma
      "the draft reads what the target's tokenizer puts before a text, and may have learned with something else"),
     ("end", lambda model: sorted(model.text.eos_ids), True,
      "texts end at different places: only the target's end tokens end a text, and the draft seldom proposes them"),
-    ("start (bos)", _own("bos"), False, "only what a tokenizer puts before a text is read"),
-    ("padding (pad)", _own("pad"), False, "padding is masked"),
-    ("unknown (unk)", _own("unk"), False, "the target's tokenizer alone cuts the text"),
+    ("start (bos)", _find_own("bos"), False, "only what a tokenizer puts before a text is read"),
+    ("padding (pad)", _find_own("pad"), False, "padding is masked"),
+    ("unknown (unk)", _find_own("unk"), False, "the target's tokenizer alone cuts the text"),
 )  # fmt: skip
 
 
-def _special(*models: _Model) -> Iterator[Special]:
+def _special(*models: Side) -> Iterator[Special]:
     """models: the target and the draft."""
     for kind, ids_of, matters, why in SPECIAL:
         target, draft = ids = [model.list_ids(ids_of(model)) for model in models]
@@ -239,14 +231,14 @@ def _ways(num_differing: int, num_common: int, num_draft_texts: int) -> tuple[Wa
     )
 
 
-def _notes(target: _Model, draft: _Model) -> Iterator[str]:
+def _notes(target: Side, draft: Side) -> Iterator[str]:
     for model in (target, draft):
         if model.limit_words:
             yield f"{model.name}: {model.limit_words}"
     if draft.context_limit < target.context_limit:
         limits = draft.context_limit, target.context_limit
         yield "beyond {:,} tokens the draft proposes nothing; the target reads {:,}".format(*limits)
-    if (lacking := target.text.num_ids - draft.table) > 0:
+    if (lacking := target.num_ids - draft.table) > 0:
         yield (
             f"the draft's table ends {lacking:,} ids before the target's tokens do: agreement cannot exceed 1 less the "
             "target's probability of those, and once one stands in a text the draft proposes nothing more"

@@ -16,6 +16,7 @@ from specviz.alignment.causes.chat_forms import chat_difference
 from specviz.alignment.shard import load, sampling_of, texts_of
 from specviz.alignment.summary import Finding
 from specviz.alignment.types import PromptRow, Shard
+from specviz.checks.scoring import can_read
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.models.chat import render_chat
@@ -64,7 +65,7 @@ def look(shard: Shard, library: Library | None = None) -> Examined:
         text = Text(each.prompt_ids, each.ids[:NUM_TOKENS])
         p = _probs(target, text, sampling)
         for draft, difference, agreements in zip(drafts, differences, found, strict=True):
-            if _can_read(draft, text):
+            if can_read(draft, [*text.prompt, *text.ids]):
                 chat = each.row if difference and each.is_chat else None
                 agreements.append(_agreement(draft, text, p, sampling, chat))
     findings, warnings = [], []
@@ -76,10 +77,6 @@ def look(shard: Shard, library: Library | None = None) -> Examined:
     layers = all(len(agreements) >= FEWEST_TEXTS and agreements[0].without for agreements in found)
     looked_for = (DAMAGED_LAYER,) * layers + (OTHER_FORM,) * has_chats
     return Examined(tuple(findings), tuple(warnings), looked_for)
-
-
-def _can_read(draft: LoadedModel, text: Text) -> bool:
-    return len(text) <= draft.info.context_limit and max(*text.prompt, *text.ids) < draft.info.vocab_size
 
 
 def _probs(model: LoadedModel, text: Text, sampling: Sampling) -> Tensor:
@@ -168,5 +165,4 @@ def _rewrite_chat(draft: LoadedModel, text: Text, row: PromptRow) -> Text | None
         prompt = draft.text.encode(render_chat(draft.tokenizer, messages), special=False)
     except SpecvizError:
         return None
-    own = Text(prompt, text.ids)
-    return own if prompt and _can_read(draft, own) else None
+    return Text(prompt, text.ids) if prompt and can_read(draft, [*prompt, *text.ids]) else None

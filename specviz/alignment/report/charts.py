@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.alignment.report.cells import NONE, is_known, share_words, spread_words
 from specviz.alignment.summary import ENOUGH_PROMPTS, Slice
-from specviz.views.compare.plan_charts import draft_line
+from specviz.views.compare.plan_charts import curve, draft_curve
 from specviz.views.explore.charts import Chart, chart_of, line_of, list_columns
 from specviz.views.explore.sentences import label
 from specviz.views.palette import THEMES, colour
@@ -37,16 +37,13 @@ def speed_chart(drafts: Sequence[DraftSummary]) -> Chart:
     known = {place: draft for place, draft in enumerate(drafts) if draft.speedups is not None}
     data = [_k_line(place, draft.name, draft.speedups, "%{y:.2f} times as fast") for place, draft in known.items()]
     most = max(len(draft.speedups) for draft in known.values())
-    alone = line_of("one by one", "ignored", THEMES[0], "one by one: 1")
-    alone |= {"x": list(range(1, most + 1)), "y": [1.0] * most, "line": {**alone["line"], "dash": "longdash"},
-              "customdata": [["1.00"]] * most}  # fmt: skip
-    return _k_chart("Speedup over one by one", [*data, alone], "times as fast")
+    alone = curve("one by one", "ignored", range(1, most + 1), [1.0] * most, "one by one: 1", "longdash")
+    return _k_chart("Speedup over one by one", [*data, alone | {"customdata": [["1.00"]] * most}], "times as fast")
 
 
 def _k_line(place: int, name: str, values: Sequence[float], hover: str) -> Chart:
-    told = [[f"{value:.2f}" if is_known(value) else NONE] for value in values]
-    x, y = list(range(1, len(values) + 1)), [_round(value) for value in values]
-    return draft_line(place, name, f"%{{fullData.name}}, K %{{x}}: {hover}") | {"x": x, "y": y, "customdata": told}
+    line = draft_curve(place, name, range(1, len(values) + 1), values, f"%{{fullData.name}}, K %{{x}}: {hover}")
+    return line | {"customdata": [[f"{value:.2f}" if is_known(value) else NONE] for value in values]}
 
 
 def _k_chart(title: str, data: list[Chart], y: str) -> Chart:
@@ -61,25 +58,22 @@ def slices_chart(title: str, x: str, slices: Sequence[Slice], drafts: Sequence[s
     values = list(dict.fromkeys(each.value for each in slices))
     by_draft = [{each.value: each for each in slices if each.draft == name} for name in drafts]
     found = [[own.get(value, LACKING) for value in values] for own in by_draft]  # [drafts, values]
-    data = [_slice_line(place, name, own) for place, (name, own) in enumerate(zip(drafts, found, strict=True))]
-    marks = [_cliff_marks(line, own) for line, own in zip(data, found, strict=True)
-             if any(each.cliff for each in own)]  # fmt: skip
-    data += marks
-    for line in data:
-        line["x"] = [label(value) for value in values]
+    x_labels = [label(value) for value in values]
+    data = [_slice_line(place, drafts[place], x_labels, own) for place, own in enumerate(found)]
+    data += [_cliff_marks(line, own) for line, own in zip(data, found, strict=True) if any(each.cliff for each in own)]
     columns = [[x, 0, "x"]]
     for place in range(len(drafts)):
         columns += [[data[place]["name"], place, "customdata", 0], ["95 % interval", place, "customdata", 1]]
     return _chart(title, data, x, "agreement", columns)
 
 
-def _slice_line(place: int, name: str, slices: Sequence[Slice]) -> Chart:
-    line = draft_line(place, name, "%{fullData.name}, %{x}: %{customdata[0]} (%{customdata[1]})")
+def _slice_line(place: int, name: str, x: Sequence[str], slices: Sequence[Slice]) -> Chart:
+    hover = "%{fullData.name}, %{x}: %{customdata[0]} (%{customdata[1]})"
+    line = draft_curve(place, name, x, [each.alpha for each in slices], hover)
     reach = [_reach(each) for each in slices]
     symbol = line["marker"]["symbol"]
     line["marker"]["symbol"] = [f"{symbol}-open" if each.num_prompts < ENOUGH_PROMPTS else symbol for each in slices]
     return line | {
-        "y": [_round(each.alpha) for each in slices],
         "customdata": [[share_words(each.alpha), spread_words(each.alpha_interval)] for each in slices],
         "error_y": {"type": "data", "symmetric": False, "array": [high for _, high in reach],
                     "arrayminus": [low for low, _ in reach], "color": colour(line["meta"]["status"]), "thickness": 1},
@@ -98,25 +92,24 @@ def _cliff_marks(line: Chart, slices: Sequence[Slice]) -> Chart:
     marks = line_of(f"{line['name']} falls here", "rejected", THEMES[0], "%{fullData.name}: %{x}")
     symbol = {"color": colour("rejected"), "symbol": "triangle-down-open", "size": 18, "line": {"width": 2}}
     y = [value if each.cliff else None for value, each in zip(line["y"], slices, strict=True)]
-    return marks | {"mode": "markers", "y": y, "marker": symbol}
+    return marks | {"mode": "markers", "x": line["x"], "y": y, "marker": symbol}
 
 
 def calibration_chart(draft: DraftSummary) -> Chart:
     """What the draft's confidence promises and what is kept, by confidence; bars: how much is drafted so."""
     bins = [each for each in draft.calibration.bins if each.share > 0]
     names = [f"{100 * each.low:.0f}–{100 * each.high:.0f}" for each in bins]
-    promised = draft_line(0, "the draft's mean confidence", "confidence %{x} %: promised %{y:.0%}")
-    kept = draft_line(1, "kept", "confidence %{x} %: %{y:.0%} kept")
+    sure, stays, share = ([getattr(each, name) for each in bins] for name in ("confidence", "kept", "share"))
+    promised = draft_curve(0, "the draft's mean confidence", names, sure, "confidence %{x} %: promised %{y:.0%}")
+    kept = draft_curve(1, "kept", names, stays, "confidence %{x} %: %{y:.0%} kept")
     drafted = {
-        "type": "bar", "name": "share of draft tokens", "meta": {"status": "ignored"},
+        "type": "bar", "name": "share of draft tokens", "meta": {"status": "ignored"}, "x": names,
+        "y": [round(value, 4) for value in share],
         "marker": {"color": colour("ignored"), "pattern": {"shape": "/", "size": 6}},
         "hovertemplate": "%{y:.0%} of all draft tokens have confidence %{x} %<extra></extra>",
     }  # fmt: skip
-    columns = ([each.confidence for each in bins], [each.kept for each in bins], [each.share for each in bins])
-    data = [promised, kept, drafted]
-    for trace, values in zip(data, columns, strict=True):
-        told = [[share_words(value)] for value in values]
-        trace |= {"x": names, "y": [_round(value) for value in values], "customdata": told}
+    shown = zip((promised, kept, drafted), (sure, stays, share), strict=True)
+    data = [trace | {"customdata": [[share_words(value)] for value in values]} for trace, values in shown]
     title, x = f"Confidence and what is kept: {label(draft.name)}", "confidence, q of the drafted token, in percent"
     return _chart(title, data, x, "share", list_columns("confidence in percent", data, "customdata", 0), bargap=0.35)
 
@@ -126,7 +119,3 @@ def _chart(
 ) -> Chart:
     axes = {"xaxis": {"title": {"text": x}, **of_x}, "yaxis": {"title": {"text": y}, **of_y}}
     return chart_of(title, data, {**axes, "showlegend": True, **layout}, columns)
-
-
-def _round(value: float | None) -> float | None:
-    return round(value, 4) if is_known(value) else None

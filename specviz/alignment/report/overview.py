@@ -45,7 +45,7 @@ def overview(summary: Summary, *, no_costs: str = "made with --no-costs") -> lis
     for found in (finding for draft in summary.drafts for finding in draft.findings):
         shown.append(blocks.verdict("differs", ["", label(found.draft), f": {reveal(found.words)}"]))
     shown += [blocks.verdict("unsure", reveal(warning)) for warning in summary.warnings if not is_aside(warning)]
-    shown += [*_fastest(summary), _drafts_table(summary), blocks.words(COLUMN_WORDS, small=True)]
+    shown += [*_fastest_words(summary), _drafts_table(summary), blocks.words(COLUMN_WORDS, small=True)]
     if not all(draft.name in summary.costs for draft in summary.drafts):
         shown.append(blocks.words(f"No speedup is given where costs are not known: {no_costs}.", small=True))
     if summary.num_refused:
@@ -138,7 +138,7 @@ def _join_sentences(sentences: Sequence[list[str]]) -> list[str]:
     return told
 
 
-def _fastest(summary: Summary) -> list[Props]:
+def _fastest_words(summary: Summary) -> list[Props]:
     """The fastest of several drafts, or why none can be named."""
     timed = sorted(((max(draft.speedups), draft.name) for draft in summary.drafts if draft.speedups), reverse=True)
     if len(timed) < 2:

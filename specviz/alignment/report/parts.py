@@ -27,7 +27,7 @@ LOSSES_NOTE = (
     "A rejection ends its step and loses the tokens that the step could still have added; each loss is counted once, "
     "at the rejected token, so the shares add up to the whole."
 )
-REASON_ORDER = {reason.name: place for place, reason in enumerate(REASONS)}  # in which they are tried
+REASON_ORDER = {name: place for place, name in enumerate(REASONS)}  # in which they are tried
 REASON_TONES = ("ignored", "plain", "p", "q", "owed", "accepted", "rejected", "bonus")
 
 

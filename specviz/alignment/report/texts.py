@@ -11,10 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count, groupby, islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from specviz.alignment.report.cells import share_words
 from specviz.views import blocks
@@ -22,7 +20,7 @@ from specviz.views.blocks import Props
 from specviz.views.explore.sentences import GLYPHS, SPACE, label, percent, prose, quantity, reveal
 
 if TYPE_CHECKING:
-    from specviz.alignment.types import ShardTables
+    import pandas
 
 Rows = Mapping[str, Sequence[Any]]
 Words = defaultdict[str, int]
@@ -67,16 +65,12 @@ class TextView:
         return next(iter(self.drafts.values()))
 
 
-def read_texts(tables: ShardTables) -> Iterator[TextView]:
-    """The texts of one part of a job, in its order; every text has the rows of a draft together, in order of place."""
-    known = {int(number): place for place, number in enumerate(tables.prompts["prompt"])}
-    tokens = {name: np.asarray(tables.tokens[name], dtype=object).tolist() for name in ("prompt", "draft", *COLUMNS)}
-    for number, rows in groupby(range(len(tokens["prompt"])), key=tokens["prompt"].__getitem__):
-        drafts = {}
-        for name, own in groupby(rows, key=tokens["draft"].__getitem__):
-            places = list(own)
-            drafts[name] = {column: tokens[column][places[0] : places[-1] + 1] for column in COLUMNS}
-        id_, tags, prompt = (str(tables.prompts[name][known[number]]) for name in ("id", "tags", "prompt_text"))
+def read_texts(tokens: pandas.DataFrame, prompts: pandas.DataFrame) -> Iterator[TextView]:
+    """The texts of a job or of a part of it, in order; every text has the rows of a draft in order of place."""
+    prompts = prompts.drop_duplicates("prompt").set_index("prompt")
+    for number, rows in tokens.groupby("prompt", sort=False):
+        drafts = {name: own[[*COLUMNS]].to_dict("list") for name, own in rows.groupby("draft", sort=False)}
+        id_, tags, prompt = prompts.loc[number, ["id", "tags", "prompt_text"]]
         yield TextView(number, id_, [tag for tag in tags.split("|") if tag], prompt, drafts)
 
 
@@ -120,7 +114,7 @@ def _code(text: TextView, words: Words) -> dict[str, Any]:
     tokens = text.tokens
     facts = [
         (f"{place:,}" for place in range(1, len(tokens["text"]) + 1)),
-        map(_visible, tokens["text"]),
+        map(_reveal, tokens["text"]),
         map(percent, tokens["p"]),
         _favourites(tokens["favourite_text"], tokens["favourite_p"], "p"),
     ]
@@ -137,7 +131,7 @@ def _code_draft(name: str, rows: Rows, words: Words) -> Mapping[str, Any]:
         *(map(percent, rows[column]) for column in ("q", "keep", "overlap")),
         _favourites(rows["draft_favourite_text"], rows["draft_favourite_q"], "q"),
         (f"{price:.2f} target calls" for price in rows["price"]),
-        (_visible(reason) or "they agree" for reason in rows["reason"]),
+        (_reveal(reason) or "they agree" for reason in rows["reason"]),
     ]
     places = zip(rows["overlap"], rows["readable"], strict=True)
     return {
@@ -148,18 +142,18 @@ def _code_draft(name: str, rows: Rows, words: Words) -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=8192)
-def _visible(text: str) -> str:
+def _reveal(text: str) -> str:
     """`reveal`, cached: the labels of a vocabulary come many times."""
     return reveal(text)
 
 
 def _favourites(texts: Sequence[str], probs: Sequence[float], letter: str) -> Iterator[str]:
-    return (f"{_visible(text)}, {letter} {percent(prob)}" for text, prob in zip(texts, probs, strict=True))
+    return (f"{_reveal(text)}, {letter} {percent(prob)}" for text, prob in zip(texts, probs, strict=True))
 
 
 def _running_text(text: str) -> str:
     """A label as it stands in a running text: spaces as spaces, and a new line after its sign."""
-    shown = _visible(text).replace(SPACE, " ")
+    shown = _reveal(text).replace(SPACE, " ")
     return f"{shown}\n" if shown.endswith(GLYPHS["\n"]) else shown
 
 

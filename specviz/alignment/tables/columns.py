@@ -6,11 +6,10 @@ A shard gives tokens, prompts and sums; tokens, prompts and slices are saved. py
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
-
-from specviz.alignment.types import Columns
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    import pandas
     import pyarrow
 
 
@@ -122,27 +121,11 @@ def schema_of(table: Table) -> pyarrow.Schema:
     return pyarrow.schema([(name, lists.get(column.type, column.type)) for name, column in table.items()])
 
 
-def to_arrow(columns: Columns, table: Table) -> pyarrow.Table:
+def to_arrow(columns: pandas.DataFrame | Mapping[str, list[Any]], table: Table) -> pyarrow.Table:
     """The columns of `table`, in its order and types. ValueError for a column that is missing or does not fit."""
     import pyarrow
 
     if list(columns) != list(table):
         raise ValueError(f"columns must be {', '.join(table)} (got {', '.join(columns)})")
-    rows = {name: list(values) if getattr(values, "ndim", 1) > 1 else values for name, values in columns.items()}
-    return pyarrow.table(rows, schema=schema_of(table))
-
-
-def from_arrow(table: pyarrow.Table) -> dict[str, object]:
-    """Arrays for numbers, a matrix for lists of them, a list for texts."""
-    return dict(zip(table.column_names, map(_cells, table.columns), strict=True))
-
-
-def _cells(column: pyarrow.ChunkedArray) -> object:
-    import pyarrow.types as types
-
-    if types.is_string(column.type):
-        return column.to_pylist()
-    if types.is_list(column.type):
-        flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        return flat.reshape(len(column), -1) if len(column) else flat.reshape(0, 0)
-    return column.to_numpy()
+    rows = {name: cells if isinstance(cells, list) else cells.to_numpy() for name, cells in columns.items()}
+    return pyarrow.table(rows, schema=schema_of(table))  # of arrays, not of a frame: nan stays nan

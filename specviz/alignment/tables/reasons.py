@@ -3,8 +3,6 @@
 The thresholds below decide; they are a reading aid, not a diagnosis. numpy alone.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from specviz.alignment.types import Array, Columns
@@ -16,12 +14,7 @@ NEAR_RATIO = 0.5  # at least, of the smaller to the larger: among many small one
 EQUAL = 1e-6  # lost overlap below this is rounding
 
 
-class ReasonKind(NamedTuple):
-    name: str
-    words: str
-
-
-_WORDS = {
+REASONS = {  # name -> words
     "beyond the draft's reach": "the draft cannot read this far (its context, an id it lacks) and drafts nothing",
     "outside the draft's vocabulary": "the target's probability of tokens that the draft has no id for",
     "target certain, draft picks another": f"the target gives {CERTAIN:g} or more to a token that is not the draft's "
@@ -32,10 +25,9 @@ _WORDS = {
     "same favourite, other odds": "both would pick the same token; only the odds around it differ",
     "spread": "two different favourites, neither near-tied nor certain nor too sure",
 }
-REASONS = tuple(ReasonKind(*each) for each in _WORDS.items())
 BEYOND, OUTSIDE, OTHER_TOKEN, TOO_SURE, TIE, SAME, SPREAD = range(len(REASONS))
 NO_REASON = len(REASONS)  # p and q are equal here
-NAMES = np.array([*_WORDS, ""], dtype=object)
+NAMES = np.array([*REASONS, ""], dtype=object)
 
 
 def find_reasons(tokens: Columns) -> Array:

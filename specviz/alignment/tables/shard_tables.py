@@ -1,20 +1,25 @@
 """Analysed texts -> the tables of a shard: tokens, prompts, and sums per text and slice that add up over shards.
 
-Also the class of every token. numpy alone.
+Also the class of every token.
 """
+
+from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from specviz.alignment.tables.columns import COLUMNS
 from specviz.alignment.tables.reasons import NAMES, find_reasons
 from specviz.alignment.tables.slices import Membership, find_slices
-from specviz.alignment.types import BINS, GIVEN, KS, SAMPLED, AnalysedText, Array, Columns, Refused, Shard, ShardTables
+from specviz.alignment.types import BINS, GIVEN, KS, SAMPLED, AnalysedText, Array, Refused, Shard, ShardTables
 from specviz.analysis import whatif
 from specviz.analysis.whatif import Chances
+
+if TYPE_CHECKING:
+    import pandas
 
 CLASSES = ("whitespace", "punctuation", "digit", "name", "code", "special", "rare", "word")
 RARE_SHARE = 0.1
@@ -67,7 +72,7 @@ def _class_of(text: str, is_rare: bool, starts_sentence: bool) -> str:
 def build_tables(
     texts: Sequence[AnalysedText], shard: Shard, refused: Iterable[Refused] = (), warnings: Iterable[str] = ()
 ) -> ShardTables:
-    """The tables of a shard, columns as in `columns`; list columns are [rows, 16], by K."""
+    """The tables of a shard, columns as in `columns`; a cell of a list column is an array [16], by K."""
     tokens, prompts, sums = [], [], []
     confidence = {name: np.zeros((BINS, 3)) for name in shard.drafts}
     for text in texts:
@@ -76,11 +81,11 @@ def build_tables(
         for name in shard.drafts:
             steps = _expect_steps(text, name, shard)
             tokens.append(_token_rows(text, name))
-            prompts.append(_prompt_row(text, name, steps, shard.k))
+            prompts.append(_prompt_row(text, name, steps, shard.request.num_speculative_tokens))
             sums.append(_sum_rows(text, name, steps, slices, shared))
             confidence[name] += text.drafts[name]["confidence"]
     rows = {"tokens": tokens, "prompts": prompts, "sums": sums}
-    tables = {name: _stack(name, pieces) for name, pieces in rows.items()}
+    tables = {name: _frame(name, pieces) for name, pieces in rows.items()}
     return ShardTables(**tables, confidence=confidence, refused=tuple(refused), warnings=tuple(warnings))
 
 
@@ -113,7 +118,7 @@ class _Steps(NamedTuple):
 
 def _expect_steps(text: AnalysedText, name: str, shard: Shard) -> _Steps:
     draft, size = text.drafts[name], len(text.tokens["token"])
-    most = allowed_tokens(size, text.finish, shard.request.max_new_tokens)
+    most = allowed_tokens(size, text.written.finish, shard.request.max_new_tokens)
     chances = draft_chances(draft["keep"], draft["readable"], most)
     step_ms = np.array(shard.step_ms.get(name, [np.nan] * (KS[-1] + 1)), dtype=np.float64)
     begins = whatif.start_chances(chances, KS)
@@ -124,25 +129,25 @@ def _expect_steps(text: AnalysedText, name: str, shard: Shard) -> _Steps:
     return _Steps(begins, begins * lengths, begins * time_ms, float(step_ms[0]))
 
 
-def _stack(table: str, rows: Sequence[Mapping[str, object]]) -> Columns:
+def _frame(table: str, pieces: Sequence[Mapping[str, object]]) -> pandas.DataFrame:
     """The rows below each other: every column of the table in its order and type."""
-    columns = {}
-    for name, column in COLUMNS[table].items():
-        dtype = {"string": object, "list<float>": np.float32}.get(column.type, column.type)
-        empty = np.zeros((0, len(KS)) if column.type == "list<float>" else 0, dtype)
-        columns[name] = np.concatenate([empty, *(np.asarray(row[name], dtype) for row in rows)])
-    return columns
+    import pandas
+
+    kinds = {name: column.type for name, column in COLUMNS[table].items()}
+    types = {name: "object" if kind in ("string", "list<float>") else kind for name, kind in kinds.items()}
+    frames = [pandas.DataFrame({name: piece[name] for name in types}) for piece in pieces]
+    return pandas.concat(frames or [pandas.DataFrame(columns=[*types])], ignore_index=True).astype(types)
 
 
 def _token_rows(text: AnalysedText, name: str) -> dict[str, object]:
     size = len(text.tokens["token"])
-    labels = {"prompt": np.full(size, text.row.number), "draft": np.full(size, name, dtype=object)}
+    labels = {"prompt": np.full(size, text.written.row.number), "draft": np.full(size, name, dtype=object)}
     rows = labels | text.tokens | text.drafts[name]
     return rows | {"reason": NAMES[find_reasons(rows)]}
 
 
 def _prompt_row(text: AnalysedText, name: str, steps: _Steps, k: int) -> dict[str, object]:
-    draft, row, size = text.drafts[name], text.row, len(text.tokens["token"])
+    draft, written, row = text.drafts[name], text.written, text.written.row
     readable = np.flatnonzero(draft["readable"])
     means = {"alpha": draft["overlap"], "greedy_agreement": _agreement(text, name), "mean_keep": draft["keep"]}
     speedups = steps.emitted.sum(1) * steps.plain_ms / steps.time_ms.sum(1)
@@ -152,16 +157,16 @@ def _prompt_row(text: AnalysedText, name: str, steps: _Steps, k: int) -> dict[st
         "id": row.id,
         "tags": "|".join(row.tags),
         "line": row.line,
-        "source": GIVEN if text.finish == GIVEN else SAMPLED,
-        "exact": text.exact,
-        "finish": text.finish,
-        "prompt_text": text.prompt,
-        "num_prompt_tokens": text.num_prompt_tokens,
-        "num_tokens": size,
+        "source": GIVEN if written.finish == GIVEN else SAMPLED,
+        "exact": written.exact,
+        "finish": written.finish,
+        "prompt_text": written.prompt,
+        "num_prompt_tokens": len(written.prompt_ids),
+        "num_tokens": len(written.ids),
         "draft": name,
         "num_readable": len(readable),
         **{mean: values[readable].mean() if len(readable) else np.nan for mean, values in means.items()},
-        "tokens_per_call": size / steps.begins[k - KS[0]].sum(),
+        "tokens_per_call": len(written.ids) / steps.begins[k - KS[0]].sum(),
         "best_k": 0 if best is None else KS[best],
         "speedup": np.nan if best is None else speedups[best],
     }
@@ -176,8 +181,9 @@ def _sum_rows(text: AnalysedText, name: str, steps: _Steps, slices: Membership, 
     """shared: the places that every draft can read [N]."""
     draft, size, inside = text.drafts[name], len(slices.kinds), slices.inside  # [S, N]
     over_readable, over_shared = inside * draft["readable"], inside * shared
+    by_k = {"calls": steps.begins, "emitted": steps.emitted, "time_ms": steps.time_ms}
     return {
-        "prompt": np.full(size, text.row.number),
+        "prompt": np.full(size, text.written.row.number),
         "draft": np.full(size, name, dtype=object),
         "kind": slices.kinds,
         "value": slices.values,
@@ -189,7 +195,5 @@ def _sum_rows(text: AnalysedText, name: str, steps: _Steps, slices: Membership, 
         "outside": over_readable @ draft["outside"],
         "num_shared": over_shared.sum(1),
         "shared_overlap": over_shared @ draft["overlap"],
-        "calls": inside @ steps.begins.T,
-        "emitted": inside @ steps.emitted.T,
-        "time_ms": inside @ steps.time_ms.T,
+        **{name: list((inside @ numbers.T).astype(np.float32)) for name, numbers in by_k.items()},
     }

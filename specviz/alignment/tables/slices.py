@@ -43,7 +43,7 @@ def find_slices(text: AnalysedText) -> Membership:
     the text's first SETTLED tokens."""
     classes, depths, contexts = (text.tokens[name] for name in ("class", "place", "context"))
     everywhere = np.ones(len(depths))
-    found = [("all", "all", everywhere), *(("tag", tag, everywhere) for tag in dict.fromkeys(text.row.tags))]
+    found = [("all", "all", everywhere), *(("tag", tag, everywhere) for tag in dict.fromkeys(text.written.row.tags))]
     found += [("class", name, classes == name) for name in np.unique(classes)]
     for kind, starts, numbers in (
         ("depth", DEPTH_STARTS, depths),

@@ -85,8 +85,8 @@ class DraftTotals:
     def reasons(self) -> tuple[Reason, ...]:
         """Those that take a part of the lost overlap, most first."""
         whole = max(self._lost.sum(), 1e-300)
-        kinds = zip(REASONS, self._lost, self._places, strict=True)
-        found = [Reason(kind.name, float(lost / whole), int(num), kind.words) for kind, lost, num in kinds if lost > 0]
+        rows = zip(REASONS.items(), self._lost, self._places, strict=True)
+        found = [Reason(name, float(lost / whole), int(num), words) for (name, words), lost, num in rows if lost > 0]
         return tuple(sorted(found, key=lambda reason: -reason.share))
 
     def losses(self) -> tuple[Loss, ...]:

@@ -260,8 +260,5 @@ def _split_own(text: str) -> list[str]:
 
 def _texts_of(alignment: Alignment) -> Props | None:
     summary = alignment.summary
-    tokens, prompts = (
-        {name: frame[name].to_numpy() for name in frame} for frame in (alignment.tokens, alignment.prompts)
-    )
-    views = read_texts(types.ShardTables(tokens, prompts, {}, {}, (), ()))
+    views = read_texts(alignment.tokens, alignment.prompts)
     return texts_block(views, [draft.name for draft in summary.drafts], summary.num_prompts)

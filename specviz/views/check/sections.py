@@ -110,8 +110,9 @@ def one_step(
     shows = "its mistake shows well" if _errs(here) else "the models' agreement is nearest to a half"
     words = [
         f"Step {at[0] + 1}, drafted token {at[1] + 1}: picked for this rule, whatever is pinned, as {shows} there. ",
-        here.title,
-        f" keeps the drafted token {percent(here.kept)} of the time here, where it is judged alone. {here.words}",
+        here.rule.title,
+        f" keeps the drafted token {percent(here.kept)} of the time here, where it is judged alone. "
+        f"{here.rule.summary}",
     ]
     shown += [blocks.words(words), _formula_verdict(here)]
     if redraws is not None:
@@ -139,7 +140,7 @@ def _formula_verdict(here: RuleHere) -> Props:
     if _errs(here):
         words = f"differs: by formula, {percent(here.distance)} of its odds here lie on the wrong tokens"
         return blocks.verdict("differs", f"{words}; {effort_words(here.draws_needed, 'redraws')} show it")
-    if here.lossless:
+    if here.rule.lossless:
         words = "exact by formula, where one token is judged alone: what it writes here has the target's own odds"
         return blocks.verdict("exact", words)
     return blocks.verdict(
@@ -162,18 +163,18 @@ def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: boo
     return blocks.bars(rows, heads=heads, key=key)
 
 
-def _rules_table(rules: Sequence[RuleHere], chosen: str) -> Props:
+def _rules_table(found: Sequence[RuleHere], chosen: str) -> Props:
     rows = [
         [
-            rule.title,
-            "lossless" if rule.lossless else "not exact",
-            percent(rule.kept),
-            percent(rule.distance) if _errs(rule) else "0",
-            effort_words(rule.draws_needed, "") if _errs(rule) else "–",
+            here.rule.title,
+            "lossless" if here.rule.lossless else "not exact",
+            percent(here.kept),
+            percent(here.distance) if _errs(here) else "0",
+            effort_words(here.draws_needed, "") if _errs(here) else "–",
         ]
-        for rule in rules
+        for here in found
     ]
-    marked = next((place for place, rule in enumerate(rules) if rule.name == chosen), -1)
+    marked = next((place for place, here in enumerate(found) if here.rule.name == chosen), -1)
     columns = ("rule", "kind", "kept", "distance to the target's odds", "redraws to see it")
     caption = "Equal shares of kept tokens, right and wrong text: acceptance alone cannot tell."
     return blocks.table(columns, rows, caption=caption, marked=marked)

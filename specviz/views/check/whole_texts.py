@@ -80,9 +80,9 @@ def _evidence_blocks(result: EndToEnd) -> list[Props]:
         shown += [_features_table(result.evidence), blocks.chart(evidence_chart(result.track))]
     if result.power:
         rows = []
-        for rule in sorted(result.power, key=lambda rule: rule.tokens_needed or math.inf):
-            is_shown = (rule.tokens_needed or math.inf) <= result.done
-            rows.append([rule.title, effort_words(rule.tokens_needed, "tokens"), "yes" if is_shown else "no"])
+        for one in sorted(result.power, key=lambda one: one.tokens_needed or math.inf):
+            is_shown = (one.tokens_needed or math.inf) <= result.done
+            rows.append([one.rule.title, effort_words(one.tokens_needed, "tokens"), "yes" if is_shown else "no"])
         columns = ("rule that is not exact", "would take", f"shown by {result.done:,}")
         table = blocks.table(columns, rows, caption=POWER_CAPTION)
         shown.append(blocks.details("Which wrong rules would so many tokens show?", [table]))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specviz.analysis.theory import cost_ratio, expected_tokens, measured_speedup, walltime_improvement
 from specviz.views.explore.charts import Chart, axes_of, chart_of, count_axis, line_of, list_columns
@@ -92,10 +92,9 @@ def depths_chart(rows: Sequence[DraftOnText]) -> Chart:
     """Acceptance by depth of every draft that could read the text, begun at every place alike."""
     known = [row for row in rows if row.what_if is not None]
     deepest = min([MOST_DEPTHS, *(len(row.what_if.by_depth) for row in known)])
-    depths, data = list(range(1, deepest + 1)), []
-    for place, row in enumerate(known):
-        line = draft_line(place, row.name, "%{fullData.name}: %{y:.0%} of all starts keep %{x} tokens")
-        data.append(line | {"x": depths, "y": _round(row.what_if.by_depth[:deepest])})
+    depths, hover = range(1, deepest + 1), "%{fullData.name}: %{y:.0%} of all starts keep %{x} tokens"
+    kept = [row.what_if.by_depth[:deepest] for row in known]
+    data = [draft_curve(place, known[place].name, depths, shares, hover) for place, shares in enumerate(kept)]
     made = _figure("Kept by depth, from every place of the text", data, "depth in the draft", "kept so deep")
     made["layout"]["yaxis"] |= {"range": [0, 1.02], "tickformat": ".0%"}
     return made
@@ -142,16 +141,15 @@ _SPAN_KINDS = (
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 
-def draft_line(place: int, name: str, hover: str) -> Chart:
-    """A curve in the style of the draft at this place, without its points."""
+def draft_curve(place: int, name: str, x: Sequence[Any], y: Sequence[float | None], hover: str) -> Chart:
+    """The curve of the draft at this place among the drafts, which keeps its colour, dash and symbol in all charts."""
     status, dash, symbol = DRAFT_STYLES[place % len(DRAFT_STYLES)]
-    line = line_of(label(name), status, THEMES[0], hover)
     marker = {"color": colour(status), "symbol": symbol, "size": 8}
-    return line | {"mode": "lines+markers", "line": {**line["line"], "dash": dash}, "marker": marker}
+    return curve(label(name), status, x, y, hover, dash) | {"mode": "lines+markers", "marker": marker}
 
 
 def curve(
-    name: str, status: str, x: Sequence[int], y: Sequence[float | None], hover: str, dash: str = "solid"
+    name: str, status: str, x: Sequence[Any], y: Sequence[float | None], hover: str, dash: str = "solid"
 ) -> Chart:
     """A line through these points; not-a-number is left out."""
     made = line_of(name, status, THEMES[0], hover)

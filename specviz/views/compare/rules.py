@@ -63,14 +63,14 @@ def side_by_side(result: SideBySide | None) -> Props:
         shown.append(blocks.words(_finding(result)))
     shown.append(blocks.details("What the columns say", [*map(blocks.words, NOTES)]))
     if result.rows:
-        rules = [blocks.words(["", row.title, f": {row.summary}"]) for row in result.rows]
+        rules = [blocks.words(["", row.rule.title, f": {row.rule.summary}"]) for row in result.rows]
         shown.append(blocks.details("The rules", rules))
     return blocks.section(NAME, TITLE, LEAD, controls, shown)
 
 
 def _row(row: RuleResult) -> list[Cell]:
     return [
-        f"{row.title} (a mistake)" if row.is_broken else row.title if row.lossless else f"{row.title} (lossy)",
+        row.rule.title + (" (a mistake)" if row.is_broken else "" if row.rule.lossless else " (lossy)"),
         {"text": _verdict_words(row), "tone": TONES[row.verdict]},
         f"{row.num_kept} of {row.num_judged}",
         NONE if row.acceptance is None else percent(row.acceptance),
@@ -102,6 +102,7 @@ def _finding(result: SideBySide) -> Words:
     right, wrong = result.twins
     share, off = percent(right.acceptance), percent(wrong.mean_distance)
     return [
-        "Acceptance alone cannot tell right from wrong: ", right.title, " and ", wrong.title, " both keep ", share,
-        " of the judged tokens, but the second puts ", off, " of the probability on the wrong tokens.",
+        "Acceptance alone cannot tell right from wrong: ", right.rule.title, " and ", wrong.rule.title,
+        " both keep ", share, " of the judged tokens, but the second puts ", off,
+        " of the probability on the wrong tokens.",
     ]  # fmt: skip
