@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 import served as pages
-from windows import BROWSERS, DESKTOP, SWITCHES, borrowed
+from windows import BROWSERS, DESKTOP, PATIENCE_MS, SWITCHES, borrowed
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
@@ -21,6 +21,7 @@ def chromium() -> Iterator[object]:
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
+    playwright.expect.set_options(timeout=PATIENCE_MS)
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=path, args=SWITCHES)
         yield browser
@@ -47,7 +48,6 @@ def open_page(chromium, app) -> Iterator[Callable[..., object]]:
         page = opened.enter_context(
             borrowed(chromium, watched, **{"viewport": DESKTOP, "color_scheme": "light", **context})
         )
-        page.set_default_timeout(20_000)
         page.goto(f"{app.address}/{place}")
         page.wait_for_selector(".sv-stage")
         page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
