@@ -4,7 +4,7 @@ import pytest
 import served as pages
 import traces
 from access import serious
-from explore_page import HOSTILE, PIECES, STATE, begin, open_file, run_to_end, stop
+from explore_page import HOSTILE, PIECES, STATE, begin, open_file, run_to_end, stop, wait_until
 from windows import DESKTOP, PHONE
 
 from specviz.trace.recorded import recorded_runs
@@ -257,10 +257,7 @@ def test_two_ticked_runs_are_compared_and_the_server_is_told_what_it_has_forgott
     page.click(".sv-shelf-compare")
     page.wait_for_function("location.hash === '#compare'")
     page.wait_for_function("!document.querySelector('#library').checkVisibility({visibilityProperty: true})")
-    for _ in range(100):
-        if acts:
-            break
-        page.wait_for_timeout(100)
+    wait_until(page, lambda: acts)
     (values,) = acts
     assert values["right"] == "shipped:k-8"
     assert app.page.registry.get(values["left"]).trace.steps

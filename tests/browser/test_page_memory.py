@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import served as pages
 import traces
@@ -117,7 +115,6 @@ def test_two_tabs_do_not_disturb_each_other(page, open_page):
     other = page.context.new_page()
     other.goto(page.url)
     other.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
-    time.sleep(1)
     run_to_end(other)
     assert page.evaluate(STATE) == "running"
     choose_pace(page, "full")

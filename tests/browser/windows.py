@@ -53,7 +53,7 @@ def borrowed(
 def _empty(page: Any, viewport: dict[str, int]) -> None:
     page.unroute_all()
     origin, session = page.evaluate("location.origin"), page.context.new_cdp_session(page)
-    page.evaluate("() => sessionStorage.clear()")
+    page.evaluate("() => [sessionStorage, localStorage].forEach((kept) => kept.clear())")
     page.mouse.move(-1, -1)
     page.goto("about:blank")
     session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": STORED})
