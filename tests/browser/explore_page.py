@@ -45,9 +45,9 @@ def wait_for_state(page, *states):
 
 def run_to_end(page, pace="full"):
     choose_pace(page, pace)
+    before = page.evaluate("specvizPage.hub().run")
     page.click("#run")
-    wait_for_state(page, "running", "finished")
-    wait_for_state(page, "finished")
+    page.wait_for_function(f"(before) => specvizPage.hub().run !== before && {STATE} === 'finished'", arg=before)
 
 
 def saved(page) -> Trace:
