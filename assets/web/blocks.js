@@ -153,14 +153,20 @@
     return made;
   }
 
-  function progress({ width, words }, { halt }) {
+  // the bar of a job moves on instead of being made anew: Stop stays where a press on it has begun
+  function progress(block, { halt }) {
     const made = element('div', 'sv-block sv-job'), track = element('div', 'sv-progress'), fill = element('span', 'sv-progress-bar');
+    const told = element('span', 'sv-job-words');
     track.setAttribute('role', 'progressbar');
-    track.setAttribute('aria-label', words);
-    track.setAttribute('aria-valuenow', String(width));
-    fill.style.width = `${width}%`;
     track.append(fill);
-    made.append(track, element('span', 'sv-job-words', words), button('sv-button', 'Stop', halt));
+    made.append(track, told, button('sv-button', 'Stop', halt));
+    made.moveOn = ({ width, words }) => {
+      track.setAttribute('aria-label', words);
+      track.setAttribute('aria-valuenow', String(width));
+      fill.style.width = `${width}%`;
+      told.textContent = words;
+    };
+    made.moveOn(block);
     return made;
   }
 
@@ -247,8 +253,8 @@
     texts: (block, host) => window.specviz.tokenTexts(block, host),
   };
 
-  // host: {root, halt, title}, title: of what stands around. What is made may have `release`, when it goes, and
-  // `repaint`, when the theme has changed.
+  // host: {root, halt, title}, title: of what stands around. What is made may have `release`, when it goes, `repaint`,
+  // when the theme has changed, and `moveOn`, which shows the next block of its kind in its place.
   function make(block, host) {
     return (MAKERS[block.kind] || window.specviz.blockKinds[block.kind])(block, host);
   }

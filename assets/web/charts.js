@@ -76,12 +76,14 @@
         const [step, ref] = at(event).split(':');
         return step ? { step: Number(step), ref: ref || hub.steps[Number(step)].focus } : null;
       };
-      made.plot.on('plotly_click', (event) => {
-        const place = selects(event);
-        if (place) hub.pin(place.step, place.ref);
-      });
-      made.plot.on('plotly_hover', (event) => hub.hover(selects(event)));
-      made.plot.on('plotly_unhover', () => hub.hover(null));
+      let hovered = null, aimed = null;               // plotly forgets what it was over when it draws while a button is down
+      const pin = (place) => { if (place) hub.pin(place.step, place.ref); };
+      made.plot.addEventListener('pointerdown', () => { aimed = hovered; }, true);
+      made.plot.addEventListener('click', () => pin(aimed));
+      made.plot.on('plotly_click', (event) => pin(selects(event)));   // a finger was over nothing
+      const look = (place) => { hovered = place; hub.hover(place); };
+      made.plot.on('plotly_hover', (event) => look(selects(event)));
+      made.plot.on('plotly_unhover', () => look(null));
     }
 
     async function show(name, made) {

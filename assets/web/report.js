@@ -87,9 +87,15 @@
       };
       const made = list.map((block) => {
         const text = JSON.stringify(block), same = taken((before) => before.text === text);
-        return same || { text, title: block.title, node: null, block };
+        return same || { text, kind: block.kind, title: block.title, node: null, block };
       });
       for (const fresh of made.filter(({ node: each }) => !each)) {
+        const kept = taken(({ kind, node: each }) => each.moveOn && kind === fresh.kind);
+        if (kept) {
+          fresh.node = kept.node;
+          fresh.node.moveOn(fresh.block);
+          continue;
+        }
         const before = fresh.title && taken(({ title: name }) => name === fresh.title);
         fresh.node = window.specviz.blocks.make(fresh.block, within);
         if (before && before.node.open) fresh.node.open = true;
@@ -97,7 +103,7 @@
       }
       for (const before of left) before.node.release?.();
       arrange(body, made.map(({ node: each }) => each));
-      shown = made.map(({ text, title: name, node: each }) => ({ text, title: name, node: each }));
+      shown = made.map(({ text, kind, title: name, node: each }) => ({ text, kind, title: name, node: each }));
     }
 
     return {
@@ -139,13 +145,13 @@
     function take(message) {
       waiting.remove();
       if (message.order) {
-        for (const [name, { node }] of sections) if (!message.order.includes(name)) { node.remove(); sections.delete(name); }
+        for (const name of sections.keys()) if (!message.order.includes(name)) sections.delete(name);
       }
       for (const each of message.sections) {
         if (!sections.has(each.id)) sections.set(each.id, section(host));
         sections.get(each.id).set(each);
       }
-      for (const name of message.order || []) body.append(sections.get(name).node);
+      if (message.order) arrange(body, message.order.map((name) => sections.get(name).node));
       setBusy(Boolean(message.busy));
       live.textContent = message.say || '';
     }

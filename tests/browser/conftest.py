@@ -5,15 +5,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import served as pages
-from windows import BROWSERS, DESKTOP, SWITCHES, borrowed
+from windows import BROWSERS, DESKTOP, PATIENCE_MS, SWITCHES, borrowed
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
 ON_LEAVING = ("AbortError: signal is aborted", "Connection errored out")
 """What Gradio itself says in the console of a page that is left while it streams."""
+
+IS_DONE = "() => document.documentElement.dataset.done"
+"""What a page in a file says when all of it is there."""
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +25,7 @@ def chromium() -> Iterator[object]:
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
+    playwright.expect.set_options(timeout=PATIENCE_MS)
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=path, args=SWITCHES)
         yield browser
@@ -47,7 +52,6 @@ def open_page(chromium, app) -> Iterator[Callable[..., object]]:
         page = opened.enter_context(
             borrowed(chromium, watched, **{"viewport": DESKTOP, "color_scheme": "light", **context})
         )
-        page.set_default_timeout(20_000)
         page.goto(f"{app.address}/{place}")
         page.wait_for_selector(".sv-stage")
         page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
@@ -61,6 +65,34 @@ def open_page(chromium, app) -> Iterator[Callable[..., object]]:
 @pytest.fixture
 def page(open_page) -> object:
     return open_page()
+
+
+@pytest.fixture
+def opened(chromium, tmp_path) -> Iterator[Callable[..., object]]:
+    """Opens a file, or a text as one, from disk: opened(html, place="#lesson=x", viewport=...). Leaving the test checks
+    that nothing went wrong on the page and nothing else was asked for."""
+    wrong, own = [], ["data:", "blob:", "about:"]
+    watched = {
+        "pageerror": lambda error: wrong.append(str(error)),
+        "console": lambda message: wrong.append(message.text) if message.type == "error" else None,
+        "dialog": lambda dialog: (wrong.append(dialog.message), dialog.dismiss()),
+        "request": lambda request: None if request.url.startswith(tuple(own)) else wrong.append(request.url),
+    }
+
+    def opened(html: str | Path, place: str = "", ready: str = IS_DONE, **context: object) -> object:
+        path = html if isinstance(html, Path) else tmp_path / f"page-{len(own)}.html"
+        if path is not html:
+            path.write_text(html, encoding="utf-8")
+        own.append(path.as_uri())
+        options = {"viewport": DESKTOP, "color_scheme": "light", **context}
+        page = pages_left.enter_context(borrowed(chromium, watched, **options))
+        page.goto(f"{path.as_uri()}{place}")
+        page.wait_for_function(ready)
+        return page
+
+    with ExitStack() as pages_left:
+        yield opened
+    assert not wrong, wrong
 
 
 def _is_wrong(message: object) -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
+
+from windows import PATIENCE_MS
 
 from specviz.trace.file import Trace, read_trace
 
@@ -42,9 +45,9 @@ def wait_for_state(page, *states):
 
 def run_to_end(page, pace="full"):
     choose_pace(page, pace)
+    before = page.evaluate("specvizPage.hub().run")
     page.click("#run")
-    wait_for_state(page, "running", "finished")
-    wait_for_state(page, "finished")
+    page.wait_for_function(f"(before) => specvizPage.hub().run !== before && {STATE} === 'finished'", arg=before)
 
 
 def saved(page) -> Trace:
@@ -63,7 +66,17 @@ def wait_for_steps(page, count):
     )
 
 
-def begin(page, pace="reading", steps=2):
+def wait_until(page, is_so):
+    """For what the server knows and the page does not show."""
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while not is_so():
+        assert time.monotonic() < deadline
+        page.wait_for_timeout(20)
+
+
+def begin(page, pace="reading", steps=2, tokens=128):
+    """A run of so many steps so far. tokens: enough to go on until the test has come to what it is about."""
+    slide(page, "max-tokens", tokens)
     choose_pace(page, pace)
     page.click("#run")
     wait_for_steps(page, steps)

@@ -80,7 +80,6 @@ def watched_page(launched: Any, html: str, **context: Any) -> Iterator[Any]:
         "request": lambda request: _note_foreign(request.url, problems),
     }
     with borrowed(launched, watched, **context) as page:
-        page.set_default_timeout(10_000)
         page.route(f"{HOST}/", lambda route: route.fulfill(body=html, content_type="text/html"))
         page.route(f"{HOST}/specviz/plotly.min.js", lambda route: route.fulfill(path=_plotly_file()))
         page.goto(f"{HOST}/")

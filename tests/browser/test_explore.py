@@ -23,8 +23,10 @@ from explore_page import (
     wait_for_state,
     wait_for_steps,
 )
-from windows import DESKTOP, PHONE
+from playwright.sync_api import expect
+from windows import DESKTOP, PATIENCE_MS, PHONE
 
+from specviz.analysis.rounds import WORDS
 from specviz.trace.file import Trace
 
 CELLS = """() => [...document.querySelectorAll('.sv-cell')].map((node) => ({
@@ -161,7 +163,7 @@ def test_a_closed_tab_ends_its_run(open_page, app):
     view = app.page.registry.current(next(reversed(app.page.registry._current)))
     view.grace_s = 0.5
     page.context.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_MS / 1000
     while view.is_live and time.monotonic() < deadline:
         time.sleep(0.05)
     assert view.trace.footer.reason == "stopped"
@@ -250,11 +252,19 @@ def test_a_method_shows_its_own_fields_and_hides_what_it_does_not_use(page):
     assert page.evaluate(STATE) == "finished"
 
 
-def test_measure_tells_both_speeds(page):
+def test_measure_tells_both_speeds_or_between_what_the_ratio_lies(page):
+    """Which of the two is not for a test to say: it depends on what else the machine does."""
     run_to_end(page)
+    words = page.locator("[data-number=speed-words]")
+    expect(words).to_have_text("not measured yet")
     page.click("[data-do=measure]")
-    page.wait_for_selector("[data-number=speed]:has-text('×')", timeout=60_000)
-    assert re.search(r"\d\s→\s\d+ tokens/s", page.inner_text("[data-number=speed-words]"))
+    expect(words).not_to_have_text("not measured yet", timeout=2 * PATIENCE_MS)
+    ratio, told = page.inner_text("[data-number=speed]"), words.inner_text()
+    if "×" in ratio:
+        assert re.search(r"[\d.]+\s→\s[\d.]+ tokens/s", told)
+    else:
+        assert told.startswith(tuple(WORDS.values()))
+        assert re.search(r"[\d.]+×, between [\d.]+× and [\d.]+×", told)
 
 
 def test_the_first_screen_fits_a_projector(page):

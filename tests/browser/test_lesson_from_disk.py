@@ -11,6 +11,8 @@ from specviz.views.learn.lesson_file import lesson_page
 
 NEXT = "#lesson .sv-lesson-foot .sv-primary"
 TASK = "#lesson .sv-lesson-task"
+PARTS_IN_SIGHT = """() => [...document.querySelectorAll('.sv-duel-part')]
+  .every((part) => part.getBoundingClientRect().y < innerHeight - 30)"""
 
 
 @pytest.fixture(scope="module")
@@ -22,28 +24,9 @@ def file(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(chromium, file):
-    """opened(hash, viewport=..., color_scheme=...): the file, from disk; any request or error fails the test."""
-    contexts, wrong = [], []
-
-    def opened(place="", **options):
-        contexts.append(chromium.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce", **options}))
-        page = contexts[-1].new_page()
-        page.set_default_timeout(10_000)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-        page.on(
-            "request", lambda asked: wrong.append(asked.url) if not asked.url.startswith(("file:", "blob:")) else None
-        )
-        contexts[-1].route("http*://**", lambda route: route.abort())
-        page.goto(f"{file.as_uri()}{place}")
-        page.wait_for_selector("html[data-done]")
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert not wrong, wrong
+def lessons(opened, file):
+    """lessons(hash, viewport=..., color_scheme=...): the file, from disk."""
+    return lambda place="", **options: opened(file, place, reduced_motion="reduce", **options)
 
 
 def press(page, words):
@@ -54,8 +37,8 @@ def done(page):
     expect(page.locator(TASK)).to_have_attribute("data-done", "")
 
 
-def test_from_the_plan_through_a_lesson_on_the_stage(opened):
-    page = opened()
+def test_from_the_plan_through_a_lesson_on_the_stage(lessons):
+    page = lessons()
     expect(page.locator("#learn .sv-plan-entry").first).to_contain_text("The stage lesson")
     page.click("#learn .sv-plan-entry:first-child a:text('Start')")
     press(page, "Lost")
@@ -84,11 +67,8 @@ def test_from_the_plan_through_a_lesson_on_the_stage(opened):
     expect(page.locator("#lesson .sv-lesson-title")).to_have_text("The other lesson")
 
 
-def test_the_short_way_through_the_plan_leaves_out_what_is_not_on_it(chromium, tmp_path):
-    (tmp_path / "own.html").write_text(lesson_page(), "utf-8")
-    context = chromium.new_context(viewport=DESKTOP)
-    page = context.new_page()
-    page.goto((tmp_path / "own.html").as_uri())
+def test_the_short_way_through_the_plan_leaves_out_what_is_not_on_it(opened):
+    page = opened(lesson_page())
     entries = page.locator("#learn .sv-plan-entry:visible")
     expect(page.locator("#learn .sv-plan-ways button").first).to_have_attribute("aria-pressed", "true")
     everything = entries.count()
@@ -99,11 +79,10 @@ def test_the_short_way_through_the_plan_leaves_out_what_is_not_on_it(chromium, t
         page.reload()
     page.click("#learn .sv-plan-ways button:nth-child(1)")
     expect(entries).to_have_count(everything)
-    context.close()
 
 
-def test_laws_runs_a_tree_two_runs_and_the_game(opened):
-    page = opened("#lesson=other")
+def test_laws_runs_a_tree_two_runs_and_the_game(lessons):
+    page = lessons("#lesson=other")
     page.wait_for_selector("#lesson .sv-lesson-law .sv-part")
     page.click(NEXT)
     press(page, "K 1")
@@ -117,8 +96,7 @@ def test_laws_runs_a_tree_two_runs_and_the_game(opened):
     page.wait_for_selector("#compare .sv-text .sv-piece")
     assert page.locator("#compare .sv-stage").count() == 2
     expect(page.locator(".sv-duel-part")).to_have_count(2)
-    page.wait_for_timeout(200)
-    assert all(part.bounding_box()["y"] < DESKTOP["height"] - 30 for part in page.locator(".sv-duel-part").all())
+    page.wait_for_function(PARTS_IN_SIGHT)
     assert page.locator("#compare .sv-lane").count() == 2  # as far as the parting
     page.click(NEXT)
     press(page, "Open the game")
@@ -129,8 +107,8 @@ def test_laws_runs_a_tree_two_runs_and_the_game(opened):
     assert page.is_visible("#learn .sv-plan")
 
 
-def test_a_hostile_lesson_stays_text(opened):
-    page = opened("#lesson=hostile")
+def test_a_hostile_lesson_stays_text(lessons):
+    page = lessons("#lesson=hostile")
     expect(page.locator("#lesson .sv-lesson-title")).to_have_text(HOSTILE)
     page.locator("#lesson .sv-lesson-option").first.click()
     done(page)
@@ -141,10 +119,9 @@ def test_a_hostile_lesson_stays_text(opened):
     expect(page.locator("#lesson .sv-lesson-body")).to_contain_text("no such lesson")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_it_fits_and_is_accessible(opened, size, theme):
-    page = opened(viewport=size, color_scheme=theme)
+@pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
+def test_it_fits_and_is_accessible(lessons, size, theme):
+    page = lessons(viewport=size, color_scheme=theme)
     assert serious(page) == []
     for place, wait in (("stage", TASK), ("other", "#lesson .sv-lesson-law .sv-part")):
         page.evaluate("(place) => { location.hash = `#lesson=${place}`; }", place)
@@ -157,8 +134,8 @@ def test_it_fits_and_is_accessible(opened, size, theme):
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
 
 
-def test_present_and_theme_work_and_the_theme_is_the_person_s(opened):
-    page = opened("#lesson=stage")
+def test_present_and_theme_work_and_the_theme_is_the_person_s(lessons):
+    page = lessons("#lesson=stage")
     page.click("#sv-present")
     assert page.evaluate("document.querySelector('#lesson').getBoundingClientRect().width") == 372
     for _ in range(2):

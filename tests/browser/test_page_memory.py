@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import served as pages
 import traces
@@ -102,13 +100,13 @@ def test_fields_are_as_they_were_left(page):
     assert page.is_checked("#pace input[value=slow]")
 
 
-@pytest.mark.parametrize("fields", ['{"k": 99}', "[1", '{"__proto__": {"k": 1}}', "null"])
-def test_a_spoilt_memory_is_ignored(page, fields):
-    page.evaluate("(value) => localStorage.setItem('specviz-fields', value)", fields)
-    page.evaluate("sessionStorage.setItem('specviz-run', '<b>')")
-    reload(page)
-    run_to_end(page)
-    assert page.query_selector(".toast-body") is None
+def test_a_spoilt_memory_is_ignored(page):
+    for fields in ('{"k": 99}', "[1", '{"__proto__": {"k": 1}}', "null"):
+        page.evaluate("(value) => localStorage.setItem('specviz-fields', value)", fields)
+        page.evaluate("sessionStorage.setItem('specviz-run', '<b>')")
+        reload(page)
+        run_to_end(page)
+        assert page.query_selector(".toast-body") is None, fields
 
 
 def test_two_tabs_do_not_disturb_each_other(page, open_page):
@@ -117,7 +115,6 @@ def test_two_tabs_do_not_disturb_each_other(page, open_page):
     other = page.context.new_page()
     other.goto(page.url)
     other.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")
-    time.sleep(1)
     run_to_end(other)
     assert page.evaluate(STATE) == "running"
     choose_pace(page, "full")

@@ -1,12 +1,13 @@
 """Compare and Check on the real page: opened, left, worked with and stopped, in a real browser."""
 
-import pytest
 import traces
 from access import serious
 from explore_page import begin, choose_pace, open_file, run_to_end, stop
 from page_reports import IDLE, SECTIONS, turn_to
 from playwright.sync_api import expect
 from windows import DESKTOP, PHONE
+
+VIEWS = ((DESKTOP, "light"), (PHONE, "dark"))
 
 
 def press(page, name, section, does):
@@ -21,15 +22,19 @@ def verdicts(page, section):
     )
 
 
-@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_both_pages_fit_and_are_accessible_with_everything_on_them(open_page, size, theme):
-    page = open_page(viewport=size, color_scheme=theme)
-    if size is DESKTOP:
-        run_to_end(page)
-    else:
-        page.click("#run")
-        page.wait_for_function("document.documentElement.dataset.svState === 'finished'")
+def fits_and_is_accessible(page, size, theme):
+    """What the page shows now, in a window of this size."""
+    page.set_viewport_size(size)
+    page.emulate_media(color_scheme=theme)
+    page.wait_for_function("(is_dark) => document.body.classList.contains('dark') === is_dark", arg=theme == "dark")
+    page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
+    assert serious(page) == []
+
+
+def test_both_pages_fit_and_are_accessible_with_everything_on_them(open_page):
+    """At both widths and in both themes; what is asked for is asked once."""
+    page = open_page(fresh=True)
+    run_to_end(page)
     turn_to(page, "compare")
     names = page.eval_on_selector_all("#compare .sv-section", "(all) => all.map((one) => one.dataset.section)")
     assert names == SECTIONS["compare"]
@@ -37,14 +42,14 @@ def test_both_pages_fit_and_are_accessible_with_everything_on_them(open_page, si
     press(page, "compare", "other-drafts", "ask")
     press(page, "compare", "why-slow", "speed")
     page.wait_for_selector("#compare .sv-plot .main-svg")
-    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
-    assert serious(page) == []
+    for size, theme in VIEWS:
+        fits_and_is_accessible(page, size, theme)
     turn_to(page, "check")
     press(page, "check", "one_step", "redraw")
     press(page, "check", "side_by_side", "judge")
     press(page, "check", "self_checks", "self")
-    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
-    assert serious(page) == []
+    for size, theme in VIEWS:
+        fits_and_is_accessible(page, size, theme)
 
 
 def test_only_one_page_is_shown_and_the_address_names_it(page, app):

@@ -124,6 +124,18 @@ def test_what_was_set_and_opened_stays_while_a_section_grows(report):
     assert page.is_enabled("[data-act=redraw]")
 
 
+def test_a_press_on_stop_counts_also_when_the_work_moves_on_meanwhile(report):
+    page, section = report(), everything()
+    push(page, [{**section, "blocks": [blocks.progress(1, 4, "1 of 4"), *section["blocks"]]}], busy="all")
+    page.hover(".sv-job button")
+    page.mouse.down()
+    push(page, [{**section, "blocks": [blocks.progress(2, 4, "2 of 4"), *section["blocks"]]}], busy="all")
+    assert page.inner_text(".sv-job-words") == "2 of 4"
+    assert page.get_by_role("progressbar", name="2 of 4").get_attribute("aria-valuenow") == "50"
+    page.mouse.up()
+    assert page.evaluate("triggers") == [["halt", {}]]
+
+
 def test_the_slider_cuts_the_text_anew_without_the_server(report):
     page = report()
     push(page, [everything()])

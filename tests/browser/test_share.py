@@ -7,7 +7,19 @@ from dataclasses import replace
 import pytest
 import served as pages
 import traces
-from explore_page import HOSTILE, PIECES, STATE, begin, choose_pace, open_file, run_to_end, slide, stop, wait_for_state
+from explore_page import (
+    HOSTILE,
+    PIECES,
+    STATE,
+    begin,
+    choose_pace,
+    open_file,
+    run_to_end,
+    slide,
+    wait_for_state,
+    wait_until,
+)
+from playwright.sync_api import expect
 from windows import PHONE
 
 from specviz.request import Request
@@ -129,11 +141,9 @@ def test_a_link_wins_over_what_is_remembered_and_its_values_are_exact(open_page,
     arrive(encode(Link(asked)), page)
     assert page.input_value("#prompt textarea") == "The fox, wide"
     assert page.input_value("#k input[type=number]") == "32"
-    page.click("#run")
-    page.wait_for_function(f"{STATE} === 'running' || {STATE} === 'finished'")
+    run_to_end(page)
     made = current(app).run.request
     assert {name: made.to_dict()[name] for name in wide} == wide
-    stop(page)
     assert "The shared run was made here" in state_is(page, "unknown")
 
 
@@ -214,19 +224,19 @@ def test_the_drawer_follows_the_run_and_what_is_selected_in_it(page, app):
     wait_for_state(page, "paused")
     first = decode(shared(page))
     assert first.num_tokens == len(current(app).trace.tokens)
+    before = page.input_value(FIELD)
     page.evaluate("specvizPage.hub().pin(0, 'last')")
-    page.wait_for_function(
-        "(old) => document.querySelector('#share .sv-share-link').value !== old", arg=page.input_value(FIELD)
-    )
+    expect(page.locator(FIELD)).not_to_have_value(before)
     assert decode(page.input_value(FIELD).split("#run=")[1]).selection == (0, "last")
     page.keyboard.press("Escape")
     page.wait_for_function(CLOSED)
     slide(page, "k", 2)
+    wait_until(page, lambda: current(app).run.controls.settings.num_speculative_tokens == 2)
     choose_pace(page, "full")
     page.click("#resume")
     wait_for_state(page, "finished")
-    shared(page)
-    assert "settings were changed" in page.inner_text(".sv-share-words")
+    share(page)
+    page.wait_for_selector(".sv-share-words:has-text('settings were changed')")
     names = page.eval_on_selector_all("#share a[data-file]", "all => all.map((one) => one.dataset.file)")
     assert names == ["page", "page-small", "trace", "tokens", "steps"]
     with page.expect_download() as download:

@@ -86,7 +86,7 @@ def test_a_short_wait_between_two_steps_is_not_told(stage):
     page.wait_for_timeout(1200)
     assert page.inner_text(".sv-state") == "running"
     push(page, {**part(message, 2, 2), "state": queued})
-    page.wait_for_function("document.querySelector('.sv-state').textContent === 'waiting, 2 ahead'", timeout=5000)
+    page.wait_for_function("document.querySelector('.sv-state').textContent === 'waiting, 2 ahead'")
     push(page, {**part(message, 2, 3), "state": running})
     assert page.inner_text(".sv-state") == "running"
 

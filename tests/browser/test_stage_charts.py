@@ -70,11 +70,15 @@ def test_each_chart_has_a_title_and_a_table_and_notes_stand_as_text(chain):
     assert len(set(shown(chain, ".sv-plot", "(plot) => plot.getAttribute('aria-label')"))) == 5
 
 
+def over_bar(page, step: int) -> None:
+    bars = page.locator("[data-chart=step_bars] .barlayer .trace").nth(0).locator(".point")
+    box = bars.nth(step).bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_function("(step) => hub.hovered && hub.hovered.step === step", arg=step)
+
+
 def test_a_click_on_a_bar_pins_its_step_and_hovering_looks_at_it(chain):
-    bars = chain.locator("[data-chart=step_bars] .barlayer .trace").nth(0).locator(".point")
-    box = bars.nth(3).bounding_box()
-    chain.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    chain.wait_for_function("hub.hovered && hub.hovered.step === 3")
+    over_bar(chain, 3)
     assert chain.evaluate("hub.pinned.step") == 1
     chain.mouse.down()
     chain.mouse.up()
@@ -82,6 +86,19 @@ def test_a_click_on_a_bar_pins_its_step_and_hovering_looks_at_it(chain):
     chain.mouse.move(5, 5)
     chain.wait_for_function("hub.hovered === null")
     assert chain.evaluate("hub.selected().step") == 3
+
+
+REDRAWN = """async () => {
+    await Plotly.relayout(document.querySelector('[data-chart=step_bars]'), {'xaxis.title.text': 'again'});
+    document.dispatchEvent(new MouseEvent('mouseup', {bubbles: true}));
+}"""
+
+
+def test_a_click_counts_also_when_the_chart_is_redrawn_while_the_button_is_down(chain):
+    over_bar(chain, 3)
+    chain.mouse.down()
+    chain.evaluate(REDRAWN)
+    assert chain.evaluate("hub.pinned.step") == 3
 
 
 def test_a_click_in_any_chart_selects_what_it_stands_for(chain):
@@ -121,9 +138,7 @@ def test_charts_grow_while_tokens_arrive_and_begin_anew_with_a_new_run(stage):
     push(page, part(message, 2, 6))
     page.wait_for_function("document.querySelector('[data-chart=time_by_step]').data[0].x.length === 6")
     push(page, whole(traces.tree(), run="other"))
-    page.wait_for_function(
-        "document.querySelector('[data-chart=time_by_step]')?.data?.[0].x.length === 5", timeout=5000
-    )
+    page.wait_for_function("document.querySelector('[data-chart=time_by_step]')?.data?.[0].x.length === 5")
     assert column(page, "step_bars", 0, "y") == [step["bar"]["accepted"] for step in whole(traces.tree())["steps"]]
 
 

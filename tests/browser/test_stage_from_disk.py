@@ -21,33 +21,6 @@ PLACE = "(words) => document.querySelector('.sv-place').textContent === words"
 OPEN_ALL = "document.querySelectorAll('.sv-below > details').forEach((node) => { node.open = true; })"
 
 
-@pytest.fixture
-def opened(chromium, tmp_path):
-    """Opens a text as a file from disk; leaving the test checks that nothing went wrong and nothing else was asked."""
-    contexts, wrong = [], []
-
-    def opened(html, ready="() => document.documentElement.dataset.done", **context):
-        path = tmp_path / f"page-{len(contexts)}.html"
-        path.write_text(html, encoding="utf-8")
-        contexts.append(chromium.new_context(**{**DESK_LIGHT, **context}))
-        page = contexts[-1].new_page()
-        page.set_default_timeout(10_000)
-        contexts[-1].route("**/*", lambda route: route.continue_() if is_own(route.request.url) else route.abort())
-        is_own = (lambda own: lambda url: url.startswith(("data:", "blob:", "about:", own)))(path.as_uri())
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-        page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
-        page.on("request", lambda request: None if is_own(request.url) else wrong.append(request.url))
-        page.goto(path.as_uri())
-        page.wait_for_function(ready)
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert not wrong, wrong
-
-
 @pytest.fixture(scope="module")
 def eagle():
     return stage_page(recorded_trace("eagle"))
@@ -205,7 +178,7 @@ def test_a_notebook_shows_the_whole_stage_and_nothing_scrolls_in_its_frame(opene
     frame = specviz.show("eagle", charts=charts)._repr_html_()
     ready = "() => document.title === 'notebook'"
     view = {"width": width, "height": 900}
-    page = opened(f"<!doctype html><title>notebook</title><body>{frame}", ready, viewport=view)
+    page = opened(f"<!doctype html><title>notebook</title><body>{frame}", ready=ready, viewport=view)
     inner = page.frames[1]
     inner.wait_for_function("() => document.documentElement.dataset.done")
     settle(inner)

@@ -174,9 +174,8 @@ def test_the_text_stays_at_its_end_when_it_is_enlarged(stage):
     settle(page)
     page.evaluate(PRESENT)
     settle(page)
-    settle(page)
-    left = "(node) => node.scrollHeight - node.scrollTop - node.clientHeight"
-    assert page.eval_on_selector(".sv-text-scroll", left) < 2
+    text = "document.querySelector('.sv-text-scroll')"
+    page.wait_for_function(f"(({text}).scrollHeight - {text}.scrollTop - {text}.clientHeight) < 2")
 
 
 def test_the_key_p_asks_the_page_to_present_and_does_nothing_without_one(stage):

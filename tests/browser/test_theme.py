@@ -27,14 +27,6 @@ SHOWN = """(selector) => {
 }"""
 
 
-def chosen(page, choice: str, system: str) -> None:
-    """Presses Theme until `choice` was chosen; "system" is what holds while it was never pressed."""
-    if choice != "system":
-        page.click("#theme")
-        if choice == system:
-            page.click("#theme")
-
-
 def is_painted(page, theme: str) -> None:
     page.wait_for_function("(is_dark) => document.body.classList.contains('dark') === is_dark", arg=theme == "dark")
     for selector in ("body", ".sv-stage", "#setup", ".sv-sentence", ".sv-tile dt", ".sv-name"):
@@ -44,24 +36,30 @@ def is_painted(page, theme: str) -> None:
         assert shown["scheme"] == ("dark" if theme == "dark" else "normal"), selector
 
 
-@pytest.mark.parametrize("choice", ["light", "dark", "system"])
 @pytest.mark.parametrize("system", GROUND)
-def test_the_whole_page_has_the_theme_that_was_chosen_also_after_a_reload(open_page, system, choice):
+def test_the_whole_page_has_the_theme_that_was_chosen_also_after_a_reload(open_page, system):
+    """First the system's, then with every press on Theme the other one."""
     page = open_page(color_scheme=system)
-    theme = system if choice == "system" else choice
-    chosen(page, choice, system)
-    is_painted(page, theme)
-    page.reload()
-    page.wait_for_function(READY)
-    is_painted(page, theme)
+    for number, theme in enumerate((system, OTHER[system], system)):
+        if number:
+            page.click("#theme")
+        is_painted(page, theme)
+        page.reload()
+        page.wait_for_function(READY)
+        is_painted(page, theme)
 
 
-@pytest.mark.parametrize("choice", ["light", "dark", "system"])
-def test_a_change_of_the_system_s_theme_changes_only_what_was_not_chosen(open_page, choice):
+def test_a_change_of_the_system_s_theme_changes_only_what_was_not_chosen(open_page):
     page = open_page(fresh=True, color_scheme="light")
-    chosen(page, choice, "light")
     page.emulate_media(color_scheme="dark")
-    is_painted(page, "dark" if choice == "system" else choice)
+    is_painted(page, "dark")
+    page.emulate_media(color_scheme="light")
+    is_painted(page, "light")
+    for chosen in ("dark", "light"):
+        page.click("#theme")
+        for system in ("dark", "light", "dark"):
+            page.emulate_media(color_scheme=system)
+            is_painted(page, chosen)
 
 
 FORCED = {"forced_colors": "active", "reduced_motion": "reduce"}
@@ -95,24 +93,24 @@ def forced(open_page, request):
     return page
 
 
-@pytest.mark.parametrize("name", ["k", "temperature"])
-def test_in_forced_colours_a_slider_shows_its_track_its_thumb_and_how_far_it_is(forced, name):
-    for system in ("Canvas", "CanvasText", "Highlight"):
-        assert painted(forced, f"#{name} input[type=range]", system) > 0.02, system
+def test_in_forced_colours_a_slider_shows_its_track_its_thumb_and_how_far_it_is(forced):
+    for name in ("k", "temperature"):
+        for system in ("Canvas", "CanvasText", "Highlight"):
+            assert painted(forced, f"#{name} input[type=range]", system) > 0.02, (name, system)
 
 
-@pytest.mark.parametrize(
-    ("chosen_one", "other"),
-    [
-        ("#pace label.selected", "#pace label:not(.selected)"),
-        (".sv-pages [aria-current]", ".sv-pages :not([aria-current])"),
-        (".sv-modes [aria-pressed=true]", ".sv-modes [aria-pressed=false]"),
-    ],
-)
-def test_in_forced_colours_the_choice_is_filled_and_the_others_are_not(forced, chosen_one, other):
-    assert painted(forced, chosen_one, "Highlight") > 0.5
-    assert painted(forced, chosen_one, "HighlightText") > 0.01
-    assert painted(forced, other, "Highlight") == 0
+CHOICES = {
+    "#pace label.selected": "#pace label:not(.selected)",
+    ".sv-pages [aria-current]": ".sv-pages :not([aria-current])",
+    ".sv-modes [aria-pressed=true]": ".sv-modes [aria-pressed=false]",
+}
+
+
+def test_in_forced_colours_the_choice_is_filled_and_the_others_are_not(forced):
+    for chosen, other in CHOICES.items():
+        assert painted(forced, chosen, "Highlight") > 0.5, chosen
+        assert painted(forced, chosen, "HighlightText") > 0.01, chosen
+        assert painted(forced, other, "Highlight") == 0, other
 
 
 def test_in_forced_colours_a_pressed_mark_of_the_legend_is_framed(forced):

@@ -19,6 +19,8 @@ SWITCHES = (
 )
 DESKTOP = {"width": 1366, "height": 768}
 PHONE = {"width": 390, "height": 844}
+PATIENCE_MS = 30_000
+"""For a state on a busy machine: only a test that fails waits so long."""
 
 _left: dict[str, list[Any]] = {}
 """Empty pages by the options of their windows."""
@@ -35,6 +37,7 @@ def borrowed(
     """
     left = _left.setdefault(json.dumps(context, sort_keys=True), [])
     page = browser.new_context(**context).new_page() if fresh or not left else left.pop()
+    page.set_default_timeout(PATIENCE_MS)
     for event, tell in watched.items():
         page.on(event, tell)
     yield page
@@ -50,7 +53,7 @@ def borrowed(
 def _empty(page: Any, viewport: dict[str, int]) -> None:
     page.unroute_all()
     origin, session = page.evaluate("location.origin"), page.context.new_cdp_session(page)
-    page.evaluate("() => sessionStorage.clear()")
+    page.evaluate("() => [sessionStorage, localStorage].forEach((kept) => kept.clear())")
     page.mouse.move(-1, -1)
     page.goto("about:blank")
     session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": STORED})
