@@ -92,9 +92,9 @@ def test_tokens_per_call_are_those_of_real_runs_within_five_percent(sampled, run
 
 
 def test_at_temperature_0_every_number_of_calls_is_that_of_the_run(library):
-    summary = align(OWN, target="big", draft="near", temperature=0.0, max_new_tokens=NUM_TOKENS, costs={}).summary
+    summary = align(OWN[:8], target="big", draft="near", temperature=0.0, max_new_tokens=NUM_TOKENS, costs={}).summary
     for k in (1, 4):
-        made = [run(library, ("big", "near"), prompt, Sampling(0.0), k, 0) for prompt in OWN]
+        made = [run(library, ("big", "near"), prompt, Sampling(0.0), k, 0) for prompt in OWN[:8]]
         assert sum(len(text) for _, text, _ in made) == summary.num_tokens
         calls = summary.num_tokens / summary.drafts[0].tokens_per_call[k - 1]
         assert calls == pytest.approx(sum(own for *_, own in made), rel=1e-6)
