@@ -6,7 +6,7 @@ import os
 import pytest
 import slow_tests
 import torch
-from tiny_models import tiny, tiny_folder, tiny_tokenizer
+from tiny_models import bigram, tiny, tiny_folder, tiny_tokenizer
 
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # in what the tests start, too
@@ -18,7 +18,8 @@ def named_models():
 
     big: a target; near, far: drafts that resemble it more and less; padded: a target whose table has rows without a
     token; brief: a draft that reads 40 tokens; ending: a target with an end token; chatty: one with a chat template;
-    stranger: a model with another tokenizer; broken: a target whose weights hold not-a-number.
+    stranger: a model with another tokenizer; broken: a target whose weights hold not-a-number; quick, quick-draft: a
+    target and a draft that look at the last token alone.
     """
     from specviz.models.library import Library
 
@@ -85,6 +86,8 @@ def _pairs():
         "chatty": (copy.deepcopy(big), chatty),
         "stranger": (_model(size, seed=5), stranger),
         "broken": (_disturbed(big, float("nan")), endless),
+        "quick": (bigram(size, seed=1), endless),
+        "quick-draft": (bigram(size, seed=2, hidden=16), endless),
     }
 
 

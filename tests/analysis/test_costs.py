@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 import torch
+from clocks import TICK_MS, Clock
 from tiny_models import tiny
 
 from specviz.analysis import costs as costing
@@ -30,18 +31,6 @@ from specviz.rules.speculative_sampling import SpeculativeSampling
 
 CONTEXT, MOST = 24, 9
 TARGET_MS, TOKEN_MS, DRAFT_MS, RULE_MS = 20.0, 2.0, 3.0, 50.0
-TICK_MS = 1e-3  # a look at the clock
-
-
-class Clock:
-    """Time that passes only when something is said to take time."""
-
-    def __init__(self):
-        self.ms = 0.0
-
-    def __call__(self):
-        self.ms += TICK_MS
-        return self.ms / 1e3
 
 
 class SlowRule(SpeculativeSampling):

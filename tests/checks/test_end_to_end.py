@@ -27,6 +27,12 @@ K = 3
 
 @pytest.fixture
 def pair(named_models):
+    return Pair(named_models.load("quick"), named_models.load("quick-draft"))
+
+
+@pytest.fixture
+def deep_pair(named_models):
+    """Models that look at the whole text."""
     return Pair(named_models.load("big"), named_models.load("far"))
 
 
@@ -82,7 +88,7 @@ def test_there_is_no_word_of_consistency_before_the_last_token(pair):
 
 
 def test_a_method_without_a_draft_model_is_judged_too(named_models):
-    pair = Pair(named_models.load("big"), None, "prompt_lookup")
+    pair = Pair(named_models.load("quick"), None, "prompt_lookup")
     result = last(end_to_end(pair, RULES["speculative_sampling"], PROMPTS, Sampling(0.5), K, 900))
     assert result.outcome.state == "consistent"
     assert (result.evidence.features, result.distance, result.power) == (features(False), None, ())
@@ -112,11 +118,11 @@ def rows(loaded, text, num):
     return softmax(torch.stack(every).double().numpy() / 0.7)
 
 
-def test_features_and_chances_are_those_of_the_models_alone(pair):
+def test_features_and_chances_are_those_of_the_models_alone(deep_pair):
     text = [3, 17, 40, 5, 5, 90, 12, 33]
     prompt, tokens = text[:3], text[3:]
-    scored = score_text(pair, prompt, tokens, Sampling(0.7))
-    p, q = rows(pair.target, text, 5), rows(pair.draft, text, 5)
+    scored = score_text(deep_pair, prompt, tokens, Sampling(0.7))
+    p, q = rows(deep_pair.target, text, 5), rows(deep_pair.draft, text, 5)
     flags = [p == p.max(1, keepdims=True), q > p, q == q.max(1, keepdims=True), q < 1e-4]
     expected = np.stack([(flag * p).sum(1) for flag in flags], 1)
     assert np.abs(scored.chances() - expected).max() < 1e-5
@@ -124,12 +130,12 @@ def test_features_and_chances_are_those_of_the_models_alone(pair):
     assert scored.outside == ()
 
 
-def test_a_long_text_is_scored_part_by_part_as_it_is_at_once(pair, monkeypatch):
+def test_a_long_text_is_scored_part_by_part_as_it_is_at_once(deep_pair, monkeypatch):
     text = [int(token) for token in torch.randint(5, 90, (40,), generator=torch.Generator().manual_seed(1))]
     prompt, tokens, sampling = text[:3], text[3:], Sampling(0.7, top_k=30)
-    whole = score_text(pair, prompt, tokens, sampling)
+    whole = score_text(deep_pair, prompt, tokens, sampling)
     monkeypatch.setattr(scoring, "CHUNK", 8)
-    parts = list(score_parts(pair, prompt, tokens, sampling))
+    parts = list(score_parts(deep_pair, prompt, tokens, sampling))
     assert [len(part.tokens) for part in parts] == [8, 8, 8, 8, 5]
     assert np.concatenate([part.chances() for part in parts]) == pytest.approx(whole.chances(), abs=1e-5)
     assert np.array_equal(np.concatenate([part.holds for part in parts]), whole.holds)
@@ -145,13 +151,13 @@ def test_a_text_that_the_draft_cannot_read_has_no_features_about_it(named_models
     assert not scored.chances()[:, 1:].any()
 
 
-def test_the_text_is_the_engines_own(pair):
+def test_the_text_is_the_engines_own(deep_pair):
     """What is scored is what a plain run with the same seed writes."""
     rule, prompt = RULES["speculative_sampling"], list(PROMPTS[0])
-    plan = pair.plan(rule, Sampling(), K)
+    plan = deep_pair.plan(rule, Sampling(), K)
     steps = speculate(prompt, lambda: plan, tamper_if_broken(rule, Seeded(9)), max_new_tokens=TEXT_LENGTH)
-    scored = score_text(pair, prompt, [token for step in steps for token in step.tokens], Sampling())
-    result = last(end_to_end(pair, rule, PROMPTS[:1], Sampling(), K, TEXT_LENGTH, seed=9))
+    scored = score_text(deep_pair, prompt, [token for step in steps for token in step.tokens], Sampling())
+    result = last(end_to_end(deep_pair, rule, PROMPTS[:1], Sampling(), K, TEXT_LENGTH, seed=9))
     assert np.array_equal(result.evidence.observed, scored.holds.sum(0))
     assert result.evidence.expected == pytest.approx(scored.chances().sum(0))
 

@@ -24,7 +24,7 @@ GREEDY, PLAIN = {"temperature": 0.0}, {"temperature": 0.5}
 
 @pytest.fixture(scope="module")
 def target(named_models):
-    return named_models.load("big")
+    return named_models.load("quick")
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,15 @@
 
 import json
 import re
-import time
+import sys
+from functools import partialmethod
 
 import pytest
 import torch
+from fake_hub import HUB_ID, Hub
 from hub_stub import hub_error
+from tqdm import tqdm
+from waiting import until
 
 import specviz
 from specviz.cli.main import main
@@ -156,23 +160,27 @@ def test_a_download_reports_its_bytes(capsys):
     assert capsys.readouterr().err == ""
 
 
+PARTS = (25, 50, 75, 100)
+
+
 @pytest.fixture
-def slow_hub(folder, monkeypatch):
-    """A hub that sends owner/model in four parts."""
+def patient_hub(folder, monkeypatch):
+    """A hub that sends owner/model in four parts, each after the bar has shown the one before."""
     snapshot = folder.rename(folder.with_name("0123abcd"))
 
     def download(*_, tqdm_class, **__):
         with tqdm_class(total=100, unit="B", name="huggingface_hub.snapshot_download") as written:
-            for _ in range(4):
-                time.sleep(0.12)  # a bar is drawn ten times a second, and news of it read as often
+            for percent in PARTS:
                 written.update(25)
+                until(lambda percent=percent: f"{percent}%" in sys.stderr.getvalue())
         return str(snapshot)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr(tqdm, "__init__", partialmethod(tqdm.__init__, mininterval=0))  # else ten times a second
 
 
 @pytest.mark.parametrize("way", ["the library", "a run", "the shell"])
-def test_a_download_shows_a_bar_on_standard_error(slow_hub, monkeypatch, capsys, way):
+def test_a_download_shows_a_bar_on_standard_error(patient_hub, monkeypatch, capsys, way):
     monkeypatch.setattr(session, "_shared", [Workbench(Library(GB, allow_any=True))])
     if way == "the library":
         Library(GB, allow_any=True).load("owner/model")
@@ -183,14 +191,17 @@ def test_a_download_shows_a_bar_on_standard_error(slow_hub, monkeypatch, capsys,
     out, err = capsys.readouterr()
     shown = [int(part) for part in re.findall(r"downloading owner/model: +(\d+)%", err)]
     assert shown == sorted(shown)
-    assert {50, 75} & set(shown)
+    assert {*PARTS} <= {*shown}
     assert "downloading" not in out
 
 
-def test_where_somebody_watches_a_download_no_bar_is_drawn(slow_hub, capsys):
-    seen = []
-    Library(GB, allow_any=True).load("owner/model", lambda *news: seen.append(news))
-    assert ("downloading owner/model", 0.5) in seen
+def test_where_somebody_watches_a_download_no_bar_is_drawn(folder, monkeypatch, capsys):
+    hub, seen = Hub(folder.rename(folder.with_name("0123abcd"))), []
+    monkeypatch.setattr("huggingface_hub.snapshot_download", hub.snapshot_download)
+    hub.go_on()
+    Library(GB, allow_any=True).load(HUB_ID, lambda *news: seen.append(news))
+    told = [fraction for message, fraction in seen if message == f"downloading {HUB_ID}"]
+    assert told == [percent / 100 for percent in PARTS]
     assert capsys.readouterr().err == ""
 
 

@@ -5,17 +5,20 @@ import threading
 import time
 
 import pytest
+from clocks import Clock
 from runs import begin, finish, is_free, made, make_steps, statuses, timeless
+from waiting import until
 
 from specviz.bench import speed
 from specviz.errors import SpecvizError
-from specviz.session.run import Status
+from specviz.session.run import SLICE_S, Status
 from specviz.session.workbench import Workbench
 from specviz.trace import file as trace
 from specviz.trace import metrics as measures
 
-MOMENT_S = 0.1
-LONG_S = 20
+START_MS = 1e3  # the pace then lets a first step begin at once
+SLICE_MS = 1e3 * SLICE_S + 1  # and what looking at the clock takes
+LONG_S = 60
 
 
 def in_threads(jobs):
@@ -44,6 +47,15 @@ def one_place(named_models, monkeypatch):
 def many_places(named_models, monkeypatch):
     monkeypatch.setenv("SPECVIZ_MAX_RUNS", "10")
     return Workbench(named_models)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    clock.ms = START_MS
+    monkeypatch.setattr(time, "perf_counter", clock)
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+    return clock
 
 
 # Fairness
@@ -186,35 +198,34 @@ def test_a_waiting_run_that_nobody_reads_on_holds_nobody_up(bench):
 # Time limits
 
 
-def test_the_time_limit_ends_a_run(bench):
-    run = begin(bench, pace="reading", time_limit_s=3 * MOMENT_S)
-    started = time.perf_counter()
-    recorded = finish(run)
-    assert time.perf_counter() - started < 1
+def test_the_time_limit_ends_a_run(bench, clock):
+    recorded = finish(begin(bench, pace="slow", time_limit_s=2.5))
+    assert clock.ms - START_MS == pytest.approx(2500, abs=SLICE_MS)
     assert recorded.footer.reason == "time"
-    assert 1 <= len(recorded.steps) <= 2
+    assert len(recorded.steps) == 3
 
 
-def test_a_pause_does_not_use_up_the_time_limit(bench):
-    run = begin(bench, time_limit_s=4 * MOMENT_S, max_new_tokens=8)
+def test_a_pause_does_not_use_up_the_time_limit(bench, clock):
+    run = begin(bench, time_limit_s=1, max_new_tokens=8)
     make_steps(run, 1)
-    time.sleep(5 * MOMENT_S)
+    clock.sleep(5)
     assert finish(run).footer.reason == "length"
 
 
-def test_the_time_limit_counts_all_parts_of_a_run_together(bench):
-    run = begin(bench, pace="reading", time_limit_s=6 * MOMENT_S)
+def test_the_time_limit_counts_all_parts_of_a_run_together(bench, clock):
+    run = begin(bench, pace="slow", time_limit_s=2.5)
     while run.state != "finished":
         list(run.events(max_steps=1))
     assert run.trace.footer.reason == "time"
-    assert 2 <= len(run.trace.steps) <= 4
+    assert len(run.trace.steps) == 3
 
 
-def test_the_queue_does_not_use_up_the_time_limit(one_place):
+def test_the_queue_does_not_use_up_the_time_limit(one_place, clock):
     holder = one_place.places.join()
-    run = begin(one_place, time_limit_s=4 * MOMENT_S, max_new_tokens=8)
+    run = begin(one_place, time_limit_s=1, max_new_tokens=8)
     events = run.events()
-    assert [next(events).state for _ in range(3)] == ["queued"] * 3
+    assert next(events).state == "queued"
+    clock.sleep(5)
     one_place.places.leave(holder)
     assert [type(event) for event in events][-1] is trace.Footer
     assert run.trace.footer.reason == "length"
@@ -223,41 +234,30 @@ def test_the_queue_does_not_use_up_the_time_limit(one_place):
 # Pace
 
 
-def test_pace_waits_between_steps_and_is_no_part_of_their_speed(bench):
+def test_pace_waits_between_steps_and_is_no_part_of_their_speed(bench, clock):
     run = begin(bench, pace="reading")
-    started = time.perf_counter()
     make_steps(run, 3)
-    elapsed_ms = (time.perf_counter() - started) * 1e3
     waits = [step.timing.wait_ms for step in run.trace.steps]
-    assert waits[0] < 100
-    assert all(100 < wait <= 300 for wait in waits[1:])
-    assert elapsed_ms >= 450
+    assert waits == [pytest.approx(wait, abs=1) for wait in (0, 250, 250)]
     own_ms = sum(step.timing.total_ms - step.timing.wait_ms for step in run.trace.steps)
-    assert own_ms <= elapsed_ms - sum(waits)
+    assert 0 < own_ms <= clock.ms - START_MS - sum(waits) < 1
     num_tokens = len(run.trace.tokens)
     assert measures.metrics(run.trace)["tokens_per_s"] == pytest.approx(1e3 * num_tokens / own_ms, rel=1e-6)
 
 
 @pytest.mark.parametrize("control", [("pace", "full"), ("paused", True), ("stopped", True)])
-def test_a_change_of_mind_ends_the_wait_at_once(bench, control):
+def test_a_change_of_mind_ends_the_wait_at_once(bench, clock, control):
     run = begin(bench, pace="slow")
-    timer = threading.Timer(MOMENT_S, lambda: run.controls.set(*control))
-    started = time.perf_counter()
-    timer.start()
+    clock.meanwhile = lambda: clock.ms - START_MS >= 200 and run.controls.set(*control)
     finish(run)
-    assert MOMENT_S <= time.perf_counter() - started < 0.8
-    timer.join()
+    assert clock.ms - START_MS == pytest.approx(200, abs=SLICE_MS)
 
 
-def test_a_slow_run_is_in_nobodys_way(bench):
-    slow = begin(bench, pace="slow")
-    with_pace = threading.Thread(target=finish, args=(slow,))
-    with_pace.start()
-    started = time.perf_counter()
-    assert made(bench, seed=2).footer.extra == {}
-    assert time.perf_counter() - started < 0.8
-    slow.stop()
-    with_pace.join(LONG_S)
+def test_a_slow_run_is_in_nobodys_way(bench, clock):
+    slow, others = begin(bench, pace="slow"), []
+    clock.meanwhile = lambda: others.append(made(bench, seed=2)) or slow.stop()
+    in_threads([lambda: finish(slow)])
+    assert [other.footer.extra for other in others] == [{}]
 
 
 # Measured speed
@@ -298,7 +298,7 @@ def test_a_measurement_waits_for_its_turn(bench):
     request = begin(bench, prompt="", prompt_ids=ALMOST_FULL).request
     measuring = threading.Thread(target=lambda: found.append(speed.measure(request, bench)))
     measuring.start()
-    time.sleep(MOMENT_S)
+    until(lambda: len(bench.engine) == 2)
     assert found == []
     bench.engine.leave(holder)
     measuring.join(LONG_S)

@@ -7,7 +7,6 @@ import gzip
 import inspect
 import json
 import threading
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,6 +16,7 @@ import served
 import traces
 from hub_stub import hub_error
 from made_up import EVERY_KIND, MADE_UP
+from waiting import until
 
 from specviz.bench.speed import Speed
 from specviz.drafters import METHODS
@@ -60,7 +60,6 @@ FIRST = {
     "chat": False,
 }
 FORM = Form(tuple(FIRST))
-GRACE_S = 0.3
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +69,7 @@ def library(tmp_path_factory):
 
 @pytest.fixture
 def registry():
-    return Registry(grace_s=GRACE_S)
+    return Registry()
 
 
 @pytest.fixture
@@ -196,19 +195,14 @@ def left_while_paused(page, registry):
     return view
 
 
-def ends(view):
-    deadline = time.monotonic() + 10
-    while view.is_live and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not view.is_live
-
-
 @pytest.mark.parametrize("left", [left_in_the_middle, left_while_paused])
 def test_a_closed_tab_stops_its_run_after_the_grace_period_and_keeps_its_trace(page, registry, left):
     view = left(page, registry)
     assert view.is_live
     num_steps = len(view.trace.steps)
-    assert ends(view)
+    view.grace_s = 0.1
+    view.linger()  # the grace period begins anew, now a short one
+    until(lambda: view.status == Status("finished"))
     assert len(view.trace.steps) == num_steps, "nobody watched, so nothing was computed"
     assert registry.get(view.id).trace.footer.reason == "stopped"
     assert json.loads(view.whole())["state"]["name"] == "finished"
@@ -245,19 +239,22 @@ def test_a_page_whose_stream_broke_goes_on_with_its_own_run(page, registry):
 
 def test_a_run_that_is_gone_on_with_is_not_stopped_for_having_been_left(page, registry):
     view = left_in_the_middle(page, registry)
+    end = view._end
     streaming = increments(view, warn=print)
     next(streaming)
-    time.sleep(2 * GRACE_S)
+    assert end.finished.is_set(), "it will not come to that end"
+    assert view._end is None
     assert not view.run.controls.read().stopped
     streaming.close()
 
 
 def test_a_reloaded_page_finds_a_paused_run_paused(page, registry):
     view = left_while_paused(page, registry)
+    end = view._end
     (message,) = arrived(page, run=view.id)
     assert (message["state"]["name"], len(message["steps"])) == ("paused", 1)
-    time.sleep(2 * GRACE_S)
-    assert view.is_live, "who came back is not stopped"
+    assert end.finished.is_set(), "who came back is not stopped"
+    assert (view._end, view.is_live) == (None, True)
     assert len(steps(messages(page.step(OTHER, *values())))) == 1
 
 
