@@ -249,6 +249,15 @@ def scripted(p, q, token, rule=RULE, evidence=NO_EVIDENCE):
     return record_all([next(speculate([0, 0], lambda: plan, Seeded(0), max_new_tokens=9))])[0]
 
 
+def test_unfiltered_odds_are_the_models_own_also_where_the_rule_writes_its_favourite():
+    odds = [0.5, 0.3, 0.2]
+    record = scripted(odds, odds, token=0, rule=RULES["typical"])
+    assert [token.kind for token in record.emitted] == ["accepted", "bonus"]
+    rows = {row[0]: row for row in record.positions[-1].top}
+    assert [rows[token][2] for token in range(3)] == [1.0, 0.0, 0.0]
+    assert [rows[token][5] for token in range(3)] == pytest.approx(odds)
+
+
 def test_what_is_owed_to_unlisted_tokens_alone_is_in_the_rest():
     p = [0.05] * NUM_TOP + [0.6 / 56] * 56
     q = [0.06] * NUM_TOP + [0.52 / 56] * 56
