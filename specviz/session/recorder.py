@@ -7,7 +7,7 @@ and the emitted one, and the rest as a sum.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +44,13 @@ class Recorder:
         self._labels = _Memo(text.label)
         self._pieces = _Memo(text.piece)
         self._decoder = text.incremental()
+
+    def follow(self, steps: Iterable[Step], settings: trace.Settings) -> Iterator[tuple[Step, trace.Step]]:
+        """Each step with its record, made one right after the other under the same settings."""
+        started = begun = time.perf_counter()
+        for step in steps:
+            yield step, self.record(step, Situation(settings, (), (begun - started) * 1e3, 0.0, begun))
+            begun = time.perf_counter()
 
     @torch.inference_mode()
     def record(self, step: Step, situation: Situation) -> trace.Step:
@@ -228,17 +235,9 @@ def _pack(step: Step) -> Tensor:
     residual = owed.gather(1, ids) / total.clamp_min(TINY)
     wide = ids.to(exact_dtype(p.device))  # the others widen when they are joined
     sums = _sums(both, exact[num_draws:])
-    shown_q = q.gather(1, ids)
-    columns = [
-        wide,
-        p.gather(1, ids),
-        shown_q,
-        residual,
-        *_unfiltered_odds(step, ids, shown_q),
-        sums,
-        total,
-        _shift(step),
-    ]
+    shown_p, shown_q = p.gather(1, ids), q.gather(1, ids)
+    unfiltered = _unfiltered_odds(step, ids, shown_q)
+    columns = [wide, shown_p, shown_q, residual, *unfiltered, sums, total, _shift(step)]
     return torch.cat(columns, dim=1)
 
 

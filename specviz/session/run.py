@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from specviz.decoding.draws import Seeded
@@ -140,11 +140,8 @@ class Run:
         resumed, place = time.perf_counter(), self.bench.places.join()
         try:
             yield from self._wait(place, self.bench.places, "waiting for a free place")
-            if self.controls.read().stopped:
-                yield self._end("stopped", None) or Status("finished")
-                return
             resumed = time.perf_counter()  # time in the queue is not the run's
-            if (yield from self._open()):
+            if not self.controls.read().stopped and (yield from self._open()):
                 yield from self._go(max_steps, resumed - self._spent_s)
             else:
                 yield self._end("stopped", None) or Status("finished")
@@ -175,7 +172,7 @@ class Run:
             lambda: self._active.plan,
             Seeded(self.request.seed),
             max_new_tokens=self.request.max_new_tokens,
-            eos_ids=frozenset(target.text.eos_ids),
+            eos_ids=target.text.eos_ids,
         )
         yield self._add(header(self._active, rendered, tokens))
         return True
@@ -278,7 +275,8 @@ class Run:
                 self.controls.restore(self._active.settings, refused=settings)
                 yield Status("running", str(error))
                 return (yield from self._adopt(self.controls.settings))
-        if (models := self._active.models_event(len(self.trace.models))) is not None:
+        models, before = self._active.models_event(len(self.trace.models)), self.trace.models[-1:]
+        if [replace(each, index=models.index) for each in before] != [models]:
             yield self._add(models)
         return True
 
