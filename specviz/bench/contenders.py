@@ -21,7 +21,7 @@ from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.models.library import LoadedModel
-from specviz.session.recorder import Recorder, Situation
+from specviz.session.recorder import Recorder
 from specviz.session.setup import Setup
 from specviz.trace import file as trace
 
@@ -103,15 +103,12 @@ def specviz_contender(setup: Setup, k: int, label: str | None = None, rule: str 
     def generate(job: Job) -> Sample:
         target_lm = target.cached_lm()
         plan = Plan(target_lm, setup.drafter(target_lm), judge, job.sampling, setup.k(k))
-        settings = setup.settings(plan)
-        recorder, records, started = Recorder(target.text), [], time.perf_counter()
+        recorder, settings, records, ends = Recorder(target.text), setup.settings(plan), [], []
         steps = speculate(job.prompt.ids, lambda: plan, Seeded(job.seed), max_new_tokens=job.num_tokens)
-        first = begun = started
-        while (step := next(steps, None)) is not None:
-            situation = Situation(settings, (), (begun - started) * 1e3, 0.0, begun)
-            records.append(recorder.record(step, situation))
-            begun = time.perf_counter()
-            first = begun if len(records) == 1 else first
+        started = time.perf_counter()
+        for _, record in recorder.follow(steps, settings):
+            records.append(record)
+            ends.append(time.perf_counter())
         later = [record.timing for record in records[1:]]
         record_ms, total_ms = (sum(getattr(each, name) for each in later) for name in ("record_ms", "total_ms"))
         return _sample(
@@ -119,9 +116,9 @@ def specviz_contender(setup: Setup, k: int, label: str | None = None, rule: str 
             job,
             [token.id for record in records for token in record.emitted],
             sum(record.calls["target"] for record in records),
-            seconds=begun - started,
+            seconds=ends[-1] - started,
             num_first=len(records[0].emitted),
-            first_seconds=first - started,
+            first_seconds=ends[0] - started,
             record_share=record_ms / max(total_ms, 1e-9),
             steps=_step_means(records[1:]),
         )

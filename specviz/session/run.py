@@ -80,7 +80,7 @@ class Run:
         self._may_cut = may_cut
         self._note = ""  # what the person should know about the prompt
 
-    def request_in_force(self) -> Request:
+    def current_request(self) -> Request:
         """The request as live changes have left it; another method has its own parameters at their defaults."""
         return self.request.with_settings(self._active.settings or self.controls.settings)
 
