@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 
 import torch
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import StoppingCriteriaList
 
 from specviz.analysis.rounds import ONE_RUN, Comparison, Timings, log_median, turns
 from specviz.decoding.draws import Seeded
@@ -151,24 +151,18 @@ def _sample(
     )
 
 
-class _Watch(StoppingCriteria):
-    """Never stops; notes when each forward's tokens arrived."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[float, int]] = []
-
-    def __call__(self, input_ids, scores, **kwargs) -> torch.Tensor:
-        self.seen.append((time.perf_counter(), input_ids.shape[1]))
-        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
-
-
 def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: int) -> Contender:
     """transformers' generate; with a draft at constant K and no confidence threshold, as specviz drafts."""
     name = "generate" if draft is None else PEER
     assistant = None if draft is None else _assistant(draft, k)
 
     def generate(job: Job) -> Sample:
-        watch = _Watch()
+        seen: list[tuple[float, int]] = []  # when each forward's tokens had arrived, and how many there were
+
+        def watch(ids: torch.Tensor, scores: object, **rest: object) -> torch.Tensor:
+            seen.append((time.perf_counter(), ids.shape[1]))
+            return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # never stops
+
         options: dict[str, object] = {"max_new_tokens": job.num_tokens, "eos_token_id": None, "pad_token_id": 0}
         options |= {"do_sample": True, **asdict(job.sampling)} if job.sampling.temperature else {"do_sample": False}
         options |= {} if assistant is None else {"assistant_model": assistant}
@@ -177,12 +171,12 @@ def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: in
         started = time.perf_counter()
         out = target.model.generate(ids, stopping_criteria=StoppingCriteriaList([watch]), **options)
         seconds = time.perf_counter() - started
-        first_at, first_length = watch.seen[0]
+        first_at, first_length = seen[0]
         return _sample(
             name,
             job,
             out[0, len(job.prompt.ids) :].tolist(),
-            len(watch.seen),
+            len(seen),
             seconds=seconds,
             num_first=first_length - len(job.prompt.ids),
             first_seconds=first_at - started,

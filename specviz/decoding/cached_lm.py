@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from specviz.decoding.device import to_device
 from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
@@ -218,8 +218,7 @@ class _ExitLM(CachedLM):
 def _with_layers(model: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
     """The same model, weights shared, with only these of its layers; they keep the numbers of their cached rows."""
     count = model.config.num_hidden_layers if model.config.get_text_config(decoder=True) is model.config else 0
-    path = _path_to_layers(model, count)
-    if path is None:
+    if (blocks := _find_layers(model, count)) is None:
         raise SpecvizError(
             f"the layers of a {type(model).__name__} cannot be run one by one here; choose another method or a plain "
             "text model"
@@ -230,28 +229,15 @@ def _with_layers(model: PreTrainedModel, layers: Sequence[int]) -> PreTrainedMod
     config.num_hidden_layers = len(layers)
     if (kinds := getattr(config, "layer_types", None)) is not None:
         config.layer_types = [kinds[layer] for layer in layers]
-    blocks = model.get_submodule(".".join(path))
-    return _shell(model, path, nn.ModuleList([blocks[layer] for layer in layers]), config)
+    shared = [*model.parameters(), *model.buffers()]
+    replaced = {id(model.config): config, id(blocks): nn.ModuleList([blocks[layer] for layer in layers])}
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in shared} | replaced)
 
 
-def _path_to_layers(model: PreTrainedModel, count: int) -> list[str] | None:
-    """Where the model's one list of `count` layers with attention lies; None unless there is exactly one."""
-    lists = [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
-    found = [name for name in lists if len(model.get_submodule(name)) == count > 0]
-    return found[0].split(".") if len(found) == 1 else None
-
-
-def _shell(module: nn.Module, path: Sequence[str], blocks: nn.ModuleList, config: PreTrainedConfig) -> nn.Module:
-    """A module like this one with the same children, but for `blocks` at the end of the path."""
-    shell = copy.copy(module)
-    for name in ("forward", "_hf_hook"):  # accelerate's hooks call the module that they were made for
-        vars(shell).pop(name, None)
-    name, *rest = path
-    shell._modules = dict(module._modules)
-    shell._modules[name] = _shell(module._modules[name], rest, blocks, config) if rest else blocks
-    if hasattr(module, "config"):
-        shell.config = config
-    return shell
+def _find_layers(model: PreTrainedModel, count: int) -> nn.ModuleList | None:
+    """The model's one list of `count` layers with attention; None unless there is exactly one."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count > 0]
+    return lists[0] if len(lists) == 1 else None
 
 
 def _windows(config) -> dict[str, int | None]:

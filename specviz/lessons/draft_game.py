@@ -22,7 +22,7 @@ from specviz.request import Request
 from specviz.rules import RULES
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.record import activate, header
-from specviz.session.recorder import Recorder, Situation
+from specviz.session.recorder import Recorder
 from specviz.settings import settings
 from specviz.trace import file as trace
 
@@ -142,11 +142,10 @@ class Game:
             self.trace.append(begun)
             self.trace.append(trace.Models(0, active.target.info, None))
         before = self.trace.steps
-        in_force = replace(active.setup.settings(step.plan), method=METHOD, params={}, draft_model=None)
+        settings = replace(active.setup.settings(step.plan), method=METHOD, params={}, draft_model=None)
         at_ms = sum(each.timing.total_ms for each in before)
         started = time.perf_counter() - _spent_ms(step) / 1e3
-        situation = Situation(in_force, (), at_ms=at_ms, wait_ms=0.0, started=started)
-        made = self._recorder.record(replace(step, index=len(before)), situation)
+        made = self._recorder.record(replace(step, index=len(before)), settings, started=started, at_ms=at_ms)
         self.trace.append(made)
         if rival is not None:
             self.rivals.append(rival)

@@ -7,8 +7,8 @@ and the emitted one, and the rest as a sum.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -26,61 +26,60 @@ NUM_SUMS = 6
 TINY = 1e-37  # smaller probabilities are raised to it: arithmetic on denormal floats is many times slower
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """What the engine does not know of a step and a reader wants to."""
-
-    settings: trace.Settings
-    changed: tuple[str, ...]
-    at_ms: float
-    wait_ms: float
-    started: float  # time.perf_counter() when the step began, after all waiting
-
-
 class Recorder:
     """Keeps the text decoder of one run; `record` must see its steps in order."""
 
     def __init__(self, text: TokenText) -> None:
-        self._labels = _Memo(text.label)
-        self._pieces = _Memo(text.piece)
+        self._label = cache(text.label)
+        self._piece = cache(text.piece)
         self._decoder = text.incremental()
 
     def follow(self, steps: Iterable[Step], settings: trace.Settings) -> Iterator[tuple[Step, trace.Step]]:
         """Each step with its record, made one right after the other under the same settings."""
         started = begun = time.perf_counter()
         for step in steps:
-            yield step, self.record(step, Situation(settings, (), (begun - started) * 1e3, 0.0, begun))
+            yield step, self.record(step, settings, started=begun, at_ms=(begun - started) * 1e3)
             begun = time.perf_counter()
 
     @torch.inference_mode()
-    def record(self, step: Step, situation: Situation) -> trace.Step:
-        started = time.perf_counter()
+    def record(
+        self,
+        step: Step,
+        settings: trace.Settings,
+        *,
+        started: float,
+        at_ms: float = 0.0,
+        wait_ms: float = 0.0,
+        changed: Sequence[str] = (),
+    ) -> trace.Step:
+        """started: time.perf_counter() when the step began, after all waiting. changed: settings since the last one."""
+        record_started = time.perf_counter()
         numbers = _Numbers(step)
         positions = self._positions(step, numbers)
         drafted = self._draft_tokens(step, numbers)
         emitted = self._emitted_tokens(step, numbers)
-        timing = _timing(step, started, situation)
+        timing = _timing(step, record_started, started, wait_ms)
         return trace.Step(
             index=step.index,
-            at_ms=trace.round9(situation.at_ms),
+            at_ms=trace.round9(at_ms),
             context_length=step.context_length,
             truncated=step.truncated,
-            settings=situation.settings,
-            changed=situation.changed,
+            settings=settings,
+            changed=tuple(changed),
             calls={"target": step.target_work.calls, "draft": step.draft_work.calls},
             fed={"target": step.target_work.fed, "draft": step.draft_work.fed},
             draft=drafted,
             emitted=emitted,
             positions=positions,
             timing=timing,
-            evidence=write_evidence(step.draft.evidence, self._pieces),
+            evidence=write_evidence(step.draft.evidence, self._piece),
         )
 
     def _positions(self, step: Step, numbers: _Numbers) -> tuple[trace.Position, ...]:
         positions = []
         is_lossy = not step.plan.rule.lossless
         for walk_node, child, has_q, (*sums, shift), shown in numbers.rows():
-            top, rest = _top(shown, sums[-1], has_q, child is None, self._labels)
+            top, rest = _top(shown, sums[-1], has_q, child is None, self._label)
             alone = has_q and len(step.draft.children(walk_node)) == 1
             moved = trace.round9(shift) if is_lossy and child is not None else None
             positions.append(trace.Position(walk_node, child, top, rest, *_statistics(sums, has_q, alone), moved))
@@ -98,7 +97,7 @@ class Recorder:
             nodes.append(
                 trace.DraftToken(
                     token,
-                    *self._pieces[token],
+                    *self._piece(token),
                     parent=parent,
                     depth=depth,
                     status="accepted" if node in accepted else status,
@@ -123,18 +122,6 @@ class Recorder:
                 place = {"node": None, "kind": step.verdict.kind, "p": numbers.final_p, "q": numbers.final_q}
             emitted.append(trace.EmittedToken(token, piece.text, piece.bytes, **place))
         return tuple(emitted)
-
-
-class _Memo(dict):
-    """Token id -> what `make` says of it, asked once."""
-
-    def __init__(self, make: Callable[[int], object]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, token: int) -> object:
-        made = self[token] = self._make(token)
-        return made
 
 
 class _Numbers:
@@ -169,7 +156,7 @@ class _Numbers:
 
 
 def _top(
-    shown: tuple, owed: float, has_q: bool, is_final: bool, labels: Mapping[int, str]
+    shown: tuple, owed: float, has_q: bool, is_final: bool, label: Callable[[int], str]
 ) -> tuple[tuple[tuple, ...], dict[str, float | None]]:
     """The rows (id, text, p, q, residual, p_raw, q_raw), each id once, and what they leave out, per column.
 
@@ -189,7 +176,7 @@ def _top(
         q = q_raw = unknown
     if is_final:
         residual = unknown
-    rows = zip(places, [labels[token] for token in places], p, q, residual, p_raw, q_raw, strict=True)
+    rows = zip(places, map(label, places), p, q, residual, p_raw, q_raw, strict=True)
     columns = (("p", p), ("q", q), ("residual", residual), ("p_raw", p_raw), ("q_raw", q_raw))
     rest = {name: None if column is unknown else _left(sum(column)) for name, column in columns}
     if residual is not unknown and not owed:
@@ -290,8 +277,8 @@ def _nine_digits(values: np.ndarray) -> np.ndarray:
     return rounded
 
 
-def _timing(step: Step, record_started: float, situation: Situation) -> trace.Timing:
+def _timing(step: Step, record_started: float, started: float, wait_ms: float) -> trace.Timing:
     now = time.perf_counter()
     phases = (step.timing.draft_ms, step.timing.verify_ms, step.timing.accept_ms, (now - record_started) * 1e3)
-    total = (now - situation.started) * 1e3 + situation.wait_ms
-    return trace.Timing(*(trace.round9(value) for value in (*phases, situation.wait_ms, total)))
+    total = (now - started) * 1e3 + wait_ms
+    return trace.Timing(*(trace.round9(value) for value in (*phases, wait_ms, total)))

@@ -20,7 +20,7 @@ from specviz.request import Request, RunSettings
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.controls import PACES, Controls, ControlState
 from specviz.session.record import header, scores
-from specviz.session.recorder import Recorder, Situation
+from specviz.session.recorder import Recorder
 from specviz.session.workbench import NO_NEWS, BackgroundTask, FairQueue, Ticket, Workbench, baseline_key, workbench
 from specviz.trace import file as trace
 
@@ -47,25 +47,14 @@ class Run:
     """One generation: its request, its live controls and its growing trace."""
 
     def __init__(
-        self,
-        request: Request,
-        bench: Workbench,
-        *,
-        pace: str = "full",
-        drafts: tuple[str, ...] = (),
-        targets: tuple[str, ...] = (),
-        may_cut: bool = False,
-        controls: Controls | None = None,
+        self, request: Request, bench: Workbench, controls: Controls | None = None, *, may_cut: bool = False
     ) -> None:
-        """may_cut: of a prompt that is too long for the target, use the end and say so instead of raising an error.
-
-        controls: made here unless given; `pace`, `drafts` and `targets` (names on offer) are theirs.
-        """
+        """may_cut: of a prompt that is too long for the target, use the end and say so instead of raising an error."""
         self.id = uuid.uuid4().hex
         self.request = request.validate()
         find_method(self.request.method).validate(self.request.params)
         self.bench = bench
-        self.controls = controls or Controls(self.request.settings, targets, drafts, pace)
+        self.controls = controls or Controls(self.request.settings)
         self.trace = trace.Trace()
         self.state = "queued"
         self.shared_engine = False  # whether another run used the engine meanwhile: such a run gives no speed
@@ -286,14 +275,9 @@ class Run:
         step = next(self._steps)
         now = self._active.step_settings
         before = self.trace.steps[-1].settings if self.trace.steps else now
-        situation = Situation(
-            settings=now,
-            changed=tuple(name for name in SAID_TO_CHANGE if getattr(before, name) != getattr(now, name)),
-            at_ms=(begun - started) * 1e3,
-            wait_ms=(begun - waiting) * 1e3,
-            started=begun,
-        )
-        return step, self._recorder.record(step, situation)
+        changed = [name for name in SAID_TO_CHANGE if getattr(before, name) != getattr(now, name)]
+        at_ms, wait_ms = (begun - started) * 1e3, (begun - waiting) * 1e3
+        return step, self._recorder.record(step, now, started=begun, at_ms=at_ms, wait_ms=wait_ms, changed=changed)
 
     def _close(self, reason: str) -> Iterator[Status | trace.Event]:
         """Scores the finished text; one that cannot be scored is finished all the same."""
@@ -340,7 +324,7 @@ def open_run(
     may_cut: bool = False,
     controls: Controls | None = None,
 ) -> Run:
-    """A run that has not begun; iterate its `events()`."""
-    suiting = (*catalog.drafts_for(request.target), *catalog.drafts_for(request.target, foreign=True))
-    offered = {"drafts": tuple(dict.fromkeys(suiting)), "targets": catalog.targets()}
-    return Run(request, bench or workbench(), pace=pace, may_cut=may_cut, controls=controls, **offered)
+    """A run that has not begun; iterate its `events()`. Without `controls` the catalogue's models are on offer."""
+    drafts = (*catalog.drafts_for(request.target), *catalog.drafts_for(request.target, foreign=True))
+    controls = controls or Controls(request.validate().settings, catalog.targets(), drafts, pace)
+    return Run(request, bench or workbench(), controls, may_cut=may_cut)

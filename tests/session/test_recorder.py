@@ -34,7 +34,7 @@ from specviz.decoding.draws import ACCEPT, Seeded
 from specviz.decoding.engine import speculate
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.rules import RULES
-from specviz.session.recorder import Recorder, Situation
+from specviz.session.recorder import Recorder
 from specviz.trace import file as trace
 
 COLUMNS = ("p", "q", "residual", "p_raw", "q_raw")
@@ -209,7 +209,7 @@ def test_recording_changes_nothing(case):
     recorder = Recorder(vocabulary())
     watched = []
     for step in generate(case.name, case.sampling, case.prompt):
-        recorder.record(step, Situation(SETTINGS, (), 1.0, 0.0, 0.0))
+        recorder.record(step, SETTINGS, started=0.0, at_ms=1.0)
         watched.append(step)
     assert [step.verdict for step in watched] == [step.verdict for step in alone]
     assert [step.tokens for step in watched] == [step.tokens for step in case.steps]
