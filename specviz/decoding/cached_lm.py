@@ -184,15 +184,15 @@ class CachedLM:
         last = past + num_new - 1
         positions = [*range(past, past + num_new), *(last + depth for depth in draft.depths)]
         position = to_device(positions, torch.long, self.device)
-        see = _visible(num_new, draft).to(self.device, non_blocking=True)
+        see = _visibility(num_new, draft).to(self.device, non_blocking=True)
         past_position = torch.arange(past, device=self.device)
         distance = position[:, None] - torch.cat([past_position, position])[None, :]  # [M, past + M]
         see = torch.cat([torch.ones(see.shape[0], past, dtype=torch.bool, device=self.device), see], dim=1)
-        masks = {kind: self._additive(see, distance, window) for kind, window in self._windows.items()}
+        masks = {kind: self._additive_mask(see, distance, window) for kind, window in self._windows.items()}
         mask = masks if len(masks) > 1 else next(iter(masks.values()))
         return {"attention_mask": mask, "position_ids": position[None]}
 
-    def _additive(self, see: Tensor, distance: Tensor, window: int | None) -> Tensor:
+    def _additive_mask(self, see: Tensor, distance: Tensor, window: int | None) -> Tensor:
         if window is not None:
             see = see & (distance < window)
         dtype = self.model.dtype
@@ -264,7 +264,7 @@ def _find_path(tail: Sequence[int], parents: Sequence[int], tokens: Sequence[int
     return path
 
 
-def _visible(num_new: int, draft: Draft) -> Tensor:
+def _visibility(num_new: int, draft: Draft) -> Tensor:
     """Which of the M fed tokens sees which of them: bool [M, M] on the CPU; all of them see the past."""
     size = num_new + len(draft)
     see = torch.zeros(size, size, dtype=torch.bool)

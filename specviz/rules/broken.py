@@ -10,7 +10,7 @@ from torch import Tensor
 from specviz.decoding.draft import Draft
 from specviz.decoding.draws import DRAFT, Draws
 from specviz.decoding.rule import Rule
-from specviz.rules.chain import Rows, is_plain_chain, most_likely, widen
+from specviz.rules.chain import Rows, greedy_law, is_plain_chain, widen
 from specviz.rules.facts import RESAMPLE_P, mistake
 from specviz.rules.speculative_sampling import SpeculativeSampling
 
@@ -61,7 +61,7 @@ class ArgmaxDraft(BrokenRule):
     drafts_wrongly = True
 
     def draft_law(self, q: Tensor) -> Tensor:
-        return most_likely(q)
+        return greedy_law(q)
 
 
 class UntruncatedQ(BrokenRule):
@@ -138,10 +138,10 @@ class ArgmaxTarget(BrokenRule):
         return widen(p >= row.amax(-1, keepdim=True))
 
     def residual(self, p: Tensor, q: Tensor) -> Tensor:
-        return most_likely(p)
+        return greedy_law(p)
 
     def bonus(self, p: Tensor) -> Tensor:
-        return most_likely(p)
+        return greedy_law(p)
 
 
 _KINDS = (ArgmaxDraft, ResampleP, SoftmaxResidual, UntruncatedQ, DroppedDraft, ClampedQ, ArgmaxTarget)

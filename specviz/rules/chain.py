@@ -140,6 +140,6 @@ def widen(row: Tensor) -> Tensor:
     return row.to(exact_dtype(row.device))
 
 
-def most_likely(p: Tensor) -> Tensor:
+def greedy_law(p: Tensor) -> Tensor:
     """All on the likeliest token [..., V]."""
     return Sampling(0.0).probs(p)

@@ -33,7 +33,7 @@ class ActiveSetup:
         self.plan: Plan | None = None
         self.step_settings: trace.Settings | None = None  # what the record of each step says
 
-    def unloaded(self, settings: RunSettings) -> str:
+    def describe_missing(self, settings: RunSettings) -> str:
         """The names, as they may be shown, of what `settings` needs and this run has not used. Raises SpecvizError."""
         missing = [name for role, name in models_named(settings) if (role, name) not in self._taken]
         return " and ".join(map(self._library.shown_name, missing))
@@ -72,7 +72,7 @@ class ActiveSetup:
         return rendered, target.text.encode(rendered, special=False)
 
     def prompt_in_room(self, *, may_cut: bool) -> tuple[str, list[int], str]:
-        """As `prompt`, and a note; where the whole is too long and may be cut, its end with room for new tokens."""
+        """As `prompt`, and a note for the person. may_cut: of a prompt that is too long, the end that fits is taken."""
         rendered, tokens = self.prompt()
         limit = self.target.info.context_limit
         room = limit - min(self.request.max_new_tokens, limit // 2)
@@ -113,7 +113,7 @@ class ActiveSetup:
         return trace.Models(index, self.target.info, None if self.draft is None else self.draft.info)
 
     def renew(self) -> None:
-        """The same settings over empty caches: the next run reads its prompt."""
+        """Empties the caches and keeps the settings, so that the next run reads its prompt anew."""
         self._lms.clear()
         self._drafters.clear()
         self.take(self.settings)

@@ -79,7 +79,7 @@ class Recorder:
         positions = []
         is_lossy = not step.plan.rule.lossless
         for walk_node, child, has_q, (*sums, shift), shown in numbers.rows():
-            top, rest = _top(shown, sums[-1], has_q, child is None, self._label)
+            top, rest = _top_rows(shown, sums[-1], has_q, child is None, self._label)
             alone = has_q and len(step.draft.children(walk_node)) == 1
             moved = trace.round9(shift) if is_lossy and child is not None else None
             positions.append(trace.Position(walk_node, child, top, rest, *_statistics(sums, has_q, alone), moved))
@@ -155,7 +155,7 @@ class _Numbers:
             yield *place, draw[size * NUM_COLUMNS :], ([int(token) for token in ids], *columns)
 
 
-def _top(
+def _top_rows(
     shown: tuple, owed: float, has_q: bool, is_final: bool, label: Callable[[int], str]
 ) -> tuple[tuple[tuple, ...], dict[str, float | None]]:
     """The rows (id, text, p, q, residual, p_raw, q_raw), each id once, and what they leave out, per column.

@@ -109,7 +109,7 @@ class Run:
             return
         self.controls.set("paused", False)
         try:
-            yield from self._in_place(max_steps)
+            yield from self._hold_place(max_steps)
             if (footer := self._let_go()) is not None:
                 yield footer
         except GeneratorExit:
@@ -124,7 +124,7 @@ class Run:
                 yield footer
             raise SpecvizError(message) from error
 
-    def _in_place(self, max_steps: int | None) -> Iterator[Status | trace.Event]:
+    def _hold_place(self, max_steps: int | None) -> Iterator[Status | trace.Event]:
         """Holds one of the places for runs while it goes on."""
         resumed, place = time.perf_counter(), self.bench.places.join()
         try:
@@ -139,7 +139,7 @@ class Run:
             self.bench.places.leave(place)
 
     def _let_go(self) -> trace.Event | None:
-        """From here on nobody reads; a paused run that was stopped meanwhile ends here, and this is its footer."""
+        """Ends the reading. A paused run that was stopped meanwhile ends too: its footer; None for any other."""
         with self._guard:
             self._is_read = False
             is_left = self.state == "paused" and self.controls.read().stopped
@@ -171,7 +171,7 @@ class Run:
 
         False, with nothing changed, if meanwhile the run was stopped or other models were chosen. Raises SpecvizError.
         """
-        missing = self._active.unloaded(settings)
+        missing = self._active.describe_missing(settings)
         if not missing:
             self._active.take(settings)
             return True
@@ -202,7 +202,7 @@ class Run:
         made = 0
         while True:
             waiting = time.perf_counter()
-            state = self.controls.read() if made == max_steps else self._paced(started)
+            state = self.controls.read() if made == max_steps else self._await_pace(started)
             if reason := self._reason_to_end(state, started):
                 yield self._end(reason, None)
                 return
@@ -226,7 +226,7 @@ class Run:
                 yield from self._close(step.finish)
                 return
 
-    def _paced(self, started: float) -> ControlState:
+    def _await_pace(self, started: float) -> ControlState:
         """Waits until the pace allows another step; a change of the controls is seen at once."""
         while True:
             state, now = self.controls.read(), time.perf_counter()
@@ -243,7 +243,7 @@ class Run:
         return "time" if limit is not None and time.perf_counter() - started > limit else None
 
     def _wait(self, ticket: Ticket, lock: FairQueue, message: str) -> Iterator[Status]:
-        """Until the ticket is ready or the run is stopped. Whoever does not come back for more holds nobody up."""
+        """Waits until the ticket is ready or the run is stopped; a reader that stops reading holds up no other run."""
         while not ticket.ready.wait(0.25) and not self.controls.read().stopped:
             if lock.step_aside(ticket):
                 yield Status("queued", message, lock.ahead(ticket))

@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -61,14 +62,12 @@ def baseline_key(own: Settings) -> tuple:
     return (own.target, own.temperature, own.top_k, own.top_p)
 
 
+@dataclass(slots=True, eq=False)
 class Ticket:
     """A place in the line. `ready` when its holder may go; give it back with `FairQueue.leave`."""
 
-    __slots__ = ("is_aside", "ready")
-
-    def __init__(self) -> None:
-        self.ready = threading.Event()
-        self.is_aside = False
+    ready: threading.Event = field(default_factory=threading.Event)
+    is_aside: bool = False
 
 
 class FairQueue:
