@@ -91,7 +91,7 @@ class Comparison:
         return "noisy" if self.spread >= ONE_RUN else "unclear"
 
     @property
-    def is_told(self) -> bool:
+    def is_clear(self) -> bool:
         """Whether one of the two is faster."""
         return self.verdict in ("faster", "slower")
 
@@ -102,7 +102,7 @@ class Comparison:
 
     def __str__(self) -> str:
         """As a cell of a table; the verdict only where neither is faster."""
-        return self.span if self.is_told else f"{self.span}, {WORDS[self.verdict].partition(':')[0]}"
+        return self.span if self.is_clear else f"{self.span}, {WORDS[self.verdict].partition(':')[0]}"
 
 
 class Timings(Generic[Contender]):
@@ -139,7 +139,7 @@ class Timings(Generic[Contender]):
     def compare(self, ours: Contender, others: Contender) -> Comparison:
         return Comparison(tuple(self.ratios(ours, others).values()), self.spread)
 
-    def divided(self, ours: Contender, others: Contender) -> tuple[int, int]:
+    def wins_and_losses(self, ours: Contender, others: Contender) -> tuple[int, int]:
         """In how many rounds we were ahead and behind in both turns of either, by ONE_RUN and by more than two turns of
         one contender ever lie apart; (0, 0) unless there are rounds of both kinds."""
         apart = max(1 + ONE_RUN, *(max(times) / min(times) for times in self._rounds()))

@@ -14,14 +14,14 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 
 import torch
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import StoppingCriteriaList
 
 from specviz.analysis.rounds import ONE_RUN, Comparison, Timings, log_median, turns
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.models.library import LoadedModel
-from specviz.session.recorder import Recorder, Situation
+from specviz.session.recorder import Recorder
 from specviz.session.setup import Setup
 from specviz.trace import file as trace
 
@@ -103,15 +103,12 @@ def specviz_contender(setup: Setup, k: int, label: str | None = None, rule: str 
     def generate(job: Job) -> Sample:
         target_lm = target.cached_lm()
         plan = Plan(target_lm, setup.drafter(target_lm), judge, job.sampling, setup.k(k))
-        settings = setup.settings(plan)
-        recorder, records, started = Recorder(target.text), [], time.perf_counter()
+        recorder, settings, records, ends = Recorder(target.text), setup.settings(plan), [], []
         steps = speculate(job.prompt.ids, lambda: plan, Seeded(job.seed), max_new_tokens=job.num_tokens)
-        first = begun = started
-        while (step := next(steps, None)) is not None:
-            situation = Situation(settings, (), (begun - started) * 1e3, 0.0, begun)
-            records.append(recorder.record(step, situation))
-            begun = time.perf_counter()
-            first = begun if len(records) == 1 else first
+        started = time.perf_counter()
+        for _, record in recorder.follow(steps, settings):
+            records.append(record)
+            ends.append(time.perf_counter())
         later = [record.timing for record in records[1:]]
         record_ms, total_ms = (sum(getattr(each, name) for each in later) for name in ("record_ms", "total_ms"))
         return _sample(
@@ -119,9 +116,9 @@ def specviz_contender(setup: Setup, k: int, label: str | None = None, rule: str 
             job,
             [token.id for record in records for token in record.emitted],
             sum(record.calls["target"] for record in records),
-            seconds=begun - started,
+            seconds=ends[-1] - started,
             num_first=len(records[0].emitted),
-            first_seconds=first - started,
+            first_seconds=ends[0] - started,
             record_share=record_ms / max(total_ms, 1e-9),
             steps=_step_means(records[1:]),
         )
@@ -154,24 +151,18 @@ def _sample(
     )
 
 
-class _Watch(StoppingCriteria):
-    """Never stops; notes when each forward's tokens arrived."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[float, int]] = []
-
-    def __call__(self, input_ids, scores, **kwargs) -> torch.Tensor:
-        self.seen.append((time.perf_counter(), input_ids.shape[1]))
-        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
-
-
 def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: int) -> Contender:
     """transformers' generate; with a draft at constant K and no confidence threshold, as specviz drafts."""
     name = "generate" if draft is None else PEER
     assistant = None if draft is None else _assistant(draft, k)
 
     def generate(job: Job) -> Sample:
-        watch = _Watch()
+        seen: list[tuple[float, int]] = []  # when each forward's tokens had arrived, and how many there were
+
+        def watch(ids: torch.Tensor, scores: object, **rest: object) -> torch.Tensor:
+            seen.append((time.perf_counter(), ids.shape[1]))
+            return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # never stops
+
         options: dict[str, object] = {"max_new_tokens": job.num_tokens, "eos_token_id": None, "pad_token_id": 0}
         options |= {"do_sample": True, **asdict(job.sampling)} if job.sampling.temperature else {"do_sample": False}
         options |= {} if assistant is None else {"assistant_model": assistant}
@@ -180,12 +171,12 @@ def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: in
         started = time.perf_counter()
         out = target.model.generate(ids, stopping_criteria=StoppingCriteriaList([watch]), **options)
         seconds = time.perf_counter() - started
-        first_at, first_length = watch.seen[0]
+        first_at, first_length = seen[0]
         return _sample(
             name,
             job,
             out[0, len(job.prompt.ids) :].tolist(),
-            len(watch.seen),
+            len(seen),
             seconds=seconds,
             num_first=first_length - len(job.prompt.ids),
             first_seconds=first_at - started,

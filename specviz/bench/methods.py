@@ -41,12 +41,6 @@ _FEW = 1.3  # tokens per step, so few that no cheap step would help
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    method: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class KindRow:
     """One method on one kind of prompt."""
 
@@ -85,7 +79,7 @@ def lines(
     check_lengths(prompts, k, num_tokens, loaded.info.context_limit)
     setups, left_out = load_setups(chosen_methods(methods), library, loaded, draft, k, prompts[0])
     about = [f"{loaded.name}, K = {k} where a method has no depth of its own", describe_environment(loaded)]
-    about += (f"left out: {each.method}: {each.reason}" for each in left_out)
+    about += (f"left out: {name}: {reason}" for name, reason in left_out.items())
     contenders = [specviz_contender(setup, k) for setup in setups]
     samples = yield from measure_lines(contenders, prompts, about, num_tokens, repeats)
     rows = rows_of(setups, samples)
@@ -97,9 +91,10 @@ def lines(
             setup.method.name: {"params": dict(setup.params), "draft": setup.draft and setup.draft.name}
             for setup in setups
         }
-        made["left_out"] = [asdict(each) for each in left_out]
+        made["left_out"] = [{"method": name, "reason": reason} for name, reason in left_out.items()]
         made["rows"] = [
-            asdict(row) | {"whole": _plain(row.whole), "kinds": [_plain(kind) for kind in row.kinds]} for row in rows
+            asdict(row) | {"whole": _as_json(row.whole), "kinds": [_as_json(kind) for kind in row.kinds]}
+            for row in rows
         ]
         save(json.dumps(made, indent=1, allow_nan=False))
 
@@ -114,10 +109,10 @@ def chosen_methods(methods: Sequence[str]) -> list[str]:
 
 def load_setups(
     names: Sequence[str], library: Library, target: LoadedModel, draft: str, k: int, prompt: Prompt
-) -> tuple[list[Setup], list[LeftOut]]:
-    """Each method with its own parameters and the models that suit it, or why it cannot draft: a few tokens after the
-    prompt are written to see what a model lacks."""
-    setups, left_out = [], []
+) -> tuple[list[Setup], dict[str, str]]:
+    """Each method with its own parameters and the models that suit it, and by name why others cannot draft: a few
+    tokens after the prompt are written to see what a model lacks."""
+    setups, left_out = [], {}
     for name in names:
         method, small = METHODS[name], None
         try:
@@ -128,7 +123,7 @@ def load_setups(
             specviz_contender(setup, k)(Job(prompt, Sampling(), 0, _TRIAL_TOKENS))
             setups.append(setup)
         except SpecvizError as error:
-            left_out.append(LeftOut(name, str(error)))
+            left_out[name] = str(error)
     return setups, left_out
 
 
@@ -204,7 +199,7 @@ def _cells(row: MethodRow) -> list[str]:
     return [row.method if row.lossless else f"{row.method} (lossy)", *numbers, *kinds, row.why or "-"]
 
 
-def _plain(row: Row | KindRow) -> dict[str, object]:
+def _as_json(row: Row | KindRow) -> dict[str, object]:
     """The row with its ratio as a number, the ratio's interval and its verdict."""
     found = row.to_baseline
     more = {} if found is None else {"between": found.between, "verdict": found.verdict}

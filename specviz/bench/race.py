@@ -63,7 +63,7 @@ class Heat:
         return fast / slow if slow and fast else None
 
     @property
-    def parted(self) -> int | None:
+    def parting(self) -> int | None:
         return first_difference(self.left, self.right)
 
 
@@ -114,10 +114,10 @@ class Race:
         return timings.compare(RIGHT, LEFT) if timings else None
 
     @property
-    def divided(self) -> tuple[int, int]:
+    def wins_and_losses(self) -> tuple[int, int]:
         """On how many prompts the right side is beyond doubt faster, and slower; (0, 0) unless there are both."""
         timings = self._timings()
-        return timings.divided(RIGHT, LEFT) if timings else (0, 0)
+        return timings.wins_and_losses(RIGHT, LEFT) if timings else (0, 0)
 
     def _timings(self) -> Timings | None:
         """Milliseconds per token of every run."""
@@ -172,10 +172,10 @@ def _run(side: Side, start: Start, bench: Workbench) -> tuple[ActiveSetup, Trace
 
 def _first_difference(heats: Sequence[Heat], active_setups: Sequence[ActiveSetup]) -> Difference | None:
     """The first heat whose texts part, with what the models say there."""
-    number = next((number for number, heat in enumerate(heats) if heat.parted is not None), None)
+    number = next((number for number, heat in enumerate(heats) if heat.parting is not None), None)
     if number is None:
         return None
-    heat, place = heats[number], heats[number].parted
+    heat, place = heats[number], heats[number].parting
     one, other = heat.left.tokens[place], heat.right.tokens[place]
     before = [token.id for token in heat.left.tokens[:place]]
     text = Text([token.id for token in heat.left.header.prompt.tokens], [*before, one.id])

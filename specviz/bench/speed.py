@@ -9,7 +9,7 @@ from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.models.memory import environment
 from specviz.request import Request
-from specviz.session.active_setup import ActiveSetup
+from specviz.session.record import activate
 from specviz.session.setup import gather
 from specviz.session.workbench import Workbench, baseline_key
 
@@ -39,8 +39,7 @@ def measure_in_rounds(request: Request, bench: Workbench) -> Generator[Speed, No
 
     The caller holds the engine while it asks for the next result. Prefill counts on both sides. Raises SpecvizError.
     """
-    active = ActiveSetup(request.validate(), bench.library)
-    active.take(request.settings)
+    active = activate(request.validate(), bench.library)
     _, tokens = active.prompt()
     num_tokens = min(NUM_TOKENS, active.plan.target.context_limit - len(tokens))
     if num_tokens < 1:
@@ -63,10 +62,8 @@ def measure_in_rounds(request: Request, bench: Workbench) -> Generator[Speed, No
     }
     low, high = found.between
     between = f"{found.ratio:.2g}×, between {low:.2g}× and {high:.2g}×"
-    note = (
-        f"median of {ROUNDS} rounds of runs of {job.num_tokens} tokens, warmed up, each alone on the engine; {between}"
-    )
-    instead = "" if found.is_told else f"{WORDS[found.verdict]} ({between})"
+    note = f"median of {ROUNDS} rounds of runs of {job.num_tokens} tokens, warmed up, each alone on the engine"
+    instead = "" if found.is_clear else f"{WORDS[found.verdict]} ({between})"
     if not METHODS[request.method].drafts:
         instead = "nothing to compare: without a draft this is the measure itself"
     elif is_shared:

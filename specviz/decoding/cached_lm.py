@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from specviz.decoding.device import to_device
 from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
@@ -184,15 +184,15 @@ class CachedLM:
         last = past + num_new - 1
         positions = [*range(past, past + num_new), *(last + depth for depth in draft.depths)]
         position = to_device(positions, torch.long, self.device)
-        see = _visible(num_new, draft).to(self.device, non_blocking=True)
+        see = _visibility(num_new, draft).to(self.device, non_blocking=True)
         past_position = torch.arange(past, device=self.device)
         distance = position[:, None] - torch.cat([past_position, position])[None, :]  # [M, past + M]
         see = torch.cat([torch.ones(see.shape[0], past, dtype=torch.bool, device=self.device), see], dim=1)
-        masks = {kind: self._additive(see, distance, window) for kind, window in self._windows.items()}
+        masks = {kind: self._additive_mask(see, distance, window) for kind, window in self._windows.items()}
         mask = masks if len(masks) > 1 else next(iter(masks.values()))
         return {"attention_mask": mask, "position_ids": position[None]}
 
-    def _additive(self, see: Tensor, distance: Tensor, window: int | None) -> Tensor:
+    def _additive_mask(self, see: Tensor, distance: Tensor, window: int | None) -> Tensor:
         if window is not None:
             see = see & (distance < window)
         dtype = self.model.dtype
@@ -218,8 +218,7 @@ class _ExitLM(CachedLM):
 def _with_layers(model: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
     """The same model, weights shared, with only these of its layers; they keep the numbers of their cached rows."""
     count = model.config.num_hidden_layers if model.config.get_text_config(decoder=True) is model.config else 0
-    path = _path_to_layers(model, count)
-    if path is None:
+    if (blocks := _find_layers(model, count)) is None:
         raise SpecvizError(
             f"the layers of a {type(model).__name__} cannot be run one by one here; choose another method or a plain "
             "text model"
@@ -230,28 +229,15 @@ def _with_layers(model: PreTrainedModel, layers: Sequence[int]) -> PreTrainedMod
     config.num_hidden_layers = len(layers)
     if (kinds := getattr(config, "layer_types", None)) is not None:
         config.layer_types = [kinds[layer] for layer in layers]
-    blocks = model.get_submodule(".".join(path))
-    return _shell(model, path, nn.ModuleList([blocks[layer] for layer in layers]), config)
+    shared = [*model.parameters(), *model.buffers()]
+    replaced = {id(model.config): config, id(blocks): nn.ModuleList([blocks[layer] for layer in layers])}
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in shared} | replaced)
 
 
-def _path_to_layers(model: PreTrainedModel, count: int) -> list[str] | None:
-    """Where the model's one list of `count` layers with attention lies; None unless there is exactly one."""
-    lists = [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
-    found = [name for name in lists if len(model.get_submodule(name)) == count > 0]
-    return found[0].split(".") if len(found) == 1 else None
-
-
-def _shell(module: nn.Module, path: Sequence[str], blocks: nn.ModuleList, config: PreTrainedConfig) -> nn.Module:
-    """A module like this one with the same children, but for `blocks` at the end of the path."""
-    shell = copy.copy(module)
-    for name in ("forward", "_hf_hook"):  # accelerate's hooks call the module that they were made for
-        vars(shell).pop(name, None)
-    name, *rest = path
-    shell._modules = dict(module._modules)
-    shell._modules[name] = _shell(module._modules[name], rest, blocks, config) if rest else blocks
-    if hasattr(module, "config"):
-        shell.config = config
-    return shell
+def _find_layers(model: PreTrainedModel, count: int) -> nn.ModuleList | None:
+    """The model's one list of `count` layers with attention; None unless there is exactly one."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count > 0]
+    return lists[0] if len(lists) == 1 else None
 
 
 def _windows(config) -> dict[str, int | None]:
@@ -278,7 +264,7 @@ def _find_path(tail: Sequence[int], parents: Sequence[int], tokens: Sequence[int
     return path
 
 
-def _visible(num_new: int, draft: Draft) -> Tensor:
+def _visibility(num_new: int, draft: Draft) -> Tensor:
     """Which of the M fed tokens sees which of them: bool [M, M] on the CPU; all of them see the past."""
     size = num_new + len(draft)
     see = torch.zeros(size, size, dtype=torch.bool)

@@ -112,15 +112,7 @@ def chain(tokens, probs=None, logits=None, evidence: Mapping[str, object] = NO_E
 
 
 def common_prefix(known: Sequence[int], tokens: Sequence[int], limit: int) -> int:
-    """How many of the first `limit` tokens, which both have, are the same from the start on.
-
-    Slices are compared and halved: a few short operations in Python, however long the texts are.
-    """
-    same, end = 0, limit
-    while same < end:
-        middle = end if end == limit else (same + end + 1) // 2
-        if list(known[same:middle]) == list(tokens[same:middle]):
-            same = middle
-        else:
-            end = middle - 1
-    return same
+    """How many of the first `limit` tokens, which both have, are the same from the start on; quick if all are."""
+    if list(known[:limit]) == list(tokens[:limit]):
+        return limit
+    return next(place for place, (one, other) in enumerate(zip(known, tokens, strict=False)) if one != other)

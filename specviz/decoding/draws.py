@@ -30,13 +30,13 @@ class Draws:
 
     def _uniforms(self, like: Tensor, role: str, position: int, node: int) -> Tensor:
         """One u per element of `like` [] or [N]; element i has the address (role, position + i, node + i)."""
-        u = self._addressed(like.numel(), role, position, node)
+        u = self._draw_each(like.numel(), role, position, node)
         dtype = exact_dtype(like.device)
         if dtype == torch.float32:  # never round up to 1
             u = [int(value * _TWO_TO_24) / _TWO_TO_24 for value in u]
         return to_device(u, dtype, like.device).reshape(like.shape)
 
-    def _addressed(self, count: int, role: str, position: int, node: int) -> list[float]:
+    def _draw_each(self, count: int, role: str, position: int, node: int) -> list[float]:
         return [self.uniform(role, position + i, node + i) for i in range(count)]
 
     def below(self, threshold: Tensor, role: str, position: int, node: int) -> tuple[Tensor, Tensor]:
@@ -66,18 +66,18 @@ class Seeded(Draws):
 
 
 def seed_of(seed: int, number: int) -> int:
-    """A seed per text, so that two seeds below 2 to the power of 32 have none in common; text 0 has the seed itself."""
+    """The seed of text `number` in a run with this seed; of text 0 the seed itself. No two runs share one if their
+    seeds are below 2**32."""
     return (seed + (number << 32)) % (1 << 64)
 
 
 class SideBySide(Draws):
-    """A batch of texts, each with a source of its own: row i of what is drawn is text i's, `starts[i]` tokens further
-    than the position that is named."""
+    """Draws for a batch of texts: row i comes from `sources[i]`, `starts[i]` tokens behind the position asked for."""
 
     def __init__(self, sources: Sequence[Draws], starts: Sequence[int]) -> None:
         self._texts = tuple(zip(sources, starts, strict=True))
 
-    def _addressed(self, count: int, role: str, position: int, node: int) -> list[float]:
+    def _draw_each(self, count: int, role: str, position: int, node: int) -> list[float]:
         assert count == len(self._texts), "one row per text"
         return [source.uniform(role, start + position, node) for source, start in self._texts]
 

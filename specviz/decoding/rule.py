@@ -109,12 +109,6 @@ def point_mass(draft: Draft, node: int, probs: Tensor) -> Tensor:
     return row
 
 
-def ratio(p: Tensor, q: Tensor) -> Tensor:
-    """p/q in the device's widest float, finite where q is 0."""
-    wide = exact_dtype(p.device)
-    return p.to(wide) / q.to(wide).clamp_min(torch.finfo(wide).tiny)
-
-
 def draw_last(row: Tensor, draws: Draws, position: int) -> int:
     """The token after the accepted ones, from its law [V]."""
     token = draws.sample(row, FINAL, position, ROOT)

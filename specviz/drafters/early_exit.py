@@ -29,7 +29,7 @@ class EarlyExit(ModelDrafter):
         return replace(draft, evidence={**self._evidence, **draft.evidence}) if len(draft) else draft
 
 
-def outer(count: int, of: int) -> tuple[int, ...]:
+def outer_layers(count: int, of: int) -> tuple[int, ...]:
     """`count` layers at both ends: the middle is skipped."""
     front = (count + 1) // 2
     return (*range(front), *range(of - count + front, of))
@@ -37,7 +37,7 @@ def outer(count: int, of: int) -> tuple[int, ...]:
 
 _WAYS: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
     "first": lambda count, of: tuple(range(count)),  # as LayerSkip leaves the model early
-    "outer": outer,
+    "outer": outer_layers,
     "spread": lambda count, of: tuple(index * of // count for index in range(count)),
 }
 """Name -> which layers draft, from how many they are and how many the target has."""

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from specviz.errors import SpecvizError
 
@@ -36,37 +37,37 @@ class Param:
 
 
 @dataclass(frozen=True, slots=True)
-class IntParam(Param):
-    """A whole number from low to high."""
+class NumberParam(Param):
+    """A number from low to high, both included; its kinds are IntParam and FloatParam.
 
-    low: int
-    high: int
+    TYPES: what a value may be, the first what it becomes. TYPED: how it is typed.
+    """
 
-    def read(self, text: str) -> object:
-        return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else text
-
-    def validate(self, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
-            raise SpecvizError(f"{self.name} must be a whole number from {self.low} to {self.high} (got {value!r:.80})")
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class FloatParam(Param):
-    """A number from low to high, both included."""
+    TYPES: ClassVar[tuple[type, ...]]
+    TYPED: ClassVar[str]
+    WORDS: ClassVar[str]
 
     low: float
     high: float
 
     def read(self, text: str) -> object:
-        is_number = re.fullmatch(r"-?[0-9]{0,9}\.?[0-9]{1,17}(e-?[0-9]{1,2})?", text)
-        return float(text) if is_number else text
+        return self.TYPES[0](text) if re.fullmatch(self.TYPED, text) else text
 
     def validate(self, value: object) -> float:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not self.low <= value <= self.high:
-            raise SpecvizError(f"{self.name} must be a number from {self.low:g} to {self.high:g} (got {value!r:.80})")
-        return float(value)
+        if isinstance(value, bool) or not isinstance(value, self.TYPES) or not self.low <= value <= self.high:
+            allowed = f"{self.WORDS} from {self.low:g} to {self.high:g}"
+            raise SpecvizError(f"{self.name} must be {allowed} (got {value!r:.80})")
+        return self.TYPES[0](value)
+
+
+@dataclass(frozen=True, slots=True)
+class IntParam(NumberParam):
+    TYPES, TYPED, WORDS = (int,), r"-?[0-9]{1,9}", "a whole number"
+
+
+@dataclass(frozen=True, slots=True)
+class FloatParam(NumberParam):
+    TYPES, TYPED, WORDS = (float, int), r"-?[0-9]{0,9}\.?[0-9]{1,17}(e-?[0-9]{1,2})?", "a number"
 
 
 @dataclass(frozen=True, slots=True)

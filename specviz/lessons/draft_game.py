@@ -22,7 +22,7 @@ from specviz.request import Request
 from specviz.rules import RULES
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.record import activate, header
-from specviz.session.recorder import Recorder, Situation
+from specviz.session.recorder import Recorder
 from specviz.settings import settings
 from specviz.trace import file as trace
 
@@ -143,11 +143,10 @@ class Game:
             self.trace.append(begun)
             self.trace.append(trace.Models(0, active.target.info, None))
         before, timing = self.trace.steps, step.timing
-        now = replace(active.setup.settings(step.plan), method=METHOD, params={}, draft_model=None)
+        settings = replace(active.setup.settings(step.plan), method=METHOD, params={}, draft_model=None)
         at_ms = sum(each.timing.total_ms for each in before)
         started = time.perf_counter() - (timing.draft_ms + timing.verify_ms + timing.accept_ms) / 1e3
-        situation = Situation(now, (), at_ms=at_ms, wait_ms=0.0, started=started)
-        made = self._recorder.record(replace(step, index=len(before)), situation)
+        made = self._recorder.record(replace(step, index=len(before)), settings, started=started, at_ms=at_ms)
         self.trace.append(made)
         if rival is not None:
             self.rivals.append(rival)

@@ -10,16 +10,14 @@ from torch import Tensor
 from specviz.decoding.draft import Draft
 from specviz.decoding.draws import DRAFT, Draws
 from specviz.decoding.rule import Rule
-from specviz.rules.chain import Rows, is_plain_chain, most_likely, widen
-from specviz.rules.facts import RESAMPLE_P
+from specviz.rules.chain import Rows, greedy_law, is_plain_chain, widen
+from specviz.rules.facts import RESAMPLE_P, mistake
 from specviz.rules.speculative_sampling import SpeculativeSampling
 
 
 class BrokenRule(SpeculativeSampling):
     """A rule whose `summary` says what is wrong. drafts_wrongly: whether the mistake is in drafting."""
 
-    lossless = False
-    source = "a mistake found in public demos and engines"
     drafts_wrongly = False
 
     def supports(self, draft: Draft) -> bool:
@@ -55,23 +53,23 @@ def tamper_if_broken(rule: Rule, draws: Draws) -> Draws:
 
 
 class ArgmaxDraft(BrokenRule):
-    name = "argmax_draft"
-    title = "Greedy draft"
-    summary = "The draft always writes its favourite token, yet it is judged as if it had been drawn from q."
+    facts = mistake(
+        "argmax_draft",
+        "Greedy draft",
+        "The draft always writes its favourite token, yet it is judged as if it had been drawn from q.",
+    )
     drafts_wrongly = True
 
     def draft_law(self, q: Tensor) -> Tensor:
-        return most_likely(q)
+        return greedy_law(q)
 
 
 class UntruncatedQ(BrokenRule):
-    name = "untruncated_q"
-    title = "Untruncated q"
     drafts_wrongly = True
 
     def __init__(self, top_k: int = 5) -> None:
-        self._top_k = top_k
-        self.summary = f"The draft is drawn from its {top_k} likeliest tokens, yet the test uses q over all tokens."
+        words = f"The draft is drawn from its {top_k} likeliest tokens, yet the test uses q over all tokens."
+        self._top_k, self.facts = top_k, mistake("untruncated_q", "Untruncated q", words)
 
     def draft_law(self, q: Tensor) -> Tensor:
         places = q.topk(min(self._top_k, q.shape[-1]), dim=-1).indices
@@ -87,21 +85,20 @@ class ResampleP(BrokenRule):
 
 
 class SoftmaxResidual(BrokenRule):
-    name = "softmax_residual"
-    title = "Softmax residual"
-    summary = "After a cut the new token is drawn from softmax(p - q), which is almost the same for all tokens."
+    facts = mistake(
+        "softmax_residual",
+        "Softmax residual",
+        "After a cut the new token is drawn from softmax(p - q), which is almost the same for all tokens.",
+    )
 
     def residual(self, p: Tensor, q: Tensor) -> Tensor:
         return (p - q).softmax(-1)
 
 
 class DroppedDraft(BrokenRule):
-    name = "dropped_draft"
-    title = "Dropped draft"
-
     def __init__(self, least_q: float = 0.4) -> None:
-        self._least_q = least_q
-        self.summary = f"A drawn token is thrown away because its own q is below {least_q:g}, then p is sampled."
+        words = f"A drawn token is thrown away because its own q is below {least_q:g}, then p is sampled."
+        self._least_q, self.facts = least_q, mistake("dropped_draft", "Dropped draft", words)
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return torch.where(q < self._least_q, 0.0, super().threshold(p, q, row))
@@ -119,12 +116,9 @@ class DroppedDraft(BrokenRule):
 
 
 class ClampedQ(BrokenRule):
-    name = "clamped_q"
-    title = "Clamped q"
-
     def __init__(self, least_q: float = 1e-4) -> None:
-        self._least_q = least_q
-        self.summary = f"Every q below {least_q:g} is raised to {least_q:g} before it is used."
+        words = f"Every q below {least_q:g} is raised to {least_q:g} before it is used."
+        self._least_q, self.facts = least_q, mistake("clamped_q", "Clamped q", words)
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return super().threshold(p, q.clamp_min(self._least_q), row)
@@ -134,19 +128,21 @@ class ClampedQ(BrokenRule):
 
 
 class ArgmaxTarget(BrokenRule):
-    name = "argmax_target"
-    title = "Greedy target"
-    summary = "A token is kept only if it is the target's favourite, and the favourite is written otherwise."
+    facts = mistake(
+        "argmax_target",
+        "Greedy target",
+        "A token is kept only if it is the target's favourite, and the favourite is written otherwise.",
+    )
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         return widen(p >= row.amax(-1, keepdim=True))
 
     def residual(self, p: Tensor, q: Tensor) -> Tensor:
-        return most_likely(p)
+        return greedy_law(p)
 
     def bonus(self, p: Tensor) -> Tensor:
-        return most_likely(p)
+        return greedy_law(p)
 
 
 _KINDS = (ArgmaxDraft, ResampleP, SoftmaxResidual, UntruncatedQ, DroppedDraft, ClampedQ, ArgmaxTarget)
-BROKEN: dict[str, BrokenRule] = {kind.name: kind() for kind in _KINDS}
+BROKEN: dict[str, BrokenRule] = {rule.name: rule for rule in (kind() for kind in _KINDS)}

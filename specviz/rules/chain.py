@@ -53,11 +53,9 @@ class ChainRule(Rule):
     facts: RuleFacts
     judges_alone = True
 
-    def __init_subclass__(cls) -> None:
-        """Copies what the engine's Rule declares from the facts."""
-        if "facts" in vars(cls):
-            for name in ("name", "title", "summary", "source", "lossless"):
-                setattr(cls, name, getattr(cls.facts, name))
+    def __getattr__(self, name: str) -> object:
+        """What else the engine's Rule declares (its name, its title, ...) stands in the facts."""
+        return getattr(self.facts, name)
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
         """What u must stay below, for tokens with p and q [..., M], M = 1 or V; row [..., V] is all of p."""
@@ -142,6 +140,6 @@ def widen(row: Tensor) -> Tensor:
     return row.to(exact_dtype(row.device))
 
 
-def most_likely(p: Tensor) -> Tensor:
+def greedy_law(p: Tensor) -> Tensor:
     """All on the likeliest token [..., V]."""
     return Sampling(0.0).probs(p)

@@ -122,13 +122,18 @@ _ALL = (
     ),
 )
 FACTS: dict[str, RuleFacts] = {facts.name: facts for facts in _ALL}
-RESAMPLE_P = RuleFacts(
-    name="resample_p",
-    title="Resample from p",
-    summary="After a cut the new token is drawn from all of p, and not from what the draft left owed.",
-    source="a mistake found in public demos and engines",
-    lossless=False,
-    judge="broken:ResampleP",
+
+
+def mistake(name: str, title: str, summary: str, **more) -> RuleFacts:
+    """The facts of a broken rule. summary: what is wrong."""
+    source = "a mistake found in public demos and engines"
+    return RuleFacts(name=name, title=title, summary=summary, source=source, lossless=False, judge="", **more)
+
+
+RESAMPLE_P = mistake(
+    "resample_p",
+    "Resample from p",
+    "After a cut the new token is drawn from all of p, and not from what the draft left owed.",
     keeps=("Like the exact rule, this broken one keeps ", " {chance} of the time."),
     replaces=" was drawn from all of the target's odds, where it has {share}: that is what this rule does wrong.",
     residual_column="p",

@@ -37,12 +37,12 @@ class Ensemble(SpeculativeSampling):
         self._weight = weight
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
-        return super().threshold(self._mixed(p, q), q, row)
+        return super().threshold(self._mix(p, q), q, row)
 
     def residual(self, p: Tensor, q: Tensor) -> Tensor:
-        return super().residual(self._mixed(p, q), q)
+        return super().residual(self._mix(p, q), q)
 
-    def _mixed(self, p: Tensor, q: Tensor) -> Tensor:
+    def _mix(self, p: Tensor, q: Tensor) -> Tensor:
         return self._weight * p + (1 - self._weight) * q
 
 

@@ -16,7 +16,7 @@ because rejections have probability 1 - sum min(p, q), which is the sum that the
 import torch
 from torch import Tensor
 
-from specviz.decoding.rule import ratio
+from specviz.rules.chain import widen
 from specviz.rules.facts import FACTS
 from specviz.rules.tree import TreeRule
 
@@ -34,7 +34,8 @@ class SpeculativeSampling(TreeRule):
     facts = FACTS["speculative_sampling"]
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
-        return ratio(p, q)
+        q = widen(q)
+        return widen(p) / q.clamp_min(torch.finfo(q.dtype).tiny)  # finite where q is 0
 
     def residual(self, p: Tensor, q: Tensor) -> Tensor:
         return residual(p, q)

@@ -26,7 +26,6 @@ class ActiveSetup:
         self._lms: dict[tuple[str, str], CachedLM] = {}
         self._drafters: dict[tuple[str, str | None, str], Drafter] = {}
         self._taken: set[tuple[str, str]] = set()  # role and name, as it was asked for
-        self._announced: tuple[str, str | None] | None = None
         self.settings: RunSettings | None = None
         self.target: LoadedModel | None = None
         self.draft: LoadedModel | None = None
@@ -34,7 +33,7 @@ class ActiveSetup:
         self.plan: Plan | None = None
         self.step_settings: trace.Settings | None = None  # what the record of each step says
 
-    def unloaded(self, settings: RunSettings) -> str:
+    def describe_missing(self, settings: RunSettings) -> str:
         """The names, as they may be shown, of what `settings` needs and this run has not used. Raises SpecvizError."""
         missing = [name for role, name in models_named(settings) if (role, name) not in self._taken]
         return " and ".join(map(self._library.shown_name, missing))
@@ -44,8 +43,7 @@ class ActiveSetup:
 
         Heads and models that the method's parameters name are loaded too; heads stay with their target.
         """
-        setup = self._gather(settings, report)
-        return [loaded for loaded in (setup.target, setup.draft, *setup.others.values()) if loaded is not None]
+        return self._gather(settings, report).models
 
     def take(self, settings: RunSettings) -> None:
         """Loads what is missing and makes `settings` the ones in force. Raises SpecvizError and changes nothing."""
@@ -74,7 +72,7 @@ class ActiveSetup:
         return rendered, target.text.encode(rendered, special=False)
 
     def prompt_in_room(self, *, may_cut: bool) -> tuple[str, list[int], str]:
-        """As `prompt`, and a note; where the whole is too long and may be cut, its end with room for new tokens."""
+        """As `prompt`, and a note for the person. may_cut: of a prompt that is too long, the end that fits is taken."""
         rendered, tokens = self.prompt()
         limit = self.target.info.context_limit
         room = limit - min(self.request.max_new_tokens, limit // 2)
@@ -105,21 +103,17 @@ class ActiveSetup:
         name = "the model" if self.target is None else self.target.name
         if not is_out_of_memory(error):
             return f"the run with {name} failed: {type(error).__name__}: {str(error)[:500]}"
-        others = () if self.setup is None else (self.draft, *self.setup.others.values())
-        takes = ", ".join(loaded.memory_words(num_tokens) for loaded in (self.target, *others) if loaded is not None)
+        models = () if self.setup is None else self.setup.models
+        takes = ", ".join(loaded.memory_words(num_tokens) for loaded in models)
         advice = "shorten the text, lower K or choose a smaller model"
         return f"not enough memory on the device to go on with {name}; {advice}" + (f" ({takes})" if takes else "")
 
-    def models_event(self, index: int) -> trace.Models | None:
-        """The event that must stand before the next step, if its models are not the ones last announced."""
-        names = (self.target.name, None if self.draft is None else self.draft.name)
-        if names == self._announced:
-            return None
-        self._announced = names
+    def models_event(self, index: int) -> trace.Models:
+        """What a trace says of the models before the first step that they make."""
         return trace.Models(index, self.target.info, None if self.draft is None else self.draft.info)
 
     def renew(self) -> None:
-        """The same settings over empty caches: the next run reads its prompt."""
+        """Empties the caches and keeps the settings, so that the next run reads its prompt anew."""
         self._lms.clear()
         self._drafters.clear()
         self.take(self.settings)
@@ -156,11 +150,10 @@ class ActiveSetup:
             return self._library.load(name, report, as_draft=as_draft)
 
     def _drop_idle(self) -> bool:
-        in_force = {("target", self.target), ("draft", self.draft)} if self.target is not None else set()
-        names = {(role, loaded.name) for role, loaded in in_force if loaded is not None}
-        idle = [key for key in self._lms if key not in names]
+        used = {(role, loaded.name) for role, loaded in (("target", self.target), ("draft", self.draft)) if loaded}
+        idle = self._lms.keys() - used
         for key in idle:
-            self._lms.pop(key, None)
+            del self._lms[key]
         if self.plan is not None:
             self._drafters = {key: kept for key, kept in self._drafters.items() if kept is self.plan.drafter}
         return bool(idle)

@@ -11,13 +11,13 @@ import struct
 import threading
 from collections.abc import Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from multiprocessing.context import BaseContext
 from multiprocessing.synchronize import Lock
 
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
-from specviz.request import RunSettings, field_of
+from specviz.request import RunSettings
 from specviz.rules import RULES
 
 PACES = {"slow": 1.0, "reading": 0.25, "full": 0.0}  # seconds from one step to the next
@@ -126,17 +126,15 @@ class Controls:
         memory = self._block.memory
         version, size = _HEADER.unpack_from(memory)
         if version != self._latest[0]:
-            told = json.loads(bytes(memory[_HEADER.size : _HEADER.size + size]))
-            settings = RunSettings(**{field_of(key): value for key, value in told.pop("settings").items()})
-            self._latest = version, ControlState(settings, **told)
+            values = json.loads(bytes(memory[_HEADER.size : _HEADER.size + size]))
+            self._latest = version, ControlState(**values | {"settings": RunSettings(**values["settings"])})
         return self._latest[1]
 
     def _write(self, state: ControlState) -> None:
         """`state` with the parameters that belong to its method: the run's first ones, or another method's defaults."""
         params = self._first.params if state.settings.method == self._first.method else {}
-        told = {item.name: getattr(state, item.name) for item in fields(ControlState)}
-        told["settings"] = replace(state.settings, params=params).to_dict()
-        content = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+        values = asdict(replace(state, settings=replace(state.settings, params=params)))
+        content = json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
         if len(content) > Block.SIZE - _HEADER.size:
             raise SpecvizError(f"the settings of a run are too long (got {len(content):,} bytes)")
         version, _ = _HEADER.unpack_from(self._block.memory)

@@ -1,13 +1,12 @@
 """What stands in every trace of a run beside its steps, and a whole run at once: no pace, no live change, no lock."""
 
-import time
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 
 from specviz import __version__
 from specviz.decoding.draws import Seeded
-from specviz.decoding.engine import Plan, Step, speculate
+from specviz.decoding.engine import speculate
 from specviz.decoding.rule import Rule
 from specviz.models.library import Library
 from specviz.models.memory import environment
@@ -15,7 +14,7 @@ from specviz.models.score import score
 from specviz.request import Request
 from specviz.rules.broken import tamper_if_broken
 from specviz.session.active_setup import ActiveSetup
-from specviz.session.recorder import Recorder, Situation
+from specviz.session.recorder import Recorder
 from specviz.trace import file as trace
 
 
@@ -56,36 +55,20 @@ def record(active: ActiveSetup, *, rule: Rule | None = None, scored: bool = Fals
     """
     active.renew()
     plan = active.plan if rule is None else replace(active.plan, rule=rule)
-    recorded = trace.Trace([_headed(active, plan)])
-    recorded.append(trace.Models(0, active.target.info, None if active.draft is None else active.draft.info))
-    finish = _steps(recorded, active, plan)
+    begun = header(active, *active.prompt())
+    recorded = trace.Trace([replace(begun, request={**begun.request, "rule": plan.rule.name}), active.models_event(0)])
+    steps = speculate(
+        [token.id for token in begun.prompt.tokens],
+        lambda: plan,
+        tamper_if_broken(plan.rule, Seeded(active.request.seed)),
+        max_new_tokens=active.request.max_new_tokens,
+        eos_ids=active.target.text.eos_ids,
+    )
+    with closing(steps):
+        for step, event in Recorder(active.target.text).follow(steps, active.setup.settings(plan)):
+            recorded.append(event)
+            finish = step.finish
     if scored:
         recorded.append(scores(active, recorded))
     recorded.append(trace.Footer(finish, None, None))
     return recorded
-
-
-def _headed(active: ActiveSetup, plan: Plan) -> trace.Header:
-    begun = header(active, *active.prompt())
-    return replace(begun, request={**begun.request, "rule": plan.rule.name})
-
-
-def _steps(recorded: trace.Trace, active: ActiveSetup, plan: Plan) -> str:
-    """Adds the steps; gives the reason for the end."""
-    recorder, settings = Recorder(active.target.text), active.setup.settings(plan)
-    steps = speculate(
-        [token.id for token in recorded.header.prompt.tokens],
-        lambda: plan,
-        tamper_if_broken(plan.rule, Seeded(active.request.seed)),
-        max_new_tokens=active.request.max_new_tokens,
-        eos_ids=frozenset(active.target.text.eos_ids),
-    )
-    started = time.perf_counter()
-    with closing(steps):
-        while True:
-            begun = time.perf_counter()
-            step: Step = next(steps)
-            at_ms = (begun - started) * 1e3
-            recorded.append(recorder.record(step, Situation(settings, (), at_ms=at_ms, wait_ms=0.0, started=begun)))
-            if step.finish:
-                return step.finish

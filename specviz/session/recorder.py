@@ -7,8 +7,8 @@ and the emitted one, and the rest as a sum.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -21,64 +21,71 @@ from specviz.trace import file as trace
 from specviz.trace.evidence import write_evidence
 
 NUM_TOP = 8
+NUM_COLUMNS = 6  # per shown token: id, p, q, residual, p_raw, q_raw
 NUM_SUMS = 6
 TINY = 1e-37  # smaller probabilities are raised to it: arithmetic on denormal floats is many times slower
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """What the engine does not know of a step and a reader wants to."""
-
-    settings: trace.Settings
-    changed: tuple[str, ...]
-    at_ms: float
-    wait_ms: float
-    started: float  # time.perf_counter() when the step began, after all waiting
 
 
 class Recorder:
     """Keeps the text decoder of one run; `record` must see its steps in order."""
 
     def __init__(self, text: TokenText) -> None:
-        self._labels = _Made(text.label)
-        self._pieces = _Made(text.piece)
+        self._label = cache(text.label)
+        self._piece = cache(text.piece)
         self._decoder = text.incremental()
 
+    def follow(self, steps: Iterable[Step], settings: trace.Settings) -> Iterator[tuple[Step, trace.Step]]:
+        """Each step with its record, made one right after the other under the same settings."""
+        started = begun = time.perf_counter()
+        for step in steps:
+            yield step, self.record(step, settings, started=begun, at_ms=(begun - started) * 1e3)
+            begun = time.perf_counter()
+
     @torch.inference_mode()
-    def record(self, step: Step, situation: Situation) -> trace.Step:
-        started = time.perf_counter()
+    def record(
+        self,
+        step: Step,
+        settings: trace.Settings,
+        *,
+        started: float,
+        at_ms: float = 0.0,
+        wait_ms: float = 0.0,
+        changed: Sequence[str] = (),
+    ) -> trace.Step:
+        """started: time.perf_counter() when the step began, after all waiting. changed: settings since the last one."""
+        record_started = time.perf_counter()
         numbers = _Numbers(step)
         positions = self._positions(step, numbers)
-        drafted = self._drafted(step, numbers)
-        emitted = self._emitted(step, numbers)
-        timing = _timing(step, started, situation)
+        drafted = self._draft_tokens(step, numbers)
+        emitted = self._emitted_tokens(step, numbers)
+        timing = _timing(step, record_started, started, wait_ms)
         return trace.Step(
             index=step.index,
-            at_ms=trace.round9(situation.at_ms),
+            at_ms=trace.round9(at_ms),
             context_length=step.context_length,
             truncated=step.truncated,
-            settings=situation.settings,
-            changed=situation.changed,
+            settings=settings,
+            changed=tuple(changed),
             calls={"target": step.target_work.calls, "draft": step.draft_work.calls},
             fed={"target": step.target_work.fed, "draft": step.draft_work.fed},
             draft=drafted,
             emitted=emitted,
             positions=positions,
             timing=timing,
-            evidence=write_evidence(step.draft.evidence, self._pieces),
+            evidence=write_evidence(step.draft.evidence, self._piece),
         )
 
     def _positions(self, step: Step, numbers: _Numbers) -> tuple[trace.Position, ...]:
         positions = []
         is_lossy = not step.plan.rule.lossless
         for walk_node, child, has_q, (*sums, shift), shown in numbers.rows():
-            top, rest = _top(shown, sums[-1], has_q, child is None, self._labels)
+            top, rest = _top_rows(shown, sums[-1], has_q, child is None, self._label)
             alone = has_q and len(step.draft.children(walk_node)) == 1
             moved = trace.round9(shift) if is_lossy and child is not None else None
             positions.append(trace.Position(walk_node, child, top, rest, *_statistics(sums, has_q, alone), moved))
         return tuple(positions)
 
-    def _drafted(self, step: Step, numbers: _Numbers) -> tuple[trace.DraftToken, ...]:
+    def _draft_tokens(self, step: Step, numbers: _Numbers) -> tuple[trace.DraftToken, ...]:
         draft = step.draft
         judged = {check.node: numbers.judged[i] for i, check in enumerate(step.verdict.checks)}
         accepted, first_scratch = set(step.verdict.path), len(draft) - draft.num_scratch
@@ -90,7 +97,7 @@ class Recorder:
             nodes.append(
                 trace.DraftToken(
                     token,
-                    *self._pieces[token],
+                    *self._piece(token),
                     parent=parent,
                     depth=depth,
                     status="accepted" if node in accepted else status,
@@ -103,7 +110,7 @@ class Recorder:
             )
         return tuple(nodes)
 
-    def _emitted(self, step: Step, numbers: _Numbers) -> tuple[trace.EmittedToken, ...]:
+    def _emitted_tokens(self, step: Step, numbers: _Numbers) -> tuple[trace.EmittedToken, ...]:
         emitted = []
         for index, token in enumerate(step.tokens):
             piece = self._decoder.push(token)
@@ -117,45 +124,17 @@ class Recorder:
         return tuple(emitted)
 
 
-class _Made(dict):
-    """Token id -> what `make` says of it, asked once."""
-
-    def __init__(self, make: Callable[[int], object]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, token: int) -> object:
-        made = self[token] = self._make(token)
-        return made
-
-
 class _Numbers:
     """Everything a record needs from the device, gathered there, brought over and rounded at once."""
 
     def __init__(self, step: Step) -> None:
         checks, laws = step.verdict.checks, step.verdict.laws
-        self._step, self._num_checks = step, len(checks)
-        draws, raw = _pack(step)
-        size = draws.numel()
-        on_host = to_host(draws.reshape(-1) if raw is None else torch.cat([draws.reshape(-1), raw.reshape(-1)]))
-        rounded = _nine_digits(on_host.numpy())
-        self._draws = rounded[:size].reshape(draws.shape).tolist()
-        self._num_shown = (draws.shape[1] - NUM_SUMS) // 4
-        self._p_raw, self._q_raw = self._unfiltered(None if raw is None else rounded[size:].reshape(raw.shape).tolist())
+        self._step = step
+        self._draws = _nine_digits(to_host(_pack(step)).numpy()).tolist()
+        self._num_shown = (len(self._draws[0]) - NUM_SUMS) // NUM_COLUMNS
         self.draft_p, self.draft_q = ([*map(trace.round9, row)] for row in (laws.node_p, laws.node_q))
         self.judged = [tuple(map(trace.round9, (check.p_judged, check.accept_prob, check.u))) for check in checks]
         self.final_p, self.final_q = self._final()
-
-    def _unfiltered(self, raw: list | None) -> tuple[list, list]:
-        """Per draw the unfiltered p and q of its ids; None where they are p and q themselves."""
-        p_raw: list[list[float] | None] = [None] * len(self._draws)
-        if raw is None:
-            return p_raw, p_raw
-        if not self._step.plan.sampling.is_plain:
-            return raw[0], raw[1]
-        for row, values in zip(_after_rejection(self._step), raw, strict=True):
-            p_raw[row] = values
-        return p_raw, [None] * len(p_raw)
 
     def _final(self) -> tuple[float, float | None]:
         """The target's own p of the last token, and the q of the draft that failed there; it is shown second there."""
@@ -168,18 +147,16 @@ class _Numbers:
 
     def rows(self):
         """Per draw of the walk: node, child, whether it has a q, the sums, and the shown ids with their columns."""
-        step, size = self._step, self._num_shown
-        for row, (draw, *raw) in enumerate(zip(self._draws, self._p_raw, self._q_raw, strict=True)):
-            shown = ([int(token) for token in draw[:size]], *(draw[size * i : size * (i + 1)] for i in (1, 2, 3)), *raw)
-            if row == self._num_checks:
-                yield step.verdict.last_node, None, False, draw[4 * size :], shown
-            else:
-                child = step.verdict.checks[row].node
-                yield step.draft.parents[child], child, step.draft.probs[child] is not None, draw[4 * size :], shown
+        draft, verdict, size = self._step.draft, self._step.verdict, self._num_shown
+        children = [check.node for check in verdict.checks]
+        places = [(draft.parents[child], child, draft.probs[child] is not None) for child in children]
+        for place, draw in zip([*places, (verdict.last_node, None, False)], self._draws, strict=True):
+            ids, *columns = (draw[size * i : size * (i + 1)] for i in range(NUM_COLUMNS))
+            yield *place, draw[size * NUM_COLUMNS :], ([int(token) for token in ids], *columns)
 
 
-def _top(
-    shown: tuple, owed: float, has_q: bool, is_final: bool, labels: Mapping[int, str]
+def _top_rows(
+    shown: tuple, owed: float, has_q: bool, is_final: bool, label: Callable[[int], str]
 ) -> tuple[tuple[tuple, ...], dict[str, float | None]]:
     """The rows (id, text, p, q, residual, p_raw, q_raw), each id once, and what they leave out, per column.
 
@@ -192,14 +169,14 @@ def _top(
     for place, token in enumerate(ids):
         if token not in places and (place < num_sure or q[place]):
             places[token] = place
-    columns = (p, q, residual, p if p_raw is None else p_raw, q if q_raw is None else q_raw)
+    columns = (p, q, residual, p_raw, q_raw)
     p, q, residual, p_raw, q_raw = ([column[place] for place in places.values()] for column in columns)
     unknown = (None,) * len(p)
     if not has_q:
         q = q_raw = unknown
     if is_final:
         residual = unknown
-    rows = zip(places, [labels[token] for token in places], p, q, residual, p_raw, q_raw, strict=True)
+    rows = zip(places, map(label, places), p, q, residual, p_raw, q_raw, strict=True)
     columns = (("p", p), ("q", q), ("residual", residual), ("p_raw", p_raw), ("q_raw", q_raw))
     rest = {name: None if column is unknown else _left(sum(column)) for name, column in columns}
     if residual is not unknown and not owed:
@@ -230,8 +207,8 @@ def _first_tokens(step: Step) -> list[list[int]]:
     return [*firsts, [step.verdict.token, step.verdict.token]]
 
 
-def _pack(step: Step) -> tuple[Tensor, Tensor | None]:
-    """Per draw (M) and shown token (R) the ids, p, q, residual, then the sums: [M, 4R + NUM_SUMS]; and `_raw`."""
+def _pack(step: Step) -> Tensor:
+    """Per draw (M) the columns of the shown tokens (R), then the sums: [M, NUM_COLUMNS R + NUM_SUMS]."""
     laws, num_draws = step.verdict.laws, len(step.verdict.checks) + 1
     final = laws.final[None]
     exact = torch.cat([laws.judged, final, laws.drawn_from, torch.zeros_like(final)])  # [2M, V]
@@ -245,8 +222,10 @@ def _pack(step: Step) -> tuple[Tensor, Tensor | None]:
     residual = owed.gather(1, ids) / total.clamp_min(TINY)
     wide = ids.to(exact_dtype(p.device))  # the others widen when they are joined
     sums = _sums(both, exact[num_draws:])
-    columns = [wide, p.gather(1, ids), q.gather(1, ids), residual, sums, total, _shift(step)]
-    return torch.cat(columns, dim=1), _raw(step, ids)
+    shown_p, shown_q = p.gather(1, ids), q.gather(1, ids)
+    unfiltered = _unfiltered_odds(step, ids, shown_q)
+    columns = [wide, shown_p, shown_q, residual, *unfiltered, sums, total, _shift(step)]
+    return torch.cat(columns, dim=1)
 
 
 def _shift(step: Step) -> Tensor:
@@ -272,28 +251,19 @@ def _sums(both: Tensor, exact_q: Tensor) -> Tensor:
     return torch.stack((own[:num_draws], own[num_draws:], cross, beyond_q), dim=1)
 
 
-def _raw(step: Step, ids: Tensor) -> Tensor | None:
-    """The models' unfiltered probabilities of `ids` at temperature 1.
-
-    Plainly sampled, they are p and q themselves but for the draws that follow a rejection: those rows of p alone
-    [X, R], if any. Otherwise p and q of every draw, [2, M, R], q 0 where there is no draft row.
-    """
+def _unfiltered_odds(step: Step, ids: Tensor, shown_q: Tensor) -> tuple[Tensor, Tensor]:
+    """The models' unfiltered p and q of `ids` at temperature 1, each [M, R]; q 0 where there is no draft row."""
     checks, draft = step.verdict.checks, step.draft
-    nodes = [draft.parents[check.node] for check in checks] + [step.verdict.last_node]
+    parents = [draft.parents[check.node] for check in checks] + [step.verdict.last_node]
+    rows = to_device([node + 1 for node in parents], torch.long, ids.device)
     if step.plan.sampling.is_plain:
-        rows = [step.probs[nodes[row] + 1].gather(0, ids[row]) for row in _after_rejection(step)]
-        return torch.stack(rows) if rows else None
-    p_raw = step.logits[to_device([node + 1 for node in nodes], torch.long, ids.device)]
-    q_raw = torch.zeros_like(p_raw, dtype=step.probs.dtype)
+        return step.probs[rows[:, None], ids], shown_q
+    p_raw = step.logits[rows].to(step.probs.dtype).softmax(-1)
+    q_raw = torch.zeros_like(p_raw)
     for row, check in enumerate(checks):
         if draft.logits[check.node] is not None:
             q_raw[row] = draft.logits[check.node].to(q_raw.dtype).softmax(-1)
-    return torch.stack((p_raw.to(q_raw.dtype).softmax(-1).gather(1, ids), q_raw.gather(1, ids)))
-
-
-def _after_rejection(step: Step) -> list[int]:
-    """The draws made from what an earlier rejection at the same place left of p."""
-    return [row + 1 for row, check in enumerate(step.verdict.checks) if not check.accepted]
+    return p_raw.gather(1, ids), q_raw.gather(1, ids)
 
 
 def _nine_digits(values: np.ndarray) -> np.ndarray:
@@ -307,8 +277,8 @@ def _nine_digits(values: np.ndarray) -> np.ndarray:
     return rounded
 
 
-def _timing(step: Step, record_started: float, situation: Situation) -> trace.Timing:
+def _timing(step: Step, record_started: float, started: float, wait_ms: float) -> trace.Timing:
     now = time.perf_counter()
     phases = (step.timing.draft_ms, step.timing.verify_ms, step.timing.accept_ms, (now - record_started) * 1e3)
-    total = (now - situation.started) * 1e3 + situation.wait_ms
-    return trace.Timing(*(trace.round9(value) for value in (*phases, situation.wait_ms, total)))
+    total = (now - started) * 1e3 + wait_ms
+    return trace.Timing(*(trace.round9(value) for value in (*phases, wait_ms, total)))

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from specviz.decoding.draws import Seeded
@@ -20,7 +20,7 @@ from specviz.request import Request, RunSettings
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.controls import PACES, Controls, ControlState
 from specviz.session.record import header, scores
-from specviz.session.recorder import Recorder, Situation
+from specviz.session.recorder import Recorder
 from specviz.session.workbench import NO_NEWS, BackgroundTask, FairQueue, Ticket, Workbench, baseline_key, workbench
 from specviz.trace import file as trace
 
@@ -47,25 +47,14 @@ class Run:
     """One generation: its request, its live controls and its growing trace."""
 
     def __init__(
-        self,
-        request: Request,
-        bench: Workbench,
-        *,
-        pace: str = "full",
-        drafts: tuple[str, ...] = (),
-        targets: tuple[str, ...] = (),
-        may_cut: bool = False,
-        controls: Controls | None = None,
+        self, request: Request, bench: Workbench, controls: Controls | None = None, *, may_cut: bool = False
     ) -> None:
-        """may_cut: of a prompt that is too long for the target, use the end and say so instead of raising an error.
-
-        controls: made here unless given; `pace`, `drafts` and `targets` (names on offer) are theirs.
-        """
+        """may_cut: of a prompt that is too long for the target, use the end and say so instead of raising an error."""
         self.id = uuid.uuid4().hex
         self.request = request.validate()
         find_method(self.request.method).validate(self.request.params)
         self.bench = bench
-        self.controls = controls or Controls(self.request.settings, targets, drafts, pace)
+        self.controls = controls or Controls(self.request.settings)
         self.trace = trace.Trace()
         self.state = "queued"
         self.shared_engine = False  # whether another run used the engine meanwhile: such a run gives no speed
@@ -80,7 +69,7 @@ class Run:
         self._may_cut = may_cut
         self._note = ""  # what the person should know about the prompt
 
-    def request_in_force(self) -> Request:
+    def current_request(self) -> Request:
         """The request as live changes have left it; another method has its own parameters at their defaults."""
         return self.request.with_settings(self._active.settings or self.controls.settings)
 
@@ -120,7 +109,7 @@ class Run:
             return
         self.controls.set("paused", False)
         try:
-            yield from self._in_place(max_steps)
+            yield from self._hold_place(max_steps)
             if (footer := self._let_go()) is not None:
                 yield footer
         except GeneratorExit:
@@ -135,16 +124,13 @@ class Run:
                 yield footer
             raise SpecvizError(message) from error
 
-    def _in_place(self, max_steps: int | None) -> Iterator[Status | trace.Event]:
+    def _hold_place(self, max_steps: int | None) -> Iterator[Status | trace.Event]:
         """Holds one of the places for runs while it goes on."""
         resumed, place = time.perf_counter(), self.bench.places.join()
         try:
             yield from self._wait(place, self.bench.places, "waiting for a free place")
-            if self.controls.read().stopped:
-                yield self._end("stopped", None) or Status("finished")
-                return
             resumed = time.perf_counter()  # time in the queue is not the run's
-            if (yield from self._open()):
+            if not self.controls.read().stopped and (yield from self._open()):
                 yield from self._go(max_steps, resumed - self._spent_s)
             else:
                 yield self._end("stopped", None) or Status("finished")
@@ -153,7 +139,7 @@ class Run:
             self.bench.places.leave(place)
 
     def _let_go(self) -> trace.Event | None:
-        """From here on nobody reads; a paused run that was stopped meanwhile ends here, and this is its footer."""
+        """Ends the reading. A paused run that was stopped meanwhile ends too: its footer; None for any other."""
         with self._guard:
             self._is_read = False
             is_left = self.state == "paused" and self.controls.read().stopped
@@ -175,7 +161,7 @@ class Run:
             lambda: self._active.plan,
             Seeded(self.request.seed),
             max_new_tokens=self.request.max_new_tokens,
-            eos_ids=frozenset(target.text.eos_ids),
+            eos_ids=target.text.eos_ids,
         )
         yield self._add(header(self._active, rendered, tokens))
         return True
@@ -185,7 +171,7 @@ class Run:
 
         False, with nothing changed, if meanwhile the run was stopped or other models were chosen. Raises SpecvizError.
         """
-        missing = self._active.unloaded(settings)
+        missing = self._active.describe_missing(settings)
         if not missing:
             self._active.take(settings)
             return True
@@ -216,7 +202,7 @@ class Run:
         made = 0
         while True:
             waiting = time.perf_counter()
-            state = self.controls.read() if made == max_steps else self._paced(started)
+            state = self.controls.read() if made == max_steps else self._await_pace(started)
             if reason := self._reason_to_end(state, started):
                 yield self._end(reason, None)
                 return
@@ -240,7 +226,7 @@ class Run:
                 yield from self._close(step.finish)
                 return
 
-    def _paced(self, started: float) -> ControlState:
+    def _await_pace(self, started: float) -> ControlState:
         """Waits until the pace allows another step; a change of the controls is seen at once."""
         while True:
             state, now = self.controls.read(), time.perf_counter()
@@ -257,7 +243,7 @@ class Run:
         return "time" if limit is not None and time.perf_counter() - started > limit else None
 
     def _wait(self, ticket: Ticket, lock: FairQueue, message: str) -> Iterator[Status]:
-        """Until the ticket is ready or the run is stopped. Whoever does not come back for more holds nobody up."""
+        """Waits until the ticket is ready or the run is stopped; a reader that stops reading holds up no other run."""
         while not ticket.ready.wait(0.25) and not self.controls.read().stopped:
             if lock.step_aside(ticket):
                 yield Status("queued", message, lock.ahead(ticket))
@@ -278,7 +264,8 @@ class Run:
                 self.controls.restore(self._active.settings, refused=settings)
                 yield Status("running", str(error))
                 return (yield from self._adopt(self.controls.settings))
-        if (models := self._active.models_event(len(self.trace.models))) is not None:
+        models, before = self._active.models_event(len(self.trace.models)), self.trace.models[-1:]
+        if [replace(each, index=models.index) for each in before] != [models]:
             yield self._add(models)
         return True
 
@@ -288,14 +275,9 @@ class Run:
         step = next(self._steps)
         now = self._active.step_settings
         before = self.trace.steps[-1].settings if self.trace.steps else now
-        situation = Situation(
-            settings=now,
-            changed=tuple(name for name in SAID_TO_CHANGE if getattr(before, name) != getattr(now, name)),
-            at_ms=(begun - started) * 1e3,
-            wait_ms=(begun - waiting) * 1e3,
-            started=begun,
-        )
-        return step, self._recorder.record(step, situation)
+        changed = [name for name in SAID_TO_CHANGE if getattr(before, name) != getattr(now, name)]
+        at_ms, wait_ms = (begun - started) * 1e3, (begun - waiting) * 1e3
+        return step, self._recorder.record(step, now, started=begun, at_ms=at_ms, wait_ms=wait_ms, changed=changed)
 
     def _close(self, reason: str) -> Iterator[Status | trace.Event]:
         """Scores the finished text; one that cannot be scored is finished all the same."""
@@ -342,7 +324,7 @@ def open_run(
     may_cut: bool = False,
     controls: Controls | None = None,
 ) -> Run:
-    """A run that has not begun; iterate its `events()`."""
-    suiting = (*catalog.drafts_for(request.target), *catalog.drafts_for(request.target, foreign=True))
-    offered = {"drafts": tuple(dict.fromkeys(suiting)), "targets": catalog.targets()}
-    return Run(request, bench or workbench(), pace=pace, may_cut=may_cut, controls=controls, **offered)
+    """A run that has not begun; iterate its `events()`. Without `controls` the catalogue's models are on offer."""
+    drafts = (*catalog.drafts_for(request.target), *catalog.drafts_for(request.target, foreign=True))
+    controls = controls or Controls(request.validate().settings, catalog.targets(), drafts, pace)
+    return Run(request, bench or workbench(), controls, may_cut=may_cut)

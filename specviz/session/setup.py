@@ -31,6 +31,11 @@ class Setup:
     heads: LoadedHeads | None = None
     others: Mapping[str, LoadedModel] = field(default_factory=dict)
 
+    @property
+    def models(self) -> list[LoadedModel]:
+        """All that are loaded, the target first; heads are held by their target."""
+        return [loaded for loaded in (self.target, self.draft, *self.others.values()) if loaded is not None]
+
     def drafter(self, target: CachedLM, draft: CachedLM | None = None) -> Drafter:
         """target: the reader that its drafts are checked with. draft: a reader of the draft model that may be used."""
         small = None if self.draft is None else _part(self.draft, draft)

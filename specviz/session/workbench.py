@@ -3,6 +3,8 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -60,14 +62,12 @@ def baseline_key(own: Settings) -> tuple:
     return (own.target, own.temperature, own.top_k, own.top_p)
 
 
+@dataclass(slots=True, eq=False)
 class Ticket:
     """A place in the line. `ready` when its holder may go; give it back with `FairQueue.leave`."""
 
-    __slots__ = ("is_aside", "ready")
-
-    def __init__(self) -> None:
-        self.ready = threading.Event()
-        self.is_aside = False
+    ready: threading.Event = field(default_factory=threading.Event)
+    is_aside: bool = False
 
 
 class FairQueue:
@@ -126,20 +126,16 @@ class BackgroundTask(Generic[Result]):
     def __init__(self, work: Callable[[Progress], Result]) -> None:
         self.news = NO_NEWS
         self._is_abandoned = False
-        self._is_done = threading.Event()
-        self._result: Result | None = None
-        self._error: Exception | None = None
+        self._outcome: Future[Result | None] = Future()
         threading.Thread(target=self._do, args=(work,), daemon=True, name="loading").start()
 
     def wait(self, seconds: float) -> bool:
         """Whether it is done, after at most this long."""
-        return self._is_done.wait(seconds)
+        return bool(wait([self._outcome], seconds).done)
 
     def result(self) -> Result:
         """What a work that is done gave. Raises what it raised."""
-        if self._error is not None:
-            raise self._error
-        return self._result
+        return self._outcome.result()
 
     def abandon(self) -> None:
         """Nobody waits any more."""
@@ -148,14 +144,12 @@ class BackgroundTask(Generic[Result]):
     def _do(self, work: Callable[[Progress], Result]) -> None:
         try:
             with other_work.work():
-                self._result = work(self._tell)
+                result = work(self._report)
+            self._outcome.set_result(None if self._is_abandoned else result)  # what nobody waits for is not held
         except Exception as error:  # whoever waits raises it
-            self._error = error
-        if self._is_abandoned:
-            self._result = None  # a model that nobody waits for is not held
-        self._is_done.set()
+            self._outcome.set_exception(error)
 
-    def _tell(self, message: str, fraction: float | None) -> None:
+    def _report(self, message: str, fraction: float | None) -> None:
         if self._is_abandoned:
             raise SpecvizError("nobody waits for this any more")
         self.news = (message, None if fraction is None else round(fraction, 2))

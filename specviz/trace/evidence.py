@@ -4,7 +4,7 @@ A token in evidence is an object with an "id"; it gets its "text", and its "byte
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from specviz.trace.file import round9
@@ -13,10 +13,10 @@ from specviz.trace.values import MAX_INTEGER
 MOST_DEPTH = 8
 MOST_VALUES = 8_192
 MOST_TEXT = 4_000
-Pieces = Mapping[int, tuple[str, str | None]]
+Piece = Callable[[int], tuple[str, str | None]]  # of an id: its text, and its bytes where that is not whole
 
 
-def write_evidence(evidence: Mapping[str, Any], pieces: Pieces) -> dict[str, Any]:
+def write_evidence(evidence: Mapping[str, Any], piece: Piece) -> dict[str, Any]:
     """The evidence of one draft for its record; values beyond the limits are left out, impossible numbers are None.
 
     Raises ValueError for a value that JSON cannot hold.
@@ -32,7 +32,7 @@ def write_evidence(evidence: Mapping[str, Any], pieces: Pieces) -> dict[str, Any
             }
             token = made.get("id")
             if type(token) is int and token >= 0 and "text" not in made:
-                made["text"], half = pieces[token]
+                made["text"], half = piece(token)
                 made |= {} if half is None else {"bytes": half}
             return made
         if isinstance(value, (list, tuple)):

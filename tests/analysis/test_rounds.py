@@ -95,14 +95,16 @@ SPEEDS = {
 @pytest.mark.parametrize("name", NOISE)
 def test_rounds_of_which_none_is_slower_are_seldom_called_divided(name, speeds):
     for num_rounds in (5, 9, 17):
-        found = [measured(NOISE[name], seed, num_rounds, speeds).divided("B", "A") for seed in range(NUM_TRIES)]
+        found = [measured(NOISE[name], seed, num_rounds, speeds).wins_and_losses("B", "A") for seed in range(NUM_TRIES)]
         assert sum(ahead > 0 for ahead, _ in found) / NUM_TRIES <= most(LEVEL)
 
 
 def test_rounds_that_differ_in_sign_are_called_divided_on_a_quiet_machine():
     for name in ("quiet", "slowing down by 40 %"):
-        found = {measured(NOISE[name], seed, 9, lambda number: 1 / 1.5 if number == 4 else 1.5).divided("B", "A")
-                 for seed in range(100)}  # fmt: skip
+        found = {
+            measured(NOISE[name], seed, 9, lambda number: 1 / 1.5 if number == 4 else 1.5).wins_and_losses("B", "A")
+            for seed in range(100)
+        }
         assert found == {(8, 1)}
 
 
@@ -121,8 +123,8 @@ def test_a_round_is_won_when_both_turns_beat_both_of_the_other_by_more_than_one_
         for number, times in enumerate(rounds, 1):
             for time in times:
                 made.add(name, number, time)
-    assert made.divided("ours", "others") == told
-    assert made.divided("others", "ours") == told[::-1]
+    assert made.wins_and_losses("ours", "others") == told
+    assert made.wins_and_losses("others", "ours") == told[::-1]
 
 
 def test_every_round_goes_there_and_back_and_the_lot_says_in_which_order():

@@ -317,7 +317,7 @@ def test_what_cannot_draft_for_the_target_is_left_out_with_the_reason(models, mo
     names = ["none", "unbuilt", "lonely"]
     setups, left_out = bench_methods.load_setups(names, library, target, "nowhere", 3, PROMPTS[0])
     assert [setup.method.name for setup in setups] == ["none"]
-    assert [(each.method, each.reason[:30]) for each in left_out] == [
+    assert [(name, reason[:30]) for name, reason in left_out.items()] == [
         ("unbuilt", "this target has no such module"),
         ("lonely", "this server offers only its ow"),
     ]

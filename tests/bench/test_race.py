@@ -50,7 +50,7 @@ def test_greedy_sides_write_what_the_target_writes_alone(bench):
     for heat, start in zip(result.heats, STARTS, strict=True):
         prompt = [token.id for token in heat.left.header.prompt.tokens]
         assert ids(heat.left) == ids(heat.right) == greedy(model, prompt, 12)
-        assert (heat.title, heat.parted) == (start.title, None)
+        assert (heat.title, heat.parting) == (start.title, None)
     assert result.difference is None
 
 
@@ -110,19 +110,19 @@ def test_a_race_compares_its_sides_prompt_by_prompt_in_time_per_token():
     found = Race(1, 1, "", tuple(heats))
     assert found.comparison.ratios == pytest.approx([2, 1.25, 0.7])
     assert found.comparison.spread == pytest.approx(0.1)  # the median of 10, 20, 30, 0, 10 and 1 %
-    assert found.divided == (0, 0)  # two runs of one side lie 30 % apart
+    assert found.wins_and_losses == (0, 0)  # two runs of one side lie 30 % apart
 
 
 def test_a_race_without_a_clock_compares_nothing():
     assert Race(1, 1).comparison is None
     assert Race(1, 1, "", (heat((0, 0), (0, 0)),)).comparison is None
-    assert Race(1, 1, "", (heat((0, 0), (0, 0)),)).divided == (0, 0)
+    assert Race(1, 1, "", (heat((0, 0), (0, 0)),)).wins_and_losses == (0, 0)
 
 
 def test_a_race_is_divided_where_each_side_is_beyond_doubt_ahead_on_a_prompt():
     heats = heat((100, 101), (50, 51)), heat((50, 51), (100, 101)), heat((50, 50), (100, 100))
-    assert Race(1, 1, "", heats).divided == (1, 2)
-    assert Race(1, 1, "", heats[:1]).divided == (0, 0)
+    assert Race(1, 1, "", heats).wins_and_losses == (1, 2)
+    assert Race(1, 1, "", heats[:1]).wins_and_losses == (0, 0)
 
 
 def test_the_median_of_ratios_does_not_depend_on_who_is_called_a():
@@ -231,7 +231,7 @@ def test_prompts_of_one_length_need_not_be_one_prompt():
 def test_the_first_difference_has_the_logits_of_both_models(bench):
     result = raced(bench, ALONE, ODD, starts=STARTS)
     found = result.difference
-    heat = next(heat for heat in result.heats if heat.parted is not None)
+    heat = next(heat for heat in result.heats if heat.parting is not None)
     place = next(i for i, (a, b) in enumerate(zip(ids(heat.left), ids(heat.right), strict=False)) if a != b)
     assert (found.title, found.place, result.heats[found.heat]) == (heat.title, place, heat)
     assert (found.left.id, found.right.id) == (ids(heat.left)[place], ids(heat.right)[place])

@@ -184,7 +184,7 @@ def written(model, prompt, length):
 
 
 @pytest.fixture(scope="module")
-def parted(bundled):
+def parting(bundled):
     """Greedy texts of the bundled target in bf16, until one has a token that float32 would not have written."""
     target = bundled.load("fable-target")
     halves, texts = in_halves(target), []

@@ -21,7 +21,7 @@ from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.rules import RULES
-from specviz.session.recorder import Recorder, Situation
+from specviz.session.recorder import Recorder
 from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
 from specviz.trace import file as trace
@@ -409,8 +409,7 @@ def recorded(setup, seed=0):
         draft_model=None,
         target="target",
     )
-    situation = Situation(settings=settings, changed=(), at_ms=0.0, wait_ms=0.0, started=0.0)
-    return [recorder.record(step, situation) for step in run(plan, 16, seed=seed)]
+    return [recorder.record(step, settings, started=0.0) for step in run(plan, 16, seed=seed)]
 
 
 @METHOD

@@ -67,12 +67,12 @@ def test_a_draft_with_fewer_ids_keeps_the_law():
 @pytest.mark.parametrize("children", ["independent", "without_replacement"])
 def test_drawn_tokens_chosen_by_their_odds_are_caught(children, monkeypatch):
     """The mistake that growing by order avoids: keep the likelier ones of what was drawn, and still claim q."""
-    best = module._best
+    best = module._pick_best
 
     def by_value(nodes, among, most):
         return sorted(best(nodes, among, 100), key=lambda node: 0 if node == ROOT else -nodes[node].score)[:most]
 
-    monkeypatch.setattr(module, "_best", by_value)
+    monkeypatch.setattr(module, "_pick_best", by_value)
     assert distance(TreeDrafter(TableLM(2), children, "dynamic", 2, 1), k=1) > WRONG
 
 

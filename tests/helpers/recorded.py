@@ -22,7 +22,7 @@ from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.none import NoDraft
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.models.tokens import TokenText
-from specviz.session.recorder import Recorder, Situation
+from specviz.session.recorder import Recorder
 from specviz.trace import file as trace
 
 SAMPLINGS = (Sampling(0.0), Sampling(), Sampling(0.7, top_k=20, top_p=0.9))
@@ -179,7 +179,7 @@ def entropy(p: np.ndarray) -> float:
 
 def record_all(steps: Iterable[Step]) -> list[trace.Step]:
     recorder = Recorder(vocabulary())
-    return [recorder.record(step, Situation(SETTINGS, (), 1.0, 0.0, 0.0)) for step in steps]
+    return [recorder.record(step, SETTINGS, started=0.0, at_ms=1.0) for step in steps]
 
 
 def generate(name: str, sampling: Sampling, prompt: list[int]) -> Iterator[Step]:

@@ -19,6 +19,26 @@ RIGHT = RULES["speculative_sampling"]
 each = pytest.mark.parametrize("rule", BROKEN.values(), ids=lambda rule: rule.name)
 
 
+@each
+def test_a_broken_rule_has_facts_of_its_own(rule):
+    own = rule.facts
+    assert (own.name, own.title, own.summary, own.lossless) == (rule.name, rule.title, rule.summary, False)
+
+
+def test_threads_that_ask_at_once_get_the_same_rules():
+    ask = """
+import sys, threading
+from specviz import rules
+sys.setswitchinterval(1e-6)
+start, found = threading.Barrier(8), []
+threads = [threading.Thread(target=lambda: (start.wait(), found.append(rules.RULES))) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert (len(found), len({id(each) for each in found})) == (8, 1)
+"""
+    subprocess.run([sys.executable, "-c", ask], check=True, timeout=120)
+
+
 def random_rows(*shape, sharpness):
     generator = torch.Generator().manual_seed(7)
     return torch.randn(*shape, generator=generator, dtype=torch.float64).mul(sharpness).softmax(-1)

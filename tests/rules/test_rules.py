@@ -21,7 +21,7 @@ from specviz.rules import RULES
 from specviz.rules import chain as chain_module
 from specviz.rules.broken import BROKEN, ClampedQ, UntruncatedQ
 from specviz.rules.speculative_sampling import residual
-from specviz.session.recorder import Recorder, Situation
+from specviz.session.recorder import Recorder
 from specviz.trace import file as trace
 
 EXACT = 1e-12
@@ -286,7 +286,7 @@ def test_a_run_of_any_rule_can_be_recorded(rule, sampling):
     settings = trace.Settings(4, "constant", 1.0, 0, 1.0, "any", {}, rule.name, rule.lossless, "draft", "target")
     recorder = Recorder(vocabulary())
     for step in run(rule, Seeded(2), sampling, 24):
-        record = recorder.record(step, Situation(settings, (), 0.0, 0.0, 0.0))
+        record = recorder.record(step, settings, started=0.0)
         assert trace.Step.from_dict(record.to_dict()) == record
         accepted = ["accepted"] * len(step.verdict.path)
         ended = [*accepted, "rejected"] if step.verdict.kind == "resampled" else accepted

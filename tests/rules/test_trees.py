@@ -18,7 +18,7 @@ from specviz.rules import RULES
 from specviz.rules.lossless import SampleAndMatch
 from specviz.rules.speculative_sampling import SpeculativeSampling, residual
 from specviz.rules.typical import longest_path
-from specviz.session.recorder import Recorder, Situation
+from specviz.session.recorder import Recorder
 from specviz.trace import file as trace
 
 EXACT, WRONG = 1e-12, 1e-2
@@ -229,7 +229,7 @@ def test_a_run_over_trees_can_be_recorded(rule, grow):
     settings = trace.Settings(2, "constant", 1.0, 0, 1.0, "any", {}, rule.name, rule.lossless, "draft", "target")
     recorder = Recorder(vocabulary())
     for step in speculate((0, 1), lambda: plan, Seeded(3), max_new_tokens=16):
-        record = recorder.record(step, Situation(settings, (), 0.0, 0.0, 0.0))
+        record = recorder.record(step, settings, started=0.0)
         assert trace.Step.from_dict(record.to_dict()) == record
         taken = [node for node, token in enumerate(record.draft) if token.status == "accepted"]
         assert tuple(taken) == step.verdict.path

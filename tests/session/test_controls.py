@@ -5,6 +5,7 @@ import math
 import multiprocessing
 import os
 import struct
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -162,7 +163,7 @@ def test_all_of_it_lies_in_the_block():
     other = Controls(None, block=block)
     assert (other.read(), other.read().stopped) == (live.read(), True)
     version, size = struct.unpack_from("<QQ", copy)
-    assert json.loads(copy[16 : 16 + size])["settings"] == FIRST.to_dict()
+    assert json.loads(copy[16 : 16 + size])["settings"] == asdict(FIRST)
     assert struct.unpack_from("<QQ", block.memory)[0] == version + 1
 
 

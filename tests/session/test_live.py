@@ -125,11 +125,11 @@ def test_methods_change_and_change_back(bench):
 def test_the_request_in_force_is_the_first_one_with_the_changes_taken_so_far(bench):
     run = begin(bench, method="prompt_lookup", params={"max_ngram": 5})
     make_steps(run, 1)
-    assert run.request_in_force() == run.request
+    assert run.current_request() == run.request
     for name, value in {"num_speculative_tokens": 2, "draft": "far", "method": "draft_model"}.items():
         run.controls.set(name, value)
     finish(run)
-    assert run.request_in_force() == replace(
+    assert run.current_request() == replace(
         run.request, num_speculative_tokens=2, draft="far", method="draft_model", params={}
     )
 

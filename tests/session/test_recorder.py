@@ -34,7 +34,7 @@ from specviz.decoding.draws import ACCEPT, Seeded
 from specviz.decoding.engine import speculate
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.rules import RULES
-from specviz.session.recorder import Recorder, Situation
+from specviz.session.recorder import Recorder
 from specviz.trace import file as trace
 
 COLUMNS = ("p", "q", "residual", "p_raw", "q_raw")
@@ -209,7 +209,7 @@ def test_recording_changes_nothing(case):
     recorder = Recorder(vocabulary())
     watched = []
     for step in generate(case.name, case.sampling, case.prompt):
-        recorder.record(step, Situation(SETTINGS, (), 1.0, 0.0, 0.0))
+        recorder.record(step, SETTINGS, started=0.0, at_ms=1.0)
         watched.append(step)
     assert [step.verdict for step in watched] == [step.verdict for step in alone]
     assert [step.tokens for step in watched] == [step.tokens for step in case.steps]
@@ -247,6 +247,15 @@ def scripted(p, q, token, rule=RULE, evidence=NO_EVIDENCE):
     target.table[:] = p_row.log()
     plan = replace(plan_of(target, Fixed(), k=1), rule=rule)
     return record_all([next(speculate([0, 0], lambda: plan, Seeded(0), max_new_tokens=9))])[0]
+
+
+def test_unfiltered_odds_are_the_models_own_also_where_the_rule_writes_its_favourite():
+    odds = [0.5, 0.3, 0.2]
+    record = scripted(odds, odds, token=0, rule=RULES["typical"])
+    assert [token.kind for token in record.emitted] == ["accepted", "bonus"]
+    rows = {row[0]: row for row in record.positions[-1].top}
+    assert [rows[token][2] for token in range(3)] == [1.0, 0.0, 0.0]
+    assert [rows[token][5] for token in range(3)] == pytest.approx(odds)
 
 
 def test_what_is_owed_to_unlisted_tokens_alone_is_in_the_rest():

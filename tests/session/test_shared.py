@@ -273,6 +273,7 @@ def test_a_measurement_is_the_baseline_of_the_runs_that_follow(bench):
     low, high = found.between
     assert 0 < low <= found.speedup <= high
     assert "alone on the engine" in found.note
+    assert found.note.count("between") == 1
     baseline = made(bench).footer.baseline
     assert baseline["tokens_per_s"] == pytest.approx(found.baseline_tokens_per_s, abs=1e-3)
     assert baseline["num_tokens"] == 256 - len(ALMOST_FULL)

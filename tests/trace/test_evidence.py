@@ -22,9 +22,8 @@ from specviz.views.explore.titles import lossy_note
 every_evidence = pytest.mark.parametrize("make", evidence_traces.ALL.values(), ids=list(evidence_traces.ALL))
 
 
-class Pieces(dict):
-    def __missing__(self, token):
-        return (f" t{token}", None) if token != 7 else ("\ufffd", "f09f")
+def piece(token):
+    return (f" t{token}", None) if token != 7 else ("\ufffd", "f09f")
 
 
 def made_of(made) -> list[dict]:
@@ -49,7 +48,7 @@ def rows(found: dict) -> list[list]:
 
 def test_every_token_of_evidence_gets_its_text_and_nothing_else_does():
     told = {"found": [[{"id": 3}], [{"id": 7}]], "draft": {"id": 2, "text": "own"}, "id": "no token"}
-    assert write_evidence(told, Pieces()) == {
+    assert write_evidence(told, piece) == {
         "found": [[{"id": 3, "text": " t3"}], [{"id": 7, "text": "\ufffd", "bytes": "f09f"}]],
         "draft": {"id": 2, "text": "own"},
         "id": "no token",
@@ -58,7 +57,7 @@ def test_every_token_of_evidence_gets_its_text_and_nothing_else_does():
 
 def test_written_evidence_is_plain_json_with_nine_digits():
     told = {"scores": (1 / 3, math.nan, math.inf, 1e300), "on": True, "none": None, "words": "x" * 99_999}
-    made = write_evidence(told, Pieces())
+    made = write_evidence(told, piece)
     assert made["scores"] == [0.333333333, None, None, None]
     assert (made["on"], made["none"], len(made["words"])) == (True, None, MOST_TEXT)
     assert json.loads(json.dumps(made, allow_nan=False)) == made
@@ -68,17 +67,17 @@ def test_written_evidence_is_bounded():
     deep = {"id": 1}
     for _ in range(50):
         deep = {"a": deep}
-    made, depth = write_evidence(deep, Pieces()), 0
+    made, depth = write_evidence(deep, piece), 0
     while made := made.get("a"):
         depth += 1
     assert depth <= MOST_DEPTH
-    wide = write_evidence({"rows": [list(range(1000))] * 1000}, Pieces())
+    wide = write_evidence({"rows": [list(range(1000))] * 1000}, piece)
     assert sum(len(row) for row in wide["rows"]) <= MOST_VALUES
 
 
 def test_evidence_that_json_does_not_know_is_the_drafters_fault():
     with pytest.raises(ValueError, match="must hold what JSON knows"):
-        write_evidence({"rows": object()}, Pieces())
+        write_evidence({"rows": object()}, piece)
 
 
 # ---- the tree -----------------------------------------------------------------------------------------------------

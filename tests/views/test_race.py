@@ -408,7 +408,7 @@ def test_the_heat_that_parts_is_replayed():
     found = Race(8, 8, "", (*same, replace(other, title="the odd one")), difference=difference(2.0, False, heat=2))
     shown = view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"]
     (block,) = [each for each in shown if each["kind"] == "duel"]
-    assert data_of(block)["part"] == other.parted
+    assert data_of(block)["part"] == other.parting
     assert block["by"] == "token"
     assert [each["caption"] for each in shown if each.get("caption")] == [
         "Prompt by prompt", "the prompt “the odd one”: the two runs below",

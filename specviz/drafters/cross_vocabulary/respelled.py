@@ -5,6 +5,7 @@ Follows a growing list of the target's ids: a step encodes the new tokens and th
 
 from collections.abc import Sequence
 
+from specviz.decoding.draft import common_prefix
 from specviz.models.tokens import TokenText, encode_after, ends_whole
 
 LOOKBACK = 8  # how many of the draft's ids are cut again with what follows them
@@ -54,8 +55,7 @@ class Respelled:
 
     def _cut(self) -> None:
         cut, known = self._encode(), self.ids[self._settled :]
-        pairs = enumerate(zip(cut, known, strict=False))
-        same = next((place for place, (one, other) in pairs if one != other), min(len(cut), len(known)))
+        same = common_prefix(cut, known, min(len(cut), len(known)))
         num_backed = len(known) - same
         self.backed = (num_backed, self._bytes(cut[same:]).decode("utf-8", "replace"))
         if num_backed:

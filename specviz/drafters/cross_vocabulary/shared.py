@@ -61,13 +61,8 @@ class SharedLM:
         self.context_limit = self._lm.context_limit - len(ids) + len(tokens)
         self._shares: list[Tensor] = []
 
-    @property
-    def calls(self) -> int:
-        return self._lm.calls
-
-    @property
-    def fed(self) -> int:
-        return self._lm.fed
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._lm, name)
 
     def missing(self, tokens: Sequence[int]) -> Sequence[int]:
         return self._lm.missing(self._ids)

@@ -42,18 +42,15 @@ class EagleDrafter(Drafter):
     The head's cache keeps the rows that read the target's features; rows that read its own features are dropped.
     """
 
+    work = Work()
+
     def __init__(self, head: EagleHead, width: int, nodes: int) -> None:
         self._head, self._width, self._nodes = head, min(width, head.num_choices), nodes
         self.hidden_layers = head.hidden_layers
-        self._work = Work()
         self._reset(())
 
     def _reset(self, tokens: Sequence[int]) -> None:
         self._text, self._rows, self._num_read = tokens, Rows(), 0
-
-    @property
-    def work(self) -> Work:
-        return self._work
 
     @torch.inference_mode()
     def draft(self, context: Context, k: int) -> Draft:
@@ -74,7 +71,7 @@ class EagleDrafter(Drafter):
         return features[-1:]
 
     def _forward(self, features: Tensor, ids: Tensor, positions: Tensor, see: Tensor | None) -> Tensor:
-        self._work += Work(1, len(ids))
+        self.work += Work(1, len(ids))
         return self._head(features, ids, positions, self._rows, see)
 
     def _grow(self, features: Tensor, last: int, k: int) -> list[Level]:

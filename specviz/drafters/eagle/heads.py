@@ -141,23 +141,16 @@ class EagleHead(nn.Module):
         hidden = self.fc(torch.cat([embedded, features], dim=-1))
         return self.layers[0](hidden, hidden, *attention)
 
-    def place(self, config: LlamaConfig, device: torch.device) -> None:
-        """Makes the rotary embedding, which stays in float32."""
-        self.rotary = LlamaRotaryEmbedding(config).to(device)
-
     def logits(self, features: Tensor) -> Tensor:
         """Features [M, H] -> logits [M, V] over the target's vocabulary."""
         return self._shared[1](features)
 
     def take(self, state: Mapping[str, Tensor]) -> set[str]:
-        """Reads the tensors beside its layer's weights; returns the names of those it has used."""
-        return self._take_output(state) | self._take_table(state)
-
-    def _take_output(self, state: Mapping[str, Tensor]) -> set[str]:
-        """The name of the output matrix where it is the target's own; any other one stays unused."""
+        """Reads the tensors beside its layer's weights; returns the names of those it has used. An output matrix counts
+        as used where it is the target's own."""
         output, own = state.get("lm_head.weight"), self._shared[1].weight
         is_same = output is not None and output.shape == own.shape and torch.equal(output.to(own), own)
-        return {"lm_head.weight"} if is_same else set()
+        return self._take_table(state) | ({"lm_head.weight"} if is_same else set())
 
     def _take_table(self, state: Mapping[str, Tensor]) -> set[str]:
         table, own = state.get("embed_tokens.weight"), self._shared[0].weight
@@ -219,7 +212,7 @@ def read(
     like = torch.empty(0, dtype=target.model.dtype, device=target.model.device)
     keys = fill(head, state, like, {name: name for name in head.state_dict()})
     taken = head.take(state)
-    head.place(shape, like.device)
+    head.rotary = LlamaRotaryEmbedding(shape).to(like.device)  # stays in float32
     return head, LoadReport(
         (*keys.used, *sorted(taken)), tuple(key for key in keys.unused if key not in taken), keys.missing
     )

@@ -67,21 +67,17 @@ class MedusaDrafter(Drafter):
     """One pass through all heads and one transfer a step; every node is a point mass."""
 
     hidden_layers = (-1,)
+    work = Work()
 
     def __init__(self, heads: MedusaHeads, output: nn.Module, num_nodes: int, tree: str = "fixed") -> None:
         self._heads, self._output = heads, output
         self._num_nodes, self._paths = num_nodes, _TREES[tree]
-        self._calls = 0
-
-    @property
-    def work(self) -> Work:
-        return Work(self._calls, self._calls)
 
     def draft(self, context: Context, k: int) -> Draft:
         depth, states = min(k, len(self._heads)), context.states
         if depth < 1 or states is None:
             return EMPTY
-        self._calls += 1
+        self.work += Work(1, 1)
         # the last token has not been read: from the state before it, head j sees the token that is drafted at depth j+1
         logits, ids, chances = self._heads.guess(states[-1], self._output, depth, len(HITS[0]))
         builder, nodes = DraftBuilder(), {(): ROOT}

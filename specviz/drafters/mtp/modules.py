@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from specviz.decoding.device import to_device
+from specviz.decoding.draft import common_prefix
 from specviz.drafters.method import Part
 from specviz.errors import SpecvizError
 from specviz.models.checkpoint import Attached, list_keys
@@ -65,11 +66,8 @@ class Modules:
         """Keeps of every module the rows whose tokens the text still has; the last row is always computed again."""
         if tokens is not self._text:
             self._reset(tokens)
-        known, limit = self._length, len(tokens)
-        for token in self._settled:
-            if known == limit or tokens[known] != token:
-                break
-            known += 1
+        limit, new = len(tokens), tokens[self._length :]
+        known = self._length + common_prefix(self._settled, new, min(len(self._settled), len(new)))
         self._num_rows = [max(0, min(n, known - index - 1, limit - 2)) for index, n in enumerate(self._num_rows)]
         self._length, self._settled, self._drafted = limit, (), []
 

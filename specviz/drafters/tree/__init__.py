@@ -17,8 +17,6 @@ from specviz.drafters.method import TREE_RULES, Method
 from specviz.drafters.params import Choice, IntParam
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from specviz.decoding.cached_lm import CachedLM
     from specviz.drafters.tree.children import Child
 
@@ -50,14 +48,12 @@ SHAPES = {
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """score: the product of the draft's probabilities from the text to here; promise: the same, or what its order among
-    sampled tokens lets expect; row: the logits behind q."""
+    sampled tokens lets expect."""
 
-    token: int
+    child: Child
     parent: int
     score: float
     promise: float
-    q: Tensor | None
-    row: Tensor
 
 
 class TreeDrafter(Drafter):
@@ -78,11 +74,11 @@ class TreeDrafter(Drafter):
         level, read, places, num_draws = [ROOT], DraftBuilder(), {ROOT: ROOT}, 0
         for depth in range(k):
             count, most = self._room(depth, k - depth, len(nodes), context.vocab_size)
-            frontier = _best(nodes, level, most)
+            frontier = _pick_best(nodes, level, most)
             if not frontier or not count:
                 break
             for node in frontier if depth else ():
-                places[node] = read.add(nodes[node].token, places[nodes[node].parent])
+                places[node] = read.add(nodes[node].child.token, places[nodes[node].parent])
             logits = self._lm.forward(context.tokens, read.build())[-len(frontier) :]
             first = len(nodes)
             for parent, children in zip(frontier, grow(kind, logits, context, count, num_draws), strict=True):
@@ -101,16 +97,16 @@ class TreeDrafter(Drafter):
 
     def _prune(self, nodes: Sequence[Node], kind: str) -> Draft:
         """The most promising nodes; none promises more than its parent, so every parent is among them."""
-        used = sorted(_best(nodes, range(len(nodes)), self._budget))
+        used = sorted(_pick_best(nodes, range(len(nodes)), self._budget))
         builder, places = DraftBuilder(), {ROOT: ROOT}
         for place in used:
-            node = nodes[place]
-            places[place] = builder.add(node.token, places[node.parent], node.q, node.row)
+            child, parent = nodes[place].child, places[nodes[place].parent]
+            places[place] = builder.add(child.token, parent, child.q, child.row)
         scores = [round(nodes[place].score, 4) for place in used]
         return builder.build(evidence={"children": kind, "scores": scores, "grown": len(nodes), "kept": len(used)})
 
 
-def _best(nodes: Sequence[Node], among: Sequence[int], most: int) -> list[int]:
+def _pick_best(nodes: Sequence[Node], among: Sequence[int], most: int) -> list[int]:
     """The first ones stay first among equals."""
     return sorted(among, key=lambda node: 0.0 if node == ROOT else -nodes[node].promise)[:most]
 
@@ -119,9 +115,7 @@ def _hang(nodes: Sequence[Node], parent: int, child: Child) -> Node:
     score, promise = (1.0, 1.0) if parent == ROOT else (nodes[parent].score, nodes[parent].promise)
     chance = min(child.chance, 1.0)
     by_order = FIRST if child.order == 0 else SECOND / 2 ** (child.order - 1)
-    return Node(
-        child.token, parent, score * chance, promise * (chance if child.q is None else by_order), child.q, child.row
-    )
+    return Node(child, parent, score * chance, promise * (chance if child.q is None else by_order))
 
 
 METHOD = Method(

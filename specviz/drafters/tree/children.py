@@ -24,20 +24,20 @@ class Children:
     rows: Sequence[Tensor] = ()
 
 
-def likeliest(logits: Tensor, context: Context, count: int, number: int) -> Children:
+def take_likeliest(logits: Tensor, context: Context, count: int, number: int) -> Children:
     """The likeliest tokens of each row, by the plain odds: at temperature 0 these still tell how sure the model is."""
     chances, ids = Sampling().probs(logits).topk(count, dim=-1)
     return Children(ids, chances)
 
 
-def independent(logits: Tensor, context: Context, count: int, number: int) -> Children:
+def sample_independently(logits: Tensor, context: Context, count: int, number: int) -> Children:
     """Each sampled from all of q, as in SpecInfer; siblings may be the same token."""
     q = context.sampling.probs(logits)
     ids = torch.stack([_sample(q, context, number + i * len(q)) for i in range(count)], dim=1)
     return Children(ids, q.gather(1, ids), [q] * count)
 
 
-def without_replacement(logits: Tensor, context: Context, count: int, number: int) -> Children:
+def sample_without_replacement(logits: Tensor, context: Context, count: int, number: int) -> Children:
     """Each sampled from q without its earlier siblings, as in Sequoia, while any probability is left."""
     left = context.sampling.probs(logits)
     ids, chances, rows = [], [], []
@@ -63,9 +63,9 @@ def _normalise(left: Tensor) -> Tensor:
 
 Grow = Callable[[Tensor, Context, int, int], Children]
 GROW: dict[str, Grow] = {
-    "top": likeliest,
-    "independent": independent,
-    "without_replacement": without_replacement,
+    "top": take_likeliest,
+    "independent": sample_independently,
+    "without_replacement": sample_without_replacement,
 }
 
 

@@ -219,7 +219,7 @@ class Handlers:
         view = self._current(request)
         if view is None or view.run is None:
             raise SpecvizError("there is nothing to measure here: run something first")
-        speed = measure(view.run.request_in_force(), self._bench)
+        speed = measure(view.run.current_request(), self._bench)
         view.feed.measured = asdict(speed)
         return view.increment()
 

@@ -151,7 +151,7 @@ def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
         shown.append(_prompts_table(result, seat, place))
     rows = [_side_row(*each, result.is_shared) for each in zip(titles, both, strict=True)]
     shown.append(blocks.table(COLUMNS, rows, caption=f"the prompt “{reveal(heat.title)}”: the two runs below"))
-    by = "time" if result.difference is None or heat.parted is None else "token"
+    by = "time" if result.difference is None or heat.parting is None else "token"
     shown.append(duel_block(*(map(_without_times, both) if result.is_shared else both), by, titles))
     if seat.files:
         names = zip(LETTERS, seat.files, strict=True)
@@ -220,13 +220,13 @@ def _prompts_table(result: Race, seat: Seat, place: int = -1) -> Props:
     """A row per prompt, and one of all together; place: the heat that is replayed."""
     rows = []
     for number, heat in enumerate(result.heats):
-        both, texts = (heat.left, heat.right), "same" if heat.parted is None else f"part at token {heat.parted + 1:,}"
+        both, texts = (heat.left, heat.right), "same" if heat.parting is None else f"part at token {heat.parting + 1:,}"
         replay = (
             blocks.button_cell("Replay", NAME, "replay", {"race": seat.key, "heat": str(number)}) if seat.key else ""
         )
         rows.append([label(heat.title), *_numbers(both, heat.ratio, result.is_shared), texts, replay])
     if len(rows) > 1:
-        found, num_same = result.comparison, sum(heat.parted is None for heat in result.heats)
+        found, num_same = result.comparison, sum(heat.parting is None for heat in result.heats)
         ratio = None if found is None else found.ratio
         all_steps = ((step for run in runs for step in run.steps) for runs in sides(result))
         both = [reduce(Counters.add, steps, Counters()) for steps in all_steps]
@@ -289,5 +289,5 @@ def _heat_record(heat: Heat) -> dict[str, Any]:
             for quick, slower_ms in runs
         ],
         "ratio_b_over_a": heat.ratio,
-        "texts_part_after_tokens": heat.parted,
+        "texts_part_after_tokens": heat.parting,
     }

@@ -64,9 +64,9 @@ def speed_verdict(result: Race, titles: Titles) -> tuple[str, Words]:
 def _comparison_words(result: Race, found: Comparison, one: str, other: str) -> tuple[str, list[str]]:
     ran, over = f"{found.ratio:.2f}× the speed of ", f" ({_range_words(found.ratios, found.between)})."
     lack = _lack_words(result)
-    if found.is_told and not lack:
+    if found.is_clear and not lack:
         return "consistent", ["", other, f" was {found.verdict}: {ran}", one, over]
-    ahead, behind = result.divided
+    ahead, behind = result.wins_and_losses
     if ahead and not lack:
         counts = f" on {ahead} of {len(found.ratios)}, slower on {behind}"
         return "unsure", ["It depends on the prompt: ", other, " was faster than ", one, f"{counts}{over}"]
@@ -114,7 +114,7 @@ def text_verdict(result: Race, titles: Titles) -> list[Props]:
         return [blocks.words(words)]
     if result.difference is not None:
         return _difference_blocks(result, result.difference, lossy, titles)
-    if num_parted := sum(heat.parted is not None for heat in result.heats):
+    if num_parted := sum(heat.parting is not None for heat in result.heats):
         words = f"Not identical: the texts part on {num_parted} of {len(result.heats)} prompts."
         why = "The race was stopped before the models were asked once more what they give both tokens there."
         return [blocks.verdict("unsure", f"{words} {why}")]
@@ -127,7 +127,7 @@ def text_verdict(result: Race, titles: Titles) -> list[Props]:
 
 
 def _difference_blocks(result: Race, found: Difference, lossy: Sequence[str], titles: Titles) -> list[Props]:
-    num_same = sum(heat.parted is None for heat in result.heats)
+    num_same = sum(heat.parting is None for heat in result.heats)
     same = f" {num_same} of {len(result.heats)} prompts gave the same text." if len(result.heats) > 1 else ""
     names = [bare_title(title) for title in titles]
     one, other = (label(token.text, token.bytes) for token in (found.left, found.right))
