@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from specviz.models.library import LoadedModel
 from specviz.zoo.config import Shape
@@ -16,6 +17,7 @@ from specviz.zoo.for_target.store import Batch
 from specviz.zoo.training.export import replacing, save_model
 from specviz.zoo.training.model import build_model
 
+_CHUNK = 128  # places whose rows of V logits are held at once: larger blocks of memory are fetched anew every time
 _SPREAD = 0.05  # standard deviation of the first table's entries
 
 
@@ -34,20 +36,26 @@ class SmallDraft:
 
     def loss(self, batch: Batch, overlap_weight: float) -> Tensor:
         judged = batch.weights > 0
-        p, weights = batch.log_probs[judged].exp(), batch.weights[judged]
-        losses = law_losses(p, self._log_q(self._logits(batch, judged), batch.ids[judged]), overlap_weight)
-        return (losses * weights).sum() / weights.sum()
+        hidden, weights = self._hidden(batch)[judged], batch.weights[judged]
+        columns = (hidden, batch.ids[judged], batch.log_probs[judged].exp(), weights)
+        total = torch.zeros(())
+        for rows in zip(*(column.split(_CHUNK) for column in columns), strict=True):
+            total = total + checkpoint(self._chunk_loss, *rows, overlap_weight, use_reentrant=False)
+        return total / weights.sum()
+
+    def _chunk_loss(self, hidden: Tensor, ids: Tensor, p: Tensor, weights: Tensor, overlap_weight: float) -> Tensor:
+        log_q = self._log_q(self.module.lm_head(hidden), ids)
+        return (law_losses(p, log_q, overlap_weight) * weights).sum()
 
     def score(self, batch: Batch) -> list[Score]:
         judged = batch.weights == 1
-        logits, ids = self._logits(batch, judged), batch.ids[judged]
+        logits, ids = self.module.lm_head(self._hidden(batch)[judged]), batch.ids[judged]
         overlap = torch.minimum(batch.log_probs[judged].exp(), self._log_q(logits, ids).exp()).sum()
         return [Score(float(overlap), float((logits.argmax(-1) == ids[:, 0]).sum()), len(ids))]
 
-    def _logits(self, batch: Batch, judged: Tensor) -> Tensor:
-        """Logits [n, V] at the judged places."""
-        hidden = self.module.model(input_ids=batch.tokens[:, :-1], use_cache=False).last_hidden_state
-        return self.module.lm_head(hidden[judged])
+    def _hidden(self, batch: Batch) -> Tensor:
+        """States [B, L, H] behind the final norm."""
+        return self.module.model(input_ids=batch.tokens[:, :-1], use_cache=False).last_hidden_state
 
     def _log_q(self, logits: Tensor, ids: Tensor) -> Tensor:
         """Logits [n, V] -> log-probabilities [n, TOP] of `ids`."""

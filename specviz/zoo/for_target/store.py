@@ -23,7 +23,7 @@ from specviz.zoo.training.export import replacing
 
 TOP = 64
 """How many of the likeliest tokens are kept of a place: of SmolLM2 97 % of the probability at temperature 1."""
-HELD_OUT_SHARE = 50
+HELD_OUT_SHARE = 32
 """One dialogue of so many is held out."""
 PROMPT_WEIGHT = 0.25
 """What a place within a prompt counts in training; one whose next token is of the answer counts 1."""
