@@ -6,7 +6,7 @@ step and the texts that are there. What is measured and exported is the running 
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from specviz.errors import SpecvizError
 from specviz.zoo.for_target.store import Batch, Text, make_batch
+from specviz.zoo.training.export import write_json
 from specviz.zoo.training.train import make_optimizer, mixed_precision
 
-STATE, CURVE = "training.pt", "curve.jsonl"
-_MOST_SCORED = 256  # held-out texts
+STATE, CURVE, RECIPE = "training.pt", "curve.jsonl", "recipe.json"
+MOST_SCORED = 256  # held-out texts
 _SIMILAR = 24  # tokens: texts of a batch differ in length by about so many
 
 
@@ -97,7 +98,7 @@ class Learning:
 
     def __init__(self, learner: Learner, texts: Sequence[Text], pace: Pace, folder: Path) -> None:
         self._learner, self._pace, self._folder = learner, pace, folder
-        self.held_out = [text for text in texts if text.is_held_out and text.prompt][:_MOST_SCORED]
+        self.held_out = [text for text in texts if text.is_held_out and text.prompt][:MOST_SCORED]
         self.texts = [text for text in texts if not text.is_held_out]
         if len(self.texts) < pace.texts_per_step or not self.held_out:
             raise SpecvizError(f"{len(self.texts)} texts to train on and {len(self.held_out)} held out are too few")
@@ -161,6 +162,8 @@ class Learning:
         (self._folder / f"{STATE}.partial").replace(self._folder / STATE)
         self._module.load_state_dict(self.average)
         self._measure()
+        recipe = {"draft": self._learner.settings(), "pace": asdict(self._pace), "texts": len(self.texts)}
+        write_json(self._folder / RECIPE, recipe | {"steps": self.step, "answer_tokens": self.answer_tokens})
         export()
         self._module.load_state_dict(learned)
 

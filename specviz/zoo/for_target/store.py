@@ -125,13 +125,10 @@ def read_texts(folders: Iterable[Path]) -> Iterator[Text]:
 
 
 def write_shard(
-    folder: Path, texts: Sequence[tuple[Sequence[int], Sequence[int], Law]], first: int, wide: bool
+    folder: Path, texts: Sequence[tuple[Sequence[int], Sequence[int], Law]], first: int, vocab_size: int
 ) -> None:
-    """A whole shard or none, from (prompt, answer, law) per text. first: how many places they all begin with.
-
-    wide: whether the vocabulary has more than 65,536 tokens.
-    """
-    name, kind = list(_IDS.items())[wide]
+    """A whole shard or none, from (prompt, answer, law) per text. first: how many places they all begin with."""
+    name, kind = next((name, kind) for name, kind in _IDS.items() if vocab_size <= np.iinfo(kind).max + 1)
     with replacing(folder) as partial:
         partial.mkdir(parents=True)
         with (
