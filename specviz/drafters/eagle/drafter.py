@@ -64,11 +64,9 @@ class EagleDrafter(Drafter):
         if context.tokens is not self._text:
             self._reset(context.tokens)
         features = self._read(context.tokens, context.states)
-        return (
-            self._chain(context, features, k)
-            if self._draws
-            else self._prune(self._grow(features, len(context.states), k))
-        )
+        if self._draws:
+            return self._chain(context, features, k)
+        return self._prune(self._grow(features, len(context.states), k))
 
     def _read(self, tokens: Sequence[int], states: Tensor) -> Tensor:
         """Reads the new tokens: the feature [1, H] behind the last one. Row i reads state i and token i+1."""

@@ -56,6 +56,7 @@ class Eagle3:
         self.shape = _shape(target, len(ids))
         self.module = Eagle3Head(self.shape, target, False, False)
         self.module.place(self.shape, torch.device("cpu"))
+        self.module.take(self._vocabulary())
         _start_from(self.module, target, ids)
 
     def loss(self, batch: Batch, overlap_weight: float) -> Tensor:
@@ -111,14 +112,16 @@ class Eagle3:
             "torch_dtype": "float16",
         }
 
+    def _vocabulary(self) -> dict[str, Tensor]:
+        """Which of the target's tokens the head proposes."""
+        return {"d2t": self._ids - torch.arange(len(self._ids)), "t2d": self._own_ids != _NO_TOKEN}
+
     def export(self, folder: Path) -> None:
-        """A folder that loads as any EAGLE-3 checkpoint does, with which of the target's tokens the head proposes."""
-        can_propose = self._own_ids != _NO_TOKEN
+        """A folder that loads as any EAGLE-3 checkpoint does."""
         state = {name: value.half().contiguous() for name, value in self.module.state_dict().items()}
-        state |= {"d2t": self._ids - torch.arange(len(self._ids)), "t2d": can_propose}
         with replacing(folder) as partial:
             partial.mkdir(parents=True)
-            save_torch_state_dict(state, partial, max_shard_size="9MB")
+            save_torch_state_dict(state | self._vocabulary(), partial, max_shard_size="9MB")
             write_json(partial / "config.json", self.settings())
 
 
