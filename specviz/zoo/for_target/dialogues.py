@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedTokenizerBase
 
-from specviz.decoding.draws import seed_of
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
@@ -65,7 +65,7 @@ def write_dialogues(
     while total < num_tokens:
         shard = folder / f"{number:05}"
         if not shard.exists():
-            torch.manual_seed(seed_of(seed, number))
+            torch.manual_seed(int(np.random.SeedSequence((seed, number)).generate_state(1)[0]))  # torch takes 32 bits
             dialogues = _dialogues(target, template, size)
             laws = laws_of(target, [prompt + answer for prompt, answer in dialogues], layers)
             texts = [(*dialogue, law) for dialogue, law in zip(dialogues, laws, strict=True)]
