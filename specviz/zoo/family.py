@@ -122,7 +122,8 @@ class Workplace:
         tokenizer = self.tokenizer(recipe.tokenizer)
         attention = "eager" if self.device.type == "cpu" else "sdpa"  # compiled eager attention is quicker on a CPU
         end = tokenizer.token_to_id(END_OF_TEXT)
-        return build_model(recipe, tokenizer.get_vocab_size(), end, attention).to(self.device)
+        assert recipe.shape is not None
+        return build_model(recipe.shape, recipe.seed, tokenizer.get_vocab_size(), end, attention).to(self.device)
 
     def load_finished(self, name: str) -> LlamaForCausalLM:
         """A member whose training has ended, frozen; raises SpecvizError when it has not."""

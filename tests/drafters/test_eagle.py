@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from safetensors.torch import load_file
 from toys import total_variation
 from transformers import GenerationConfig
 
-from specviz.decoding.draft import EMPTY, ROOT
+from specviz.decoding.draft import EMPTY, ROOT, chain
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Draws, Seeded, law
 from specviz.decoding.engine import Plan, speculate
@@ -208,6 +209,58 @@ def test_the_text_keeps_the_targets_law(rule, sampling):
     assert distance < 1e-12 if RULES[rule].lossless else distance > 1e-3
 
 
+def lossless_chain_rules():
+    return [name for name, rule in RULES.items() if rule.lossless and rule.supports(chain([0]))]
+
+
+@pytest.mark.parametrize("rule", lossless_chain_rules())
+@pytest.mark.parametrize(
+    ("name", "sampling"),
+    [("EAGLE", Sampling()), *(("EAGLE-3", each) for each in (Sampling(0.8, top_k=2), Sampling(1.3, top_p=0.7)))],
+    ids=str,
+)
+def test_a_drawn_chain_keeps_the_targets_law_under_every_exact_rule(name, sampling, rule):
+    layers, make = (8, lambda target: eagle3(target, [0, 2])) if name == "EAGLE-3" else (1, eagle)
+    target = target_of(vocab_size=3, layers=layers)
+    head = read(*make(target), target)[0]
+    plain = run_law(target, NoDraft, RULES["speculative_sampling"], sampling)
+    drawn = run_law(target, lambda: EagleDrafter(head, 2, 4, draws=True), RULES[rule], sampling)
+    assert total_variation(plain, drawn) < 1e-12
+
+
+def test_a_drawn_chain_that_kept_no_record_of_its_odds_would_change_the_law():
+    """What the exactness above rests on: the same chain with another q is judged wrongly."""
+    target = target_of(vocab_size=3, layers=1)
+    head = read(*eagle(target), target)[0]
+
+    class Wrong(EagleDrafter):
+        def draft(self, context, k):
+            draft = super().draft(context, k)
+            return replace(draft, probs=tuple(torch.full_like(q, 1 / 3) for q in draft.probs))
+
+    plain = run_law(target, NoDraft, RULES["speculative_sampling"], Sampling())
+    drawn = run_law(target, lambda: Wrong(head, 2, 4, draws=True), RULES["speculative_sampling"], Sampling())
+    assert total_variation(plain, drawn) > 1e-3
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=3), Sampling(1.5, top_p=0.6)], ids=str)
+def test_q_of_a_drawn_chain_is_the_heads_law_over_the_targets_ids_as_sampling_filters_it(sampling):
+    target, ids = target_of(layers=8), [0, 1, 2, 5, 7, 11]
+    config, state = eagle3(target, ids)
+    slow, tokens = SlowHead(config, state, target), texts(5, 12)
+    states = torch.randn(4, 3 * HIDDEN, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    drafter = EagleDrafter(read(config, state, target)[0], 4, 16, draws=True)
+    draft = drafter.draft(Context(tokens, sampling, Seeded(1), 12, states), 3)
+    assert draft.is_chain
+    assert len(draft) == drafter.work.calls == 3
+    assert set(draft.tokens) <= set(ids)
+    features, read_ids = list(slow.fuse(states)), list(tokens[1:])
+    for token, q in zip(draft.tokens, draft.probs, strict=True):
+        features.append(slow.next_feature(torch.stack(features), read_ids))
+        torch.testing.assert_close(q.double(), sampling.probs(slow.logits(features[-1])), rtol=1e-4, atol=1e-5)
+        read_ids.append(token)
+
+
 # --- the bundled head
 
 
@@ -281,6 +334,20 @@ def test_a_switch_away_and_back_keeps_the_text(fable, greedy):
 def test_the_bundled_head_saves_more_than_half_of_the_target_calls(greedy):
     drafts = [step for steps in greedy.values() for step in steps[1:]]
     assert sum(len(step.tokens) for step in drafts) / len(drafts) > 2.2
+
+
+def test_above_temperature_0_a_drawn_chain_saves_more_target_calls_than_a_likely_one(fable):
+    target, head = fable
+
+    def rate(draws):
+        made = [
+            steps_of(target, EagleDrafter(head, 1, 4, draws=draws), prompt, 1.0, seed=seed)
+            for prompt in PROMPTS
+            for seed in range(3)
+        ]
+        return sum(len(step.tokens) for steps in made for step in steps) / sum(map(len, made))
+
+    assert rate(True) > 1.1 * rate(False)
 
 
 def test_it_can_be_built_from_its_parameters(fable):

@@ -46,7 +46,7 @@ def one_thread():
 
 
 def fresh(tokenizer, recipe=RECIPE):
-    model = build_model(recipe, tokenizer.get_vocab_size(), 0, "eager")
+    model = build_model(recipe.shape, recipe.seed, tokenizer.get_vocab_size(), 0, "eager")
     return Trainer.start(recipe, model, NextToken(model), torch.device("cpu"))
 
 

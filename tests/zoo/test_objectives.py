@@ -29,7 +29,7 @@ LAYERS = DEEP.shape.num_layers
 
 @pytest.fixture(scope="module")
 def target():
-    return build_model(DEEP, VOCAB, 0).eval().requires_grad_(False)
+    return build_model(DEEP.shape, DEEP.seed, VOCAB, 0).eval().requires_grad_(False)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def windows():
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_all_layers_kept_is_the_models_own_forward(attention, windows):
-    model = build_model(DEEP, VOCAB, 0, attention).eval()
+    model = build_model(DEEP.shape, DEEP.seed, VOCAB, 0, attention).eval()
     with torch.inference_mode():
         own = model(input_ids=windows, output_hidden_states=True)
         outputs = layer_outputs(model, windows, torch.ones(LAYERS, len(windows)))
@@ -66,7 +66,7 @@ def test_dropout_grows_exponentially_from_nothing():
 
 
 def test_exits_take_turns_and_share_the_weight(windows):
-    model = build_model(DEEP, VOCAB, 0)
+    model = build_model(DEEP.shape, DEEP.seed, VOCAB, 0)
     certain = replace(DEEP, early_exit=replace(DEEP.early_exit, dropout=0.0))
     objective = objective_of(certain, model, None)
     hidden = layer_outputs(model, windows[:, :-1], torch.ones(LAYERS, len(windows)))
@@ -79,7 +79,7 @@ def test_exits_take_turns_and_share_the_weight(windows):
 
 
 def test_layer_dropout_follows_the_step_and_its_rates(windows):
-    objective = NextTokenWithExits(build_model(DEEP, VOCAB, 0), DEEP.early_exit, DEEP.seed)
+    objective = NextTokenWithExits(build_model(DEEP.shape, DEEP.seed, VOCAB, 0), DEEP.early_exit, DEEP.seed)
     first, again, other = (objective.inputs(windows, step)[1] for step in (3, 3, 4))
     assert torch.equal(first, again)
     many = torch.stack([objective.inputs(windows, step)[1] for step in range(400)])
@@ -99,7 +99,7 @@ def test_distances_by_hand():
 @pytest.mark.parametrize("distance", DISTANCES)
 def test_distillation_brings_the_draft_nearer(distance, target, windows):
     recipe = replace(DISTILLED, distillation=replace(DISTILLED.distillation, loss=distance))
-    model = build_model(recipe, VOCAB, 0)
+    model = build_model(recipe.shape, recipe.seed, VOCAB, 0)
     objective = Distil(model, target, distance)
     trainer = Trainer.start(recipe, model, objective, torch.device("cpu"))
     losses = []
@@ -214,7 +214,7 @@ def test_a_shifted_prediction_is_measured_against_the_token_it_is_about(shift, t
 
 
 def test_no_layer_is_dropped_in_validation(windows):
-    model = build_model(DEEP, VOCAB, 0).eval()
+    model = build_model(DEEP.shape, DEEP.seed, VOCAB, 0).eval()
     assert NextTokenWithExits(model, DEEP.early_exit, DEEP.seed).inputs(windows, 3)[1].all()
 
 

@@ -1,7 +1,9 @@
 """EAGLE: a small head goes on in the target's feature space and grows a token tree (arXiv:2401.15077, 2406.16858)."""
 
 from specviz.drafters.method import TREE_RULES, Method, load_build
-from specviz.drafters.params import IntParam, ModelParam
+from specviz.drafters.params import Choice, IntParam, ModelParam
+
+TOP = "top"
 
 METHOD = Method(
     name="eagle",
@@ -13,9 +15,31 @@ METHOD = Method(
     roles=("heads",),
     params=(
         ModelParam("heads", "EAGLE head", None, "A head that was trained for the target.", "eagle"),
-        IntParam("width", "width", 4, "How many tokens are tried at a place, and at how many places per level.", 1, 32),
+        Choice(
+            "children",
+            "drafts",
+            TOP,
+            "What is drafted. A token that was drawn is kept as often as the head's odds overlap with the target's; a "
+            "likely one only as often as the target itself draws it.",
+            {TOP: "a tree of the head's likeliest tokens", "drawn": "a chain of K tokens, each drawn from its odds"},
+        ),
         IntParam(
-            "nodes", "tree nodes", 16, "How many of the likeliest drafted tokens are checked. K is the depth.", 1, 256
+            "width",
+            "width",
+            4,
+            "How many tokens are tried at a place, and at how many places per level.",
+            1,
+            32,
+            needs=("children", (TOP,)),
+        ),
+        IntParam(
+            "nodes",
+            "tree nodes",
+            16,
+            "How many of the likeliest drafted tokens are checked. K is the depth.",
+            1,
+            256,
+            needs=("children", (TOP,)),
         ),
     ),
     rules=TREE_RULES,

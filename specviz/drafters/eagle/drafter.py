@@ -1,4 +1,4 @@
-"""EagleDrafter: grows and prunes a token tree from an EAGLE head (arXiv:2401.15077, 2406.16858)."""
+"""EagleDrafter: grows and prunes a token tree from an EAGLE head (arXiv:2401.15077, 2406.16858), or draws a chain."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from specviz.decoding.device import exact_dtype, to_device, to_host
-from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
+from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder, chain
 from specviz.decoding.drafter import Context, Drafter, Work
-from specviz.decoding.sampling import HEADS, refuse_nan
+from specviz.decoding.draws import DRAFT
+from specviz.decoding.sampling import HEADS, fetch_tokens, refuse_nan
+from specviz.drafters.eagle import TOP
 from specviz.drafters.eagle.heads import EagleHead, Rows
 from specviz.drafters.method import Parts
 from specviz.drafters.params import Value
@@ -37,16 +39,16 @@ class Front:
 
 
 class EagleDrafter(Drafter):
-    """The tree is grown and pruned on the device and comes to the host in one transfer.
+    """Tree or chain is made on the device and comes to the host in one transfer.
 
     The head's cache keeps the rows that read the target's features; rows that read its own features are dropped.
     """
 
     work = Work()
 
-    def __init__(self, head: EagleHead, width: int, nodes: int) -> None:
+    def __init__(self, head: EagleHead, width: int, nodes: int, *, draws: bool = False) -> None:
         self._head, self._width, self._nodes = head, min(width, head.num_choices), nodes
-        self.hidden_layers = head.hidden_layers
+        self._draws, self.hidden_layers = draws, head.hidden_layers
         self._reset(())
 
     def _reset(self, tokens: Sequence[int]) -> None:
@@ -58,7 +60,10 @@ class EagleDrafter(Drafter):
             return EMPTY
         if context.tokens is not self._text:
             self._reset(context.tokens)
-        return self._prune(self._grow(self._read(context.tokens, context.states), len(context.states), k))
+        features = self._read(context.tokens, context.states)
+        if self._draws:
+            return self._chain(context, features, k)
+        return self._prune(self._grow(features, len(context.states), k))
 
     def _read(self, tokens: Sequence[int], states: Tensor) -> Tensor:
         """Reads the new tokens: the feature [1, H] behind the last one. Row i reads state i and token i+1."""
@@ -73,6 +78,20 @@ class EagleDrafter(Drafter):
     def _forward(self, features: Tensor, ids: Tensor, positions: Tensor, see: Tensor | None) -> Tensor:
         self.work += Work(1, len(ids))
         return self._head(features, ids, positions, self._rows, see)
+
+    def _chain(self, context: Context, features: Tensor, k: int) -> Draft:
+        """K tokens, each drawn from the head's law behind the one before, which is its q."""
+        rows, probs, tokens = [], [], []
+        for node in range(k):
+            position = len(context.tokens) + node
+            if node:
+                place = torch.full((1,), position - 1, device=features.device)
+                features = self._forward(features, tokens[-1][None], place, None)
+            rows.append(self._head.logits(features)[0])
+            probs.append(context.sampling.probs(rows[-1]))
+            tokens.append(context.draws.sample(probs[-1], DRAFT, position, node))
+        sums = torch.stack([q.sum(dtype=exact_dtype(q.device)) for q in probs])
+        return chain(fetch_tokens(torch.stack(tokens), sums, HEADS)[0], probs, rows)
 
     def _grow(self, features: Tensor, last: int, k: int) -> list[Level]:
         """Per level the likeliest children of every expanded node; the best of all of them are expanded next."""
@@ -118,4 +137,4 @@ class EagleDrafter(Drafter):
 
 
 def build(parts: Parts, params: Mapping[str, Value]) -> EagleDrafter:
-    return EagleDrafter(parts.heads, params["width"], params["nodes"])
+    return EagleDrafter(parts.heads, params["width"], params["nodes"], draws=params["children"] != TOP)

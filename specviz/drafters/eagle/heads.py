@@ -208,7 +208,7 @@ def read(
     with torch.device("meta"):
         head = (Eagle3Head if is_third else EagleHead)(shape, target, *biases)
     if is_third:
-        head.hidden_layers = _fused_layers(config, target)
+        head.hidden_layers = fused_layers(config, target)
     like = torch.empty(0, dtype=target.model.dtype, device=target.model.device)
     keys = fill(head, state, like, {name: name for name in head.state_dict()})
     taken = head.take(state)
@@ -258,7 +258,7 @@ def _check_attention(config: Mapping[str, object], sizes: Mapping[str, int]) -> 
             raise SpecvizError(f"{name} in its config.json must be a number above 0 (got {value!r:.40})")
 
 
-def _fused_layers(config: Mapping[str, object], target: LoadedModel) -> tuple[int, ...]:
+def fused_layers(config: Mapping[str, object], target: LoadedModel) -> tuple[int, ...]:
     """The states before the layers 2, L/2 and L-3, counted from 0. Some checkpoints name them, by the layer before or
     behind the state."""
     more = config.get("eagle_config")

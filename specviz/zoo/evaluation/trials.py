@@ -3,7 +3,6 @@
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from statistics import median
 
@@ -70,8 +69,7 @@ def wide_shape(model: PreTrainedModel) -> Shape:
 
 def wide_model(recipe: Recipe, model: PreTrainedModel) -> PreTrainedModel:
     """An untrained model of equal size in two layers, to time beside `model`."""
-    wide = replace(recipe, shape=wide_shape(model), early_exit=None)
-    return build_model(wide, model.config.vocab_size, model.config.bos_token_id).eval()
+    return build_model(wide_shape(model), recipe.seed, model.config.vocab_size, model.config.bos_token_id).eval()
 
 
 @torch.inference_mode()

@@ -49,10 +49,15 @@ class Origin:
 def export_model(model: LlamaForCausalLM, tokenizer: Tokenizer, origin: Origin, folder: Path) -> None:
     """Write config, weights, tokenizer and recipe to `folder`, replacing what was there."""
     with replacing(folder) as partial:
-        copy.deepcopy(model).to("cpu", torch.float16).save_pretrained(partial, max_shard_size="9MB")
+        save_model(model, partial)
         tokenizer.save(str(partial / "tokenizer.json"))
         write_json(partial / "tokenizer_config.json", tokenizer_settings(model.config.max_position_embeddings))
         origin.write(partial)
+
+
+def save_model(model: LlamaForCausalLM, folder: Path) -> None:
+    """Config and weights in float16."""
+    copy.deepcopy(model).to("cpu", torch.float16).save_pretrained(folder, max_shard_size="9MB")
 
 
 def export_head(head: MedusaHeads | EagleHead, target_name: str, origin: Origin, folder: Path) -> None:

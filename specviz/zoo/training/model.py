@@ -1,4 +1,4 @@
-"""Recipe -> a randomly initialised transformers Llama model, and the passes that training needs; the one place that
+"""Shape -> a randomly initialised transformers Llama model, and the passes that training needs; the one place that
 knows the architecture."""
 
 from math import exp, log
@@ -7,14 +7,14 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specviz.zoo.config import Recipe
+from specviz.zoo.config import Shape
 
 
-def build_model(recipe: Recipe, vocab_size: int, end_of_text: int, attention: str = "sdpa") -> LlamaForCausalLM:
-    """A model of the recipe's shape; its weights depend on the recipe's seed alone."""
-    assert recipe.shape is not None
-    torch.manual_seed(recipe.seed)
-    shape = recipe.shape
+def build_model(
+    shape: Shape, seed: int, vocab_size: int, end_of_text: int, attention: str = "sdpa"
+) -> LlamaForCausalLM:
+    """A fresh model; its weights depend on the shape and the seed alone."""
+    torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=shape.hidden_size,

@@ -52,7 +52,13 @@ class Trainer:
     @classmethod
     def start(cls, recipe: Recipe, model: torch.nn.Module, objective: Objective, device: torch.device) -> "Trainer":
         """A fresh optimiser around a model that is on `device`, before the first step."""
-        return cls(recipe, model, objective, make_optimizer(model, recipe), device)
+        return cls(
+            recipe,
+            model,
+            objective,
+            make_optimizer(model, recipe.schedule.learning_rate, recipe.schedule.weight_decay),
+            device,
+        )
 
     @property
     def tokens_seen(self) -> int:
@@ -95,14 +101,14 @@ def mixed_precision(device: torch.device) -> AbstractContextManager:
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
-def make_optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+def make_optimizer(model: torch.nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
     """AdamW; matrices decay, vectors (norm weights) do not."""
     parameters = list(model.parameters())
     groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": recipe.schedule.weight_decay},
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=recipe.schedule.learning_rate, betas=(0.9, 0.95), fused=True)
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95), fused=True)
 
 
 def train(trainer: Trainer, data: Data, pace: Pace, on_save: Callable[[Trainer], None]) -> None:

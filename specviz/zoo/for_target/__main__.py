@@ -1,0 +1,106 @@
+"""Drafts for a chat model of your own: `python -m specviz.zoo.for_target COMMAND TARGET FOLDER ...`.
+
+`dialogues` and `text` fill a folder with what drafts learn from; `eagle` and `draft` train on such folders and put the
+draft into FOLDER/model; `evaluate` measures it and writes its card. All go on where they were ended."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from specviz.drafters.eagle.heads import fused_layers
+from specviz.models.library import Library, LoadedModel
+from specviz.zoo.config import Shape
+from specviz.zoo.for_target.dialogues import write_dialogues
+from specviz.zoo.for_target.eagle3 import Eagle3, chosen_ids
+from specviz.zoo.for_target.evaluate import evaluate
+from specviz.zoo.for_target.learning import Goal, Learner, Learning, Pace
+from specviz.zoo.for_target.plain_text import write_plain_text
+from specviz.zoo.for_target.small_draft import SmallDraft
+from specviz.zoo.for_target.store import Text, read_texts
+
+Command = Callable[[argparse.Namespace, LoadedModel], None]
+_HEAD_SIZE = 32  # of the small draft's attention
+
+
+def run_dialogues(args: argparse.Namespace, target: LoadedModel) -> None:
+    layers = () if args.without_states else fused_layers({}, target)
+    write_dialogues(target, args.folder, args.tokens, layers, args.seed)
+
+
+def run_text(args: argparse.Namespace, target: LoadedModel) -> None:
+    write_plain_text(target, args.corpus, args.files, args.folder, args.tokens)
+
+
+def run_eagle(args: argparse.Namespace, target: LoadedModel) -> None:
+    texts = [text for text in read_texts(args.data) if text.shard.has_states]
+    ids = chosen_ids(args.folder / "ids.json", texts, target.info.vocab_size, args.draft_tokens)
+    learn(args, Eagle3(target, ids, args.depth, args.seed), texts)
+
+
+def run_draft(args: argparse.Namespace, target: LoadedModel) -> None:
+    sizes = args.hidden, args.layers, args.hidden // _HEAD_SIZE, 4 * args.hidden
+    shape = Shape(*sizes, context=target.info.context_limit)
+    learn(args, SmallDraft(target, shape, args.seed), list(read_texts(args.data)))
+
+
+def learn(args: argparse.Namespace, learner: Learner, texts: list[Text]) -> None:
+    pace = Pace(**{field.name: getattr(args, field.name) for field in fields(Pace)})
+    goal = Goal(args.steps, args.hours and 3600 * args.hours)
+    Learning(learner, texts, pace, args.folder).run(goal, partial(learner.export, args.folder / "model"))
+
+
+def run_evaluate(args: argparse.Namespace, target: LoadedModel) -> None:
+    print(evaluate(target, args.folder, args.data, args.questions))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m specviz.zoo.for_target", description=__doc__)
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    common, data, training = (argparse.ArgumentParser(add_help=False) for _ in range(3))
+    common.add_argument("target", help="name, folder or hub id of the chat model")
+    common.add_argument("folder", type=Path, help="where the work goes")
+    common.add_argument("--seed", type=int, default=0)
+    data.add_argument("data", type=Path, nargs="+", help="folders that `dialogues` and `text` have filled")
+    training.add_argument("--steps", type=int, help="in all, earlier runs counted in")
+    training.add_argument("--hours", type=float, help="in all, earlier runs counted in")
+    for each in fields(Pace):
+        if each.name != "seed":
+            option = f"--{each.name.replace('_', '-')}"
+            training.add_argument(option, type=type(each.default), default=each.default, help="(default %(default)s)")
+
+    def add(name: str, run: Command, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, parents=[common, *parents])
+        made.set_defaults(run=run)
+        return made
+
+    dialogues = add("dialogues", run_dialogues, "let the target write both sides of dialogues")
+    dialogues.add_argument("--without-states", action="store_true", help="enough for `draft`, and much smaller")
+    text = add("text", run_text, "let the target read plain text")
+    text.add_argument("corpus", type=Path, help="a folder with .txt.xz files")
+    text.add_argument("--files", default="*train.txt.xz", help="which of them (default %(default)s)")
+    for each in (dialogues, text):
+        each.add_argument("--tokens", type=int, default=2_000_000, help="how many in all (default %(default)s)")
+    eagle = add("eagle", run_eagle, "train an EAGLE-3 head", data, training)
+    eagle.add_argument("--draft-tokens", type=int, default=8192, help="how many tokens it can propose")
+    eagle.add_argument("--depth", type=int, default=4, help="of the training-time test (default %(default)s)")
+    draft = add("draft", run_draft, "train a small Llama model with the target's vocabulary", data, training)
+    draft.add_argument("--hidden", type=int, default=96)
+    draft.add_argument("--layers", type=int, default=4)
+    measure = add("evaluate", run_evaluate, "measure what is in FOLDER/model and write its card", data)
+    measure.add_argument("--questions", type=int, default=20, help="held-out ones to answer (default %(default)s)")
+    return parser
+
+
+def main() -> None:
+    args = make_parser().parse_args()
+    torch.set_num_threads(args.threads)
+    args.run(args, Library(allow_any=True).load(args.target))
+
+
+if __name__ == "__main__":
+    main()

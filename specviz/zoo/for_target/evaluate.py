@@ -1,0 +1,145 @@
+"""What a trained draft is worth: its overlap on held-out dialogues, real runs of the engine, and its card."""
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specviz.decoding.draws import Seeded
+from specviz.decoding.engine import Plan, speculate
+from specviz.decoding.sampling import Sampling
+from specviz.drafters import METHODS
+from specviz.drafters.heads import load_heads
+from specviz.drafters.method import Part, Parts
+from specviz.drafters.params import Value
+from specviz.errors import SpecvizError
+from specviz.models.library import Library, LoadedModel
+from specviz.rules.speculative_sampling import SpeculativeSampling
+from specviz.zoo.evaluation.card import table
+from specviz.zoo.for_target.learning import CURVE, MOST_SCORED, RECIPE
+from specviz.zoo.for_target.store import Text, read_texts
+
+K, ANSWER_TOKENS = 4, 64
+Params = dict[str, Value]
+HEAD = """\
+# A draft head for {target}
+
+An EAGLE-3 head in the public layout (arXiv:2503.01840), float16. It drafts for `{target}` and means nothing without it.
+It was trained on dialogues that the target wrote by itself, both sides; `recipe.json` says how, and `python -m
+specviz.zoo.for_target eagle` does it again."""
+DRAFT = """\
+# A draft model for {target}
+
+A small Llama model with the vocabulary of `{target}`, float16, distilled from what that model says at each place of
+texts. It is a draft model, not an assistant. `recipe.json` says how it was trained, and `python -m
+specviz.zoo.for_target draft` does it again."""
+NOTES = """\
+Overlap is the sum of min(p, q) at temperature 1 over the target's 64 likeliest tokens, and agreement the share of
+places where both find the same token likeliest, over answers that no training has read. Several numbers: at depths 1,
+2, ..., where a head reads the target's state at the first depth and its own guesses behind it."""
+RUNS = "Answers of up to {tokens} tokens to {number} held-out questions; every rule is exact."
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to draft with what was trained, in words, and the temperatures at which it is tried."""
+
+    words: str
+    method: str
+    params: Params
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """tokens_per_call: over all answers. same_text: of the greedy answers those that equal the target's own."""
+
+    way: Way
+    temperature: float
+    tokens_per_call: float
+    same_text: int | None
+
+
+_CHAIN: Params = {"width": 1, "nodes": K}
+HEAD_WAYS = (
+    Way(f"chain of {K}, the likeliest", "eagle", _CHAIN),
+    Way(f"chain of {K}, drawn", "eagle", {"children": "drawn"}, (1.0,)),
+    Way("tree of 16", "eagle", {}),
+)
+DRAFT_WAYS = (Way(f"draft model, K = {K}", "draft_model", {}),)
+
+
+def evaluate(target: LoadedModel, folder: Path, data: Sequence[Path], num_questions: int) -> str:
+    """The card of what was trained in `folder`, which is written beside it. SpecvizError where there is nothing."""
+    model, curve = folder / "model", folder / CURVE
+    if not curve.is_file():
+        raise SpecvizError(f"{folder.name!r} holds nothing that was trained; run `eagle` or `draft` first")
+    held_out = [text for text in read_texts(data) if text.is_held_out and text.prompt][:MOST_SCORED]
+    is_head = "draft_vocab_size" in json.loads((model / "config.json").read_text(encoding="utf-8"))
+    parts = _parts(target, model, is_head)
+    ways = HEAD_WAYS if is_head else DRAFT_WAYS
+    tried = list(_try_all(target, parts, ways, held_out[:num_questions]))
+    for file in (curve, folder / RECIPE):
+        shutil.copy(file, model)
+    lines = [json.loads(line) for line in curve.read_text(encoding="utf-8").splitlines()]
+    text = _card((HEAD if is_head else DRAFT).format(target=target.name), lines, tried, len(held_out[:num_questions]))
+    (model / "MODEL_CARD.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def _card(what: str, curve: Sequence[Mapping[str, Any]], tried: Sequence[Tried], num_questions: int) -> str:
+    learnt = table(("step", "texts", "answer tokens read", "overlap", "agreement"), [_cells(line) for line in curve])
+    rows = [
+        (
+            each.way.words,
+            f"{each.temperature:g}",
+            f"{each.tokens_per_call:.2f}",
+            "" if each.same_text is None else f"{each.same_text} of {num_questions}",
+        )
+        for each in tried
+    ]
+    runs = table(("drafts", "temperature", "tokens per target call", "the target's own greedy text"), rows)
+    about = RUNS.format(number=num_questions, tokens=ANSWER_TOKENS)
+    return "\n\n".join((what, "## Learning curve", learnt, NOTES, "## In runs", about, runs)) + "\n"
+
+
+def _cells(line: Mapping[str, Any]) -> list[str]:
+    """A row of the learning curve."""
+    measured = (" / ".join(f"{value:.3f}" for value in line[name]) for name in ("overlap", "agreement"))
+    return [*(f"{line[name]:,}" for name in ("step", "texts", "answer_tokens")), *measured]
+
+
+def _parts(target: LoadedModel, model: Path, is_head: bool) -> Parts:
+    """The trained files, as any run loads them."""
+    library, own = Library(allow_any=True), _part(target)
+    if is_head:
+        return Parts(own, heads=load_heads(library, str(model), "eagle", target).module)
+    return Parts(own, draft=_part(library.load(str(model))))
+
+
+def _part(loaded: LoadedModel) -> Part:
+    return Part(loaded.name, loaded.cached_lm(), loaded.cached_lm, loaded.text)
+
+
+def _try_all(target: LoadedModel, parts: Parts, ways: Iterable[Way], questions: Sequence[Text]) -> Iterator[Tried]:
+    alone = [_answer(target, parts, "none", {}, 0.0, text)[0] for text in questions]
+    for way in ways:
+        for temperature in way.temperatures:
+            made = [_answer(target, parts, way.method, way.params, temperature, text) for text in questions]
+            rate = sum(len(text) for text, _ in made) / sum(calls for _, calls in made)
+            same = sum(text == own for (text, _), own in zip(made, alone, strict=True))
+            yield Tried(way, temperature, rate, None if temperature else same)
+
+
+def _answer(
+    target: LoadedModel, parts: Parts, method: str, params: Params, temperature: float, question: Text
+) -> tuple[list[int], int]:
+    """The answer's tokens and the calls of the target."""
+    found = METHODS[method]
+    drafter = found.build(parts, found.validate(params))
+    plan = Plan(target.cached_lm(), drafter, SpeculativeSampling(), Sampling(temperature), K)
+    settings = {"max_new_tokens": ANSWER_TOKENS, "eos_ids": target.text.eos_ids}
+    steps = list(speculate(question.prompt, lambda: plan, Seeded(0), **settings))
+    return [token for step in steps for token in step.tokens], sum(step.target_work.calls for step in steps)

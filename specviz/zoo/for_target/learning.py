@@ -1,0 +1,201 @@
+"""The loop in which a draft learns the target's laws: cut off anywhere and run again, it goes on.
+
+State is (weights, optimiser, running average of the weights, step, seconds); a batch is a function of the seed, the
+step and the texts that are there. What is measured and exported is the running average."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from specviz.errors import SpecvizError
+from specviz.zoo.for_target.store import Batch, Text, make_batch
+from specviz.zoo.training.export import write_json
+from specviz.zoo.training.train import make_optimizer, mixed_precision
+
+STATE, CURVE, RECIPE = "training.pt", "curve.jsonl", "recipe.json"
+MOST_SCORED = 256  # held-out texts
+_SIMILAR = 24  # tokens: texts of a batch differ in length by about so many
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a draft learns. overlap_weight: of 1 - sum(min(p, q)), the chance of a rejection, beside the cross-entropy.
+
+    The rate rises over `warmup_steps`, stays, and falls linearly to a tenth over the last `decay_share` of the run.
+    """
+
+    texts_per_step: int = 16
+    learning_rate: float = 1e-3
+    warmup_steps: int = 100
+    decay_share: float = 0.4
+    overlap_weight: float = 1.0
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+    average: float = 0.998
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Where a run ends, earlier runs counted in: after so many steps, or so many seconds of training."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+    def progress(self, step: int, seconds: float) -> float:
+        """From 0 to 1, the end."""
+        parts = ((step, self.steps), (seconds, self.seconds))
+        return min(1.0, max((done / whole for done, whole in parts if whole), default=1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Sums over places at one depth. overlap: of sum(min(p, q)) at temperature 1 over the target's TOP likeliest
+    tokens, a little less than the whole; agreement: of equal likeliest tokens."""
+
+    overlap: float = 0.0
+    agreement: float = 0.0
+    places: int = 0
+
+    def __add__(self, other: "Score") -> "Score":
+        return Score(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+
+
+class Learner(Protocol):
+    """A draft that learns: `module` holds what is learned and no more."""
+
+    module: nn.Module
+    reads_states: bool
+
+    def loss(self, batch: Batch, overlap_weight: float) -> Tensor:
+        """The mean loss, a scalar."""
+        ...
+
+    def score(self, batch: Batch) -> list[Score]:
+        """Per depth, over the places of the answers."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """What the draft is, JSON-ready; a training goes on only where this is the same."""
+        ...
+
+
+def law_losses(p: Tensor, log_q: Tensor, overlap_weight: float) -> Tensor:
+    """p and log q of the same tokens [n, TOP] -> the loss at each place [n]."""
+    missed = 1 - torch.minimum(p, log_q.exp()).sum(-1)
+    return overlap_weight * missed - (p * log_q).sum(-1)
+
+
+class Learning:
+    """A learner on its way; `folder` keeps its state and its learning curve."""
+
+    def __init__(self, learner: Learner, texts: Sequence[Text], pace: Pace, folder: Path) -> None:
+        self._learner, self._pace, self._folder = learner, pace, folder
+        self.held_out = [text for text in texts if text.is_held_out and text.prompt][:MOST_SCORED]
+        self.texts = [text for text in texts if not text.is_held_out]
+        if len(self.texts) < pace.texts_per_step or not self.held_out:
+            raise SpecvizError(f"{len(self.texts)} texts to train on and {len(self.held_out)} held out are too few")
+        self._module = learner.module
+        self._optimizer = make_optimizer(self._module, pace.learning_rate, pace.weight_decay)
+        self.average = {name: value.clone() for name, value in self._module.state_dict().items()}
+        self.step, self.answer_tokens, self._seconds = 0, 0, 0.0
+        if (folder / STATE).exists():
+            self._restore(torch.load(folder / STATE, weights_only=True))
+
+    def run(self, goal: Goal, export: Callable[[], None], every: int = 200) -> None:
+        """Learns until `goal`; measures, saves and exports every so many steps and at the end."""
+        began, since = time.monotonic(), self._seconds
+        batches = self._batches()
+        while (progress := goal.progress(self.step, self._seconds)) < 1:
+            loss = self._update(next(batches), progress)
+            self._seconds = since + time.monotonic() - began
+            if self.step % 20 == 0:
+                print(f"step {self.step}  loss {loss:.3f}  {self._seconds:,.0f} s", flush=True)
+            if self.step % every == 0:
+                self._keep(export)
+        self._keep(export)
+
+    def _batches(self) -> Iterator[Batch]:
+        """Texts of about the same length together, in another order in each epoch."""
+        size = self._pace.texts_per_step
+        per_epoch = len(self.texts) // size
+        while True:
+            epoch, first = divmod(self.step, per_epoch)
+            random = np.random.default_rng((self._pace.seed, epoch))
+            order = random.permutation(len(self.texts)).tolist()
+            order.sort(key=lambda index: len(self.texts[index].tokens) // _SIMILAR)
+            for start in (random.permutation(per_epoch) * size)[first:].tolist():
+                chosen = [self.texts[index] for index in order[start : start + size]]
+                yield make_batch(chosen, with_states=self._learner.reads_states)
+
+    def _update(self, batch: Batch, progress: float) -> float:
+        pace = self._pace
+        decay = min(1.0, 0.1 + 0.9 * (1 - progress) / pace.decay_share)
+        for group in self._optimizer.param_groups:
+            group["lr"] = pace.learning_rate * min(decay, (self.step + 1) / pace.warmup_steps)
+        with mixed_precision(torch.device("cpu")):
+            loss = self._learner.loss(batch, pace.overlap_weight)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self._module.parameters(), pace.clip_norm)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self.step += 1
+        self.answer_tokens += int((batch.weights == 1).sum())
+        follow = 1 - min(pace.average, (1 + self.step) / (20 + self.step))
+        for name, value in self._module.state_dict().items():
+            self.average[name].lerp_(value, follow)
+        return loss.item()
+
+    def _keep(self, export: Callable[[], None]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        learned = {name: value.clone() for name, value in self._module.state_dict().items()}
+        state = {"model": learned, "optimizer": self._optimizer.state_dict(), "average": self.average}
+        state |= {"step": self.step, "answer_tokens": self.answer_tokens, "seconds": self._seconds}
+        torch.save(state | {"settings": self._learner.settings()}, self._folder / f"{STATE}.partial")
+        (self._folder / f"{STATE}.partial").replace(self._folder / STATE)
+        self._module.load_state_dict(self.average)
+        self._measure()
+        recipe = {"draft": self._learner.settings(), "pace": asdict(self._pace), "texts": len(self.texts)}
+        write_json(self._folder / RECIPE, recipe | {"steps": self.step, "answer_tokens": self.answer_tokens})
+        export()
+        self._module.load_state_dict(learned)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        if state["settings"] != self._learner.settings():
+            raise SpecvizError(f"{STATE} in {self._folder.name!r} is of a draft of another shape; take another folder")
+        self._module.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.average, self.step = state["average"], state["step"]
+        self.answer_tokens, self._seconds = state["answer_tokens"], state["seconds"]
+
+    def _measure(self) -> None:
+        """Adds a line to the learning curve: what the module as it is does on held-out texts."""
+        line = {"step": self.step, "answer_tokens": self.answer_tokens, "seconds": round(self._seconds)}
+        line |= {"texts": len(self.texts), **measured(score_texts(self._learner, self.held_out))}
+        with (self._folder / CURVE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        print(json.dumps(line), flush=True)
+
+
+@torch.no_grad()
+def score_texts(learner: Learner, texts: Sequence[Text], size: int = 16) -> list[Score]:
+    """Per depth, over all these texts."""
+    ordered = sorted(texts, key=lambda text: len(text.tokens))
+    total: list[Score] = []
+    for start in range(0, len(ordered), size):
+        scores = learner.score(make_batch(ordered[start : start + size], with_states=learner.reads_states))
+        total = [a + b for a, b in zip(total, scores, strict=True)] if total else scores
+    return total
+
+
+def measured(scores: Sequence[Score]) -> dict[str, list[float]]:
+    """Means over the places, per depth."""
+    names = ("overlap", "agreement")
+    return {name: [round(getattr(score, name) / max(1, score.places), 4) for score in scores] for name in names}

@@ -1,0 +1,44 @@
+"""What a target says at each place of texts: one pass over them, whose rows go into a store."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specviz.models.library import LoadedModel
+from specviz.zoo.for_target.store import TOP, Law
+
+_BATCH = 8
+
+
+def laws_of(target: LoadedModel, texts: Sequence[Sequence[int]], layers: Sequence[int]) -> list[Law]:
+    """Of each text of at least two tokens. layers: the target's states to keep, by transformers' numbers."""
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+    made: dict[int, Law] = {}
+    for start in range(0, len(order), _BATCH):
+        some = order[start : start + _BATCH]
+        made |= zip(some, _read([texts[index] for index in some], target, layers), strict=True)
+    return [made[index] for index in range(len(texts))]
+
+
+@torch.inference_mode()
+def _read(texts: Sequence[Sequence[int]], target: LoadedModel, layers: Sequence[int]) -> list[Law]:
+    """Padding is on the right, so that no place sees it."""
+    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(text[:-1]) for text in texts], batch_first=True)
+    done = target.model(padded.to(target.model.device), output_hidden_states=bool(layers), use_cache=False)
+    laws = []
+    for row, text in enumerate(texts):
+        own = slice(0, len(text) - 1)
+        ids, log_probs = likeliest(done.logits[row, own])
+        kept = [done.hidden_states[layer][row, own] for layer in layers]
+        laws.append(Law(ids.cpu(), log_probs.cpu(), torch.cat(kept, dim=-1).cpu() if kept else None))
+    return laws
+
+
+def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits [n, V] -> ids and log-probabilities [n, TOP], the likeliest first; of fewer tokens the rest have none."""
+    wide = logits.float()
+    top = wide.topk(min(TOP, wide.shape[-1]), dim=-1)
+    missing = (0, TOP - top.indices.shape[-1])
+    log_probs = torch.nn.functional.pad(top.values - wide.logsumexp(-1, keepdim=True), missing, value=-torch.inf)
+    return torch.nn.functional.pad(top.indices, missing), log_probs

@@ -1,0 +1,269 @@
+"""Drafts for a target of one's own: its dialogues and laws are its own, training is repeatable and never reads what is
+held out, and what it exports drafts in the product."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from setups import CHARACTERS, tokenizer_of
+from small_zoo import write_corpus
+from tiny_models import tiny
+
+from specviz.decoding.drafter import Context
+from specviz.decoding.draws import Draws, Seeded
+from specviz.decoding.engine import Plan, speculate
+from specviz.decoding.sampling import Sampling
+from specviz.drafters import METHODS
+from specviz.drafters.eagle.drafter import EagleDrafter
+from specviz.drafters.eagle.heads import fused_layers
+from specviz.drafters.heads import load_heads
+from specviz.drafters.method import Part, Parts
+from specviz.errors import SpecvizError
+from specviz.models.library import Library, check_pair
+from specviz.rules import RULES
+from specviz.zoo.config import Shape
+from specviz.zoo.for_target import store
+from specviz.zoo.for_target.dialogues import Size, Template, write_dialogues
+from specviz.zoo.for_target.eagle3 import Eagle3, chosen_ids
+from specviz.zoo.for_target.evaluate import evaluate
+from specviz.zoo.for_target.learning import Goal, Learning, Pace, score_texts
+from specviz.zoo.for_target.plain_text import write_plain_text
+from specviz.zoo.for_target.small_draft import SmallDraft
+from specviz.zoo.for_target.store import make_batch, read_texts
+
+SIZE = Size(shard=24, batch=7, longest_turn=40, longest_answer=20)
+PACE = Pace(texts_per_step=4, learning_rate=1e-2, warmup_steps=4, average=0.9)
+SHAPE = Shape(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=24, context=256)
+TEMPLATE = "{% for turn in messages %}aab{{ turn.content }}Z{% endfor %}{% if add_generation_prompt %}cc{% endif %}"
+
+
+@pytest.fixture(autouse=True)
+def more_held_out(monkeypatch):
+    monkeypatch.setattr(store, "HELD_OUT_SHARE", 6)
+
+
+@pytest.fixture(scope="module")
+def target():
+    tokenizer = tokenizer_of(CHARACTERS[:30])
+    tokenizer.chat_template, tokenizer.eos_token = TEMPLATE, "Z"
+    model = tiny("llama", vocab_size=30, layers=8, hidden=32, seed=3, eos_token_id=tokenizer.eos_token_id)
+    with torch.no_grad():
+        model.get_output_embeddings().weight[tokenizer.eos_token_id].zero_()
+        for layer in model.model.layers:  # the last token counts most, so that a few steps can learn something
+            layer.self_attn.o_proj.weight.mul_(0.5)
+            layer.mlp.down_proj.weight.mul_(0.5)
+    model.name_or_path = "talker"
+    return Library(10**9, allow_any=True).load((model, tokenizer))
+
+
+@pytest.fixture(scope="module")
+def folder(target, tmp_path_factory):
+    """Shards of dialogues, written without a break."""
+    made = tmp_path_factory.mktemp("dialogues")
+    write_dialogues(target, made, 1500, fused_layers({}, target), size=SIZE)
+    return made
+
+
+@pytest.fixture(scope="module")
+def texts(folder):
+    return list(read_texts([folder]))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+# Dialogues and their laws
+
+
+def test_the_same_dialogues_follow_after_a_kill(target, folder, tmp_path):
+    layers = fused_layers({}, target)
+    write_dialogues(target, tmp_path, 1, layers, size=SIZE)
+    half = tmp_path / ".00001.partial"  # what a kill leaves
+    half.mkdir()
+    (half / "index.jsonl").write_text("half a li")
+    write_dialogues(target, tmp_path, 1500, layers, size=SIZE)
+    assert files_of(tmp_path) == files_of(folder)
+
+
+def test_no_shard_repeats_another(texts):
+    assert len({text.shard for text in texts}) > 1
+    assert len({text.tokens for text in texts}) == len(texts)
+
+
+def test_a_dialogue_is_a_turn_in_the_template_and_the_targets_greedy_answer_where_that_is_asked(target, texts):
+    template = Template.of(target.tokenizer)
+    (end,) = target.tokenizer("Z").input_ids
+    greedy = [
+        text for index, text in enumerate(text for text in texts if text.shard is texts[0].shard) if index % 4 == 0
+    ]
+    assert greedy
+    for text in texts:
+        assert text.prompt[: len(template.before)] == template.before
+        assert text.prompt[-len(template.after) :] == template.after
+        assert end not in text.answer[:-1]
+        assert text.answer[-1] == end or len(text.answer) == SIZE.longest_answer
+    for text in greedy:
+        ids = torch.tensor([text.prompt])
+        own = target.model.generate(ids, max_new_tokens=20, do_sample=False, eos_token_id=end, pad_token_id=end)
+        assert tuple(own[0, len(text.prompt) :].tolist()) == text.answer
+
+
+def test_the_stored_laws_and_states_are_those_of_one_forward(target, texts):
+    layers = fused_layers({}, target)
+    for text in texts[:9]:
+        with torch.inference_mode():
+            done = target.model(torch.tensor([text.tokens]), output_hidden_states=True)
+        batch = make_batch([text], with_states=True)
+        states = torch.cat([done.hidden_states[layer][0, :-1] for layer in layers], dim=-1)
+        torch.testing.assert_close(batch.states[0], states, rtol=1e-2, atol=1e-2)  # stored in bfloat16
+        law = done.logits[0, text.first : -1].log_softmax(-1)
+        count = law.shape[-1]
+        ids, log_probs = batch.ids[0, text.first :, :count], batch.log_probs[0, text.first :, :count]
+        torch.testing.assert_close(law.gather(-1, ids), log_probs, rtol=1e-3, atol=1e-2)
+        assert (ids.sort().values == torch.arange(count)).all()
+
+
+def test_plain_text_has_laws_for_every_place(target, tmp_path):
+    (tmp_path / "corpus").mkdir()
+    write_plain_text(target, write_corpus(tmp_path / "corpus"), "*.txt.xz", tmp_path / "plain", 500)
+    found = list(read_texts([tmp_path / "plain"]))
+    assert sum(len(text.answer) for text in found) >= 500
+    batch = make_batch(found[:3], with_states=False)
+    assert [int(row.sum()) for row in batch.weights] == [len(text.answer) - 1 for text in found[:3]]
+
+
+def test_a_target_without_a_chat_template_is_refused(target, tmp_path):
+    tokenizer = tokenizer_of(CHARACTERS)
+    with pytest.raises(SpecvizError, match="no chat template"):
+        write_dialogues(replace(target, tokenizer=tokenizer), tmp_path, 1, ())
+
+
+def test_a_folder_without_texts_is_refused(tmp_path):
+    with pytest.raises(SpecvizError, match="holds no texts"):
+        list(read_texts([tmp_path]))
+
+
+# Training
+
+
+def head_of(target, folder, texts, depth=4):
+    ids = chosen_ids(folder / "ids.json", texts, target.info.vocab_size, 24)
+    return Eagle3(target, ids, depth, 0)
+
+
+def draft_of(target, folder, texts):
+    return SmallDraft(target, SHAPE, 0)
+
+
+MAKERS = pytest.mark.parametrize("make", [head_of, draft_of])
+
+
+@MAKERS
+def test_what_is_held_out_is_never_trained_on(target, texts, make, tmp_path, monkeypatch):
+    read = []
+    learner = make(target, tmp_path, texts)
+    learning = Learning(learner, texts, PACE, tmp_path)
+    loss = learner.loss
+    monkeypatch.setattr(
+        learner, "loss", lambda batch, weight: (read.extend(batch.tokens.tolist()), loss(batch, weight))[1]
+    )
+    learning.run(Goal(steps=len(texts) // 2), lambda: None)
+    questions = {text.prompt for text in learning.held_out}
+    assert questions
+    assert len(read) >= len(learning.texts)
+    assert not [row for row in read for prompt in questions if tuple(row[: len(prompt)]) == prompt]
+
+
+@MAKERS
+def test_a_training_that_was_ended_goes_on_as_if_it_had_not_been(target, texts, make, tmp_path):
+    def ended():
+        raise KeyboardInterrupt
+
+    def trained(name, *exports):
+        for export in exports:
+            folder = tmp_path / name
+            learning = Learning(make(target, folder, texts), texts, PACE, folder)
+            try:
+                learning.run(Goal(steps=6), export, every=3)
+            except KeyboardInterrupt:
+                continue
+        return learning.average
+
+    whole, broken = trained("whole", lambda: None), trained("broken", ended, lambda: None)
+    assert all(torch.equal(value, broken[name]) for name, value in whole.items())
+
+
+@MAKERS
+def test_the_overlap_on_held_out_dialogues_rises(target, texts, make, tmp_path):
+    learner = make(target, tmp_path, texts)
+    learning = Learning(learner, texts, PACE, tmp_path)
+    before = score_texts(learner, learning.held_out)
+    learning.run(Goal(steps=120), lambda: None)
+    learner.module.load_state_dict(learning.average)
+    after = score_texts(learner, learning.held_out)
+    assert [score.places for score in after] == [score.places for score in before]
+    assert all(new.overlap > 1.05 * old.overlap for new, old in zip(after, before, strict=True))
+
+
+def test_a_state_of_another_shape_is_refused(target, texts, tmp_path):
+    Learning(SmallDraft(target, SHAPE, 0), texts, PACE, tmp_path).run(Goal(steps=1), lambda: None)
+    other = SmallDraft(target, replace(SHAPE, intermediate_size=32), 0)
+    with pytest.raises(SpecvizError, match="another shape"):
+        Learning(other, texts, PACE, tmp_path)
+
+
+# In the product
+
+
+class Text(Draws):
+    """Draws the tokens of a text at their places, whatever their odds."""
+
+    def __init__(self, tokens):
+        self._tokens = tokens
+
+    def sample(self, probs, role, position, node):
+        return torch.tensor(self._tokens[position])
+
+
+def test_the_training_time_test_is_what_the_head_does_as_it_drafts(target, texts, tmp_path):
+    learner = head_of(target, tmp_path, texts)
+    text = max(texts, key=lambda text: len(text.answer))
+    batch = make_batch([text], with_states=True)
+    laws = list(learner._laws(batch, 4, -1.0))
+    for start in (1, len(text.prompt), len(text.tokens) - 6):  # the last state that the target gives
+        context = Context(text.tokens[: start + 2], Sampling(), Text(text.tokens), 30, batch.states[0, : start + 1])
+        drafted = EagleDrafter(learner.module, 1, 4, draws=True).draft(context, 4)
+        for depth, row in enumerate(drafted.logits):
+            expected = row.log_softmax(-1)[learner._ids]
+            torch.testing.assert_close(laws[depth].log_q[start], expected, rtol=1e-3, atol=1e-3)
+
+
+def greedy_text(target, drafter, prompt):
+    plan = Plan(target.cached_lm(), drafter, RULES["speculative_sampling"], Sampling(0.0), 4)
+    return [token for step in speculate(prompt, lambda: plan, Seeded(0), max_new_tokens=40) for token in step.tokens]
+
+
+@MAKERS
+def test_what_was_trained_drafts_in_the_product_and_keeps_the_greedy_text(target, texts, folder, make, tmp_path):
+    learner = make(target, tmp_path, texts)
+    learning = Learning(learner, texts, PACE, tmp_path)
+    learning.run(Goal(steps=2), partial(learner.export, tmp_path / "model"))
+    library, own = Library(10**9, allow_any=True), Part("target", target.cached_lm(), target.cached_lm)
+    if make is head_of:
+        heads = load_heads(library, str(tmp_path / "model"), "eagle", target)
+        assert heads.report.missing == heads.report.unused == ()
+        parts, method = Parts(own, heads=heads.module), METHODS["eagle"]
+    else:
+        loaded = library.load(str(tmp_path / "model"))
+        check_pair(target, loaded)
+        parts, method = Parts(own, draft=Part("draft", loaded.cached_lm(), loaded.cached_lm)), METHODS["draft_model"]
+    for text in learning.held_out[:3]:
+        alone = greedy_text(target, METHODS["none"].build(parts, {}), text.prompt)
+        assert greedy_text(target, method.build(parts, method.validate({})), text.prompt) == alone
+    card = evaluate(target, tmp_path, [folder], 2)
+    assert (tmp_path / "model" / "MODEL_CARD.md").read_text("utf-8") == card
+    assert "2 of 2" in card
+    assert "1 of 2" not in card
