@@ -113,12 +113,10 @@ def test_what_the_browser_does_alone_works_while_the_server_is_away(chromium, tm
 
 def test_a_double_click_on_run_makes_one_whole_run(page):
     choose_pace(page, "full")
-    page.dblclick("#run")
-    wait_for_state(page, "running", "finished")
-    wait_for_state(page, "finished")
-    time.sleep(0.5)
+    page.dblclick("#run")  # on a busy machine the second press may come when the first run has begun: it begins anew
+    page.wait_for_selector(":text('reached the chosen length')")
     trace = saved(page)
-    assert trace.footer.reason in ("length", "eos")
+    assert trace.footer.reason == "length"
     assert {piece["step"] for piece in page.evaluate(PIECES)} == set(range(len(trace.steps)))
 
 

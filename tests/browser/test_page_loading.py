@@ -7,6 +7,7 @@ import served as pages
 from explore_page import begin, choose_pace, run_to_end, saved, stop, wait_for_state
 from fake_hub import HUB_ID, Hub
 from hub_stub import hub_error
+from playwright.sync_api import expect
 
 LOADING = ".sv-loading:not([hidden])"
 
@@ -29,6 +30,7 @@ def type_model(page, role, name):
     page.fill(f"#{role} input", name)
     page.press(f"#{role} input", "Enter")
     page.press(f"#{role} input", "Tab")
+    expect(page.locator(f"#{role} input")).to_have_value(name)
 
 
 def run_with_target(page, name):
@@ -114,7 +116,7 @@ def test_a_typed_folder_is_loaded_and_named_without_its_path(page, folder):
     assert saved(page).header.request["target"] == "my-model"
 
 
-@pytest.mark.parametrize(("name", "words"), [("/no/such", "there is no folder 'such'"), ("a b", "no hub id")])
+@pytest.mark.parametrize(("name", "words"), [("/no/such", "there is no folder or file 'such'"), ("a b", "no hub id")])
 def test_a_name_that_is_nothing_is_refused_in_words(page, name, words):
     run_with_target(page, name)
     page.wait_for_selector(f'.toast-body.error:has-text("{words}")')
