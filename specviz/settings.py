@@ -62,6 +62,14 @@ def assets_dir() -> Path:
     raise SpecvizError("the assets folder is missing: set SPECVIZ_ASSETS to the folder 'assets' of the repository")
 
 
+def cache_dir() -> Path:
+    """The folder for what is measured once on a machine: SPECVIZ_CACHE, or specviz in the user's cache folder."""
+    if given := os.environ.get("SPECVIZ_CACHE", "").strip():
+        return Path(given)
+    user = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or os.path.expanduser("~/.cache")
+    return Path(user) / "specviz"
+
+
 def _converted(name: str, convert: Callable[[str], object], text: str) -> object:
     try:
         return convert(text)

@@ -17,16 +17,23 @@ from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
 from specviz.decoding.device import to_device
 from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
+from specviz.decoding.products import Products, with_products
 from specviz.errors import SpecvizError
 
 LONG = 256  # so many new tokens are read before a tree behind them: the mask of both together grows with the square
 
+PRODUCTS = Products()
+
 
 class CachedLM:
-    """`calls` and `fed` count the forwards and the tokens read; both only ever grow."""
+    """`calls` and `fed` count the forwards and the tokens read; both only ever grow.
 
-    def __init__(self, model: PreTrainedModel, context_limit: int) -> None:
-        self.model = model
+    products: how few rows are multiplied with a matrix, where the weights are float32 on the CPU.
+    """
+
+    def __init__(self, model: PreTrainedModel, context_limit: int, products: Products = PRODUCTS) -> None:
+        self.model, self.products = model, products
+        self._runs = with_products(model, products)
         self.context_limit = context_limit
         head = model.get_output_embeddings()
         self.vocab_size = getattr(head, "out_features", head.weight.shape[0])  # packed weights have another shape
@@ -130,7 +137,7 @@ class CachedLM:
         self.calls += 1
         self.fed += ids.shape[0]
         try:
-            out = self.model(ids[None], past_key_values=self._cache, use_cache=True, **keep, **states, **attention)
+            out = self._runs(ids[None], past_key_values=self._cache, use_cache=True, **keep, **states, **attention)
             if self._captured:
                 rows = torch.cat([out.hidden_states[layer][0].to(self.device) for layer in self._captured], dim=-1)
                 self._hidden = rows if self._hidden is None else torch.cat([self._hidden, rows])
@@ -204,7 +211,7 @@ class _ExitLM(CachedLM):
     """Some layers of another reader's model, over that reader's own rows: tensors are shared, new rows are not."""
 
     def __init__(self, whole: CachedLM, layers: Sequence[int]) -> None:
-        super().__init__(_with_layers(whole.model, layers), whole.context_limit)
+        super().__init__(_with_layers(whole.model, layers), whole.context_limit, whole.products)
         self._whole, self._windows = whole, whole._windows
 
     @torch.inference_mode()

@@ -18,7 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.errors import SpecvizError
-from specviz.models import catalog, memory, quantisation
+from specviz.models import catalog, machine, memory, quantisation
 from specviz.models.folder import FEWER_BITS, GB, ModelFolder, check_kind, context_limit, eos_ids, limit_words
 from specviz.models.hub import Progress, Source, fetch, find, ignore_progress
 from specviz.models.tokens import TokenText, differing_ids
@@ -42,7 +42,7 @@ class LoadedModel:
 
     def cached_lm(self) -> CachedLM:
         """A new reader of these weights, with an empty cache."""
-        return CachedLM(self.model, self.info.context_limit)
+        return CachedLM(self.model, self.info.context_limit, machine.products())
 
     def memory_words(self, num_tokens: int) -> str:
         """The memory that the weights and the cache of so many tokens take, for an out-of-memory error."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from specviz.errors import SpecvizError
+from specviz.models import machine
 from specviz.settings import settings
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -56,12 +57,14 @@ def dtype(on: torch.device) -> torch.dtype:
 def environment(on: torch.device) -> dict[str, object]:
     """The software and hardware that a measured number depends on."""
     named = torch.cuda.get_device_name(on) if on.type == "cuda" else platform.processor() or platform.machine()
+    products = {"products": str(machine.products())} if on.type == "cpu" else {}
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": version("transformers"),
         "device_name": named,
         "threads": torch.get_num_threads(),
+        **products,
     }
 
 
