@@ -8,17 +8,20 @@ costs little more than one row. The two add in another order, so which form is t
 from __future__ import annotations
 
 import copy
+import os
 import time
-from collections.abc import Callable
+from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import cycle
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 MOST_ROWS = 8  # beyond them `linear` is as fast
-SHAPES = ((512, 192), (1536, 576), (8192, 1024))  # [out, in]: one matrix for each size class, the last 32 MB
-_TURNS, _CLEARLY = 8, 1.1  # how often each form is timed, the fastest counts; a busy machine may not decide by chance
+SHAPES = ((512, 192), (1536, 576), (4096, 1024))  # [out, in]: a matrix of each size class, the last of 16 MB
+_LARGEST = SHAPES[-1][0] * SHAPES[-1][1]
+_TURNS, _CLEARLY = 5, 1.1  # how often each form is timed, the fastest counts; a busy machine may not decide by chance
 _LIMITS = tuple(2 * out * width for out, width in SHAPES[:-1])  # the most elements of a class; the last has no limit
 
 
@@ -34,11 +37,12 @@ class Products:
         num_rows = x.numel() // x.shape[-1]
         if num_rows > MOST_ROWS or not self.applies(weight) or num_rows not in self._class_of(weight):
             return functional.linear(x, weight, bias)
-        rows = x.reshape(num_rows, -1)
+        rows = x if x.dim() == 2 else x.reshape(num_rows, -1)
         # One row alone goes a slow way; columns that lie in columns are six times slower.
         rows = rows.contiguous() if num_rows > 1 else torch.cat([rows, rows])
         out = (weight @ rows.t()).t()[:num_rows]
-        return (out if bias is None else out + bias).reshape(*x.shape[:-1], -1)
+        out = out if bias is None else out + bias
+        return out if x.dim() == 2 else out.reshape(*x.shape[:-1], -1)
 
     @staticmethod
     def applies(weight: Tensor) -> bool:
@@ -46,8 +50,7 @@ class Products:
         return weight.dtype == torch.float32 and weight.device.type == "cpu"
 
     def _class_of(self, weight: Tensor) -> frozenset[int]:
-        size = weight.numel()
-        return self.columns[next((place for place, most in enumerate(_LIMITS) if size <= most), len(_LIMITS))]
+        return self.columns[bisect_left(_LIMITS, weight.numel())]
 
     def __str__(self) -> str:
         """The rows that go by columns, from small to large matrices: "columns 12345678 2345678 2345678"."""
@@ -68,28 +71,31 @@ def read_products(text: str) -> Products:
 
 @torch.inference_mode()
 def measure() -> Products:
-    """Both forms timed on this machine, each the best of some turns; takes a few tenths of a second."""
+    """Both forms timed on this machine, each the best of some turns; takes about half a second."""
     return Products(tuple(_faster_by_columns(*shape) for shape in SHAPES))
 
 
 def _faster_by_columns(out: int, width: int) -> frozenset[int]:
-    """The numbers of rows for which `linear` is not clearly faster."""
-    matrix = nn.utils.skip_init(nn.Linear, width, out, bias=False)  # draws no random numbers
-    nn.init.ones_(matrix.weight)
-    forms, found = (Products(), Products((frozenset(),) * len(SHAPES))), set()
+    """The numbers of rows for which `linear` is not clearly faster. Each turn reads another matrix, as in a model."""
+    matrices = [nn.utils.skip_init(nn.Linear, width, out, bias=False) for _ in range(1 + _LARGEST // (out * width))]
+    for matrix in matrices:
+        nn.init.ones_(matrix.weight)  # neither draws random numbers
+    columns, linear, found = Products(), Products((frozenset(),) * len(SHAPES)), set()
+    turns = cycle(matrices)
     for num_rows in range(1, MOST_ROWS + 1):
         rows = torch.ones(num_rows, width)
-        turns = [[_seconds(lambda form=form, rows=rows: form(matrix, rows)) for form in forms] for _ in range(_TURNS)]
-        by_columns, by_rows = map(min, zip(*turns, strict=True))
+        timed = [[_seconds(form, next(turns), rows) for form in (columns, linear)] for _ in range(_TURNS)]
+        by_columns, by_rows = map(min, zip(*timed, strict=True))
         if by_columns < _CLEARLY * by_rows:
             found.add(num_rows)
     return frozenset(found)
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+def _seconds(form: Products, matrix: nn.Linear, rows: Tensor) -> float:
+    clock = time.perf_counter if os.name == "nt" else time.thread_time  # where it is fine enough: others do not count
+    started = clock()
+    form(matrix, rows)
+    return clock() - started
 
 
 class _Linear(nn.Linear):
