@@ -2,6 +2,7 @@
 
 import copy
 import os
+import tempfile
 
 import pytest
 import slow_tests
@@ -10,6 +11,7 @@ from tiny_models import bigram, tiny, tiny_folder, tiny_tokenizer
 
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # in what the tests start, too
+os.environ.setdefault("SPECVIZ_CACHE", tempfile.mkdtemp(prefix="specviz-tests-"))
 
 
 @pytest.fixture(scope="session")

@@ -7,26 +7,43 @@ been appended to: then a step costs O(new tokens) in Python, however long the te
 
 from __future__ import annotations
 
-import copy
-import inspect
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel
+from torch import Tensor
+from transformers import PreTrainedModel
 
+from specviz.decoding.compact import Compact, refusal
 from specviz.decoding.device import to_device
 from specviz.decoding.draft import EMPTY, ROOT, Draft, common_prefix
+from specviz.decoding.forward import Forward, TransformersForward
+from specviz.decoding.products import Products
 from specviz.errors import SpecvizError
 
 LONG = 256  # so many new tokens are read before a tree behind them: the mask of both together grows with the square
 
+PRODUCTS = Products()
+ROUNDING = 1e-3  # of the largest logit: two orders of the same sums differ by a hundredth of it, two models by far more
+_PROVED: WeakKeyDictionary[PreTrainedModel, tuple[object, str]] = WeakKeyDictionary()
+
 
 class CachedLM:
-    """`calls` and `fed` count the forwards and the tokens read; both only ever grow."""
+    """`calls` and `fed` count the forwards and the tokens read; both only ever grow.
 
-    def __init__(self, model: PreTrainedModel, context_limit: int) -> None:
-        self.model = model
+    products: how few rows are multiplied with a matrix, where the weights are float32 on the CPU. forward: what runs
+    the model, over rows that only this reader has; None: the fastest that is right.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        context_limit: int,
+        products: Products = PRODUCTS,
+        forward: Forward | None = None,
+    ) -> None:
+        self.model, self.products = model, products
+        self._forward = forward or _choose(model, products, context_limit)
         self.context_limit = context_limit
         head = model.get_output_embeddings()
         self.vocab_size = getattr(head, "out_features", head.weight.shape[0])  # packed weights have another shape
@@ -34,12 +51,11 @@ class CachedLM:
         self.calls = 0
         self.fed = 0
         self._windows = _windows(model.config)
-        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._captured: tuple[int, ...] = ()
         self._reset()
 
     def _reset(self) -> None:
-        self._cache = DynamicCache()
+        self._forward.clear()
         self._text: Sequence[int] = ()
         self._num_rows = 0  # rows that spell self._text[:num_rows]; the tail's rows follow
         self._tail: tuple[int, ...] = ()
@@ -68,6 +84,11 @@ class CachedLM:
             width = len(self._captured) * self.model.config.get_text_config(decoder=True).hidden_size
             return torch.zeros(0, width, dtype=self.model.dtype, device=self.device)
         return self._hidden
+
+    @property
+    def path(self) -> str:
+        """Which forward runs, and why no faster one, as a trace's header says it."""
+        return self._forward.path
 
     @property
     def num_layers(self) -> int:
@@ -125,19 +146,16 @@ class CachedLM:
         return self._num_rows + len(self._tail) + self._num_pending
 
     def _run(self, ids: Tensor, num_logits: int, **attention) -> Tensor:
-        keep = {"logits_to_keep": num_logits} if self._keeps_logits else {}
-        states = {"output_hidden_states": True} if self._captured else {}
         self.calls += 1
         self.fed += ids.shape[0]
         try:
-            out = self.model(ids[None], past_key_values=self._cache, use_cache=True, **keep, **states, **attention)
-            if self._captured:
-                rows = torch.cat([out.hidden_states[layer][0].to(self.device) for layer in self._captured], dim=-1)
+            logits, rows = self._forward(ids, self._total_rows, num_logits, self._captured, **attention)
+            if rows is not None:
                 self._hidden = rows if self._hidden is None else torch.cat([self._hidden, rows])
         except BaseException:
             self._reset()  # some layers may have grown and others not
             raise
-        return out.logits[0, -num_logits:].to(self.device)
+        return logits
 
     @torch.inference_mode()
     def _follow(self, tokens: Sequence[int]) -> None:
@@ -158,14 +176,7 @@ class CachedLM:
             return
         in_place = kept == list(range(len(kept)))
         source = None if in_place else to_device([common + node for node in kept], torch.long, self.device)
-        for layer in self._cache.layers:
-            if not layer.is_initialized:
-                continue
-            for name in ("keys", "values"):
-                rows = getattr(layer, name)
-                if source is not None:
-                    rows[..., common:end, :] = rows[..., source.to(rows.device), :]  # layers may lie on several
-                setattr(layer, name, rows[..., :end, :])
+        self._forward.keep(common, end, source)
         if self._hidden is not None:
             if source is not None:
                 self._hidden[common:end] = self._hidden[source]
@@ -201,43 +212,51 @@ class CachedLM:
 
 
 class _ExitLM(CachedLM):
-    """Some layers of another reader's model, over that reader's own rows: tensors are shared, new rows are not."""
+    """Some layers of another reader's model, behind that reader's own rows."""
 
     def __init__(self, whole: CachedLM, layers: Sequence[int]) -> None:
-        super().__init__(_with_layers(whole.model, layers), whole.context_limit)
-        self._whole, self._windows = whole, whole._windows
+        super().__init__(whole.model, whole.context_limit, whole.products, whole._forward.exit(layers))
+        self._whole = whole
 
     @torch.inference_mode()
     def _follow(self, tokens: Sequence[int]) -> None:
         self._whole._follow(tokens)
         self._reset()
-        self._cache.layers = [copy.copy(layer) for layer in self._whole._cache.layers]  # `update` makes new tensors
         self._text, self._num_rows = tokens, self._whole._num_rows
 
 
-def _with_layers(model: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
-    """The same model, weights shared, with only these of its layers; they keep the numbers of their cached rows."""
-    count = model.config.num_hidden_layers if model.config.get_text_config(decoder=True) is model.config else 0
-    if (blocks := _find_layers(model, count)) is None:
-        raise SpecvizError(
-            f"the layers of a {type(model).__name__} cannot be run one by one here; choose another method or a plain "
-            "text model"
-        )
-    if not layers or list(layers) != sorted(set(layers)) or layers[0] != 0 or layers[-1] >= count:
-        raise ValueError(f"layers must rise from 0 to at most {count - 1} (got {list(layers)})")
-    config = copy.copy(model.config)
-    config.num_hidden_layers = len(layers)
-    if (kinds := getattr(config, "layer_types", None)) is not None:
-        config.layer_types = [kinds[layer] for layer in layers]
-    shared = [*model.parameters(), *model.buffers()]
-    replaced = {id(model.config): config, id(blocks): nn.ModuleList([blocks[layer] for layer in layers])}
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in shared} | replaced)
+def _choose(model: PreTrainedModel, products: Products, context_limit: int) -> Forward:
+    """The compact forward where it is written for the model and gives transformers' numbers there, else transformers'.
+
+    It is proved once for a model, and again where tables or modules were put in place of others.
+    """
+    why = refusal(model, products)
+    if not why:
+        state = products, *map(id, model.parameters()), *map(type, model.modules())
+        known, why = _PROVED.get(model, (None, ""))
+        if known != state:
+            why = _prove(model, products, context_limit)
+            _PROVED[model] = state, why
+    return TransformersForward(model, products, why) if why else Compact(model, products)
 
 
-def _find_layers(model: PreTrainedModel, count: int) -> nn.ModuleList | None:
-    """The model's one list of `count` layers with attention; None unless there is exactly one."""
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count > 0]
-    return lists[0] if len(lists) == 1 else None
+def _prove(model: PreTrainedModel, products: Products, context_limit: int) -> str:
+    """Why the compact forward is not to be trusted with this model; empty where all its logits are right.
+
+    Read are some tokens, one more, a tree, and one of its later branches, whose rows are gathered.
+    """
+    forwards = TransformersForward(model, products), Compact(model, products)
+    told, own = (_some_logits(CachedLM(model, context_limit, products, each)) for each in forwards)
+    largest = float(told.abs().max())
+    off = float((told - own).abs().max())
+    return "" if off <= ROUNDING * largest else f"the compact one is off by {off:.2g} of {largest:.2g}"
+
+
+def _some_logits(lm: CachedLM) -> Tensor:
+    first, second, third, *others = (token * 7919 % lm.vocab_size for token in range(3, 12))
+    text, tree = [*others, first], Draft((first, second, third), (ROOT, ROOT, 1), (None,) * 3)
+    rows = [lm.forward(text), lm.forward([*text, second]), lm.forward([*text, second, third], tree)]
+    return torch.cat([*rows, lm.forward([*text, second, third, second, third, first])])
 
 
 def _windows(config) -> dict[str, int | None]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from specviz.errors import SpecvizError
+from specviz.models import machine
 from specviz.settings import settings
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -53,15 +54,19 @@ def dtype(on: torch.device) -> torch.dtype:
     return torch.bfloat16 if on.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
 
 
-def environment(on: torch.device) -> dict[str, object]:
-    """The software and hardware that a measured number depends on."""
+def environment(on: torch.device, forward: str | None = None) -> dict[str, object]:
+    """The software and hardware that a measured number depends on. forward: what runs the target."""
     named = torch.cuda.get_device_name(on) if on.type == "cuda" else platform.processor() or platform.machine()
+    paths = {"forward": forward} if forward is not None else {}
+    if on.type == "cpu":
+        paths["products"] = str(machine.products())
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": version("transformers"),
         "device_name": named,
         "threads": torch.get_num_threads(),
+        **paths,
     }
 
 

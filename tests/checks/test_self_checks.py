@@ -8,10 +8,11 @@ import torch
 
 from specviz.checks.pair import Pair
 from specviz.checks.self_checks import FATES, self_checks
-from specviz.decoding.cached_lm import CachedLM
+from specviz.decoding.cached_lm import PRODUCTS, CachedLM
 from specviz.decoding.draft import chain
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import speculate
+from specviz.decoding.forward import TransformersForward
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.models.library import LoadedModel
@@ -97,12 +98,16 @@ class SpoilsARow(CachedLM):
         is_due = bool(self._tail) and how == self.after
         super()._keep(common, kept)
         if is_due:
-            for layer in self._cache.layers:
-                layer.values[..., -1, :] = layer.values[..., -2, :]
+            last = common + len(kept) - 1
+            values = self._forward._rows.rows[1]
+            values[..., last, :] = values[..., last - 1, :]
 
 
 class KeepsOneTooMany(CachedLM):
-    """A cut draft leaves one of its rows in the cache."""
+    """A cut draft leaves one of its rows in the cache of transformers, which goes by what it holds."""
+
+    def __init__(self, model, context_limit):
+        super().__init__(model, context_limit, forward=TransformersForward(model, PRODUCTS))
 
     def _keep(self, common, kept):
         is_cut = common + len(kept) < self._total_rows

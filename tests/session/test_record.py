@@ -77,3 +77,9 @@ def test_a_mistake_in_drafting_is_made_by_the_draft(bench):
     for token, position in judged:
         assert token.q == max(q for _, _, _, q, *_ in position.top)
     assert greedy.text != recorded(bench).text
+
+
+def test_the_header_says_which_forward_ran(bench):
+    environment = recorded(bench).header.environment
+    assert environment["forward"] == "compact"
+    assert environment["products"].startswith("columns ")

@@ -1,0 +1,124 @@
+"""Forward: what runs a model behind a CachedLM, and keeps its rows of keys and values; transformers' own is here."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
+
+from specviz.decoding.products import Products, with_products
+from specviz.errors import SpecvizError
+
+
+class Forward(Protocol):
+    """path: what a trace's header calls it."""
+
+    path: str
+
+    def __call__(
+        self,
+        ids: Tensor,
+        past: int,
+        num_logits: int,
+        captured: tuple[int, ...],
+        attention_mask: Tensor | dict[str, Tensor] | None = None,
+        position_ids: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits [num_logits, V] of the last of `ids` [n], and the states [n, C] of the captured layers behind each.
+
+        The new rows lie behind the first `past`. Without mask and positions it is a chain that sees everything.
+        """
+
+    def keep(self, start: int, end: int, source: Tensor | None) -> None:
+        """Keeps the first `end` rows; those from `start` on are taken from the places `source`, if any."""
+
+    def clear(self) -> None:
+        """Drops all rows; of an exit, only its own."""
+
+    def exit(self, layers: Sequence[int]) -> Forward:
+        """One that runs only these layers, behind the rows of this one."""
+
+
+class TransformersForward:
+    """The model's own forward, a few rows multiplied as `products` says."""
+
+    def __init__(self, model: PreTrainedModel, products: Products, why: str = "") -> None:
+        self.path = f"transformers ({why})" if why else "transformers"
+        self._model, self._products = model, products
+        self._runs = with_products(model, products)
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.clear()
+
+    def exit(self, layers: Sequence[int]) -> _TransformersExit:
+        return _TransformersExit(self, layers)
+
+    def clear(self) -> None:
+        self.cache = DynamicCache()
+
+    def keep(self, start: int, end: int, source: Tensor | None) -> None:
+        for layer in self.cache.layers:
+            if not layer.is_initialized:
+                continue
+            for name in ("keys", "values"):
+                rows = getattr(layer, name)
+                if source is not None:
+                    rows[..., start:end, :] = rows[..., source.to(rows.device), :]  # layers may lie on several
+                setattr(layer, name, rows[..., :end, :])
+
+    def __call__(
+        self, ids: Tensor, past: int, num_logits: int, captured: tuple[int, ...], **attention: object
+    ) -> tuple[Tensor, Tensor | None]:
+        keep = {"logits_to_keep": num_logits} if self._keeps_logits else {}
+        states = {"output_hidden_states": True} if captured else {}
+        out = self._runs(ids[None], past_key_values=self.cache, use_cache=True, **keep, **states, **attention)
+        logits = out.logits[0, -num_logits:].to(ids.device)
+        if not captured:
+            return logits, None
+        return logits, torch.cat([out.hidden_states[layer][0].to(ids.device) for layer in captured], dim=-1)
+
+
+class _TransformersExit(TransformersForward):
+    """Some layers of another's model, over that one's own rows: tensors are shared, new rows are not."""
+
+    def __init__(self, whole: TransformersForward, layers: Sequence[int]) -> None:
+        self._whole = whole
+        super().__init__(_with_layers(whole._model, layers), whole._products)
+
+    def clear(self) -> None:
+        super().clear()
+        self.cache.layers = [copy.copy(layer) for layer in self._whole.cache.layers]  # `update` makes new tensors
+
+
+def check_layers(layers: Sequence[int], count: int) -> None:
+    """ValueError unless the layers of an exit rise from 0 and the model has them."""
+    if not layers or list(layers) != sorted(set(layers)) or layers[0] != 0 or layers[-1] >= count:
+        raise ValueError(f"layers must rise from 0 to at most {count - 1} (got {list(layers)})")
+
+
+def _with_layers(model: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
+    """The same model, weights shared, with only these of its layers; they keep the numbers of their cached rows."""
+    count = model.config.num_hidden_layers if model.config.get_text_config(decoder=True) is model.config else 0
+    if (blocks := _find_layers(model, count)) is None:
+        raise SpecvizError(
+            f"the layers of a {type(model).__name__} cannot be run one by one here; choose another method or a plain "
+            "text model"
+        )
+    check_layers(layers, count)
+    config = copy.copy(model.config)
+    config.num_hidden_layers = len(layers)
+    if (kinds := getattr(config, "layer_types", None)) is not None:
+        config.layer_types = [kinds[layer] for layer in layers]
+    shared = [*model.parameters(), *model.buffers()]
+    replaced = {id(model.config): config, id(blocks): nn.ModuleList([blocks[layer] for layer in layers])}
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in shared} | replaced)
+
+
+def _find_layers(model: PreTrainedModel, count: int) -> nn.ModuleList | None:
+    """The model's one list of `count` layers with attention; None unless there is exactly one."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count > 0]
+    return lists[0] if len(lists) == 1 else None

@@ -1,0 +1,119 @@
+"""The compact forward: transformers' numbers within 1e-4 for every architecture, and refusals in words."""
+
+import pytest
+import torch
+from tiny_models import tiny
+
+from specviz.decoding.cached_lm import PRODUCTS, CachedLM
+from specviz.decoding.compact import BLOCK, Compact
+from specviz.decoding.draft import Draft, chain
+from specviz.decoding.forward import TransformersForward
+
+TREE = Draft((4, 6, 8, 10, 12, 14), (-1, -1, 0, 0, 1, 2), (None,) * 6)
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+MODELS = {
+    "llama": ("llama", {}),
+    "llama, biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama, tied, llama3 positions": ("llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
+    "llama, all heads alike": ("llama", {"num_key_value_heads": 4}),
+    "mistral": ("mistral", {}),
+    "qwen2": ("qwen2", {}),
+    "qwen2, windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}),
+    "qwen3": ("qwen3", {}),
+}
+
+
+def model_of(name, **config):
+    family, values = MODELS[name]
+    model = tiny(family, max_position_embeddings=2048, **values, **config)
+    with torch.no_grad():
+        for each, table in model.named_parameters():
+            if each.endswith("bias"):
+                table.normal_(std=0.2)
+    return model
+
+
+def readers(model):
+    """The compact one, and transformers' as the oracle."""
+    lm = CachedLM(model, 2048)
+    assert lm.path == "compact"
+    return lm, CachedLM(model, 2048, forward=TransformersForward(model, PRODUCTS))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_kind_of_step_has_transformers_numbers(name):
+    lm, oracle = readers(model_of(name))
+    lm.capture((0, 1, -1))
+    oracle.capture((0, 1, -1))
+    text = torch.randint(60, (BLOCK - 6,), generator=torch.manual_seed(1)).tolist()
+    steps = [(text, Draft())]  # all at once
+    steps += [([*text, 3], Draft()), ([*text, 3], chain([5, 7, 9, 11]))]  # one row, K + 1 rows
+    steps += [([*text, 3, 5, 7, 2], TREE), ([*text, 3, 5, 7, 2, 4, 10, 14, 1], TREE)]  # a tree, gathered, past a block
+    long = [*text, *text, *text, *text, *text]
+    steps += [(long, TREE), ([*long, 6, 12, 9], chain([2, 3]))]  # a chain and a tree behind a thousand tokens
+    for tokens, draft in steps:
+        told, own = oracle.forward(tokens, draft), lm.forward(tokens, draft)
+        torch.testing.assert_close(own, told, rtol=1e-4, atol=1e-4 * float(told.abs().max()))
+        following = [*tokens, *draft.tokens[:1], 0]
+        states = oracle.hidden(following)
+        torch.testing.assert_close(lm.hidden(following), states, rtol=1e-3, atol=1e-4 * float(states.abs().max()))
+    assert (lm.calls, lm.fed) == (oracle.calls, oracle.fed)
+
+
+def test_the_forwards_keep_no_weights_of_their_own():
+    model = model_of("llama")
+    kept = [value for value in vars(Compact(model, PRODUCTS)).values() if isinstance(value, torch.Tensor)]
+    assert kept == []
+    lm, _ = readers(model)
+    lm.forward([3, 4, 5])
+    rows = lm._forward._rows.rows
+    assert rows.shape == (2, 2, 2, BLOCK, 8)  # keys and values, layers, heads, rows, width
+
+
+def hooked(model):
+    model.model.layers[1].register_forward_hook(lambda module, args, output: 2 * output)
+
+
+def replaced(model):
+    model.model.layers[0].mlp.down_proj = torch.nn.Sequential(model.model.layers[0].mlp.down_proj)
+
+
+def otherwise(model):
+    """A block that does more than its parts say."""
+    block = type(model.model.layers[0].mlp)
+    model.model.layers[0].mlp.__class__ = type(
+        "Doubled", (block,), {"forward": lambda self, x: 2 * block.forward(self, x)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (hooked, "its modules have hooks"),
+        (replaced, "its linear layers are of another kind"),
+        (lambda model: model.double(), "only for float32 on the CPU"),
+        (otherwise, "the compact one is off by "),
+    ],
+)
+def test_what_it_cannot_read_is_read_by_transformers_and_says_why(change, why):
+    model = tiny("llama")
+    assert CachedLM(model, 64).path == "compact"
+    change(model)
+    lm = CachedLM(model, 64)
+    assert lm.path.startswith(f"transformers ({why}")
+    with torch.inference_mode():
+        torch.testing.assert_close(lm.forward([3, 4, 5])[0], model(torch.tensor([[3, 4, 5]])).logits[0, -1])
+
+
+def test_damaged_weights_are_not_proved():
+    model = tiny("llama")
+    with torch.no_grad():
+        model.lm_head.weight[3] = float("nan")
+    assert CachedLM(model, 64).path.startswith("transformers (the compact one is off by nan")

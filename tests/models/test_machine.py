@@ -1,0 +1,48 @@
+"""What is measured once on a machine: kept in a file, the same for every later start."""
+
+import pytest
+import torch
+
+from specviz.decoding.products import Products
+from specviz.models import machine
+from specviz.models.memory import environment
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "cache"))
+    machine._products.cache_clear()
+    return tmp_path / "cache"
+
+
+def test_a_later_start_reads_what_the_first_one_measured(folder):
+    first = machine.products()
+    (file,) = folder.iterdir()
+    assert file.read_text("utf-8") == f"{first}\n"
+    file.write_text("columns 1 23 0\n", "utf-8")
+    machine._products.cache_clear()
+    assert str(machine.products()) == "columns 1 23 0"
+
+
+def test_two_first_starts_agree(folder):
+    machine.products()
+    (file,) = folder.iterdir()
+    file.write_text("columns 4 4 4\n", "utf-8")
+    assert str(machine._keep(file)) == "columns 4 4 4"
+    assert list(folder.iterdir()) == [file]
+
+
+def test_without_a_file_to_keep_nothing_is_measured_anew_at_each_start(folder):
+    folder.write_text("a file where the folder should be")
+    assert machine.products() == Products()
+    folder.unlink()
+    machine._products.cache_clear()
+    machine.products()
+    (file,) = folder.iterdir()
+    file.write_text("\0", "utf-8")
+    machine._products.cache_clear()
+    assert machine.products() == Products()
+
+
+def test_a_traces_header_says_which_products_were_taken(folder):
+    assert environment(torch.device("cpu"))["products"] == str(machine.products())
