@@ -65,7 +65,7 @@ def assets_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """The folder for fetched and converted models and what is measured once: SPECVIZ_CACHE, or one in the user's cache."""
+    """The folder for fetched and converted models and what is measured once: SPECVIZ_CACHE, or the user's cache."""
     given, own = (os.environ.get(name, "").strip() for name in ("SPECVIZ_CACHE", "XDG_CACHE_HOME"))
     return Path(given).expanduser() if given else Path(own or Path.home() / ".cache") / "specviz"
 
