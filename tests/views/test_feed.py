@@ -359,8 +359,8 @@ def mixed() -> Trace:
 def test_a_model_whose_weights_were_or_are_held_otherwise_says_so(held):
     made = traces.chain()
     target = replace(made.models[0].target, dtype=f"float32, {held}")
-    read = replace(made, models=[replace(made.models[0], target=target)])
-    context = dict(whole(read)["steps"][0]["context"])
+    read = (replace(each, target=target) if isinstance(each, Models) else each for each in made.events())
+    context = dict(whole(Trace(read))["steps"][0]["context"])
     assert context["target"] == f"fable-target 26 M, {held}"
     assert context["draft"] == "fable-draft 3 M"
 

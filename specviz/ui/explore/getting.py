@@ -18,16 +18,10 @@ SLICE_S = 0.25
 
 
 class Getting:
-    """The parts of one model; of all who watch the page one at a time may fetch it."""
+    """One model's download; of all who watch the page one at a time may start it."""
 
-    def __init__(self, name: str, offer: Offer, targets: gr.Dropdown) -> None:
+    def __init__(self, name: str, offer: Offer) -> None:
         self._name, self._offer, self._task = name, offer, None
-        label = f"{name} is not on this machine"
-        words = gr.Textbox(get.describe(name), label=label, lines=2, interactive=False, elem_id="get-words")
-        with gr.Row(elem_classes="sv-own"):
-            start, stop = button("get", f"Get {name}"), button("get-stop", "Stop the download")
-        start.click(self.fetch, None, [words, start, targets], concurrency_limit=None, **QUIET)
-        stop.click(self.stop, None, None, **NOW)
 
     @callback
     def fetch(self) -> Iterator[list[Any]]:
@@ -57,4 +51,9 @@ def add(offer: Offer, targets: gr.Dropdown) -> None:
     """Makes and wires the parts of each model that is not here, where the page's owner allows it."""
     for name in get.on_offer() if offer.may_get else ():
         if not is_here(name):
-            Getting(name, offer, targets)
+            getting, label = Getting(name, offer), f"{name} is not on this machine"
+            words = gr.Textbox(get.describe(name), label=label, lines=2, interactive=False, elem_id="get-words")
+            with gr.Row(elem_classes="sv-own"):
+                start, stop = button("get", f"Get {name}"), button("get-stop", "Stop the download")
+            start.click(getting.fetch, None, [words, start, targets], concurrency_limit=None, **QUIET)
+            stop.click(getting.stop, None, None, **NOW)
