@@ -2,7 +2,6 @@
 
 import copy
 import os
-import tempfile
 
 import pytest
 import slow_tests
@@ -11,7 +10,15 @@ from tiny_models import bigram, tiny, tiny_folder, tiny_tokenizer
 
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # in what the tests start, too
-os.environ.setdefault("SPECVIZ_CACHE", tempfile.mkdtemp(prefix="specviz-tests-"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_this_session(tmp_path_factory):
+    """No test finds, makes or deletes a model in the person's own cache, but the one that is to get the real one."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not os.environ.get("SPECVIZ_TEST_GET"):
+            patch.setenv("SPECVIZ_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

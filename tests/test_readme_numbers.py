@@ -21,7 +21,10 @@ from specviz.analysis import rounds, theory
 from specviz.analysis.costs import Costs
 from specviz.analysis.every_k import what_if
 from specviz.checks.statistics import ALPHA, SUSPICION
+from specviz.drafters.eagle.heads import _FEWEST_LAYERS
 from specviz.lessons.load import lessons
+from specviz.models.catalog import MODELS
+from specviz.models.gguf import _BYTES
 from specviz.prompts import prompts_file
 from specviz.rules.broken import BROKEN
 from specviz.rules.lossy import Lenience
@@ -68,7 +71,7 @@ def claims():
     """Phrases with a number, made of what ships."""
     (listed,) = [block for block in plan()["blocks"] if block["kind"] == "lessons"]
     total, short = (re.search(r"\d+", way)[0] for way in listed["ways"])
-    recipe = large()
+    recipe, smollm2 = large(), MODELS["smollm2"].download
     assert ALPHA == 1e-6  # "a million"
     return [
         f"{NAMES[rounds.FEWEST]} prompts or more is {rounds.NEAR - 1:.0%} away from 1 and beyond chance: two equal "
@@ -85,6 +88,11 @@ def claims():
         "early exits after layers {} and {}".format(*exits()),
         f"a target of {recipe['shape']['num_layers']} layers, {recipe['schedule']['tokens'] / 1e6:.0f} M tokens",
         f"(default {Settings().max_runs})",
+        f"for a target of {NAMES[_FEWEST_LAYERS]} layers or more",
+        f"as one GGUF file of {smollm2.megabytes[0]} MB",
+        f"(the wheel … {smollm2.package[1]})",
+        f"a folder of {smollm2.megabytes[1]} MB in the cache",
+        f"takes {_BYTES} bytes of memory per weight",
     ]
 
 

@@ -186,7 +186,8 @@ def _first_difference(heats: Sequence[Heat], active_setups: Sequence[ActiveSetup
 
 def tie_tolerance(dtype: str | None) -> float:
     """How far apart two logits of this number format may be and still change places."""
-    return TIE.get(dtype or "", TIE_OF_HALVES)
+    computes, _, held = (dtype or "").partition(", ")
+    return TIE_OF_HALVES if held.startswith("weights") else TIE.get(computes, TIE_OF_HALVES)
 
 
 def _readings(text: Text, tokens: tuple[int, int], active_setups: Sequence[ActiveSetup]) -> Iterator[Reading]:

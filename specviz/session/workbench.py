@@ -125,7 +125,7 @@ class BackgroundTask(Generic[Result]):
 
     def __init__(self, work: Callable[[Progress], Result]) -> None:
         self.news = NO_NEWS
-        self._is_abandoned = False
+        self.is_abandoned = False
         self._outcome: Future[Result | None] = Future()
         threading.Thread(target=self._do, args=(work,), daemon=True, name="loading").start()
 
@@ -139,17 +139,17 @@ class BackgroundTask(Generic[Result]):
 
     def abandon(self) -> None:
         """Nobody waits any more."""
-        self._is_abandoned = True
+        self.is_abandoned = True
 
     def _do(self, work: Callable[[Progress], Result]) -> None:
         try:
             with other_work.work():
                 result = work(self._report)
-            self._outcome.set_result(None if self._is_abandoned else result)  # what nobody waits for is not held
+            self._outcome.set_result(None if self.is_abandoned else result)  # what nobody waits for is not held
         except Exception as error:  # whoever waits raises it
             self._outcome.set_exception(error)
 
     def _report(self, message: str, fraction: float | None) -> None:
-        if self._is_abandoned:
+        if self.is_abandoned:
             raise SpecvizError("nobody waits for this any more")
         self.news = (message, None if fraction is None else round(fraction, 2))

@@ -129,6 +129,7 @@ def launch_options(registry: Registry, web_files: Mapping[str, Path], *, ready: 
         "enable_monitoring": False,
         "share": False,
         "quiet": True,
+        "_frontend": False,  # it asks for the page once more, and gives up where that takes 3 s
     }
 
 

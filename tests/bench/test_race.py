@@ -216,6 +216,8 @@ def test_a_draft_that_cannot_read_so_far_is_not_asked(bench):
 
 def test_the_tie_of_a_number_format_is_its_own():
     assert (race.tie_tolerance("float64"), race.tie_tolerance("float32")) == (1e-6, 1e-3)
+    assert race.tie_tolerance("float32, Q4_1, computed from its dequantised weights") == 1e-3
+    assert race.tie_tolerance("float32, weights int8 (bitsandbytes)") == 0.25
     assert race.tie_tolerance("float16") == race.tie_tolerance("bfloat16") == race.tie_tolerance(None) == 0.25
 
 

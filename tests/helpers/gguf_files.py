@@ -15,9 +15,17 @@ CONTROL, NORMAL = 3, 1
 
 
 def write_gguf(
-    place: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, arch: str | None = None, **more: object
+    place: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    arch: str | None = None,
+    form: gguf.GGMLQuantizationType = Q8_0,
+    split_count: int | None = None,
+    **more: np.ndarray,
 ) -> Path:
-    """The model with its matrices in Q8_0. arch: the architecture that the file names; more: tensors that it adds."""
+    """The model with its matrices in the format `form`. arch: the architecture that the file names; split_count: of how
+    many parts it says that it is one; more: tensors that it adds."""
     config, family = model.config, model.config.model_type
     writer = gguf.GGUFWriter(str(place), arch or family)
     writer.add_context_length(config.max_position_embeddings)
@@ -36,7 +44,9 @@ def write_gguf(
         writer.add_sliding_window(config.sliding_window)
     _add_tokenizer(writer, tokenizer)
     for name, values in tensors_of(model).items():
-        _add(writer, name, values)
+        _add(writer, name, values, form)
+    if split_count is not None:
+        writer.add_uint16("split.count", split_count)
     for name, values in more.items():
         writer.add_tensor(name.replace("__", "."), values)
     writer.write_header_to_file()
@@ -64,11 +74,11 @@ def tensors_of(model: PreTrainedModel) -> dict[str, np.ndarray]:
     return made
 
 
-def _add(writer: gguf.GGUFWriter, name: str, values: np.ndarray) -> None:
+def _add(writer: gguf.GGUFWriter, name: str, values: np.ndarray, form: gguf.GGMLQuantizationType) -> None:
     if values.ndim == 1:
         writer.add_tensor(name, values)
     else:
-        writer.add_tensor(name, gguf.quantize(values, Q8_0), raw_dtype=Q8_0)
+        writer.add_tensor(name, gguf.quantize(values, form), raw_dtype=form)
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: PreTrainedTokenizerFast) -> None:

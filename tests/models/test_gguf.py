@@ -2,19 +2,20 @@
 
 import hashlib
 import struct
+import sys
 import tracemalloc
-from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 import torch
 from gguf_files import write_gguf
 from tiny_models import tiny, tiny_tokenizer
+from transformers import AutoModelForCausalLM
 
 import specviz
 from specviz.errors import SpecvizError
-from specviz.models.gguf.convert import convert
-from specviz.models.gguf.header import parts_of, read_headers
+from specviz.models.gguf import convert, read_header
 from specviz.models.hub import find, ignore_progress
 from specviz.models.library import Library
 
@@ -75,30 +76,45 @@ def test_a_trace_knows_the_file_by_its_hash_and_the_format_of_its_weights(librar
     assert info.dtype == "float32, Q8_0, computed from its dequantised weights"
 
 
-def test_it_is_converted_once_and_the_card_says_what_was_lost(tmp_path, cache):
+def test_it_is_converted_once_and_the_card_says_what_it_was(tmp_path, cache):
     file, *_ = made(tmp_path)
-    told = []
-    folder = convert(file, "tiny", lambda message, _: told.append(message))
+    folder = convert(file, "tiny", ignore_progress)
     assert folder.parent == cache
     assert folder.name.startswith("tiny-Q8_0-")
     assert list(cache.iterdir()) == [folder]  # nothing that was only needed on the way
-    assert "converting tiny" in told
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     card = (folder / "MODEL_CARD.md").read_text("utf-8")
-    assert "Stored in float16. A weight's rounding error, root mean square: " in card
+    assert card == f"# tiny\n\nConverted from tiny-Q8_0.gguf, sha256 {sha256}, Q8_0. Stored in float16.\n"
     before = (folder / "model.safetensors").stat().st_mtime_ns
     assert convert(file, "tiny", ignore_progress) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_a_conversion_that_fails_leaves_nothing(tmp_path, cache):
+def test_its_progress_is_told_and_transformers_prints_no_bar(tmp_path, capfd):
     file, *_ = made(tmp_path)
+    told = []
+    Library(10**9, allow_any=True).load(str(file), lambda message, share: told.append((message, share)))
+    shares = [share for message, share in told if message == "converting tiny-Q8_0.gguf"]
+    assert shares[0] is None
+    assert shares[1:] == sorted(shares[1:])
+    assert shares[1] == 0
+    assert shares[-1] > 0.9
+    assert "GGUF tensors" not in capfd.readouterr().err
 
-    def stop(message, fraction):
-        if message.startswith("converting"):
+
+@pytest.mark.parametrize("least", [None, 0.5], ids=["at the beginning", "halfway"])
+def test_a_conversion_that_is_stopped_ends_at_once_and_leaves_nothing(tmp_path, cache, least):
+    file, *_ = made(tmp_path)
+    told = []
+
+    def stop(message, share):
+        told.append(share)
+        if message.startswith("converting") and (least is None or (share or 0) >= least):
             raise SpecvizError("cancelled")
 
     with pytest.raises(SpecvizError, match="cancelled"):
         convert(file, "tiny", stop)
+    assert told[-1] is None if least is None else told[-1] < least + 0.1
     assert list(cache.iterdir()) == []
 
 
@@ -125,10 +141,21 @@ def test_a_folder_with_one_file_and_a_hub_id_with_its_name_are_that_model(librar
     assert asked == [("owner/model-GGUF", ["tiny-Q8_0.gguf"])]
 
 
+def test_weights_in_bfloat16_stay_what_they_are(tmp_path):
+    tokenizer = tiny_tokenizer()
+    model = tiny("llama", vocab_size=len(tokenizer)).bfloat16()
+    folder = convert(
+        write_gguf(tmp_path / "b.gguf", model, tokenizer, form=gguf.GGMLQuantizationType.BF16), "b", ignore_progress
+    )
+    assert "BF16. Stored in bfloat16." in (folder / "MODEL_CARD.md").read_text("utf-8")
+    kept = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).state_dict()
+    assert all(torch.equal(kept[name], weights) for name, weights in model.state_dict().items())
+
+
 def test_of_two_files_in_a_folder_one_must_be_named(library, tmp_path):
     file, *_ = made(tmp_path / "two")
     file.with_name("other.gguf").write_bytes(file.read_bytes())
-    with pytest.raises(SpecvizError, match=r"two holds 2 GGUF models: name the file of one .other.gguf, tiny-Q8_0"):
+    with pytest.raises(SpecvizError, match=r"two holds 2 GGUF files: name one .other.gguf, tiny-Q8_0"):
         library.load(str(tmp_path / "two"))
 
 
@@ -138,58 +165,41 @@ def test_it_runs_as_target_and_draft(tmp_path):
     assert specviz.metrics(trace)["acceptance_rate_judged"] == 1.0
 
 
-def split(file, place):
-    """The file's tensors over two files, as llama.cpp's gguf-split names them."""
-    (header,) = read_headers([file], "it")
-    content, half = file.read_bytes(), len(header.tensors) // 2
-    for number, tensors in enumerate((header.tensors[:half], header.tensors[half:]), 1):
-        head = content[:8] + struct.pack("<Q", len(tensors)) + content[16 : header.settings_end]
-        data = b""
-        for tensor in tensors:
-            name = tensor.name.encode()
-            dims = struct.pack(f"<I{len(tensor.dims)}Q", len(tensor.dims), *tensor.dims)
-            head += struct.pack("<Q", len(name)) + name + dims + struct.pack("<IQ", tensor.kind, len(data))
-            part = content[header.data_start + tensor.offset :][: tensor.num_bytes]
-            data += part + bytes(-len(part) % 32)
-        (place / f"tiny-{number:05}-of-00002.gguf").write_bytes(head + bytes(-len(head) % 32) + data)
-    return [place / f"tiny-{number:05}-of-00002.gguf" for number in (1, 2)]
-
-
-def test_a_split_model_is_the_whole_one(library, tmp_path):
-    file, *_ = made(tmp_path / "whole")
-    parts = split(file, tmp_path)
-    whole, joined = (dict(library.load(str(each)).model.named_parameters()) for each in (file, parts[1]))
-    assert all(torch.equal(joined[name], whole[name]) for name in whole)
-
-
-def test_a_missing_part_is_named(library, tmp_path):
-    file, *_ = made(tmp_path / "whole")
-    first, second = split(file, tmp_path)
-    second.unlink()
-    with pytest.raises(SpecvizError, match=r"incomplete: 1 of 2 files are missing .'tiny-00002-of-00002.gguf'"):
-        library.load(str(first))
+def test_a_part_of_a_split_model_is_refused_with_how_to_join_it(library, tmp_path):
+    file, *_ = made(tmp_path, split_count=3)
+    with pytest.raises(
+        SpecvizError, match=r"is one of 3 parts of a model: .*`llama-gguf-split --merge FIRST-PART NEW-FILE`"
+    ):
+        library.load(str(file))
 
 
 def patched(content, place, new):
     return content[:place] + new + content[place + len(new) :]
 
 
+def after(content, text):
+    """The place of what follows this text."""
+    return content.index(text) + len(text)
+
+
 def lies(file):
     """Words of the refusal -> the file's content with one lie."""
-    (header,) = read_headers([file], "it")
-    content, info = file.read_bytes(), len(header.tensors[-1].name) + 12
-    first = content.index(header.tensors[0].name.encode()) + len(header.tensors[0].name) + 4
-    last = header.data_start - (-info % 1)
+    content, header = file.read_bytes(), read_header(file, "it")
+    dims = after(content, header.tensors[0].name.encode()) + 4
+    length = after(content, b"tokenizer.ggml.token_type") + 8
+    swapped = np.frombuffer(content[4:8], "<u4").byteswap().tobytes()
     return {
-        "must begin with the letters GGUF": patched(content, 0, b"FUGG"),
-        r"its version must be 2 or 3 .got 99": patched(content, 4, struct.pack("<I", 99)),
-        "it claims 1,099,511,627,776 tensors": patched(content, 8, struct.pack("<Q", 1 << 40)),
-        r"its header goes on to byte 1,152,921,504,606,84\d,\d+": patched(content, 24, struct.pack("<Q", 1 << 60)),
-        r"goes on to byte [\d,]+, and the file has": content[: last + 64],
-        "is not made of blocks|goes on to byte|lie over each other": patched(
-            content, first, struct.pack("<Q", 1 << 50)
+        "GGUF magic invalid": patched(content, 0, b"FUGG"),
+        "version 99 which we cannot handle": patched(content, 4, struct.pack("<I", 99)),
+        r"it goes on to byte [\d,]+, and the file has": patched(content, 8, struct.pack("<Q", 1 << 40)),
+        r"it goes on to byte 1,152,921,504,606,84\d,\d+": patched(content, 24, struct.pack("<Q", 1 << 60)),
+        r"it goes on to byte [\d,]+, and the file has [\d,]+$": content[: header.data_offset + 64],
+        r"it claims a list of 1,152,921,504,606,846,976 values; 2,000,000 at most": patched(
+            content, length, struct.pack("<Q", 1 << 60)
         ),
-        "and the file has 2": b"GG",
+        "it goes on to byte|cannot reshape": patched(content, dims, struct.pack("<Q", 1 << 50)),
+        "it goes on to byte 4, and the file has 2": b"GG",
+        "it goes on to byte": patched(content, 4, swapped),
         "cannot mmap an empty file": b"",
     }
 
@@ -206,22 +216,44 @@ def test_files_that_lie_are_refused_in_words_before_memory_is_taken(tmp_path):
         tracemalloc.stop()
 
 
+def test_a_list_within_the_file_that_no_vocabulary_has_is_refused(tmp_path):
+    file, *_ = made(tmp_path)
+    content = file.read_bytes()
+    length = after(content, b"tokenizer.ggml.token_type") + 4
+    file.write_bytes(patched(content, length, struct.pack("<IQ", 0, 2_000_001)) + bytes(2_000_001))
+    with pytest.raises(SpecvizError, match="it claims a list of 2,000,001 values; 2,000,000 at most"):
+        read_header(file, "it")
+
+
+@pytest.mark.skipif(sys.byteorder != "little", reason="the made file is of the other order")
+def test_a_file_of_the_other_byte_order_is_refused(tmp_path):
+    writer = gguf.GGUFWriter(str(tmp_path / "big.gguf"), "llama", endianess=gguf.GGUFEndian.BIG)
+    writer.add_tensor("a", np.ones(32, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(SpecvizError, match="in the byte order of another kind of machine"):
+        read_header(tmp_path / "big.gguf", "it")
+
+
 def test_tensors_over_each_other_would_take_more_than_the_file_has(tmp_path):
     file, *_ = made(tmp_path)
-    (header,) = read_headers([file], "it")
     content = bytearray(file.read_bytes())
-    for tensor in header.tensors:  # all at the beginning of the data
-        place = content.index(struct.pack("<Q", len(tensor.name)) + tensor.name.encode())
-        end = place + 8 + len(tensor.name) + 4 + 8 * len(tensor.dims) + 4
-        content[end : end + 8] = struct.pack("<Q", 0)
+    for tensor in read_header(file, "it").tensors:  # all at the beginning of the data
+        name = struct.pack("<Q", len(tensor.name)) + tensor.name.encode()
+        place = after(content, name) + 4 + 8 * len(tensor.shape) + 4
+        content[place : place + 8] = struct.pack("<Q", 0)
     file.write_bytes(content)
-    with pytest.raises(SpecvizError, match="lie over each other"):
-        read_headers([file], "it")
+    with pytest.raises(SpecvizError, match="its tensors lie over each other"):
+        read_header(file, "it")
 
 
 def test_what_transformers_would_make_another_model_of_is_refused_by_name(tmp_path):
     file, *_ = made(tmp_path / "a", arch="made-up")
-    with pytest.raises(SpecvizError, match=r"it is of the kind 'made-up'; transformers reads GGUF of .*llama"):
+    with pytest.raises(
+        SpecvizError, match=r"it could not be converted: GGUF model with architecture made-up is not supported"
+    ):
         convert(file, "it", ignore_progress)
     file, *_ = made(tmp_path / "b", rope_freqs__weight=np.ones(4, np.float32))
     with pytest.raises(SpecvizError, match=r"scales its positions by rope_freqs.weight, which transformers leaves out"):
@@ -252,10 +284,3 @@ def test_a_server_of_its_own_models_opens_no_file(tmp_path):
     file, *_ = made(tmp_path)
     with pytest.raises(SpecvizError, match="offers only its own models"):
         Library(10**9, allow_any=False).load(str(file))
-
-
-def test_parts_are_named_by_their_number():
-    assert parts_of(Path("a.gguf")) == [Path("a.gguf")]
-    assert [file.name for file in parts_of(Path("b-00002-of-00003.gguf"))] == [
-        f"b-0000{number}-of-00003.gguf" for number in (1, 2, 3)
-    ]

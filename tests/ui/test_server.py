@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from pathlib import Path
@@ -35,6 +36,18 @@ def test_health_is_json_and_200(client):
     answer = client.get("/healthz")
     assert answer.status_code == 200
     assert answer.json()["ok"] is True
+
+
+def test_it_starts_on_a_machine_that_takes_seconds_for_the_page(tmp_path, monkeypatch):
+    answer = serving.PackedPage.__call__
+
+    async def answer_late(packed, scope, receive, send):
+        await asyncio.sleep(4 if scope["type"] == "http" and scope["path"] == "/" else 0)
+        await answer(packed, scope, receive, send)
+
+    monkeypatch.setattr(serving.PackedPage, "__call__", answer_late)
+    with pages.served(tmp_path) as slow:
+        assert httpx.get(f"{slow.address}/healthz", timeout=pages.PATIENCE_S).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])

@@ -42,6 +42,11 @@ def said(props):
     return " ".join(text if isinstance(text, str) else "".join(text) for text in texts).replace("\u00a0", " ")
 
 
+def test_what_a_target_was_read_from_is_told_in_full():
+    words = "float32, Q4_1, computed from its dequantised weights"
+    assert f"{words}. Medians" in said(section(replace(COSTS, dtype=words)))
+
+
 def test_what_is_set_off_is_a_number():
     for block in section()["blocks"]:
         if block["kind"] == "words" and not isinstance(block["words"], str):

@@ -355,6 +355,16 @@ def mixed() -> Trace:
     return made.chain(4, 3, changed={"rule": "speculative_sampling", "lossless": True}).chain(4, 1).finish()
 
 
+@pytest.mark.parametrize("held", ["Q4_1, computed from its dequantised weights", "weights int4 (bitsandbytes)"])
+def test_a_model_whose_weights_were_or_are_held_otherwise_says_so(held):
+    made = traces.chain()
+    target = replace(made.models[0].target, dtype=f"float32, {held}")
+    read = (replace(each, target=target) if isinstance(each, Models) else each for each in made.events())
+    context = dict(whole(Trace(read))["steps"][0]["context"])
+    assert context["target"] == f"fable-target 26 M, {held}"
+    assert context["draft"] == "fable-draft 3 M"
+
+
 def test_the_rule_and_what_it_promises_are_named():
     (exact,) = [step["context"][0] for step in whole(traces.chain())["steps"] if "context" in step]
     assert exact == ["exact", "exact · Speculative sampling"]

@@ -11,7 +11,7 @@ from specviz.alignment.causes.chat_forms import chat_difference
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
 from specviz.models.folder import ModelFolder, context_limit, limit_words
-from specviz.models.gguf.convert import fetch_model
+from specviz.models.gguf import fetch_model
 from specviz.models.hub import find, ignore_progress
 from specviz.models.library import LoadedModel
 from specviz.models.tokens import TokenText, differing_ids

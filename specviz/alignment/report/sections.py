@@ -80,7 +80,7 @@ def how(summary: Summary) -> list[Props]:
 
 def _costs_table(summary: Summary) -> Props:
     def told(row: tuple[str, Mapping[str, Any]], name: str) -> str:
-        return label(str(row[1].get(name, cells.NONE)))
+        return reveal(str(row[1].get(name, cells.NONE)))
 
     columns = {
         "draft model": lambda row: label(row[0]),

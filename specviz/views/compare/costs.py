@@ -8,7 +8,7 @@ from specviz.views import blocks
 from specviz.views.blocks import Props, Words
 from specviz.views.compare.plan_charts import curve
 from specviz.views.explore.charts import Chart, axes_of, chart_of, line_of, list_columns
-from specviz.views.explore.sentences import label, percent, quantity
+from specviz.views.explore.sentences import label, percent, quantity, reveal
 from specviz.views.palette import THEMES
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def costs(
 
 def _result_blocks(costs: Costs) -> list[Props]:
     draft = "no draft model" if costs.draft is None else label(costs.draft)
-    machine = f"{label(costs.device)}, {quantity(costs.threads, 'thread')}, {label(costs.dtype)}"
+    machine = f"{label(costs.device)}, {quantity(costs.threads, 'thread')}, {reveal(costs.dtype)}"
     setting = (
         f"{label(costs.target)} with {draft}, {costs.context_length:,} tokens of context; {machine}. Medians; the "
         f"middle half of repeated timings spans {percent(costs.spread)} of them."

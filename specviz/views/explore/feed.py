@@ -217,7 +217,8 @@ def _model(name: str, info: ModelInfo | None) -> str:
     if info is None or not info.num_parameters or info.name != name:
         return label(name)
     size = next(size for size in SIZES if info.num_parameters >= size[0])
-    return f"{label(name)} {info.num_parameters / size[0]:.3g} {size[1]}"
+    held = (info.dtype or "").partition(", ")[2]  # "weights int4 (bitsandbytes)", or what a GGUF file was
+    return ", ".join(filter(None, (f"{label(name)} {info.num_parameters / size[0]:.3g} {size[1]}", label(held))))
 
 
 def _numbers(counters: Counters) -> list[str]:
