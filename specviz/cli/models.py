@@ -180,8 +180,8 @@ def _id_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield who, f"{side.name}: {side.num_ids:,} ids, a table of {side.table:,} ({padding:,} padding), {reads}"
     yield "same text", f"{diagnosis.num_same:,} ids"
     yield "other text", f"{diagnosis.num_differing:,} ids{':' if diagnosis.differing else ''}"
-    for item in diagnosis.differing:
-        yield "", f"id {item.id}: {item.target} | {item.draft}"
+    for target, draft in diagnosis.differing:
+        yield "", f"id {target.id}: {target.label} | {draft.label}"
     if (more := diagnosis.num_differing - len(diagnosis.differing)) > 0:
         yield "", f"and {more:,} more"
     if diagnosis.num_other_special:

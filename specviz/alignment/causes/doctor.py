@@ -55,13 +55,6 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class DifferingId:
-    id: int
-    target: str
-    draft: str
-
-
-@dataclass(frozen=True, slots=True)
 class Special:
     """The special tokens of a kind in both models. matters: whether the difference changes what is drafted or kept."""
 
@@ -108,7 +101,7 @@ class Diagnosis:
     draft: Side
     num_same: int
     num_differing: int
-    differing: tuple[DifferingId, ...]
+    differing: tuple[tuple[NamedId, NamedId], ...]
     num_other_special: int
     num_only_target: int
     num_only_draft: int
@@ -141,7 +134,7 @@ def examine(target: str | LoadedModel, draft: str | LoadedModel) -> Diagnosis:
         draft=theirs,
         num_same=sum(a == b != b"" for a, b in pairs),
         num_differing=len(differing),
-        differing=tuple(DifferingId(a.id, a.label, b.label) for a, b in examples),
+        differing=tuple(examples),
         num_other_special=sum(b"" != a != b != b"" for a, b in pairs) - len(differing),
         num_only_target=sum(a != b == b"" for a, b in pairs),
         num_only_draft=sum(b != a == b"" for a, b in pairs),
