@@ -173,7 +173,7 @@ def _drafts_table(summary: Summary) -> Props:
     known = [place for place, draft in enumerate(drafts) if cells.is_known(draft.alpha)]
     best = max(known, key=lambda place: drafts[place].alpha, default=-1) if len(drafts) > 1 else -1
     caption = "Bold: agrees most." if best >= 0 else ""
-    return cells.table(drafts, columns, caption=caption, marked=best, sortable=len(drafts) > 1)
+    return blocks.table_of(drafts, columns, caption=caption, marked=best, sortable=len(drafts) > 1)
 
 
 def _refused_table(summary: Summary) -> Props:
@@ -181,4 +181,4 @@ def _refused_table(summary: Summary) -> Props:
     caption = "" if len(shown) == summary.num_refused else f"The first {len(shown):,} of them."
     columns = {"line": lambda row: cells.number(row[0]), "why": lambda row: reveal(row[1])}
     title = f"Lines that could not be used: {summary.num_refused:,}"
-    return blocks.details(title, [cells.table(shown, columns, caption=caption)])
+    return blocks.details(title, [blocks.table_of(shown, columns, caption=caption)])

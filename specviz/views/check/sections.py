@@ -164,20 +164,16 @@ def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: boo
 
 
 def _rules_table(found: Sequence[RuleHere], chosen: str) -> Props:
-    rows = [
-        [
-            here.rule.title,
-            "lossless" if here.rule.lossless else "not exact",
-            percent(here.kept),
-            percent(here.distance) if _errs(here) else "0",
-            effort_words(here.draws_needed, "") if _errs(here) else "–",
-        ]
-        for here in found
-    ]
+    columns = {
+        "rule": lambda here: here.rule.title,
+        "kind": lambda here: "lossless" if here.rule.lossless else "not exact",
+        "kept": lambda here: percent(here.kept),
+        "distance to the target's odds": lambda here: percent(here.distance) if _errs(here) else "0",
+        "redraws to see it": lambda here: effort_words(here.draws_needed, "") if _errs(here) else "–",
+    }
     marked = next((place for place, here in enumerate(found) if here.rule.name == chosen), -1)
-    columns = ("rule", "kind", "kept", "distance to the target's odds", "redraws to see it")
     caption = "Equal shares of kept tokens, right and wrong text: acceptance alone cannot tell."
-    return blocks.table(columns, rows, caption=caption, marked=marked)
+    return blocks.table_of(found, columns, caption=caption, marked=marked)
 
 
 def _errs(here: RuleHere) -> bool:

@@ -79,12 +79,13 @@ def _evidence_blocks(result: EndToEnd) -> list[Props]:
     if result.done:
         shown += [_features_table(result.evidence), blocks.chart(evidence_chart(result.track))]
     if result.power:
-        rows = []
-        for one in sorted(result.power, key=lambda one: one.tokens_needed or math.inf):
-            is_shown = (one.tokens_needed or math.inf) <= result.done
-            rows.append([one.rule.title, effort_words(one.tokens_needed, "tokens"), "yes" if is_shown else "no"])
-        columns = ("rule that is not exact", "would take", f"shown by {result.done:,}")
-        table = blocks.table(columns, rows, caption=POWER_CAPTION)
+        columns = {
+            "rule that is not exact": lambda one: one.rule.title,
+            "would take": lambda one: effort_words(one.tokens_needed, "tokens"),
+            f"shown by {result.done:,}": lambda one: "yes" if (one.tokens_needed or math.inf) <= result.done else "no",
+        }
+        rows = sorted(result.power, key=lambda one: one.tokens_needed or math.inf)
+        table = blocks.table_of(rows, columns, caption=POWER_CAPTION)
         shown.append(blocks.details("Which wrong rules would so many tokens show?", [table]))
     return shown
 
