@@ -90,7 +90,7 @@ class Aggregator:
         for name, confidence in tables.confidence.items():
             self._drafts[name].confidence += confidence
         for name, rows in tables.tokens.groupby("draft"):
-            self._drafts[name].add({column: cells.to_numpy() for column, cells in rows.items()}, self.ids)
+            self._drafts[name].add(rows, self.ids)
         self._refused = [*self._refused, *tables.refused][:MOST_REFUSED]
         self._num_refused += len(tables.refused)
         self._warnings |= dict.fromkeys(tables.warnings)
@@ -220,16 +220,13 @@ class Aggregator:
 
     def _by_prompt(self, parts: Parts) -> dict[str, dict[str, float]]:
         """Overlap over all tokens of the text: what the draft cannot read counts 0."""
-        overlaps = {
-            part.draft: dict(zip(own.prompts.tolist(), own.overlap.tolist(), strict=True))
-            for part, own in parts.items()
-            if part.kind == "all"
-        }
-        lengths = np.concatenate(self._lengths).tolist() if self._lengths else []
-        return {
-            name: {draft: overlaps.get(draft, {}).get(prompt, 0.0) / length for draft in self.drafts}
-            for (prompt, name), length in zip(self.ids.items(), lengths, strict=True)
-        }
+        import pandas
+
+        whole = {part.draft: own for part, own in parts.items() if part.kind == "all"}
+        columns = {name: pandas.Series(own.overlap, own.prompts, np.float64) for name, own in whole.items()}
+        overlaps = pandas.DataFrame(columns, [*self.ids], self.drafts, np.float64).fillna(0.0)
+        alphas = overlaps.div(np.concatenate([[], *self._lengths]), axis="index")
+        return alphas.set_axis([*self.ids.values()]).to_dict("index")
 
     def _comparisons(self, parts: Parts) -> tuple[Comparison, ...]:
         """Over the tokens that all drafts can read, or the nearer reach of one would look like a better draft."""

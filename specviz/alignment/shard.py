@@ -13,7 +13,7 @@ import numpy as np
 from specviz.alignment import model_identity as identity
 from specviz.alignment.generate import sample
 from specviz.alignment.tables import shard_tables as tables
-from specviz.alignment.token_stats import Numbers, TextStats, measure_texts
+from specviz.alignment.token_stats import Numbers, measure_texts
 from specviz.alignment.types import AnalysedText, Columns, PromptRow, Refused, RowText, Shard, ShardTables
 from specviz.analysis import whatif
 from specviz.decoding.draws import seed_of
@@ -133,11 +133,11 @@ def in_batches(work: Callable[[Sequence[Item]], list[Result]], items: Sequence[I
 
 def _read(
     target: LoadedModel, drafts: Sequence[LoadedModel], written: Sequence[RowText], sampling: Sampling, batch: int
-) -> list[TextStats]:
+) -> list[list[Numbers]]:
     """One pass of every model; texts of similar length are read together, for little padding."""
     texts = [Text(each.prompt_ids, each.ids) for each in written]
     most = READ_TOKENS_CUDA if target.model.device.type == "cuda" else READ_TOKENS
-    found: dict[int, TextStats] = {}
+    found: dict[int, list[Numbers]] = {}
     for places in _group_by_length(texts, batch, most):
         some = [texts[place] for place in places]
         read = in_batches(lambda few: measure_texts(target, drafts, few, sampling), some, len(some))
@@ -171,8 +171,8 @@ def analyse_texts(
     return tables.build_tables(found, shard, refused, warnings)
 
 
-def _describe(text: RowText, numbers: TextStats, target: LoadedModel, shard: Shard) -> AnalysedText:
-    ids, places = text.ids, np.arange(len(text.ids))
+def _describe(text: RowText, numbers: Sequence[Numbers], target: LoadedModel, shard: Shard) -> AnalysedText:
+    (of_target, *of_drafts), ids, places = numbers, text.ids, np.arange(len(text.ids))
     from_prompt = [text.prompt_ids[-1], *ids]  # the prompt's last token tells whether a sentence begins
     classes = tables.classify(_labels(target, from_prompt), from_prompt, target.text.special_ids, target.text.num_ids)
     tokens = {
@@ -181,13 +181,12 @@ def _describe(text: RowText, numbers: TextStats, target: LoadedModel, shard: Sha
         "token": np.asarray(ids, dtype=np.int32),
         "text": _labels(target, ids),
         "class": classes[1:],
-        "favourite_text": _labels(target, numbers.target["favourite"]),
-        **numbers.target,
+        "favourite_text": _labels(target, of_target["favourite"]),
+        **of_target,
     }
     most = tables.allowed_tokens(len(ids), text.finish, shard.request.max_new_tokens)
-    drafts = [
-        _draft_columns(own, tokens["p"], target, shard.request.num_speculative_tokens, most) for own in numbers.drafts
-    ]
+    k = shard.request.num_speculative_tokens
+    drafts = [_draft_columns(own, tokens["p"], target, k, most) for own in of_drafts]
     return AnalysedText(text, tokens, dict(zip(shard.drafts, drafts, strict=True)))
 
 

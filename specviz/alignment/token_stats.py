@@ -4,7 +4,6 @@ One pass of every model (`score.read`); rows are taken a block at a time, so tha
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,21 +16,13 @@ from specviz.models.score import DraftRows, Rows, Text, of_tokens, read
 
 BLOCK_BYTES, BLOCK_BYTES_CUDA = 2 << 20, 128 << 20  # of the rows of a model that are taken at once
 Numbers = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TextStats:
-    """Of one text, in columns of the token table [N]: the target's, and each draft's; a draft's `confidence` is
-    [BINS, 3]."""
-
-    target: Numbers
-    drafts: tuple[Numbers, ...]
+"""Columns of the token table [N] by name; with a draft's also its `confidence` [BINS, 3]."""
 
 
 def measure_texts(
     target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Text], sampling: Sampling
-) -> list[TextStats]:
-    """The numbers of each text, in order. Raises SpecvizError where a model's logits hold nan."""
+) -> list[list[Numbers]]:
+    """Of each text, in order, the target's numbers, then each draft's. SpecvizError where a model's logits hold nan."""
     owners: list[np.ndarray] = []  # of the rows: which text
     blocks: list[list[Numbers]] = []  # of rows: columns per model
     for rows in read(target, drafts, texts):
@@ -48,8 +39,7 @@ def measure_texts(
     ]
     for draft in models[1:]:
         draft["confidence"] = [rows.sum(0, dtype=np.float64) for rows in draft["confidence"]]
-    by_text = ([{name: own[i] for name, own in model.items()} for model in models] for i in range(len(texts)))
-    return [TextStats(own, tuple(drafts)) for own, *drafts in by_text]
+    return [[{name: own[i] for name, own in model.items()} for model in models] for i in range(len(texts))]
 
 
 def _blocks(rows: Rows) -> Iterator[Rows]:

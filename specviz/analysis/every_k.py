@@ -21,8 +21,9 @@ from specviz.analysis.given_text import (
     score_readable,
     target_of,
 )
-from specviz.analysis.whatif import DEEPEST, WhatIf, check_ks
+from specviz.analysis.whatif import WhatIf, check_ks
 from specviz.errors import SpecvizError
+from specviz.request import Request
 from specviz.trace.file import Trace
 
 if TYPE_CHECKING:
@@ -55,29 +56,19 @@ def what_if(
     if isinstance(source, Trace):
         judged = judge_run(source, target=target, draft=draft, deepest=max(ks))
     else:
-        models = {"target": target, "draft": draft, "deepest": max(ks)}
-        judged = judge_text(*source, **models, temperature=temperature, top_k=top_k, top_p=top_p)
+        law = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        Request(prompt="-", target="-", max_new_tokens=1, **law).validate()
+        judged = _judge_text(*source, target, draft, law, max(ks))
     return judged.every_k(ks, costs).frame()
 
 
-def judge_text(
-    prompt: str | Sequence[int],
-    completion: str | Sequence[int],
-    *,
-    target=None,
-    draft=None,
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    deepest: int = DEEPEST,
+def _judge_text(
+    prompt: str | Sequence[int], completion: str | Sequence[int], target, draft, law: Mapping[str, float], deepest: int
 ) -> GivenText:
-    """A text from anywhere, as if it had been sampled from the target; one pass of both models. Raises SpecvizError."""
+    """A text from anywhere, as if it had been sampled from the target by this `law`; one pass of both models."""
     from specviz.decoding.sampling import Sampling
     from specviz.models import catalog
-    from specviz.request import Request
 
-    request = Request(prompt="-", target="-", temperature=temperature, top_k=top_k, top_p=top_p, max_new_tokens=1)
-    request.validate()
     default_target, default_draft = catalog.default_pair()
     if draft is None and target not in (None, default_target):
         raise SpecvizError("name a draft model for this target (got none)")
@@ -87,7 +78,7 @@ def judge_text(
     if not before or len(text) < 2:
         raise SpecvizError(f"a prompt and at least two tokens after it are needed (got {len(before)} and {len(text)})")
     require_length(len(text))
-    scored = score_readable(target, draft, before, text, Sampling(temperature, top_k, top_p))
+    scored = score_readable(target, draft, before, text, Sampling(**law))
     chances = whatif.chances_along_text(whatif.keep_chances(scored.p, scored.q), deepest=deepest)
     note = f"An estimate: exact only if this text was sampled from {target.name} at these settings."
     if num_impossible := scored.p.count(0.0):

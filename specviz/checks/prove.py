@@ -100,19 +100,10 @@ def prove(
     if chosen.name in RULES and chosen.name not in rules:
         raise SpecvizError(f"{chosen.title} cannot judge the drafts of {method}; choose one of {', '.join(rules)}")
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": None if prompt is None else tuple(prompt)}
-    request = Request(
-        **{"prompt": "bundled", **text},
-        target=large.name,
-        draft=None if small is None else small.name,
-        method=method,
-        params=dict(params),
-        rule=rule,
-        num_speculative_tokens=k,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-    ).validate()
+    models = {"target": large.name, "draft": None if small is None else small.name}
+    way = {"method": method, "params": dict(params), "rule": rule, "num_speculative_tokens": k}
+    law = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    request = Request(**{"prompt": "bundled", **text}, **models, **way, **law).validate()
     prompts = bundled_prompts(large) if prompt is None else (_prompt_ids(large, prompt),)
     pair = Pair(large, small, method, request.params, workbench().library)
     request = replace(request, num_speculative_tokens=(k := pair.setup().k(request.num_speculative_tokens)))

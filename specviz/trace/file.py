@@ -197,7 +197,7 @@ def read_trace(
             trace.append(parse_event(data))
             require(len(trace.steps) <= max_steps, "", f"the trace has more than {max_steps:,} steps")
         except TraceError as error:
-            raise error.at_line(line_number) from None
+            raise TraceError(error.problem, error.path, line_number) from None
     if trace.header is None:
         raise TraceError("holds no whole line: a trace begins with a header", "the file")
     return trace

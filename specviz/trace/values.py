@@ -80,9 +80,6 @@ class TraceError(SpecvizError):
         dot = "." if self.path and not self.path.startswith("[") else ""
         return TraceError(self.problem, f"{name}{dot}{self.path}", self.line)
 
-    def at_line(self, line: int) -> TraceError:
-        return TraceError(self.problem, self.path, line)
-
 
 def require(holds: object, path: str, problem: str) -> None:
     if not holds:

@@ -58,10 +58,6 @@ class View:
     def is_live(self) -> bool:
         return self.run is not None and self.run.state != "finished"
 
-    @property
-    def is_slow(self) -> bool:
-        return self.run is not None and self.run.controls.read().pace != "full"
-
     def claim(self) -> bool:
         """Whether the caller may stream from this view now; whoever may sets `idle` in the end."""
         with self._claiming:
@@ -161,7 +157,8 @@ def increments(view: View, warn: Callable[[str], None], max_steps: int | None = 
                     warn(event.message)
             else:
                 view.take_record(event)
-                is_due = isinstance(event, Step) and (view.is_slow or time.monotonic() - flushed_at >= FLUSH_S)
+                is_slow = view.run.controls.read().pace != "full"
+                is_due = isinstance(event, Step) and (is_slow or time.monotonic() - flushed_at >= FLUSH_S)
             if is_due:
                 yield view.increment()
                 flushed_at = time.monotonic()

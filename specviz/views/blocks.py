@@ -7,12 +7,14 @@ outside are labelled by `sentences` first. A sentence may be a list of texts, of
 import base64
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Props = dict[str, Any]
 Words = str | Sequence[str]
 Cell = str | Mapping[str, Any]
+Columns = Mapping[str, Callable[[Any], Cell]]
+"""The head of each column of a table -> its cell for an item."""
 Options = Sequence[tuple[str, str]]
 """(words, value) of each entry of a list."""
 VERDICTS = ("exact", "consistent", "suspicious", "differs", "unsure")
@@ -88,6 +90,11 @@ def table(
     """
     return {"kind": "table", "columns": list(columns), "rows": [list(row) for row in rows], "caption": caption,
             "marked": marked, "sortable": sortable}  # fmt: skip
+
+
+def table_of(items: Sequence[Any], columns: Columns, **options: Any) -> Props:
+    """A table with a row per item; options: of `table`."""
+    return table(list(columns), [[make(each) for make in columns.values()] for each in items], **options)
 
 
 def cell(text: Words, *, sort: float | str | None = None, tone: str = "") -> Cell:

@@ -12,7 +12,7 @@ from specviz.alignment.tables import compare as comparing
 from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.tables.compare import BETTER, SAME, UNSURE, WORSE
 from specviz.alignment.types import Identity
-from specviz.cli.align_text import change_line
+from specviz.cli.align import change_line
 from specviz.errors import SpecvizError
 
 DRAFTS = ("one", "two")

@@ -107,7 +107,7 @@ def test_a_swap_is_named_by_both_labels(saved):
     first, second = tiny_tokenizer().convert_ids_to_tokens([260, 300])
     diagnosis = examine(saved(tiny_tokenizer(), "a"), saved(OTHERS["swapped"](), "b"))
     spelled = [piece.replace("Ġ", "␣").replace("Ċ", "⏎") for piece in (first, second)]
-    found = [(item.id, item.target, item.draft) for item in diagnosis.differing]
+    found = [(target.id, target.label, draft.label) for target, draft in diagnosis.differing]
     assert found == [(260, *spelled), (300, *reversed(spelled))]
 
 

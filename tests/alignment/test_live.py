@@ -106,10 +106,13 @@ def test_the_result_stays_when_the_page_is_opened_again(visit):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"own": " \n "}, rf"from 1 to {MOST_PROMPTS} prompts"),
-        ({"own": "x\n" * (MOST_PROMPTS + 1)}, rf"from 1 to {MOST_PROMPTS} prompts"),
-        ({"own": "x" * (MOST_CHARACTERS + 1)}, r"at most 50,000 characters in the box \(yours is longer\)"),
-        ({"own": "\U0001f600" * (MOST_CHARACTERS // 2 + 1)}, r"at most 50,000 characters in the box"),
+        ({"own": " \n "}, "write at least one prompt"),
+        (
+            {"own": "x\n" * (MOST_PROMPTS + 1)},
+            rf"at most {MOST_PROMPTS} .*got {MOST_PROMPTS + 1} and .*specviz align for more",
+        ),
+        ({"own": "x" * (MOST_CHARACTERS + 1)}, r"and 50,000 characters .got 1 and 50,001"),
+        ({"own": "\U0001f600" * (MOST_CHARACTERS // 2 + 1)}, r"and 50,000 characters .got 1 and 50,002"),
         ({"prompts": "nothing"}, "prompts must be one of"),
         ({"tokens": "4"}, "tokens must be a whole number"),
     ],

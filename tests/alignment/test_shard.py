@@ -66,14 +66,14 @@ def entropy(row):
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["plain", "cut", "T=0"])
 def test_every_number_is_that_of_plain_forwards_and_slow_sums(sampling):
     target, draft = loaded(1), loaded(2)
-    for text, found in zip(TEXTS, measure_texts(target, [draft], TEXTS, sampling), strict=True):
+    for text, (ours, theirs) in zip(TEXTS, measure_texts(target, [draft], TEXTS, sampling), strict=True):
         confidence = np.zeros((BINS, 3))
         for place, token in enumerate(text.ids):
             before = [*text.prompt, *text.ids[:place]]
             (p, p_order), (q, q_order) = law(target, before, sampling), law(draft, before, sampling)
             expected = {"p": p[token], "p_entropy": entropy(p), "favourite": p_order[0], "favourite_p": p[p_order[0]]}
             for name, value in expected.items():
-                assert found.target[name][place] == pytest.approx(value, abs=2e-5), name
+                assert ours[name][place] == pytest.approx(value, abs=2e-5), name
             expected = {
                 "q": q[token],
                 "overlap": sum(map(min, p, q)),
@@ -88,28 +88,28 @@ def test_every_number_is_that_of_plain_forwards_and_slow_sums(sampling):
                 "readable": True,
             }
             for name, value in expected.items():
-                assert found.drafts[0][name][place] == pytest.approx(value, abs=1e-4), name
-            for mine, theirs in zip(q, p, strict=True):
-                confidence[min(BINS - 1, int(mine * BINS))] += mine, mine * mine, min(mine, theirs)
-        np.testing.assert_allclose(found.drafts[0]["confidence"], confidence, atol=1e-4)
+                assert theirs[name][place] == pytest.approx(value, abs=1e-4), name
+            for mine, other in zip(q, p, strict=True):
+                confidence[min(BINS - 1, int(mine * BINS))] += mine, mine * mine, min(mine, other)
+        np.testing.assert_allclose(theirs["confidence"], confidence, atol=1e-4)
 
 
 def test_what_lies_outside_the_drafts_vocabulary_is_the_targets_mass_there():
     target, draft = loaded(1), loaded(2, vocab_size=200)
-    (found,) = measure_texts(target, [draft], TEXTS[:1], Sampling())
+    ((_, found),) = measure_texts(target, [draft], TEXTS[:1], Sampling())
     for place in range(len(TEXTS[0].ids)):
         p, _ = law(target, [*TEXTS[0].prompt, *TEXTS[0].ids[:place]], Sampling())
-        assert found.drafts[0]["outside"][place] == pytest.approx(sum(p[200:]), abs=1e-5)
+        assert found["outside"][place] == pytest.approx(sum(p[200:]), abs=1e-5)
 
 
 def test_where_a_draft_cannot_read_it_says_nothing():
     target, draft = loaded(1), loaded(2, max_position_embeddings=5)
-    found = measure_texts(target, [draft], TEXTS, Sampling())
-    assert found[0].drafts[0]["readable"].tolist() == [True] * 3 + [False] * 3
+    (_, found), *_ = measure_texts(target, [draft], TEXTS, Sampling())
+    assert found["readable"].tolist() == [True] * 3 + [False] * 3
     for name in ("q", "overlap", "q_entropy"):
-        assert (found[0].drafts[0][name][3:] == 0).all()
-        assert (found[0].drafts[0][name][:3] > 0).all()
-    assert found[0].drafts[0]["confidence"].sum(0)[0] == pytest.approx(3.0, abs=1e-5)
+        assert (found[name][3:] == 0).all()
+        assert (found[name][:3] > 0).all()
+    assert found["confidence"].sum(0)[0] == pytest.approx(3.0, abs=1e-5)
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------
@@ -264,6 +264,6 @@ def test_a_gpu_says_the_same():
         on_gpu.model.cuda()
     here, there = (measure_texts(models[0], [models[1]], TEXTS, Sampling()) for models in zip(*pairs, strict=True))
     for mine, theirs in zip(here, there, strict=True):
-        for columns, other in ((mine.target, theirs.target), (mine.drafts[0], theirs.drafts[0])):
+        for columns, other in zip(mine, theirs, strict=True):
             for name, values in columns.items():
                 np.testing.assert_allclose(other[name], values, atol=1e-3, err_msg=name)

@@ -196,8 +196,8 @@ def parting(bundled):
     pytest.fail("bf16 and float32 write the same 200 tokens after every bundled prompt")
 
 
-def test_greedy_text_of_a_declared_format_is_consistent_and_its_near_ties_are_counted(tmp_path, parted):
-    target, texts = parted
+def test_greedy_text_of_a_declared_format_is_consistent_and_its_near_ties_are_counted(tmp_path, parting):
+    target, texts = parting
     path = write(tmp_path / "halves.jsonl", texts, GREEDY)
     undeclared = judged(path, target).greedy_outcome
     assert (undeclared.state, "--made-in bf16" in undeclared.words) == ("differs", True)
@@ -212,8 +212,8 @@ def test_greedy_text_of_a_declared_format_is_consistent_and_its_near_ties_are_co
     assert judged(path, target).greedy_outcome == result.greedy_outcome
 
 
-def test_a_wrong_token_differs_in_a_declared_format_too(tmp_path, parted):
-    target, texts = parted
+def test_a_wrong_token_differs_in_a_declared_format_too(tmp_path, parting):
+    target, texts = parting
     prompt, ids = texts[-1]
     logits = plain_logits(target, [*prompt, *ids[:5]], 6)
     place = int((logits.topk(2).values @ torch.tensor([1.0, -1.0])).argmax())  # the surest of the first tokens
@@ -224,8 +224,8 @@ def test_a_wrong_token_differs_in_a_declared_format_too(tmp_path, parted):
     assert f"line 1, token {place + 1}: id {wrong[-1]}" in result.greedy_outcome.words
 
 
-def test_another_model_in_a_declared_format_differs(tmp_path, bundled, parted):
-    target, texts = parted
+def test_another_model_in_a_declared_format_differs(tmp_path, bundled, parting):
+    target, texts = parting
     other = in_halves(bundled.load("fable-draft", as_draft=True))
     path = write(tmp_path / "other.jsonl", [(texts[0][0], written(other, texts[0][0], 40))], GREEDY)
     *_, result = judge_samples(Pair(target, None), read_samples(path, target, "bf16"))
@@ -244,33 +244,38 @@ def without(name):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{", "is no JSON object"),
-        ("[1, 2]", "is no JSON object"),
-        ("", "is no JSON object"),
-        ("[" * 100_000, "is no JSON object"),
-        ('{"ids": ' + "9" * 5000 + "}", "is no JSON object"),
+        ("{", "is not JSON in UTF-8"),
+        ("[1, 2]", "must be a JSON object (got list)"),
+        ("[" * 100_000, "is nested too deeply"),
+        ('{"ids": ' + "9" * 5000 + "}", "holds a whole number of 5,000 digits"),
         (GOOD | {"ids": "some text"}, "text is cut into tokens in more than one way"),
         ({"prompt": "once", "completion": "upon", "sampling": GOOD["sampling"]}, "holds text instead of token ids"),
-        (without("ids"), 'needs "ids"'),
-        (without("prompt_ids"), 'needs "prompt_ids"'),
-        (without("sampling"), 'needs "sampling"'),
-        (GOOD | {"ids": []}, 'needs "ids"'),
-        (GOOD | {"ids": [3, 320]}, "'320'"),
-        (GOOD | {"ids": [-1]}, "'-1'"),
-        (GOOD | {"ids": [True]}, "'True'"),
-        (GOOD | {"ids": [1.0]}, "'1.0'"),
-        (GOOD | {"prompt_ids": [None]}, "'None'"),
-        (GOOD | {"made_in": "int8"}, "'int8' for \"made_in\": it is one of bf16, fp16, fp32"),
-        (GOOD | {"made_in": 16}, "'16' for \"made_in\""),
+        (without("ids"), "must have the field 'ids'"),
+        (without("prompt_ids"), "must have the field 'prompt_ids'"),
+        (without("sampling"), "must have the field 'sampling'"),
+        (GOOD | {"ids": []}, "ids must be a list of 1 to 1,000,000 values (got [])"),
+        (GOOD | {"ids": [3, 320]}, "has the id 320: ids are whole numbers from 0 to 319"),
+        (GOOD | {"ids": [-1]}, "ids[0] must be a whole number from 0"),
+        (GOOD | {"ids": [True]}, "(got True)"),
+        (GOOD | {"ids": [1.0]}, "(got 1.0)"),
+        (GOOD | {"prompt_ids": [None]}, "prompt_ids[0] must be a whole number"),
+        (GOOD | {"made_in": "int8"}, "made_in must be one of bf16, fp16, fp32 (got 'int8')"),
+        (GOOD | {"made_in": 16}, "made_in must be one of"),
         (GOOD | {"ids": [3] * 300}, "is longer than the 256 tokens"),
-        (GOOD | {"sampling": {"temperature": -1}}, '"temperature"'),
-        (GOOD | {"sampling": {"temperature": float("nan")}}, "'nan'"),
-        (GOOD | {"sampling": {"temperature": True}}, "'True'"),
-        (GOOD | {"sampling": {}}, 'needs "temperature"'),
-        (GOOD | {"sampling": {"temperature": 1, "top_k": 1.5}}, '"top_k"'),
-        (GOOD | {"sampling": {"temperature": 1, "top_k": 10**400}}, '"top_k"'),
-        (GOOD | {"sampling": {"temperature": 1, "top_p": 0}}, '"top_p"'),
-        (GOOD | {"sampling": {"temperature": 1, "min_p": 0.1}}, 'needs "sampling"'),
+        (GOOD | {"sampling": {"temperature": -1}}, "sampling.temperature must be a number from 0 to 100 (got -1)"),
+        (GOOD | {"sampling": {"temperature": float("nan")}}, "holds NaN"),
+        (GOOD | {"sampling": {"temperature": True}}, "(got True)"),
+        (GOOD | {"sampling": {}}, "sampling must have the field 'temperature'"),
+        (GOOD | {"sampling": {"temperature": 1, "top_k": 1.5}}, "sampling.top_k must be a whole number"),
+        (GOOD | {"sampling": {"temperature": 1, "top_k": 10**400}}, "sampling.top_k must be a whole number"),
+        (
+            GOOD | {"sampling": {"temperature": 1, "top_p": 0}},
+            "sampling.top_p must be a number above 0 and at most 1 (got 0)",
+        ),
+        (
+            GOOD | {"sampling": {"temperature": 1, "min_p": 0.1}},
+            "sampling has no field 'min_p'; it may have temperature, top_k, top_p",
+        ),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(tmp_path, target, line, words):
@@ -289,6 +294,12 @@ def test_every_bad_line_is_named_until_there_are_many(tmp_path, target):
         read_samples(path, target)
     assert all(f"line {number} " in str(refused.value) for number in range(1, 11))
     assert "2 more lines" in str(refused.value)
+
+
+def test_lines_that_hold_nothing_are_passed_over_and_counted(tmp_path, target):
+    path = tmp_path / "samples.jsonl"
+    path.write_text(f"\n  \n{json.dumps(GOOD)}\n\n")
+    assert [sample.line for sample in read_samples(path, target)] == [3]
 
 
 def test_bytes_that_are_no_text_are_a_bad_line(tmp_path, target):

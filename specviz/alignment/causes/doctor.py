@@ -6,10 +6,12 @@ be drafted directly. For the others it says which other ways there are and how t
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, Protocol
 
-from specviz.alignment.causes.chat_forms import chat_difference
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
+from specviz.models.chat import has_chat_form, render_chat
 from specviz.models.folder import ModelFolder, context_limit, limit_words
 from specviz.models.gguf import fetch_model
 from specviz.models.hub import find, ignore_progress
@@ -20,6 +22,14 @@ from specviz.views.explore.sentences import label, percent
 
 MOST_IDS = 4_000_000  # no vocabulary is larger; a damaged one may claim to be
 MOST_SHOWN = 10
+SHOWN_CHARACTERS = 24  # before and after the first difference
+USER = {"role": "user", "content": "What is two and two?"}
+ANSWER = {"role": "assistant", "content": "Four."}
+DIALOGUES = (
+    ("one question", (USER,)),
+    ("a system message and a question", ({"role": "system", "content": "Answer briefly."}, USER)),
+    ("a question, an answer and a question", (USER, ANSWER, {"role": "user", "content": "And three?"})),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +65,6 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class DifferingId:
-    id: int
-    target: str
-    draft: str
-
-
-@dataclass(frozen=True, slots=True)
 class Special:
     """The special tokens of a kind in both models. matters: whether the difference changes what is drafted or kept."""
 
@@ -74,16 +77,6 @@ class Special:
     @property
     def differs(self) -> bool:
         return self.target != self.draft
-
-
-@dataclass(frozen=True, slots=True)
-class Chat:
-    """same_text: both templates are one text. difference: None where both render alike or neither model has one."""
-
-    target: bool
-    draft: bool
-    same_text: bool
-    difference: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +101,7 @@ class Diagnosis:
     draft: Side
     num_same: int
     num_differing: int
-    differing: tuple[DifferingId, ...]
+    differing: tuple[tuple[NamedId, NamedId], ...]
     num_other_special: int
     num_only_target: int
     num_only_draft: int
@@ -116,7 +109,7 @@ class Diagnosis:
     num_target_texts: int
     num_draft_texts: int
     special: tuple[Special, ...]
-    chat: Chat
+    chat: str
     ways: tuple[Way, ...]
     notes: tuple[str, ...]
 
@@ -133,15 +126,13 @@ def examine(target: str | LoadedModel, draft: str | LoadedModel) -> Diagnosis:
     num_ids = max(ours.num_ids, theirs.num_ids)
     pairs = [(ours.text.bytes_of(token), theirs.text.bytes_of(token)) for token in range(num_ids)]
     our_texts, their_texts = ours.texts, theirs.texts
-    templates = [getattr(each.text.tokenizer, "chat_template", None) for each in (ours, theirs)]
-    difference = chat_difference(ours.text.tokenizer, theirs.text.tokenizer)
     num_common = len(our_texts & their_texts)
     return Diagnosis(
         target=ours,
         draft=theirs,
         num_same=sum(a == b != b"" for a, b in pairs),
         num_differing=len(differing),
-        differing=tuple(DifferingId(a.id, a.label, b.label) for a, b in examples),
+        differing=tuple(examples),
         num_other_special=sum(b"" != a != b != b"" for a, b in pairs) - len(differing),
         num_only_target=sum(a != b == b"" for a, b in pairs),
         num_only_draft=sum(b != a == b"" for a, b in pairs),
@@ -149,7 +140,7 @@ def examine(target: str | LoadedModel, draft: str | LoadedModel) -> Diagnosis:
         num_target_texts=len(our_texts),
         num_draft_texts=len(their_texts),
         special=tuple(_special(ours, theirs)),
-        chat=Chat(*map(bool, templates), templates[0] == templates[1], difference),
+        chat=_chat_words(ours.text.tokenizer, theirs.text.tokenizer),
         ways=_ways(len(differing), num_common, len(their_texts)),
         notes=tuple(_notes(ours, theirs)),
     )
@@ -243,3 +234,57 @@ def _notes(target: Side, draft: Side) -> Iterator[str]:
             f"the draft's table ends {lacking:,} ids before the target's tokens do: agreement cannot exceed 1 less the "
             "target's probability of those, and once one stands in a text the draft proposes nothing more"
         )
+
+
+# ---- chat forms: three dialogues by both tokenizers; templates are untrusted programs, and may fail ------------------
+
+
+class Tokenizer(Protocol):
+    """The part of a transformers tokenizer that is used here."""
+
+    chat_template: Any
+
+    def apply_chat_template(self, conversation: Sequence[dict[str, str]], **options: Any) -> str: ...
+
+
+def chat_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
+    """Where the two chat forms differ, in words; None where three dialogues render alike, or neither has a template."""
+    ours, theirs = has_chat_form(target), has_chat_form(draft)
+    if ours != theirs:
+        has, lacks = ("target", "draft") if ours else ("draft", "target")
+        return f"the {has} has a chat template and the {lacks} has none"
+    differences = (_difference(name, messages, target, draft) for name, messages in DIALOGUES)
+    return next(filter(None, differences), None)
+
+
+def _chat_words(target: Tokenizer, draft: Tokenizer) -> str:
+    if (difference := chat_difference(target, draft)) is not None:
+        return f"differs: {difference}"
+    if not has_chat_form(target):
+        return "neither model has a chat template"
+    is_one = target.chat_template == draft.chat_template
+    return "the same template" if is_one else "two templates that render three dialogues alike"
+
+
+def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer, draft: Tokenizer) -> str | None:
+    ours, theirs = _render(target, messages), _render(draft, messages)
+    if ours == theirs:
+        return None
+    if ours is None or theirs is None:
+        refuses = "target" if ours is None else "draft"
+        return f"{name}: the {refuses}'s chat template refuses it, the other does not"
+    place = len([*takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))])
+    after = f"after {_quote(ours[max(0, place - SHOWN_CHARACTERS) : place])} " if place else "at once "
+    ours, theirs = (_quote(text[place : place + SHOWN_CHARACTERS]) for text in (ours, theirs))
+    return f"{name}: {after}the target's chat form goes on with {ours}, the draft's with {theirs}"
+
+
+def _render(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> str | None:
+    try:
+        return render_chat(tokenizer, messages)
+    except SpecvizError:
+        return None
+
+
+def _quote(text: str) -> str:
+    return f'"{label(text)}"' if text else "nothing"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specviz.alignment.causes.chat_forms import chat_difference
+from specviz.alignment.causes.doctor import chat_difference
 from specviz.alignment.shard import load, sampling_of, texts_of
 from specviz.alignment.summary import Finding
 from specviz.alignment.types import PromptRow, Shard

@@ -1,13 +1,13 @@
-"""Tables of a report and their cells: numbers as words with a key to sort by; unknown ones are dashes and sort last."""
+"""The cells of a report's tables: numbers as words with a key to sort by; unknown ones are dashes and sort last."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from specviz.views import blocks
-from specviz.views.blocks import Cell, Props
+from specviz.views.blocks import Cell
 from specviz.views.explore.sentences import percent
 
 if TYPE_CHECKING:
@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 
 NONE = "–"
 UNKNOWN = "not known"
-Item = TypeVar("Item")
-Columns = Mapping[str, Callable[[Item], Cell]]
-"""The head of each column -> its cell for an item."""
-
-
 INTERVAL_AND_FAVOURITE = {
     "95 % interval": lambda each: spread(each.alpha_interval),
     "same favourite": lambda each: share(each.greedy_agreement),
@@ -29,11 +24,6 @@ COUNTS = {
     "tokens": lambda each: number(each.num_tokens),
 }
 """Columns of drafts and of their slices."""
-
-
-def table(items: Sequence[Item], columns: Columns, **options: Any) -> Props:
-    """A block with a row per item; options: of `blocks.table`."""
-    return blocks.table(list(columns), [[make(each) for make in columns.values()] for each in items], **options)
 
 
 def is_known(value: float | None) -> bool:

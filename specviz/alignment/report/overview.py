@@ -14,6 +14,7 @@ from specviz.analysis.rounds import is_far
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
 from specviz.views.explore.sentences import label, percent, quantity, reveal
+from specviz.views.explore.titles import join
 
 if TYPE_CHECKING:
     from specviz.alignment.summary import DraftSummary, Reason, Slice, Summary
@@ -99,7 +100,7 @@ def _answer(summary: Summary, draft: DraftSummary) -> Words:
         best = max(draft.speedups)
         at = f"K = {draft.speedups.index(best) + 1}, {best:.2f}x"
         told.append(["Best: ", at, f" the speed of one by one (predicted){', slower' if best < 1 else ''}."])
-    return _join_sentences(told)
+    return join(told)
 
 
 def _lost_words(alpha: float, parts: Sequence[Reason]) -> list[str]:
@@ -127,15 +128,6 @@ def _class_words(classes: Sequence[Slice]) -> list[list[str]]:
 def _points(value: float) -> str:
     """Points of a percent, without a sign."""
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
-
-
-def _join_sentences(sentences: Sequence[list[str]]) -> list[str]:
-    """Several `Words` as one; each begins and ends with a text that is not set off."""
-    told = [""]
-    for first, *rest in sentences:
-        told[-1] += f" {first}" if told[-1] else first
-        told += rest
-    return told
 
 
 def _fastest_words(summary: Summary) -> list[Props]:
@@ -173,7 +165,7 @@ def _drafts_table(summary: Summary) -> Props:
     known = [place for place, draft in enumerate(drafts) if cells.is_known(draft.alpha)]
     best = max(known, key=lambda place: drafts[place].alpha, default=-1) if len(drafts) > 1 else -1
     caption = "Bold: agrees most." if best >= 0 else ""
-    return cells.table(drafts, columns, caption=caption, marked=best, sortable=len(drafts) > 1)
+    return blocks.table_of(drafts, columns, caption=caption, marked=best, sortable=len(drafts) > 1)
 
 
 def _refused_table(summary: Summary) -> Props:
@@ -181,4 +173,4 @@ def _refused_table(summary: Summary) -> Props:
     caption = "" if len(shown) == summary.num_refused else f"The first {len(shown):,} of them."
     columns = {"line": lambda row: cells.number(row[0]), "why": lambda row: reveal(row[1])}
     title = f"Lines that could not be used: {summary.num_refused:,}"
-    return blocks.details(title, [cells.table(shown, columns, caption=caption)])
+    return blocks.details(title, [blocks.table_of(shown, columns, caption=caption)])

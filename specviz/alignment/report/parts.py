@@ -41,7 +41,7 @@ def against(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
     columns = {"drafts": lambda row: _pair_title(row[0]), **_difference_columns("difference of agreement")}
     return [
         *(blocks.words(reveal(words)) for words in dict.fromkeys(pair.words for pair in pairs) if words),
-        cells.table(rows, columns, sortable=len(rows) > 1),
+        blocks.table_of(rows, columns, sortable=len(rows) > 1),
         *(blocks.details(_pair_title(pair), _pair(pair, places, texts)) for pair in pairs),
     ]
 
@@ -55,10 +55,10 @@ def _pair(pair: Comparison, places: Mapping[str, int], texts: Collection[int]) -
     both = (pair.a, pair.wins_a), (pair.b, pair.wins_b)
     wins = [_wins(name, won, places.get(name, 0), texts) for name, won in both]
     columns = _difference_columns(f"{label(pair.a)} less {label(pair.b)}")
-    return [cells.table(rows, columns, sortable=True), *filter(None, wins)]
+    return [blocks.table_of(rows, columns, sortable=True), *filter(None, wins)]
 
 
-def _difference_columns(title: str) -> cells.Columns[tuple[Comparison, Difference]]:
+def _difference_columns(title: str) -> blocks.Columns:
     return {
         "slice": lambda row: "all tokens" if row[1].kind == "all" else _slice_title(row[1]),
         "prompts": lambda row: cells.number(row[1].num_prompts),
@@ -87,7 +87,7 @@ def _wins(name: str, wins: Sequence[Win], draft: int, texts: Collection[int]) ->
         "ahead by": lambda win: cells.points(abs(win.difference)),
     }
     caption = f"Texts where {label(name)} is ahead most."
-    return cells.table(wins, columns, caption=caption, sortable=True) if wins else None
+    return blocks.table_of(wins, columns, caption=caption, sortable=True) if wins else None
 
 
 def _text_cell(found: Win | Rejection, draft: int, token: int, texts: Collection[int]) -> Cell:
@@ -158,7 +158,7 @@ def _slices_table(found: Sequence[Slice], title: str, k: int) -> Props:
     }
     is_cut = len(found) > MOST_ROWS
     caption = f"The first {MOST_ROWS:,} of {len(found):,} rows; all are in slices.parquet." if is_cut else ""
-    return cells.table(found[:MOST_ROWS], columns, caption=caption, sortable=True)
+    return blocks.table_of(found[:MOST_ROWS], columns, caption=caption, sortable=True)
 
 
 def _slice_agreement(each: Slice) -> Cell:
@@ -187,7 +187,7 @@ def reasons(summary: Summary) -> list[Props]:
     }
     heads = ["lost agreement", "most that its vocabulary allows"]
     key = [(_tone(place), reveal(name)) for place, name in enumerate(names)]
-    return [blocks.bars(bars, heads=heads, key=key, first="draft model"), cells.table(rows, columns, sortable=True)]
+    return [blocks.bars(bars, heads=heads, key=key, first="draft model"), blocks.table_of(rows, columns, sortable=True)]
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -219,7 +219,7 @@ def calibration(summary: Summary) -> list[Props]:
     return [
         *(blocks.verdict("unsure", ["", label(draft.name), f": {reveal(draft.calibration.words)}"])
           for draft in drafts),
-        cells.table(drafts, columns),
+        blocks.table_of(drafts, columns),
         *(blocks.chart(calibration_chart(draft)) for draft in drafts),
     ]  # fmt: skip
 
@@ -245,7 +245,7 @@ def _costly(draft: DraftSummary, place: int, texts: Collection[int]) -> list[Pro
         "of all lost tokens": lambda each: cells.share(each.share),
     }
     caption = f"What rejections lose with {label(draft.name)}"
-    losses = cells.table(draft.losses, columns, caption=caption, sortable=True)
+    losses = blocks.table_of(draft.losses, columns, caption=caption, sortable=True)
     of_losses = [losses, blocks.words(LOSSES_NOTE, small=True)] if draft.losses else []
     return [blocks.words(told), *of_losses, _rejections(draft.costliest, place, texts)]
 
@@ -264,7 +264,7 @@ def _rejections(found: Sequence[Rejection], draft: int, texts: Collection[int]) 
         "why p and q part": lambda each: reveal(each.reason),
     }
     caption = f"The {len(found):,} costliest, a token at most twice per text"
-    return cells.table(found, columns, caption=caption, sortable=True)
+    return blocks.table_of(found, columns, caption=caption, sortable=True)
 
 
 def _token_in_text(each: Rejection) -> Cell:

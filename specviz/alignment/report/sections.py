@@ -75,7 +75,9 @@ def how(summary: Summary) -> list[Props]:
     if summary.costs:
         shown += [_costs_table(summary), blocks.words(COSTS_NOTE, small=True)]
     shown += [blocks.words(reveal(warning), small=True) for warning in summary.warnings if is_aside(warning)]
-    return [*shown, *map(_columns_table, SAVED)]
+    columns = {"column": lambda row: row[0], "type": lambda row: row[1].type, "meaning": lambda row: row[1].meaning}
+    tables = ((name, blocks.table_of([*COLUMNS[name].items()], columns)) for name in SAVED)
+    return [*shown, *(blocks.details(f"Columns of {name}.parquet", [table]) for name, table in tables)]
 
 
 def _costs_table(summary: Summary) -> Props:
@@ -91,12 +93,7 @@ def _costs_table(summary: Summary) -> Props:
         "numbers as": lambda row: told(row, "dtype"),
     }
     rows = list(summary.costs.items())
-    return cells.table(rows, columns, caption="Measured or given costs that the predicted speedups rest on.")
-
-
-def _columns_table(name: str) -> Props:
-    rows = [[column, each.type, each.meaning] for column, each in COLUMNS[name].items()]
-    return blocks.details(f"Columns of {name}.parquet", [blocks.table(["column", "type", "meaning"], rows)])
+    return blocks.table_of(rows, columns, caption="Measured or given costs that the predicted speedups rest on.")
 
 
 PARTS = (  # name, title, lead and what makes the blocks: none where there is nothing to say

@@ -1,17 +1,23 @@
 """Sums that grow shard by shard: those of a slice, and of a draft its confidence, reasons and costliest rejections.
 
-Their size does not depend on the number of prompts. numpy alone.
+Their size does not depend on the number of prompts.
 """
+
+from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specviz.alignment.summary import Loss, Reason, Rejection
 from specviz.alignment.tables.reasons import NO_REASON, REASONS, find_reasons, lost_by_reason
 from specviz.alignment.types import BINS, KS, Array, Columns
+
+if TYPE_CHECKING:
+    import pandas
 
 MOST_COSTLY = 50
 MOST_ALIKE = 2  # of one token in one text among these
@@ -68,17 +74,22 @@ class DraftTotals:
         self._places = np.zeros(len(REASONS), dtype=np.int64)
         self._losses: dict[str, Counter[str]] = {"class": Counter(), "reason": Counter()}
 
-    def add(self, tokens: Columns, ids: Mapping[int, str]) -> None:
-        """tokens: this draft's rows of a shard as arrays, each text's together. ids: of prompts, by number."""
+    def add(self, rows: pandas.DataFrame, ids: Mapping[int, str]) -> None:
+        """rows: this draft's rows of a shard, each text's together. ids: of prompts, by number."""
+        tokens = {name: cells.to_numpy() for name, cells in rows.items()}
         self._lost += lost_by_reason(tokens)
         self._places += np.bincount(find_reasons(tokens), minlength=NO_REASON + 1)[:NO_REASON]
+        lost = rows["lost"].astype(np.float64)
         for kind, sums in self._losses.items():
-            values, places = np.unique(tokens[kind].astype(str), return_inverse=True)
-            found = zip(values.tolist(), np.bincount(places, tokens["lost"], len(values)).tolist(), strict=True)
-            sums.update({value: lost for value, lost in found if value and lost > 0})
-        price, keep = (np.asarray(tokens[name], dtype=np.float64) for name in ("price", "keep"))
-        saved = price * (1 - keep)
-        made = [self._rejection(tokens, at, float(saved[at]), ids) for at in self._costliest_places(tokens, saved)]
+            found = lost.groupby(rows[kind].astype(str)).sum()
+            sums.update({value: lost for value, lost in found.items() if value and lost > 0})
+        saved = rows["price"].astype(np.float64) * (1 - rows["keep"].astype(np.float64))
+        dearest = rows[["prompt", "token"]].assign(saved=saved.to_numpy(), at=np.arange(len(rows)))
+        dearest = dearest[dearest["saved"] > 0].sort_values("saved", ascending=False, kind="stable")
+        dearest = dearest[dearest.groupby(["prompt", "token"]).cumcount() < MOST_ALIKE].head(MOST_COSTLY)
+        made = [
+            self._rejection(tokens, at, saved, ids) for at, saved in zip(dearest["at"], dearest["saved"], strict=True)
+        ]
         ranked = sorted([*self.costliest, *made], key=lambda each: (-each.saved, each.prompt, each.place))
         self.costliest = ranked[:MOST_COSTLY]
 
@@ -96,20 +107,6 @@ class DraftTotals:
             for kind, sums in self._losses.items()
             for value, lost in sorted(sums.items(), key=lambda item: (-item[1], item[0]))
         )
-
-    def _costliest_places(self, tokens: Columns, saved: Array) -> list[int]:
-        """The rows that save most, and more than the list's last; few of one token in one text."""
-        least = self.costliest[-1].saved if len(self.costliest) == MOST_COSTLY else 0.0
-        found: list[int] = []
-        alike: Counter[tuple[int, int]] = Counter()
-        for at in np.argsort(-saved, kind="stable").tolist():
-            if saved[at] <= least or len(found) == MOST_COSTLY:
-                break
-            same = int(tokens["prompt"][at]), int(tokens["token"][at])
-            alike[same] += 1
-            if alike[same] <= MOST_ALIKE:
-                found.append(at)
-        return found
 
     def _rejection(self, tokens: Columns, at: int, saved: float, ids: Mapping[int, str]) -> Rejection:
         prompts, texts = tokens["prompt"], tokens["text"]

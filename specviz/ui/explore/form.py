@@ -76,19 +76,15 @@ class Form:
 
     def governors(self) -> list[str]:
         """The fields on whose values others depend, each once."""
-        return list(dict.fromkeys(governor for governor, _ in self._dependents().values()))
-
-    def dependents(self) -> list[str]:
-        """The fields that count only under some values of others."""
-        return list(self._dependents())
+        return list(dict.fromkeys(governor for governor, _ in self.dependents().values()))
 
     def show_dependents(self, *values: Any) -> list[Any]:
         """Updates of the dependents that show those which count under these values of the governors."""
         given = dict(zip(self.governors(), values, strict=True))
-        return [gr.update(visible=given[name] in allowed) for name, allowed in self._dependents().values()]
+        return [gr.update(visible=given[name] in allowed) for name, allowed in self.dependents().values()]
 
-    def _dependents(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Field -> its governor, and the values of that one under which it counts."""
+    def dependents(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """The fields that count only under some values of another: its governor, and those values."""
         needs = {name: (method, param.needs) for name, (method, param) in self._params().items() if param.needs}
         return {name: (f"{method.name}.{governor}", allowed) for name, (method, (governor, allowed)) in needs.items()}
 

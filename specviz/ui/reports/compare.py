@@ -24,7 +24,7 @@ from specviz.session.workbench import Workbench
 from specviz.trace.metrics import metrics
 from specviz.trace.tool_names import SGLANG, VLLM, export, tool_numbers
 from specviz.ui.choices import Offer, list_drafts
-from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
+from specviz.ui.reports.section import Look, Props, Section, Work, one_of, own_prompts, whole_number
 from specviz.ui.reports.trace_models import NO_RUN, RunModels, request_of
 from specviz.views.compare import costs as cost_view
 from specviz.views.compare import plan, plan_theory
@@ -33,6 +33,7 @@ from specviz.views.explore.sentences import quantity
 MOST_CONTEXT = 1_000_000
 MOST_SPEEDS = 64
 ABSENT = "not loaded here: choose it as the draft model on Explore first"
+MORE = "; use python -m specviz align for more"
 SHARD = 4  # prompts per turn: others wait for the engine no longer than that takes
 ROOM = 64  # tokens that measuring the costs may add to a context
 Key = tuple[object, ...]
@@ -237,25 +238,14 @@ class AlignmentSection:
         titles = {live.EVERY: "all kinds", **{kind["name"]: kind["title"] for kind in self._kinds}}
         chosen = one_of(values, "prompts", [live.OWN, *titles])
         if chosen == live.OWN:
-            own = _split_own(values.get("own", ""))
+            own = own_prompts(values, live.MOST_PROMPTS, live.MOST_CHARACTERS, MORE)
+            if not own:
+                raise SpecvizError("write at least one prompt into the box, one per line (got none)")
             return own, quantity(len(own), "own prompt")
         kinds = [kind for kind in self._kinds if chosen in (live.EVERY, kind["name"])]
         pairs = [(kind["name"], prompt) for kind in kinds for prompt in kind["prompts"]]
         ready = [{"id": prompt["name"], "prompt": prompt["text"], "tags": [name]} for name, prompt in pairs]
         return ready, f"{quantity(len(ready), 'ready prompt')}: {titles[chosen]}"
-
-
-def _split_own(text: str) -> list[str]:
-    """The lines of the box. Raises SpecvizError."""
-    if len(text.encode("utf-16-le", "surrogatepass")) // 2 > live.MOST_CHARACTERS:  # as the browser counts them
-        raise SpecvizError(
-            f"at most {live.MOST_CHARACTERS:,} characters in the box (yours is longer): use python -m specviz align "
-            "for more"
-        )
-    own = [line.strip() for line in text.splitlines() if line.strip()]
-    if not 1 <= len(own) <= live.MOST_PROMPTS:
-        raise SpecvizError(f"write from 1 to {live.MOST_PROMPTS} prompts, one per line (got {len(own)})")
-    return own
 
 
 def _texts_of(alignment: Alignment) -> Props | None:

@@ -21,7 +21,7 @@ from specviz.settings import settings
 from specviz.trace.file import Footer, Trace
 from specviz.ui.choices import Offer, choose_draft
 from specviz.ui.registry import Registry
-from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
+from specviz.ui.reports.section import Look, Props, Section, Work, one_of, own_prompts, whole_number
 from specviz.ui.reports.trace_models import RunModels, lacks, request_of
 from specviz.views.compare import race as view
 from specviz.views.explore.sentences import label, reveal
@@ -210,22 +210,13 @@ class RaceSection:
 
     def _starts(self, base: Request, values: Mapping[str, str]) -> list[Start]:
         """Own prompts, where there are any; else the page's own, then ready ones, of each kind in turn."""
-        if own := _own_prompts(values.get("own", "")):
+        if own := own_prompts(values, view.MOST_PROMPTS, view.MOST_CHARACTERS):
             return [Start(_shorten(line), line) for line in own]
         kinds = [texts for kind, texts in self._offer.prompts.items() if kind not in self._offer.dialogues]
         rounds = zip_longest(*(texts.items() for texts in kinds))
         ready = [Start(title, text) for each in rounds for title, text in filter(None, each) if text != base.prompt]
         starts = [Start(_shorten(base.prompt), base.prompt, base.prompt_ids), *ready]
         return starts[: whole_number(values, "prompts", 1, view.MOST_PROMPTS)]
-
-
-def _own_prompts(text: str) -> list[str]:
-    """One per line. Raises SpecvizError where there are too many."""
-    own = [line.strip() for line in text.splitlines() if line.strip()]
-    if len(text) > view.MOST_CHARACTERS or len(own) > view.MOST_PROMPTS:
-        most = f"{view.MOST_PROMPTS} prompts and {view.MOST_CHARACTERS:,} characters"
-        raise SpecvizError(f"own prompts must be at most {most} (got {len(own)} and {len(text):,})")
-    return own
 
 
 def _mark_shared(run: Trace) -> Trace:

@@ -88,6 +88,17 @@ def whole_number(values: Mapping[str, str], name: str, low: int, high: int) -> i
     return int(text)
 
 
+def own_prompts(values: Mapping[str, str], most: int, most_characters: int, hint: str = "") -> list[str]:
+    """The prompts in a section's box, one per line. Raises SpecvizError, in words that end with the hint."""
+    text = values.get("own", "")
+    own = [line.strip() for line in text.splitlines() if line.strip()]
+    num_characters = len(text.encode("utf-16-le", "surrogatepass")) // 2  # as the browser counts them
+    if len(own) > most or num_characters > most_characters:
+        allowed, got = f"{most} and {most_characters:,} characters", f"{len(own)} and {num_characters:,}"
+        raise SpecvizError(f"own prompts must be at most {allowed} (got {got}){hint}")
+    return own
+
+
 def one_of(values: Mapping[str, str], name: str, allowed: Sequence[str]) -> str:
     """One of a section's values. Raises SpecvizError."""
     text = values.get(name, "")

@@ -6,17 +6,16 @@ the rest, 1 - overlap, to replacements, which it draws from its own column of th
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from specviz.lessons.types import LAW_RULES
 from specviz.rules.facts import RuleFacts, facts_of
 from specviz.trace.file import Step, Trace
 from specviz.views import blocks
 from specviz.views.blocks import Props
+from specviz.views.explore.inspector import OTHERS, Row
 from specviz.views.explore.sentences import label, percent
 
 MOST_ROWS = 5
-OTHERS = "all others"
 WRONG = "misplaced"
 RIGHT, WRONG_RULE = "right", "broken"
 BROKEN = "broken:"  # before the name of a broken rule, in lessons
@@ -28,16 +27,6 @@ KEY = (
     ("tick", "the target's own odds: where a bar has to end"),
     ("cut", "what the bars put in the wrong place"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One token: p, min(p, q), and its part of the normalised max(0, p - q)."""
-
-    text: str
-    p: float
-    both: float
-    residual: float
 
 
 def law_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) -> Props:
@@ -65,7 +54,7 @@ def law_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) -> Props:
     return blocks.bars(rows, heads=("target", "comes out"), key=KEY)
 
 
-def _read_position(step: Step, ref: str) -> tuple[float, list[Share]]:
+def _read_position(step: Step, ref: str) -> tuple[float, list[Row]]:
     """sum min(p, q), and the recorded tokens: the drafted one, those with a row of their own by p, then the rest."""
     position = next((each for each in step.positions if each.child is not None and str(each.child) == ref), None)
     if position is None or position.overlap is None:
@@ -73,22 +62,22 @@ def _read_position(step: Step, ref: str) -> tuple[float, list[Share]]:
     drafted = step.draft[position.child].id
     known = sorted(position.top, key=lambda row: (row[0] != drafted, -max(row[2], row[3] or 0.0)))
     known[1:MOST_ROWS] = sorted(known[1:MOST_ROWS], key=lambda row: -row[2])
-    shares = [Share(label(text), p, min(p, q or 0.0), residual or 0.0) for _, text, p, q, residual, _, _ in known]
-    return position.overlap, shares
+    rows = ((label(text), "", p, q or 0.0, min(p, q or 0.0), residual or 0.0) for _, text, p, q, residual, *_ in known)
+    return position.overlap, [Row(*row) for row in rows]
 
 
-def _with_others(shares: Sequence[Share], overlap: float) -> list[Share]:
+def _with_others(shares: Sequence[Row], overlap: float) -> list[Row]:
     """These, and one share of all other tokens."""
     parts = (math.fsum(getattr(share, name) for share in shares) for name in ("p", "both", "residual"))
-    rest = (max(0.0, whole - part) for whole, part in zip((1.0, overlap, 1.0), parts, strict=True))
-    return [*shares, Share(OTHERS, *rest)]
+    p, both, residual = (max(0.0, whole - part) for whole, part in zip((1.0, overlap, 1.0), parts, strict=True))
+    return [*shares, Row(OTHERS, "others", p, both=both, residual=residual)]
 
 
-def _chance(share: Share, rule: RuleFacts, overlap: float) -> float:
+def _chance(share: Row, rule: RuleFacts, overlap: float) -> float:
     return share.both + (1 - overlap) * getattr(share, rule.residual_column)
 
 
-def _distance(shares: Sequence[Share], rule: RuleFacts, overlap: float) -> float:
+def _distance(shares: Sequence[Row], rule: RuleFacts, overlap: float) -> float:
     """Total variation between the rule's law and p; a lower bound, because all other tokens count as one."""
     distance = math.fsum(abs(_chance(share, rule, overlap) - share.p) for share in shares) / 2
     return distance if distance > SAME else 0.0

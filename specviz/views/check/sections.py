@@ -17,7 +17,9 @@ from specviz.views.blocks import Options, Props
 from specviz.views.explore.sentences import label, percent
 
 if TYPE_CHECKING:
+    from specviz.checks.end_to_end import EndToEnd, FirstToken
     from specviz.checks.enumerated import Enumeration
+    from specviz.checks.greedy import Greedy
     from specviz.checks.one_step import Identity, Redraws, RuleHere
     from specviz.checks.self_checks import SelfCheck
     from specviz.checks.statistics import Cells
@@ -106,7 +108,7 @@ def one_step(
         return blocks.section(*ONE_STEP, controls, [blocks.words(missing)])
     shown = []
     if enumerated is not None:
-        shown.append(_state_block(enumerated, "Every outcome of the rule's program over small texts"))
+        shown += state_blocks(enumerated, "Every outcome of the rule's program over small texts")
     shows = "its mistake shows well" if _errs(here) else "the models' agreement is nearest to a half"
     words = [
         f"Step {at[0] + 1}, drafted token {at[1] + 1}: picked for this rule, whatever is pinned, as {shows} there. ",
@@ -118,7 +120,7 @@ def one_step(
     if redraws is not None:
         counted = f"{redraws.done:,} of {redraws.total:,} redraws; only counts until then"
         is_done = redraws.outcome is not None
-        shown += [_state_block(redraws, counted), cell_bars(redraws.cells, redraws.tokens, names, is_done=is_done)]
+        shown += [*state_blocks(redraws, counted), cell_bars(redraws.cells, redraws.tokens, names, is_done=is_done)]
     if others:
         shown.append(blocks.details("Every rule at this place, by formula", [_rules_table(others, rule)]))
     return blocks.section(*ONE_STEP, controls, shown)
@@ -129,11 +131,10 @@ def seed_control(seed: int) -> Props:
     return blocks.count("seed", "Seed", seed, 0, MOST_SEED)
 
 
-def _state_block(result: Enumeration | Redraws, words: str) -> Props:
-    """The verdict, or how far the work has come, in these words."""
-    if result.outcome is None:
-        return blocks.progress(result.done, result.total, words)
-    return blocks.verdict(result.outcome.state, result.outcome.words)
+def state_blocks(result: Enumeration | Redraws | EndToEnd | FirstToken | Greedy, words: str) -> list[Props]:
+    """The verdict, once there is one, and in these words the progress until all is done."""
+    verdicts = [] if result.outcome is None else [blocks.verdict(result.outcome.state, result.outcome.words)]
+    return verdicts + ([blocks.progress(result.done, result.total, words)] if result.done < result.total else [])
 
 
 def _formula_verdict(here: RuleHere) -> Props:
@@ -164,20 +165,16 @@ def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: boo
 
 
 def _rules_table(found: Sequence[RuleHere], chosen: str) -> Props:
-    rows = [
-        [
-            here.rule.title,
-            "lossless" if here.rule.lossless else "not exact",
-            percent(here.kept),
-            percent(here.distance) if _errs(here) else "0",
-            effort_words(here.draws_needed, "") if _errs(here) else "–",
-        ]
-        for here in found
-    ]
+    columns = {
+        "rule": lambda here: here.rule.title,
+        "kind": lambda here: "lossless" if here.rule.lossless else "not exact",
+        "kept": lambda here: percent(here.kept),
+        "distance to the target's odds": lambda here: percent(here.distance) if _errs(here) else "0",
+        "redraws to see it": lambda here: effort_words(here.draws_needed, "") if _errs(here) else "–",
+    }
     marked = next((place for place, here in enumerate(found) if here.rule.name == chosen), -1)
-    columns = ("rule", "kind", "kept", "distance to the target's odds", "redraws to see it")
     caption = "Equal shares of kept tokens, right and wrong text: acceptance alone cannot tell."
-    return blocks.table(columns, rows, caption=caption, marked=marked)
+    return blocks.table_of(found, columns, caption=caption, marked=marked)
 
 
 def _errs(here: RuleHere) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specviz.views import blocks
 from specviz.views.blocks import Options, Props
-from specviz.views.check.sections import Names, cell_bars, effort_words, seed_control
+from specviz.views.check.sections import Names, cell_bars, effort_words, seed_control, state_blocks
 from specviz.views.compare.plan_charts import curve
 from specviz.views.explore.charts import Chart, axes_of, chart_of, line_of
 from specviz.views.explore.sentences import percent
@@ -67,7 +67,7 @@ def end_to_end(
         words = f"{first.done:,} of {first.total:,} first tokens; only counts until then"
         bars = cell_bars(first.cells, first.tokens, names, is_done=first.outcome is not None)
         lead = blocks.words("The first token after one prompt, written anew with many seeds:")
-        shown += [lead, *_state_blocks(first, words), bars]
+        shown += [lead, *state_blocks(first, words), bars]
     if not shown:
         writer = made_by or "the pair and the settings of Explore"
         shown = [blocks.words(f"No text yet. Press Write and judge: texts are written with {writer}.")]
@@ -75,16 +75,17 @@ def end_to_end(
 
 
 def _evidence_blocks(result: EndToEnd) -> list[Props]:
-    shown = _state_blocks(result, f"{result.done:,} of {result.total:,} tokens written and judged")
+    shown = state_blocks(result, f"{result.done:,} of {result.total:,} tokens written and judged")
     if result.done:
         shown += [_features_table(result.evidence), blocks.chart(evidence_chart(result.track))]
     if result.power:
-        rows = []
-        for one in sorted(result.power, key=lambda one: one.tokens_needed or math.inf):
-            is_shown = (one.tokens_needed or math.inf) <= result.done
-            rows.append([one.rule.title, effort_words(one.tokens_needed, "tokens"), "yes" if is_shown else "no"])
-        columns = ("rule that is not exact", "would take", f"shown by {result.done:,}")
-        table = blocks.table(columns, rows, caption=POWER_CAPTION)
+        columns = {
+            "rule that is not exact": lambda one: one.rule.title,
+            "would take": lambda one: effort_words(one.tokens_needed, "tokens"),
+            f"shown by {result.done:,}": lambda one: "yes" if (one.tokens_needed or math.inf) <= result.done else "no",
+        }
+        rows = sorted(result.power, key=lambda one: one.tokens_needed or math.inf)
+        table = blocks.table_of(rows, columns, caption=POWER_CAPTION)
         shown.append(blocks.details("Which wrong rules would so many tokens show?", [table]))
     return shown
 
@@ -119,7 +120,7 @@ def evidence_chart(track: Sequence[tuple[int, float]]) -> Chart:
 
 def _greedy_blocks(greedy: Greedy) -> list[Props]:
     words = "At temperature 0 the text must be the target's own greedy text, token for token:"
-    shown = [blocks.words(words), *_state_blocks(greedy, f"{greedy.done} of {greedy.total} prompts compared")]
+    shown = [blocks.words(words), *state_blocks(greedy, f"{greedy.done} of {greedy.total} prompts compared")]
     if greedy.differences:
         rows = [
             [f"{parting.prompt + 1}", f"{parting.place + 1}", f"{parting.ours} ({parting.our_logit:.6f})",
@@ -129,9 +130,3 @@ def _greedy_blocks(greedy: Greedy) -> list[Props]:
         columns = ("prompt", "token", "written id (logit)", "the target's own id (logit)")
         shown.append(blocks.table(columns, rows, caption="Where the texts first part."))
     return shown
-
-
-def _state_blocks(result: EndToEnd | FirstToken | Greedy, words: str) -> list[Props]:
-    """The verdict, once there is one, and the progress until all is done."""
-    verdicts = [] if result.outcome is None else [blocks.verdict(result.outcome.state, result.outcome.words)]
-    return verdicts + ([blocks.progress(result.done, result.total, words)] if result.done < result.total else [])

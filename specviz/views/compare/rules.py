@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specviz.views import blocks
-from specviz.views.blocks import Cell, Props, Words
+from specviz.views.blocks import Props, Words
 from specviz.views.explore.sentences import percent
 
 if TYPE_CHECKING:
@@ -17,10 +17,16 @@ LEAD = (
     "wrong. A rule is right if the token it writes follows the large model's own odds p. How much it keeps says "
     "nothing about that."
 )
-COLUMNS = (
-    "rule", "text", "kept, same u", "kept, on average", "tokens per target call", "off on average", "off at worst",
-    "whole texts off",
-)  # fmt: skip
+COLUMNS = {
+    "rule": lambda row: row.rule.title + (" (a mistake)" if row.is_broken else "" if row.rule.lossless else " (lossy)"),
+    "text": lambda row: {"text": _verdict_words(row), "tone": TONES[row.verdict]},
+    "kept, same u": lambda row: f"{row.num_kept} of {row.num_judged}",
+    "kept, on average": lambda row: NONE if row.acceptance is None else percent(row.acceptance),
+    "tokens per target call": lambda row: NONE if row.tokens_per_call is None else f"{row.tokens_per_call:.2f}",
+    "off on average": lambda row: _distance_words(row.mean_distance),
+    "off at worst": lambda row: _distance_words(row.largest_distance),
+    "whole texts off": lambda row: _distance_words(row.whole_distance),
+}
 BY_FORMULA = "✓ exact by formula, where one token is judged alone"
 ROUNDING = 1e-9  # distances below it come from float64
 MARKS = {"exact": "✓ exact (enumerated)", "differs": "✗ differs", "unsure": "– no harm here"}
@@ -58,7 +64,7 @@ def side_by_side(result: SideBySide | None) -> Props:
         caption = (
             f"{result.done} steps of this run; rules that keep the target's law first, then by how far they are off"
         )
-        shown.append(blocks.table(COLUMNS, [_row(row) for row in result.rows], caption=caption))
+        shown.append(blocks.table_of(result.rows, COLUMNS, caption=caption))
     if result.done == result.total:
         shown.append(blocks.words(_finding(result)))
     shown.append(blocks.details("What the columns say", [*map(blocks.words, NOTES)]))
@@ -66,19 +72,6 @@ def side_by_side(result: SideBySide | None) -> Props:
         rules = [blocks.words(["", row.rule.title, f": {row.rule.summary}"]) for row in result.rows]
         shown.append(blocks.details("The rules", rules))
     return blocks.section(NAME, TITLE, LEAD, controls, shown)
-
-
-def _row(row: RuleResult) -> list[Cell]:
-    return [
-        row.rule.title + (" (a mistake)" if row.is_broken else "" if row.rule.lossless else " (lossy)"),
-        {"text": _verdict_words(row), "tone": TONES[row.verdict]},
-        f"{row.num_kept} of {row.num_judged}",
-        NONE if row.acceptance is None else percent(row.acceptance),
-        NONE if row.tokens_per_call is None else f"{row.tokens_per_call:.2f}",
-        _distance_words(row.mean_distance),
-        _distance_words(row.largest_distance),
-        _distance_words(row.whole_distance),
-    ]
 
 
 def _verdict_words(row: RuleResult) -> str:

@@ -6,7 +6,6 @@
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -25,15 +24,14 @@ TOKEN_PACES = (("slow", 800), ("reading", 250), ("fast", 80))
 NO_TIME = 1e-6
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Runner:
     """One side. tokens, calls, clock: tokens, target calls and working milliseconds after 0, 1, ... steps."""
 
-    title: str
-    trace: Trace
-    tokens: Sequence[int]
-    calls: Sequence[int]
-    clock: Sequence[float]
+    def __init__(self, title: str, trace: Trace) -> None:
+        self.title, self.trace = label(title), trace
+        self.tokens = [*accumulate((len(step.emitted) for step in trace.steps), initial=0)]
+        self.calls = [*accumulate((step.calls["target"] for step in trace.steps), initial=0)]
+        self.clock = [*accumulate((step.timing.working_ms for step in trace.steps), initial=0.0)]
 
     def steps_at(self, ms: float) -> int:
         """Steps that have ended by this time."""
@@ -48,7 +46,7 @@ def duel_block(
     left: Trace, right: Trace, by: str = "token", titles: tuple[str, str] = ("A · first run", "B · second run")
 ) -> Props:
     """by: "time" or "token", the player's first mode; a run without recorded times has only "token"."""
-    runners = [_runner(title, _first_steps(each)) for title, each in zip(titles, (left, right), strict=True)]
+    runners = [_Runner(title, _first_steps(each)) for title, each in zip(titles, (left, right), strict=True)]
     part = first_difference(*(runner.trace for runner in runners)) if are_of_one_prompt(left, right) else None
     modes = [mode for mode in (_time_mode(runners), _token_mode(runners, part)) if mode is not None]
     most = max(1, *(runner.tokens[-1] for runner in runners))
@@ -104,17 +102,6 @@ def _first_steps(trace: Trace) -> Trace:
         return trace
     events = (event for event in trace.events() if not isinstance(event, (Scores, Footer)))
     return Trace(event for event in events if not isinstance(event, Step) or event.index < most)
-
-
-def _runner(title: str, trace: Trace) -> _Runner:
-    steps = trace.steps
-    return _Runner(
-        label(title),
-        trace,
-        [*accumulate((len(step.emitted) for step in steps), initial=0)],
-        [*accumulate((step.calls["target"] for step in steps), initial=0)],
-        [*accumulate((step.timing.working_ms for step in steps), initial=0.0)],
-    )
 
 
 def _side(runner: _Runner, most: int) -> Props:

@@ -14,7 +14,7 @@ import torch
 from huggingface_hub import save_torch_state_dict
 from torch import Tensor
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from specviz.drafters.eagle.heads import Attention, Eagle3Head
 from specviz.models.library import LoadedModel
@@ -55,7 +55,7 @@ class Eagle3:
         self._own_ids[ids] = torch.arange(len(ids))
         self.shape = _shape(target, len(ids))
         self.module = Eagle3Head(self.shape, target, False, False)
-        self.module.place(self.shape, torch.device("cpu"))
+        self.module.rotary = LlamaRotaryEmbedding(self.shape)
         self.module.take(self._vocabulary())
         _start_from(self.module, target, ids)
 
