@@ -6,6 +6,7 @@ engine, the rules and the recorder know of it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -112,7 +113,7 @@ def chain(tokens, probs=None, logits=None, evidence: Mapping[str, object] = NO_E
 
 
 def common_prefix(known: Sequence[int], tokens: Sequence[int], limit: int) -> int:
-    """How many of the first `limit` tokens, which both have, are the same from the start on; quick if all are."""
+    """How many of the first `limit` tokens, which both have, are the same from the start on; slices are compared."""
     if list(known[:limit]) == list(tokens[:limit]):
         return limit
-    return next(place for place, (one, other) in enumerate(zip(known, tokens, strict=False)) if one != other)
+    return bisect_left(range(limit), True, key=lambda place: list(known[: place + 1]) != list(tokens[: place + 1]))
