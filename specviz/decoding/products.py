@@ -21,7 +21,7 @@ from torch.nn import functional
 MOST_ROWS = 8  # beyond them `linear` is as fast
 SHAPES = ((512, 192), (1536, 576), (4096, 1024))  # [out, in]: a matrix of each size class, the last of 16 MB
 _LARGEST = SHAPES[-1][0] * SHAPES[-1][1]
-_TURNS, _CLEARLY = 5, 1.1  # how often each form is timed, the fastest counts; a busy machine may not decide by chance
+_TURNS, _QUIET = 12, 0.9  # how often each form is timed at most; the share of the time that this thread must have run
 _LIMITS = tuple(2 * out * width for out, width in SHAPES[:-1])  # the most elements of a class; the last has no limit
 
 
@@ -47,7 +47,7 @@ class Products:
     @staticmethod
     def applies(weight: Tensor) -> bool:
         """Whether a few rows times this matrix may go by columns."""
-        return weight.dtype == torch.float32 and weight.device.type == "cpu"
+        return weight.dtype == torch.float32 and weight.is_cpu
 
     def _class_of(self, weight: Tensor) -> frozenset[int]:
         return self.columns[bisect_left(_LIMITS, weight.numel())]
@@ -61,32 +61,30 @@ def read_products(text: str) -> Products:
     """What str() wrote; ValueError for any other text."""
     kind, *classes = text.split()
     columns = tuple(frozenset(map(int, rows)) - {0} for rows in classes)
-    known = (
-        kind == "columns" and len(columns) == len(SHAPES) and all(max(rows, default=0) <= MOST_ROWS for rows in columns)
-    )
-    if not known:
+    if kind != "columns" or len(columns) != len(SHAPES) or max(frozenset({0}).union(*columns)) > MOST_ROWS:
         raise ValueError(f"products must be 'columns' and {len(SHAPES)} lists of rows (got {text!r:.80})")
     return Products(columns)
 
 
 @torch.inference_mode()
 def measure() -> Products:
-    """Both forms timed on this machine, each the best of some turns; takes about half a second."""
-    return Products(tuple(_faster_by_columns(*shape) for shape in SHAPES))
+    """Both forms timed on this machine, in about half a second; all by columns where it was too busy to tell."""
+    ran, passed = time.thread_time(), time.perf_counter()
+    found = Products(tuple(_faster_by_columns(*shape) for shape in SHAPES))
+    is_quiet = time.thread_time() - ran > _QUIET * (time.perf_counter() - passed)
+    return found if is_quiet else Products()
 
 
 def _faster_by_columns(out: int, width: int) -> frozenset[int]:
-    """The numbers of rows for which `linear` is not clearly faster. Each turn reads another matrix, as in a model."""
+    """The numbers of rows for which `linear` was not the faster in every turn, each over another matrix, as in a model:
+    so a busy machine does not decide by chance."""
     matrices = [nn.utils.skip_init(nn.Linear, width, out, bias=False) for _ in range(1 + _LARGEST // (out * width))]
     for matrix in matrices:
         nn.init.ones_(matrix.weight)  # neither draws random numbers
-    columns, linear, found = Products(), Products((frozenset(),) * len(SHAPES)), set()
-    turns = cycle(matrices)
+    columns, linear, turns, found = Products(), Products((frozenset(),) * len(SHAPES)), cycle(matrices), set()
     for num_rows in range(1, MOST_ROWS + 1):
         rows = torch.ones(num_rows, width)
-        timed = [[_seconds(form, next(turns), rows) for form in (columns, linear)] for _ in range(_TURNS)]
-        by_columns, by_rows = map(min, zip(*timed, strict=True))
-        if by_columns < _CLEARLY * by_rows:
+        if any(_seconds(columns, next(turns), rows) <= _seconds(linear, next(turns), rows) for _ in range(_TURNS)):
             found.add(num_rows)
     return frozenset(found)
 
@@ -121,9 +119,7 @@ def _double(module: nn.Module, products: Products, known: dict[int, nn.Module]) 
     if id(module) not in known:
         double = known[id(module)] = copy.copy(module)
         children = module._modules.items()
-        double._forward_hooks = (
-            module._forward_hooks.copy()
-        )  # transformers adds some, and notes on the model that it did
+        double._forward_hooks = module._forward_hooks.copy()  # transformers adds some, and notes that it did
         double._modules = {name: child and _double(child, products, known) for name, child in children}
         if type(module) is nn.Linear:
             double.__class__, double.products = _Linear, products
