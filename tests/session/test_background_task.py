@@ -191,7 +191,7 @@ def test_a_draft_that_runs_out_of_memory_ends_the_run_in_words_and_leaves_both_m
     near, target = bench.library.load("near"), bench.library.load("big")
     run = begin(bench)
     make_steps(run, 2)
-    handle = near.model.register_forward_pre_hook(Fails(2, FULL))
+    handle = near.model.get_input_embeddings().register_forward_pre_hook(Fails(2, FULL))
     with pytest.raises(SpecvizError, match="not enough memory on the device to go on with big") as caught:
         list(run.events())
     handle.remove()
@@ -206,7 +206,7 @@ def test_other_runs_go_on_while_one_runs_out_of_memory(bench):
     other, run = begin(bench, method="none"), begin(bench)
     make_steps(other, 2)
     make_steps(run, 2)
-    handle = bench.library.load("near").model.register_forward_pre_hook(Fails(1, FULL))
+    handle = bench.library.load("near").model.get_input_embeddings().register_forward_pre_hook(Fails(1, FULL))
     with pytest.raises(SpecvizError, match="not enough memory"):
         list(run.events())
     handle.remove()
