@@ -247,7 +247,7 @@ class _JobRun:
         first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
         found = self._run_one(look, self._shard(first, {}))
         plain = {name: own.to_dict() for name, own in costs.items()}
-        self.folder.save_preparation(Preparation(created, plain, found.findings, found.warnings, found.looked_for))
+        self.folder.save_preparation(Preparation(found.findings, found.warnings, found.looked_for, created, plain))
 
     def read(self) -> Iterator[Progress]:
         """Every shard that is not done yet."""

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import msgspec
 import numpy as np
 
-from specviz.alignment.summary import Finding
+from specviz.alignment.summary import Examined
 from specviz.alignment.tables.columns import COLUMNS, to_arrow
 from specviz.alignment.types import Refused, ShardTables
 from specviz.errors import SpecvizError
@@ -69,15 +69,12 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Preparation:
-    """What was found out before the first shard: costs per draft, as `Costs.to_dict` gives them, and what
-    `probes.Examined` found in the drafts. created: when the job began."""
+class Preparation(Examined):
+    """What was found out before the first shard. created: when the job began. costs: per draft, as `Costs.to_dict`
+    gives them."""
 
     created: str
     costs: Mapping[str, Mapping[str, Any]]
-    findings: tuple[Finding, ...]
-    warnings: tuple[str, ...]
-    looked_for: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,15 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Examined:
+    """looked_for: what was looked for in every draft, in plain words; some need more texts, or chats."""
+
+    findings: tuple[Finding, ...]
+    warnings: tuple[str, ...]
+    looked_for: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DraftSummary:
     """One draft against the target. tokens_per_call, speedups: for K = 1, 2, ... 16. best_k: the range within 2 % of
     the fastest. readable: the share of tokens that the draft's context reaches; alpha, greedy_agreement, mean_keep and

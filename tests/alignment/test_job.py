@@ -23,11 +23,11 @@ from tiny_models import tiny, tiny_folder, tiny_tokenizer
 import specviz.session.workbench as session
 from specviz import __version__
 from specviz.alignment import job as jobs
-from specviz.alignment.causes.probes import Examined
 from specviz.alignment.job import align, align_steps
 from specviz.alignment.model_identity import identify
 from specviz.alignment.prompts import from_values
 from specviz.alignment.shard import analyse
+from specviz.alignment.summary import Examined
 from specviz.alignment.tables.shard_tables import build_tables
 from specviz.alignment.types import KS, PromptRow, Shard
 from specviz.analysis import theory

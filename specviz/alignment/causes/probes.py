@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specviz.alignment.causes.doctor import chat_difference
 from specviz.alignment.shard import load, sampling_of, texts_of
-from specviz.alignment.summary import Finding
+from specviz.alignment.summary import Examined, Finding
 from specviz.alignment.types import PromptRow, Shard
 from specviz.checks.scoring import can_read
 from specviz.decoding.sampling import Sampling
@@ -30,15 +30,6 @@ CLEAR_GAIN = 0.02  # of overlap; and so many standard errors over the texts:
 CLEAR_ERRORS = 3.0
 
 DAMAGED_LAYER, OTHER_FORM = "a damaged layer", "another chat form"
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """looked_for: what was looked for in every draft, in plain words; some need more texts, or chats."""
-
-    findings: tuple[Finding, ...]
-    warnings: tuple[str, ...]
-    looked_for: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
