@@ -117,7 +117,7 @@ class Compact:
         rows.reserve(end)
         place = slice(past, end) if position_ids is None else position_ids[0]
         turn = rows.cos[place], rows.sin[place]  # [n, 1, width]
-        if attention_mask is None and len(ids) > 1:
+        if attention_mask is None and past and len(ids) > 1:
             attention_mask = torch.full((len(ids), end), float("-inf")).triu(past + 1)
         x, seen = self._model.model.embed_tokens(ids), []
         for layer in self._layers:
@@ -141,9 +141,8 @@ class Compact:
         q, keys[:, new] = both[: q.shape[1]], both[q.shape[1] :]
         values[:, new] = product(part.v_proj, x).view(shape).transpose(0, 1)
         keys, values = keys[None, :, : new.stop], values[None, :, : new.stop]
-        wide = functional.scaled_dot_product_attention(
-            q[None], keys, values, mask, scale=part.scaling, enable_gqa=q.shape[0] != keys.shape[1]
-        )
+        how = {"is_causal": mask is None and len(x) > 1, "scale": part.scaling, "enable_gqa": len(q) != keys.shape[1]}
+        wide = functional.scaled_dot_product_attention(q[None], keys, values, mask, **how)
         return product(part.o_proj, wide[0].transpose(0, 1).reshape(len(x), -1))
 
     def _mix(self, part: nn.Module, x: Tensor) -> Tensor:

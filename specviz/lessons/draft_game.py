@@ -98,7 +98,8 @@ class Game:
         Raises SpecvizError, Refused where it is for the words, and then nothing has changed.
         """
         self._check_going()
-        active = activate(self._request_to_run(), library)
+        request = self.request if self.request.draft is not None else replace(self.request, method="none")
+        active = activate(request, library)
         begun, ids = self._open_text(active)
         typed = typed_ids(active.target.text, ids, words, joined=joined)
         plan = replace(active.plan, drafter=Typed(typed), rule=RULES[RULE], k=MOST_TYPED)
@@ -118,10 +119,6 @@ class Game:
     def _check_going(self) -> None:
         if self.is_over:
             raise SpecvizError("this text is at its end: begin a new game")
-
-    def _request_to_run(self) -> Request:
-        """A request that brings both models, or the target alone where no draft model is named."""
-        return self.request if self.request.draft is not None else replace(self.request, method="none")
 
     def _open_text(self, active: ActiveSetup) -> tuple[trace.Header | None, list[int]]:
         """The header if it is still to come, and all ids so far."""

@@ -178,14 +178,13 @@ def _top_rows(
         residual = unknown
     rows = zip(places, map(label, places), p, q, residual, p_raw, q_raw, strict=True)
     columns = (("p", p), ("q", q), ("residual", residual), ("p_raw", p_raw), ("q_raw", q_raw))
-    rest = {name: None if column is unknown else _left(sum(column)) for name, column in columns}
+    rest = {
+        name: None if column is unknown else min(1.0, max(0.0, round(1.0 - sum(column), 9)))
+        for name, column in columns
+    }
     if residual is not unknown and not owed:
         rest["residual"] = 0.0
     return tuple(rows), rest
-
-
-def _left(total: float) -> float:
-    return min(1.0, max(0.0, round(1.0 - total, 9)))
 
 
 def _statistics(sums: list[float], has_q: bool, alone: bool) -> tuple[float | None, ...]:
