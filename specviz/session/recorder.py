@@ -179,8 +179,7 @@ def _top_rows(
     rows = zip(places, map(label, places), p, q, residual, p_raw, q_raw, strict=True)
     columns = (("p", p), ("q", q), ("residual", residual), ("p_raw", p_raw), ("q_raw", q_raw))
     rest = {
-        name: None if column is unknown else min(1.0, max(0.0, round(1.0 - sum(column), 9)))
-        for name, column in columns
+        name: None if column is unknown else min(1.0, max(0.0, round(1.0 - sum(column), 9))) for name, column in columns
     }
     if residual is not unknown and not owed:
         rest["residual"] = 0.0
