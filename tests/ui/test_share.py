@@ -55,7 +55,7 @@ class Machine:
 
     def __init__(self, library, form, **offer):
         self.registry, self.bench, self.offer = Registry(), Workbench(library), served.tiny_offer(**offer)
-        frame = Frame(self.registry, self.bench, self.offer, form, None, None)
+        frame = Frame(self.registry, self.offer, form, None, None)
         self.frame = frame
         self.offered, self.linked, self.compared = sharing.calls_of(frame)
 
