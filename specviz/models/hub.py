@@ -265,8 +265,9 @@ def progress_bar(message: str, on_progress: Progress) -> type:
         def __init__(self, *args: Any, **options: Any) -> None:
             # the hub counts each byte twice, when it comes and when it is written, under names of its own
             self._is_told = not str(options.pop("name", "")).endswith(".transfer") and options.get("unit") == "B"
-            shown = {"file": sys.stderr, "desc": message} if self._is_told and on_progress is ignore_progress else {}
-            super().__init__(*args, **{**options, "file": io.StringIO(), "disable": False, **shown})
+            is_shown = self._is_told and on_progress is ignore_progress
+            shown = {"file": sys.stderr, "desc": message, "position": 0} if is_shown else {"file": io.StringIO()}
+            super().__init__(*args, **{**options, "disable": False, **shown})
 
         def update(self, n: float | None = 1) -> bool | None:
             shown = super().update(n)
@@ -282,7 +283,7 @@ def bar(message: str) -> tqdm:
     from tqdm import tqdm
 
     shape = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left"
-    return tqdm(total=100, desc=message, file=sys.stderr, bar_format=shape)
+    return tqdm(total=100, desc=message, file=sys.stderr, position=0, bar_format=shape)
 
 
 def _fetch_error(name: str, error: Exception, may_download: bool) -> SpecvizError:

@@ -1,5 +1,6 @@
 """Where a model comes from: names, folders, the hub and its errors; which device and how much memory."""
 
+import io
 import json
 import re
 import sys
@@ -181,6 +182,7 @@ def patient_hub(folder, monkeypatch):
 
 @pytest.mark.parametrize("way", ["the library", "a run", "the shell"])
 def test_a_download_shows_a_bar_on_standard_error(patient_hub, monkeypatch, capsys, way):
+    others = [tqdm(file=io.StringIO()) for _ in range(30)]  # bars of others take no room from it
     monkeypatch.setattr(session, "_shared", [Workbench(Library(GB, allow_any=True))])
     if way == "the library":
         Library(GB, allow_any=True).load("owner/model")
@@ -193,6 +195,8 @@ def test_a_download_shows_a_bar_on_standard_error(patient_hub, monkeypatch, caps
     assert shown == sorted(shown)
     assert {*PARTS} <= {*shown}
     assert "downloading" not in out
+    for other in others:
+        other.close()
 
 
 def test_where_somebody_watches_a_download_no_bar_is_drawn(folder, monkeypatch, capsys):

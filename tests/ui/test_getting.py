@@ -6,12 +6,14 @@ from made_index import NAME, make_index
 
 from specviz.models import get
 from specviz.models.hub import ignore_progress
+from specviz.session import workbench
 from specviz.ui import startup
 
 
 @pytest.fixture(autouse=True)
 def index(tmp_path, monkeypatch):
     monkeypatch.setattr(startup.Page, "warm_up", lambda page: None)
+    monkeypatch.setattr(workbench, "_shared", [])  # a page that is started takes it for the whole process
     return make_index(tmp_path, monkeypatch)
 
 
