@@ -32,9 +32,8 @@ def write_all(folder: Path) -> None:
     assert main(["show", str(folder / "run.jsonl")]) == 0
     assert main(["export", str(folder / "run.jsonl"), "--html", str(folder / "run.html")]) == 0
     texts = [aligned.text(number, drafts=("one", "two"), size=12, tags=("a",)) for number in range(3)]
-    list(
-        outputs.write_tables(folder, [build_tables(texts, aligned.shard([text.row for text in texts], ("one", "two")))])
-    )
+    rows = [text.written.row for text in texts]
+    list(outputs.write_tables(folder, [build_tables(texts, aligned.shard(rows, ("one", "two")))]))
 
 
 if __name__ == "__main__":
