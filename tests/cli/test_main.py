@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 ESCAPE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # made again for a later share of this file, they would be "my-target (2)"
 def pair(tmp_path_factory):
     """Arguments that name two model folders of one vocabulary."""
     place, tokenizer = tmp_path_factory.mktemp("models"), tiny_tokenizer()
