@@ -61,7 +61,8 @@ class LocalModel:
 
 def overview(cache_dir: Path | None = None) -> str:
     """Tables for the terminal: bundled models, models in the hub's cache (or `cache_dir`), and what fits together."""
-    bundled = {name: LocalModel(name, Path(resolve(name))) for name, model in MODELS.items() if model.is_bundled}
+    offered = (name for name, model in MODELS.items() if model.is_bundled and model.dial is None)
+    bundled = {name: LocalModel(name, Path(resolve(name))) for name in offered}
     here = {name: model for name, model in bundled.items() if model.folder.is_dir()}
     in_cache = _find_cached(cache_dir)
     cached = {name: model for name, model in in_cache.items() if name not in HEADS}

@@ -33,7 +33,8 @@ class CatalogModel:
     """A model on offer. drafts: names of its draft models, the best first; a model without them is only a draft.
 
     foreign: drafts with another vocabulary. A bundled model is in assets/models/<name>, one with a download in the
-    cache once it was asked for; any other name is a Hugging Face hub id.
+    cache once it was asked for; any other name is a Hugging Face hub id. dial: the bundled model that this one is, made
+    so many times as deep by layers that add zero (see identity_layers).
     """
 
     name: str
@@ -42,6 +43,7 @@ class CatalogModel:
     is_bundled: bool = False
     foreign: tuple[str, ...] = ()
     download: Download | None = None
+    dial: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ _BUNDLED_DRAFTS = {
     "fable-draft-code": "one that has read only Python",
     "fable-draft-othervocab": "one that cuts text into other tokens",
 }
+_DIAL = (2, 4, 8)
 _SMOLLM2 = {"1.7B": ("135M", "360M"), "360M": ("135M",), "135M": ()}
 _FAMILIES = (
     ("HuggingFaceTB/SmolLM2-{}-Instruct", "SmolLM2 {} Instruct", _SMOLLM2),
@@ -92,6 +95,16 @@ _ALL = (
         tuple(_BUNDLED_DRAFTS)[:-1],
         is_bundled=True,
         foreign=("fable-draft-othervocab",),
+    ),
+    *(
+        CatalogModel(
+            f"fable-target-x{times}",
+            f"Fable, the large one with identity layers: {times} times as deep, the same text",
+            tuple(_BUNDLED_DRAFTS)[:-1],
+            is_bundled=True,
+            dial=("fable-target", times),
+        )
+        for times in _DIAL
     ),
     *(CatalogModel(name, f"Fable, {words} (bundled)", is_bundled=True) for name, words in _BUNDLED_DRAFTS.items()),
     CatalogModel("smollm2", "SmolLM2 135M Instruct", foreign=("fable-draft",), download=_SMOLLM2_FILE),
@@ -168,4 +181,12 @@ def resolve(name: str) -> Path | str:
         raise SpecvizError(f"no model named {name!r} is on offer; choose one of {', '.join(MODELS)}")
     if download := getattr(known, "download", None):
         return cached_model(download.file, download.sha256)
+    if dial := getattr(known, "dial", None):
+        return resolve(dial[0])
     return assets_dir() / "models" / name if known.is_bundled else name
+
+
+def depth(name: str) -> int:
+    """How many times as deep as its files a model is made when it is loaded."""
+    known = MODELS.get(name)
+    return 1 if known is None or known.dial is None else known.dial[1]

@@ -4,6 +4,7 @@ Accepts models that continue a text, keep plain attention caches and have safete
 error is a SpecvizError that names the model and says what to do.
 """
 
+import copy
 import errno
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -41,6 +43,7 @@ _CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
 _LIMIT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
 _UNKNOWN_LIMIT = 2048
 _WRITES_TEXT = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+_WRITERS = ("self_attn.o_proj", "mlp.down_proj")  # through which a Llama layer adds to its input
 _OFFLINE = {"local_files_only": True}
 _NO_CODE = {**_OFFLINE, "trust_remote_code": False}
 
@@ -156,6 +159,27 @@ def _torchao_config() -> TorchAoConfig:
     from torchao.quantization import Int8WeightOnlyConfig
 
     return TorchAoConfig(Int8WeightOnlyConfig())
+
+
+def deepen(model: PreTrainedModel, times: int) -> PreTrainedModel:
+    """The model, in place, with `times` as many layers: behind its own, copies of them whose both branches give zero.
+
+    Every logit stays the same to the last bit, as x + 0 = x. The copies have weights of their own, so reading and
+    multiplying them costs what it costs in a model that is really so deep.
+    """
+    config, layers = model.config, model.get_decoder().layers
+    own = list(layers)
+    for index in range(len(own), times * len(own)):
+        layer = copy.deepcopy(own[index % len(own)])
+        layer.self_attn.layer_idx = index
+        for name in _WRITERS:
+            for parameter in layer.get_submodule(name).parameters():
+                nn.init.zeros_(parameter)
+        layers.append(layer)
+    if (kinds := getattr(config, "layer_types", None)) is not None:
+        config.layer_types = kinds * times
+    config.num_hidden_layers = len(layers)
+    return model
 
 
 def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) -> None:

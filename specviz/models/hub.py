@@ -73,7 +73,8 @@ def find(name: str, *, allow_any: bool) -> Source:
             raise SpecvizError(f"{name} is not on this machine: `python -m specviz get {name}` fetches it")
         if not place.is_dir():
             raise SpecvizError(f"the bundled model {name} is not in the assets folder; install specviz with its models")
-        return Source(name, str(place), place)
+        times = catalog.depth(name)
+        return Source(name, str(place) if times == 1 else f"{place} x{times}", place)
     if not allow_any:
         raise SpecvizError(f"this server offers only its own models: {', '.join(catalog.MODELS)} (got {name!r})")
     if not name.isprintable() or not name.strip():

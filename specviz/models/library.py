@@ -22,7 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 from specviz.decoding.cached_lm import CachedLM
 from specviz.errors import SpecvizError
 from specviz.models import catalog, machine, memory, quantisation
-from specviz.models.folder import FEWER_BITS, GB, ModelFolder, check_kind, context_limit, eos_ids, limit_words
+from specviz.models.folder import FEWER_BITS, GB, ModelFolder, check_kind, context_limit, deepen, eos_ids, limit_words
 from specviz.models.gguf import fetch_model
 from specviz.models.hub import Progress, Source, find, ignore_progress
 from specviz.models.tokens import TokenText, differing_ids
@@ -199,12 +199,13 @@ class Library:
         with self._memory:
             report(f"loading {task.name}", None)
             dtype = memory.dtype(task.home)
-            needed = files.needed_bytes(dtype, task.bits)
+            times = catalog.depth(task.source.name)
+            needed = files.needed_bytes(dtype, task.bits) * times
             homes = self._homes(task.home, needed)
             self._make_room(needed, homes, task.name)
             room = {home: self._left(home) for home in homes}
-            pair = files.model(config, dtype, room, task.bits), files.tokenizer()
-            loaded = self._add(task, pair, sha256 or revision)
+            model = deepen(files.model(config, dtype, room, task.bits), times)
+            loaded = self._add(task, (model, files.tokenizer()), sha256 or revision)
         report("; ".join(filter(None, (f"loaded {loaded.name}", made_from, limit_words(config)))), 1.0)
         return loaded
 
