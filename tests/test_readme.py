@@ -1,4 +1,5 @@
-"""README's Python runs as it stands, each sample in a process of its own; only the two slow calls are made shorter."""
+"""The Python of README and of the documents runs as it stands, each sample in a process of its own; only the two slow
+calls are made shorter."""
 
 import os
 import re
@@ -6,7 +7,7 @@ import shlex
 
 import pytest
 import warm
-from readme_file import README, ROOT
+from documents import ALL, DOCS, ROOT
 
 import specviz
 from specviz.alignment.tables.columns import COLUMNS
@@ -15,8 +16,8 @@ from specviz.drafters import METHODS
 from specviz.rules import RULES
 from specviz.trace import export as exports
 
-SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-COMMANDS = re.findall(r"python -m specviz ([^`\n]+)", README)
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", ALL, re.MULTILINE | re.DOTALL)
+COMMANDS = re.findall(r"python -m specviz ([^`\n]+)", ALL)
 SHORTER = {"specviz.costs(": "quick_costs(", "prove(tokens=2000)": "prove(tokens=24)"}
 
 
@@ -43,7 +44,7 @@ def run_before():
 
 
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
-def test_each_python_sample_of_readme_runs_in_a_fresh_process(number, run_before, tmp_path):
+def test_each_python_sample_runs_in_a_fresh_process(number, run_before, tmp_path):
     trace, table = run_before
     trace.save(tmp_path / "run.jsonl.gz")
     (tmp_path / "run-tokens.csv").write_bytes(table.encode())
@@ -61,24 +62,25 @@ def test_what_is_made_shorter_stands_in_one_sample_each():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_in_readme_are_understood(command):
+def test_commands_are_understood(command):
     """As far as reading their options goes; argparse leaves the program where it cannot."""
     options = cli._parser().parse_args(shlex.split(command, comments=True))
     assert callable(options.command)
 
 
 @pytest.mark.parametrize("table", ["tokens", "prompts", "slices"])
-def test_the_columns_in_readme_are_those_of_the_tables(table):
-    (listed,) = re.findall(rf"^\| `{table}`, [^|]+\| ([^|]+) \|$", README, re.MULTILINE)
+def test_the_columns_in_the_documents_are_those_of_the_tables(table):
+    (listed,) = re.findall(rf"^\| `{table}`, [^|]+\| ([^|]+) \|$", ALL, re.MULTILINE)
     assert listed.split(", ") == [f"`{name}`" for name in COLUMNS[table]]
 
 
 @pytest.mark.parametrize(("heading", "table"), [("| method |", METHODS), ("| rule | lossless |", RULES)])
-def test_readme_lists_every_method_and_rule(heading, table):
-    rows = README[README.index(heading) :].split("\n\n", 1)[0].splitlines()[2:]
+def test_the_documents_list_every_method_and_rule(heading, table):
+    text = DOCS["methods.md"]
+    rows = text[text.index(heading) :].split("\n\n", 1)[0].splitlines()[2:]
     assert sorted(row.split("`")[1] for row in rows) == sorted(table)
 
 
-def test_readme_says_which_rules_are_lossless():
+def test_the_documents_say_which_rules_are_lossless():
     for name, rule in RULES.items():
-        assert f"| `{name}` | {'yes' if rule.lossless else 'no'} |" in README
+        assert f"| `{name}` | {'yes' if rule.lossless else 'no'} |" in DOCS["methods.md"]
