@@ -1,9 +1,12 @@
 """What people read, as text: README and the documents of assets/docs."""
 
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text("utf-8")
-DOCS = {path.name: path.read_text("utf-8") for path in sorted((ROOT / "assets" / "docs").glob("*.md"))}
+PATHS = [ROOT / "README.md", *sorted((ROOT / "assets" / "docs").glob("*.md"))]
+README, *_ = TEXTS = [path.read_text("utf-8") for path in PATHS]
+DOCS = {path.name: text for path, text in zip(PATHS[1:], TEXTS[1:], strict=True)}
 MEASURED = DOCS["measured.md"]
-ALL = "\n".join([README, *DOCS.values()])
+ALL = "\n".join(TEXTS)
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", ALL, re.MULTILINE | re.DOTALL)
