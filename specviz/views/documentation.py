@@ -19,5 +19,6 @@ def document_page(name: str) -> str:
         if token.type == "heading_open":
             token.attrSet("id", re.sub(r"[^\w -]", "", inside.content.lower()).replace(" ", "-"))
     text = MARKDOWN.renderer.render(tokens, MARKDOWN.options, {})
+    text = re.sub("<(pre|table)>", r'<\1 tabindex="0">', text)  # wide ones scroll, also by keys
     template = (assets_dir() / "web" / "documentation.html").read_text("utf-8")
     return template.replace("{title}", html.escape(tokens[1].content)).replace("{text}", text)
