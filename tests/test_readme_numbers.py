@@ -42,7 +42,7 @@ TOLD_ELSEWHERE = re.compile(
     r"|WebKitGTK [\d.]+|JupyterLab [\d.]+|UTF-8|GSM8K|Apache-2\.0"
     r"|\bet al\. \d{4}|(Saxena|Spector and Ré) \d{4}|EAGLE-1, -2, -3|EAGLE-3\.1|EAGLE-[23]|DeepSeek-V3|Phi-3 128k"
     r"|A\.5|bf16|fp16|b?float16|float32|sha256|SmolLM2-135M-Instruct|Llama 3|Qwen[23]"  # names
-    r"|exits with 2|is 128 \+ the|0 done, 1 below|2 bad input|3 cannot tell|count as 0|min\(1, p/|max\(0, p"  # codes
+    r"|is 128 \+ the|count as 0|min\(1, p/|max\(0, p"  # codes
     r"|in two processes|took 16 minutes on two busy cores|Each prompt is raced twice per side|any two (setups|traces)"
     r"|\*Two runs\*|none twice"
 )
