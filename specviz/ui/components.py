@@ -54,7 +54,7 @@ REPORT_HTML = (
     '<p class="sv-live sv-hidden" aria-live="polite"></p></div>'
 )
 _HELP_JS = "window.specviz.mountHelp(element, {props, watch});"
-_HELP_HTML = '<section class="sv-help"></section>'
+_HELP_HTML = '<section class="sv-help"></section><a href="/specviz/docs/methods.md" target="_blank">All methods</a>'
 _PICKER_JS = """specvizPage.picker(element, {props, trigger});
 // events the page listens to: 'choose'"""
 _PICKER_HTML = '<label class="sv-field"><span>Examples</span><select aria-label="Ready prompts"></select></label>'
@@ -87,8 +87,9 @@ def stage(files: Mapping[str, Path], since: Callable[..., object], value: str) -
 
 
 def pages_list() -> gr.HTML:
-    """The pages of the app, one of which is shown."""
+    """The pages of the app, one of which is shown, and the way to the documents."""
     entries = "".join(f'<button type="button" data-page="{name}">{title}</button>' for name, title in PAGES.items())
+    entries += '<a href="/specviz/docs/README.md" target="_blank" rel="noopener">Help</a>'
     template = f'<nav class="sv-pages" aria-label="Pages">{entries}</nav>'
     return _html("pages", template, "specvizPage.pages(element);")
 

@@ -1,7 +1,7 @@
 """How the page is served: security headers, the few own routes, Gradio's launch options, the address people type.
 
-Own routes hand out nothing but the files of the browser's half, plotly.js, a health report, and traces of the registry
-by their unguessable id, also as a page or as tables. No request ever goes to another host.
+Own routes hand out nothing but the files of the browser's half, plotly.js, documents, a health report, and traces of
+the registry by their unguessable id, also as a page or as tables. No request ever goes to another host.
 """
 
 import gzip
@@ -32,6 +32,7 @@ from specviz.ui.registry import Registry
 from specviz.ui.theme import theme
 from specviz.ui.view import View
 from specviz.views.document import palette_head
+from specviz.views.documentation import document_page
 from specviz.views.explore.run_file import stage_page
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import FILE_NAME, FILE_ROUTE
@@ -107,6 +108,7 @@ def launch_options(registry: Registry, web_files: Mapping[str, Path], *, ready: 
         Route("/specviz/plotly.min.js", _serve_plotly),
         *(Route(f"/specviz/{path}", _serve_file(registry, *file)) for path, file in _FILES.items()),
         Route(FILE_ROUTE, _serve_lessons),
+        Route("/specviz/{folder}/{file}.md", _serve_document),
     ]
     return {
         "app_kwargs": {
@@ -262,6 +264,15 @@ def _serve_lessons(request: Request) -> Response:
 def _lesson_bytes(folder: Path) -> bytes:
     """Of the lessons in this folder of assets."""
     return lesson_page().encode()
+
+
+def _serve_document(request: Request) -> Response:
+    """A document as a page: its name is looked up, never joined to a folder."""
+    try:
+        content = document_page("{folder}/{file}.md".format(**request.path_params))
+    except KeyError:
+        return PlainTextResponse("not found", status_code=404)
+    return _answer(request, content.encode(), "text/html", "no-cache", {})
 
 
 def is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the lessons say is true: each number and token in a text is worked out anew from the recorded runs or README.
+"""What the lessons say is true: each number and token in a text is worked out from the recorded runs or measured.md.
 
 FACTS has, per lesson, the phrases with a number in them, made from the traces; THOUGHT those of a thought example.
 Without these phrases no digit and no fraction may be left in a text; a token set off must be of the lesson's own runs.
@@ -6,11 +6,11 @@ Without these phrases no digit and no fraction may be left in a text; a token se
 
 import re
 from functools import cache
-from pathlib import Path
 from statistics import mean, median
 
 import pytest
 import restated
+from documents import MEASURED
 
 from specviz.lessons.load import lessons
 from specviz.trace.metrics import count, metrics
@@ -29,13 +29,12 @@ OWN_WORK = ("play", "pin", "throw", "see", "made")
 MOST_WORDS = 130  # of a screen, its task apart
 PLAIN = re.compile(r"\b(K \d|temperature (0|1\.5|1)|at 1\.5)\b")  # names of runs
 NUMBERS = re.compile(r"\d|\b(half|quarters?|twice|thirds?(?! number))\b", re.IGNORECASE)
-README = Path(__file__).parents[2] / "README.md"
 each = pytest.mark.parametrize("name", ORDER)
 
 trace = recorded_trace
 
 
-# ---- what the runs and the README say -------------------------------------------------------------------------------
+# ---- what the runs and measured.md say ------------------------------------------------------------------------------
 
 
 @cache
@@ -127,27 +126,27 @@ def judged_by(step):
     return words["accepted"], words["rejected"], [quote(t) for t in step.emitted if t.node is None]
 
 
-def readme(words):
-    assert words in " ".join(README.read_text("utf-8").split()), f"README does not say: {words}"
+def measured(words):
+    assert words in " ".join(MEASURED.split()), f"measured.md does not say: {words}"
     return words
 
 
 def table(row, *cells):
-    """Numbers of README's table of methods at T = 1: in which cells they stand."""
-    text = README.read_text("utf-8").split("\nT = 1:\n")[1]
+    """Numbers of measured.md's table of methods at T = 1: in which cells they stand."""
+    text = MEASURED.split("\nT = 1:\n")[1]
     values = next(line for line in text.splitlines() if line.startswith(f"| `{row}` |")).split("|")
     return [values[cell].strip() for cell in cells]
 
 
 def speed_by_k():
-    """README's first table at T = 1: speed against no draft."""
-    rows = [line.split("|")[1:-1] for line in README.read_text("utf-8").splitlines() if re.match(r"\| (T|1) \| ", line)]
+    """The first table at T = 1: speed against no draft."""
+    rows = [line.split("|")[1:-1] for line in MEASURED.splitlines() if re.match(r"\| (T|1) \| ", line)]
     heads, cells = rows[0][1:], next(row for row in rows if row[0].strip() == "1")[1:]
     return {int(head.split("=")[1]): cell.split()[0] for head, cell in zip(heads, cells, strict=True)}
 
 
 def repeats_and_stories():
-    text = README.read_text("utf-8").split("\nT = 0:\n")[1]
+    text = MEASURED.split("\nT = 0:\n")[1]
     values = next(line for line in text.splitlines() if line.startswith("| `prompt_lookup` |")).split("|")
     return values[9].split(",")[0].strip(), values[5].split(",")[0].strip()
 
@@ -162,9 +161,9 @@ def twice(first, second):
 
 def of_why_slow():
     run, n = "one-by-one", length("one-by-one")
-    readme("a target forward takes 3.21 ms over one token, 3.60 over 2, 4.15 over 5, 4.51 over 9, 6.30 over 33")
-    readme("`fable-target` (6.1 M parameters)")
-    readme("24.4 MB of weights at the measured 29.8 GB/s would take 0.82 ms")
+    measured("a target forward takes 3.21 ms over one token, 3.60 over 2, 4.15 over 5, 4.51 over 9, 6.30 over 33")
+    measured("`fable-target` (6.1 M parameters)")
+    measured("24.4 MB of weights at the measured 29.8 GB/s would take 0.82 ms")
     assert calls(run) == len(trace(run).steps) == n
     assert {each.kind for each in trace(run).tokens} == {"plain"}
     assert "little fox named Rusty" in trace(run).header.prompt.text
@@ -250,7 +249,7 @@ def of_residual():
     for name in pair:
         assert trace(name).text.startswith(" Rusty and his mom went to the park")
     assert abs(numbers(pair[0])["acceptance_rate_judged"] - numbers(pair[1])["acceptance_rate_judged"]) < 0.01
-    readme("| resample from p | 1,088 | 1,625 |")
+    measured("| resample from p | 1,088 | 1,625 |")
     return [
         f"adds up to {share(at.overlap)}: so much",
         f"The other {share(left)} are owed",
@@ -306,7 +305,7 @@ def of_drafts():
     assert line_break.p < 1e-4
     assert 0.75 < faster("tiny-draft") / faster("first-visit") < 1.25
     assert tile("misaligned-draft").startswith("slower")
-    readme("takes the target 2.93 ms, `fable-draft` 0.80 ms and `fable-draft-tiny` 0.50 ms here")
+    measured("takes the target 2.93 ms, `fable-draft` 0.80 ms and `fable-draft-tiny` 0.50 ms here")
     return [
         f"it was {share(line_break.q)} sure of it",
         "Tokens per target call: {} with the good draft, {} with the weak one, {} with the".format(
@@ -425,7 +424,7 @@ def of_trees_and_heads():
     deepest = max(each.depth for one in trace("tree").steps for each in one.draft)
     runs = ("first-visit", "tree", "medusa", "eagle")
     one, two, three, four = map(per_call, runs)
-    readme("On two CPU cores reading 24 tokens takes twice as long as reading one")
+    measured("On two CPU cores reading 24 tokens takes twice as long as reading one")
     chain, tree = (table(row, 5)[0].split(", ") for row in ("draft_model", "tree"))
     return [
         f"up to {max(len(one.draft) for one in trace('tree').steps)} tokens in a step, up to {deepest} deep",

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 from pathlib import Path
 
 import httpx
 import pytest
 import served as pages
+from documents import DOCS
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from waiting import until
 
+from specviz.settings import assets_dir
 from specviz.trace.file import Trace, parse_event, read_trace
 from specviz.ui import page
 from specviz.ui import server as serving
@@ -191,3 +194,44 @@ def test_a_file_sent_to_be_opened_is_deleted_after_a_while(tmp_path, monkeypatch
 @pytest.mark.parametrize(("host", "typed"), [("10.0.0.5", "10.0.0.5"), ("fe80::1", "[fe80::1]")])
 def test_the_typed_address_is_one_that_a_browser_takes(host, typed):
     assert serving.typed_address(host, 7860) == f"http://{typed}:7860"
+
+
+# ---- the documents ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DOCS)
+def test_a_document_is_a_page_that_asks_no_network_and_leads_only_to_pages(client, name):
+    answer = client.get(f"/specviz/docs/{name}")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    assert re.findall(r"\bsrc=|<link|@import|url\(|<img|<form|\{text\}|\{title\}", answer.text) == []
+    for address in re.findall(r'href="([^"]*)"', answer.text):
+        if not address.startswith("https://"):
+            page = client.get(answer.url.join(address))
+            assert page.status_code == 200
+            assert not answer.url.join(address).fragment or f'id="{answer.url.join(address).fragment}"' in page.text
+
+
+@pytest.mark.parametrize(
+    "path", ["docs/nothing.md", "fable-target/MODEL_CARD.md", "docs/..%2f..%2fREADME.md", "x/y.md"]
+)
+def test_only_documents_are_pages(client, path):
+    assert client.get(f"/specviz/{path}").status_code == 404
+
+
+def test_markup_in_a_document_stays_text(client, monkeypatch, tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "x.md").write_text("# A <b>\n\n<script>1</script> [x](javascript:1)\n")
+    (tmp_path / "web").symlink_to(assets_dir() / "web")
+    monkeypatch.setenv("SPECVIZ_ASSETS", str(tmp_path))
+    page = client.get("/specviz/docs/x.md").text
+    assert "<script>1" not in page
+    assert "<b>" not in page
+    assert 'href="javascript' not in page
+
+
+def test_the_page_leads_to_the_documents(client):
+    page = client.get("/config").text
+    for address in ("/specviz/docs/README.md", "/specviz/docs/methods.md"):
+        assert address in page
+        assert client.get(address).status_code == 200
