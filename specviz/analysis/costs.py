@@ -153,9 +153,8 @@ def costs(target=None, draft=None, context_length: int = CONTEXT) -> Costs:
     target, draft: as in `run`; by default the bundled pair, and no draft for a target of your own. Raises SpecvizError.
     """
     library = workbench().library
-    default_target, default_draft = catalog.default_pair()
-    loaded = library.load(target or default_target)
-    draft = draft or (default_draft if loaded.name == default_target else None)
+    loaded = library.load(target or catalog.default_pair()[0])
+    draft = draft or catalog.bundled_draft(loaded.name)
     drafts = [] if draft is None else [library.load(draft, as_draft=True)]
     *_, last = measure_costs(loaded, drafts, context_length=context_length)
     return last.costs[0]

@@ -131,14 +131,11 @@ def _load_models(
     library: Library, target, draft, method: str | None, watch: Watch
 ) -> tuple[LoadedModel, LoadedModel | None]:
     """The target, and a draft model where the method needs one; where there is no method, one that is at hand."""
-    default_target, default_draft = catalog.default_pair()
-    large = library.load(default_target if target is None else target, watch)
+    large = library.load(catalog.default_pair()[0] if target is None else target, watch)
     if method is not None and "draft" not in METHODS[method].roles:
         return large, None
     foreign = method is not None and METHODS[method].foreign
-    if foreign and draft is None:
-        draft = next(iter(catalog.drafts_for(large.name, foreign=True)), None)
-    wanted = default_draft if draft is None and large.name == default_target else draft
+    wanted = catalog.bundled_draft(large.name, foreign=foreign) if draft is None else draft
     if wanted is None and method is not None:
         raise SpecvizError(f"the method {method} needs a draft model (got none); choose one or another method")
     if wanted is None:

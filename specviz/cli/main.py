@@ -20,7 +20,7 @@ from specviz.cli.ending import Endings
 from specviz.cli.help import METHOD_NAMES, METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling, epilog
 from specviz.cli.output import Output, ProgressLines, divert_words, drop, output
 from specviz.errors import CannotTell, SpecvizError
-from specviz.models.catalog import default_pair
+from specviz.models.catalog import bundled_draft, chats, default_pair
 from specviz.settings import settings
 from specviz.trace.file import Event, Step, Trace, TraceWriter, load_trace
 from specviz.views.terminal import escape, event_text, generated_text, numbers_text, wants_colour
@@ -76,7 +76,12 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
     target, draft = default_pair()
     words = "a bundled name, a folder or a hub id; :int8 or :int4 behind it for smaller weights (default: %(default)s)"
     parser.add_argument("--target", default=target, help=words)
-    parser.add_argument("--draft", default=draft, help="the draft model, likewise (default: %(default)s)")
+    words = f"the draft model, likewise (default: the bundled one that suits the target, else {draft})"
+    parser.add_argument("--draft", help=words)
+
+
+def _fitting_draft(options: argparse.Namespace, *, foreign: bool = False) -> str:
+    return options.draft or bundled_draft(options.target, foreign=foreign) or default_pair()[1]
 
 
 def _add_page(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +100,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rule", default=None, help=RULE_WORDS)
     add_sampling(parser)
     parser.add_argument("--max-new-tokens", type=int, default=64, help="at most (default: %(default)s)")
-    parser.add_argument("--chat", action="store_true", help="render the prompt with the target's chat template")
+    words = "render the prompt with the target's chat template (default: for a chat model on offer, as smollm2)"
+    parser.add_argument("--chat", action=argparse.BooleanOptionalAction, help=words)
     parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help=PARAM_WORDS)
     words = "save the trace as it grows, as .jsonl or .jsonl.gz; - is standard output"
     parser.add_argument("--out", type=partial(output, makes_folder=True), help=words)
@@ -159,7 +165,9 @@ def _run(options: argparse.Namespace) -> int:
     from specviz.session import run as session
 
     prompt = _standard_input() if options.prompt == "-" else options.prompt
-    params = find_method(options.method).read(options.param)
+    method = find_method(options.method)
+    params, options.draft = method.read(options.param), _fitting_draft(options, foreign=method.foreign)
+    options.chat = chats(options.target) if options.chat is None else options.chat
     given = {name: value for name, value in vars(options).items() if name in REQUEST_KEYS}
     request = Request.from_dict({**given, "prompt": prompt, "params": params, "k": prove.read_k(options)})
     run = session.open_run(request)
@@ -258,7 +266,7 @@ def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
     from specviz.alignment import speed
     from specviz.bench import methods, report
 
-    pair = {"target": options.target, "draft": options.draft}
+    pair = {"target": options.target, "draft": _fitting_draft(options)}
     save = options.json and options.json.write
     runs = {**pair, "num_tokens": options.num_tokens, "repeats": options.repeats}
     if options.overhead:

@@ -72,13 +72,13 @@ def make_offer(
     target: str | None = None, draft: str | None = None, *, any_model: bool = True, may_get: bool = False
 ) -> Offer:
     """The catalogue's offer, beginning with `target` and `draft` or the bundled pair."""
-    bundled_target, bundled_draft = catalog.default_pair()
-    target = target or bundled_target
-    draft = draft or (bundled_draft if target == bundled_target else next(iter(catalog.drafts_for(target)), None))
+    target = target or catalog.default_pair()[0]
+    draft = draft or next(iter(catalog.drafts_for(target)), None)
     file = prompts_file()
     prompts, dialogues = texts_by_title(file["kinds"]), texts_by_title([file["dialogues"]])
-    prompt = next(text for texts in prompts.values() for text in texts.values())
-    first = Request(prompt=prompt, target=target, draft=draft, seed=FIRST_SEED)
+    chats = catalog.chats(target)
+    prompt = next(text for texts in (dialogues if chats else prompts).values() for text in texts.values())
+    first = Request(prompt=prompt, chat=chats, target=target, draft=draft, seed=FIRST_SEED)
     targets = as_options((target, *catalog.targets()))
     return Offer(targets, list_drafts(target, draft), prompts | dialogues, first, any_model, tuple(dialogues), may_get)
 

@@ -216,6 +216,7 @@ class _Wiring:
             fields[name].input(**self._show_dependents)
         target, draft, method = fields["target"], fields["draft"], fields["method"]
         target.change(**_call(handlers.fit_target, [target, draft, method], [draft, method])).then(**self._explain)
+        target.input(**_call(handlers.fit_chat, target, fields["chat"]))
         if models := [fields[name] for name in handlers.form.model_params()]:
             target.change(**_call(handlers.fit_models, [target, *models], models))
 

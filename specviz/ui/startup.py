@@ -10,6 +10,8 @@ import gradio as gr
 
 from specviz.errors import SpecvizError
 from specviz.lessons.load import found_lessons
+from specviz.models.catalog import REAL
+from specviz.models.hub import is_here
 from specviz.models.library import Library
 from specviz.request import Request
 from specviz.session import run as session
@@ -77,6 +79,7 @@ def start(host: str, port: int | None, target: str | None, draft: str | None, op
     target, draft = (name and library.load(name).name for name in (target, draft))
     library.allow_any = library.allow_any and is_loopback(host)
     may_get = is_loopback(host) if settings().allow_get is None else settings().allow_get
+    target = REAL if target is draft is None and is_here(REAL) else target
     offer = make_offer(target, draft, any_model=library.allow_any, may_get=may_get)
     page = make_page(offer, library, opened, first_visit())
     for fault in found_lessons().faults:

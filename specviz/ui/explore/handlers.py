@@ -15,6 +15,7 @@ import gradio as gr
 from specviz.bench.speed import measure
 from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
+from specviz.models.catalog import MODELS, without_format
 from specviz.models.chat import as_messages, has_chat_form, render_chat
 from specviz.request import Request, field_of
 from specviz.session import run as session
@@ -258,6 +259,12 @@ class Handlers:
         names = [name for _, name in self._offer.drafts_for(str(target), known)]
         chosen = draft if self._offer.may_stay(draft, names) else next(iter(names), None)
         return [update_drafts(self._offer, str(target), known, chosen), self._methods(str(target), method)]
+
+    @callback
+    def fit_chat(self, target: Any) -> Any:
+        """The chat template is on for a chat model on offer, off for the bundled ones, and else as it was."""
+        known = MODELS.get(without_format(str(target)))
+        return known.chats if known and (known.chats or known.is_bundled) else gr.skip()
 
     def _methods(self, target: str, chosen: Any) -> Any:
         return gr.update(choices=list(methods_for(target, self._bench.library, chosen)))
