@@ -109,7 +109,7 @@ def enumerate_texts(
 
 def _are_trees(pair: Pair, rule: Rule) -> bool:
     """Whether token trees are enumerated: those of the method, where the rule can judge any."""
-    return METHODS[pair.method].rules == TREE_RULES and rule.supports(FORKED)
+    return METHODS[pair.method].under(pair.params).rules == TREE_RULES and rule.supports(FORKED)
 
 
 def _report_during(work: Generator[None, None, Result], so_far: Enumeration) -> Generator[Enumeration, None, Result]:

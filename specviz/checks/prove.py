@@ -96,7 +96,7 @@ def prove(
     large, small = _load_models(workbench().library, target, draft, method if samples is None else None, watch)
     if samples is not None:
         return _check_samples(Pair(large, small), Path(samples), made_in, watch)
-    rules, chosen = METHODS[method].rules, find_rule(rule or METHODS[method].rules[0])
+    rules, chosen = METHODS[method].under(params).rules, find_rule(rule or METHODS[method].default_rule)
     if chosen.name in RULES and chosen.name not in rules:
         raise SpecvizError(f"{chosen.title} cannot judge the drafts of {method}; choose one of {', '.join(rules)}")
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": None if prompt is None else tuple(prompt)}

@@ -177,14 +177,14 @@ class _Wiring:
         self._handlers, self._fields, self._buttons, self._own, self._stage = handlers, fields, buttons, own, stage
         self._everything = list(fields.values())
         draft, method, rule, target = (fields[name] for name in RunSettings.NAMES)
-        inputs = [method, own["wanted"], draft, target]
+        governors = [fields[name] for name in handlers.form.governors()]
+        inputs = [method, own["wanted"], draft, target, *governors]
         outputs = [draft, fields["k"], rule, *(own[name] for name in METHODS if name in own), method]
         self._fit = _call(handlers.fit_method, inputs, outputs)
-        self._explain = _call(handlers.explain, [method, rule, target], own["help"])
+        self._explain = _call(handlers.explain, [method, rule, target, *governors], own["help"])
         self._keep_rule = _call(text_or_none, rule, own["wanted"])  # a method that cannot use it only hides it
-        governors, dependents = handlers.form.governors(), handlers.form.dependents()
-        inputs, outputs = ([fields[name] for name in names] for names in (governors, dependents))
-        self._show_dependents = _call(handlers.form.show_dependents, inputs, outputs)
+        outputs = [fields[name] for name in handlers.form.dependents()]
+        self._show_dependents = _call(handlers.form.show_dependents, governors, outputs)
 
     def wire_runs(self) -> None:
         handlers, buttons, prompt, stage = self._handlers, self._buttons, self._fields["prompt"], self._stage
@@ -213,7 +213,7 @@ class _Wiring:
         choices = [*(fields[name] for name in RunSettings.NAMES), wanted]
         self._stage.refused(handlers.list_settings, None, choices, **NOW).then(**self._fit).then(**self._explain)
         for name in handlers.form.governors():
-            fields[name].input(**self._show_dependents)
+            fields[name].input(**self._show_dependents).then(**self._fit).then(**self._explain)
         target, draft, method = fields["target"], fields["draft"], fields["method"]
         target.change(**_call(handlers.fit_target, [target, draft, method], [draft, method])).then(**self._explain)
         target.input(**_call(handlers.fit_chat, target, fields["chat"]))

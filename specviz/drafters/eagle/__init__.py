@@ -3,7 +3,7 @@
 from specviz.drafters.method import TREE_RULES, Method, load_build
 from specviz.drafters.params import Choice, IntParam, ModelParam
 
-TOP = "top"
+TOP, DRAWN = "top", "drawn"
 
 METHOD = Method(
     name="eagle",
@@ -21,7 +21,7 @@ METHOD = Method(
             TOP,
             "What is drafted. A token that was drawn is kept as often as the head's odds overlap with the target's; a "
             "likely one only as often as the target itself draws it.",
-            {TOP: "a tree of the head's likeliest tokens", "drawn": "a chain of K tokens, each drawn from its odds"},
+            {TOP: "a tree of the head's likeliest tokens", DRAWN: "a chain of K tokens, each drawn from its odds"},
         ),
         IntParam(
             "width",
@@ -44,8 +44,9 @@ METHOD = Method(
     ),
     rules=TREE_RULES,
     build=load_build(f"{__name__}.drafter"),
-    proposer="A small head that reads the large model's states grows a tree of guesses, up to ",
+    proposer="A small head that reads the large model's states guesses up to ",
     drafts_as="token tree",
+    chain_when=("children", (DRAWN,)),
     why_no_what_if="an EAGLE draft reads the target's states up to where its step begins and its own guesses behind "
     "them, so its odds belong to that step alone",
 )

@@ -204,7 +204,7 @@ class Handlers:
         if view is None:
             return tuple(gr.skip() for _ in range(5))
         values = view.run.controls.settings
-        method = METHODS[values.method]
+        method = METHODS[values.method].under(values.params)
         drafts = update_drafts(self._offer, values.target, method, values.draft)
         return drafts, method.name, update_rules(method, choose_rule(method, values.rule)), values.target, values.rule
 
@@ -277,10 +277,10 @@ class Handlers:
         return [update_models(param, name, choose_models(offer, param, name, value)) for param, value in pairs]
 
     @callback
-    def fit_method(self, name: Any, rule: Any, draft: Any, target: Any) -> list[Any]:
+    def fit_method(self, name: Any, rule: Any, draft: Any, target: Any, *governors: Any) -> list[Any]:
         """Shows the fields that do something under this method: draft model, K, rule and its own parameters; and lists
         the methods that this target is made for."""
-        method, target = find_method(name), str(target)
+        method, target = self.form.method(name, *governors), str(target)
         fit = choose_draft(method, target, text_or_none(draft))
         drafts = update_drafts(self._offer, target, method, fit, visible="draft" in method.roles)
         rules = update_rules(method, choose_rule(method, rule))
@@ -288,9 +288,9 @@ class Handlers:
         return [drafts, gr.update(visible=method.sets_k), rules, *own, self._methods(target, name)]
 
     @callback
-    def explain(self, name: Any, rule: Any, target: Any) -> str:
+    def explain(self, name: Any, rule: Any, target: Any, *governors: Any) -> str:
         """What the help panel says of this method under this rule for this target."""
-        method = find_method(name)
+        method = self.form.method(name, *governors)
         missing = lacks(method, str(target), self._bench.library)
         return json.dumps(method_help(method, rule_to_explain(method, rule), has_k=method.sets_k, lacks=missing))
 

@@ -235,7 +235,8 @@ def _why_unchecked(look: Look) -> str:
 
 def _options(look: Look) -> list[tuple[str, str]]:
     """The rules that can judge what the run's method drafts, and the wrong ones."""
-    method = None if look.settings is None else METHODS.get(look.settings.method)
+    method = METHODS.get(look.settings.method) if look.settings else None
+    method = method and method.under(look.settings.params)
     return [(words, name) for words, name in OPTIONS if method is None or name not in RULES or name in method.rules]
 
 

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from specviz.drafters import facts_of
+from specviz.drafters.method import Method
 from specviz.errors import SpecvizError
 from specviz.lessons.draft_game import MOST_CHARACTERS, MOST_TYPED, Game, Refused, most_tokens
 from specviz.request import Request
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
-from specviz.trace.recorded import FIRST_VISIT, recorded_runs, recorded_trace
+from specviz.trace.recorded import FIRST_VISIT, RecordedRun, recorded_runs, recorded_trace
 from specviz.ui.choices import Offer
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
@@ -207,8 +208,11 @@ def _titles_of_runs() -> dict[str, str]:
         entries = [entry for entry in recorded_runs().values() if not entry.broken]
     except SpecvizError:
         return {}
-    methods = {entry.name: facts_of(entry.request.get("method", "draft_model")) for entry in entries}
-    return {entry.name: entry.title for entry in entries if methods[entry.name].in_chains}
+    return {entry.name: entry.title for entry in entries if _method_of(entry).in_chains}
+
+
+def _method_of(entry: RecordedRun) -> Method:
+    return facts_of(entry.request.get("method", "draft_model")).under(entry.request.get("params", {}))
 
 
 def _find_trace(name: str, look: Look) -> Trace:

@@ -68,7 +68,7 @@ class RunModels:
         if settings.method not in METHODS or settings.rule not in RULES:
             lost = f"the method {settings.method!r:.60} or its rule is not known here"
             raise SpecvizError(f"{lost}, so it cannot be asked")
-        method = METHODS[settings.method]
+        method = METHODS[settings.method].under(settings.params)
         if "draft" in method.roles and draft is None:
             raise SpecvizError(f"this trace names no draft model, and {method.name} needs one")
         if settings.rule not in method.rules:

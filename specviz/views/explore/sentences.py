@@ -152,7 +152,7 @@ def headline(settings: Settings, *, was_lossy: bool = False, rounding: str = "")
     if settings.k == 0 or not settings.drafts:
         earlier = " Earlier steps were lossy." if was_lossy and settings.lossless else ""
         return [f"No draft: the large model writes every token itself, one per pass.{earlier}"]
-    method = facts_of(settings.method)
+    method = facts_of(settings.method).under(settings.params)
     proposer = TYPIST if settings.method == TYPED else method.proposer
     verdict = VERDICTS[method.drafts_as].format(tokens=" token" if settings.k == 1 else " tokens")
     odds = "favourite tokens" if settings.temperature == 0 else "odds"
