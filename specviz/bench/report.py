@@ -4,6 +4,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -27,6 +28,8 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.errors import CannotTell, SpecvizError
+from specviz.models.catalog import chats
+from specviz.models.chat import render_chat
 from specviz.models.library import Library, LoadedModel, check_pair
 from specviz.models.memory import environment
 from specviz.prompts import prompts_file
@@ -69,9 +72,15 @@ def describe_environment(target: LoadedModel) -> str:
 
 
 def prompts_for(target: LoadedModel) -> list[Prompt]:
-    """The bundled prompts as this model reads them."""
+    """The bundled prompts as this model reads them: in its chat form, where it is a chat model on offer."""
+    in_form = chats(target.name)
+    read = partial(render_chat, target.tokenizer) if in_form else str
     prompts = [
-        Prompt(kind["name"], f"{kind['name']}: {prompt['name']}", tuple(target.text.encode(prompt["text"])))
+        Prompt(
+            kind["name"],
+            f"{kind['name']}: {prompt['name']}",
+            tuple(target.text.encode(read(prompt["text"]), special=not in_form)),
+        )
         for kind in prompts_file()["kinds"]
         for prompt in kind["prompts"]
     ]

@@ -121,7 +121,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overhead", action="store_true", help="only: a step's overhead at contexts of 100 and 4,000")
     words = "only: tokens/s of the alignment lab's batches beside recorded runs"
     parser.add_argument("--align", action="store_true", help=words)
-    words = f"only: all methods, or some of {METHOD_NAMES}, against no draft, by kind of prompt"
+    words = "against no draft, by kind of prompt; parameters behind colons, as in eagle:children=drawn"
+    words = f"only: all methods, or some of {METHOD_NAMES}, {words}"
     parser.add_argument("--methods", nargs="+", metavar="NAME", help=words)
     words = "only: what one drafted token and each check cost here; ends with 3 where the machine was too busy to tell"
     parser.add_argument("--costs", action="store_true", help=words)

