@@ -77,8 +77,9 @@ def make_offer(
     file = prompts_file()
     prompts, dialogues = texts_by_title(file["kinds"]), texts_by_title([file["dialogues"]])
     chats = catalog.chats(target)
-    prompt = next(text for texts in (dialogues if chats else prompts).values() for text in texts.values())
-    first = Request(prompt=prompt, chat=chats, target=target, draft=draft, seed=FIRST_SEED)
+    kinds, temperature = (dialogues, 0.5) if chats else (prompts, 1.0)  # a small model's answer wanders off at 1
+    prompt = next(text for texts in kinds.values() for text in texts.values())
+    first = Request(prompt=prompt, chat=chats, target=target, draft=draft, temperature=temperature, seed=FIRST_SEED)
     targets = as_options((target, *catalog.targets()))
     return Offer(targets, list_drafts(target, draft), prompts | dialogues, first, any_model, tuple(dialogues), may_get)
 

@@ -18,7 +18,7 @@ from specviz.session import run as session
 from specviz.session.workbench import Workbench, workbench
 from specviz.settings import settings
 from specviz.trace.file import Trace, load_trace
-from specviz.trace.recorded import FIRST_VISIT, recorded_trace
+from specviz.trace.recorded import WELCOME, recorded_trace
 from specviz.ui.choices import Offer, make_offer, web_files
 from specviz.ui.page import build
 from specviz.ui.registry import Registry
@@ -67,7 +67,7 @@ def make_page(offer: Offer, library: Library, opened: Path | None = None, welcom
 def first_visit() -> Trace | None:
     """The recorded run that comes with specviz; None, with a word to whoever started it, if it cannot be read."""
     try:
-        return recorded_trace(FIRST_VISIT)
+        return recorded_trace(WELCOME)
     except SpecvizError as error:
         print(f"specviz: no recorded run for first visits: {error}", flush=True)
         return None

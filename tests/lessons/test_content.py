@@ -23,6 +23,7 @@ from specviz.views.explore.speed import speed_words
 ORDER = [
     "why-slow", "draft-and-verify", "acceptance-rule", "residual", "choosing-k", "drafts", "temperature",
     "when-it-does-not-help", "no-draft-model", "trees-and-heads",
+    "real-model",
 ]  # fmt: skip
 WITHOUT_LETTERS = ORDER[:2]
 OWN_WORK = ("play", "pin", "throw", "see", "made")
@@ -443,6 +444,13 @@ def of_trees_and_heads():
     ]
 
 
+def of_real_model():
+    """No number: the runs are recorded anew with every new draft. What the lesson says of their order holds."""
+    rates = {name: numbers(name)["tokens_per_target_call"] for name in ("real-eagle", "real-summary", "real-story")}
+    assert numbers("real-program")["tokens_per_target_call"] > max(rates.values())
+    return []
+
+
 FACTS = {name: globals()[f"of_{name.replace('-', '_')}"] for name in ORDER}
 THOUGHT = {
     "why-slow": ["a guess of the next 4 tokens", "4 passes, one for each token"],
@@ -458,6 +466,7 @@ THOUGHT = {
     ],
     "when-it-does-not-help": ["Press 3 cut"],
     "trees-and-heads": ["12"],
+    "real-model": ["SmolLM2", "get smollm2"],
 }  # fmt: skip
 SET_OFF = {
     "Rusty", "Rusty and his mom went to the park", "def add(a, b):", "The cat sat on the mat and",
@@ -474,6 +483,7 @@ RIGHT = {
     "when-it-does-not-help": [["In the program"]],
     "no-draft-model": [],
     "trees-and-heads": [["4, and one of the target's own"]],
+    "real-model": [["In the program"]],
 }
 
 
@@ -516,7 +526,7 @@ def on_stage(lesson):
         yield screen, run
 
 
-def test_the_lessons_are_the_ten_in_their_order():
+def test_the_lessons_are_the_eleven_in_their_order():
     assert list(lessons()) == ORDER
 
 

@@ -20,12 +20,14 @@ from waiting import until
 
 from specviz.bench.speed import Speed
 from specviz.drafters import METHODS
+from specviz.drafters.method import CHAIN_RULES, TREE_RULES
 from specviz.drafters.params import Choice
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.catalog import CatalogHeads, CatalogModel
 from specviz.models.library import Library
-from specviz.request import MAX_TEMPERATURE
+from specviz.request import MAX_TEMPERATURE, Request
+from specviz.rules import RULES
 from specviz.session import run as session
 from specviz.session.run import Status
 from specviz.session.workbench import Workbench, workbench
@@ -305,10 +307,10 @@ def test_a_first_visit_does_not_replace_what_has_begun_meanwhile(library, regist
 
 
 def test_the_shipped_recorded_run_is_the_first_request(capsys):
-    recorded, first = first_visit(), make_offer().first
+    """That of a page whose real model is here."""
+    recorded, first = first_visit(), make_offer("smollm2").first
     assert capsys.readouterr().out == ""
-    same = ("prompt", "seed", "k", "temperature")
-    assert {name: recorded.header.request[name] for name in same} == {name: first.to_dict()[name] for name in same}
+    assert Request.from_dict(recorded.header.request | {"rule": None, "params": {}, "max_new_tokens": 64}) == first
     assert recorded.footer.reason in ("length", "eos")
 
 
@@ -575,6 +577,32 @@ def test_a_rule_stays_where_it_can_judge_the_methods_drafts(page, methods, metho
     assert update["visible"] == (len(METHODS[method].rules) > 1)
 
 
+@pytest.mark.parametrize(
+    ("children", "rules", "kept"),
+    [("top", TREE_RULES, "speculative_sampling"), ("drawn", CHAIN_RULES, "block_verification")],
+)
+def test_the_rules_on_offer_are_those_that_can_judge_what_the_parameters_make_of_the_drafts(children, rules, kept):
+    page = Handlers(Registry(), Workbench(None), whole_form()[0], served.tiny_offer())
+    given = [children if name == "eagle.children" else None for name in page.form.governors()]
+    _, _, update, *_ = page.fit_method("eagle", "block_verification", None, "tiny-target", *given)
+    assert ([name for _, name in update["choices"]], update["value"]) == (list(rules), kept)
+    said = json.loads(page.explain("eagle", "block_verification", "tiny-target", *given))
+    assert said["rule"]["title"] == RULES[kept].title
+    request = replace(served.tiny_offer().first, method="eagle", params={"children": children, "heads": "fable-eagle"})
+    allowed = [rule for rule in RULES if _is_allowed(replace(request, rule=rule))]
+    assert allowed == list(rules)
+
+
+def _is_allowed(request):
+    try:
+        form.refuse_unoffered(
+            served.tiny_offer(any_model=True), replace(request, params=METHODS["eagle"].validate(request.params))
+        )
+    except SpecvizError:
+        return False
+    return True
+
+
 def test_k_is_hidden_where_a_parameter_stands_for_it(page, methods):
     assert fitted(page, "deep")[1]["visible"] is False
 
@@ -596,6 +624,15 @@ def test_another_target_brings_what_suits_it(methods):
     assert (stages["value"], heads["value"]) == (["tiny-draft"], "tiny-heads")
     stages, heads = page.fit_models("unknown/model", *others, ["tiny-draft"], "tiny-heads")[-2:]
     assert (stages["value"], heads["value"]) == (["prompt_lookup"], None)
+
+
+@pytest.mark.parametrize(
+    ("target", "chat"),
+    [("smollm2", True), ("fable-target", False), ("Qwen/Qwen3-8B", "as it was"), ("a/b", "as it was")],
+)
+def test_a_chat_model_on_offer_is_asked_in_its_chat_form(page, target, chat):
+    update = page.fit_chat(target)
+    assert update == (gr.skip() if chat == "as it was" else chat)
 
 
 def test_a_model_that_was_typed_stays_beside_another_target(methods):

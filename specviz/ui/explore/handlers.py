@@ -21,7 +21,7 @@ from specviz.request import Request, field_of
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.trace.file import MAX_UPLOAD_BYTES, Trace, read_trace
-from specviz.trace.recorded import FIRST_VISIT
+from specviz.trace.recorded import WELCOME
 from specviz.trace.records import event_dict
 from specviz.ui.choices import Offer, choose_draft, choose_models, choose_rule, rule_to_explain
 from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
@@ -51,7 +51,7 @@ class Handlers:
     ) -> None:
         """welcome: the recorded run that a first visit sees."""
         self._registry = registry
-        self._welcome = welcome and view_of(welcome, f"{SHIPPED}{FIRST_VISIT}")
+        self._welcome = welcome and view_of(welcome, f"{SHIPPED}{WELCOME}")
         self._bench = bench
         self.form = form
         self._offer = offer
