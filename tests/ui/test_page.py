@@ -839,9 +839,9 @@ def test_the_public_endpoint_takes_a_rule_and_parameters(page):
         page.run_to_end("The fox", method="prompt_lookup", params={"depth": 1})
 
 
-def chosen(page, kind, target="tiny-target"):
-    title = next(iter(page._offer.prompts[kind]))
-    return page.choose_prompt(target, told(kind=kind, title=title))
+def chosen(page, kind, title=None):
+    title = title or next(iter(page._offer.prompts[kind]))
+    return page.choose_prompt("tiny-target", told(kind=kind, title=title))
 
 
 @pytest.mark.parametrize("kind", ["Story", "Code", "Arithmetic", "Summarise this text", "Repeat after me"])
@@ -853,7 +853,7 @@ def test_a_ready_prompt_is_a_text_to_go_on_with(page, kind):
 def test_a_ready_conversation_is_plain_lines_with_a_note_where_there_is_no_template(page, monkeypatch):
     warned = []
     monkeypatch.setattr(gr, "Warning", warned.append)
-    text, chat = chosen(page, "Chat")
+    text, chat = chosen(page, "Chat", "Bedtime")
     assert text.startswith("System: ")
     assert text.endswith("\nAssistant:")
     assert chat is False
@@ -862,7 +862,7 @@ def test_a_ready_conversation_is_plain_lines_with_a_note_where_there_is_no_templ
 
 def test_a_ready_conversation_uses_the_models_template_where_it_has_one(library, page, monkeypatch):
     monkeypatch.setattr(library.load("tiny-target").tokenizer, "chat_template", "{{ messages | length }}")
-    text, chat = chosen(page, "Chat")
+    text, chat = chosen(page, "Chat", "Bedtime")
     assert chat is True
     assert page.render_prompt(text, "tiny-target", chat)["value"] == "2"
 
