@@ -35,7 +35,7 @@ from specviz.trace.recorded import recorded_trace
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import plan
 
-NAMES = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+NAMES = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
 NUMBER = re.compile(rf"\d|\b({'|'.join([*NAMES[2:], 'half', 'thirds?', 'quarters?', 'twice'])})\b", re.IGNORECASE)
 TOLD_ELSEWHERE = re.compile(
     r"Python 3\.\d+(, 3\.\d+)*( and 3\.\d+)?|3\.10 and 3\.13|torch 2\.\d+|Chromium \d+|Firefox \d+ ESR"  # versions
@@ -94,6 +94,7 @@ def claims():
         f"(the wheel … {smollm2.package[1]})",
         f"a folder of {smollm2.megabytes[1]} MB in the cache",
         f"takes {_BYTES} bytes of memory per weight",
+        "… {}, {} and {} times as deep".format(*(model.dial[1] for model in MODELS.values() if model.dial)),
     ]
 
 
