@@ -121,11 +121,8 @@ class Compact:
 
     def __init__(self, model: PreTrainedModel, products: Products, rows: _Rows | None = None) -> None:
         self._model, self._products, blocks = model, products, model.model.layers
-        self._rows, self._norm, self._head = (
-            rows or _Rows(model),
-            _Norm(model.model.norm),
-            _Linear(model.lm_head, products),
-        )
+        self._rows = rows or _Rows(model)
+        self._norm, self._head = _Norm(model.model.norm), _Linear(model.lm_head, products)
         kinds = getattr(model.config, "layer_types", None) or ["attention"] * len(blocks)
         self._layers = [_Layer(*each, products) for each in zip(range(len(kinds)), kinds, blocks, strict=True)]
 
