@@ -35,6 +35,7 @@ LEGEND = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")
 SIZES = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1, ""))
 CUT_OFF = "cut off: the recording ends before the run does"
 SO_FAR = "what there was while the run was still going on"
+_ROUNDED = {float, list, dict}
 
 
 class Feed:
@@ -234,11 +235,12 @@ def _numbers(counters: Counters) -> list[str]:
 
 def _round(value: Any) -> Any:
     """The same points with numbers of four decimals."""
-    if isinstance(value, dict):
-        return {name: _round(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_round(item) for item in value]
-    return round(value, 4) if isinstance(value, float) else value
+    kind = type(value)
+    if kind is float:
+        return round(value, 4)
+    if kind is list:
+        return [_round(item) if type(item) in _ROUNDED else item for item in value]
+    return {name: _round(item) for name, item in value.items()} if kind is dict else value
 
 
 def _json(value: Any) -> str:

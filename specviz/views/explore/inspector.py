@@ -71,8 +71,8 @@ class Row:
     @property
     def has_raw(self) -> bool:
         """Whether the unfiltered law at temperature 1 differs visibly from the one judged against."""
-        pairs = ((self.p_raw, self.p), (self.q_raw, self.q))
-        return any(raw is not None and abs(raw - value) > RAW_MATTERS for raw, value in pairs)
+        p_differs = self.p_raw is not None and abs(self.p_raw - self.p) > RAW_MATTERS
+        return p_differs or (self.q_raw is not None and abs(self.q_raw - self.q) > RAW_MATTERS)
 
 
 def looks(step: Step) -> dict[str, Look]:

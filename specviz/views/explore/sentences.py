@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from specviz.drafters import METHODS, facts_of
@@ -66,6 +67,7 @@ def quantity(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+@lru_cache(maxsize=1 << 12)
 def percent(share: float) -> str:
     """0.634 -> "63 %", 0.0634 -> "6.3 %"; never 0 % or 100 % for what is neither."""
     if 0 < share < 0.0005:
@@ -117,7 +119,7 @@ def dart(chance: float, u: float) -> tuple[str, str]:
 
 def reveal(text: str) -> str:
     """`text` with control and direction characters written out; ordinary spaces stay."""
-    return "".join(map(_visible_char, text))
+    return text if text.isprintable() else "".join(map(_visible_char, text))
 
 
 def _visible_char(char: str) -> str:
@@ -130,7 +132,12 @@ def label(text: str, half: str | None = None) -> str:
     """A token as one short visible word: spaces at its ends as ␣, line breaks as ⏎, half characters as <F0 9F>."""
     if half and (not text or "\ufffd" in text):
         return f"<{' '.join(half[i : i + 2].upper() for i in range(0, min(len(half), 24), 2))}>"
-    shown = re.sub("^ +| +$", lambda spaces: SPACE * len(spaces[0]), reveal(text[: MOST_LABEL + 1]))
+    return _word(text[: MOST_LABEL + 1])
+
+
+@lru_cache(maxsize=1 << 14)
+def _word(text: str) -> str:
+    shown = re.sub("^ +| +$", lambda spaces: SPACE * len(spaces[0]), reveal(text))
     return shown if len(shown) <= MOST_LABEL else f"{shown[: MOST_LABEL - 1]}…"
 
 
