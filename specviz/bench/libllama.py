@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import gguf
@@ -26,7 +25,7 @@ NAME, FAMILIES = "llama.cpp", ("llama", "qwen2", "qwen3")
 
 
 def write_gguf(writer: gguf.GGUFWriter, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Adds the model's shape, its byte-pair tokenizer and its weights, writes the file and closes it.
+    """Adds the model's shape, its byte-pair tokenizer and its weights in float32, writes the file and closes it.
 
     model: of FAMILIES with default positions. Ids that the tokenizer lacks get names that no text gives.
     """
@@ -48,27 +47,19 @@ def write_gguf(writer: gguf.GGUFWriter, model: PreTrainedModel, tokenizer: PreTr
     writer.add_tokenizer_pre("default")
     writer.add_token_list([name or f"[unused {token}]" for token, name in enumerate(names)])
     writer.add_token_merges([" ".join(pair) if isinstance(pair, list) else pair for pair in merges])
-    for name, weight in _weights(model):
-        writer.add_tensor(name, weight)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _weights(model: PreTrainedModel) -> Iterator[tuple[str, np.ndarray]]:
-    """Each weight in float32 under GGUF's name. A Llama's queries and keys stand as the pairs that turn together, where
-    transformers has all firsts, then all seconds."""
-    config, family = model.config, model.config.model_type
-    arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == family)
-    names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
+    arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == config.model_type)
+    places = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     for name, parameter in model.named_parameters():
         stem, _, suffix = name.rpartition(".")
         weight, count = parameter.detach().float().cpu().numpy(), heads.get(stem.rpartition(".")[2])
-        if family == "llama" and count:
+        if config.model_type == "llama" and count:  # the two that turn together side by side, not half a head apart
             weight = weight.reshape(count, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
-        yield f"{names.get_name(stem)}.{suffix}", np.ascontiguousarray(weight)
+        writer.add_tensor(f"{places.get_name(stem)}.{suffix}", np.ascontiguousarray(weight))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 class Reader:
@@ -86,9 +77,9 @@ class Reader:
         options |= dict.fromkeys(("n_threads", "n_threads_batch"), torch.get_num_threads())
         options |= dict.fromkeys(("type_k", "type_v"), llama_cpp.GGML_TYPE_F32)
         with TemporaryDirectory(prefix="specviz-gguf-") as place:
-            file = Path(place, "model.gguf")
+            file = f"{place}/model.gguf"
             write_gguf(gguf.GGUFWriter(file, config.model_type), loaded.model, loaded.tokenizer)
-            self._llama = llama_cpp.Llama(str(file), use_mmap=False, verbose=False, **options)
+            self._llama = llama_cpp.Llama(file, use_mmap=False, verbose=False, **options)
 
     def likeliest(self, text: Sequence[int], num_last: int) -> list[int]:
         """What it would write behind each of the last tokens; rows that already spell the text are kept."""

@@ -53,10 +53,11 @@ def lines(
     prompts = prompts_for(loaded)
     check_lengths(prompts, max(k), num_tokens, min(model.info.context_limit for model in (loaded, small)))
     room = max(len(prompt.ids) for prompt in prompts) + num_tokens
-    contenders = _contenders(loaded, small, k) + (_rivals(loaded, small, k[0], room) if against else [])
-    temperatures = (0.0,) if against else (0.0, 1.0)
+    contenders = _contenders(loaded, small, k, room if against else None)
     about = (f"{loaded.name} + {small.name}, K = {', '.join(map(str, k))}", describe_environment(loaded))
-    samples = yield from measure_lines(contenders, prompts, about, num_tokens, repeats, temperatures)
+    samples = yield from measure_lines(
+        contenders, prompts, about, num_tokens, repeats, (0.0,) if against else (0.0, 1.0)
+    )
     heads = ("T", "contender", "tokens/s, decoding (quartiles)", "tokens/s, whole", "CPU ms per token")
     heads = (*heads, "tokens per target call", "vs none", "vs assisted", "recording")
     yield from table(heads, map(_cells, summarise(samples)))
@@ -64,18 +65,17 @@ def lines(
         yield from compare("specviz, draft_model", loaded, prompts, samples)
 
 
-def _contenders(target: LoadedModel, draft: LoadedModel, k: Sequence[int]) -> list[Contender]:
+def _contenders(target: LoadedModel, draft: LoadedModel, k: Sequence[int], room: int | None) -> list[Contender]:
+    """room: the most tokens that llama.cpp is given; None without it."""
     alone = specviz_contender(gather(METHODS["none"], {}, target, None), k[0])
     drafted = gather(METHODS["draft_model"], {}, target, draft)
     if len(k) > 1:
         return [alone, *(specviz_contender(drafted, each, label=f"draft_model, K = {each}") for each in k)]
-    others = (transformers_contender(target, small, k[0]) for small in (None, draft))
+    others = [transformers_contender(target, small, k[0]) for small in (None, draft)]
+    if room:
+        others += [specviz_contender(drafted, k[0], "draft_model, not recorded", is_recorded=False)]
+        others += [llama_contender(target, draft, k[0], room)]
     return [alone, specviz_contender(drafted, k[0]), *others]
-
-
-def _rivals(target: LoadedModel, draft: LoadedModel, k: int, room: int) -> list[Contender]:
-    drafted, label = gather(METHODS["draft_model"], {}, target, draft), "draft_model, not recorded"
-    return [specviz_contender(drafted, k, label, is_recorded=False), llama_contender(target, draft, k, room)]
 
 
 def describe_environment(target: LoadedModel) -> str:
