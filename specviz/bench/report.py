@@ -21,6 +21,7 @@ from specviz.bench.contenders import (
     summarise,
     transformers_contender,
 )
+from specviz.bench.libllama import compare, llama_contender
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
@@ -41,29 +42,42 @@ CONTEXTS = (100, 4000)
 LENGTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)  # new tokens in one target forward that have a row
 
 
-def lines(*, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats: int) -> Iterator[str]:
+def lines(
+    *, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats: int, against: str | None = None
+) -> Iterator[str]:
     """Says what is measured, then measures, then gives the table as Markdown.
 
-    One K is compared with transformers' own generate; several are compared with each other and with no draft.
+    One K is compared with transformers' own generate; several are compared with each other and with no draft. against:
+    one K greedily with llama.cpp too, and specviz with and without its recorder.
     """
     library = Library()
     loaded, small = library.load(target), library.load(draft, as_draft=True)
     check_pair(loaded, small)
     prompts = prompts_for(loaded)
     check_lengths(prompts, max(k), num_tokens, min(model.info.context_limit for model in (loaded, small)))
-    contenders = _contenders(loaded, small, k)
+    room = max(len(prompt.ids) for prompt in prompts) + num_tokens
+    contenders = _contenders(loaded, small, k, room if against else None)
     about = (f"{loaded.name} + {small.name}, K = {', '.join(map(str, k))}", describe_environment(loaded))
-    samples = yield from measure_lines(contenders, prompts, about, num_tokens, repeats)
-    heads = ("T", "contender", "tokens/s, decoding (quartiles)", "tokens/s, whole", "tokens per target call")
-    yield from table((*heads, "vs none", "vs assisted", "recording"), map(_cells, summarise(samples)))
+    samples = yield from measure_lines(
+        contenders, prompts, about, num_tokens, repeats, (0.0,) if against else (0.0, 1.0)
+    )
+    heads = ("T", "contender", "tokens/s, decoding (quartiles)", "tokens/s, whole", "CPU ms per token")
+    heads = (*heads, "tokens per target call", "vs none", "vs assisted", "recording")
+    yield from table(heads, map(_cells, summarise(samples)))
+    if against:
+        yield from compare("specviz, draft_model", loaded, prompts, samples)
 
 
-def _contenders(target: LoadedModel, draft: LoadedModel, k: Sequence[int]) -> list[Contender]:
+def _contenders(target: LoadedModel, draft: LoadedModel, k: Sequence[int], room: int | None) -> list[Contender]:
+    """room: the most tokens that llama.cpp is given; None without it."""
     alone = specviz_contender(gather(METHODS["none"], {}, target, None), k[0])
     drafted = gather(METHODS["draft_model"], {}, target, draft)
     if len(k) > 1:
         return [alone, *(specviz_contender(drafted, each, label=f"draft_model, K = {each}") for each in k)]
-    others = (transformers_contender(target, small, k[0]) for small in (None, draft))
+    others = [transformers_contender(target, small, k[0]) for small in (None, draft)]
+    if room:
+        others += [specviz_contender(drafted, k[0], "draft_model, not recorded", is_recorded=False)]
+        others += [llama_contender(target, draft, k[0], room)]
     return [alone, specviz_contender(drafted, k[0]), *others]
 
 
@@ -107,8 +121,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 def _cells(row: Row) -> list[str]:
     itself = "1.00x" if row.contender == f"specviz, {BASELINE}" else "-"
     share = "-" if row.record_share is None else f"{100 * row.record_share:.1f} %"
-    cells = [f"{row.temperature:g}", row.contender, row.rates, f"{row.whole:.0f}", f"{row.tokens_per_call:.2f}"]
-    return [*cells, str(row.to_baseline or itself), str(row.to_peer or "-"), share]
+    cells = [f"{row.temperature:g}", row.contender, row.rates, f"{row.whole:.0f}", f"{row.cpu_ms:.1f}"]
+    return [*cells, f"{row.tokens_per_call:.2f}", str(row.to_baseline or itself), str(row.to_peer or "-"), share]
 
 
 def overhead(rounds: int = 5) -> str:

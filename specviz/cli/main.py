@@ -126,6 +126,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", nargs="+", metavar="NAME", help=words)
     words = "only: what one drafted token and each check cost here; ends with 3 where the machine was too busy to tell"
     parser.add_argument("--costs", action="store_true", help=words)
+    words = "only: greedy, beside llama.cpp with the same pair, through llama-cpp-python where it is installed"
+    parser.add_argument("--against", choices=("llama.cpp",), help=words)
     words = "tokens before what --costs measures (default: %(default)s)"
     parser.add_argument("--context", type=_positive, default=128, help=words)
     words = "write what --costs or --methods measures; - is standard output"
@@ -276,11 +278,11 @@ def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
         return report.cost_lines(**pair, context_length=options.context, save=save)
     if options.align:
         return speed.lines(**runs)
+    if (options.methods or options.against) and len(options.k) > 1:
+        raise SpecvizError(f"--methods and --against take one K (got {', '.join(map(str, options.k))})")
     if options.methods:
-        if len(options.k) > 1:
-            raise SpecvizError(f"--methods takes one K (got {', '.join(map(str, options.k))})")
         return methods.lines(**runs, methods=options.methods, k=options.k[0], save=save)
-    return report.lines(**runs, k=options.k)
+    return report.lines(**runs, k=options.k, against=options.against)
 
 
 @dataclass(frozen=True, slots=True)
