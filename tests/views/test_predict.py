@@ -11,7 +11,7 @@ from one_file import unpacked
 from specviz.trace.file import Trace
 from specviz.trace.recorded import recorded_trace
 from specviz.views.explore.sentences import percent, prose
-from specviz.views.learn.predict import MOST_PLACES, NO_DARTS, predict_block, predict_props
+from specviz.views.learn.predict import MOST_PLACES, NO_DRAWS, predict_block, predict_props
 
 RUNS = ("first-visit", "tiny-draft", "k-8", "sum")
 TELLING = ("dart", "zoom", "note", "numbers", "siblings")
@@ -118,7 +118,7 @@ def test_at_temperature_0_nothing_is_said_to_be_chance():
 
 @pytest.mark.parametrize("make", [traces.plain, traces.empty, lambda: recorded_trace("tree")])
 def test_runs_without_such_darts_are_said_to_have_none(make):
-    assert predict_block({"one": make()})["words"] == NO_DARTS
+    assert predict_block({"one": make()})["words"] == NO_DRAWS
 
 
 def test_siblings_are_no_places():
