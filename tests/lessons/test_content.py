@@ -343,8 +343,8 @@ def of_temperature():
         f"there they share {strange}, on the text written at 1 they share {usual}",
         "From 0 to 1.5 the agreement fell. There is no recorded run beyond 1.5",
         f"Over {restated.NUM_TEXTS} texts at each temperature the agreement is {', '.join(told[:-1])} and {told[-1]}: ",
-        f"its models share {agreement('first-visit')}, and {kept('first-visit')} of the judged tokens were accepted, of "
-        "fewer than 60.",
+        f"its models share {agreement('first-visit')}, and {kept('first-visit')} of the judged tokens were accepted, "
+        "of fewer than 60.",
         f"So {restated.NUM_TEXTS} texts were written at each temperature",
         f"A single text lies {off(1)} points off at temperature 1, give or take, {off(1.5)} points at 1.5 and "
         f"{off(5)} point at 5.",
@@ -384,7 +384,8 @@ def of_when_it_does_not_help():
         f"Of {num_drafted} draft tokens a good half was not judged",
         f"a pass of the target brings only {per_call('program')} tokens",
         f"waits for up to {max(len(step.draft) for step in program.steps)} passes of the draft",
-        f"It makes {per_call('early-exit')} tokens per target call, not much less than the {per_call('first-visit')} of",
+        f"It makes {per_call('early-exit')} tokens per target call, not much less than the {per_call('first-visit')} "
+        "of a good draft model",
         f"a draft token took {share(cost_of_a_draft_token())} of the time of one pass",
         f"A run makes {per_call('early-exit')} tokens per target call.",
         f"Yes, {per_call('early-exit')} times as fast",
@@ -641,4 +642,5 @@ def test_the_inspector_of_lesson_three_says_what_was_drafted_why_it_was_rejected
 
 @each
 def test_its_words_are_those_of_the_page(name):
-    assert not re.search(r"proof|prove[nds]?\b(?! nothing)|\b(kept|cuts?|darts?|owed|odds|favourites?)\b", text_of(name).lower())
+    others = r"proof|prove[nds]?\b(?! nothing)|\b(kept|cuts?|darts?|owed|odds|favourites?)\b"
+    assert not re.search(others, text_of(name).lower())

@@ -357,7 +357,7 @@ def test_a_game_is_finished_from_the_page(page):
     block = block_of(press(section, "finish", game=game, **setup))
     assert block["end"].startswith("You finished here.")
     assert len(block["tiles"]) == 3
-    with pytest.raises(SpecvizError, match="no longer kept"):
+    with pytest.raises(SpecvizError, match="this game is gone"):
         press(section, "finish", game="nobody", **setup)
 
 
@@ -388,7 +388,7 @@ def test_the_choice_at_a_letter_is_the_likelier_one_and_names_the_letters(letter
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"game": "nobody"}, "no longer kept"),
+        ({"game": "nobody"}, "this game is gone"),
         ({"prompt": "elsewhere"}, "prompt must be one of"),
         ({"temperature": "0.7"}, "temperature must be one of"),
         ({"seed": "-1"}, "seed must be a whole number"),
@@ -406,7 +406,7 @@ def test_only_the_newest_games_are_kept(page, monkeypatch):
     section = page[0][DRAFT]
     setup = block_of(section.begin(NOTHING))["setup"]
     games = [block_of(press(section, "turn", words="the", game="", **setup))["game"] for _ in range(3)]
-    with pytest.raises(SpecvizError, match="no longer kept"):
+    with pytest.raises(SpecvizError, match="this game is gone"):
         press(section, "turn", words="the", game=games[0], **setup)
     press(section, "turn", words="the", game=games[1], **setup)
 

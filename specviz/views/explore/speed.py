@@ -48,7 +48,7 @@ def _why_not(counters: Counters) -> str:
     if counters.law_changed:
         return "no speedup: the target or the sampling changed during the run"
     if counters.footer and counters.footer.extra.get("shared_engine"):
-        return "no speedup: another run used the machine"
+        return "under load: another run used the machine, so no speedup"
     return ""
 
 

@@ -86,7 +86,7 @@ def _cell(step: Step, node: int) -> Props:
     if rule.uses_draw:
         odds, fell = dart(chance, u)
         cell |= {"tick": round(100 * u, 1), "label": percent(chance)}
-        say += f": {'stopping test' if rule.judges_block else 'probability'} {odds}, random draw {fell}"
+        say += f": {'stopping test' if rule.judges_block else 'chance'} {odds}, draw {fell}"
     return cell | {"say": say}
 
 

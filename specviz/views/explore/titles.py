@@ -104,7 +104,7 @@ def chance_kept(step: Step, token: DraftToken) -> float:
 def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
     """Why the token was not judged, and a note on what follows a rejection."""
     wrote = "" if token.q is None else f" at {percent(token.q)}"
-    target = "" if token.p is None else f" The target would have given it {percent(token.p)}."
+    target = "" if token.p is None else f" The target gives it {percent(token.p)}."
     node = token.parent
     while node >= 0 and step.draft[node].status != "rejected":
         node = step.draft[node].parent
@@ -113,7 +113,7 @@ def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
         return [*lead, f"{wrote}, but the text took another branch: not judged.{target}"], []
     cut = quote(step.draft[node])
     title = [*lead, f"{wrote}, but it came after ", cut, f", which was rejected: not judged.{target}"]
-    return title, ["Tokens after a rejected one are dropped: they continue a text that no longer exists."]
+    return title, ["It is dropped: it continues a text that no longer exists."]
 
 
 def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
