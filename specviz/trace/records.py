@@ -173,7 +173,7 @@ class Position(Record):
     child: Count | None
     top: Annotated[
         tuple[Row, ...],
-        Meta(max_length=256, description="(id, text, p, q, residual, p_raw, q_raw) of both models' likeliest tokens"),
+        Meta(max_length=256, description="(id, text, p, q, residual, p_raw, q_raw) of both models' most likely tokens"),
     ]
     rest: Sums
     overlap: Probability | None

@@ -148,11 +148,11 @@ def test_a_pace_is_one_that_a_run_can_have():
         ),
         (
             with_done(kind="guess", options=[{"words": each, "right": True} for each in "ab"], reveal="r"),
-            "done: options must be options of which at most one is right",
+            "done: options must have at most one right answer",
         ),
         (
             with_done(kind="choose", options=[{"words": "a", "right": False, "why": "b"}] * 2),
-            "done: options must be options of which one is right",
+            "done: options must have at least one right answer",
         ),
         (
             with_done(kind="choose", options=[{"words": "a", "right": 1, "why": "b"}] * 2),

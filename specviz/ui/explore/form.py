@@ -107,7 +107,7 @@ class Form:
         refuse_unoffered(offer, request)
         has_params = (offer.allows_params(method, params_of(method, given)) for method in METHODS.values())
         if pace not in PACES or not all(has_params):
-            raise SpecvizError("what was saved is not on offer any more")
+            raise SpecvizError("what was saved is no longer on offer")
         return self._updates(request, given, offer)
 
     def _updates(self, request: Request, given: Mapping[str, Any], offer: Offer) -> list[Any]:

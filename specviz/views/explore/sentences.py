@@ -197,8 +197,8 @@ def speech(step: Step) -> str:
     drafted = len(drafted_nodes(step))
     words = [f"Step {step.index + 1}: "]
     if drafted:
-        kept = sum(token.status == "accepted" for token in judged)
-        words.append(f"a path of {kept}, {drafted} drafted" if step.is_tree else f"{kept} of {drafted} accepted")
+        num = sum(token.status == "accepted" for token in judged)
+        words.append(f"a path of {num} accepted, {drafted} drafted" if step.is_tree else f"{num} of {drafted} accepted")
         cut = [quote(token) for token in judged if token.status == "rejected"]
         words.append(f", {', '.join(cut[:4])} rejected" if cut else "")
     else:
