@@ -13,7 +13,9 @@ from pathlib import Path
 import evidence_traces
 import pytest
 import traces
+from made_summaries import made_summary
 
+from specviz.alignment.report.sections import sections as alignment_sections
 from specviz.cli.main import main
 from specviz.drafters import METHODS
 from specviz.lessons.load import lessons
@@ -28,6 +30,8 @@ from specviz.trace.metrics import METRICS
 from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.trace.schema import schema_text
 from specviz.trace.tool_names import tool_numbers
+from specviz.views.compare.rules import side_by_side
+from specviz.views.compare.side_by_side_player import duel_block
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.help import method_help
 from specviz.views.explore.library import entry, recap, shipped_entry
@@ -43,7 +47,7 @@ NOT_YET_SCANNED = {
     "assets/web": "the page's texts that are written in JavaScript and in stage.html",
     "README.md": "and the documents beside it",
     "specviz/views/compare": "the reports of Compare, and its race",
-    "specviz/views/check": "the reports of Check, and the bars of a rule in a lesson (`law`)",
+    "specviz/views/check": "the reports of Check, and the bars of a rule in a lesson",
     "specviz/alignment": "the reports of the lab",
     "specviz/analysis": "notes on tables",
     "specviz/bench": "notes on speeds",
@@ -56,8 +60,8 @@ ROOMS = sorted(
     for path in (*PACKAGE.iterdir(), *(PACKAGE / "views").iterdir())
     if path.name not in ("__pycache__", "py.typed", "views", "zoo")
 )
-CODES = {"reason", "law", "name", "id", "kind", "status", "mark", "data-mode"}
-"""Keys of props whose values are names for the browser, never shown; and `law` (see NOT_YET_SCANNED)."""
+CODES = {"reason", "name", "id", "kind", "status", "mark", "tone", "parts"}
+"""Keys of props whose values are names for the browser, never shown."""
 
 
 def read(value):
@@ -66,7 +70,8 @@ def read(value):
         yield value
     elif isinstance(value, dict):
         for name, each in value.items():
-            yield from () if name in CODES else read(each)
+            shown = [words for _, words in each] if name == "key" else each  # of (tone, what it means)
+            yield from () if name in CODES else read(shown)
     elif isinstance(value, (list, tuple)):
         for each in value:
             yield from read(each)
@@ -171,7 +176,30 @@ def test_a_rule_has_the_new_words(rule):
 
 @pytest.mark.parametrize("name", lessons())
 def test_a_lesson_has_the_new_words(name):
-    assert old_words(lesson_props(name)) == []
+    screens = lesson_props(name)["screens"]
+    assert old_words({**lesson_props(name), "screens": [{**screen, "law": None} for screen in screens]}) == []
+
+
+def laws():
+    """What the lessons show of the rules."""
+    return [screen["law"] for name in lessons() for screen in lesson_props(name)["screens"] if screen["law"]]
+
+
+def comparisons():
+    pair = run("recorded right-rule"), run("recorded broken-residual")
+    return [duel_block(*pair, "token", ("A", "B")), side_by_side(None)]
+
+
+REPORTS = {
+    "specviz/alignment": lambda: alignment_sections(made_summary()),
+    "specviz/views/check": laws,
+    "specviz/views/compare": comparisons,
+}
+
+
+@pytest.mark.parametrize("room", [room for room in REPORTS if room not in NOT_YET_SCANNED])
+def test_a_report_has_the_new_words(room):
+    assert old_words(REPORTS[room]()) == []
 
 
 @pytest.mark.parametrize("has_server", [True, False])
