@@ -494,7 +494,7 @@ def test_what_was_kept_behind_the_end_of_the_text_is_faded():
     (props,) = whole(made)["steps"]
     assert [cell.get("behind_end", False) for cell in props["cells"]] == [False, False, True, True]
     assert "after the end of the text" in props["cells"][3]["say"]
-    assert "ended before this token" in props["looks"]["3"]["note"][0]
+    assert "The text had already ended, so this token is not part of it." in props["looks"]["3"]["note"][0]
     assert "ended" not in "".join(props["looks"]["1"]["note"])
 
 
