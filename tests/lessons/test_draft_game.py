@@ -363,7 +363,7 @@ def test_a_game_is_finished_from_the_page(page):
 
 def test_the_page_names_the_length_that_a_game_has_here(page, monkeypatch):
     section = page[0][DRAFT]
-    assert "until the text has 24 tokens or" in section.begin(NOTHING)["lead"]
+    assert "until the text has 24 tokens, or" in section.begin(NOTHING)["lead"]
     monkeypatch.setenv("SPECVIZ_MAX_NEW_TOKENS", "5")
     assert "until the text has 5 tokens or" in section.begin(NOTHING)["lead"]
 
@@ -432,4 +432,4 @@ def test_the_run_on_the_stage_can_be_played_and_no_run_is_said(page):
 
 def test_what_nobody_drafted_is_said_in_words(page):
     *_, shown = page[0][PREDICT].acts["take"](Look(Place(), Trace(traces.plain().events())), {"run": ON_STAGE})
-    assert "no place to guess" in shown["blocks"][0]["words"]
+    assert "has nothing to guess" in shown["blocks"][0]["words"]

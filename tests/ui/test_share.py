@@ -248,11 +248,11 @@ def test_of_a_run_whose_settings_were_changed_only_its_beginning_is_shared(machi
     assert f"first {first} tokens of this run" in machine.words(view)
     told = machine.compared({"link": machine.link(machine.begun()), "run": view.id})
     assert told["state"] == "unknown", "not a word about models or numbers"
-    assert "What is selected now lies behind them" in " ".join(
+    assert "The selected token comes after them" in " ".join(
         machine.offered({"run": view.id, "step": 5, "ref": "0"})["words"]
     )
     for place in ({"step": 1, "ref": "0"}, {"step": 999, "ref": "0"}, {}):
-        assert "selected now" not in " ".join(machine.offered({"run": view.id, **place})["words"])
+        assert "The selected token" not in " ".join(machine.offered({"run": view.id, **place})["words"])
 
 
 def test_whoever_follows_the_link_of_a_run_that_was_changed_is_told_how_far_it_leads(machine):
@@ -392,12 +392,12 @@ def test_a_link_that_names_a_folder_of_this_machine_is_refused_by_name(library, 
     (tmp_path / name.removesuffix(":int8")).mkdir(parents=True)
     told = machine.linked(link)
     assert told["state"] == "refused"
-    assert "would be a folder of this machine" in "".join(told["words"])
+    assert "would be a local folder" in "".join(told["words"])
     (tmp_path / "tiny-draft").mkdir()
     (tmp_path / "fable-draft").mkdir()
     for offered in ("tiny-draft", "fable-draft"):
         assert machine.linked({"link": encode(Link(replace(REQUEST, draft=offered)))})["state"] == "ready"
-    with pytest.raises(SpecvizError, match="a folder of this machine"):
+    with pytest.raises(SpecvizError, match="would be a local folder"):
         sharing.open_link(machine.frame, link["link"])
 
 
