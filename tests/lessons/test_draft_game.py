@@ -365,7 +365,7 @@ def test_the_page_names_the_length_that_a_game_has_here(page, monkeypatch):
     section = page[0][DRAFT]
     assert "until the text has 24 tokens, or" in section.begin(NOTHING)["lead"]
     monkeypatch.setenv("SPECVIZ_MAX_NEW_TOKENS", "5")
-    assert "until the text has 5 tokens or" in section.begin(NOTHING)["lead"]
+    assert "until the text has 5 tokens, or" in section.begin(NOTHING)["lead"]
 
 
 def test_the_file_of_a_game_that_goes_on_says_so(page):
