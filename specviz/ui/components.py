@@ -40,7 +40,7 @@ DECIMAL_STEPS = (1.0, 0.5, 0.1, 0.05, 0.01, 0.005, 0.001)
 MANY_STEPS = 20
 """A slider for a decimal number has the first of these steps that leaves it as many places."""
 SEED_INFO = (
-    f"One seed, one text. {FIRST_SEED} was chosen so that the first example shows every mark in its first steps."
+    f"The same seed gives the same text. With seed {FIRST_SEED} the first example shows every mark in its first steps."
 )
 
 _STAGE_JS = """specvizPage.stage(element, {props, watch, trigger, server});
@@ -130,7 +130,7 @@ def button(name: str, words: str) -> gr.Button:
 
 
 def prompt_box(value: str) -> gr.Textbox:
-    return gr.Textbox(value, label="Prompt", lines=1, max_lines=8, elem_id="prompt", placeholder="Write a beginning")
+    return gr.Textbox(value, label="Prompt", lines=1, max_lines=8, elem_id="prompt", placeholder="Begin a text here")
 
 
 def rendered_prompt() -> gr.Textbox:
@@ -180,7 +180,7 @@ def drawer_fields(first: Request) -> dict[str, Component]:
     return {
         "top_p": _slider("top-p", "Top-p", 0.05, 1, first.top_p, step=0.05),
         "top_k": _slider("top-k", "Top-k (0: off)", 0, 100, first.top_k, **_WHOLE),
-        "max_new_tokens": _slider("max-tokens", "Most new tokens", 1, most, first.max_new_tokens, **_WHOLE),
+        "max_new_tokens": _slider("max-tokens", "Max new tokens", 1, most, first.max_new_tokens, **_WHOLE),
         "seed": gr.Number(first.seed, precision=0, minimum=0, label="Seed", info=SEED_INFO, elem_id="seed"),
         "chat": gr.Checkbox(first.chat, label="Chat template", elem_id="chat"),
     }

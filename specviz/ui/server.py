@@ -190,7 +190,7 @@ def _serve_file(registry: Registry, suffix: str, media_type: str, make: Make) ->
         """A view's records so far, as a file; the id is the permission (32 random hex digits). Made in a thread."""
         view = registry.get(request.path_params["view"])
         if view is None or view.trace.header is None:
-            words = "this run is no longer kept" if view is None else "this run has not begun yet"
+            words = "this run is gone from the server" if view is None else "this run has not begun yet"
             return PlainTextResponse(words, status_code=404)
         trace = Trace(view.trace.events())  # a run that goes on would grow under the reader
         try:

@@ -104,4 +104,4 @@ def free_port(host: str, first: int, tried: int) -> int:
                 return probe.getsockname()[1]
             except OSError:
                 continue
-    raise SpecvizError(f"port {first} on {host} cannot be used; is specviz running there already? --port takes another")
+    raise SpecvizError(f"port {first} on {host} is taken; is specviz already running? Choose another with --port")

@@ -101,7 +101,7 @@ def test_each_stage_keeps_its_own_inspector(open_page):
     show(page, *NAMES)
     before = side(page, 1).locator(".sv-title").inner_text()
     side(page, 0).locator(".sv-cell.sv-is-accepted").last.click()
-    expect(side(page, 0).locator(".sv-pill")).to_have_text("kept")
+    expect(side(page, 0).locator(".sv-pill")).to_have_text("accepted")
     assert side(page, 1).locator(".sv-title").inner_text() == before
     page.click(".sv-duel-modes [data-mode=time]")
     expect(page.locator(".sv-duel-end").nth(0)).to_contain_text("done after")

@@ -152,7 +152,7 @@ def test_rubbish_leaves_the_welcome(stage):
 
 def test_before_the_first_run_the_marks_are_explained_in_the_palettes_words(stage):
     page = stage()
-    assert shown(page, ".sv-marks b") == ["kept", "cut", "replaced", "bonus"]
+    assert shown(page, ".sv-marks b") == ["accepted", "rejected", "resampled", "bonus"]
     assert "Press Run to begin" in page.inner_text(".sv-welcome")
     push(page, {**part(whole(traces.chain()), 0, 0), "state": {"name": "loading", "words": "loading fable-target"}})
     assert page.inner_text(".sv-busy-words") == "loading fable-target"

@@ -164,7 +164,7 @@ def test_a_refused_reasoning_step_has_its_mark_in_the_lane(stage, options):
     assert shown(page, ".sv-refused", "(node) => node.scrollWidth > node.clientWidth") == [False]
     assert len(shown(page, ".sv-bar-refused")) == 1
     assert page.inner_text('[data-number="kept"]') == "1 of 2"
-    assert page.inner_text('[data-number="kept-words"]') == "reasoning steps kept"
+    assert page.inner_text('[data-number="kept-words"]') == "reasoning steps accepted"
 
 
 def test_what_was_made_comes_under_headings_of_the_second_order(stage):

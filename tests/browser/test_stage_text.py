@@ -108,7 +108,7 @@ def test_a_filter_outlives_the_next_run_and_says_so(stage):
     push(page, whole(traces.chain()))
     page.click('.sv-legend [data-status="rejected"]')
     push(page, whole(traces.tree(), run="other"))
-    assert shown(page, ".sv-legend-entry[aria-pressed=true] .sv-legend-name") == ["cut"]
+    assert shown(page, ".sv-legend-entry[aria-pressed=true] .sv-legend-name") == ["rejected"]
     assert set(shown(page, ".sv-piece.sv-is-accepted", OPACITY)) == {0.25}
 
 

@@ -237,7 +237,7 @@ def test_a_place_that_is_not_in_the_run_is_refused_in_words(client, served, plac
 @pytest.mark.parametrize("path", FILES)
 def test_an_unknown_run_and_one_that_has_not_begun_give_words(client, served, path):
     missing = client.get(path.format("0" * 32))
-    assert (missing.status_code, missing.text) == (404, "this run is no longer kept")
+    assert (missing.status_code, missing.text) == (404, "this run is gone from the server")
     waiting = client.get(path.format(served.page.registry.keep(Trace()).id))
     assert (waiting.status_code, waiting.text) == (404, "this run has not begun yet")
 

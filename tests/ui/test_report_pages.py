@@ -49,7 +49,7 @@ BUTTONS = {
     ],
 }
 
-NOT_HERE = r"is another model than|no run to look at|not on offer here|names one pair of models|has written nothing yet"
+NOT_HERE = r"is another model than|no run to look at|not on offer here|name other models than|has written nothing yet"
 
 
 def kinds(section):
@@ -119,7 +119,8 @@ def test_no_section_denies_the_run_that_stands_on_the_stage(library, trace):
     assert all("The run's models read it once more" in begun[name] for name in ("identity", "one_step"))
     assert [*messages]
     plain = Visit(library, made(library, method="prompt_lookup", draft=None)).look("check")
-    assert all("no drafted token with the draft model's odds" in said(plain[name]) for name in ("identity", "one_step"))
+    lacking = "no token of this run was drafted by a draft model with its probability"
+    assert all(lacking in said(plain[name]) for name in ("identity", "one_step"))
     unwritten = Visit(library, Trace([*trace.events()][:1])).look("check")
     assert all("has written nothing yet" in said(unwritten[name]) for name in ("identity", "one_step"))
 
@@ -238,9 +239,9 @@ def with_settings(trace, **changes):
     ("make", "words"),
     [
         (lambda trace: forged(trace, tokenizer_sha="0" * 8), "tiny-target here is another model"),
-        (lambda trace: forged(trace, name="nobody/none"), "one pair of models in its steps and another one before"),
-        (lambda trace: forged(trace, draft={"name": "tiny-other"}), "one pair of models in its steps and another one"),
-        (lambda trace: forged(trace, draft=None), "one pair of models in its steps and another one before them"),
+        (lambda trace: forged(trace, name="nobody/none"), "the steps of this trace name other models than its models"),
+        (lambda trace: forged(trace, draft={"name": "tiny-other"}), "the steps of this trace name other models than"),
+        (lambda trace: forged(trace, draft=None), "the steps of this trace name other models than its models event"),
         (lambda trace: with_settings(forged(trace, name="a/b"), target="a/b"), "a/b, which is not on offer here"),
         (lambda trace: with_settings(trace, method="no-such"), "the method 'no-such' or its rule is not known here"),
         (lambda trace: with_settings(trace, rule="any"), "the method 'draft_model' or its rule is not known here"),
@@ -263,7 +264,7 @@ def test_ids_that_the_target_lacks_are_refused(library, trace):
     strange = session.trace.Trace(
         [served.replace(header, prompt=served.replace(header.prompt, tokens=tokens)), *events]
     )
-    with pytest.raises(SpecvizError, match="not one that tiny-target can have read"):
+    with pytest.raises(SpecvizError, match="tiny-target cannot have read and written"):
         Visit(library, strange).press("check", "self_checks", "self", {})
 
 

@@ -107,12 +107,12 @@ class Form:
     def restore(self, given: Any, offer: Offer) -> list[Any]:
         """Updates that put back what a browser remembers of the fields. Raises SpecvizError if it cannot be used."""
         if not isinstance(given, dict) or set(given) != set(self.names):
-            raise SpecvizError("the fields have changed since they were remembered")
+            raise SpecvizError("the fields have changed since they were saved")
         request, pace = self.request([given[name] for name in self.names])
         refuse_unoffered(offer, request)
         has_params = (offer.allows_params(method, params_of(method, given)) for method in METHODS.values())
         if pace not in PACES or not all(has_params):
-            raise SpecvizError("what is remembered is not on offer any more")
+            raise SpecvizError("what was saved is no longer on offer")
         return self._updates(request, given, offer)
 
     def _updates(self, request: Request, given: Mapping[str, Any], offer: Offer) -> list[Any]:

@@ -34,10 +34,7 @@ from specviz.views.learn.lesson import SHIPPED
 
 SUPERSEDE_S = 5.0
 """How long a new run waits for the end of the step that the old one is in."""
-GONE = (
-    "The run that was on this stage is gone: the server was started anew, or has let it go. Finished runs are in the "
-    "library."
-)
+GONE = "The run shown here is gone: the server restarted or dropped it. Finished runs are in the library."
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 API_LIMIT_S = 60.0
 """A caller of the API that nobody watches may hold the engine this long."""
@@ -111,7 +108,7 @@ class Handlers:
     def resume(self, request: gr.Request) -> Iterator[str]:
         view = self._pause_live(request)
         if view is None:
-            raise SpecvizError("there is no paused run to go on with: press Run")
+            raise SpecvizError("no run is paused: press Run")
         yield from increments(view, warn)
 
     def pause(self, request: gr.Request) -> None:
@@ -219,7 +216,7 @@ class Handlers:
         """The measured speed of the settings this run has come to, against one target call per token."""
         view = self._current(request)
         if view is None or view.run is None:
-            raise SpecvizError("there is nothing to measure here: run something first")
+            raise SpecvizError("nothing to measure yet: press Run first")
         speed = measure(view.run.current_request(), self._bench)
         view.feed.measured = asdict(speed)
         return view.increment()
@@ -241,7 +238,7 @@ class Handlers:
         loaded = self._bench.library.load(target)
         if has_chat_form(loaded.tokenizer):
             return True
-        warn(f"{loaded.name} has no chat template: it reads the conversation as these plain lines")
+        warn(f"{loaded.name} has no chat template: it reads the conversation as plain lines")
         return False
 
     @callback

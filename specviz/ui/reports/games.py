@@ -34,16 +34,16 @@ ON_STAGE = "on the stage"
 MOST_GAMES = 64
 MOST_SEED = 1_000_000
 KINDS = ("Story", "Arithmetic")  # ready prompts that a line of words can go on with
-TEMPERATURES = (("0: the target keeps only its favourite", "0"), ("1: the target's own odds", "1"))
+TEMPERATURES = (("0: only the target's most likely token", "0"), ("1: the target's own probabilities", "1"))
 PREDICT_LEAD = (
-    "You see what was drafted and what both models thought of it, as the target did before it judged. Say what befell "
-    "the token: was it kept, or cut? Then the dart falls."
+    "You see the draft token and both models' probabilities, as the target did before it judged. Accepted or rejected? "
+    "Then the random draw falls."
 )
 DRAFT_LEAD = (
     "Type what comes next, at most {typed} tokens a turn. The target reads all of it in one call and judges your "
-    "words by speculative sampling: they have no odds of their own, so each is kept as often as the target itself "
-    "would have written it. The first one cut is replaced by the target's own draw, which may be a piece of a word. "
-    "You go on from there, until the text has {most} or you finish."
+    "words by speculative sampling. Your words come without probabilities, so each is accepted as often as the target "
+    "itself would write it. The first rejected token is resampled by the target, perhaps as a piece of a word. Go on "
+    "from there until the text has {most}, or finish early."
 )
 NO_MODEL = (
     "This game needs a model, and {name} is not loaded here. Load it with a run on Explore, then open this page again."
@@ -146,7 +146,7 @@ class Games:
     def _find_game(self, game_id: str) -> tuple[Setup, Game]:
         with self._guard:
             if game_id not in self._games:
-                raise SpecvizError("this game is no longer kept here: begin a new one")
+                raise SpecvizError("this game is gone: begin a new one")
             self._games.move_to_end(game_id)
             return self._games[game_id]
 

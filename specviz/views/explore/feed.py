@@ -25,7 +25,7 @@ from specviz.views.explore.inspector import LOG_TICKS, NUMBERS
 from specviz.views.explore.sentences import ENDINGS, changes, headline, label, prose, reveal, state_words, title_of
 from specviz.views.explore.speed import speed_words
 from specviz.views.explore.steps import step_props
-from specviz.views.palette import palette, short_label
+from specviz.views.palette import palette, word_of
 
 MOST_SENT = 200  # steps per increment, about 1 MB; the page pulls what is left
 MOST_PROMPT = 20_000  # characters of a prompt that a page gets
@@ -33,8 +33,8 @@ PROMPT_SHOWN = 240  # characters of a long prompt that are shown at first, its e
 PROMPT_FITS = 480  # a prompt up to here is shown whole
 LEGEND = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")
 SIZES = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1, ""))
-CUT_OFF = "cut off: the recording ends before the run does"
-SO_FAR = "what there was while the run was still going on"
+CUT_OFF = "incomplete: the recording stops before the run ends"
+SO_FAR = "saved while the run was still going"
 _ROUNDED = {float, list, dict}
 
 
@@ -139,7 +139,7 @@ class Feed:
             **(_prompt(self._header.prompt) if self._header else {"prompt": ""}),
             "recorded": self._recorded,
             "created": reveal(self._header.created) if self._header else "",
-            "legend": [[status, short_label(status), palette()["statuses"][status]["label"]] for status in LEGEND],
+            "legend": [[status, word_of(status), palette()["statuses"][status]["means"]] for status in LEGEND],
             "figures": self._figures.initial(),
             "metrics": [[each.label, each.formula, other_names(name)] for name, each in METRICS.items()],
             "look_numbers": NUMBERS,

@@ -100,5 +100,5 @@ def _words(trace: Trace, unended: str) -> str:
     lead = f"{unended.capitalize()}. " if trace.footer is None else ""
     return (
         f"{lead}A run of speculative decoding, recorded by specviz {by} ({created}), "
-        f"written by specviz {__version__}. All of it lies in this file: it needs no network."
+        f"written by specviz {__version__}. Everything is in this file: it needs no network."
     )

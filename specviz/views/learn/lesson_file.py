@@ -32,9 +32,9 @@ SHEETS = (
 START = "specviz.mountLessonFile();"
 TITLE = "specviz: lessons in speculative decoding"
 GAMES = ("first-visit", "hot", "tiny-draft", "misaligned-draft")
-LEAD = "See both models' odds for a drafted token and say whether it is kept. Then the dart falls."
+LEAD = "See both models' probabilities of a draft token. Accepted or rejected? Then the random draw falls."
 BODY = f"""<header class="sv-report sv-lessons-head"><h1><a href="#plan">{TITLE}</a></h1>
-<span class="sv-lessons-by">written by specviz {__version__}; asks no network</span>
+<span class="sv-lessons-by">written by specviz {__version__}; works without a network</span>
 <button type="button" class="sv-button" id="sv-present" aria-pressed="false">Present</button>
 <button type="button" class="sv-button" id="sv-theme">Dark</button></header>
 <main id="sv-file"><div id="lesson"></div><div id="stage"></div>
