@@ -143,7 +143,7 @@ def test_another_methods_parameters_are_its_defaults(bench):
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("target", "stranger", "stranger cuts text into other tokens than big"),
+        ("target", "stranger", "stranger splits text into other tokens than big"),
         ("draft", "stranger", "stranger cannot draft for big"),
         ("target", "no/such/folder", "there is no folder or file 'folder' there"),
     ],

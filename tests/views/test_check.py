@@ -128,7 +128,7 @@ def test_the_programs_own_enumeration_stands_first_and_alone_says_enumerated():
     section = sound(check.one_step(OPTIONS, "speculative_sampling", RIGHT, None, names, at=(0, 0), enumerated=finished))
     first, second = of_kind(section, "verdict")
     assert first["words"].startswith("exact (enumerated): 640 outcomes of the real program")
-    assert second["words"].startswith("exact by formula, where one token is judged alone")
+    assert second["words"].startswith("exact by formula, one token judged alone")
     begun = Enumeration(1, 4, True, 3)
     section = check.one_step(OPTIONS, "speculative_sampling", RIGHT, None, names, at=(0, 0), enumerated=begun)
     assert kinds(section)[0] == "progress"
