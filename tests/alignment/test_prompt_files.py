@@ -163,15 +163,15 @@ def test_sets_that_were_joined_are_read_row_by_row():
     [
         ({"text": "x"}, 'has neither "prompt" nor "messages" .its fields: .*text'),
         ({"prompt": "x", "messages": [USER]}, "has both"),
-        ({"prompt": ""}, "needs the prompt as a text that is not empty .got ''"),
+        ({"prompt": ""}, "needs the prompt as a non-empty text .got ''"),
         ({"prompt": ["x"]}, "needs the prompt as a text"),
         ({"prompt": "x" * (MAX_PROMPT_CHARACTERS + 1)}, "needs the prompt to have at most 200,000 .* .got 200,001"),
         ({"messages": []}, "a list of 1 to"),
         ({"messages": [USER, {"role": "assistant", "content": "x"}]}, 'ends with an assistant message.*"completion"'),
         ({"messages": [{"role": "tool", "content": "x"}]}, "role in message 1 .* system, user, assistant .got 'tool'"),
-        ({"messages": [{**USER, "name": "x"}]}, 'message 1 to be an object with "role" and "content" alone'),
+        ({"messages": [{**USER, "name": "x"}]}, 'message 1 to be an object with only "role" and "content"'),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "content of message 1 as a text"),
-        ({"messages": [{"role": "user", "content": ""}]}, "the last message as a text that is not empty"),
+        ({"messages": [{"role": "user", "content": ""}]}, "the last message as a non-empty text"),
         ({"messages": [{"role": "user", "content": "x" * 150_000}] * 2}, "at most 200,000 characters .got 300,000"),
         ({"prompt": "x", "id": 1.5}, "needs the id .*got 1.5"),
         ({"prompt": "x", "id": True}, "needs the id"),
@@ -182,7 +182,7 @@ def test_sets_that_were_joined_are_read_row_by_row():
         ({"prompt": "x", "tags": ["t" * 81]}, "at most 80 characters"),
         ({"prompt": "x", "tags": [1]}, "needs the tag as a text"),
         ({"prompt": "x", "tags": {"a": [1]}}, "needs the tag 'a' as a text or a number"),
-        ({"prompt": "x", "completion": ""}, "needs the completion as a text that is not empty"),
+        ({"prompt": "x", "completion": ""}, "needs the completion as a non-empty text"),
         ({"prompt": "x", "completion": []}, "needs 1 to 100,000 ids .*got 0"),
         ({"prompt": "x", "completion": [0] * 100_001}, "needs 1 to 100,000 ids .*got 100,001"),
         ({"prompt": "x", "completion": [1, -1]}, "whole numbers from 0 to .* .got -1"),
@@ -253,8 +253,8 @@ def test_what_is_no_file_is_refused_without_its_place(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name, words in [
         ("missing", "No such file"),
-        ("", "is no file"),
-        ("pipe", "is no file"),
+        ("", "is not a file"),
+        ("pipe", "is not a file"),
         ("a\0b", "no file can"),
     ]:
         with pytest.raises(SpecvizError, match=words) as caught:
