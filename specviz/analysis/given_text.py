@@ -86,9 +86,7 @@ def require_one_law(recorded: Trace) -> None:
             "said about another K"
         )
     if len({(each.target, each.temperature, each.top_k, each.top_p) for each in settings}) > 1:
-        raise SpecvizError(
-            "the target model or the sampling changed in the run, so its text has no single distribution"
-        )
+        raise SpecvizError("the target or the sampling changed during the run, so its text has no single distribution")
     require_length(len(recorded.tokens))
 
 

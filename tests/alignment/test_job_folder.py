@@ -190,7 +190,7 @@ def test_overwriting_touches_no_file_where_there_is_no_job(tmp_path, name):
 def test_overwriting_touches_no_file_beside_a_job_file_of_others(tmp_path, text):
     (tmp_path / "job.json").write_text(text)
     (tmp_path / "report.html").write_text("mine")
-    with pytest.raises(SpecvizError, match=r"job.json is damaged or not ours: choose another folder$"):
+    with pytest.raises(SpecvizError, match=r"job.json is damaged or not from specviz: choose another folder$"):
         JobFolder(tmp_path, job(), overwrite=True)
     assert (tmp_path / "report.html").read_text() == "mine"
     assert (tmp_path / "job.json").read_text() == text

@@ -234,7 +234,7 @@ def test_scores_at_other_sampling_do_not_count():
 
 def test_other_models_are_refused(bench, model):
     recorded = made(bench, seed=4)
-    with pytest.raises(SpecvizError, match="belongs to big"):
+    with pytest.raises(SpecvizError, match="was written by big"):
         planning.what_if(recorded, target=model("far"))
     with pytest.raises(SpecvizError, match="measured for other"):
         planning.what_if(recorded, costs=replace(Costs(), target="other"))

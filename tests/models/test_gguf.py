@@ -260,7 +260,7 @@ def test_what_transformers_would_make_another_model_of_is_refused_by_name(tmp_pa
         convert(file, "it", ignore_progress)
     file, *_ = made(tmp_path / "c", blk__0__more__weight=np.ones(4, np.float32))
     with pytest.raises(
-        SpecvizError, match=r"holds [\d,]+ weights, and transformers would make a model of [\d,]+ of it"
+        SpecvizError, match=r"holds [\d,]+ weights, and transformers would make a model of [\d,]+ from it"
     ):
         convert(file, "it", ignore_progress)
 

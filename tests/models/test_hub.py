@@ -60,7 +60,7 @@ def test_what_is_no_name_is_refused(library, name):
 
 def test_a_folder_without_a_model_says_what_it_lacks(library, folder):
     cases = {
-        "model.safetensors": "my-model has no weights: there is no model.safetensors",
+        "model.safetensors": "my-model has no weights: model.safetensors is missing",
         "tokenizer.json": "my-model has no tokenizer files",
         "config.json": "my-model has no config.json; this is not a model folder",
     }

@@ -284,7 +284,7 @@ def test_missing_weights_are_refused_instead_of_made_up(library, folder):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model_type": "nonesuch"}, "of the kind 'nonesuch', which this version of transformers does not know"),
+        ({"model_type": "nonesuch"}, "of the kind 'nonesuch', which this transformers does not know"),
         ({"model_type": "mine", "auto_map": {"AutoConfig": "m.C"}}, "needs its own program code"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "does not generate text"),
     ],

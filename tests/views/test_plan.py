@@ -156,7 +156,7 @@ def test_a_run_by_another_rule_has_no_point(rule):
     text = judged.judge_run(recorded)
     section = plan.every_k(recorded, text.every_k(costs=Costs()), text.cuts(), point=plan.run_point(recorded))
     assert "This run made" not in said(section)
-    assert f"this run used fable-draft with {rule.replace('_', ' ')}, so its own calls are not" in said(section)
+    assert f"This run used fable-draft with {rule.replace('_', ' ')}, so its own calls are not" in said(section)
     assert not any("this run" in each["name"] for figure in figures(section) for each in figure["data"])
 
 
