@@ -80,9 +80,7 @@ class Enumeration:
         elif self.trees:
             what += f"; the method's own token trees, made small ({_TREE_WORDS})"
         if self.distance > EXACT:
-            return Outcome(
-                "differs", f"differs: {what}; {100 * self.distance:.3g} % of the probability is on wrong texts"
-            )
+            return Outcome("differs", f"differs: {what}; {100 * self.distance:.3g} % of probability is on wrong texts")
         if not self.lossless:
             return Outcome("unsure", f"cannot tell: the rule's error has no effect here, {what}")
         return Outcome("exact", f"exact (enumerated): {what}; distance to the target {self.distance:.0e}")

@@ -51,11 +51,7 @@ class SelfCheck:
 
 FATES: tuple[tuple[str, int | None, Fate], ...] = (  # with the place of a drafted token that the target never writes
     ("after all drafted tokens were accepted", None, lambda step: len(step.draft) > 0 and step.verdict.kind == "bonus"),
-    (
-        "after a middle one was rejected",
-        1,
-        lambda step: step.verdict.kind == "resampled" and len(step.verdict.path) > 0,
-    ),
+    ("after a later one was rejected", 1, lambda step: step.verdict.kind == "resampled" and bool(step.verdict.path)),
     ("after the first token was rejected", 0, lambda step: step.verdict.kind == "resampled" and not step.verdict.path),
 )
 

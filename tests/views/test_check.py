@@ -134,7 +134,7 @@ def test_the_programs_own_enumeration_stands_first_and_alone_says_enumerated():
     assert kinds(section)[0] == "progress"
     wrong = Enumeration(4, 4, False, 3, 64, 0.25)
     section = check.one_step(OPTIONS, "argmax_draft", WRONG, None, names, at=(0, 0), enumerated=wrong)
-    assert "25 % of the probability" in of_kind(section, "verdict")[0]["words"]
+    assert "25 % of probability" in of_kind(section, "verdict")[0]["words"]
 
 
 def test_before_the_last_draw_there_are_only_counts():
