@@ -43,18 +43,6 @@ from specviz.views.palette import palette
 
 PACKAGE = Path(__file__).parent.parent / "specviz"
 OLD = re.compile(r"\b(kept|cuts?|darts?|owed|odds|favou?rites?|befell|anew)\b", re.IGNORECASE)
-NOT_YET_SCANNED = {
-    "assets/web": "the page's texts that are written in JavaScript and in stage.html",
-    "README.md": "and the documents beside it",
-    "specviz/views/compare": "the reports of Compare, and its race",
-    "specviz/views/check": "the reports of Check, and the bars of a rule in a lesson",
-    "specviz/alignment": "the reports of the lab",
-    "specviz/analysis": "notes on tables",
-    "specviz/bench": "notes on speeds",
-    "specviz/checks": "verdicts in words",
-    "specviz/cli": "help, messages",
-    "specviz/models": "notes on models",
-}
 ROOMS = sorted(
     path.relative_to(PACKAGE.parent).as_posix()
     for path in (*PACKAGE.iterdir(), *(PACKAGE / "views").iterdir())
@@ -197,9 +185,10 @@ REPORTS = {
 }
 
 
-@pytest.mark.parametrize("room", [room for room in REPORTS if room not in NOT_YET_SCANNED])
+@pytest.mark.parametrize("room", REPORTS)
 def test_a_report_has_the_new_words(room):
-    assert old_words(REPORTS[room]()) == []
+    columns = {"favourite"}  # of a table, as older files have it
+    assert set(old_words(REPORTS[room]())) <= columns
 
 
 @pytest.mark.parametrize("has_server", [True, False])
@@ -218,7 +207,7 @@ def sentences(path):
     return [node.value for node in texts if isinstance(node.value, str) and " " in node.value.strip()]
 
 
-@pytest.mark.parametrize("room", [room for room in ROOMS if room not in NOT_YET_SCANNED])
+@pytest.mark.parametrize("room", ROOMS)
 def test_no_sentence_in_a_room_has_an_old_word(room):
     place = PACKAGE.parent / room
     files = [place] if place.is_file() else sorted(place.rglob("*.py"))

@@ -91,11 +91,11 @@ class Costs(Record):
         apart = statistics.median([high / low for low, high in self.verify_between_ms or ((1.0, 1.0),)])
         if self.spread <= ONE_RUN and max(drop, apart) <= APART:
             return ""
-        busy = f"one target forward took {drop:.1f} times as long as one over more tokens"
+        busy = f"one target pass took {drop:.1f} times as long as a pass over more tokens"
         if apart > APART:
-            busy = f"the slowest round of a target forward took {apart:.1f} times as long as the quickest"
+            busy = f"the slowest round of a target pass took {apart:.1f} times as long as the fastest"
         if self.spread > ONE_RUN:
-            busy = f"the middle half of repeated timings spans {self.spread:.0%} of them"
+            busy = f"the middle half of the repeated timings spans {self.spread:.0%} of the median"
         return f"This machine was too busy: {busy}. Measure the costs again when it is idle."
 
     @property
@@ -180,8 +180,8 @@ def measure_costs(
     longest = longest_context(target, drafts, most_tokens)
     if not 1 <= context_length <= longest:
         raise SpecvizError(
-            f"the context length must be from 1 to {longest:,} tokens, which leaves these models room for what is "
-            f"measured behind it (got {context_length:,})"
+            f"the context length must be from 1 to {longest:,} tokens, so that these models have room for the "
+            f"measured tokens (got {context_length:,})"
         )
     timer = _Timer(target, drafts, context_length)
     jobs = timer.jobs(most_tokens)

@@ -222,7 +222,7 @@ def measure_lines(
     started = time.perf_counter()
     samples = list(run_bench(contenders, prompts, temperatures=temperatures, num_tokens=num_tokens, repeats=repeats))
     seconds = time.perf_counter() - started
-    yield f"{len(samples)} generations in {seconds:.0f} s; {describe_steadiness(samples)}\n"
+    yield f"{len(samples)} runs in {seconds:.0f} s; {describe_steadiness(samples)}\n"
     return samples
 
 
@@ -289,8 +289,8 @@ def compare_by_prompt(samples: Sequence[Sample], ours: str, others: str) -> Comp
 def describe_steadiness(samples: Sequence[Sample]) -> str:
     """How far two turns of one contender on one prompt lay apart, in words."""
     spread = _timings(samples).spread
-    busy = "; this machine was too busy, so repeat it when it is idle" if spread >= ONE_RUN else ""
-    return f"the slower of two turns of one contender took {spread:.0%} more time (median){busy}"
+    busy = "; this machine was too busy: repeat when it is idle" if spread >= ONE_RUN else ""
+    return f"the slower of two runs of one contender took {spread:.0%} more time (median){busy}"
 
 
 def _timings(samples: Sequence[Sample]) -> Timings[str]:

@@ -168,18 +168,18 @@ def _why(found: Comparison, steps: StepMeans, plain: StepMeans) -> str:
     )
     c = steps.draft_ms / steps.drafted / plain.verify_ms if steps.drafted and plain.verify_ms else 0.0
     words = (
-        f"{verdict}: a step writes {steps.emitted:.2f} tokens and takes {whole:.2f} plain steps: drafting "
-        f"{steps.draft_ms:.1f} ms = {drafting:.2f} (c = {c:.2f} a token), checking {steps.drafted + 1:.1f} tokens "
+        f"{verdict}: a step writes {steps.emitted:.2f} tokens in the time of {whole:.2f} plain steps: drafting "
+        f"{steps.draft_ms:.1f} ms = {drafting:.2f} (c = {c:.2f} per token), checking {steps.drafted + 1:.1f} tokens "
         f"{steps.verify_ms:.1f} ms = {checking:.2f}, the rest {steps.rest_ms:.1f} ms = {rest:.2f}"
     )
     if verdict != "loses":
         return words
     if steps.emitted < _FEW:
-        return f"{words}; few of its tokens are kept"
+        return f"{words}; few of its tokens are accepted"
     grown = {
         "drafting": drafting,
         "checking many tokens": checking - plain.verify_ms / plain.total_ms,
-        "what comes beside both models": rest - plain.rest_ms / plain.total_ms,
+        "work outside both models": rest - plain.rest_ms / plain.total_ms,
     }
     return f"{words}; {max(grown, key=grown.__getitem__)} costs most"
 
@@ -188,7 +188,7 @@ def _tables(rows: Sequence[MethodRow]) -> Iterator[str]:
     kinds = [row.kind for row in rows[0].kinds]
     heads = ("method", "tokens per target call", "tokens/s, decoding (quartiles)", "vs none", *kinds, "why")
     for temperature in dict.fromkeys(row.whole.temperature for row in rows):
-        yield f"T = {temperature:g}; each kind of prompt: tokens per target call, tokens/s over no draft's\n"
+        yield f"T = {temperature:g}; per kind of prompt: tokens per target call, speed over no draft\n"
         yield from table(heads, (_cells(row) for row in rows if row.whole.temperature == temperature))
         yield ""
 

@@ -106,8 +106,8 @@ def check_lengths(prompts: list[Prompt], k: int, num_tokens: int, limit: int) ->
     room = limit - max(len(prompt.ids) for prompt in prompts)
     if not k + 1 < num_tokens <= room:
         raise SpecvizError(
-            f"num_tokens must be more than k + 1 = {k + 1}, as the first step does not count, and at most {room}, "
-            f"which is what both models have room for (got {num_tokens})"
+            f"num_tokens must be more than k + 1 = {k + 1}, as the first step does not count, and at most {room}, the "
+            f"room in both models (got {num_tokens})"
         )
 
 
@@ -196,7 +196,7 @@ def cost_lines(
     library = Library()
     loaded, drafts = library.load(target), [] if draft is None else [library.load(draft, as_draft=True)]
     pair = f"{loaded.name} + {drafts[0].name if drafts else 'no draft'}"
-    yield f"{pair}, {context_length} tokens of context; nothing else should be running"
+    yield f"{pair}, {context_length} tokens of context; nothing else should run meanwhile"
     *_, last = measure_costs(loaded, drafts, context_length=context_length)
     (costs,) = last.costs
     yield from cost_tables(costs)
@@ -208,7 +208,7 @@ def cost_lines(
 
 def cost_tables(costs: Costs) -> Iterator[str]:
     yield f"{costs.device}, threads {costs.threads}, {costs.dtype}; medians, the middle half spans {costs.spread:.0%}\n"
-    heads = ("new tokens in one target forward", "ms", "between", "times one token")
+    heads = ("new tokens in one target forward", "ms", "between", "relative to one token")
     yield from table(heads, (_token_cells(costs, n) for n in LENGTHS if n <= len(costs.verify_ms)))
     yield ""
     yield from table(("what", "measured"), _cost_cells(costs))
@@ -229,9 +229,9 @@ def _cost_cells(costs: Costs) -> Iterator[tuple[str, str]]:
     if costs.draft is not None:
         yield "one drafted token", f"{costs.draft_ms:.2f} ms"
         yield "cost ratio c (drafted token / target forward)", f"{costs.draft_ms / costs.verify_ms[0]:.2f}"
-    yield "rest of a step, outside both models", f"{costs.overhead_ms:.2f} ms"
-    yield "the same of a step that drafts nothing", f"{costs.plain_overhead_ms:.2f} ms"
+    yield "time per step outside both models", f"{costs.overhead_ms:.2f} ms"
+    yield "the same without a draft", f"{costs.plain_overhead_ms:.2f} ms"
     read = f"read of {costs.bandwidth_bytes / 1e6:.0f} MB"
     yield f"memory bandwidth ({read})", f"{costs.bandwidth_gb_s:.1f} GB/s"
     yield f"floor: {costs.weight_bytes / 1e6:.1f} MB of weights at that bandwidth", f"{costs.floor_ms:.2f} ms"
-    yield "share of a one-token forward that the floor explains", f"{costs.floor_share:.0%}"
+    yield "share of a one-token forward explained by the floor", f"{costs.floor_share:.0%}"

@@ -103,7 +103,7 @@ class CachedLM:
         places = set((getattr(self.model, "hf_device_map", None) or {}).values())
         if len(places) > 1:
             raise SpecvizError(
-                "some layers of the target cannot be run alone where it is spread over several devices "
+                "some layers of the target cannot run alone because it is spread over several devices "
                 f"({', '.join(sorted(map(str, places)))}); choose another method or a target that fits on one"
             )
         return _ExitLM(self, layers)

@@ -31,7 +31,7 @@ def refusal(model: PreTrainedModel, products: Products) -> str:
     if not all(products.applies(weight) for weight in model.parameters()):
         return "only for float32 on the CPU"
     if any(type(getattr(block, name)) is not nn.Linear for block, name in _linears(model)):
-        return "its linear layers are of another kind"
+        return "its linear layers are of a different kind"
     if any(map(_is_hooked, model.modules())):
         return "its modules have hooks"
     return "" if model.model.rotary_emb.rope_type in _ROPES else "its positions depend on the length of the text"

@@ -63,9 +63,9 @@ REAL = "smollm2"  # a chat model of use, which is fetched when a person asks for
 _BUNDLED_DRAFTS = {
     "fable-draft": "the small one",
     "fable-draft-tiny": "the tiny one",
-    "fable-draft-undistilled": "the small one before its distillation",
-    "fable-draft-code": "one that has read only Python",
-    "fable-draft-othervocab": "one that cuts text into other tokens",
+    "fable-draft-undistilled": "the small one before distillation",
+    "fable-draft-code": "one trained only on Python",
+    "fable-draft-othervocab": "one with another tokenizer",
 }
 _DIAL = (2, 4, 8)
 _SMOLLM2 = {"1.7B": ("135M", "360M"), "360M": ("135M",), "135M": ()}
@@ -194,7 +194,7 @@ def resolve(name: str) -> Path | str:
     """The folder of a model or head that is not the hub's own, else the hub id. SpecvizError for another name."""
     known = MODELS.get(name) or HEADS.get(name)
     if known is None:
-        raise SpecvizError(f"no model named {name!r} is on offer; choose one of {', '.join(MODELS)}")
+        raise SpecvizError(f"no model is named {name!r}; choose one of {', '.join(MODELS)}")
     if download := getattr(known, "download", None):
         return cached_model(download.file, download.sha256)
     if dial := getattr(known, "dial", None):

@@ -64,10 +64,10 @@ class ModelFolder:
         values, _ = self._explain(lambda: PreTrainedConfig.get_config_dict(self._folder, **_OFFLINE))
         kind = values.get("model_type")
         if kind not in CONFIG_MAPPING and "auto_map" in values:
-            raise SpecvizError(f"{self._name} needs program code of its own, which specviz never runs")
+            raise SpecvizError(f"{self._name} needs its own program code, which specviz never runs")
         if kind not in CONFIG_MAPPING:
             raise SpecvizError(
-                f"{self._name} is of the kind {kind!r}, which this version of transformers does not know; upgrade it"
+                f"{self._name} is of the kind {kind!r}, which this transformers does not know; upgrade transformers"
             )
         quantisation.check_checkpoint(values, self._name, self._folder)
         config = self._explain(lambda: AutoConfig.from_pretrained(self._folder, **_NO_CODE))
@@ -98,7 +98,7 @@ class ModelFolder:
         if lacking:  # transformers fills them with random numbers and goes on
             raise SpecvizError(f"{self._name} lacks {len(lacking)} of its weights, {lacking[0]} among them")
         if bits is not None and not quantisation.is_quantised(model):
-            raise SpecvizError(f"nothing in {self._name} could be held in {bits}; name it without :{bits}")
+            raise SpecvizError(f"nothing in {self._name} can be held in {bits}; name it without :{bits}")
         model.eval().requires_grad_(False)
         return model if "device_map" in options else self._explain(lambda: model.to(next(iter(room))))
 
@@ -190,17 +190,17 @@ def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) ->
             f"{name} is an encoder-decoder model ({kind}); specviz needs a decoder-only model that continues a text"
         )
     if model_class is None or (architectures and not any(item.endswith(_WRITES_TEXT) for item in architectures)):
-        raise SpecvizError(f"{name} is no model that continues a text ({', '.join(architectures) or kind})")
+        raise SpecvizError(f"{name} does not generate text ({', '.join(architectures) or kind})")
     text_config = config.get_text_config(decoder=True)
     kinds = set(getattr(text_config, "layer_types", None) or ())
     if other := _OTHER_ATTENTION & kinds:
         raise SpecvizError(
-            f"{name} has {other.pop().replace('_', ' ')} ({kind}), which specviz does not compute; choose a model "
+            f"{name} has {other.pop().replace('_', ' ')} ({kind}), which specviz does not support; choose a model "
             "with full or sliding attention in every layer"
         )
     if getattr(model_class, "_is_stateful", False) or not (kinds <= _LAYER_KINDS and _has_plain_cache(text_config)):
         raise SpecvizError(
-            f"{name} is a recurrent or hybrid model ({kind}): its state cannot be taken back when draft tokens are "
+            f"{name} is a recurrent or hybrid model ({kind}): its state cannot be undone when draft tokens are "
             "rejected; choose a model with full or sliding attention in every layer"
         )
 
@@ -227,7 +227,7 @@ def limit_words(config: PreTrainedConfig) -> str:
     the short ones: the odds of a draft across that length would differ from the target's own.
     """
     switches = _switches(config)
-    return f"it reads at most {min(switches):,} tokens here, as LongRoPE takes other factors beyond" if switches else ""
+    return f"it reads at most {min(switches):,} tokens here, as LongRoPE uses other factors beyond" if switches else ""
 
 
 def _switches(config: PreTrainedConfig) -> list[int]:

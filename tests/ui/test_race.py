@@ -194,7 +194,7 @@ def test_own_prompts_take_the_place_of_the_ready_ones(page):
     page.made()
     section = page.act("race", "race", **{**VALUES, "own": "The small fox\n\n A dog said \n", "prompts": "5"})
     table = block(section, "table")
-    assert [row[0] for row in table["rows"]] == ["The small fox", "A dog said", "all together; the median ratio"]
+    assert [row[0] for row in table["rows"]] == ["The small fox", "A dog said", "all prompts; median ratio"]
     assert duel_in(section)["sides"][0]["message"]["head"]["prompt"] == "The small fox"
 
 

@@ -80,11 +80,11 @@ def test_every_k_needs_no_button(library, trace):
 
 def test_measured_costs_reach_every_section_that_needs_them(library, trace, monkeypatch):
     visit = Visit(library, trace)
-    assert said(visit.look("compare")["every-k"]).count("speedup for every K appears") == 1
+    assert said(visit.look("compare")["every-k"]).count("to see the speedup for every K") == 1
     monkeypatch.setattr(Costs, "doubt", "")  # a busy machine's costs are shown without a conclusion
     found = visit.press("compare", "costs", "measure", {"context_length": "16"})
     assert set(found) == {"costs", "every-k", "theory", "why-slow"}
-    assert "With the measured costs the best is" in said(found["every-k"])
+    assert "With the measured costs, the best is" in said(found["every-k"])
     assert "“Measure the speed” here" in said(found["why-slow"])
     found = visit.press("compare", "why-slow", "speed", {})
     assert kinds(found["why-slow"])[:3] == ["words", "chart", "table"]
@@ -102,14 +102,14 @@ def test_the_identity_is_shown_at_the_pinned_token(library, trace):
     for node in ("0", "1"):
         section = visit.look("check", step.index, node)["identity"]
         assert f"Step {step.index + 1}, drafted token {int(node) + 1}:" in said(section)
-        assert "the pinned place" in said(section)
+        assert "the pinned token" in said(section)
         assert "exact (enumerated)" in said(section)
 
 
 def test_both_sections_say_which_place_they_show(library, trace):
     found = Visit(library, trace).look("check")
-    assert "the first place of the run, as nothing with the draft's odds is pinned" in said(found["identity"])
-    assert "picked for this rule, whatever is pinned" in said(found["one_step"])
+    assert "the first one of the run, as no token with the draft's probabilities is pinned" in said(found["identity"])
+    assert "chosen for this rule, whatever is pinned" in said(found["one_step"])
 
 
 def test_no_section_denies_the_run_that_stands_on_the_stage(library, trace):
@@ -129,7 +129,7 @@ def test_at_the_last_token_the_identity_is_that_of_the_one_it_replaced(library, 
     step = next(step for step in trace.steps if step.emitted[-1].kind == "resampled")
     cut = next(node for node, token in enumerate(step.draft) if token.status == "rejected")
     section = Visit(library, trace).look("check", step.index, "last")["identity"]
-    assert f"Step {step.index + 1}, drafted token {cut + 1}: the pinned place" in said(section)
+    assert f"Step {step.index + 1}, drafted token {cut + 1}: the pinned token" in said(section)
 
 
 def test_redraws_end_with_a_verdict(library, trace):

@@ -407,8 +407,8 @@ def test_two_runs_that_should_be_one_text_say_what_may_have_parted_them():
     assert not should_be_one_text(halves[0], plain)
     assert not should_be_one_text(plain, plain)
     assert not should_be_one_text(traces.chain(), plain)
-    assert comparison_words(drafted, plain).startswith(f"parts from the run without a draft at token {part + 1}: ")
-    assert comparison_words(plain, drafted).startswith(f"parts from the run with a draft at token {part + 1}: ")
+    assert comparison_words(drafted, plain).startswith(f"differs from the run without a draft at token {part + 1}: ")
+    assert comparison_words(plain, drafted).startswith(f"differs from the run with a draft at token {part + 1}: ")
 
 
 def test_a_run_that_was_lossy_stays_marked():
