@@ -81,9 +81,9 @@ def _html(name: str, template: str, script: str, value: str | None = None, **mor
     return gr.HTML(value, html_template=template, js_on_load=script, elem_id=name, **common, **more)
 
 
-def stage(files: Mapping[str, Path], since: Callable[..., object], value: str) -> gr.HTML:
-    """The one output of a run: Explore's own views, fed with JSON increments."""
-    return _html("stage", files["stage.html"].read_text("utf-8"), _STAGE_JS, value, server_functions=[since])
+def stage(files: Mapping[str, Path], calls: Sequence[Callable[..., object]], value: str) -> gr.HTML:
+    """The one output of a run: Explore's own views, fed with JSON increments. calls: what they may ask the server."""
+    return _html("stage", files["stage.html"].read_text("utf-8"), _STAGE_JS, value, server_functions=list(calls))
 
 
 def pages_list() -> gr.HTML:

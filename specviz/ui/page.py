@@ -20,7 +20,7 @@ from specviz.ui.explore import getting, lessons
 from specviz.ui.explore import library as shelf
 from specviz.ui.explore import share as sharing
 from specviz.ui.explore.form import Form, Frame
-from specviz.ui.explore.handlers import Handlers, increments_since
+from specviz.ui.explore.handlers import Handlers, increments_since, opening_of
 from specviz.ui.registry import Registry
 from specviz.ui.reports.check import CheckSections
 from specviz.ui.reports.compare import CompareSections
@@ -64,7 +64,7 @@ def build(
     with gr.Blocks(title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS) as demo:
         _bar()
         fields, buttons = _setup(offer)
-        stage = components.stage(files, increments_since(registry), shown)
+        stage = components.stage(files, [increments_since(registry), opening_of(registry)], shown)
         more, own = _drawer(offer, bench.library)
         fields |= more
         handlers = Handlers(registry, bench, Form.of(fields), offer, welcome)

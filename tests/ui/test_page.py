@@ -34,12 +34,13 @@ from specviz.ui import components
 from specviz.ui.choices import list_methods, make_offer
 from specviz.ui.events import errors_on_page
 from specviz.ui.explore import form, handlers
-from specviz.ui.explore.handlers import Form, Handlers, increments_since
+from specviz.ui.explore.handlers import Form, Handlers, increments_since, opening_of
 from specviz.ui.registry import Registry
 from specviz.ui.reports import trace_models
 from specviz.ui.startup import first_visit
 from specviz.ui.view import View, increments
 from specviz.views.explore.feed import Feed
+from specviz.views.explore.opening import telling_step
 
 SESSION = SimpleNamespace(session_hash="one")
 OTHER = SimpleNamespace(session_hash="two")
@@ -856,6 +857,19 @@ def test_the_pull_gives_nothing_to_what_it_does_not_know(registry, data):
 def test_the_pull_wants_a_whole_cursor(registry, first):
     view = registry.keep(traces.chain())
     assert increments_since(registry)({"run": view.id, "from": first}) is None
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, "0", True, [0], 10**9])
+def test_the_opening_of_a_step_that_is_not_there_is_nothing(registry, step):
+    view = registry.keep(traces.chain())
+    assert opening_of(registry)({"run": view.id, "step": step}) is None
+    assert opening_of(registry)({"run": "x" * 32, "step": 0}) is None
+
+
+def test_the_opening_shows_the_step_that_is_asked_for_else_the_most_telling(registry):
+    view = registry.keep(traces.chain())
+    assert opening_of(registry)({"run": view.id, "step": 2})["step"] == 3
+    assert opening_of(registry)({"run": view.id})["step"] == telling_step(view.trace) + 1
 
 
 def test_the_pull_gives_what_is_missing(registry):
