@@ -288,11 +288,11 @@ def test_what_is_not_known_is_forgotten_silently(page, data):
     assert arrived(page, **data) == []
 
 
-def test_a_first_visit_replays_the_recorded_run_and_starts_no_run(library, registry):
+def test_a_first_visit_opens_with_one_step_of_the_recorded_run_and_starts_no_run(library, registry):
     bench = Workbench(library)
     page = Handlers(registry, bench, FORM, served.tiny_offer(), traces.chain())
     first, second = (arrived(page, who, isFirst=True)[0] for who in (SESSION, OTHER))
-    assert first["play"] is True
+    assert first["opening"] is True
     assert first["head"]["recorded"] is True
     assert first == second, "one view for all"
     assert registry.current("one").run is None

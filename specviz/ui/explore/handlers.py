@@ -141,7 +141,7 @@ class Handlers:
             if view.left is not None:
                 yield from increments(view, warn)
         elif self._welcome and asked.get("isFirst") is True and not self._current(request):
-            yield self._registry.show(self._welcome, request.session_hash).whole(play=True)
+            yield self._registry.show(self._welcome, request.session_hash).whole(begin="opening")
         elif asked.get("isOwn") is True and self._has_let_go(asked.get("run")):
             warn(GONE)
 
