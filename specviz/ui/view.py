@@ -93,7 +93,8 @@ class View:
         return self._message(first, self.status)
 
     def whole(self, *, begin: str = "", status: Status | None = None) -> str:
-        """Everything from the first step on, for an empty stage. begin: see Feed.message; status: instead of its own."""
+        """Everything from the first step on, for an empty stage. begin: see Feed.message; status: instead of
+        its own."""
         self.num_sent = len(self.feed)
         return self._message(0, status or self.status, begin)
 

@@ -27,8 +27,9 @@ DRAFT_TREE = "{who} drafts a tree of {count}. Shown is the branch that the targe
 CHECK = "Now the target reads all of them at once. One pass, not {count}."
 CHECK_ONE = "Now the target reads the guess. One pass, the same as for a token of its own."
 JUDGE = {
-    "overlap": "Solid is what both models agree on. Accept the token if the random draw falls in the solid part.",
-    "alone": "Solid is the target's probability for this token. Accept it if the random draw falls there.",
+    "overlap": "The bar is the draft's probability for {token}; solid is what both models agree on. Accept {token} if "
+    "the random draw falls in the solid part.",
+    "alone": "Solid is the target's probability for {token}. Accept it if the random draw falls there.",
     "greedy": "At temperature 0 the target accepts only its own most likely token. No random draw is needed.",
     "other": "The rule “{rule}” accepts this token {chance} of the time: the solid part.",
     "no draw": "The rule “{rule}” accepts a token that the target finds likely enough. It draws nothing.",
@@ -53,8 +54,9 @@ POINT = "{tokens} for one pass, and the text is distributed exactly as if the ta
 POINT_LOSSY = "{tokens} for one pass. But this rule is lossy: the text is not distributed as the target's own."
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 WRITTEN = 3  # tokens of the text so far that the first beat writes one by one
-MOST_BEFORE = 160  # characters of the question and of the answer so far
+MOST_BEFORE = 110  # characters of the question and of the answer so far
 MOST_SHARES = 4
+OPEN = 0.9  # a chance below this leaves something to guess
 LEAST_COST = 0.01  # milliseconds for a drafted token; below, there is nothing to tell
 
 
@@ -85,18 +87,23 @@ def opening(trace: Trace, index: int) -> Props:
     question = asked.get("prompt") if asked.get("chat") else trace.header.prompt.text
     return {
         "step": index + 1,
-        "question": prose(str(question)[-MOST_BEFORE:]),
-        "before": prose(text[-MOST_BEFORE:]),
+        "question": _end_of(str(question)),
+        "before": _end_of(text),
         "written": [label(token.text, token.bytes) for token in written],
         "beats": [beat.props() for beat in _Opening(trace, trace.steps[index]).beats()],
     }
 
 
 def telling_step(trace: Trace) -> int:
-    """The first step with everything in it: a token accepted, one rejected, one dropped. Else the first step."""
-    whole = {"accepted", "rejected", "ignored"}
-    full = (step.index for step in trace.steps if whole <= {token.status for token in step.draft})
-    return next(full, 0)
+    """The first step with everything in it: text before it, a token accepted that might have been rejected, a rejected
+    one and a dropped one. Else the first that has most of that."""
+    return max(range(len(trace.steps)), key=lambda index: (_num_told(trace.steps[index]), -index))
+
+
+def _num_told(step: Step) -> int:
+    statuses = {token.status for token in step.draft}
+    was_open = any(token.status == "accepted" and (token.accept_prob or 0) < OPEN for token in step.draft[:1])
+    return len(statuses & {"accepted", "rejected", "ignored"}) + was_open + (step.index > 0)
 
 
 class _Opening:
@@ -210,6 +217,10 @@ class _Opening:
         names = ("tokens_per_target_call", "acceptance_rate_judged")
         known = [[METRICS[name].spell(values[name]), METRICS[name].label] for name in names if values[name] is not None]
         return [*known, [speed["value"], speed["words"]]] if speed["value"] else known
+
+
+def _end_of(text: str) -> str:
+    return prose(text) if len(text) <= MOST_BEFORE else f"… {prose(text[-MOST_BEFORE:].partition(' ')[2])}"
 
 
 def _label(token: DraftToken) -> str:
