@@ -18,7 +18,6 @@ from specviz.models.hub import is_here
 from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.rules import RULES
-from specviz.settings import assets_dir
 
 FIRST_SEED = 5
 """With the bundled pair and the first prompt: a rejection in the middle, a full accept with its bonus, a rejection at
@@ -163,10 +162,3 @@ def as_value(value: Any) -> Value:
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
         value = ", ".join(value)
     return None if value == "" else value
-
-
-def web_files() -> dict[str, Path]:
-    """The browser's half by file name: the views' files and the page's own."""
-    folders = (assets_dir() / "web", Path(__file__).parent)
-    suffixes = (".js", ".css", ".html", ".json")
-    return {path.name: path for folder in folders for path in sorted(folder.iterdir()) if path.suffix in suffixes}

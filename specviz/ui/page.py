@@ -1,8 +1,7 @@
 """The page: what stands where, and which event calls which handler."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gradio as gr
@@ -20,7 +19,7 @@ from specviz.ui.explore import getting, lessons
 from specviz.ui.explore import library as shelf
 from specviz.ui.explore import share as sharing
 from specviz.ui.explore.form import Form, Frame
-from specviz.ui.explore.handlers import Handlers, increments_since
+from specviz.ui.explore.handlers import Handlers, increments_since, opening_of
 from specviz.ui.registry import Registry
 from specviz.ui.reports.check import CheckSections
 from specviz.ui.reports.compare import CompareSections
@@ -51,20 +50,13 @@ _BAR = {"library-open": "Library", "share-open": "Share", "present": "Present", 
 
 
 def build(
-    offer: Offer,
-    files: Mapping[str, Path],
-    registry: Registry,
-    bench: Workbench,
-    *,
-    shown: str = "",
-    welcome: Trace | None = None,
+    offer: Offer, registry: Registry, bench: Workbench, *, shown: str = "", welcome: Trace | None = None
 ) -> gr.Blocks:
-    """The whole page. `files`: the browser's half; `shown`: the stage's first message; `welcome`: the recorded run that
-    a first visit sees."""
+    """The whole page. `shown`: the stage's first message; `welcome`: the recorded run that a first visit sees."""
     with gr.Blocks(title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS) as demo:
         _bar()
         fields, buttons = _setup(offer)
-        stage = components.stage(files, increments_since(registry), shown)
+        stage = components.stage([increments_since(registry), opening_of(registry)], shown)
         more, own = _drawer(offer, bench.library)
         fields |= more
         handlers = Handlers(registry, bench, Form.of(fields), offer, welcome)

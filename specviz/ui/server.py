@@ -1,6 +1,6 @@
 """How the page is served: security headers, the few own routes, Gradio's launch options, the address people type.
 
-Own routes hand out nothing but the files of the browser's half, plotly.js, documents, a health report, and traces of
+Own routes hand out nothing but the browser's half as one script, plotly.js, documents, a health report, and traces of
 the registry by their unguessable id, also as a page or as tables. No request ever goes to another host.
 """
 
@@ -27,10 +27,11 @@ from specviz.models.busy import other_work
 from specviz.settings import assets_dir
 from specviz.trace import export as exports
 from specviz.trace.file import Trace
-from specviz.ui.components import SCRIPT, script, styles
+from specviz.ui.components import SCRIPT
 from specviz.ui.registry import Registry
 from specviz.ui.theme import theme
 from specviz.ui.view import View
+from specviz.views.bundle import Bundle, bundle, web_file
 from specviz.views.document import palette_head
 from specviz.views.documentation import document_page
 from specviz.views.explore.run_file import stage_page
@@ -60,7 +61,6 @@ _SECURITY_HEADERS = {
         )
     ),
 }
-_MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".json": "application/json", ".svg": "image/svg+xml"}
 _LONG_CACHE = "public, max-age=31536000"
 _STEP, _REF = re.compile(r"[0-9]{1,7}"), re.compile(r"[a-z0-9]{1,12}")
 _PAGE_LOCKS = tuple(threading.Lock() for _ in range(8))
@@ -87,7 +87,7 @@ class PackedPage:
     """The page itself, in which its styles lie, and its script, compressed. Nothing else, so that no stream is held
     back."""
 
-    PATHS = ("/", f"/specviz/web/{SCRIPT}")
+    PATHS = ("/", SCRIPT)
 
     def __init__(self, app: ASGIApp) -> None:
         self.app, self.packed = app, GZipMiddleware(app)
@@ -100,11 +100,11 @@ class PackedPage:
 _RAW_HEADERS = [(name.encode(), value.encode()) for name, value in _SECURITY_HEADERS.items()]
 
 
-def launch_options(registry: Registry, web_files: Mapping[str, Path], *, ready: Callable[[], bool]) -> dict[str, Any]:
+def launch_options(registry: Registry, *, ready: Callable[[], bool]) -> dict[str, Any]:
     """Keyword arguments for `Blocks.launch` that every way of starting the page shares."""
     routes = [
         Route("/healthz", _serve_health(registry, ready)),
-        Route("/specviz/web/{file}", _serve_web(web_files)),
+        Route(SCRIPT, _serve_script),
         Route("/specviz/plotly.min.js", _serve_plotly),
         *(Route(f"/specviz/{path}", _serve_file(registry, *file)) for path, file in _FILES.items()),
         Route(FILE_ROUTE, _serve_lessons),
@@ -120,7 +120,7 @@ def launch_options(registry: Registry, web_files: Mapping[str, Path], *, ready: 
         },
         "theme": theme(),
         "favicon_path": str(Path(__file__).with_name("favicon.svg")),
-        "head": palette_head() + styles(web_files),
+        "head": f"{palette_head()}<style>{_page_bundle().sheet}</style>",
         "ssr_mode": False,
         "run_history": False,
         "footer_links": [],
@@ -143,21 +143,13 @@ def _serve_health(registry: Registry, ready: Callable[[], bool]) -> Callable[[Re
     return healthz
 
 
-def _serve_web(files: Mapping[str, Path]) -> Callable[[Request], Any]:
-    """Serve exactly the named files, and all scripts as one: a name is looked up, never joined to a folder."""
-    whole = script(files).encode()
+def _page_bundle() -> Bundle:
+    return bundle(web_file("page.js"))
 
-    async def web(request: Request) -> Response:
-        name = request.path_params["file"]
-        if name == SCRIPT:
-            return _answer(request, whole, _MEDIA_TYPES[".js"], "no-cache", {})
-        path = files.get(name)
-        if path is None or not path.is_file():
-            return PlainTextResponse("not found", status_code=404)
-        content = path.read_bytes()
-        return _answer(request, content, _MEDIA_TYPES.get(path.suffix, "text/plain"), "no-cache", {})
 
-    return web
+async def _serve_script(request: Request) -> Response:
+    """The browser's half, all of it in one script."""
+    return _answer(request, _page_bundle().script.encode(), "text/javascript", "no-cache", {})
 
 
 def _answer(request: Request, content: bytes, media_type: str, cache_control: str, more: Mapping[str, str]) -> Response:

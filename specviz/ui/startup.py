@@ -2,7 +2,6 @@
 
 import socket
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from specviz.session.workbench import Workbench, workbench
 from specviz.settings import settings
 from specviz.trace.file import Trace, load_trace
 from specviz.trace.recorded import WELCOME, recorded_trace
-from specviz.ui.choices import Offer, make_offer, web_files
+from specviz.ui.choices import Offer, make_offer
 from specviz.ui.page import build
 from specviz.ui.registry import Registry
 from specviz.ui.server import is_loopback, launch_options, typed_address, web_address
@@ -34,13 +33,12 @@ class Page:
     demo: gr.Blocks
     registry: Registry
     bench: Workbench
-    files: Mapping[str, Path]
     first: Request
     is_warm: threading.Event = field(default_factory=threading.Event)
 
     def launch(self, host: str, port: int) -> str:
         """Serve in the background; returns the local address."""
-        options = launch_options(self.registry, self.files, ready=self.is_warm.is_set)
+        options = launch_options(self.registry, ready=self.is_warm.is_set)
         return self.demo.launch(server_name=host, server_port=port, prevent_thread_lock=True, **options)[1]
 
     def warm_up(self) -> None:
@@ -58,10 +56,10 @@ def make_page(offer: Offer, library: Library, opened: Path | None = None, welcom
 
     Raises SpecvizError.
     """
-    registry, files, bench = Registry(), web_files(), Workbench(library)
+    registry, bench = Registry(), Workbench(library)
     shown = "" if opened is None else registry.keep(load_trace(opened)).increment()
-    demo = build(offer, files, registry, bench, shown=shown, welcome=welcome)
-    return Page(demo, registry, bench, files, offer.first)
+    demo = build(offer, registry, bench, shown=shown, welcome=welcome)
+    return Page(demo, registry, bench, offer.first)
 
 
 def first_visit() -> Trace | None:

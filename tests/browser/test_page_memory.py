@@ -131,7 +131,7 @@ def app(tmp_path_factory):
         yield served
 
 
-def test_a_first_visit_replays_a_recorded_run_and_a_second_does_not(open_page, app):
+def test_a_first_visit_shows_a_recorded_run_and_a_second_does_too(open_page, app):
     page = open_page()
     page.wait_for_selector(".sv-text .sv-piece")
     assert len(shown_steps(page)) < len(traces.chain().steps), "slowly, from the first step on"

@@ -44,7 +44,7 @@ def test_the_final_text_shows_what_stayed_and_is_remembered(stage):
 def test_what_the_browser_kept_is_not_trusted(stage, kept):
     page = stage()
     page.evaluate("(kept) => localStorage.setItem('specviz-stage', kept)", kept)
-    assert page.evaluate("[specviz.kept('text', ['cut', 'final']), specviz.kept('keys', [true, false])]") == [
+    assert page.evaluate("[specviz.recall('text', ['cut', 'final']), specviz.recall('keys', [true, false])]") == [
         "cut",
         True,
     ]
@@ -80,7 +80,7 @@ def test_copying_works_on_a_page_that_came_without_encryption(stage):
 def test_only_the_steps_shown_are_copied(stage):
     page, message = stage(), whole(traces.chain())
     push(page, message)
-    page.evaluate("specviz.copy = async (text) => { window.copied = text; return true; }; hub.seek(2)")
+    page.evaluate("navigator.clipboard = {writeText: async (text) => { window.copied = text; }}; hub.seek(2)")
     page.click('[data-do="copy"]')
     assert page.evaluate("copied") == message["steps"][0]["written"] + message["steps"][1]["written"]
 
@@ -183,7 +183,7 @@ def test_the_key_p_asks_the_page_to_present_and_does_nothing_without_one(stage):
     push(page, whole(traces.chain()))
     page.focus(".sv-lanes-body")
     page.keyboard.press("p")
-    page.evaluate("window.specvizPage = {present: () => { window.presented = true; }}")
+    page.evaluate("document.addEventListener('sv-present', () => { window.presented = true; })")
     page.keyboard.press("p")
     assert page.evaluate("presented")
 

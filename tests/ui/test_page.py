@@ -36,12 +36,13 @@ from specviz.ui import components
 from specviz.ui.choices import list_methods, make_offer
 from specviz.ui.events import errors_on_page
 from specviz.ui.explore import form, handlers
-from specviz.ui.explore.handlers import Form, Handlers, increments_since
+from specviz.ui.explore.handlers import Form, Handlers, increments_since, opening_of
 from specviz.ui.registry import Registry
 from specviz.ui.reports import trace_models
 from specviz.ui.startup import first_visit
 from specviz.ui.view import View, increments
 from specviz.views.explore.feed import Feed
+from specviz.views.explore.opening import telling_step
 
 SESSION = SimpleNamespace(session_hash="one")
 OTHER = SimpleNamespace(session_hash="two")
@@ -289,11 +290,11 @@ def test_what_is_not_known_is_forgotten_silently(page, data):
     assert arrived(page, **data) == []
 
 
-def test_a_first_visit_replays_the_recorded_run_and_starts_no_run(library, registry):
+def test_a_first_visit_opens_with_one_step_of_the_recorded_run_and_starts_no_run(library, registry):
     bench = Workbench(library)
     page = Handlers(registry, bench, FORM, served.tiny_offer(), traces.chain())
     first, second = (arrived(page, who, isFirst=True)[0] for who in (SESSION, OTHER))
-    assert first["play"] is True
+    assert first["opening"] is True
     assert first["head"]["recorded"] is True
     assert first == second, "one view for all"
     assert registry.current("one").run is None
@@ -895,6 +896,19 @@ def test_the_pull_wants_a_whole_cursor(registry, first):
     assert increments_since(registry)({"run": view.id, "from": first}) is None
 
 
+@pytest.mark.parametrize("step", [-1, 1.5, "0", True, [0], 10**9])
+def test_the_opening_of_a_step_that_is_not_there_is_nothing(registry, step):
+    view = registry.keep(traces.chain())
+    assert opening_of(registry)({"run": view.id, "step": step}) is None
+    assert opening_of(registry)({"run": "x" * 32, "step": 0}) is None
+
+
+def test_the_opening_shows_the_step_that_is_asked_for_else_the_most_telling(registry):
+    view = registry.keep(traces.chain())
+    assert opening_of(registry)({"run": view.id, "step": 2})["step"] == 3
+    assert opening_of(registry)({"run": view.id})["step"] == telling_step(view.trace) + 1
+
+
 def test_the_pull_gives_what_is_missing(registry):
     view = registry.keep(traces.chain())
     answer = increments_since(registry)({"run": view.id, "from": 2})
@@ -925,7 +939,7 @@ def test_opening_a_trace_stops_the_run_in_progress(page, registry):
 
 def test_measuring_an_opened_trace_is_refused_in_words(page, registry):
     registry.add_trace("one", traces.chain())
-    with pytest.raises(gr.Error, match="run something first"):
+    with pytest.raises(gr.Error, match="press Run first"):
         page.measure(SESSION)
 
 

@@ -20,13 +20,13 @@ from specviz.settings import assets_dir
 from specviz.trace.file import Trace, parse_event, read_trace
 from specviz.ui import page
 from specviz.ui import server as serving
-from specviz.ui.choices import web_files
 from specviz.ui.explore.handlers import increments_since
+from specviz.views.bundle import bundle, web_file
 
 served, client = pages.fixtures()
 
 
-@pytest.mark.parametrize("path", ["/", "/healthz", "/config", "/specviz/web/page.js", "/specviz/web/nothing.js"])
+@pytest.mark.parametrize("path", ["/", "/healthz", "/config", "/specviz/web/specviz.js", "/specviz/web/nothing.js"])
 def test_every_answer_carries_the_security_headers(client, path):
     headers = client.get(path).headers
     assert headers["x-content-type-options"] == "nosniff"
@@ -58,27 +58,16 @@ def test_there_is_no_api_documentation_of_the_framework(client, path):
     assert client.get(path).status_code == 404
 
 
-def test_every_file_of_the_browsers_half_is_served_as_it_is(client):
-    for name, path in web_files().items():
-        answer = client.get(f"/specviz/web/{name}")
-        assert answer.content == path.read_bytes()
-        assert answer.headers["cache-control"] == "no-cache"
+def test_the_browsers_half_comes_as_one_compressed_script(client):
+    answer = client.get("/specviz/web/specviz.js")
+    assert answer.text == bundle(web_file("page.js")).script
+    assert answer.headers["content-encoding"] == "gzip"
+    assert answer.headers["cache-control"] == "no-cache"
 
 
-def test_all_scripts_come_as_one_in_the_order_in_which_they_run(client):
-    whole = client.get("/specviz/web/specviz.js")
-    assert whole.headers["content-encoding"] == "gzip"
-    places = {
-        name: whole.text.find(path.read_text("utf-8")) for name, path in web_files().items() if path.suffix == ".js"
-    }
-    assert min(places.values()) == places["hub.js"] == 0
-    assert max(places, key=places.get) == "stage.js"
-    assert len(set(places.values())) == len(places)
-
-
-def test_an_unchanged_file_is_not_sent_again(client):
-    etag = client.get("/specviz/web/page.js").headers["etag"]
-    again = client.get("/specviz/web/page.js", headers={"if-none-match": etag})
+def test_an_unchanged_script_is_not_sent_again(client):
+    etag = client.get("/specviz/web/specviz.js").headers["etag"]
+    again = client.get("/specviz/web/specviz.js", headers={"if-none-match": etag})
     assert (again.status_code, again.content) == (304, b"")
 
 
@@ -91,6 +80,7 @@ def test_an_unchanged_file_is_not_sent_again(client):
         "/specviz/web//etc/passwd",
         "/specviz/web/page.py",
         "/specviz/web/",
+        "/specviz/web/page.js",
         "/specviz/trace/..%2f..%2fapp.py",
         "/specviz/trace/0",
         "/gradio_api/file=app.py",

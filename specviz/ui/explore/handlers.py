@@ -30,6 +30,8 @@ from specviz.ui.registry import Registry
 from specviz.ui.reports.trace_models import lacks, methods_for
 from specviz.ui.view import View, increments, view_of
 from specviz.views.explore.help import method_help
+from specviz.views.explore.opening import opening as tell
+from specviz.views.explore.opening import telling_step
 from specviz.views.learn.lesson import SHIPPED
 
 SUPERSEDE_S = 5.0
@@ -137,7 +139,7 @@ class Handlers:
             if view.left is not None:
                 yield from increments(view, warn)
         elif self._welcome and asked.get("isFirst") is True and not self._current(request):
-            yield self._registry.show(self._welcome, request.session_hash).whole(play=True)
+            yield self._registry.show(self._welcome, request.session_hash).whole(begin="opening")
         elif asked.get("isOwn") is True and self._has_let_go(asked.get("run")):
             warn(GONE)
 
@@ -329,3 +331,19 @@ def increments_since(registry: Registry) -> Callable[[Any], dict[str, Any] | Non
         return view.since(first)
 
     return since
+
+
+def opening_of(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
+    """One step as the opening shows it: {"run", "step"} -> props; without a step the one that shows most. None for what
+    it may not have."""
+
+    def opening(data: Any) -> dict[str, Any] | None:
+        asked = as_fields(data)
+        view = registry.get(asked.get("run"))
+        steps = view.trace.steps if view is not None else []
+        step = asked.get("step")
+        if not steps or not (step is None or (type(step) is int and 0 <= step < len(steps))):
+            return None
+        return tell(view.trace, telling_step(view.trace) if step is None else step)
+
+    return opening

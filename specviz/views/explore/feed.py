@@ -101,14 +101,15 @@ class Feed:
         self._labels += [label(token.text, token.bytes) for token in step.emitted]
         self._steps.append(_json(props))
 
-    def message(self, since: int, status: Mapping[str, Any] | None, *, play: bool = False) -> str:
-        """The increment from step `since` on, as JSON. play: the page replays it from the first step on."""
+    def message(self, since: int, status: Mapping[str, Any] | None, begin: str = "") -> str:
+        """The increment from step `since` on, as JSON. begin: what the page does first: "play" replays the run,
+        "opening" explains one of its steps."""
         props = self._props(since)
         if status is not None:
             words = state_words(status["name"], status.get("message") or "", status.get("ahead") or 0)
             props["state"] = {**status, "words": words, "progress": _progress(status.get("fraction"))}
-        if play:
-            props["play"] = True
+        if begin:
+            props[begin] = True
         steps = ",".join(self._steps[since : min(props["total"], since + MOST_SENT)])  # more may have come meanwhile
         return f'{_json(props)[:-1]},"steps":[{steps}]}}'
 

@@ -15,21 +15,11 @@ from specviz.views.blocks import Props, pack
 from specviz.views.compare.side_by_side_player import duel_block
 from specviz.views.document import document, stage_template
 from specviz.views.explore.feed import Feed
-from specviz.views.explore.run_file import PARTS, without_charts
+from specviz.views.explore.run_file import without_charts
 from specviz.views.learn.lesson import SHIPPED, lesson_props
 from specviz.views.learn.plan import NONE_YET, PREDICT, plan
 from specviz.views.learn.predict import predict_block
 
-SCRIPTS = (
-    *PARTS,
-    *("blocks.js", "report.js", "duel.js", "predict.js", "tasks.js", "lesson_task.js", "lesson.js", "lesson_list.js"),
-    *("stage.js", "standalone.js", "lesson_file.js"),
-)
-SHEETS = (
-    *("base.css", "evidence.css", "stage.css", "report.css", "duel.css", "predict.css", "lesson.css"),
-    *("standalone.css", "lesson_file.css"),
-)
-START = "specviz.mountLessonFile();"
 TITLE = "specviz: lessons in speculative decoding"
 GAMES = ("first-visit", "hot", "tiny-draft", "misaligned-draft")
 LEAD = "See both models' probabilities of a draft token. Accepted or rejected? Then the random draw falls."
@@ -58,7 +48,7 @@ def lesson_page() -> str:
         **{f"sv-duel-{'-'.join(pair)}": pack(_duel(pair)) for pair in pairs},
     }
     body = BODY + stage_template()
-    return document(TITLE, body, scripts=SCRIPTS, sheets=SHEETS, start=START, data=data, has_charts=False)
+    return document(TITLE, body, entry="lesson_file.js", data=data, has_charts=False)
 
 
 def _page() -> Props:

@@ -1,0 +1,311 @@
+// page.js: the frame around the stage: drawer, fold, theme, ready prompts, saving, and which buttons make sense now.
+// Texts go through textContent; no formula, no request of its own.
+import { lessonList } from './learn/lesson_list.js';
+import { lessonPanel } from './learn/lesson_panel.js';
+import { predict } from './learn/predict.js';
+import { turns, turnsStage } from './learn/turns.js';
+import { shelf } from './library/shelf.js';
+import { addKinds } from './reports/blocks.js';
+import { duel } from './reports/duel.js';
+import { mountReport } from './reports/report.js';
+import { sharing } from './share/sharing.js';
+import { mountHelp } from './stage/help.js';
+import { mountStage } from './stage/stage.js';
+
+const THEME = 'specviz-theme', FIELDS = 'specviz-fields', RUN = 'specviz-run', TAB = 'specviz-tab';
+const LIVE = ['queued', 'loading', 'running'];
+const root = document.documentElement;
+let current = null;             // the run on the stage
+let refused = () => {};
+const left = new Set();         // runs that the stage has left: a late last message must not bring them back
+
+// what this browser remembers, if it may; `tab`: of this tab alone
+const memory = (tab) => (tab ? sessionStorage : localStorage);
+const stored = (name, tab) => { try { return memory(tab).getItem(name); } catch (e) { return null; } };
+const store = (name, value, tab) => { try { memory(tab).setItem(name, value); } catch (e) { /* private mode */ } };
+const parse = (text) => { try { return text ? JSON.parse(text) : null; } catch (e) { return null; } };
+
+function theme() {
+  store(THEME, document.body.classList.toggle('dark') ? 'dark' : 'light');
+}
+
+// what was chosen here outlasts a change of the system's theme, which Gradio follows first
+function keepTheme() {
+  const chosen = stored(THEME, false);
+  if (chosen) document.body.classList.toggle('dark', chosen === 'dark');
+}
+
+// name -> the panel that opens, if it is one, and the button that opens it
+const OPENS = {
+  drawer: ['#drawer', '#more'], setup: [null, '#fold button'], library: ['#library', '#library-open'], share: ['#share', '#share-open'],
+};
+const DRAWERS = ['drawer', 'library', 'share'];          // of these one is open at a time
+
+function setOpen(name, isOpen) {
+  const [panel, button] = OPENS[name];
+  if (isOpen && DRAWERS.includes(name)) for (const other of DRAWERS) if (other !== name) setOpen(other, false);
+  root.toggleAttribute(`data-sv-${name}`, isOpen);
+  const hidden = panel && document.querySelector(panel);
+  if (hidden) hidden.inert = !isOpen;
+  document.querySelector(button)?.setAttribute('aria-expanded', String(isOpen));
+}
+const isOpen = (name) => root.hasAttribute(`data-sv-${name}`);
+const toggle = (name) => setOpen(name, !isOpen(name));
+const close = () => DRAWERS.forEach((name) => setOpen(name, false));
+
+// on a phone: the one line that stands for the folded setup, and opens it
+function fold(element) {
+  const line = element.querySelector('button');
+  line.addEventListener('click', () => setOpen('setup', !isOpen('setup')));
+  // a field that does nothing under the method is not in the document
+  const fields = () => ['#method input', '#draft input', '#k input', '#temperature input', '#pace input:checked']
+    .map((selector) => document.querySelector(selector)?.value);
+  const summarise = () => {
+    const [method, draft, k, temperature, pace] = fields();
+    const mark = document.querySelector('#help .sv-help-lossy') && 'lossy';
+    line.firstElementChild.textContent = [
+      method, mark, draft, k && `K ${k}`, temperature && `temperature ${temperature}`, pace,
+    ].filter(Boolean).join(' · ') || 'Setup';
+  };
+  const later = () => requestAnimationFrame(summarise);
+  const changes = new MutationObserver(later);
+  const isThere = () => {
+    const parts = ['#setup', '#help'].map((selector) => document.querySelector(selector));
+    if (!parts.every(Boolean) || !fields().at(-1)) return false;
+    for (const part of parts) changes.observe(part, { childList: true, subtree: true });
+    return true;
+  };
+  document.addEventListener('input', later);
+  document.addEventListener('change', later);
+  document.addEventListener(FIELDS, later);
+  const waiting = setInterval(() => { summarise(); if (isThere()) clearInterval(waiting); }, 150);
+}
+
+// larger type and no setup, for a room; the stage and the style sheets do the rest
+function present() {
+  close();
+  setOpen('setup', false);
+  const isOn = root.toggleAttribute('data-sv-present');
+  document.querySelector('#present')?.setAttribute('aria-pressed', String(isOn));
+  window.dispatchEvent(new Event('resize'));
+}
+
+// what the stage sees: the same value, without what belongs to a run that it has left
+function screened(host) {
+  return {
+    ...host,
+    watch: (name, callback) => host.watch(name, () => { if (name !== 'value' || admits(host.props.value)) callback(); }),
+  };
+}
+
+function admits(text) {
+  const message = parse(text);
+  if (!message || !message.run) return true;
+  if (left.has(message.run) && message.state) return false;     // a recorded run has no state, and may come back
+  if (current && current !== message.run) left.add(current);
+  const isNew = current !== message.run, wasLive = LIVE.includes(root.dataset.svState);
+  current = message.run;
+  if (isNew) hold(current);
+  const { name, message: words } = message.state || { name: 'opened' };
+  root.dataset.svState = name;
+  const isOver = !LIVE.includes(name);
+  if (isNew || (wasLive && isOver)) {
+    reports[root.dataset.svPage]?.look();
+    onRun.forEach((tell) => tell({ run: current, isNew, isOver }));
+  }
+  // a running run that has something to say could not adopt a change: the lists go back to what is in force
+  if (name === 'running' && words) refused();
+  return true;
+}
+
+// the run is this tab's; a tab that is new begins with the latest one of this browser
+function hold(run) {
+  store(RUN, run, true);
+  store(RUN, run, false);
+}
+
+function remember(names, values) {
+  store(FIELDS, JSON.stringify(Object.fromEntries(names.map((name, place) => [name, values[place]]))), false);
+}
+
+const restored = () => document.dispatchEvent(new Event(FIELDS));
+
+// a page that was just opened asks for what it had; the server judges whether it may have it
+const recalled = () => ({ fields: parse(stored(FIELDS, false)), own: stored(RUN, true), latest: stored(RUN, false) });
+
+function ask(host, { fields, own, latest }) {
+  if (fields) document.addEventListener(FIELDS, settle, { once: true });
+  else settle();
+  if (fields) host.trigger('restore', { fields });
+  // whoever follows a link to a run or to a lesson waits for what that shows, not for another run
+  const isInvited = /^#(run|lesson)=/.test(location.hash);
+  if (!own && (host.props.value || isInvited)) return;
+  host.trigger('arrive', { run: own || latest, isOwn: Boolean(own), isFirst: !fields && !latest });
+}
+
+// ---- the pages: one is shown; a report page is told what is looked at on the stage whenever it is opened ----
+const PAGES = ['explore', 'compare', 'check', 'learn'];
+const reports = {};
+const routes = {};              // name -> who takes what stands behind "#name=" in the address
+const LOOK = 120, PATIENCE = 10000;                                // milliseconds between two looks at a page, and for all
+let asked = null;               // what is to be done in a page as soon as that is idle
+let settle = () => {};
+const settled = new Promise((done) => { settle = done; });          // the fields are as this browser remembers them
+const onRun = [];               // who is told that another run is on the stage, or that one is over
+let hub = null;
+
+function place() {
+  const selected = hub && hub.selected();
+  return { run: current, step: selected ? selected.step : null, ref: selected ? selected.ref : null };
+}
+
+function open(name) {
+  root.dataset.svPage = name;
+  for (const button of document.querySelectorAll('#pages [data-page]')) {
+    if (button.dataset.page === name) button.setAttribute('aria-current', 'page');
+    else button.removeAttribute('aria-current');
+  }
+  close();
+  setOpen('setup', false);
+  window.scrollTo(0, 0);
+  reports[name]?.look();
+  window.dispatchEvent(new Event('resize'));
+}
+
+// A page of sections, opened; once this section is there and idle, it acts (without `does`: nothing is done) and is shown.
+// Says whether it came to that: not where it takes too long, nor where something else was asked for meanwhile.
+async function actIn(page, section, does, values) {
+  const own = { page, section };
+  asked = own;
+  if (root.dataset.svPage !== page) shared.go(page);
+  for (let waited = 0; waited < PATIENCE && asked === own; waited += LOOK) {
+    const report = document.querySelector(`#${page} .sv-report`), found = report?.querySelector(`[data-section="${section}"]`);
+    if (root.dataset.svPage === page && found && !report.hasAttribute('data-busy')) {
+      if (does) reports[page].act(section, does, values);
+      found.scrollIntoView({ block: 'start' });
+      return true;
+    }
+    await new Promise((look) => { setTimeout(look, LOOK); });
+  }
+  return false;
+}
+
+const named = () => (PAGES.includes(location.hash.slice(1)) ? location.hash.slice(1) : PAGES[0]);
+
+function follow(name) {
+  const [, asked, rest] = /^#([a-z]+)=(.*)$/.exec(location.hash) || [];
+  if (asked && (!name || name === asked)) routes[asked]?.(rest);
+}
+
+// What a panel beside the stage may use of the page.
+const shared = {
+  hub: () => hub,
+  run: () => current,
+  go: (name) => { location.hash = name; },
+  act: (page, section, does, values) => reports[page].act(section, does, values),
+  actIn,
+  toggle, close,
+  route: (name, take) => { routes[name] = take; follow(name); },      // also for the address as it is now
+  onRun: (tell) => onRun.push(tell),
+  settled,
+  filled: () => new Promise((done) => document.addEventListener(FIELDS, done, { once: true })),
+};
+
+// panels beside the stage by name
+const PANELS = { shelf, sharing, lesson: lessonPanel };
+function panel(name, element, host) {
+  PANELS[name](element, { ...host, page: shared });
+}
+
+function pages(element) {
+  for (const button of element.querySelectorAll('[data-page]')) {
+    button.addEventListener('click', () => { location.hash = button.dataset.page; });
+  }
+  window.addEventListener('hashchange', () => { open(named()); follow(); });
+  open(named());
+}
+
+// what this tab calls itself to the server, also after a reload: what was found on its pages is still its own
+function tab() {
+  const random = () => [...crypto.getRandomValues(new Uint8Array(16))].map((each) => each.toString(16).padStart(2, '0')).join('');
+  if (!stored(TAB, true)) store(TAB, random(), true);
+  return stored(TAB, true);
+}
+
+function report(name, element, host) {
+  reports[name] = mountReport(element, { ...host, place, tab: tab() });
+  if (root.dataset.svPage === name) reports[name].look();
+}
+
+function stage(element, host) {
+  const before = recalled();
+  refused = () => host.trigger('refused', {});
+  keepTheme();
+  window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', keepTheme);
+  close();
+  admits(host.props.value);
+  hub = mountStage(element, screened(host));
+  ask(host, before);
+  // a phone that slept has lost its stream: what is still going on comes back
+  document.addEventListener('visibilitychange', () => {
+    if (!document.hidden && current && LIVE.includes(root.dataset.svState)) host.trigger('arrive', { run: current, isOwn: true });
+  });
+}
+
+function picker(element, { props, trigger }) {
+  const select = element.querySelector('select');
+  const first = document.createElement('option');
+  first.textContent = 'Choose…';
+  first.value = '';
+  select.append(first);
+  for (const [kind, titles] of Object.entries(parse(props.value) || {})) {
+    const group = document.createElement('optgroup');
+    group.label = kind;
+    for (const title of titles) {
+      const option = document.createElement('option');
+      option.textContent = title;
+      option.value = title;
+      option.dataset.kind = kind;
+      group.append(option);
+    }
+    select.append(group);
+  }
+  select.addEventListener('change', () => {
+    const { value, dataset } = select.selectedOptions[0];
+    if (value) trigger('choose', { kind: dataset.kind, title: value });
+    select.value = '';
+  });
+}
+
+// Escape first closes an open list, which says so itself only until its own listener has run
+let closesList = false;
+document.addEventListener('keydown', ({ target }) => { closesList = target.matches('[role=combobox][aria-expanded=true]'); }, true);
+document.addEventListener('keydown', (event) => {
+  if (event.key !== 'Escape' || closesList) return;
+  if (DRAWERS.some(isOpen)) close();
+  else if (isOpen('present')) present();
+});
+
+// a list opens when it is entered: one that was closed by Escape is left, so that the click enters it again
+document.addEventListener('mousedown', ({ target }) => {
+  if (target === document.activeElement && target.matches('[role=combobox][aria-expanded=false]')) target.blur();
+}, true);
+
+// what the browser does alone is done here, also while the server is away
+const DOES = {
+  theme, present, more: () => toggle('drawer'), 'library-open': () => toggle('library'), 'share-open': () => toggle('share'),
+  back: () => hub?.back(), forward: () => hub?.forward(),
+};
+document.addEventListener('click', ({ target }) => {
+  const name = target.closest('button')?.id;
+  if (name === 'run' || name === 'step') setOpen('setup', false);
+  else if (Object.hasOwn(DOES, name)) DOES[name]();
+});
+
+document.addEventListener('sv-present', present);
+document.addEventListener('sv-opened', ({ detail }) => {           // a person goes on from the opening's last beat
+  if (detail === 'run') document.querySelector('#run').click();
+  else if (detail === 'why') shared.go('check');
+});
+addKinds({ duel, predict, turns, 'turns-stage': turnsStage, lessons: lessonList });
+window.specvizPage = { fold, present, stage, pages, report, panel, picker, help: mountHelp, remember, restored, hub: shared.hub };
