@@ -1,9 +1,9 @@
 // page.js: the frame around the stage: drawer, fold, theme, ready prompts, saving, and which buttons make sense now.
 // Texts go through textContent; no formula, no request of its own.
-import { lessonList } from './learn/lesson_list.js';
+import { LessonList } from './learn/lesson_list.js';
 import { lessonPanel } from './learn/lesson_panel.js';
 import { predict } from './learn/predict.js';
-import { turns, turnsStage } from './learn/turns.js';
+import { Turns, TurnsStage } from './learn/turns.js';
 import { shelf } from './library/shelf.js';
 import { addKinds } from './reports/blocks.js';
 import { duel } from './reports/duel.js';
@@ -303,5 +303,5 @@ document.addEventListener('click', ({ target }) => {
 });
 
 document.addEventListener('sv-present', present);
-addKinds({ duel, predict, turns, 'turns-stage': turnsStage, lessons: lessonList });
+addKinds({ duel, predict, turns: Turns, 'turns-stage': TurnsStage, lessons: LessonList });
 window.specvizPage = { fold, present, stage, pages, report, panel, picker, help: mountHelp, remember, restored, hub: shared.hub };
