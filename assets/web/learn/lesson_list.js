@@ -8,7 +8,7 @@ const WAY = 'plan way';
 
 function Lesson({ entry }) {
   const { isDone, words } = lessonState(entry);
-  return html`<h3 class="sv-plan-title">${entry.number}. ${entry.title}<span class="sv-plan-done" data-open=${isDone ? undefined : ''}>${words && ` ${words}`}</span></h3>
+  return html`<h3 class="sv-plan-title">${`${entry.number}. ${entry.title}`}<span class="sv-plan-done" data-open=${isDone ? undefined : ''}>${words && ` ${words}`}</span></h3>
     <p class="sv-plan-question">${entry.question}</p><p class="sv-plan-wrong">${worded(['Breaks: ', entry.misconception])}</p>
     <a class="sv-button sv-primary" href="#lesson=${entry.name}" aria-label="Start lesson ${entry.number}: ${entry.title}">${isDone ? 'Again' : 'Start'}</a>
     <details class="sv-fold sv-plan-teacher"><summary>For the teacher</summary>${entry.teacher.map((words_) => html`<p>${worded(words_)}</p>`)}</details>`;

@@ -8,7 +8,7 @@ const paper = ([words, address], place) => [place ? ' · ' : '', address && addr
   ? html`<a href=${address} target="_blank" rel="noopener noreferrer">${words}</a>` : html`<span>${words}</span>`];
 
 const Rule = ({ title, badge, meaning, summary }) => html`<p class="sv-help-rule"><span
-  class="sv-help-badge sv-help-${badge === 'exact' ? 'exact' : 'lossy'}">${badge}</span> <b>${title}.</b> ${summary} ${meaning}</p>`;
+  class="sv-help-badge sv-help-${badge === 'exact' ? 'exact' : 'lossy'}">${badge}</span> <b>${`${title}.`}</b>${` ${summary} ${meaning}`}</p>`;
 
 export const Help = ({ summary, caution, sources, lacks, rule, notes }) => html`
   ${lacks && html`<p class="sv-help-lacks">${lacks}</p>`}${[summary, caution].filter(Boolean).map((words) => html`<p>${words}</p>`)}

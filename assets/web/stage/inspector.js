@@ -17,7 +17,7 @@ const isLog = (look, options) => options.log || look.view === 'threshold';
 
 // turn: from where on its words stand left of it
 const dart = ({ x, u }, hasWords = true, turn = WIDE_TURN) => point(`sv-dart${x > turn ? ' sv-dart-left' : ''}`, x, hasWords && html`
-  <span class="sv-dart-words">dart at ${u}<span class="sv-dart-more"> of the bar</span></span>`);
+  <span class="sv-dart-words">${`dart at ${u}`}<span class="sv-dart-more"> of the bar</span></span>`);
 
 // spread, so that a hundred can be seen
 const thrown = ({ at, top, isIn }) => html`<span class="sv-throw ${isIn ? 'sv-throw-in' : 'sv-throw-out'}" style=${{ left: `${at}%`, top: `${top}%` }} />`;

@@ -1,6 +1,6 @@
 // lanes.js: one row per step, one cell per drafted token: the fill is the chance to be kept or the stopping test, the line is the dart.
 // Only rows near the visible part exist, so a thousand steps cost as much as ten.
-import { element, spelled, framed } from '../core/element.js';
+import { button, element, framed, spelled } from '../core/element.js';
 import { pointing } from './pointing.js';
 import { tokenLabel } from './token.js';
 
@@ -85,8 +85,7 @@ export class Lanes {
   }
 
   cell(index, props, place) {
-    const made = element('button', `sv-cell sv-is-${props.status}${props.behind_end ? ' sv-behind-end' : ''}`);
-    made.type = 'button';
+    const made = button(`sv-cell sv-is-${props.status}${props.behind_end ? ' sv-behind-end' : ''}`);
     made.tabIndex = -1;
     made.dataset.step = index;
     made.dataset.ref = props.ref;

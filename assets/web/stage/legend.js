@@ -1,5 +1,5 @@
 // legend.js: what the marks mean and how often each has come so far. A pressed entry dims all tokens of other kinds.
-import { element, spelled } from '../core/element.js';
+import { button, element, spelled } from '../core/element.js';
 
 export class Legend {
   constructor(root, hub) {
@@ -18,17 +18,16 @@ export class Legend {
   entries() {
     this.counts = new Map();
     this.host.replaceChildren(...(this.hub.head ? this.hub.head.legend : []).map(([status, short, long]) => {
-      const made = element('li'), button = element('button', 'sv-legend-entry'), sample = element('span', `sv-sample sv-is-${status}`);
+      const made = element('li'), press = button('sv-legend-entry'), sample = element('span', `sv-sample sv-is-${status}`);
       sample.append(element('span', 'sv-body', 'abc'));
       sample.setAttribute('aria-hidden', 'true');
       const count = element('span', 'sv-count', '0');
       this.counts.set(status, count);
-      button.type = 'button';
-      button.title = long;
-      button.dataset.status = status;
-      button.setAttribute('aria-pressed', String(this.chosen.has(status)));
-      button.append(sample, element('span', 'sv-legend-name', short), count);
-      made.append(button);
+      press.title = long;
+      press.dataset.status = status;
+      press.setAttribute('aria-pressed', String(this.chosen.has(status)));
+      press.append(sample, element('span', 'sv-legend-name', short), count);
+      made.append(press);
       return made;
     }));
   }

@@ -1,5 +1,5 @@
 // text.js: the text as it grew. Marks say what befell each token; what was cut stands before what came instead.
-import { element, framed } from '../core/element.js';
+import { button, element, framed } from '../core/element.js';
 import { copyText } from '../core/files.js';
 import { recall, remember } from '../core/memory.js';
 import { pointing } from './pointing.js';
@@ -120,14 +120,12 @@ export class TextView {
 
   // The hidden start of a long prompt: how much it is, and on demand the whole of it.
   start({ words, text }) {
-    const made = element('button', 'sv-more-prompt', `… ${words}`);
-    made.type = 'button';
-    made.setAttribute('aria-label', `show ${words}`);
-    made.addEventListener('click', () => {
+    const made = button('sv-more-prompt', `… ${words}`, () => {
       made.replaceWith(element('span', 'sv-prompt', text));
       this.scroll.scrollTop = 0;
       this.scroll.focus();
     });
+    made.setAttribute('aria-label', `show ${words}`);
     return made;
   }
 
@@ -143,7 +141,7 @@ export class TextView {
 
   setMode(mode) {
     this.root.dataset.text = mode;
-    for (const button of this.host.querySelectorAll('[data-mode]')) button.setAttribute('aria-pressed', String(button.dataset.mode === mode));
+    for (const each of this.host.querySelectorAll('[data-mode]')) each.setAttribute('aria-pressed', String(each.dataset.mode === mode));
   }
 
   async copy() {
