@@ -2,6 +2,7 @@
 
 import ast
 import gzip
+import hashlib
 import json
 import pkgutil
 import re
@@ -268,6 +269,12 @@ def test_the_browser_computes_nothing_and_writes_no_markup(script):
     assert re.findall(r"\*\*|toFixed|toPrecision|[iI]nnerHTML|outerHTML|insertAdjacent|document\.write", source) == []
     assert re.findall(r"\beval\b|new Function|\bfetch\b|XMLHttpRequest|WebSocket|EventSource|sendBeacon", source) == []
     assert re.findall(r"https?://(?!www\.w3\.org/2000/svg|arxiv\.org/abs/)|#[0-9a-fA-F]{6}\b", source) == []
+
+
+def test_what_is_vendored_is_as_it_came():
+    head, _, code = (ROOT / "assets" / "web" / "vendor" / "preact_htm.js").read_text("utf-8").partition("*/\n")
+    assert hashlib.sha256(code.encode()).hexdigest() in head
+    assert "Permission is hereby granted" in head
 
 
 def committed_texts():

@@ -3,14 +3,15 @@
 import { unpack } from './core/files.js';
 import { embeddedSource } from './core/hub.js';
 import { mountLesson } from './learn/lesson.js';
-import { lessonList } from './learn/lesson_list.js';
+import { LessonList } from './learn/lesson_list.js';
 import { predict } from './learn/predict.js';
 import { lessonOpen, shownAgain } from './learn/progress.js';
-import { makeBlock, addKinds } from './reports/blocks.js';
+import { Blocks, addKinds } from './reports/blocks.js';
 import { duel } from './reports/duel.js';
 import { mountReport } from './reports/report.js';
 import { fileText, presentable, openFile } from './share/one_file.js';
 import { stageMarkup, mountStage } from './stage/stage.js';
+import { html, render } from './vendor/preact_htm.js';
 
 const { documentElement: root } = document;
 const quiet = { trigger: () => {}, watch: () => {} };
@@ -49,17 +50,12 @@ function stageOf(hub) {
   return show;
 }
 
-function comparing(holder) {
-  let shown = null;
-  return async (runs) => {
-    turnTo('compare');
-    const block = JSON.parse(await unpack(fileText(`sv-duel-${runs.map(({ run }) => run).join('-')}`)));
-    shown?.release?.();
-    const report = holder.querySelector('.sv-report'), host = { root: report, title: '', act: () => {}, halt: () => {} };
-    shown = makeBlock(block, host);
-    holder.querySelector('.sv-blocks').replaceChildren(shown);
-  };
-}
+const comparing = (holder) => async (runs) => {
+  turnTo('compare');
+  const block = JSON.parse(await unpack(fileText(`sv-duel-${runs.map(({ run }) => run).join('-')}`)));
+  const host = { root: holder.querySelector('.sv-report'), title: '', act: () => {}, halt: () => {} };
+  render(html`<${Blocks} blocks=${[block]} host=${host} />`, holder.querySelector('.sv-blocks'));
+};
 
 function leave() {
   location.hash = 'plan';
@@ -79,7 +75,7 @@ function follow(panel, lessons, isBack = false) {
   else panel.refuse('There is no such lesson in this file.');
 }
 
-addKinds({ duel, predict, lessons: lessonList });
+addKinds({ duel, predict, lessons: LessonList });
 const holder = document.getElementById('sv-file'), place = (id) => document.getElementById(id);
 presentable(place('sv-present'));
 openFile(holder, async () => {

@@ -1,9 +1,12 @@
-// page.js: the frame around the stage: drawer, fold, theme, ready prompts, saving, and which buttons make sense now.
+// page.js: the app: its pages, the panels beside the stage, ready prompts, saving, and which buttons make sense now.
 // Texts go through textContent; no formula, no request of its own.
-import { lessonList } from './learn/lesson_list.js';
+import { element } from './core/element.js';
+import { close, DRAWERS, FIELDS, fold, isOpen, keepTheme, present, setOpen, theme, toggle } from './core/frame.js';
+import { store, stored } from './core/memory.js';
+import { LessonList } from './learn/lesson_list.js';
 import { lessonPanel } from './learn/lesson_panel.js';
 import { predict } from './learn/predict.js';
-import { turns, turnsStage } from './learn/turns.js';
+import { Turns, TurnsStage } from './learn/turns.js';
 import { shelf } from './library/shelf.js';
 import { addKinds } from './reports/blocks.js';
 import { duel } from './reports/duel.js';
@@ -12,83 +15,14 @@ import { sharing } from './share/sharing.js';
 import { mountHelp } from './stage/help.js';
 import { mountStage } from './stage/stage.js';
 
-const THEME = 'specviz-theme', FIELDS = 'specviz-fields', RUN = 'specviz-run', TAB = 'specviz-tab';
+const RUN = 'specviz-run', TAB = 'specviz-tab';
 const LIVE = ['queued', 'loading', 'running'];
 const root = document.documentElement;
 let current = null;             // the run on the stage
 let refused = () => {};
 const left = new Set();         // runs that the stage has left: a late last message must not bring them back
 
-// what this browser remembers, if it may; `tab`: of this tab alone
-const memory = (tab) => (tab ? sessionStorage : localStorage);
-const stored = (name, tab) => { try { return memory(tab).getItem(name); } catch (e) { return null; } };
-const store = (name, value, tab) => { try { memory(tab).setItem(name, value); } catch (e) { /* private mode */ } };
 const parse = (text) => { try { return text ? JSON.parse(text) : null; } catch (e) { return null; } };
-
-function theme() {
-  store(THEME, document.body.classList.toggle('dark') ? 'dark' : 'light');
-}
-
-// what was chosen here outlasts a change of the system's theme, which Gradio follows first
-function keepTheme() {
-  const chosen = stored(THEME, false);
-  if (chosen) document.body.classList.toggle('dark', chosen === 'dark');
-}
-
-// name -> the panel that opens, if it is one, and the button that opens it
-const OPENS = {
-  drawer: ['#drawer', '#more'], setup: [null, '#fold button'], library: ['#library', '#library-open'], share: ['#share', '#share-open'],
-};
-const DRAWERS = ['drawer', 'library', 'share'];          // of these one is open at a time
-
-function setOpen(name, isOpen) {
-  const [panel, button] = OPENS[name];
-  if (isOpen && DRAWERS.includes(name)) for (const other of DRAWERS) if (other !== name) setOpen(other, false);
-  root.toggleAttribute(`data-sv-${name}`, isOpen);
-  const hidden = panel && document.querySelector(panel);
-  if (hidden) hidden.inert = !isOpen;
-  document.querySelector(button)?.setAttribute('aria-expanded', String(isOpen));
-}
-const isOpen = (name) => root.hasAttribute(`data-sv-${name}`);
-const toggle = (name) => setOpen(name, !isOpen(name));
-const close = () => DRAWERS.forEach((name) => setOpen(name, false));
-
-// on a phone: the one line that stands for the folded setup, and opens it
-function fold(element) {
-  const line = element.querySelector('button');
-  line.addEventListener('click', () => setOpen('setup', !isOpen('setup')));
-  // a field that does nothing under the method is not in the document
-  const fields = () => ['#method input', '#draft input', '#k input', '#temperature input', '#pace input:checked']
-    .map((selector) => document.querySelector(selector)?.value);
-  const summarise = () => {
-    const [method, draft, k, temperature, pace] = fields();
-    const mark = document.querySelector('#help .sv-help-lossy') && 'lossy';
-    line.firstElementChild.textContent = [
-      method, mark, draft, k && `K ${k}`, temperature && `temperature ${temperature}`, pace,
-    ].filter(Boolean).join(' · ') || 'Setup';
-  };
-  const later = () => requestAnimationFrame(summarise);
-  const changes = new MutationObserver(later);
-  const isThere = () => {
-    const parts = ['#setup', '#help'].map((selector) => document.querySelector(selector));
-    if (!parts.every(Boolean) || !fields().at(-1)) return false;
-    for (const part of parts) changes.observe(part, { childList: true, subtree: true });
-    return true;
-  };
-  document.addEventListener('input', later);
-  document.addEventListener('change', later);
-  document.addEventListener(FIELDS, later);
-  const waiting = setInterval(() => { summarise(); if (isThere()) clearInterval(waiting); }, 150);
-}
-
-// larger type and no setup, for a room; the stage and the style sheets do the rest
-function present() {
-  close();
-  setOpen('setup', false);
-  const isOn = root.toggleAttribute('data-sv-present');
-  document.querySelector('#present')?.setAttribute('aria-pressed', String(isOn));
-  window.dispatchEvent(new Event('resize'));
-}
 
 // what the stage sees: the same value, without what belongs to a run that it has left
 function screened(host) {
@@ -252,19 +186,13 @@ function stage(element, host) {
   });
 }
 
-function picker(element, { props, trigger }) {
-  const select = element.querySelector('select');
-  const first = document.createElement('option');
-  first.textContent = 'Choose…';
-  first.value = '';
-  select.append(first);
+function picker(holder, { props, trigger }) {
+  const select = holder.querySelector('select');
+  select.append(Object.assign(element('option', '', 'Choose…'), { value: '' }));
   for (const [kind, titles] of Object.entries(parse(props.value) || {})) {
-    const group = document.createElement('optgroup');
-    group.label = kind;
+    const group = Object.assign(element('optgroup'), { label: kind });
     for (const title of titles) {
-      const option = document.createElement('option');
-      option.textContent = title;
-      option.value = title;
+      const option = Object.assign(element('option', '', title), { value: title });
       option.dataset.kind = kind;
       group.append(option);
     }
@@ -307,5 +235,5 @@ document.addEventListener('sv-opened', ({ detail }) => {           // a person g
   if (detail === 'run') document.querySelector('#run').click();
   else if (detail === 'why') shared.go('check');
 });
-addKinds({ duel, predict, turns, 'turns-stage': turnsStage, lessons: lessonList });
+addKinds({ duel, predict, turns: Turns, 'turns-stage': TurnsStage, lessons: LessonList });
 window.specvizPage = { fold, present, stage, pages, report, panel, picker, help: mountHelp, remember, restored, hub: shared.hub };

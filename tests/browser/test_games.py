@@ -195,7 +195,7 @@ def test_where_a_text_ends_in_a_letter_one_choice_says_what_would_stand_there(op
 
 PLAY = """(block) => {
   const root = document.querySelector('.sv-report'), host = {root, halt() {}, act() {}, title: ''};
-  root.querySelector('.sv-report-body').append(specviz.makeBlock(block, host));
+  specviz.drawBlock(block, host, root.querySelector('.sv-report-body'));
 }"""
 
 

@@ -36,7 +36,8 @@ EARLY = """window.BroadcastChannel = class extends BroadcastChannel {
 NOTE_WORDS = """() => {
   window.said = [];
   const line = document.querySelector('.sv-shelf-said p');
-  new MutationObserver(() => window.said.push(line.textContent)).observe(line, {childList: true});
+  const watched = {childList: true, characterData: true, subtree: true};
+  new MutationObserver(() => window.said.push(line.textContent)).observe(line, watched);
 }"""
 DROP = """(text) => {
   const data = new DataTransfer();

@@ -40,16 +40,6 @@ def test_the_final_text_shows_what_stayed_and_is_remembered(stage):
     assert json.loads(page.evaluate("localStorage.getItem('specviz-stage')")) == {"text": "final"}
 
 
-@pytest.mark.parametrize("kept", ["{", "[]", "null", '{"text": "<b>"}', '{"text": 7, "keys": "no"}'])
-def test_what_the_browser_kept_is_not_trusted(stage, kept):
-    page = stage()
-    page.evaluate("(kept) => localStorage.setItem('specviz-stage', kept)", kept)
-    assert page.evaluate("[specviz.recall('text', ['cut', 'final']), specviz.recall('keys', [true, false])]") == [
-        "cut",
-        True,
-    ]
-
-
 @pytest.mark.parametrize("make", [traces.halves, traces.truncated, traces.tree])
 def test_copying_gives_exactly_the_text(stage, make):
     page, made = stage(), make()
@@ -260,26 +250,6 @@ def test_a_live_run_that_begins_meanwhile_takes_the_stage(stage):
     page.clock.run_for(9_000)
     assert page.evaluate("[hub.cursor, hub.following, hub.playing]") == [2, True, False]
     assert page.locator(".sv-badge").count() == 0
-
-
-def test_a_replay_that_follows_another_keeps_its_own_pace(stage):
-    page = stage(fresh=True)
-    page.clock.install(time=0)
-    page.clock.pause_at(1_000)
-    push(page, whole(traces.chain(), play=True))
-    page.clock.run_for(1_000)
-    push(page, whole(traces.tree(), run="other", play=True))
-    page.clock.run_for(2_000)
-    assert page.evaluate("[hub.run, hub.cursor]") == ["other", 1]
-
-
-def test_a_message_that_comes_twice_does_not_start_the_replay_again(stage):
-    page, message = stage(fresh=True), whole(traces.chain(), play=True)
-    page.clock.install()
-    push(page, message)
-    page.evaluate("hub.last()")
-    push(page, {**message, "total": 7})
-    assert page.evaluate("[hub.cursor, hub.playing]") == [7, False]
 
 
 # ---- keys ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,6 @@
 // element.js: small makers of elements: text only, never markup.
+import { html } from '../vendor/preact_htm.js';
+
 export function element(tag, className, text) {
   const made = document.createElement(tag);
   if (className) made.className = className;
@@ -16,6 +18,9 @@ export function button(className, words, press) {
 export function sentence(host, parts) {
   host.replaceChildren(...parts.map((part, place) => (place % 2 ? element('b', 'sv-word', part) : document.createTextNode(part))));
 }
+
+// the same among what preact draws; words: a text, or such a list
+export const worded = (words) => [words].flat().map((part, place) => (place % 2 ? html`<b class="sv-word">${part}</b>` : part));
 
 // 1234 -> "1,234"
 export const spelled = (number) => number.toLocaleString('en-US');

@@ -51,16 +51,16 @@ export function themed(figure, root) {
   return layout;
 }
 
-// the place of a chart: {holder, plot, fold, table}; the table is filled by `fillTable`
-export function frame(figure) {
-  const holder = element('div', 'sv-chart'), plot = element('div', 'sv-plot');
+// the place of a chart within `holder`: {plot, fold, table}; the table is filled by `fillTable`
+export function frame(holder, figure) {
+  const plot = element('div', 'sv-plot');
   const fold = element('details', 'sv-chart-table'), table = element('table'), { title } = figure.layout.meta;
   plot.setAttribute('role', 'img');
   plot.setAttribute('aria-label', `chart: ${title}; the table below holds its numbers`);
   fold.append(element('summary', '', 'as a table'), table);
   const notes = (figure.layout.annotations || []).map(({ text }) => element('p', 'sv-chart-note', text));
   holder.append(element('h3', 'sv-chart-title', title), plot, ...notes, fold);
-  return { holder, plot, fold, table };
+  return { plot, fold, table };
 }
 
 export function fillTable({ data, layout }, table) {

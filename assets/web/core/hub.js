@@ -25,236 +25,246 @@ export const embeddedSource = (message) => ({
   pull: async () => null,
 });
 
-export function createHub(source) {
-  const listeners = new Map();
-  const hub = {
-    run: null, head: null, steps: [], state: null, speed: null, numbers: null, end: null, total: 0,
-    cursor: 0, following: true, playing: false, pace: 'reading', rhythm: 0,
-    pinned: null, hovered: null, spot: -1,          // spot: the step that was last moved to or pinned
-  };
-  let pulling = false, timer = 0, arrived = 0, autoPinned = false, opening = 0;
-  let wasLive = false, found = 0;                   // found: how many steps a run has that was over when it came
+export class Hub {
+  run = null; head = null; steps = []; state = null; speed = null; numbers = null; end = null; total = 0;
+  cursor = 0; following = true; playing = false; pace = 'reading'; rhythm = 0;
+  pinned = null; hovered = null; spot = -1;           // spot: the step that was last moved to or pinned
+  #listeners = new Map(); #source; #pulling = false; #timer = 0; #arrived = 0; #autoPinned = false; #opening = 0;
+  #wasLive = false; #found = 0;                       // found: how many steps a run has that was over when it came
 
-  hub.on = (name, listener) => {
-    if (!listeners.has(name)) listeners.set(name, []);
-    listeners.get(name).push(listener);
-  };
-  hub.emit = (name, detail) => (listeners.get(name) || []).forEach((listener) => listener(detail));
+  constructor(source) { this.#source = source; }
+
+  on(name, listener) {
+    if (!this.#listeners.has(name)) this.#listeners.set(name, []);
+    this.#listeners.get(name).push(listener);
+  }
+
+  emit(name, detail) { (this.#listeners.get(name) || []).forEach((listener) => listener(detail)); }
 
   // ---- taking increments -------------------------------------------------------------------------------------
-  function reset(run) {
-    stopTimer();
-    Object.assign(hub, {
+  #reset(run) {
+    this.#stopTimer();
+    Object.assign(this, {
       run, head: null, steps: [], state: null, speed: null, numbers: null, end: null, total: 0,
       cursor: 0, following: true, playing: false, rhythm: 0, pinned: null, hovered: null, spot: -1,
     });
-    autoPinned = false;
-    opening = 0;
-    arrived = 0;
-    wasLive = false;
-    found = 0;
-    hub.emit('reset');
+    this.#autoPinned = false;
+    this.#opening = 0;
+    this.#arrived = 0;
+    this.#wasLive = false;
+    this.#found = 0;
+    this.emit('reset');
   }
 
-  function append(from, steps) {
-    if (from > hub.steps.length) return false;
-    const fresh = steps.slice(hub.steps.length - from);
+  #append(from, steps) {
+    if (from > this.steps.length) return false;
+    const fresh = steps.slice(this.steps.length - from);
     for (const step of fresh) {
-      const before = hub.steps[hub.steps.length - 1] || {};
+      const before = this.steps[this.steps.length - 1] || {};
       step.sentence = step.sentence || before.sentence;   // carried on while nothing changes
       step.context = step.context || before.context;
-      hub.steps.push(step);
+      this.steps.push(step);
     }
-    if (fresh.length) hub.emit('grow', { from: hub.steps.length - fresh.length });
+    if (fresh.length) this.emit('grow', { from: this.steps.length - fresh.length });
     return true;
   }
 
-  function take(message, { heal = true } = {}) {
+  take(message, { heal = true } = {}) {
     if (!message || typeof message.run !== 'string' || !message.run) return;
-    if (message.run !== hub.run) reset(message.run);
-    if (message.head && !hub.head) {
-      hub.head = message.head;
-      hub.emit('head');
+    if (message.run !== this.run) this.#reset(message.run);
+    if (message.head && !this.head) {
+      this.head = message.head;
+      this.emit('head');
     }
     for (const name of ['state', 'speed', 'numbers', 'end']) {
-      if (message[name] !== undefined) hub[name] = message[name];
+      if (message[name] !== undefined) this[name] = message[name];
     }
-    wasLive = wasLive || Boolean(hub.state && hub.state.name !== 'finished');
-    hub.total = message.total === undefined ? hub.total : message.total;
-    const before = hub.steps.length;
-    const whole = append(message.from, message.steps || []);
-    const added = hub.steps.length - before;
-    if (message.play && before === 0 && added) return replay();
-    if (before === 0 && added && !wasLive) found = hub.total;
-    if (added) follow(added);
-    hub.emit('info');
-    if (message.opening && before === 0 && added) hub.emit('opening');
-    if (heal && (!whole || lacks())) pull();
+    this.#wasLive = this.#wasLive || Boolean(this.state && this.state.name !== 'finished');
+    this.total = message.total === undefined ? this.total : message.total;
+    const before = this.steps.length;
+    const whole = this.#append(message.from, message.steps || []);
+    const added = this.steps.length - before;
+    if (message.play && before === 0 && added) return this.#replay();
+    if (before === 0 && added && !this.#wasLive) this.#found = this.total;
+    if (added) this.#follow(added);
+    this.emit('info');
+    if (message.opening && before === 0 && added) this.emit('opening');
+    if (heal && (!whole || this.#lacks())) this.#pull();
   }
 
-  const lacks = () => !hub.head || hub.steps.length < hub.total;
+  #lacks() { return !this.head || this.steps.length < this.total; }
 
-  async function pull() {
-    if (pulling || !hub.run) return;
-    pulling = true;
-    const run = hub.run, from = hub.head ? hub.steps.length : 0, known = hub.steps.length, hadHead = Boolean(hub.head);
+  async #pull() {
+    if (this.#pulling || !this.run) return;
+    this.#pulling = true;
+    const run = this.run, from = this.head ? this.steps.length : 0, known = this.steps.length, hadHead = Boolean(this.head);
     let answer = null;
-    try { answer = parse(await source.pull({ run, from })); } catch (error) { answer = null; } finally { pulling = false; }
-    if (!answer || answer.run !== run || hub.run !== run) return;
-    take({ ...answer, total: hub.total > answer.total ? hub.total : answer.total }, { heal: false });
-    const isHealing = hub.steps.length > known || (!hadHead && hub.head);
-    if (isHealing && lacks()) pull();
+    try { answer = parse(await this.#source.pull({ run, from })); } catch (error) { answer = null; } finally { this.#pulling = false; }
+    if (!answer || answer.run !== run || this.run !== run) return;
+    this.take({ ...answer, total: this.total > answer.total ? this.total : answer.total }, { heal: false });
+    const isHealing = this.steps.length > known || (!hadHead && this.head);
+    if (isHealing && this.#lacks()) this.#pull();
   }
 
   // ---- the player's place ------------------------------------------------------------------------------------
-  function follow(added) {
-    const now = performance.now(), gap = arrived ? now - arrived : FULL;
-    arrived = now;
-    if (!hub.following || hub.playing) return;
-    place(hub.steps.length, added === 1 ? gap : 0);
-    if (found !== hub.total) return;
-    hub.spot = hub.selected().step;                         // the place that is explained is seen, not the end
-    hub.emit('select', { how: 'found' });
+  #follow(added) {
+    const now = performance.now(), gap = this.#arrived ? now - this.#arrived : FULL;
+    this.#arrived = now;
+    if (!this.following || this.playing) return;
+    this.#place(this.steps.length, added === 1 ? gap : 0);
+    if (this.#found !== this.total) return;
+    this.spot = this.selected().step;                         // the place that is explained is seen, not the end
+    this.emit('select', { how: 'found' });
   }
 
-  function place(cursor, rhythm) {
-    const from = hub.cursor;
-    const bounded = cursor < 0 ? 0 : cursor > hub.steps.length ? hub.steps.length : cursor;
+  #place(cursor, rhythm) {
+    const from = this.cursor;
+    const bounded = cursor < 0 ? 0 : cursor > this.steps.length ? this.steps.length : cursor;
     if (bounded === from) return;
-    hub.cursor = bounded;
-    hub.spot = bounded - 1;
-    hub.rhythm = bounded === from + 1 && rhythm >= SHORT ? rhythm : 0;
-    hub.emit('cursor', { from, to: bounded });
-    pinFirstCut(from, bounded);
-    hub.emit('select');
+    this.cursor = bounded;
+    this.spot = bounded - 1;
+    this.rhythm = bounded === from + 1 && rhythm >= SHORT ? rhythm : 0;
+    this.emit('cursor', { from, to: bounded });
+    this.#pinFirstCut(from, bounded);
+    this.emit('select');
   }
 
-  function pinFirstCut(from, to) {
-    if (autoPinned || hub.pinned) return;
+  #pinFirstCut(from, to) {
+    if (this.#autoPinned || this.pinned) return;
     for (let index = from; index < to; index += 1) {
-      if (hub.steps[index].has_cut) {
-        autoPinned = true;
-        hub.pinned = { step: index, ref: hub.steps[index].focus };
+      if (this.steps[index].has_cut) {
+        this.#autoPinned = true;
+        this.pinned = { step: index, ref: this.steps[index].focus };
         return;
       }
     }
   }
 
-  function stopTimer() {
-    clearTimeout(timer);
-    timer = 0;
-    hub.playing = false;
+  #stopTimer() {
+    clearTimeout(this.#timer);
+    this.#timer = 0;
+    this.playing = false;
   }
 
-  function wait() { return opening > 0 ? OPENING.milliseconds : PACES[hub.pace] || PACES.reading; }
+  #wait() { return this.#opening > 0 ? OPENING.milliseconds : PACES[this.pace] || PACES.reading; }
 
-  function tick() {
-    if (!hub.playing) return;
-    if (hub.cursor >= hub.steps.length) return settle();
-    const time = wait();
-    opening -= 1;
-    place(hub.cursor + 1, time);
-    timer = setTimeout(tick, time);
+  #tick() {
+    if (!this.playing) return;
+    if (this.cursor >= this.steps.length) return this.#settle();
+    const time = this.#wait();
+    this.#opening -= 1;
+    this.#place(this.cursor + 1, time);
+    this.#timer = setTimeout(() => this.#tick(), time);
   }
 
-  function settle() {
-    stopTimer();
-    hub.following = true;
-    hub.emit('info');
+  #settle() {
+    this.#stopTimer();
+    this.following = true;
+    this.emit('info');
   }
 
-  function replay() {
-    opening = OPENING.steps;
-    hub.following = false;
-    hub.playing = true;
-    hub.emit('info');
-    if (lacks()) pull();
-    tick();
+  #replay() {
+    this.#opening = OPENING.steps;
+    this.following = false;
+    this.playing = true;
+    this.emit('info');
+    if (this.#lacks()) this.#pull();
+    this.#tick();
   }
 
-  hub.seek = (cursor, { animate = false } = {}) => {
-    stopTimer();
-    opening = 0;
-    hub.following = cursor >= hub.steps.length;
-    place(cursor, animate ? 1e9 : 0);
-    hub.emit('info');
-  };
-  hub.first = () => hub.seek(1, { animate: true });
-  hub.back = () => hub.seek(hub.cursor > 1 ? hub.cursor - 1 : 1);
-  hub.forward = () => hub.seek(hub.cursor + 1, { animate: true });
-  hub.last = () => hub.seek(hub.steps.length);
-  hub.toggle = () => {
-    if (hub.playing) {
-      stopTimer();
-      opening = 0;
-    } else if (hub.steps.length) {
-      if (hub.cursor >= hub.steps.length) place(0, 0);
-      hub.following = false;
-      hub.playing = true;
-      tick();
+  seek(cursor, { animate = false } = {}) {
+    this.#stopTimer();
+    this.#opening = 0;
+    this.following = cursor >= this.steps.length;
+    this.#place(cursor, animate ? 1e9 : 0);
+    this.emit('info');
+  }
+
+  first() { this.seek(1, { animate: true }); }
+  back() { this.seek(this.cursor > 1 ? this.cursor - 1 : 1); }
+  forward() { this.seek(this.cursor + 1, { animate: true }); }
+  last() { this.seek(this.steps.length); }
+
+  toggle() {
+    if (this.playing) {
+      this.#stopTimer();
+      this.#opening = 0;
+    } else if (this.steps.length) {
+      if (this.cursor >= this.steps.length) this.#place(0, 0);
+      this.following = false;
+      this.playing = true;
+      this.#tick();
     }
-    hub.emit('info');
-  };
-  hub.setPace = (pace) => { if (PACES[pace]) hub.pace = pace; };
-  hub.phases = () => (hub.rhythm >= FULL ? 'full' : hub.rhythm ? 'short' : 'none');
-  hub.isLive = () => Boolean(hub.state && ['queued', 'loading', 'running'].includes(hub.state.name));
+    this.emit('info');
+  }
+
+  setPace(pace) { if (PACES[pace]) this.pace = pace; }
+  phases() { return this.rhythm >= FULL ? 'full' : this.rhythm ? 'short' : 'none'; }
+  isLive() { return Boolean(this.state && ['queued', 'loading', 'running'].includes(this.state.name)); }
 
   // ---- the selection: hover looks, a click pins, Escape lets go ------------------------------------------------
-  const isShown = (place_) => Boolean(place_ && place_.step < hub.cursor);
-  hub.selected = () => {
-    if (isShown(hub.hovered)) return hub.hovered;
-    if (isShown(hub.pinned)) return hub.pinned;
-    const step = hub.steps[hub.cursor - 1];
-    return step ? { step: hub.cursor - 1, ref: step.focus } : null;
-  };
-  hub.look = () => {
-    const place_ = hub.selected();
-    return place_ ? hub.steps[place_.step].looks[place_.ref] || null : null;
-  };
-  hub.hover = (place_) => {
-    if (!place_ && !hub.hovered) return;
-    hub.hovered = place_;
-    hub.emit('select');
-  };
-  hub.hoverStep = (step) => hub.hover(hub.steps[step] ? { step, ref: hub.steps[step].focus } : null);
-  hub.pin = (step, ref, how = 'pointer') => {
-    if (!hub.steps[step]) return;
-    autoPinned = true;
-    hub.hovered = null;
-    hub.pinned = { step, ref };
-    if (step >= hub.cursor) hub.seek(step + 1);
-    hub.spot = step;
-    hub.emit('select', { how });
-  };
-  hub.release = () => {
-    autoPinned = true;
-    hub.hovered = null;
-    hub.pinned = null;
-    hub.spot = hub.cursor - 1;
-    hub.emit('select', { how: 'release' });
-  };
-  hub.refs = (step) => {
-    const props = hub.steps[step];
-    return props ? [...props.cells.map((cell) => cell.ref), ...(props.last ? [props.last.ref] : [])] : [];
-  };
-  // Along the tokens of a step and over its ends.
-  hub.moveToken = (by) => {
-    const place_ = hub.selected();
-    if (!place_) return;
-    const refs = hub.refs(place_.step), next = refs.indexOf(place_.ref) + by;
-    if (next >= 0 && next < refs.length) return hub.pin(place_.step, refs[next], 'key');
-    const step = place_.step + by, others = hub.refs(step);
-    if (others.length && step < hub.cursor) hub.pin(step, by > 0 ? others[0] : others[others.length - 1], 'key');
-  };
-  hub.moveStep = (by) => {
-    const place_ = hub.selected();
-    if (place_) hub.pinStep(place_.step + by);
-  };
-  hub.pinStep = (step) => {
-    if (hub.steps[step] && step < hub.cursor) hub.pin(step, hub.steps[step].focus, 'key');
-  };
+  #isShown(place_) { return Boolean(place_ && place_.step < this.cursor); }
 
-  hub.start = () => source.start(take);
-  hub.take = take;
-  return hub;
+  selected() {
+    if (this.#isShown(this.hovered)) return this.hovered;
+    if (this.#isShown(this.pinned)) return this.pinned;
+    const step = this.steps[this.cursor - 1];
+    return step ? { step: this.cursor - 1, ref: step.focus } : null;
+  }
+
+  look() {
+    const place_ = this.selected();
+    return place_ ? this.steps[place_.step].looks[place_.ref] || null : null;
+  }
+
+  hover(place_) {
+    if (!place_ && !this.hovered) return;
+    this.hovered = place_;
+    this.emit('select');
+  }
+
+  hoverStep(step) { this.hover(this.steps[step] ? { step, ref: this.steps[step].focus } : null); }
+  pin(step, ref, how = 'pointer') {
+    if (!this.steps[step]) return;
+    this.#autoPinned = true;
+    this.hovered = null;
+    this.pinned = { step, ref };
+    if (step >= this.cursor) this.seek(step + 1);
+    this.spot = step;
+    this.emit('select', { how });
+  }
+
+  release() {
+    this.#autoPinned = true;
+    this.hovered = null;
+    this.pinned = null;
+    this.spot = this.cursor - 1;
+    this.emit('select', { how: 'release' });
+  }
+
+  refs(step) {
+    const props = this.steps[step];
+    return props ? [...props.cells.map((cell) => cell.ref), ...(props.last ? [props.last.ref] : [])] : [];
+  }
+
+  // Along the tokens of a step and over its ends.
+  moveToken(by) {
+    const place_ = this.selected();
+    if (!place_) return;
+    const refs = this.refs(place_.step), next = refs.indexOf(place_.ref) + by;
+    if (next >= 0 && next < refs.length) return this.pin(place_.step, refs[next], 'key');
+    const step = place_.step + by, others = this.refs(step);
+    if (others.length && step < this.cursor) this.pin(step, by > 0 ? others[0] : others[others.length - 1], 'key');
+  }
+
+  moveStep(by) {
+    const place_ = this.selected();
+    if (place_) this.pinStep(place_.step + by);
+  }
+
+  pinStep(step) {
+    if (this.steps[step] && step < this.cursor) this.pin(step, this.steps[step].focus, 'key');
+  }
+
+  start() { this.#source.start((message) => this.take(message)); }
 }

@@ -14,3 +14,8 @@ export const recall = (name, among) => (among.includes(all()[name]) ? all()[name
 export function remember(name, value) {
   try { localStorage.setItem(NAME, JSON.stringify({ ...all(), [name]: value })); } catch (error) { /* private mode */ }
 }
+
+// a text, where it may be kept; `tab`: of this tab alone
+const memory = (tab) => (tab ? sessionStorage : localStorage);
+export const stored = (name, tab) => { try { return memory(tab).getItem(name); } catch (e) { return null; } };
+export const store = (name, value, tab) => { try { memory(tab).setItem(name, value); } catch (e) { /* private mode */ } };

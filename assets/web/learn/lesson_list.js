@@ -1,92 +1,46 @@
 // lesson_list.js: the plan as a list: lessons, games and breaks by the clock, with what this browser has done already.
-import { element, button, sentence } from '../core/element.js';
+import { worded } from '../core/element.js';
 import { recall, remember } from '../core/memory.js';
+import { html, useEffect, useState } from '../vendor/preact_htm.js';
 import { lessonState } from './progress.js';
 
-export const lessonList = ({ entries, ways, file }) => {
-  const WAY = 'plan way';
-  const done = new Map();
+const WAY = 'plan way';
 
-  function teacher(paragraphs) {
-    const fold = element('details', 'sv-fold sv-plan-teacher');
-    fold.append(element('summary', '', 'For the teacher'), ...paragraphs.map((words) => {
-      const made = element('p');
-      sentence(made, words);
-      return made;
-    }));
-    return fold;
-  }
+function Lesson({ entry }) {
+  const { isDone, words } = lessonState(entry);
+  return html`<h3 class="sv-plan-title">${`${entry.number}. ${entry.title}`}<span class="sv-plan-done" data-open=${isDone ? undefined : ''}>${words && ` ${words}`}</span></h3>
+    <p class="sv-plan-question">${entry.question}</p><p class="sv-plan-wrong">${worded(['Breaks: ', entry.misconception])}</p>
+    <a class="sv-button sv-primary" href="#lesson=${entry.name}" aria-label="Start lesson ${entry.number}: ${entry.title}">${isDone ? 'Again' : 'Start'}</a>
+    <details class="sv-fold sv-plan-teacher"><summary>For the teacher</summary>${entry.teacher.map((words_) => html`<p>${worded(words_)}</p>`)}</details>`;
+}
 
-  function lesson(entry) {
-    const head = element('h3', 'sv-plan-title', `${entry.number}. ${entry.title}`), mark = element('span', 'sv-plan-done');
-    const start = Object.assign(element('a', 'sv-button sv-primary', 'Start'), { href: `#lesson=${entry.name}` });
-    const wrong = element('p', 'sv-plan-wrong');
-    sentence(wrong, ['Breaks: ', entry.misconception]);
-    start.setAttribute('aria-label', `Start lesson ${entry.number}: ${entry.title}`);
-    done.set(entry, { mark, start });
-    head.append(mark);
-    return [head, element('p', 'sv-plan-question', entry.question), wrong, start, teacher(entry.teacher)];
-  }
+function Pause({ entry: { title, words, section } }) {
+  const go = () => document.querySelector(`[data-section="${section}"]`)?.scrollIntoView({ block: 'start' });
+  return html`<h3 class="sv-plan-title">${title}</h3><p class="sv-plan-question">${words}</p>
+    ${section && html`<button type="button" class="sv-button" aria-label="Go to: ${title}" onClick=${go}>Go there</button>`}`;
+}
 
-  function pause(entry) {
-    const made = [element('h3', 'sv-plan-title', entry.title), element('p', 'sv-plan-question', entry.words)];
-    if (!entry.section) return made;
-    const game = () => document.querySelector(`[data-section="${entry.section}"]`);
-    const open = button('sv-button', 'Go there', () => game()?.scrollIntoView({ block: 'start' }));
-    open.setAttribute('aria-label', `Go to: ${entry.title}`);
-    return [...made, open];
-  }
+const Ways = ({ ways, way, choose }) => html`<div class="sv-plan-ways" role="group" aria-label="How much of the plan">${ways.map((words, place) => html`
+  <button type="button" class="sv-button sv-mode" aria-pressed=${String(place === way)} onClick=${() => choose(place)}>${words}</button>`)}</div>`;
 
-  const rows = entries.map((entry) => {
-    const made = element('li', `sv-plan-entry${entry.name ? '' : ' sv-plan-pause'}`), time = element('p', 'sv-plan-time');
-    const clock = element('span');
-    time.append(clock, element('span', '', entry.minutes));
-    made.append(time, ...(entry.name ? lesson(entry) : pause(entry)));
-    return { made, clock, clocks: entry.clocks };
-  });
+const File = ({ file: { words, href, name, note } }) => html`
+  <p class="sv-plan-file"><a class="sv-button" href=${href} download=${name}>${words}</a><span>${note}</span></p>`;
 
-  const choices = ways.map((words, way) => button('sv-button sv-mode', words, () => {
-    remember(WAY, way);
-    show(way);
-  }));
-
-  // one way through the plan: what it leaves out is not there, and the clock goes by it
-  function show(way) {
-    choices.forEach((each, place) => each.setAttribute('aria-pressed', String(place === way)));
-    for (const { made, clock, clocks } of rows) {
-      made.hidden = clocks[way] === null;
-      clock.textContent = clocks[way] || '';
-    }
-  }
-
-  function tick() {
-    done.forEach(({ mark, start }, entry) => {
-      const { isDone, words } = lessonState(entry);
-      mark.textContent = words && ` ${words}`;
-      mark.toggleAttribute('data-open', !isDone);
-      start.textContent = isDone ? 'Again' : 'Start';
-    });
-  }
-
-  const node = element('div', 'sv-block sv-plan'), list = element('ol', 'sv-plan-list');
-  list.append(...rows.map(({ made }) => made));
-  if (choices.length) {
-    const bar = element('div', 'sv-plan-ways');
-    bar.setAttribute('role', 'group');
-    bar.setAttribute('aria-label', 'How much of the plan');
-    bar.append(...choices);
-    node.append(bar);
-  }
-  if (file) {
-    const line = element('p', 'sv-plan-file');
-    line.append(Object.assign(element('a', 'sv-button', file.words), { href: file.href, download: file.name }), element('span', '', file.note));
-    node.append(line);
-  }
-  node.append(list);
-  show(recall(WAY, [0, ...ways.keys()]));
-  tick();
-  document.addEventListener('sv-lesson-done', tick);
-  node.release = () => document.removeEventListener('sv-lesson-done', tick);
-  node.repaint = tick;
-  return node;
-};
+// One way through the plan: what it leaves out is not there, and the clock goes by it.
+export function LessonList({ block: { entries, ways, file } }) {
+  const [way, setWay] = useState(recall(WAY, [0, ...ways.keys()])), [, draw] = useState(0);
+  useEffect(() => {
+    const again = () => draw((count) => count + 1);
+    document.addEventListener('sv-lesson-done', again);
+    return () => document.removeEventListener('sv-lesson-done', again);
+  }, []);
+  const choose = (place) => {
+    remember(WAY, place);
+    setWay(place);
+  };
+  const row = (entry) => html`<li class="sv-plan-entry${entry.name ? '' : ' sv-plan-pause'}" hidden=${entry.clocks[way] === null}>
+    <p class="sv-plan-time"><span>${entry.clocks[way]}</span><span>${entry.minutes}</span></p>
+    ${entry.name ? html`<${Lesson} entry=${entry} />` : html`<${Pause} entry=${entry} />`}</li>`;
+  return html`<div class="sv-block sv-plan">${ways.length > 0 && html`<${Ways} ways=${ways} way=${way} choose=${choose} />`}
+    ${file && html`<${File} file=${file} />`}<ol class="sv-plan-list">${entries.map(row)}</ol></div>`;
+}

@@ -1,124 +1,87 @@
 // lesson_task.js: the box of a lesson's task: what is asked, the answers or runs to press, how far it is, and what is
 // said when it is done. Whether it was done before is what this browser remembers.
-import { element, sentence } from '../core/element.js';
+import { worded } from '../core/element.js';
 import { recall, remember } from '../core/memory.js';
+import { html, useLayoutEffect, useRef, useState } from '../vendor/preact_htm.js';
 
 const MARKS = { open: '○', done: '✓' };
+const option = 'sv-button sv-lesson-option';
+
+// Before a room: how many hands were raised for an answer, counted by whoever stands there; kept nowhere.
+function Hands({ words }) {
+  const [count, setCount] = useState(0);
+  return html`<button type="button" class="sv-button sv-lesson-hands" aria-label="count a hand for: ${words}" title="Count a hand"
+    onClick=${() => setCount(count + 1)}>${String(count)}</button>`;
+}
+
+// What was found out before stands there again. Of a guess: what is right, where something is, and what the person has said.
+function found({ kind, options, reveal }, name, isDone) {
+  if (!isDone) return { tried: [], own: -1, said: '', pressed: -1 };
+  if (kind === 'guess') return { tried: [...options.keys()], own: recall(`${name} guess`, [-1, ...options.keys()]), said: reveal, pressed: -1 };
+  const right = options.findIndex((each) => each.right);
+  return { tried: [right], own: -1, said: options[right].why, pressed: -1 };
+}
+
+// finish(): the task is done. say(words): aloud.
+function Answers({ task, name, isDone, finish, say }) {
+  const [{ tried, own, said, pressed }, set] = useState(() => found(task, name, isDone)), isGuess = task.kind === 'guess', why = useRef();
+  useLayoutEffect(() => { if (pressed >= 0) why.current.scrollIntoView({ block: 'nearest' }); }, [said]);
+  function answer(place) {
+    const { right, why: because } = task.options[place];
+    if (isGuess) {
+      remember(`${name} guess`, place);
+      set({ ...found(task, name, true), own: place, pressed: place });
+      return finish();
+    }
+    const words = `${right ? 'Yes.' : 'Not this one.'} ${because}`;
+    set({ tried: [...tried, place], own, said: words, pressed: place });
+    say(words);
+    if (right) finish();
+  }
+  const tone = (each, place) => (!tried.includes(place) ? '' : each.right ? ' sv-right' : isGuess ? '' : ' sv-wrong');
+  return html`<div class="sv-lesson-options">${task.options.map((each, place) => html`<div class="sv-lesson-row">
+      <button type="button" class="${option}${tone(each, place)}" aria-pressed=${String(place === pressed)} onClick=${() => answer(place)}>${each.words}
+        ${isGuess && place === own && html`<span class="sv-lesson-own">your guess</span>`}</button>
+      ${isGuess && html`<${Hands} words=${each.words} />`}</div>`)}</div><p class="sv-lesson-why" ref=${why}>${said}</p>`;
+}
+
+const Runs = ({ runs, stage, watched }) => html`<div class="sv-lesson-options">${runs.map((run) => html`
+  <button type="button" class=${option} onClick=${() => stage.show(run, 'whole', () => watched()?.once(run.run))}>${run.title}</button>`)}</div>`;
+
+function Parts({ task, stage, watched, ...more }) {
+  if (task.options.length) return html`<${Answers} task=${task} ...${more} />`;
+  if (task.kind === 'see') return html`<${Runs} runs=${task.runs} stage=${stage} watched=${watched} />`;
+  return task.kind === 'predict' && html`<button type="button" class="sv-button" onClick=${() => stage.game('predict')}>Open the game</button>`;
+}
 
 // task: plain data. name: what is kept. stage: as of mountLesson. watched(): the tasks that are watched, if there is a
-// stage; isOn(): whether the box still is the one on screen; brief(words), say(words): in the lesson's head, and aloud.
-export const lessonTask = (task, { name, stage, watched, isOn, brief, say, button }) => {
-  const box = element('section', 'sv-lesson-task'), mark = element('span', 'sv-lesson-mark');
-  const heading = element('h4'), label = element('span'), count = element('span', 'sv-lesson-count');
-  const praise = element('p', 'sv-lesson-praise', task.praise), again = button('Do it again', () => begin(true));
-  heading.append(mark, label, count);
-  mark.setAttribute('aria-hidden', 'true');
-
-  function set(isDone) {
-    box.toggleAttribute('data-done', isDone);
-    mark.textContent = isDone ? MARKS.done : MARKS.open;
-    label.textContent = isDone ? 'Done' : 'Your task';
-    praise.hidden = again.hidden = !isDone;
-    tell(isDone ? task.counts.at(-1) : task.counts[0]);
-  }
-
-  function tell(words) {
-    count.textContent = words || '';
-    brief(box.hasAttribute('data-done') ? `${MARKS.done} Done` : `${MARKS.open} ${words || 'Your task'}`);
-  }
-
-  function finished() {
-    if (!isOn()) return;
+// stage; brief(words), say(words): in the lesson's head, and aloud.
+export function Task({ task, name, brief, say, watched, ...more }) {
+  const [{ isDone, round, isNews }, set] = useState({ isDone: recall(name, [false, true]), round: 0, isNews: false });
+  const [count, setCount] = useState(''), box = useRef(), counted = isDone ? task.counts.at(-1) : count || task.counts[0];
+  function finish() {
     remember(name, true);
-    set(true);
-    praise.scrollIntoView({ block: 'nearest' });
+    set({ isDone: true, round, isNews: true });
     say(`Done. ${task.praise}`);
     document.dispatchEvent(new Event('sv-lesson-done'));
   }
-
-  // Of a guess: what is right, where something is, and what the person has said.
-  function compare(options, own) {
-    options.querySelectorAll('.sv-lesson-own').forEach((each) => each.remove());
-    options.querySelectorAll('.sv-lesson-option').forEach((made, place) => {
-      made.classList.toggle('sv-right', task.options[place].right);
-      if (place === own) made.append(element('span', 'sv-lesson-own', 'your guess'));
+  function again() {
+    setCount('');
+    set({ isDone: false, round: round + 1, isNews: false });
+  }
+  useLayoutEffect(() => {
+    watched()?.begin(task, (times) => {
+      setCount(task.counts[times]);
+      if (times >= task.times) finish();
     });
-  }
-
-  function answered(place, pressed, options, said) {
-    const option = task.options[place];
-    options.querySelectorAll('[aria-pressed]').forEach((each) => each.setAttribute('aria-pressed', String(each === pressed)));
-    if (task.kind === 'guess') {
-      said.textContent = task.reveal;
-      remember(`${name} guess`, place);
-      compare(options, place);
-      finished();
-    } else {
-      pressed.classList.add(option.right ? 'sv-right' : 'sv-wrong');
-      said.textContent = `${option.right ? 'Yes.' : 'Not this one.'} ${option.why}`;
-      say(said.textContent);
-      if (option.right) finished();
-    }
-    said.scrollIntoView({ block: 'nearest' });
-  }
-
-  // before a room: how many hands were raised for an answer, counted by whoever stands there; kept nowhere
-  function hands(words) {
-    let count = 0;
-    const made = button('0', () => {
-      count += 1;
-      made.textContent = String(count);
-    }, 'sv-lesson-hands');
-    made.setAttribute('aria-label', `count a hand for: ${words}`);
-    made.title = 'Count a hand';
-    return made;
-  }
-
-  // isDone: what was found out before stands there again
-  function answers(isDone) {
-    const options = element('div', 'sv-lesson-options'), said = element('p', 'sv-lesson-why');
-    task.options.forEach((option, place) => {
-      const row = element('div', 'sv-lesson-row'), made = button(option.words, () => answered(place, made, options, said), 'sv-lesson-option');
-      made.setAttribute('aria-pressed', 'false');
-      row.append(made, ...(task.kind === 'guess' ? [hands(option.words)] : []));
-      options.append(row);
-      if (!isDone || task.kind === 'guess' || !option.right || said.textContent) return;
-      made.classList.add('sv-right');
-      said.textContent = option.why;
-    });
-    if (isDone && task.kind === 'guess') {
-      said.textContent = task.reveal;
-      compare(options, recall(`${name} guess`, [-1, ...task.options.keys()]));
-    }
-    return [options, said];
-  }
-
-  function runs() {
-    const options = element('div', 'sv-lesson-options');
-    for (const run of task.runs) {
-      const seen = () => watched()?.once(run.run);
-      options.append(button(run.title, () => stage.show(run, 'whole', seen), 'sv-lesson-option'));
-    }
-    return [options];
-  }
-
-  function parts(isDone) {
-    if (task.options.length) return answers(isDone);
-    if (task.kind === 'see') return runs();
-    return task.kind === 'predict' ? [button('Open the game', () => stage.game('predict'))] : [];
-  }
-
-  function begin(isNew) {
-    const isDone = !isNew && recall(name, [false, true]), asked = element('p');
-    set(isDone);
-    sentence(asked, task.words);
-    box.replaceChildren(heading, asked, ...parts(isDone), praise, again);
-    watched()?.begin(task, (done) => {
-      if (!box.hasAttribute('data-done')) tell(task.counts[done]);
-      if (done >= task.times) finished();
-    });
-  }
-
-  begin(false);
-  return box;
-};
+    return () => watched()?.end();
+  }, [round]);
+  useLayoutEffect(() => brief(isDone ? `${MARKS.done} Done` : `${MARKS.open} ${counted || 'Your task'}`), [isDone, counted]);
+  useLayoutEffect(() => { if (isNews) for (const each of box.current.querySelectorAll('.sv-lesson-praise, .sv-lesson-why')) each.scrollIntoView({ block: 'nearest' }); }, [isNews]);
+  return html`<section class="sv-lesson-task" data-done=${isDone ? '' : undefined} ref=${box}>
+    <h4><span class="sv-lesson-mark" aria-hidden="true">${isDone ? MARKS.done : MARKS.open}</span><span>${isDone ? 'Done' : 'Your task'}</span>
+      <span class="sv-lesson-count">${counted}</span></h4><p>${worded(task.words)}</p>
+    <${Parts} key=${round} task=${task} name=${name} isDone=${isDone} finish=${finish} say=${say} watched=${watched} ...${more} />
+    <p class="sv-lesson-praise" hidden=${!isDone}>${task.praise}</p>
+    <button type="button" class="sv-button" hidden=${!isDone} onClick=${again}>Do it again</button></section>`;
+}

@@ -1,10 +1,12 @@
 // predict.js: a game over recorded verdicts: both models' odds are shown, the person says kept or cut, then the dart
 // falls and the inspector explains. What is to be guessed is in no node before the guess; numbers arrive computed.
-import { element, button as makeButton, sentence, isStill } from '../core/element.js';
+import { element, isStill, worded } from '../core/element.js';
 import { unpack } from '../core/files.js';
 import { recall } from '../core/memory.js';
-import { inspectorView } from '../stage/inspector.js';
+import { drawn } from '../reports/blocks.js';
+import { Inspector } from '../stage/inspector.js';
 import { stageMarkup } from '../stage/stage.js';
+import { html, render } from '../vendor/preact_htm.js';
 
 const FALL = 700;                                   // milliseconds that the dart falls
 const KEYS = { k: 'kept', c: 'cut' };
@@ -22,12 +24,11 @@ function inspector(root, head) {
     head, steps: [], selected: () => place, look: () => look, pin() {}, moveToken() {},
     on(name, listener) { if (name === 'select') tell = listener; },
   };
-  inspectorView(root, hub);
+  new Inspector(root, hub);
   return (shown, at) => {
     place = at;
     look = shown;
     hub.steps[at.step] = {};
-    host.querySelector('[data-part=enlarged]').replaceChildren();     // of the place before
     tell();
   };
 }
@@ -40,135 +41,118 @@ function piece([text, status]) {
   return made;
 }
 
-const button = (className, words, press) => makeButton(`sv-button ${className}`, words, press);
+const place = (className, ...inner) => {
+  const made = element('div', className);
+  made.append(...inner);
+  return made;
+};
 
-function board() {
-  const root = element('div', 'sv-stage sv-predict-board'), text = element('div', 'sv-card sv-predict-text');
-  const ask = element('div', 'sv-card sv-predict-ask'), outcome = element('p', 'sv-predict-outcome');
-  const score = element('p', 'sv-predict-score'), buttons = element('div', 'sv-predict-buttons');
-  text.tabIndex = 0;
-  text.setAttribute('role', 'region');
-  text.setAttribute('aria-label', 'the text before the token');
-  outcome.setAttribute('role', 'status');
-  ask.append(outcome, buttons, score);
-  root.append(text, ask);
-  return { root, text, outcome, score, buttons };
+// What is asked, or came of it, and what can be pressed. state: asked, falling, told or over.
+export function Ask({ state, at, places, right, streak, isRight, learned, guess, go, restart }) {
+  const wasKept = places[at].kept, done = state === 'told' ? at + 1 : at, last = places[done - 1], isAsked = state === 'asked' || state === 'falling';
+  const words = {
+    told: ['', isRight ? '✓ Right' : '× Wrong', `: it was ${wasKept ? 'kept' : 'cut'}.`],
+    over: ['You were right ', `${right} of ${places.length}`, ' times. ', '', learned[0], ...learned.slice(1)],
+  };
+  const score = `token ${at + 1} of ${places.length} · you were right ${right} of ${done}${last ? ` · in a row ${streak} · always betting on the likelier side: ${last.bet}` : ''}`;
+  const button = (name, text, press, isShown) => html`<button type="button" class="sv-button ${name}" hidden=${!isShown} disabled=${state === 'falling'} onClick=${press}>${text}</button>`;
+  return html`<p class="sv-predict-outcome" role="status" data-right=${state === 'told' ? (isRight ? 'yes' : 'no') : undefined}>${worded(words[state] || '')}</p>
+    <div class="sv-predict-buttons">${button('sv-predict-kept', 'Kept', () => guess('kept'), isAsked)}${button('sv-predict-cut', 'Cut', () => guess('cut'), isAsked)}
+      ${button('sv-primary', at + 1 < places.length ? 'Next token' : 'See how you did', () => go(at + 1), state === 'told')}${button('sv-primary', 'Play again', restart, state === 'over')}</div>
+    <p class="sv-predict-score">${state === 'over' ? '' : score}</p>`;
 }
 
 // One run as a game; `root` is left as soon as another one begins.
-function game({ prompt, places, learned }, head) {
-  const { root, text, outcome, score, buttons } = board(), show = inspector(root, head);
-  let at = 0, right = 0, streak = 0, timer = 0, isOpen = false;
-  const kept = button('sv-predict-kept', 'Kept', () => guess('kept'));
-  const cut = button('sv-predict-cut', 'Cut', () => guess('cut'));
-  const next = button('sv-primary', 'Next token', () => go(at + 1)), again = button('sv-primary', 'Play again', restart);
-  buttons.append(kept, cut, next, again);
+class Game {
+  text = place('sv-card sv-predict-text');
+  ask = place('sv-card sv-predict-ask');
+  root = place('sv-stage sv-predict-board', this.text, this.ask);
 
-  function offer(...shown) {
-    for (const each of buttons.children) each.hidden = !shown.includes(each);
+  constructor(props, head) {
+    this.props = props;
+    this.show = inspector(this.root, head);
+    this.text.tabIndex = 0;
+    this.text.setAttribute('role', 'region');
+    this.text.setAttribute('aria-label', 'the text before the token');
+    this.root.addEventListener('keydown', (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || !recall('keys', [true, false])) return;
+      const said = KEYS[event.key.toLowerCase()];
+      if (!said) return;
+      event.preventDefault();
+      this.guess(said);
+    });
+    this.restart();
   }
 
-  function write(pieces) {
-    text.append(...pieces.map(piece));
-    text.scrollTop = text.scrollHeight;
+  // hadFocus: the first button that can be pressed takes it
+  set(changes, hadFocus) {
+    this.now = { ...this.now, ...changes };
+    this.root.dataset.state = this.now.state;
+    const does = { guess: (said) => this.guess(said), go: (at) => this.go(at), restart: () => this.restart() };
+    render(html`<${Ask} ...${this.props} ...${this.now} ...${does} />`, this.ask);
+    if (hadFocus) this.ask.querySelector('button:not([hidden])').focus({ preventScroll: true });
   }
 
-  function counted() {
-    const done = isOpen ? at : at + 1;
-    const rest = done ? ` · in a row ${streak} · always betting on the likelier side: ${places[done - 1].bet}` : '';
-    score.textContent = `token ${at + 1} of ${places.length} · you were right ${right} of ${done}${rest}`;
+  hasFocus() { return this.root.contains(document.activeElement); }
+
+  write(pieces) {
+    this.text.append(...pieces.map(piece));
+    this.text.scrollTop = this.text.scrollHeight;
   }
 
-  function go(place) {
-    const hadFocus = root.contains(document.activeElement);
-    if (place >= places.length) return finish(hadFocus);
-    at = place;
-    isOpen = true;
-    const { step, before, ask } = places[at];
-    write(before);
-    show(ask, { step, ref: 'ask' });
-    sentence(outcome, ['']);
-    root.dataset.state = 'asked';
-    offer(kept, cut);
-    counted();
-    if (hadFocus) kept.focus({ preventScroll: true });
+  go(at) {
+    const hadFocus = this.hasFocus();
+    if (at >= this.props.places.length) return this.set({ state: 'over' }, hadFocus);
+    const { step, before, ask } = this.props.places[at];
+    this.write(before);
+    this.show(ask, { step, ref: 'ask' });
+    this.set({ state: 'asked', at }, hadFocus);
   }
 
-  function guess(said) {
-    if (!isOpen) return;
-    isOpen = false;
-    const { step, ref, ask, look, kept: wasKept } = places[at], isRight = wasKept === (said === 'kept');
-    right += isRight;
-    streak = isRight ? streak + 1 : 0;
+  guess(said) {
+    if (this.now.state !== 'asked') return;
+    const { at, right, streak } = this.now, { step, ref, ask, look, kept: wasKept } = this.props.places[at], isRight = wasKept === (said === 'kept');
+    const result = { isRight, right: isRight ? right + 1 : right, streak: isRight ? streak + 1 : 0 };
     document.dispatchEvent(new CustomEvent('sv-predicted', { detail: { right: isRight, kept: wasKept } }));
-    for (const each of [kept, cut]) each.disabled = true;
     const reveal = () => {
-      show(look, { step, ref });
-      told(isRight, wasKept);
+      const hadFocus = this.hasFocus() || document.activeElement === document.body;
+      this.show(look, { step, ref });
+      this.write(this.props.places[at].after);
+      this.set({ ...result, state: 'told' }, hadFocus);
     };
     if (isStill()) return reveal();
-    root.dataset.state = 'falling';
-    show({ ...ask, dart: look.dart, zoom: look.zoom }, { step, ref });
-    timer = setTimeout(reveal, FALL);
+    this.set({ state: 'falling' });
+    this.show({ ...ask, dart: look.dart, zoom: look.zoom }, { step, ref });
+    this.timer = setTimeout(reveal, FALL);
   }
 
-  function told(isRight, wasKept) {
-    const hadFocus = root.contains(document.activeElement) || document.activeElement === document.body;
-    root.dataset.state = 'told';
-    sentence(outcome, ['', isRight ? '✓ Right' : '× Wrong', `: it was ${wasKept ? 'kept' : 'cut'}.`]);
-    outcome.dataset.right = isRight ? 'yes' : 'no';
-    write(places[at].after);
-    for (const each of [kept, cut]) each.disabled = false;
-    next.textContent = at + 1 < places.length ? 'Next token' : 'See how you did';
-    offer(next);
-    counted();
-    if (hadFocus) next.focus({ preventScroll: true });
+  restart() {
+    this.stop();
+    this.now = { right: 0, streak: 0 };
+    this.text.replaceChildren(element('span', 'sv-prompt', this.props.prompt));
+    this.go(0);
   }
 
-  function finish(hadFocus) {
-    root.dataset.state = 'over';
-    sentence(outcome, ['You were right ', `${right} of ${places.length}`, ' times. ', '', learned[0], ...learned.slice(1)]);
-    delete outcome.dataset.right;
-    score.textContent = '';
-    offer(again);
-    if (hadFocus) again.focus({ preventScroll: true });
-  }
-
-  function restart() {
-    clearTimeout(timer);
-    right = streak = 0;
-    text.replaceChildren(element('span', 'sv-prompt', prompt));
-    go(0);
-  }
-
-  root.addEventListener('keydown', (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || !recall('keys', [true, false])) return;
-    const said = KEYS[event.key.toLowerCase()];
-    if (!said) return;
-    event.preventDefault();
-    guess(said);
-  });
-  restart();
-  root.release = () => clearTimeout(timer);
-  return root;
+  stop() { clearTimeout(this.timer); }
 }
 
-export const predict = ({ runs, look_numbers: numbers, log_ticks: ticks }) => {
-  const made = element('div', 'sv-block sv-predict'), holder = element('div'), select = element('select');
-  const field = element('label', 'sv-control'), head = { look_numbers: numbers, log_ticks: ticks };
+export const predict = drawn('sv-predict', (node, { runs, look_numbers: numbers, log_ticks: ticks }) => {
+  const holder = element('div'), select = element('select'), field = element('label', 'sv-control');
+  const head = { look_numbers: numbers, log_ticks: ticks };
+  let game = null;
   select.append(...runs.map(([title], place) => Object.assign(element('option', '', title), { value: place })));
   field.append(element('span', '', 'Run'), select);
   const open = async () => {
     const [, packed] = runs[select.selectedIndex], chosen = select.selectedIndex;
     const props = JSON.parse(await unpack(packed));
     if (chosen !== select.selectedIndex) return;
-    holder.firstElementChild?.release();
-    holder.replaceChildren(game(props, head));
+    game?.stop();
+    game = new Game(props, head);
+    holder.replaceChildren(game.root);
   };
   select.addEventListener('change', open);
-  if (runs.length > 1) made.append(field);
-  made.append(holder, element('p', 'sv-small', 'Keys in the game: K kept, C cut, Enter for the next token.'));
-  made.release = () => holder.firstElementChild?.release();
+  if (runs.length > 1) node.append(field);
+  node.append(holder, element('p', 'sv-small', 'Keys in the game: K kept, C cut, Enter for the next token.'));
   open();
-  return made;
-};
+  return () => game?.stop();
+});

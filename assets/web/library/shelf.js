@@ -1,6 +1,6 @@
 // shelf.js: the library drawer: runs of this browser, recorded runs that come with specviz, opened files. A run joins
 // when it is over; two that are ticked can be compared. Texts go through textContent.
-import { element, button } from '../core/element.js';
+import { html, render } from '../vendor/preact_htm.js';
 import { keepRuns } from './keeping.js';
 
 const DELETED = 'specviz-deleted', MOST_DELETED = 60;      // runs that a reload must not bring back
@@ -32,257 +32,240 @@ const markDeleted = (runs) => {
 const CLOCK = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric', hour: '2-digit', minute: '2-digit', second: '2-digit' });
 const dated = (date) => (Number.isNaN(Date.parse(date)) ? [] : [CLOCK.format(new Date(date))]);
 
-function group(title, hint) {
-  const node = element('section', 'sv-shelf-group'), list = element('ul');
-  const note = element('p', 'sv-shelf-note', hint);
-  node.append(element('h2', '', title), note, list);
-  return { node, list, note };
+const Press = ({ words, title, press }) => html`<button type="button" class="sv-shelf-press" aria-label="${words}: ${title}" onClick=${press}>${words}</button>`;
+
+// One run. buttons: [words, what it does]; ticked: of all that are; tick(isOn).
+function Entry({ id, entry: { title, words, facts, date }, buttons, ticked, tick, isShown }) {
+  const isTicked = ticked.includes(id);
+  return html`<li class="sv-shelf-entry" data-id=${id} aria-current=${isShown ? 'true' : undefined}>
+    <label class="sv-shelf-tick"><input type="checkbox" data-id=${id} checked=${isTicked} disabled=${ticked.length === 2 && !isTicked} aria-label="Compare: ${title}"
+      onChange=${({ target }) => tick(target.checked)} /></label>
+    <div class="sv-shelf-about"><h3>${title}</h3><p class="sv-shelf-words">${words}</p><p class="sv-shelf-facts">${[facts, ...dated(date)].join(' · ')}</p>
+      <div class="sv-shelf-row">${buttons.map(([name, press]) => html`<${Press} words=${name} title=${title} press=${press} />`)}
+        ${isShown && html`<p class="sv-shelf-facts">on the stage now</p>`}</div></div></li>`;
 }
 
-export const shelf = async (holder, { props, trigger, server, page }) => {
-  const limits = JSON.parse(props.value), root = holder.querySelector('.sv-panel');
-  const own = group('Runs of this browser', ''), recorded = group('Recorded runs that come with specviz', '');
-  const said = element('div', 'sv-shelf-said'), words = element('p'), foot = element('div', 'sv-shelf-foot');
-  const hint = element('p', 'sv-shelf-note', WORDS.tick), compare = button('sv-shelf-press sv-shelf-compare', 'Compare these two', compareTwo);
-  const ids = new Map();                              // run -> key, of all runs of this page that the drawer knows
-  const asked = new Set();                            // runs that are joining or have joined
-  let runs = null, entries = [], shipped = null, ticked = [], watched = null;
+// title: of the group; list: [id, entry, buttons] of each run in it
+export const Group = ({ title, note, list, shown, ticked, tick }) => html`<section class="sv-shelf-group"><h2>${title}</h2><p class="sv-shelf-note">${note}</p>
+  <ul>${list.map(([id, entry, buttons]) => html`<${Entry} key=${id} id=${id} entry=${entry} buttons=${buttons} ticked=${ticked} isShown=${id === shown}
+    tick=${(isOn) => tick(isOn ? [...ticked, id] : ticked.filter((other) => other !== id))} />`)}</ul></section>`;
 
-  said.setAttribute('role', 'status');
-  said.append(words);
-  foot.append(hint, compare);
-  root.classList.add('sv-shelf');
-  root.append(element('p', 'sv-shelf-note', 'A saved run (.jsonl or .jsonl.gz), also one that you drop on this page.'), said, own.node, recorded.node, foot);
+const isOpen = () => document.documentElement.hasAttribute('data-sv-library');
+
+class Shelf {
+  ids = new Map();                                    // run -> key, of all runs of this page that the drawer knows
+  asked = new Set();                                  // runs that are joining or have joined
+  runs = null; entries = []; shipped = null; ticked = []; watched = null;
+  reading = null;                                     // the run on the stage while a file is read, or null
+  said = ''; undo = null;                             // what is said, and the run that Undo brings back: {entry, packed}
+
+  constructor(holder, { props, trigger, server, page }) {
+    Object.assign(this, { trigger, server, page, limits: JSON.parse(props.value), root: holder.querySelector('.sv-panel') });
+    this.channel = 'BroadcastChannel' in window ? new BroadcastChannel('specviz-library') : null;
+    this.root.classList.add('sv-shelf');
+    this.draw();
+    this.takeFiles();
+    new MutationObserver(() => this.list()).observe(document.documentElement, { attributeFilter: ['data-sv-library'] });
+    this.begin();
+  }
+
+  async begin() {
+    this.runs = await keepRuns();
+    if (this.channel) this.channel.onmessage = () => this.renew();
+    await this.renew();
+    await this.list();
+    this.attach();
+  }
 
   // null where the server does not answer
-  async function ask(name, data) {
-    try { return await server[name](data); } catch (error) { return null; }
+  async ask(name, data) {
+    try { return await this.server[name](data); } catch (error) { return null; }
   }
 
-  const channel = 'BroadcastChannel' in window ? new BroadcastChannel('specviz-library') : null;
-  const changed = async () => {
-    channel?.postMessage('');
-    await renew();
-  };
-
-  const isOpen = () => document.documentElement.hasAttribute('data-sv-library');
+  async changed() {
+    this.channel?.postMessage('');
+    await this.renew();
+  }
 
   // what is said while the drawer is closed is announced at the button that opens it
-  function say(text, ...more) {
+  say(words, undo = null) {
     document.documentElement.toggleAttribute('data-sv-news', !isOpen());
-    words.textContent = text;
-    said.replaceChildren(words, ...more);
+    Object.assign(this, { said: words, undo });
+    this.draw();
   }
 
-  // ---- drawing ---------------------------------------------------------------------------------------------------
-  const onStage = () => ids.get(page.hub()?.run) || page.hub()?.run;       // a recorded run has one name everywhere
+  // a recorded run has one name everywhere
+  onStage() { return this.ids.get(this.page.hub()?.run) || this.page.hub()?.run; }
 
-  function line(id, entry, buttons) {
-    const node = element('li', 'sv-shelf-entry'), about = element('div', 'sv-shelf-about');
-    const tick = element('label', 'sv-shelf-tick'), box = Object.assign(element('input'), { type: 'checkbox', checked: ticked.includes(id) });
-    box.disabled = ticked.length === 2 && !box.checked;
-    box.setAttribute('aria-label', `Compare: ${entry.title}`);
-    box.dataset.id = id;
-    box.addEventListener('change', () => setTicked(box.checked ? [...ticked, id] : ticked.filter((other) => other !== id)));
-    tick.append(box);
-    about.append(element('h3', '', entry.title), element('p', 'sv-shelf-words', entry.words), element('p', 'sv-shelf-facts', [entry.facts, ...dated(entry.date)].join(' · ')));
-    const row = element('div', 'sv-shelf-row');
-    row.append(...buttons);
-    about.append(row);
-    if (id === onStage()) {
-      node.setAttribute('aria-current', 'true');
-      row.append(element('p', 'sv-shelf-facts', 'on the stage now'));
-    }
-    node.dataset.id = id;
-    node.append(tick, about);
-    return node;
+  draw() {
+    const { runs, entries, shipped, ticked, said, undo } = this, shown = this.onStage(), tick = (list) => { this.ticked = list; this.draw(); };
+    const own = entries.map((entry) => [entry.key, entry, [['Open', () => this.open(entry)], ['Delete', () => this.remove(entry)]]]);
+    const recorded = (shipped || []).map((entry) => [`shipped:${entry.name}`, entry, [['Open', () => this.openShipped(entry.name)]]]);
+    const note = [runs && !runs.isLasting && WORDS.passing, runs && !entries.length && WORDS.none].filter(Boolean).join(' ');
+    render(html`<p class="sv-shelf-note">A saved run (.jsonl or .jsonl.gz), also one that you drop on this page.</p>
+      <div class="sv-shelf-said" role="status"><p>${said}</p>${undo && html`<button type="button" class="sv-shelf-press" onClick=${() => this.bringBack()}>Undo</button>`}</div>
+      <${Group} title="Runs of this browser" note=${note} list=${own} shown=${shown} ticked=${ticked} tick=${tick} />
+      <${Group} title="Recorded runs that come with specviz" note="" list=${recorded} shown=${shown} ticked=${ticked} tick=${tick} />
+      <div class="sv-shelf-foot"><p class="sv-shelf-note">${[WORDS.tick, WORDS.one, WORDS.two][ticked.length]}</p>
+        <button type="button" class="sv-shelf-press sv-shelf-compare" disabled=${ticked.length < 2} onClick=${() => this.compareTwo()}>Compare these two</button></div>`, this.root);
   }
 
-  function named(press_, title) {
-    press_.setAttribute('aria-label', `${press_.textContent}: ${title}`);
-    return press_;
+  async renew() {
+    this.entries = await this.runs.list();
+    for (const { run, key } of this.entries) if (run) this.ids.set(run, key);
+    const known = [...this.entries.map(({ key }) => key), ...(this.shipped || []).map(({ name }) => `shipped:${name}`)];
+    this.ticked = this.ticked.filter((id) => known.includes(id));
+    this.draw();
   }
 
-  function draw() {
-    own.list.replaceChildren(...entries.map((entry) => line(entry.key, entry, [
-      named(button('sv-shelf-press', 'Open', () => open(entry)), entry.title),
-      named(button('sv-shelf-press', 'Delete', () => remove(entry)), entry.title),
-    ])));
-    own.note.textContent = [runs && !runs.isLasting && WORDS.passing, runs && !entries.length && WORDS.none].filter(Boolean).join(' ');
-    recorded.list.replaceChildren(...(shipped || []).map((entry) => line(`shipped:${entry.name}`, entry, [
-      named(button('sv-shelf-press', 'Open', () => openShipped(entry.name)), entry.title),
-    ])));
-    hint.textContent = [WORDS.tick, WORDS.one, WORDS.two][ticked.length];
-    compare.disabled = ticked.length < 2;
-  }
-
-  function setTicked(list) {
-    ticked = list;
-    for (const box of root.querySelectorAll('.sv-shelf-tick input')) {
-      box.checked = ticked.includes(box.dataset.id);
-      box.disabled = ticked.length === 2 && !box.checked;
-    }
-    hint.textContent = [WORDS.tick, WORDS.one, WORDS.two][ticked.length];
-    compare.disabled = ticked.length < 2;
-  }
-
-  async function renew() {
-    entries = await runs.list();
-    for (const { run, key } of entries) if (run) ids.set(run, key);
-    const known = [...entries.map(({ key }) => key), ...(shipped || []).map(({ name }) => `shipped:${name}`)];
-    ticked = ticked.filter((id) => known.includes(id));
-    draw();
-  }
-
-  // ---- joining ---------------------------------------------------------------------------------------------------
+  // ---- joining -----------------------------------------------------------------------------------------------------
   // a run that is over joins, also one that another run has driven from the stage
-  function note() {
-    const { run, state } = page.hub();
-    if (watched !== run) {
-      if (watched) join(watched, PATIENCE);
-      watched = run;
-      draw();
+  note() {
+    const { run, state } = this.page.hub();
+    if (this.watched !== run) {
+      if (this.watched) this.join(this.watched, PATIENCE);
+      this.watched = run;
+      this.draw();
     }
-    if (run && (!state || state.name === 'finished')) join(run, 1);
+    if (run && (!state || state.name === 'finished')) this.join(run, 1);
   }
 
-  async function join(run, patience) {
-    if (asked.has(run) || deleted().includes(run)) return;
-    asked.add(run);
+  async join(run, patience) {
+    if (this.asked.has(run) || deleted().includes(run)) return;
+    this.asked.add(run);
     for (let left = patience; left > 0; left -= 1) {
       if (left < patience) await later(PAUSE_MS);
-      const kept = await ask('kept', { run, has: entries.map(({ key }) => key) });
-      if (kept) return keep(run, kept);
+      const kept = await this.ask('kept', { run, has: this.entries.map(({ key }) => key) });
+      if (kept) return this.keep(run, kept);
     }
-    asked.delete(run);
+    this.asked.delete(run);
   }
 
   // without `packed` it is one that the browser has
-  async function keep(run, { packed, refusal, ...entry }) {
-    if (refusal) return say(refusal);
-    ids.set(run, entry.key);
-    if (!packed) return draw();
-    const isLasting = await runs.put({ ...entry, run, at: Date.now() }, packed);
-    if (runs.isLasting && !isLasting) say(WORDS.full);
-    if (await runs.trim(limits)) say(limits.let_go);
-    await changed();
+  async keep(run, { packed, refusal, ...entry }) {
+    if (refusal) return this.say(refusal);
+    this.ids.set(run, entry.key);
+    if (!packed) return this.draw();
+    const isLasting = await this.runs.put({ ...entry, run, at: Date.now() }, packed);
+    if (this.runs.isLasting && !isLasting) this.say(WORDS.full);
+    if (await this.runs.trim(this.limits)) this.say(this.limits.let_go);
+    await this.changed();
   }
 
-  // ---- what the buttons do ---------------------------------------------------------------------------------------
-  function showStage() {
-    page.go('explore');
-    page.close();
+  // ---- what the buttons do -----------------------------------------------------------------------------------------
+  showStage() {
+    this.page.go('explore');
+    this.page.close();
   }
 
-  async function open(entry) {
-    if (entry.key === onStage()) return showStage();
-    const packed = await runs.packed(entry.key);
-    if (!packed) return missing(entry.key);
-    trigger('show', { packed });
-    showStage();
+  async open(entry) {
+    if (entry.key === this.onStage()) return this.showStage();
+    const packed = await this.runs.packed(entry.key);
+    if (!packed) return this.missing(entry.key);
+    this.trigger('show', { packed });
+    this.showStage();
   }
 
-  function openShipped(name) {
-    trigger('show', { shipped: name });
-    showStage();
+  openShipped(name) {
+    this.trigger('show', { shipped: name });
+    this.showStage();
   }
 
-  async function missing(key) {
-    await renew();
-    say(entries.some((entry) => entry.key === key) ? WORDS.damaged : WORDS.gone);
+  async missing(key) {
+    await this.renew();
+    this.say(this.entries.some((entry) => entry.key === key) ? WORDS.damaged : WORDS.gone);
   }
 
-  async function remove(entry) {
-    const packed = await runs.packed(entry.key);
-    const copies = [...ids].filter(([, key]) => key === entry.key).map(([run]) => run);
+  async remove(entry) {
+    const packed = await this.runs.packed(entry.key);
+    const copies = [...this.ids].filter(([, key]) => key === entry.key).map(([run]) => run);
     markDeleted([...copies, entry.run].filter(Boolean));
-    if (!await runs.remove(entry.key)) return say(WORDS.stuck);
-    const undo = button('sv-shelf-press', 'Undo', async () => {
-      await runs.put(entry, packed);
-      say(`${entry.title} is back.`);
-      await changed();
-    });
-    say(`Deleted: ${entry.title}`, ...(packed ? [undo] : []));
-    await changed();
-    undo.focus();
+    if (!await this.runs.remove(entry.key)) return this.say(WORDS.stuck);
+    this.say(`Deleted: ${entry.title}`, packed && { entry, packed });
+    await this.changed();
+    this.root.querySelector('.sv-shelf-said button')?.focus();
+  }
+
+  async bringBack() {
+    const { entry, packed } = this.undo;
+    await this.runs.put(entry, packed);
+    this.say(`${entry.title} is back.`);
+    await this.changed();
   }
 
   // what the server calls a run; one that it has forgotten is sent to it again
-  async function idOf(id) {
+  async idOf(id) {
     if (id.startsWith('shipped:')) return id;
-    const known = [...ids].filter(([, key]) => key === id).map(([run]) => run);
-    for (const run of known) if (await ask('known', { run })) return run;
-    const packed = await runs.packed(id);
-    if (!packed) return missing(id);
-    const answer = await ask('bring', { packed }) || { refusal: WORDS.silent };
-    if (!answer.run) return say(answer.refusal);
-    ids.set(answer.run, id);
-    asked.add(answer.run);
+    const known = [...this.ids].filter(([, key]) => key === id).map(([run]) => run);
+    for (const run of known) if (await this.ask('known', { run })) return run;
+    const packed = await this.runs.packed(id);
+    if (!packed) return this.missing(id);
+    const answer = await this.ask('bring', { packed }) || { refusal: WORDS.silent };
+    if (!answer.run) return this.say(answer.refusal);
+    this.ids.set(answer.run, id);
+    this.asked.add(answer.run);
     return answer.run;
   }
 
-  async function compareTwo() {
-    const [left, right] = [await idOf(ticked[0]), await idOf(ticked[1])];
-    if (left && right) page.actIn('compare', 'two-runs', 'show', { left, right });
+  async compareTwo() {
+    const [left, right] = [await this.idOf(this.ticked[0]), await this.idOf(this.ticked[1])];
+    if (left && right) this.page.actIn('compare', 'two-runs', 'show', { left, right });
   }
 
-  // ---- a file that is dropped on the page is opened as one that is chosen ------------------------------------------
-  let reading = null;                                 // the run on the stage while a file is read, or null
-  function setReading(isOn) {
-    reading = isOn ? page.run() || '' : null;
+  // ---- a file that is dropped on the page is opened as one that is chosen -------------------------------------------
+  setReading(isOn) {
+    this.reading = isOn ? this.page.run() || '' : null;
     document.documentElement.toggleAttribute('data-sv-reading', isOn);
-    if (isOn) said.replaceChildren(words);
-    if (isOn || words.textContent === WORDS.reading) words.textContent = isOn ? WORDS.reading : '';
+    if (isOn) Object.assign(this, { said: WORDS.reading, undo: null });
+    else if (this.said === WORDS.reading) this.said = '';
+    this.draw();
   }
 
-  const hasFile = (event) => event.dataTransfer && [...event.dataTransfer.types].includes('Files');
-  document.addEventListener('change', ({ target }) => {
-    if (target.matches('#library input[type=file]')) setReading(target.files.length === 1 && target.files[0].size <= limits.most_opened);
-  });
-  document.addEventListener('sv-refused', () => setReading(false));
-  page.onRun(({ run }) => {
-    if (reading === null || run === reading) return;
-    setReading(false);
-    showStage();
-  });
-  const setDropping = (isOn) => document.documentElement.toggleAttribute('data-sv-dropping', isOn);
-  document.addEventListener('dragover', (event) => {
-    if (!hasFile(event)) return;
-    event.preventDefault();
-    setDropping(true);
-  });
-  document.addEventListener('dragleave', (event) => { if (!event.relatedTarget) setDropping(false); });
-  document.addEventListener('drop', (event) => {
-    setDropping(false);
-    const input = document.querySelector('#library input[type=file]');
-    if (!hasFile(event) || !input) return;
-    event.preventDefault();
-    input.value = '';                                 // the same file again is a change as well
-    input.files = event.dataTransfer.files;
-    input.dispatchEvent(new Event('change', { bubbles: true }));
-  });
+  takeFiles() {
+    const hasFile = (event) => event.dataTransfer && [...event.dataTransfer.types].includes('Files');
+    const setDropping = (isOn) => document.documentElement.toggleAttribute('data-sv-dropping', isOn);
+    document.addEventListener('change', ({ target }) => {
+      if (target.matches('#library input[type=file]')) this.setReading(target.files.length === 1 && target.files[0].size <= this.limits.most_opened);
+    });
+    document.addEventListener('sv-refused', () => this.setReading(false));
+    this.page.onRun(({ run }) => {
+      if (this.reading === null || run === this.reading) return;
+      this.setReading(false);
+      this.showStage();
+    });
+    document.addEventListener('dragover', (event) => {
+      if (!hasFile(event)) return;
+      event.preventDefault();
+      setDropping(true);
+    });
+    document.addEventListener('dragleave', (event) => { if (!event.relatedTarget) setDropping(false); });
+    document.addEventListener('drop', (event) => {
+      setDropping(false);
+      const input = document.querySelector('#library input[type=file]');
+      if (!hasFile(event) || !input) return;
+      event.preventDefault();
+      input.value = '';                               // the same file again is a change as well
+      input.files = event.dataTransfer.files;
+      input.dispatchEvent(new Event('change', { bubbles: true }));
+    });
+  }
 
-  // ---- the beginning ---------------------------------------------------------------------------------------------
-  async function list() {
+  // ---- the beginning -----------------------------------------------------------------------------------------------
+  async list() {
     if (isOpen()) document.documentElement.removeAttribute('data-sv-news');
-    if (shipped || !isOpen()) return;
-    const answer = await ask('listed', {});
-    if (!answer) return say(WORDS.silent);
-    shipped = answer;
-    draw();
+    if (this.shipped || !isOpen()) return;
+    const answer = await this.ask('listed', {});
+    if (!answer) return this.say(WORDS.silent);
+    this.shipped = answer;
+    this.draw();
   }
 
-  function attach() {
-    const hub = page.hub();
-    if (!hub) return setTimeout(attach, PAUSE_MS);
-    hub.on('info', note);
-    note();
+  attach() {
+    const hub = this.page.hub();
+    if (!hub) return setTimeout(() => this.attach(), PAUSE_MS);
+    hub.on('info', () => this.note());
+    this.note();
   }
+}
 
-  new MutationObserver(list).observe(document.documentElement, { attributeFilter: ['data-sv-library'] });
-  runs = await keepRuns();
-  if (channel) channel.onmessage = () => renew();
-  await renew();
-  await list();
-  attach();
-};
+export const shelf = (holder, host) => new Shelf(holder, host);

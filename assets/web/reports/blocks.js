@@ -1,183 +1,112 @@
-// blocks.js: the parts of a report page, each made from plain data that arrives computed: words, verdicts, tables, bars,
-// charts, a text cut into steps. Texts go through textContent; nothing is reckoned here.
-import { element, button, sentence } from '../core/element.js';
-import { loadPlotly, themed, frame, fillTable, drawFigure } from '../core/figure.js';
+// blocks.js: the parts of a report page, each a function of plain data that arrives computed: words, verdicts, tables,
+// bars, charts, a text cut into steps. Texts are children, never markup; nothing is reckoned here.
+import { element, worded } from '../core/element.js';
+import { drawFigure, fillTable, frame, loadPlotly, themed } from '../core/figure.js';
 import { saveText } from '../core/files.js';
+import { html, useLayoutEffect, useRef, useState } from '../vendor/preact_htm.js';
 import { tokenTexts } from './token_texts.js';
 
 const MARKS = { exact: '=', consistent: '✓', suspicious: '!', differs: '✗', unsure: '?' };
-
-// words: a text, or a list of texts of which every second one is set off
-function worded(tag, className, words) {
-  const made = element(tag, className);
-  sentence(made, Array.isArray(words) ? words : [words]);
-  return made;
-}
-
 const LONG = 44;                                    // characters of a cell that may be broken into lines
 
-// a button that opens a text of this page at a token; the block that has the text hears of it
-function opener(text, opens, root) {
-  return button('sv-open', text, () => root.dispatchEvent(new CustomEvent('sv-open', { detail: opens })));
-}
+// A block that draws itself: fill(node, block, host) may give what is to be done when it goes.
+export const drawn = (className, fill) => ({ block, host }) => {
+  const node = useRef();
+  useLayoutEffect(() => fill(node.current, block, host), []);
+  return html`<div class="sv-block ${className}" ref=${node} />`;
+};
 
-// a button in a cell, which does what a button of its section would do
-function doer(text, { section, do: does, values }, act) {
-  const made = button('sv-button sv-doer', text, () => act(section, does, values));
-  made.dataset.act = does;
-  return made;
-}
+const Button = ({ words, className = '', ...more }) => html`<button type="button" class=${`sv-button${className}`} ...${more}>${words}</button>`;
 
-// a cell: a text, or {text, tone, sort, opens, does}, where the text may be a list of which every second one is set off
-function cell(tag, value, { root, act }) {
-  const { text: words, tone, opens, does } = value !== null && typeof value === 'object' ? value : { text: value };
-  if (Array.isArray(words)) return worded(tag, 'sv-long', words);
-  const text = words === null ? '–' : String(words);
-  if (opens || does) {
-    const holder = element(tag);
-    holder.append(does ? doer(text, does, act) : opener(text, opens, root));
-    return holder;
-  }
-  if (!tone) return element(tag, text.length > LONG ? 'sv-long' : '', text);
-  const made = element(tag);
-  made.append(element('span', `sv-tone sv-tone-${tone}`, text));
-  return made;
+// value: a text, or {text, tone, sort, opens, does}, where the text may be a list of which every second one is set off.
+// opens: a token in a text of this page; the block that has the text hears of it. does: what a button would do.
+function Cell({ tag, value, host }) {
+  const { text, tone, opens, does } = value !== null && typeof value === 'object' ? value : { text: value };
+  if (Array.isArray(text)) return html`<${tag} class="sv-long">${worded(text)}<//>`;
+  const words = text === null ? '–' : String(text);
+  const open = () => host.root.dispatchEvent(new CustomEvent('sv-open', { detail: opens }));
+  if (does) return html`<${tag}><${Button} className=" sv-doer" words=${words} data-act=${does.do} onClick=${() => host.act(does.section, does.do, does.values)} /><//>`;
+  if (opens) return html`<${tag}><button type="button" class="sv-open" onClick=${open}>${words}</button><//>`;
+  if (tone) return html`<${tag}><span class="sv-tone sv-tone-${tone}">${words}</span><//>`;
+  return html`<${tag} class=${words.length > LONG ? 'sv-long' : undefined}>${words}<//>`;
 }
 
 const plain = (value) => (Array.isArray(value) ? value.join('') : value);
 const keyOf = (value) => (value !== null && typeof value === 'object' ? value.sort : value);
 const isEmpty = (key) => key === null || key === undefined;
-const later = (one, other) => {                     // texts are ordered as people order them, numbers by size
+
+function later(one, other) {                        // texts are ordered as people order them, numbers by size
   const [a, b] = [plain(one), plain(other)];
   if (typeof a === 'string' && typeof b === 'string') return a.localeCompare(b, 'en', { numeric: true });
   return a > b ? 1 : a < b ? -1 : 0;
-};
+}
 
-// heads that sort: numbers come largest first, texts from A; cells without a key stay at the end
-function sortHead(heads, rows, lines, body) {
-  heads.forEach((head, column) => {
-    const press = button('sv-sort', head.textContent);
-    head.replaceChildren(press);
-    press.addEventListener('click', () => {
-      const keys = rows.map((cells) => keyOf(cells[column]));
-      const before = head.getAttribute('aria-sort'), isNumber = keys.some((key) => typeof key === 'number');
-      const isDown = before ? before === 'ascending' : isNumber;
-      const order = keys.map((key, place) => place).sort((a, b) => {
-        if (isEmpty(keys[a]) || isEmpty(keys[b])) return isEmpty(keys[a]) ? (isEmpty(keys[b]) ? 0 : 1) : -1;
-        return isDown ? later(keys[b], keys[a]) : later(keys[a], keys[b]);
-      });
-      heads.forEach((each) => each.removeAttribute('aria-sort'));
-      head.setAttribute('aria-sort', isDown ? 'descending' : 'ascending');
-      body.append(...order.map((place) => lines[place]));
-    });
-  });
+// the places of the rows in their order; cells without a key stay at the end
+export function sorted(rows, by) {
+  const places = [...rows.keys()], keys = rows.map((cells) => by && keyOf(cells[by.column]));
+  return by ? places.sort((a, b) => isEmpty(keys[a]) - isEmpty(keys[b]) || (by.isDown ? later(keys[b], keys[a]) : later(keys[a], keys[b]))) : places;
 }
 
 // a part that scrolls by itself is reached by the keyboard, and has a name
-function scrolling(box, name) {
-  box.tabIndex = 0;
-  box.setAttribute('role', 'region');
-  box.setAttribute('aria-label', name || 'table');
-  return box;
+const Scrolling = ({ className, name, children }) => html`
+  <div class=${className} tabindex="0" role="region" aria-label=${name || 'table'}>${children}</div>`;
+
+// What the table is about stands over it and stays when the table scrolls. Heads sort: numbers largest first, texts from A.
+function Table({ block: { columns, rows, caption, marked, sortable }, host }) {
+  const [by, setBy] = useState(null);
+  const press = (column) => setBy((before) => ({
+    column, isDown: before?.column === column ? !before.isDown : rows.some((cells) => typeof keyOf(cells[column]) === 'number'),
+  }));
+  const head = (title, column) => html`<th scope="col" aria-sort=${by?.column === column ? (by.isDown ? 'descending' : 'ascending') : undefined}>
+    ${sortable ? html`<button type="button" class="sv-sort" onClick=${() => press(column)}>${title}</button>` : title}</th>`;
+  const line = (place) => html`<tr key=${place} class=${place === marked ? 'sv-marked' : undefined}>
+    ${rows[place].map((value, column) => html`<${Cell} tag=${column ? 'td' : 'th'} value=${value} host=${host} />`)}</tr>`;
+  return html`<div class="sv-block sv-tabled">${caption && html`<p class="sv-caption">${caption}</p>`}
+    <${Scrolling} className="sv-table-scroll" name=${caption || host.title}><table aria-label=${caption || undefined}>
+      <thead><tr>${columns.map(head)}</tr></thead><tbody>${sorted(rows, by).map(line)}</tbody></table><//></div>`;
 }
 
-// what the table is about stands over it and stays where it is when the table scrolls
-function table({ columns, rows, caption, marked, sortable }, host) {
-  const around = element('div', 'sv-block sv-tabled'), box = element('div', 'sv-table-scroll'), made = element('table'), head = element('tr');
-  head.append(...columns.map((title) => Object.assign(element('th', '', title), { scope: 'col' })));
-  const lines = rows.map((cells, place) => {
-    const line = element('tr', place === marked ? 'sv-marked' : '');
-    line.append(...cells.map((value, column) => cell(column ? 'td' : 'th', value, host)));
-    return line;
-  });
-  const top = element('thead'), body = element('tbody');
-  top.append(head);
-  body.append(...lines);
-  if (sortable) sortHead([...head.children], rows, lines, body);
-  made.append(top, body);
-  box.append(made);
-  if (caption) made.setAttribute('aria-label', caption);
-  around.append(...(caption ? [element('p', 'sv-caption', caption)] : []), scrolling(box, caption || host.title));
-  return around;
+const Bar = ({ row: { label, parts, values, tick } }) => html`<tr><th scope="row">${label}</th>
+  <td class="sv-track"><div class="sv-track-box" aria-hidden="true">
+    ${parts.map(([tone, width]) => html`<span class="sv-part sv-fill-${tone}" style=${{ width: `${width}%` }} />`)}
+    ${tick !== null && html`<span class="sv-track-tick" style=${{ left: `${tick}%` }} />`}</div></td>
+  ${values.map((value) => html`<td>${value}</td>`)}</tr>`;
+
+const Bars = ({ block: { rows, heads, key, first }, host }) => html`<div class="sv-block sv-bars">
+  <${Scrolling} className="sv-bars-table" name=${host.title}><table>
+    ${heads.length > 0 && html`<thead><tr><th><span class="sv-hidden">${first}</span></th><th><span class="sv-hidden">bar</span></th>
+      ${heads.map((title) => html`<th scope="col">${title}</th>`)}</tr></thead>`}
+    <tbody>${rows.map((row) => html`<${Bar} row=${row} />`)}</tbody></table><//>
+  ${key.length > 0 && html`<ul class="sv-bars-key">${key.map(([tone, words]) => html`<li>
+    <span class=${tone === 'tick' ? 'sv-key-tick' : `sv-key-fill sv-fill-${tone}`} /><span>${words}</span></li>`)}</ul>`}</div>`;
+
+function Segments({ block: { tokens, by_k: byK, k } }) {
+  const choices = Object.keys(byK), [place, setPlace] = useState(choices.indexOf(String(k)));
+  const { lengths, kinds, words } = byK[choices[place]], rest = tokens[Symbol.iterator]();
+  const step = (length, number) => html`<span class="sv-segment">${Array.from({ length }, (_, done) => html`<span
+    class="sv-segment-token sv-is-${done + 1 === length ? kinds[number] : 'accepted'}">${rest.next().value}</span>`)}</span>`;
+  return html`<div class="sv-block sv-segments"><label class="sv-segments-head"><span>K</span>
+    <input type="range" min="0" max=${choices.length - 1} step="1" value=${place} aria-valuetext="K ${choices[place]}"
+      onInput=${(event) => setPlace(Number(event.target.value))} />
+    <b class="sv-segments-k">${choices[place]}</b><span class="sv-segments-words" role="status">${worded(words)}</span></label>
+    <div class="sv-segments-text">${lengths.map(step)}</div></div>`;
 }
 
-function bar({ label, parts, values, tick }) {
-  const line = element('tr'), track = element('td', 'sv-track'), holder = element('div', 'sv-track-box');
-  for (const [tone, width] of parts) {
-    const part = element('span', `sv-part sv-fill-${tone}`);
-    part.style.width = `${width}%`;
-    holder.append(part);
-  }
-  if (tick !== null) {
-    const mark = element('span', 'sv-track-tick');
-    mark.style.left = `${tick}%`;
-    holder.append(mark);
-  }
-  holder.setAttribute('aria-hidden', 'true');
-  track.append(holder);
-  line.append(Object.assign(element('th', '', label), { scope: 'row' }), track, ...values.map((value) => element('td', '', value)));
-  return line;
-}
+const Verdict = ({ block: { state, words } }) => html`<p class="sv-block sv-verdict sv-verdict-${state}">
+  <span class="sv-verdict-mark" aria-hidden="true">${MARKS[state]}</span><span>${worded(words)}</span></p>`;
 
-function bars({ rows, heads, key, first: named }, { title: around }) {
-  const holder = element('div', 'sv-block sv-bars'), box = element('div', 'sv-bars-table'), made = element('table');
-  if (heads.length) {
-    const head = element('tr'), top = element('thead');
-    const empty = () => { const corner = element('th'); corner.append(element('span', 'sv-hidden', 'bar')); return corner; };
-    const first = element('th');
-    first.append(element('span', 'sv-hidden', named));
-    head.append(first, empty(), ...heads.map((title) => Object.assign(element('th', '', title), { scope: 'col' })));
-    top.append(head);
-    made.append(top);
-  }
-  const body = element('tbody');
-  body.append(...rows.map(bar));
-  made.append(body);
-  box.append(made);
-  holder.append(scrolling(box, around));
-  if (key.length) {
-    const list = element('ul', 'sv-bars-key');
-    list.append(...key.map(([tone, words]) => {
-      const entry = element('li');
-      entry.append(element('span', tone === 'tick' ? 'sv-key-tick' : `sv-key-fill sv-fill-${tone}`), element('span', '', words));
-      return entry;
-    }));
-    holder.append(list);
-  }
-  return holder;
-}
+const Progress = ({ block: { width, words }, host }) => html`<div class="sv-block sv-job">
+  <div class="sv-progress" role="progressbar" aria-label=${words} aria-valuenow=${width}><span class="sv-progress-bar" style=${{ width: `${width}%` }} /></div>
+  <span class="sv-job-words">${words}</span><${Button} words="Stop" onClick=${host.halt} /></div>`;
 
-function verdict({ state, words }) {
-  const made = element('p', `sv-block sv-verdict sv-verdict-${state}`), text = worded('span', '', words);
-  const mark = element('span', 'sv-verdict-mark', MARKS[state]);
-  mark.setAttribute('aria-hidden', 'true');
-  made.append(mark, text);
-  return made;
-}
+const Links = ({ block: { entries } }) => html`<p class="sv-block sv-links">${entries.map(([words, href]) => html`<a href=${href} download="">${words}</a>`)}</p>`;
 
-// the bar of a job moves on instead of being made anew: Stop stays where a press on it has begun
-function progress(block, { halt }) {
-  const made = element('div', 'sv-block sv-job'), track = element('div', 'sv-progress'), fill = element('span', 'sv-progress-bar');
-  const told = element('span', 'sv-job-words');
-  track.setAttribute('role', 'progressbar');
-  track.append(fill);
-  made.append(track, told, button('sv-button', 'Stop', halt));
-  made.moveOn = ({ width, words }) => {
-    track.setAttribute('aria-label', words);
-    track.setAttribute('aria-valuenow', String(width));
-    fill.style.width = `${width}%`;
-    told.textContent = words;
-  };
-  made.moveOn(block);
-  return made;
-}
-
-function chart({ figure }, { root }) {
-  const mine = structuredClone(figure), { holder, plot, fold, table: numbers } = frame(mine);
-  holder.classList.add('sv-block');
-  fold.addEventListener('toggle', () => { if (fold.open) fillTable(mine, numbers); });
+// A chart is drawn when it comes into sight, and again when the theme changes.
+function chart(node, { figure }, { root }) {
+  const mine = structuredClone(figure), { plot, fold, table } = frame(node, mine);
   let isDrawn = false;
-  const draw = async () => {
+  fold.addEventListener('toggle', () => { if (fold.open) fillTable(mine, table); });
+  async function draw() {
     try { await loadPlotly(); } catch (error) {
       plot.replaceChildren(element('p', 'sv-hint', 'The chart could not be loaded.'));
       return;
@@ -185,80 +114,32 @@ function chart({ figure }, { root }) {
     if (!plot.isConnected) return;
     await drawFigure(plot, mine, themed(mine, root));
     isDrawn = true;
-  };
-  const sight = new IntersectionObserver(([entry]) => {
-    if (entry.isIntersecting && !isDrawn) draw();
-  }, { rootMargin: '200px' });
+  }
+  const sight = new IntersectionObserver(([entry]) => { if (entry.isIntersecting && !isDrawn) draw(); }, { rootMargin: '200px' });
+  const theme = new MutationObserver(() => { if (isDrawn) draw(); });
   sight.observe(plot);
-  holder.release = () => {
-    sight.disconnect();
+  theme.observe(document.body, { attributes: true, attributeFilter: ['class'] });
+  return () => {
+    for (const each of [sight, theme]) each.disconnect();
     if (isDrawn) window.Plotly.purge(plot);
   };
-  holder.repaint = () => { if (isDrawn) draw(); };
-  return holder;
 }
 
-function segments({ tokens, by_k: byK, k }) {
-  const made = element('div', 'sv-block sv-segments'), head = element('label', 'sv-segments-head');
-  const slider = Object.assign(element('input'), { type: 'range', min: 0, max: Object.keys(byK).length - 1, step: 1 });
-  const choices = Object.keys(byK), shown = element('b', 'sv-segments-k'), words = element('span', 'sv-segments-words');
-  const text = element('div', 'sv-segments-text');
-  slider.value = String(choices.indexOf(String(k)));
-  words.setAttribute('role', 'status');
-  head.append(element('span', '', 'K'), slider, shown, words);
-  const cut = () => {
-    const chosen = choices[Number(slider.value)], { lengths, kinds, words: told } = byK[chosen];
-    shown.textContent = chosen;
-    slider.setAttribute('aria-valuetext', `K ${chosen}`);
-    sentence(words, Array.isArray(told) ? told : [told]);
-    const rest = tokens[Symbol.iterator]();
-    text.replaceChildren(...lengths.map((length, place) => {
-      const step = element('span', 'sv-segment');
-      for (let done = 1; done <= length; done += 1) {
-        const kind = done === length ? kinds[place] : 'accepted';
-        step.append(element('span', `sv-segment-token sv-is-${kind}`, rest.next().value));
-      }
-      return step;
-    }));
-  };
-  slider.addEventListener('input', cut);
-  cut();
-  made.append(head, text);
-  return made;
-}
-
-function download({ label, file, text }) {
-  const made = element('p', 'sv-block sv-download');
-  made.append(button('sv-button', label, () => saveText(file, text)));
-  return made;
-}
-
-function links({ entries }) {
-  const made = element('p', 'sv-block sv-links');
-  made.append(...entries.map(([words, href]) => Object.assign(element('a', '', words), { href, download: '' })));
-  return made;
-}
-
-function details({ title, blocks }, host) {
-  const made = element('details', 'sv-block sv-fold');
-  const inner = blocks.map((block) => makeBlock(block, { ...host, title }));
-  made.append(element('summary', '', title), ...inner);
-  made.release = () => inner.forEach((each) => each.release?.());
-  made.repaint = () => inner.forEach((each) => each.repaint?.());
-  return made;
-}
-
-const MAKERS = {
-  words: ({ words, small }) => worded('p', `sv-block sv-words${small ? ' sv-small' : ''}`, words),
-  verdict, progress, table, bars, chart, segments, download, links, details,
-  texts: tokenTexts,
+const KINDS = {
+  verdict: Verdict, progress: Progress, table: Table, bars: Bars, segments: Segments, links: Links,
+  words: ({ block: { words, small } }) => html`<p class="sv-block sv-words${small ? ' sv-small' : ''}">${worded(words)}</p>`,
+  download: ({ block: { label, file, text } }) => html`<p class="sv-block sv-download"><${Button} words=${label} onClick=${() => saveText(file, text)} /></p>`,
+  details: ({ block: { title, blocks }, host }) => html`<details class="sv-block sv-fold"><summary>${title}</summary>
+    <${Blocks} blocks=${blocks} host=${{ ...host, title }} /></details>`,
+  chart: drawn('sv-chart', chart), texts: drawn('sv-texts', tokenTexts),
 };
 
-// host: {root, halt, title}, title: of what stands around. What is made may have `release`, when it goes, `repaint`,
-// when the theme has changed, and `moveOn`, which shows the next block of its kind in its place.
-export function makeBlock(block, host) {
-  return MAKERS[block.kind](block, host);
-}
+// further kinds that a page has: name -> component
+export const addKinds = (kinds) => Object.assign(KINDS, kinds);
 
-// further kinds that a page has: name -> maker
-export const addKinds = (makers) => Object.assign(MAKERS, makers);
+// A block stays as it is while its data do. Work that goes on moves on in its place, so that a press on Stop counts; what
+// was unfolded stays so by its title.
+const keyOfBlock = (block) => (block.kind === 'progress' ? block.kind : block.kind === 'details' ? `details ${block.title}` : JSON.stringify(block));
+
+// host: {root, act, halt, title}, title: of what stands around.
+export const Blocks = ({ blocks, host }) => blocks.map((block) => html`<${KINDS[block.kind]} key=${keyOfBlock(block)} block=${block} host=${host} />`);

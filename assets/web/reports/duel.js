@@ -1,26 +1,18 @@
 // duel.js: two stages that one player moves, frame by frame: by time as both runs were recorded, or token by token. The
 // place where their texts part is marked on both. Every frame, width and word arrives computed.
-import { element, button as makeButton, sentence, isStill } from '../core/element.js';
+import { element, isStill, sentence } from '../core/element.js';
 import { unpack } from '../core/files.js';
 import { embeddedSource } from '../core/hub.js';
 import { recall } from '../core/memory.js';
 import { stageMarkup, mountStage } from '../stage/stage.js';
+import { html, render } from '../vendor/preact_htm.js';
+import { drawn } from './blocks.js';
 
 const isNarrow = () => window.matchMedia('(max-width: 1000px)').matches;
 const FIELDS = 'input, select, textarea, [contenteditable]';
-const SVG = 'http://www.w3.org/2000/svg';
 const PLAY = 'M5 3v10l8-5z', PAUSE = 'M5 3v10M11 3v10';
 
-const button = (className, text) => makeButton(`sv-button ${className}`, text);
 const isLesson = () => document.documentElement.hasAttribute('data-sv-lesson');       // its text is about the parting
-
-function icon() {
-  const svg = document.createElementNS(SVG, 'svg'), path = document.createElementNS(SVG, 'path');
-  svg.setAttribute('viewBox', '0 0 16 16');
-  svg.setAttribute('aria-hidden', 'true');
-  svg.append(path);
-  return { svg, draw: (isPlaying) => path.setAttribute('d', isPlaying ? PAUSE : PLAY) };
-}
 
 // one side: what is said over its stage, how far it is, and the stage itself
 function side({ title, said, widths, message }, part) {
@@ -62,94 +54,77 @@ function side({ title, said, widths, message }, part) {
   };
 }
 
+const last = (mode) => mode.frames.length - 1;
+
+export function Controls({ modes, mode, at, isPlaying, said, press, seek, turn, repace, pace }) {
+  const [words] = mode.frames[at];
+  return html`<button type="button" class="sv-button sv-duel-toggle" aria-label=${isPlaying ? 'pause both' : 'replay both'} onClick=${press}>
+      <svg viewBox="0 0 16 16" aria-hidden="true"><path d=${isPlaying ? PAUSE : PLAY} /></svg></button>
+    <span class="sv-duel-clock">${words}</span>
+    <input class="sv-duel-scrub" type="range" min="0" step="1" max=${last(mode)} value=${at} aria-label="place in both runs" aria-valuetext=${words}
+      onInput=${({ target }) => seek(Number(target.value))} />
+    <select class="sv-duel-pace" aria-label="speed of the replay" key=${mode.name} ref=${pace} onChange=${repace}>
+      ${mode.paces.map(([name, wait, isChosen]) => html`<option value=${String(wait)} selected=${isChosen}>${name}</option>`)}</select>
+    <span class="sv-duel-modes" role="group" aria-label="How the two runs move" hidden=${modes.length < 2}>${modes.map((each) => html`
+      <button type="button" class="sv-button sv-mode" data-mode=${each.name} aria-pressed=${String(each === mode)} onClick=${() => turn(each)}>${each.label}</button>`)}</span>
+    <p class="sv-hidden" aria-live="polite">${said}</p>`;
+}
+
 // the player: its place is a frame of the mode that is chosen
-function player(modes, by, sides, parted) {
-  const node = element('div', 'sv-duel-player'), choices = element('span', 'sv-duel-modes'), live = element('p', 'sv-hidden');
-  const toggle = button('sv-duel-toggle', ''), { svg, draw } = icon(), clock = element('span', 'sv-duel-clock');
-  const scrub = Object.assign(element('input', 'sv-duel-scrub'), { type: 'range', min: 0, step: 1 });
-  const pace = element('select', 'sv-duel-pace');
-  let mode = null, at = 0, isPlaying = false, due = 0, timer = 0;
-  choices.setAttribute('role', 'group');
-  choices.setAttribute('aria-label', 'How the two runs move');
-  scrub.setAttribute('aria-label', 'place in both runs');
-  pace.setAttribute('aria-label', 'speed of the replay');
-  live.setAttribute('aria-live', 'polite');
-  toggle.append(svg);
-  node.append(toggle, clock, scrub, pace, choices, live);
+class Player {
+  node = element('div', 'sv-duel-player');
+  now = { isPlaying: false, said: '' };
+  pace = { current: null };
+  due = 0;
 
-  const last = () => mode.frames.length - 1;
-
-  function show(frame) {
-    at = frame;
-    const [words, steps, tokens] = mode.frames[frame];
-    clock.textContent = words;
-    scrub.value = String(frame);
-    scrub.setAttribute('aria-valuetext', words);
-    sides.forEach((each, place) => each.show(steps[place], tokens, mode.ends[place]));
+  constructor(modes, by, sides, parted) {
+    Object.assign(this, { modes, sides, parted });
+    this.turn(modes.find(({ name }) => name === by) || modes[0]);
   }
 
-  function set(isNow) {
-    isPlaying = isNow;
-    cancelAnimationFrame(timer);
-    draw(isPlaying);
-    toggle.setAttribute('aria-label', isPlaying ? 'pause both' : 'replay both');
+  set(changes) {
+    const at = changes.at ?? this.now.at, mode = changes.mode || this.now.mode, [, steps, tokens] = mode.frames[at];
+    if ('at' in changes) this.sides.forEach((each, place) => each.show(steps[place], tokens, mode.ends[place]));
+    this.now = { ...this.now, ...changes };
+    if (!this.now.isPlaying) cancelAnimationFrame(this.timer);
+    const does = { press: () => this.press(), seek: (to) => this.set({ at: to, isPlaying: false }), turn: (to) => this.turn(to), repace: () => { this.due = 0; } };
+    render(html`<${Controls} modes=${this.modes} pace=${this.pace} ...${this.now} ...${does} />`, this.node);
   }
 
-  function rest() {
-    set(false);
-    live.textContent = at === mode.rest && at < last() ? parted : mode.ends.join('; ');
+  rest() {
+    const { mode, at } = this.now;
+    this.set({ isPlaying: false, said: at === mode.rest && at < last(mode) ? this.parted : mode.ends.join('; ') });
   }
 
-  function tick(now) {
+  tick(now) {
+    const { mode, at, isPlaying } = this.now;
     if (!isPlaying) return;
-    const wait = Number(pace.value);
+    const wait = Number(this.pace.current.value);
     let next = at;
-    if (!due) due = now + wait;
-    while (due <= now && next < last()) {
-      due += wait;
+    if (!this.due) this.due = now + wait;
+    while (this.due <= now && next < last(mode)) {
+      this.due += wait;
       next += 1;
       if (next === mode.rest) break;
     }
-    const isMoved = next !== at;
-    if (isMoved) show(next);
-    if (isMoved && (at === last() || at === mode.rest)) rest();
-    else timer = requestAnimationFrame(tick);
+    if (next !== at) this.set({ at: next });
+    if (next !== at && (next === last(mode) || next === mode.rest)) this.rest();
+    else this.timer = requestAnimationFrame((then) => this.tick(then));
   }
 
-  function press() {
-    if (isPlaying) return set(false);
+  press() {
+    const { mode, at, isPlaying } = this.now;
+    if (isPlaying) return this.set({ isPlaying: false });
     if (isStill()) {
-      show(last());
-      return rest();
+      this.set({ at: last(mode) });
+      return this.rest();
     }
-    if (at === last()) show(0);
-    due = 0;
-    set(true);
-    timer = requestAnimationFrame(tick);
+    this.due = 0;
+    this.set({ isPlaying: true, ...(at === last(mode) ? { at: 0 } : {}) });
+    this.timer = requestAnimationFrame((now) => this.tick(now));
   }
 
-  function turn(to) {
-    set(false);
-    mode = to;
-    scrub.max = String(last());
-    pace.replaceChildren(...mode.paces.map(([words, wait, isChosen]) => (
-      Object.assign(element('option', '', words), { value: String(wait), selected: isChosen }))));
-    for (const each of choices.children) each.setAttribute('aria-pressed', String(each.dataset.mode === mode.name));
-    show(isLesson() && mode.rest > 0 ? mode.rest : last());
-  }
-
-  for (const each of modes) {
-    const choice = button('sv-mode', each.label);
-    choice.dataset.mode = each.name;
-    choice.addEventListener('click', () => turn(each));
-    choices.append(choice);
-  }
-  choices.hidden = modes.length < 2;
-  toggle.addEventListener('click', press);
-  scrub.addEventListener('input', () => { set(false); show(Number(scrub.value)); });
-  pace.addEventListener('change', () => { due = 0; });
-  turn(modes.find(({ name }) => name === by) || modes[0]);
-  return { node, press, stop: () => set(false) };
+  turn(mode) { this.set({ mode, at: isLesson() && mode.rest > 0 ? mode.rest : last(mode), isPlaying: false }); }
 }
 
 // Space belongs to both at once, wherever it is pressed on one of the stages.
@@ -170,24 +145,22 @@ function build(made, { sides, modes, part, parted }, by) {
   sentence(words, parted);
   const both = sides.map((each) => side(each, part));
   row.append(...both.map(({ node }) => node));
-  const moved = player(modes, by, both, parted.join(''));
+  const moved = new Player(modes, by, both, parted.join(''));
   made.replaceChildren(moved.node, words, row);
-  keys(made, moved.press);
+  keys(made, () => moved.press());
   if (isLesson()) requestAnimationFrame(() => (isNarrow() ? words : made).scrollIntoView({ block: 'start' }));
-  return moved.stop;
+  return () => moved.set({ isPlaying: false });
 }
 
-export const duel = ({ data, by, titles }) => {
-  const made = element('div', 'sv-block sv-duel');
+export const duel = drawn('sv-duel', (node, { data, by, titles }) => {
   let stop = () => {}, isGone = false;
-  made.setAttribute('role', 'group');
-  made.setAttribute('aria-label', titles.join(' beside '));
-  made.append(element('p', 'sv-words', 'Two stages are being laid out …'));
-  const lost = () => made.replaceChildren(element('p', 'sv-words', 'The two runs could not be unpacked: it takes a browser of 2023 or later.'));
-  unpack(data).then((text) => { if (!isGone) stop = build(made, JSON.parse(text), by); }, lost);
-  made.release = () => {
+  node.setAttribute('role', 'group');
+  node.setAttribute('aria-label', titles.join(' beside '));
+  node.append(element('p', 'sv-words', 'Two stages are being laid out …'));
+  const lost = () => node.replaceChildren(element('p', 'sv-words', 'The two runs could not be unpacked: it takes a browser of 2023 or later.'));
+  unpack(data).then((text) => { if (!isGone) stop = build(node, JSON.parse(text), by); }, lost);
+  return () => {
     isGone = true;
     stop();
   };
-  return made;
-};
+});

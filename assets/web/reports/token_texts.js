@@ -111,9 +111,10 @@ function steps(go) {
   return bar;
 }
 
-export const tokenTexts = (block, { root }) => {
+// box: where it is drawn. Gives what is to be done when it goes.
+export function tokenTexts(box, block, { root }) {
   const { entries, numbers, drafts, facts, draft_facts: draftFacts, key: signs, rest } = block;
-  const box = element('div', 'sv-block sv-texts'), bar = element('div', 'sv-texts-bar'), body = element('div', 'sv-texts-body');
+  const bar = element('div', 'sv-texts-bar'), body = element('div', 'sv-texts-body');
   const line = element('div', 'sv-texts-line'), panel = element('div', 'sv-texts-panel'), about = element('p', 'sv-texts-about');
   const side = element('div', 'sv-texts-side'), { search, list, more, fill, open } = chooser(entries);
   const choice = element('select'), read = reader(block), looked = new Map();      // per text, the token looked at
@@ -172,7 +173,6 @@ export const tokenTexts = (block, { root }) => {
     line.focus({ preventScroll: true });
   }
   root.addEventListener('sv-open', opened);
-  box.release = () => root.removeEventListener('sv-open', opened);
   list.addEventListener('change', choose);
   choice.addEventListener('change', show);
   bar.append(field('search', search), field('text', list), field('draft model', choice));
@@ -180,5 +180,5 @@ export const tokenTexts = (block, { root }) => {
   body.append(line, side);
   box.append(bar, more, about, body, key(signs), ...(rest ? [element('p', 'sv-small', rest)] : []));
   fill();
-  return box;
-};
+  return () => root.removeEventListener('sv-open', opened);
+}

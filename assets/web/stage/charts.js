@@ -25,106 +25,110 @@ const placeOf = ({ data: [{ customdata }] }, { step, ref }) => {
   return exact >= 0 ? exact : customdata.findIndex(([at]) => at.startsWith(`${step}:`));
 };
 
-export const chartsView = (root, hub) => {
-  const box = root.querySelector('.sv-charts');
-  if (!box) return;                                   // a file without charts
-  const host = root.querySelector('.sv-charts-body');
-  const charts = new Map();                         // name -> {figure, taken, plot, table, fold, isDrawn, inSight}
-  let timer = 0, drawing = false, rest = REDRAW;
-  const sight = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      const made = [...charts.values()].find(({ plot }) => plot === entry.target);
-      if (made) made.inSight = entry.isIntersecting;
-    }
-    draw();
-  }, { rootMargin: '200px' });
-  const highlight = framed(() => { if (box.open) charts.forEach(point); });
-
-  const layoutOf = (made) => ({ ...themed(made.figure, root), shapes: shapes(made), datarevision: made.taken });
-
-  function chart(name, figure) {
-    const { holder, ...parts } = frame(figure);
-    parts.plot.dataset.chart = name;
-    host.append(holder);
-    const made = { figure: structuredClone(figure), taken: 0, ...parts, isDrawn: false, inSight: false };
-    made.fold.addEventListener('toggle', () => tabulate(made));
-    charts.set(name, made);
-    sight.observe(made.plot);
+export class Charts {
+  constructor(root, hub) {
+    Object.assign(this, { root, hub });
+    this.box = this.root.querySelector('.sv-charts');
+    if (!this.box) return;                            // a file without charts
+    this.host = this.root.querySelector('.sv-charts-body');
+    this.charts = new Map();                         // name -> {figure, taken, plot, table, fold, isDrawn, inSight}
+    this.timer = 0;
+    this.drawing = false;
+    this.rest = REDRAW;
+    this.sight = new IntersectionObserver((entries) => {
+      for (const entry of entries) {
+        const made = [...this.charts.values()].find(({ plot }) => plot === entry.target);
+        if (made) made.inSight = entry.isIntersecting;
+      }
+      this.draw();
+    }, { rootMargin: '200px' });
+    this.highlight = framed(() => { if (this.box.open) this.charts.forEach((made) => this.point(made)); });
+    this.box.addEventListener('toggle', () => this.draw());
+    this.hub.on('reset', () => {
+      this.sight.disconnect();
+      for (const { plot, isDrawn } of this.charts.values()) if (isDrawn) window.Plotly.purge(plot);
+      this.charts.clear();
+      this.host.replaceChildren();
+      this.rest = REDRAW;
+    });
+    this.hub.on('grow', () => this.soon());
+    this.hub.on('select', this.highlight);
+    new MutationObserver(() => this.soon()).observe(document.body, { attributes: true, attributeFilter: ['class'] });
   }
 
-  function tabulate({ figure, table, fold }) {
+  layoutOf(made) { return ({ ...themed(made.figure, this.root), shapes: this.shapes(made), datarevision: made.taken }); }
+
+  chart(name, figure) {
+    const holder = element('div', 'sv-chart'), parts = frame(holder, figure);
+    parts.plot.dataset.chart = name;
+    this.host.append(holder);
+    const made = { figure: structuredClone(figure), taken: 0, ...parts, isDrawn: false, inSight: false };
+    made.fold.addEventListener('toggle', () => this.tabulate(made));
+    this.charts.set(name, made);
+    this.sight.observe(made.plot);
+  }
+
+  tabulate({ figure, table, fold }) {
     if (fold.open) fillTable(figure, table);
   }
 
   // ---- the selection, on every chart where it has a place -------------------------------------------------------
-  function shapes({ figure }) {
-    const selected = hub.selected(), place = selected ? placeOf(figure, selected) : -1;
+  shapes({ figure }) {
+    const selected = this.hub.selected(), place = selected ? placeOf(figure, selected) : -1;
     if (place < 0) return [];
-    const x = figure.data[0].x[place], ink = getComputedStyle(root).color;
+    const x = figure.data[0].x[place], ink = getComputedStyle(this.root).color;
     const line = { color: ink, width: 2, dash: 'dot' };
     return [{ type: 'line', x0: x, x1: x, y0: 0, y1: 1, yref: 'paper', line, opacity: 0.7, layer: 'above' }];
   }
 
-  function point(made) {
+  point(made) {
     if (!made.isDrawn || !made.inSight) return;
-    window.Plotly.relayout(made.plot, { shapes: shapes(made) });
+    window.Plotly.relayout(made.plot, { shapes: this.shapes(made) });
   }
 
-  function listen(made) {
+  listen(made) {
     const at = (event) => made.figure.data[0].customdata[event.points[0].pointNumber][0];
     const selects = (event) => {
       const [step, ref] = at(event).split(':');
-      return step ? { step: Number(step), ref: ref || hub.steps[Number(step)].focus } : null;
+      return step ? { step: Number(step), ref: ref || this.hub.steps[Number(step)].focus } : null;
     };
     let hovered = null, aimed = null;               // plotly forgets what it was over when it draws while a button is down
-    const pin = (place) => { if (place) hub.pin(place.step, place.ref); };
+    const pin = (place) => { if (place) this.hub.pin(place.step, place.ref); };
     made.plot.addEventListener('pointerdown', () => { aimed = hovered; }, true);
     made.plot.addEventListener('click', () => pin(aimed));
     made.plot.on('plotly_click', (event) => pin(selects(event)));   // a finger was over nothing
-    const look = (place) => { hovered = place; hub.hover(place); };
+    const look = (place) => { hovered = place; this.hub.hover(place); };
     made.plot.on('plotly_hover', (event) => look(selects(event)));
     made.plot.on('plotly_unhover', () => look(null));
   }
 
-  async function show(name, made) {
-    for (; made.taken < hub.steps.length; made.taken += 1) apply(made.figure, hub.steps[made.taken].points[name]);
-    await drawFigure(made.plot, made.figure, layoutOf(made));
-    if (!made.isDrawn) listen(made);
+  async show(name, made) {
+    for (; made.taken < this.hub.steps.length; made.taken += 1) apply(made.figure, this.hub.steps[made.taken].points[name]);
+    await drawFigure(made.plot, made.figure, this.layoutOf(made));
+    if (!made.isDrawn) this.listen(made);
     made.isDrawn = true;
-    tabulate(made);
+    this.tabulate(made);
   }
 
-  async function draw() {
-    if (!box.open || !hub.head) return;
+  async draw() {
+    if (!this.box.open || !this.hub.head) return;
     try { await loadPlotly(); } catch (error) {
-      host.replaceChildren(element('p', 'sv-hint', 'The charts could not be loaded.'));
+      this.host.replaceChildren(element('p', 'sv-hint', 'The charts could not be loaded.'));
       return;
     }
-    if (drawing) return soon();
-    drawing = true;
+    if (this.drawing) return this.soon();
+    this.drawing = true;
     const began = performance.now();
     try {
-      for (const [name, figure] of Object.entries(hub.head.figures)) if (!charts.has(name)) chart(name, figure);
-      for (const [name, made] of charts) if (made.inSight) await show(name, made);
-    } finally { drawing = false; }
+      for (const [name, figure] of Object.entries(this.hub.head.figures)) if (!this.charts.has(name)) this.chart(name, figure);
+      for (const [name, made] of this.charts) if (made.inSight) await this.show(name, made);
+    } finally { this.drawing = false; }
     const long = REST * (performance.now() - began);
-    rest = long > REDRAW ? long : REDRAW;
+    this.rest = long > REDRAW ? long : REDRAW;
   }
 
-  function soon() {
-    if (timer || !box.open) return;
-    timer = setTimeout(() => { timer = 0; draw(); }, rest);
+  soon() {
+    if (this.timer || !this.box.open) return;
+    this.timer = setTimeout(() => { this.timer = 0; this.draw(); }, this.rest);
   }
-
-  box.addEventListener('toggle', draw);
-  hub.on('reset', () => {
-    sight.disconnect();
-    for (const { plot, isDrawn } of charts.values()) if (isDrawn) window.Plotly.purge(plot);
-    charts.clear();
-    host.replaceChildren();
-    rest = REDRAW;
-  });
-  hub.on('grow', soon);
-  hub.on('select', highlight);
-  new MutationObserver(soon).observe(document.body, { attributes: true, attributeFilter: ['class'] });
-};
+}

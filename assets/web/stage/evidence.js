@@ -1,172 +1,83 @@
 // evidence.js: how a step's draft was made: a token tree, lines of tokens, facts, a passage. Every place, mark and word
 // arrives computed; a node can be pressed or walked to with the arrow keys, as in any tree.
-import { element, sentence } from '../core/element.js';
-import { palette, labelOf } from '../core/palette.js';
-import { tokenLabel } from './token.js';
+import { worded } from '../core/element.js';
+import { labelOf, palette } from '../core/palette.js';
+import { html, useLayoutEffect, useRef, useState } from '../vendor/preact_htm.js';
+import { Token } from './token.js';
 
 // A token with its mark, its status said for those who cannot see the mark.
-function chip([text, mark, note]) {
-  const made = element('li', `sv-chip${mark ? ` sv-is-${mark}` : ''}`), body = element('span', 'sv-body');
-  body.append(tokenLabel('', text));
-  made.append(body);
-  if (palette().statuses[mark]) made.append(element('span', 'sv-hidden', `, ${labelOf(mark)}`));
-  if (note) made.append(element('span', 'sv-chip-note', note));
-  return made;
-}
+const Chip = ({ chip: [text, mark, note] }) => html`<li class="sv-chip${mark ? ` sv-is-${mark}` : ''}"><span class="sv-body"><${Token} text=${text} /></span>
+  ${palette().statuses[mark] && html`<span class="sv-hidden">, ${labelOf(mark)}</span>`}${note && html`<span class="sv-chip-note">${note}</span>`}</li>`;
 
-function line([name, chips, more]) {
-  const made = element('div', 'sv-said-line'), list = element('ol', 'sv-chips');
-  if (name) made.append(element('span', 'sv-said-name', name));
-  list.append(...chips.map(chip));
-  if (more) list.append(element('li', 'sv-chip-note', more));
-  made.append(list);
-  return made;
-}
+const line = ([name, chips, more]) => html`<div class="sv-said-line">${name && html`<span class="sv-said-name">${name}</span>`}
+  <ol class="sv-chips">${chips.map((chip) => html`<${Chip} chip=${chip} />`)}${more && html`<li class="sv-chip-note">${more}</li>`}</ol></div>`;
 
-function lines(part) {
-  const made = element('div', 'sv-said-lines');
-  made.toggleAttribute('data-aligned', part.aligned);
-  made.toggleAttribute('data-named', part.lines.some(([name]) => name));
-  made.append(...part.lines.map(line));
-  return [made];
-}
+const flag = (isOn) => (isOn ? '' : undefined);
+const Lines = ({ part: { lines, aligned } }) => html`
+  <div class="sv-said-lines" data-aligned=${flag(aligned)} data-named=${flag(lines.some(([name]) => name))}>${lines.map(line)}</div>`;
 
-function facts(part) {
-  const made = element('dl', 'sv-facts');
-  for (const [name, value] of part.items) made.append(element('dt', '', name), element('dd', '', value));
-  return [made];
-}
+const Facts = ({ part: { items } }) => html`<dl class="sv-facts">${items.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
 
-function passage(part) {
-  const made = element('p', `sv-passage${part.mark ? ` sv-is-${part.mark}` : ''}`);
-  made.append(element('span', 'sv-body', part.text));
-  return [made];
-}
+const Passage = ({ part: { text, mark } }) => html`<p class="sv-passage${mark ? ` sv-is-${mark}` : ''}"><span class="sv-body">${text}</span></p>`;
 
-// ---- the tree ----------------------------------------------------------------------------------------------------
+// ---- the tree ------------------------------------------------------------------------------------------------------
 // A column per depth behind a narrow one for the text so far, a row per leaf below the heads.
-function edge([, , status, depth, row, above]) {
-  const made = element('span', `sv-edge${status === 'accepted' ? ' sv-taken' : ''}${row === above ? ' sv-straight' : ''}`);
-  made.setAttribute('aria-hidden', 'true');
-  made.style.gridColumn = String(depth + 1);
-  made.style.gridRow = `${above + 2} / ${row + 3}`;
-  return made;
+const edge = ([, , status, depth, row, above]) => html`<span aria-hidden="true"
+  class="sv-edge${status === 'accepted' ? ' sv-taken' : ''}${row === above ? ' sv-straight' : ''}"
+  style=${{ gridColumn: String(depth + 1), gridRow: `${above + 2} / ${row + 3}` }} />`;
+
+function Node({ node: [ref, text, status, depth, row, , score, place, size, odds], whose, isOn, isReached }) {
+  const say = [text, labelOf(status), `depth ${depth}`, score && `${whose} ${score}`, odds && `the target gives it ${odds}`].filter(Boolean).join(', ');
+  return html`<div class="sv-node sv-is-${status}${isOn ? ' sv-on' : ''}" role="treeitem" aria-level=${depth} aria-posinset=${place} aria-setsize=${size}
+    aria-label=${say} title=${say} aria-selected=${String(isOn)} tabindex=${isReached ? 0 : -1} data-ref=${ref}
+    style=${{ gridColumn: String(depth + 1), gridRow: String(row + 2) }}>
+    <span class="sv-body"><${Token} text=${text} /></span>${score && html`<span class="sv-chip-note">${score}</span>`}</div>`;
 }
 
-function node([ref, text, status, depth, row, , score, place, size, odds], whose) {
-  const words = [text, labelOf(status), `depth ${depth}`];
-  if (score) words.push(`${whose} ${score}`);
-  if (odds) words.push(`the target gives it ${odds}`);
-  const say = words.join(', '), made = element('div', `sv-node sv-is-${status}`), body = element('span', 'sv-body');
-  made.setAttribute('role', 'treeitem');
-  made.setAttribute('aria-level', String(depth));
-  made.setAttribute('aria-posinset', String(place));
-  made.setAttribute('aria-setsize', String(size));
-  made.setAttribute('aria-label', say);
-  made.title = say;
-  made.tabIndex = -1;
-  made.dataset.ref = ref;
-  made.style.gridColumn = String(depth + 1);
-  made.style.gridRow = String(row + 2);
-  body.append(tokenLabel('', text));
-  made.append(body);
-  if (score) made.append(element('span', 'sv-chip-note', score));
-  return made;
-}
-
-function head(words, place) {
-  const made = element('span', 'sv-tree-head', words);
-  made.setAttribute('aria-hidden', 'true');
-  made.style.gridColumn = String(place + 2);
-  made.style.gridRow = '1';
-  return made;
-}
-
-function origin() {
-  const made = element('span', 'sv-origin');
-  made.setAttribute('aria-hidden', 'true');
-  return made;
-}
-
-function tree(part, press) {
-  const scroll = element('div', 'sv-tree-scroll'), made = element('div', 'sv-tree');
-  made.setAttribute('role', 'tree');
-  made.setAttribute('aria-label', 'The drafted token tree');
-  made.style.setProperty('--sv-depth', String(part.heads.length));
-  made.append(...part.heads.map(head), origin(), ...part.nodes.map(edge), ...part.nodes.map((props) => node(props, part.whose)));
-  made.addEventListener('click', (event) => {
-    const pressed = event.target.closest('.sv-node');
-    if (pressed) press(pressed.dataset.ref);
-  });
-  made.addEventListener('keydown', (event) => walk(event, made, press));
-  scroll.append(made);
-  return [scroll];
-}
-
-const levelOf = (made) => Number(made.getAttribute('aria-level'));
-
-// Up and down along all nodes, left to the parent, right to the first child.
-function walk(event, host, press) {
-  const nodes = [...host.querySelectorAll('.sv-node')], now = nodes.indexOf(event.target);
-  if (now < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
-  const after = nodes[now + 1];
+// Up and down along all nodes, left to the parent, right to the first child. levels: of all nodes; the place after `key`.
+export function walked(levels, at, key) {
+  const parent = levels.slice(0, at).findLastIndex((level) => level < levels[at]);
   const ways = {
-    ArrowDown: () => after,
-    ArrowUp: () => nodes[now - 1],
-    ArrowRight: () => (after && levelOf(after) > levelOf(nodes[now]) ? after : null),
-    ArrowLeft: () => nodes.slice(0, now).reverse().find((other) => levelOf(other) < levelOf(nodes[now])),
-    Home: () => nodes[0],
-    End: () => nodes[nodes.length - 1],
+    ArrowDown: at + 1, ArrowUp: at - 1, ArrowLeft: parent, Home: 0, End: levels.length - 1,
+    ArrowRight: levels[at + 1] > levels[at] ? at + 1 : at,
   };
-  const isPress = event.key === 'Enter' || event.key === ' ';
-  if (!ways[event.key] && !isPress) return;
-  event.preventDefault();
-  event.stopPropagation();
-  if (isPress) return press(event.target.dataset.ref);
-  const next = ways[event.key]();
-  if (next) reach(host, next);
+  const next = ways[key];
+  return levels[next] === undefined ? at : next;
 }
 
-function reach(host, next) {
-  for (const made of host.querySelectorAll('.sv-node')) made.tabIndex = -1;
-  next.tabIndex = 0;
-  next.focus();
+const KEYS = ['ArrowDown', 'ArrowUp', 'ArrowRight', 'ArrowLeft', 'Home', 'End', 'Enter', ' '];
+
+// One node is reached by Tab: the one that was walked to, else the pinned one, else the first.
+function Tree({ part: { heads, nodes, whose }, chosen, press }) {
+  const [walkedTo, setWalkedTo] = useState(null), host = useRef(), refs = nodes.map(([ref]) => ref);
+  const reached = refs.includes(walkedTo) ? walkedTo : refs.includes(chosen) ? chosen : refs[0];
+  useLayoutEffect(() => { if (walkedTo !== null) host.current.querySelector('[tabindex="0"]').focus(); }, [walkedTo]);
+  function onKeyDown(event) {
+    const at = refs.indexOf(event.target.dataset.ref);
+    if (at < 0 || event.ctrlKey || event.metaKey || event.altKey || !KEYS.includes(event.key)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (event.key === 'Enter' || event.key === ' ') press(refs[at]);
+    else setWalkedTo(refs[walked(nodes.map(([, , , depth]) => depth), at, event.key)]);
+  }
+  const onLeave = ({ relatedTarget }) => { if (!host.current.contains(relatedTarget)) setWalkedTo(null); };
+  const onClick = ({ target }) => {
+    const pressed = target.closest('.sv-node');
+    if (pressed) press(pressed.dataset.ref);
+  };
+  return html`<div class="sv-tree-scroll"><div class="sv-tree" role="tree" aria-label="The drafted token tree" ref=${host}
+    style=${{ '--sv-depth': String(heads.length) }} onClick=${onClick} onKeyDown=${onKeyDown} onfocusout=${onLeave}>
+    ${heads.map((words, place) => html`<span class="sv-tree-head" aria-hidden="true" style=${{ gridColumn: String(place + 2), gridRow: '1' }}>${words}</span>`)}
+    <span class="sv-origin" aria-hidden="true" />${nodes.map(edge)}
+    ${nodes.map((node) => html`<${Node} node=${node} whose=${whose} isOn=${node[0] === chosen} isReached=${node[0] === reached} />`)}</div></div>`;
 }
 
-const KINDS = { tree, lines, facts, passage };
+const KINDS = { tree: Tree, lines: Lines, facts: Facts, passage: Passage };
 
-// host: where it is drawn. press(ref): a node was chosen.
-export const evidence = (host, press) => {
-  let shown = null;
+const Part = ({ part, ...more }) => html`<section class="sv-part"><h2 class="sv-part-title">${part.title}</h2>
+  ${part.lead && html`<p class="sv-part-lead">${part.lead}</p>`}<${KINDS[part.kind]} part=${part} ...${more} />
+  ${part.note && html`<p class="sv-part-note">${part.note}</p>`}</section>`;
 
-  function draw(made) {
-    if (made === shown) return;
-    shown = made;
-    const parts = made ? made.parts.filter((part) => KINDS[part.kind]) : [];
-    const lead = element('p', 'sv-made-lead');
-    if (made) sentence(lead, made.lead);
-    lead.hidden = !made || !made.lead.length;
-    host.replaceChildren(lead, ...parts.map((part) => {
-      const box = element('section', 'sv-part');
-      box.append(element('h2', 'sv-part-title', part.title));
-      if (part.lead) box.append(element('p', 'sv-part-lead', part.lead));
-      box.append(...KINDS[part.kind](part, press));
-      if (part.note) box.append(element('p', 'sv-part-note', part.note));
-      return box;
-    }));
-  }
-
-  // The pinned token's node; the first one is reached by Tab where none of them is pinned.
-  function mark(ref) {
-    const nodes = [...host.querySelectorAll('.sv-node')];
-    const on = nodes.find((made) => made.dataset.ref === ref);
-    for (const made of nodes) {
-      made.classList.toggle('sv-on', made === on);
-      made.setAttribute('aria-selected', String(made === on));
-      if (!host.contains(document.activeElement)) made.tabIndex = -1;
-    }
-    if (nodes.length && !nodes.some((made) => made.tabIndex === 0)) (on || nodes[0]).tabIndex = 0;
-  }
-
-  return { draw, mark };
-};
+// chosen: the pinned token. press(ref): a node was chosen.
+export const Evidence = ({ lead, parts, ...more }) => html`<p class="sv-made-lead" hidden=${!lead.length}>${worded(lead)}</p>
+  ${parts.filter(({ kind }) => KINDS[kind]).map((part) => html`<${Part} part=${part} ...${more} />`)}`;

@@ -1,46 +1,30 @@
 // help.js: the panel that says what the chosen method does and what the rule in force means. Text only; a link leads to
 // arXiv or nowhere.
-import { element } from '../core/element.js';
+import { html, render } from '../vendor/preact_htm.js';
 
 const PAPERS = 'https://arxiv.org/abs/';
 
-function paper([words, address]) {
-  if (!address || !address.startsWith(PAPERS)) return element('span', '', words);
-  const link = element('a', '', words);
-  Object.assign(link, { href: address, target: '_blank', rel: 'noopener noreferrer' });
-  return link;
-}
+const paper = ([words, address], place) => [place ? ' · ' : '', address && address.startsWith(PAPERS)
+  ? html`<a href=${address} target="_blank" rel="noopener noreferrer">${words}</a>` : html`<span>${words}</span>`];
 
-function rule({ title, badge, meaning, summary }) {
-  const line = element('p', 'sv-help-rule');
-  line.append(
-    element('span', `sv-help-badge sv-help-${badge === 'exact' ? 'exact' : 'lossy'}`, badge), ' ',
-    element('b', '', `${title}.`), ` ${summary} ${meaning}`,
-  );
-  return line;
-}
+const Rule = ({ title, badge, meaning, summary }) => html`<p class="sv-help-rule"><span
+  class="sv-help-badge sv-help-${badge === 'exact' ? 'exact' : 'lossy'}">${badge}</span> <b>${`${title}.`}</b>${` ${summary} ${meaning}`}</p>`;
 
-function lines({ summary, caution, sources, lacks, rule: inForce, notes }) {
-  const made = [summary, caution].filter(Boolean).map((words) => element('p', '', words));
-  const from = element('p', 'sv-help-from');
-  sources.forEach((source, place) => from.append(...(place ? [' · '] : []), paper(source)));
-  const more = notes.map((words) => element('p', 'sv-help-note', words));
-  return [
-    ...(lacks ? [element('p', 'sv-help-lacks', lacks)] : []), ...made,
-    ...(sources.length ? [from] : []), ...(inForce ? [rule(inForce)] : []), ...more,
-  ];
-}
+export const Help = ({ summary, caution, sources, lacks, rule, notes }) => html`
+  ${lacks && html`<p class="sv-help-lacks">${lacks}</p>`}${[summary, caution].filter(Boolean).map((words) => html`<p>${words}</p>`)}
+  ${sources.length > 0 && html`<p class="sv-help-from">${sources.map(paper)}</p>`}${rule && html`<${Rule} ...${rule} />`}
+  ${notes.map((words) => html`<p class="sv-help-note">${words}</p>`)}`;
 
 // holder: holds .sv-help; props.value: JSON of the help, anew whenever the method or the rule changes.
-export const mountHelp = (holder, { props, watch }) => {
+export function mountHelp(holder, { props, watch }) {
   const box = holder.querySelector('.sv-help');
   const show = () => {
     const help = props.value ? JSON.parse(props.value) : null;
     box.hidden = !help;
     if (!help) return;
     box.setAttribute('aria-label', `About the method: ${help.title}`);
-    box.replaceChildren(...lines(help));
+    render(html`<${Help} ...${help} />`, box);
   };
   watch('value', show);
   show();
-};
+}

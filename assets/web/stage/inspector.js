@@ -1,247 +1,195 @@
 // inspector.js: one token explained: a sentence, both models' odds in one bar per token, and the dart.
 // Widths and words arrive computed; "throw again" only places a random point on the bar that is already there.
-import { element, sentence, spelled } from '../core/element.js';
+import { sentence, spelled } from '../core/element.js';
 import { labelOf } from '../core/palette.js';
-import { evidence } from './evidence.js';
-import { tokenLabel } from './token.js';
+import { html, render } from '../vendor/preact_htm.js';
+import { Evidence } from './evidence.js';
+import { Token } from './token.js';
 
 const ROLES = { drafted: 'drafted', emitted: 'emitted', both: 'drafted, kept' };
 const MANY = 100;
 const ROW_TURN = 30, WIDE_TURN = 55;                // percent; left of a row's bar there is room, right of it a heading
+const BUTTONS = ['again', 'many', 'of-token', 'of-draft', 'log', 'raw', 'before', 'after', 'close'];
 
-export const inspectorView = (root, hub) => {
-  const host = root.querySelector('.sv-inspector');
-  const parts = {};
-  for (const node of host.querySelectorAll('[data-part]')) parts[node.dataset.part] = node;
-  const options = { log: false, raw: false };
-  const story = evidence(parts.made, (ref) => hub.pin(hub.selected().step, ref));
-  let darts = { count: 0, kept: 0 };                // thrown at the token that is shown
-  let shown = null, ofDraft = false;                // ofDraft: how the draft was made is shown, not the token's odds
+const bar = (className, from, width) => html`<span class="sv-bar ${className}" style=${{ left: `${from}%`, width: `${width}%` }} />`;
+const point = (className, at, inner) => html`<span class=${className} style=${{ left: `${at}%` }}>${inner}</span>`;
+const isLog = (look, options) => options.log || look.view === 'threshold';
 
-  const bar = (className, from, width) => {
-    const made = element('span', `sv-bar ${className}`);
-    made.style.left = `${from}%`;
-    made.style.width = `${width}%`;
-    return made;
-  };
-  const point = (className, at) => {
-    const made = element('span', className);
-    made.style.left = `${at}%`;
-    return made;
-  };
+// turn: from where on its words stand left of it
+const dart = ({ x, u }, hasWords = true, turn = WIDE_TURN) => point(`sv-dart${x > turn ? ' sv-dart-left' : ''}`, x, hasWords && html`
+  <span class="sv-dart-words">${`dart at ${u}`}<span class="sv-dart-more"> of the bar</span></span>`);
 
-  // The drafted tokens at one place, in the order in which they are judged.
-  function siblings(look, place) {
-    parts.siblings.hidden = !look.siblings;
-    parts.siblings.tBodies[0].replaceChildren(...(look.siblings || []).map(([ref, text, status, ...odds]) => {
-      const made = element('tr', ref === place.ref ? 'sv-this' : ''), name = element('th'), button = element('button', 'sv-sibling');
-      name.scope = 'row';
-      button.type = 'button';
-      button.append(tokenLabel('', text));
-      button.addEventListener('click', () => hub.pin(place.step, ref));
-      name.append(button);
-      made.append(name, ...odds.map((words) => element('td', '', words)), element('td', `sv-fate sv-is-${status}`, labelOf(status)));
-      return made;
-    }));
-  }
+// spread, so that a hundred can be seen
+const thrown = ({ at, top, isIn }) => html`<span class="sv-throw ${isIn ? 'sv-throw-in' : 'sv-throw-out'}" style=${{ left: `${at}%`, top: `${top}%` }} />`;
 
-  function bars(look, place) {
-    const rows = look.rows, made = [];
-    if (options.log || look.view === 'threshold') {
-      if (rows.q && rows.q_dot[place] !== null) made.push(point('sv-dot sv-dot-q', rows.q_dot[place]));
-      if (rows.p_dot[place] !== null) made.push(point('sv-dot sv-dot-p', rows.p_dot[place]));
-      return made;
-    }
-    if (look.view === 'draw') {
-      made.push(bar(look.status === 'resampled' ? 'sv-owed' : 'sv-law', 0, rows.law[place]));
-    } else {
-      if (rows.both[place] > 0) made.push(bar('sv-both', 0, rows.both[place]));
-      if (rows.owed[place] > 0) made.push(bar('sv-owed', rows.both[place], rows.owed[place]));
-      if (rows.cut[place] > 0) made.push(bar('sv-cut', rows.both[place], rows.cut[place]));
-    }
-    if (options.raw && rows.p_raw) {
-      if (rows.p_raw[place] !== null) made.push(bar('sv-raw sv-raw-p', 0, rows.p_raw[place]));
-      if (rows.q_raw && rows.q_raw[place] !== null && look.view === 'overlay') made.push(bar('sv-raw sv-raw-q', 0, rows.q_raw[place]));
-    }
+// The bars, or in a log scale the dots, of the row at this place.
+export function bars(look, place, options) {
+  const { rows } = look, made = [];
+  if (isLog(look, options)) {
+    if (rows.q && rows.q_dot[place] !== null) made.push(point('sv-dot sv-dot-q', rows.q_dot[place]));
+    if (rows.p_dot[place] !== null) made.push(point('sv-dot sv-dot-p', rows.p_dot[place]));
     return made;
   }
-
-  function row(look, place) {
-    const rows = look.rows, role = rows.role[place];
-    const made = element('div', `sv-odds-row${role ? ` sv-role-${role}` : ''} sv-is-${look.status}`);
-    made.setAttribute('role', 'row');
-    const name = element('span', 'sv-odds-name');
-    name.setAttribute('role', 'rowheader');
-    name.append(role === 'others' ? element('span', 'sv-token-word', rows.text[place]) : tokenLabel('sv-odds-token', rows.text[place]));
-    const words = role === 'emitted' && look.status !== 'bonus' && look.status !== 'plain' ? 'replacement' : ROLES[role];
-    if (words) name.append(element('span', 'sv-odds-role', words));
-    const track = element('span', 'sv-track');
-    track.append(...bars(look, place));
-    if (place === 0 && look.dart && look.view === 'overlay' && !options.log) track.append(dart(look.dart, !look.zoom, ROW_TURN));
-    made.append(name, track, number(rows.p[place], 'p'));
-    if (rows.q) made.append(number(rows.q[place], 'q'));
-    return made;
+  if (look.view === 'draw') {
+    made.push(bar(look.status === 'resampled' ? 'sv-owed' : 'sv-law', 0, rows.law[place]));
+  } else {
+    if (rows.both[place] > 0) made.push(bar('sv-both', 0, rows.both[place]));
+    if (rows.owed[place] > 0) made.push(bar('sv-owed', rows.both[place], rows.owed[place]));
+    if (rows.cut[place] > 0) made.push(bar('sv-cut', rows.both[place], rows.cut[place]));
   }
-
-  function number(words, law) {
-    const made = element('span', `sv-odds-number sv-odds-${law}`, words);
-    made.setAttribute('role', 'cell');
-    return made;
+  if (options.raw && rows.p_raw) {
+    if (rows.p_raw[place] !== null) made.push(bar('sv-raw sv-raw-p', 0, rows.p_raw[place]));
+    if (rows.q_raw && rows.q_raw[place] !== null && look.view === 'overlay') made.push(bar('sv-raw sv-raw-q', 0, rows.q_raw[place]));
   }
+  return made;
+}
 
-  // turn: from where on its words stand left of it
-  function dart({ x, u }, hasWords = true, turn = WIDE_TURN) {
-    const made = point('sv-dart', x);
-    if (hasWords) {
-      const words = element('span', 'sv-dart-words', `dart at ${u}`);
-      words.append(element('span', 'sv-dart-more', ' of the bar'));
-      made.append(words);
-    }
-    made.classList.toggle('sv-dart-left', x > turn);
-    return made;
-  }
+export function Row({ look, place, options, darts }) {
+  const { rows, status } = look, role = rows.role[place];
+  const words = role === 'emitted' && status !== 'bonus' && status !== 'plain' ? 'replacement' : ROLES[role];
+  const hasDart = place === 0 && look.dart && look.view === 'overlay' && !options.log;
+  return html`<div class="sv-odds-row${role ? ` sv-role-${role}` : ''} sv-is-${status}" role="row"><span class="sv-odds-name" role="rowheader">
+      ${role === 'others' ? html`<span class="sv-token-word">${rows.text[place]}</span>` : html`<${Token} className="sv-odds-token" text=${rows.text[place]} />`}
+      ${words && html`<span class="sv-odds-role">${words}</span>`}</span>
+    <span class="sv-track">${bars(look, place, options)}${hasDart && dart(look.dart, !look.zoom, ROW_TURN)}${place === 0 && !look.zoom && darts.map(thrown)}</span>
+    ${['p', 'q'].map((law) => rows[law] && html`<span class="sv-odds-number sv-odds-${law}" role="cell">${rows[law][place]}</span>`)}</div>`;
+}
 
-  function axis(look) {
-    const ticks = options.log || look.view === 'threshold' ? hub.head.log_ticks : look.axis;
-    parts.axis.replaceChildren(...ticks.map(([at, words]) => {
-      const made = point('sv-axis-tick', at);
-      made.append(element('span', 'sv-axis-words', words));
-      return made;
-    }));
-  }
+// The drafted tokens at one place, in the order in which they are judged.
+export const Siblings = ({ siblings, chosen, pin }) => siblings.map(([ref, text, status, ...odds]) => html`<tr class=${ref === chosen ? 'sv-this' : undefined}>
+  <th scope="row"><button type="button" class="sv-sibling" onClick=${() => pin(ref)}><${Token} text=${text} /></button></th>
+  ${odds.map((words) => html`<td>${words}</td>`)}<td class="sv-fate sv-is-${status}">${labelOf(status)}</td></tr>`);
 
-  function odds(look) {
-    parts.odds.hidden = !look.rows;
-    if (!look.rows) return;
-    parts.odds.dataset.laws = look.rows.q ? '2' : '1';
-    parts.odds.style.setProperty('--sv-rows', String(look.rows.text.length));
-    parts.heading.textContent = look.heading || 'target';
-    axis(look);
-    parts.rows.replaceChildren(...look.rows.text.map((_, place) => row(look, place)));
-  }
+const Axis = ({ ticks }) => ticks.map(([at, words]) => point('sv-axis-tick', at, html`<span class="sv-axis-words">${words}</span>`));
 
-  // The drafted bar over the whole width: for rules with no other picture, and where it is too small to be read.
-  function enlarged(look) {
-    const shape = look.view === 'threshold' ? look.dart : options.log ? null : look.zoom;
-    parts.enlarged.hidden = !shape;
-    if (!shape) return;
-    parts.enlarged.replaceChildren(bar('sv-both', 0, shape.fill), bar('sv-cut', shape.fill, shape.bar - shape.fill), dart(shape));
-    if (shape.words) parts.enlarged.append(element('span', 'sv-enlarged-words', shape.words));
-  }
+const Enlarged = ({ shape, darts }) => html`${bar('sv-both', 0, shape.fill)}${bar('sv-cut', shape.fill, shape.bar - shape.fill)}${dart(shape)}
+  ${shape.words && html`<span class="sv-enlarged-words">${shape.words}</span>`}${darts.map(thrown)}`;
 
-  function foot(look) {
-    parts.foot.hidden = !look.foot;
-    if (!look.foot) return;
-    const [width, agree, owed] = look.foot;
-    parts.agree.style.width = `${width}%`;
-    parts['agree-words'].textContent = `both agree ${agree}`;
-    parts['owed-words'].textContent = `owed ${owed}`;
-  }
+const Numbers = ({ numbers, names }) => numbers.map((value, place) => value && html`
+  <dt>${names[place][0]}</dt><dd>${value}</dd><dd class="sv-formula">${names[place][1]}</dd>`);
 
-  function tools(look) {
-    const canThrow = look.view === 'overlay' && !options.log;
-    for (const name of ['again', 'many']) parts[name].hidden = !canThrow;
-    parts.log.hidden = !look.rows || look.view === 'threshold';
-    parts.raw.hidden = !(look.rows && look.rows.p_raw) || options.log;
-    parts.log.setAttribute('aria-pressed', String(options.log));
-    parts.raw.setAttribute('aria-pressed', String(options.raw));
-    parts.thrown.textContent = '';
-    darts = { count: 0, kept: 0 };
-    parts.numbers.replaceChildren();
-    (look.numbers || []).forEach((value, place) => {
-      if (!value) return;
-      const [name, formula] = hub.head.look_numbers[place];
-      parts.numbers.append(element('dt', '', name), element('dd', '', value), element('dd', 'sv-formula', formula));
+export class Inspector {
+  options = { log: false, raw: false };
+  darts = [];                                         // thrown at the token that is shown: {at, top, isIn}
+  shown = null;
+  ofDraft = false;                                    // how the draft was made is shown, not the token's odds
+  looks = 0;                                          // counted, so that each look is drawn from the beginning
+
+  constructor(root, hub) {
+    Object.assign(this, { root, hub, host: root.querySelector('.sv-inspector'), parts: {} });
+    for (const node of this.host.querySelectorAll('[data-part]')) this.parts[node.dataset.part] = node;
+    const close = () => root.removeAttribute('data-sheet');
+    const does = [() => this.throwDarts(1), () => this.throwDarts(MANY), () => this.turn(false), () => this.turn(true),
+      () => this.option('log'), () => this.option('raw'), () => hub.moveToken(-1), () => hub.moveToken(1), close];
+    BUTTONS.forEach((name, place) => this.parts[name].addEventListener('click', does[place]));
+    root.querySelector('.sv-shade').addEventListener('click', close);
+    hub.on('reset', () => { this.shown = null; close(); this.draw(); });
+    hub.on('select', (detail) => {
+      this.draw();
+      if (detail && (detail.how === 'pointer' || detail.how === 'key')) root.dataset.sheet = 'open';
+      if (detail && detail.how === 'release') close();
     });
-    parts['numbers-box'].hidden = !look.numbers;
   }
 
-  function draw() {
-    const place = hub.selected(), look = hub.look();
-    host.classList.toggle('sv-nothing', !look);
+  draw() {
+    const place = this.hub.selected(), look = this.hub.look();
+    this.host.classList.toggle('sv-nothing', !look);
     if (!look) {
-      shown = null;
+      this.shown = null;
       return;
     }
-    how(place);
-    if (look === shown) return;
-    shown = look;
-    render(place, look);
+    this.how(place);
+    if (look === this.shown) return;
+    this.shown = look;
+    this.render();
   }
 
   // How the step's draft was made, where there is something to tell of it.
-  function how(place) {
-    const told = hub.steps[place.step].made || null;
-    parts.views.hidden = !told;
+  how({ step, ref }) {
+    const { parts, ofDraft } = this, made = this.hub.steps[step].made || null, press = (to) => this.hub.pin(this.hub.selected().step, to);
+    parts.views.hidden = !made;
     parts['of-token'].setAttribute('aria-pressed', String(!ofDraft));
     parts['of-draft'].setAttribute('aria-pressed', String(ofDraft));
-    host.dataset.shows = told && ofDraft ? 'draft' : 'token';
-    story.draw(ofDraft ? told : null);
-    if (told && ofDraft) story.mark(place.ref);
+    this.host.dataset.shows = made && ofDraft ? 'draft' : 'token';
+    render(made && ofDraft ? html`<${Evidence} key=${`${this.hub.run} ${step}`} ...${made} chosen=${ref} press=${press} />` : null, parts.made);
   }
 
-  function turn(toDraft) {
-    ofDraft = toDraft;
-    if (hub.selected()) how(hub.selected());
+  turn(toDraft) {
+    this.ofDraft = toDraft;
+    if (this.hub.selected()) this.how(this.hub.selected());
   }
 
-  function render(place, look) {
+  option(name) {
+    this.options[name] = !this.options[name];
+    if (this.shown) this.render();
+  }
+
+  // another look, or another way to look
+  render() {
+    const { parts, options, shown: look } = this, place = this.hub.selected();
+    this.darts = [];
+    this.looks += 1;
     parts.status.textContent = labelOf(look.status);
     parts.status.className = `sv-pill sv-is-${look.status}`;
     parts.where.textContent = `step ${spelled(place.step + 1)}`;
     sentence(parts.title, look.title);
     sentence(parts.note, look.note || []);
     parts.note.hidden = !(look.note && look.note.length);
-    host.dataset.view = look.view;
+    this.host.dataset.view = look.view;
     parts.key.hidden = look.view !== 'overlay' || options.log;
     parts['raw-key'].hidden = !options.raw;
-    siblings(look, place);
-    parts['log-key'].hidden = !(look.rows && (options.log || look.view === 'threshold'));
-    odds(look);
-    enlarged(look);
-    foot(look);
-    tools(look);
+    parts['log-key'].hidden = !(look.rows && isLog(look, options));
+    parts.siblings.hidden = !look.siblings;
+    render(html`<${Siblings} siblings=${look.siblings || []} chosen=${place.ref} pin=${(ref) => this.hub.pin(place.step, ref)} />`, parts.siblings.tBodies[0]);
+    this.foot(look);
+    this.tools(look);
+    this.odds();
+  }
+
+  // The rows, and the drafted bar over the whole width: for rules with no other picture, and where it is too small to be read.
+  odds() {
+    const { parts, options, darts, shown: look } = this, { rows } = look, shape = look.view === 'threshold' ? look.dart : options.log ? null : look.zoom;
+    parts.odds.hidden = !rows;
+    if (rows) {
+      parts.odds.dataset.laws = rows.q ? '2' : '1';
+      parts.odds.style.setProperty('--sv-rows', String(rows.text.length));
+      parts.heading.textContent = look.heading || 'target';
+      render(html`<${Axis} ticks=${isLog(look, options) ? this.hub.head.log_ticks : look.axis} />`, parts.axis);
+      render(rows.text.map((_, place) => html`<${Row} key=${`${this.looks} ${place}`} look=${look} place=${place} options=${options} darts=${darts} />`), parts.rows);
+    }
+    parts.enlarged.hidden = !shape;
+    render(shape ? html`<${Enlarged} key=${this.looks} shape=${shape} darts=${darts} />` : null, parts.enlarged);
+  }
+
+  foot(look) {
+    const { parts } = this, [width, agree, owed] = look.foot || [];
+    parts.foot.hidden = !look.foot;
+    if (!look.foot) return;
+    parts.agree.style.width = `${width}%`;
+    parts['agree-words'].textContent = `both agree ${agree}`;
+    parts['owed-words'].textContent = `owed ${owed}`;
+  }
+
+  tools(look) {
+    const { parts, options } = this, canThrow = look.view === 'overlay' && !options.log;
+    for (const name of ['again', 'many']) parts[name].hidden = !canThrow;
+    parts.log.hidden = !look.rows || look.view === 'threshold';
+    parts.raw.hidden = !(look.rows && look.rows.p_raw) || options.log;
+    parts.log.setAttribute('aria-pressed', String(options.log));
+    parts.raw.setAttribute('aria-pressed', String(options.raw));
+    parts.thrown.textContent = '';
+    parts['numbers-box'].hidden = !look.numbers;
+    render(html`<${Numbers} numbers=${look.numbers || []} names=${this.hub.head.look_numbers} />`, parts.numbers);
   }
 
   // A random point on the drafted bar: inside the solid part it would be kept, else cut. Single throws add up.
-  function throwDarts(count) {
-    const { bar: width, fill } = shown.zoom || shown.dart;
-    const track = shown.zoom ? parts.enlarged : parts.rows.querySelector('.sv-track');
-    let { count: before, kept } = darts;
-    if (count > 1 || before >= MANY) {
-      [before, kept] = [0, 0];
-      for (const old of track.querySelectorAll('.sv-throw')) old.remove();
-    }
-    for (let thrown = 0; thrown < count; thrown += 1) {
-      const at = Math.random() * width, isIn = at < fill;
-      kept += isIn;
-      const mark = point(`sv-throw ${isIn ? 'sv-throw-in' : 'sv-throw-out'}`, at);
-      mark.style.top = `${20 + 60 * Math.random()}%`;     // spread, so that a hundred can be seen
-      track.append(mark);
-    }
-    darts = { count: before + count, kept };
-    parts.thrown.textContent = darts.count === 1 ? (kept ? 'would be kept' : 'would be cut') : `kept ${kept} of ${darts.count}`;
+  throwDarts(count) {
+    const { bar: width, fill } = this.shown.zoom || this.shown.dart;
+    if (count > 1 || this.darts.length >= MANY) this.darts = [];
+    const fresh = Array.from({ length: count }, () => ({ at: Math.random() * width, top: 20 + 60 * Math.random() }));
+    this.darts = [...this.darts, ...fresh.map((each) => ({ ...each, isIn: each.at < fill }))];
+    this.odds();
+    const kept = this.darts.filter(({ isIn }) => isIn).length;
+    this.parts.thrown.textContent = this.darts.length === 1 ? (kept ? 'would be kept' : 'would be cut') : `kept ${kept} of ${this.darts.length}`;
   }
-
-  function option(name) {
-    options[name] = !options[name];
-    if (shown) render(hub.selected(), shown);
-  }
-
-  parts.again.addEventListener('click', () => throwDarts(1));
-  parts.many.addEventListener('click', () => throwDarts(MANY));
-  parts['of-token'].addEventListener('click', () => turn(false));
-  parts['of-draft'].addEventListener('click', () => turn(true));
-  parts.log.addEventListener('click', () => option('log'));
-  parts.raw.addEventListener('click', () => option('raw'));
-  parts.before.addEventListener('click', () => hub.moveToken(-1));
-  parts.after.addEventListener('click', () => hub.moveToken(1));
-  parts.close.addEventListener('click', () => root.removeAttribute('data-sheet'));
-  root.querySelector('.sv-shade').addEventListener('click', () => root.removeAttribute('data-sheet'));
-  hub.on('reset', () => { shown = null; root.removeAttribute('data-sheet'); draw(); });
-  hub.on('select', (detail) => {
-    draw();
-    if (detail && (detail.how === 'pointer' || detail.how === 'key')) root.dataset.sheet = 'open';
-    if (detail && detail.how === 'release') root.removeAttribute('data-sheet');
-  });
-};
+}

@@ -4,133 +4,139 @@ import { element, sentence } from '../core/element.js';
 const PATIENCE = 30000;                             // milliseconds until Measure may be pressed again
 const LASTING = 1000;                               // milliseconds after which a wait between two steps is told
 
-export const numbersView = (root, hub, { trigger }) => {
-  const part = (name) => root.querySelector(`[data-number="${name}"]`);
-  const lead = root.querySelector('.sv-sentence');
-  const context = root.querySelector('.sv-context');
-  const state = root.querySelector('.sv-state');
-  const table = root.querySelector('.sv-table-body');
-  const measure = root.querySelector('[data-do="measure"]');
-  const loading = root.querySelector('.sv-loading');
-  const bar = loading.querySelector('.sv-progress');
-  const cancel = loading.querySelector('[data-do="cancel"]');
-  let shownSentence = null, shownContext = null, told = null, telling = 0;
+export class Numbers {
+  constructor(root, hub, { trigger }) {
+    Object.assign(this, { root, hub, trigger });
+    this.lead = this.root.querySelector('.sv-sentence');
+    this.context = this.root.querySelector('.sv-context');
+    this.state = this.root.querySelector('.sv-state');
+    this.table = this.root.querySelector('.sv-table-body');
+    this.measure = this.root.querySelector('[data-do="measure"]');
+    this.loading = this.root.querySelector('.sv-loading');
+    this.bar = this.loading.querySelector('.sv-progress');
+    this.cancel = this.loading.querySelector('[data-do="cancel"]');
+    this.shownSentence = null;
+    this.shownContext = null;
+    this.told = null;
+    this.telling = 0;
+    this.measure.addEventListener('click', () => {
+      this.measure.disabled = true;
+      this.measure.textContent = 'Measuring…';
+      this.trigger('measure', { run: this.hub.run });
+      setTimeout(() => this.idle(), PATIENCE);
+    });
+    this.cancel.addEventListener('click', () => {
+      this.cancel.disabled = true;
+      this.cancel.textContent = 'Cancelling…';
+      this.trigger('cancel', {});
+    });
+    this.table.closest('details').addEventListener('toggle', () => this.numbers());
+    this.hub.on('reset', () => {
+      this.shownSentence = this.shownContext = this.told = null;
+      clearTimeout(this.telling);
+      this.telling = 0;
+      this.context.replaceChildren();
+      this.idle();
+      this.totals();
+    });
+    this.hub.on('cursor', () => this.totals());
+    this.hub.on('info', () => { this.news(); this.speed(); this.numbers(); });
+  }
 
-  function totals() {
-    const step = hub.steps[hub.cursor - 1];
-    part('calls').textContent = step && step.totals.tokens_per_call ? step.totals.tokens_per_call : '–';
-    part('kept').textContent = step && step.totals.kept ? step.totals.kept : '–';
+  part(name) { return this.root.querySelector(`[data-number="${name}"]`); }
+
+  totals() {
+    const step = this.hub.steps[this.hub.cursor - 1];
+    this.part('calls').textContent = step && step.totals.tokens_per_call ? step.totals.tokens_per_call : '–';
+    this.part('kept').textContent = step && step.totals.kept ? step.totals.kept : '–';
     if (!step) return;
-    part('kept-words').textContent = step.totals.kept_words;
-    if (step.sentence !== shownSentence) {
-      shownSentence = step.sentence;
-      sentence(lead, step.sentence);
+    this.part('kept-words').textContent = step.totals.kept_words;
+    if (step.sentence !== this.shownSentence) {
+      this.shownSentence = step.sentence;
+      sentence(this.lead, step.sentence);
     }
-    if (step.context !== shownContext) {
-      shownContext = step.context;
-      context.replaceChildren(...step.context.map(chip));
+    if (step.context !== this.shownContext) {
+      this.shownContext = step.context;
+      this.context.replaceChildren(...step.context.map(this.chip));
     }
   }
 
-  function chip([role, words]) {
+  chip([role, words]) {
     const made = element('span', `sv-chip sv-chip-${role}`, words);
     made.title = words;
     return made;
   }
 
-  function speed() {
-    const shown = hub.speed || { value: '', words: 'not measured yet', note: '', can_measure: false };
-    part('speed').textContent = shown.value || '–';
-    part('speed-words').textContent = shown.words;
-    part('speed-words').title = shown.note;
-    measure.hidden = !shown.can_measure || hub.isLive();
-    if (shown.value || shown.note || hub.isLive()) idle();
+  speed() {
+    const shown = this.hub.speed || { value: '', words: 'not measured yet', note: '', can_measure: false };
+    this.part('speed').textContent = shown.value || '–';
+    this.part('speed-words').textContent = shown.words;
+    this.part('speed-words').title = shown.note;
+    this.measure.hidden = !shown.can_measure || this.hub.isLive();
+    if (shown.value || shown.note || this.hub.isLive()) this.idle();
   }
 
-  function idle() {
-    measure.disabled = false;
-    measure.textContent = 'Measure';
+  idle() {
+    this.measure.disabled = false;
+    this.measure.textContent = 'Measure';
   }
 
   // The state to tell. Several runs take turns at the engine: a short wait between two steps is no news.
-  function toTell() {
-    const isWaiting = hub.state && hub.state.name === 'queued' && !hub.end;
-    if (isWaiting && told && told.name === 'running') {
-      telling = telling || setTimeout(() => {
-        told = hub.state;
-        news();
+  toTell() {
+    const isWaiting = this.hub.state && this.hub.state.name === 'queued' && !this.hub.end;
+    if (isWaiting && this.told && this.told.name === 'running') {
+      this.telling = this.telling || setTimeout(() => {
+        this.told = this.hub.state;
+        this.news();
       }, LASTING);
     } else {
-      clearTimeout(telling);
-      telling = 0;
-      told = hub.state;
+      clearTimeout(this.telling);
+      this.telling = 0;
+      this.told = this.hub.state;
     }
-    return told;
+    return this.told;
   }
 
-  function news() {
-    const now = toTell();
-    const name = hub.state ? hub.state.name : '';
-    const recorded = hub.head && hub.head.recorded;
-    const ended = hub.end && !hub.playing ? hub.end.words : '';
+  news() {
+    const now = this.toTell();
+    const name = this.hub.state ? this.hub.state.name : '';
+    const recorded = this.hub.head && this.hub.head.recorded;
+    const ended = this.hub.end && !this.hub.playing ? this.hub.end.words : '';
     const words = ended || (now && !recorded ? now.words : '');
-    state.replaceChildren(...(recorded ? [element('span', 'sv-badge', 'recorded run'), words && ' '] : []), words);
-    state.dataset.name = recorded ? 'recorded' : hub.end ? hub.end.reason : now ? now.name : '';
-    state.hidden = !state.textContent;
-    root.dataset.state = name;
-    root.toggleAttribute('data-busy', hub.isLive() && !hub.steps.length);
-    root.querySelector('.sv-busy-words').textContent = hub.state && !hub.steps.length ? hub.state.words : '';
-    load(name === 'loading' && !hub.end ? hub.state.progress : undefined);
+    this.state.replaceChildren(...(recorded ? [element('span', 'sv-badge', 'recorded run'), words && ' '] : []), words);
+    this.state.dataset.name = recorded ? 'recorded' : this.hub.end ? this.hub.end.reason : now ? now.name : '';
+    this.state.hidden = !this.state.textContent;
+    this.root.dataset.state = name;
+    this.root.toggleAttribute('data-busy', this.hub.isLive() && !this.hub.steps.length);
+    this.root.querySelector('.sv-busy-words').textContent = this.hub.state && !this.hub.steps.length ? this.hub.state.words : '';
+    this.load(name === 'loading' && !this.hub.end ? this.hub.state.progress : undefined);
   }
 
   // How far loading has come; null: nobody knows, undefined: nothing is loaded. It stands where the eye is.
-  function load(progress) {
-    loading.hidden = progress === undefined;
-    root.toggleAttribute('data-loading', progress !== undefined);
+  load(progress) {
+    this.loading.hidden = progress === undefined;
+    this.root.toggleAttribute('data-loading', progress !== undefined);
     if (progress === undefined) {
-      cancel.disabled = false;
-      cancel.textContent = 'Cancel';
+      this.cancel.disabled = false;
+      this.cancel.textContent = 'Cancel';
       return;
     }
-    root.querySelector(hub.steps.length ? '.sv-state' : '.sv-busy-words').after(loading);
-    bar.toggleAttribute('data-unknown', !progress);
-    bar.firstElementChild.style.width = progress ? `${progress.width}%` : '';
-    if (progress) bar.setAttribute('aria-valuenow', String(progress.width));
-    else bar.removeAttribute('aria-valuenow');
-    loading.querySelector('.sv-progress-words').textContent = progress ? progress.words : '';
+    this.root.querySelector(this.hub.steps.length ? '.sv-state' : '.sv-busy-words').after(this.loading);
+    this.bar.toggleAttribute('data-unknown', !progress);
+    this.bar.firstElementChild.style.width = progress ? `${progress.width}%` : '';
+    if (progress) this.bar.setAttribute('aria-valuenow', String(progress.width));
+    else this.bar.removeAttribute('aria-valuenow');
+    this.loading.querySelector('.sv-progress-words').textContent = progress ? progress.words : '';
   }
 
-  function numbers() {
-    if (!hub.head || !hub.numbers || !table.closest('details').open) return;
-    table.replaceChildren(...hub.head.metrics.map(([label, formula, also], place) => {
+  numbers() {
+    if (!this.hub.head || !this.hub.numbers || !this.table.closest('details').open) return;
+    this.table.replaceChildren(...this.hub.head.metrics.map(([label, formula, also], place) => {
       const row = element('tr'), name = element('th', '', label);
       name.scope = 'row';
       if (also) name.append(element('span', 'sv-also', also));
-      row.append(name, element('td', '', hub.numbers[place]), element('td', 'sv-formula', formula));
+      row.append(name, element('td', '', this.hub.numbers[place]), element('td', 'sv-formula', formula));
       return row;
     }));
   }
-
-  measure.addEventListener('click', () => {
-    measure.disabled = true;
-    measure.textContent = 'Measuring…';
-    trigger('measure', { run: hub.run });
-    setTimeout(idle, PATIENCE);
-  });
-  cancel.addEventListener('click', () => {
-    cancel.disabled = true;
-    cancel.textContent = 'Cancelling…';
-    trigger('cancel', {});
-  });
-  table.closest('details').addEventListener('toggle', numbers);
-  hub.on('reset', () => {
-    shownSentence = shownContext = told = null;
-    clearTimeout(telling);
-    telling = 0;
-    context.replaceChildren();
-    idle();
-    totals();
-  });
-  hub.on('cursor', totals);
-  hub.on('info', () => { news(); speed(); numbers(); });
-};
+}

@@ -1,172 +1,124 @@
 // opening.js: one step of a run, beat by beat, over the stage. It waits for a person; every number and sentence is
 // Python's. A screen reader hears each beat's sentence; nothing moves for whoever wants no motion.
-import { button, element } from '../core/element.js';
+import { html, render } from '../vendor/preact_htm.js';
 
 const SWIPE = 40;                                          // pixels
 const GUESSES = [['accepted', true], ['rejected', false]];
 
-function chip([text, status, words]) {
-  const made = element('span', `sv-beat-chip sv-sample sv-is-${status}`);
-  made.append(element('span', 'sv-body', text));
-  if (words) made.append(element('span', 'sv-beat-share', words));
-  return made;
-}
+const button = (words, press, className = '', more = {}) => html`
+  <button type="button" class="sv-button ${className}" onClick=${press} ...${more}>${words}</button>`;
 
-function textLine({ before, written }, { name, chips = [], sweep }) {
-  const line = element('p', 'sv-beat-text');
-  line.classList.toggle('sv-beat-sweep', Boolean(sweep));
-  const last = written.map((text) => chip([text, name === 'slow' ? 'plain' : 'prompt', '']));
-  line.append(element('span', 'sv-prompt', before), ...last, ...chips.map(chip));
-  return line;
-}
+const chip = ([text, status, words]) => html`<span class="sv-beat-chip sv-sample sv-is-${status}"><span class="sv-body">${text}</span>${
+  words && html`<span class="sv-beat-share">${words}</span>`}</span>`;
+
+const text = ({ before, written }, { name, chips = [], sweep }) => html`<p key=${name} class="sv-beat-text ${sweep ? 'sv-beat-sweep' : ''}">
+  <span class="sv-prompt">${before}</span>${written.map((each) => chip([each, name === 'slow' ? 'plain' : 'prompt', '']))}${chips.map(chip)}</p>`;
 
 // The bar is what the draft gave the token, its solid part what accepts it; the draw is there once it has fallen.
-function barOf({ token, fill, x, u, target, draft }, hasFallen) {
-  const made = element('div', 'sv-beat-odds');
-  const track = element('div', 'sv-beat-bar'), solid = element('span', 'sv-beat-solid');
-  made.append(element('p', 'sv-beat-shares', [token, draft && `draft ${draft}`, `target ${target}`].filter(Boolean).join(' · ')));
-  if (fill === undefined) return made;
-  solid.style.width = `${fill}%`;
-  track.append(solid);
-  if (hasFallen) {
-    const draw = element('span', 'sv-beat-draw');
-    draw.style.left = `${x}%`;
-    draw.append(element('span', 'sv-beat-draw-words', u));
-    track.append(draw);
-  }
-  made.append(track);
-  return made;
+const odds = ({ token, fill, x, u, target, draft }, hasFallen) => html`<div class="sv-beat-odds">
+  <p class="sv-beat-shares">${[token, draft && `draft ${draft}`, `target ${target}`].filter(Boolean).join(' · ')}</p>
+  ${fill !== undefined && html`<div class="sv-beat-bar"><span class="sv-beat-solid" style=${{ width: `${fill}%` }} />${
+    hasFallen && html`<span class="sv-beat-draw" style=${{ left: `${x}%` }}><span class="sv-beat-draw-words">${u}</span></span>`}</div>`}</div>`;
+
+const shares = (rows) => html`<ul class="sv-beat-law">${rows.map(([token, width, words, isDrawn]) => html`<li class=${isDrawn ? 'sv-beat-drawn' : ''}>
+  <span class="sv-beat-token">${token}</span><span class="sv-beat-track"><span class="sv-beat-hatched" style=${{ width: `${width}%` }} /></span>
+  <span>${words}</span></li>`)}</ul>`;
+
+const numbers = (tiles) => html`<dl class="sv-beat-numbers">${tiles.map(([value, words]) => html`<div><dd>${value}</dd><dt>${words}</dt></div>`)}</dl>`;
+
+function verdict({ u, accepted }, guess) {
+  const fell = u === undefined ? '' : `The random draw falls at ${u}: `;
+  const told = guess === null ? '' : guess === accepted ? ' You guessed right.' : ' You guessed wrong.';
+  return `${fell}${accepted ? 'accepted' : 'rejected'}.${told}`;
 }
 
-function sharesOf(shares) {
-  const list = element('ul', 'sv-beat-law');
-  for (const [text, width, words, isDrawn] of shares) {
-    const row = element('li', isDrawn ? 'sv-beat-drawn' : ''), bar = element('span', 'sv-beat-hatched');
-    bar.style.width = `${width}%`;
-    const track = element('span', 'sv-beat-track');
-    track.append(bar);
-    row.append(element('span', 'sv-beat-token', text), track, element('span', 'sv-beat-words', words));
-    list.append(row);
-  }
-  return list;
+// What a beat shows besides its tokens. hasFallen: whether the draw on its bar is there; guess: what a person said before.
+const middle = ({ bar, shares: rows, numbers: tiles }, hasFallen, guess) => [
+  rows && shares(rows), tiles && numbers(tiles), bar && odds(bar, hasFallen),
+  bar && hasFallen && html`<p class="sv-beat-said">${verdict(bar, guess)}</p>`,
+];
+
+// A beat with a bar on which a person may guess before the draw falls.
+export const asks = ({ name, bar }) => name === 'judge' && bar?.x !== undefined;
+
+export function Beats({ told, at, hasFallen, guess, does }) {
+  const beat = told.beats[at], isLast = at === told.beats.length - 1, isOpen = asks(beat) && !hasFallen;
+  const mark = (each, place) => html`<button type="button" class="sv-beat-mark" aria-label="beat ${place + 1} of ${told.beats.length}"
+    aria-current=${place === at ? 'step' : undefined} onClick=${() => does.go(place)} />`;
+  return html`<header class="sv-beat-head"><span class="sv-beat-where">Step ${told.step}, beat by beat</span>${button('Skip', () => does.close(''))}</header>
+    <p class="sv-beat-question">${told.question}</p>${text(told, beat)}
+    <div class="sv-beat-middle">${middle(beat, !isOpen, guess)}<div class="sv-beat-guess">${isOpen && [
+      html`<span>Your guess:</span>`, ...GUESSES.map(([words, value]) => button(words, () => does.fall(value)))]}</div></div>
+    <p class="sv-beat-sentence" role="status">${beat.sentence}</p>
+    <div class="sv-beat-controls">${button('Back', () => does.move(-1), '', { disabled: at === 0 })}<div class="sv-beat-marks">${told.beats.map(mark)}</div>
+      ${isLast
+        ? html`<div class="sv-beat-ending">${button('Run it yourself', () => does.close('run'), 'sv-beat-main')}${
+          button('Again', () => does.go(0))}${button('Why is it exact?', () => does.close('why'))}</div>`
+        : button(isOpen ? 'Let it fall' : 'Next', () => does.move(1), 'sv-beat-main sv-beat-next')}</div>`;
 }
 
-function numbersOf(numbers) {
-  const list = element('dl', 'sv-beat-numbers');
-  for (const [value, words] of numbers) {
-    const tile = element('div', '');
-    tile.append(element('dd', '', value), element('dt', '', words));
-    list.append(tile);
-  }
-  return list;
-}
+// root: the stage's element; ask({run, step}) -> the props of one step's opening, or null; leave(where): "run" or "why"
+// where a person goes on from the last beat, else "".
+export class Opening {
+  told = null;
+  at = 0;
+  hasFallen = false;
+  guess = null;
+  start = null;
 
-// What the beat shows besides its tokens: [what stands there, what is said of the draw].
-function centre({ bar, shares, numbers }, hasFallen, guess) {
-  if (shares) return [sharesOf(shares), ''];
-  if (numbers) return [numbersOf(numbers), ''];
-  if (!bar) return [null, ''];
-  if (!hasFallen) return [barOf(bar, false), ''];
-  const verdict = `${bar.u === undefined ? '' : `The random draw falls at ${bar.u}: `}${bar.accepted ? 'accepted' : 'rejected'}.`;
-  const told = guess === null ? '' : guess === bar.accepted ? ' You guessed right.' : ' You guessed wrong.';
-  return [barOf(bar, true), `${verdict}${told}`];
-}
-
-function ending({ again, run, why }) {
-  const row = element('div', 'sv-beat-ending');
-  row.append(button('sv-button sv-beat-main', 'Run it yourself', run), button('sv-button', 'Again', again), button('sv-button', 'Why is it exact?', why));
-  return row;
-}
-
-// host: the stage's element; ask({run, step}) -> the props of one step's opening, or null; leave(where): "run" or "why"
-// when a person goes on from the last beat, else "".
-export function mountOpening(host, { ask, leave }) {
-  const box = host.querySelector('.sv-opening');
-  let told = null, beat = 0, hasFallen = false, guess = null, start = null;
-
-  const isGuess = () => told.beats[beat].name === 'judge' && told.beats[beat].bar?.x !== undefined && !hasFallen;
-
-  function show() {
-    const now = told.beats[beat], isLast = beat === told.beats.length - 1;
-    const [middle, said] = centre(now, hasFallen || now.name !== 'judge', guess);
-    const marks = element('div', 'sv-beat-marks');
-    marks.append(...told.beats.map((each, place) => {
-      const mark = button('sv-beat-mark', '', () => go(place));
-      mark.setAttribute('aria-label', `beat ${place + 1} of ${told.beats.length}`);
-      if (place === beat) mark.setAttribute('aria-current', 'step');
-      return mark;
-    }));
-    const guesses = element('div', 'sv-beat-guess');
-    if (isGuess()) guesses.append(element('span', '', 'Your guess: '), ...GUESSES.map(([words, value]) => button('sv-button', words, () => fall(value))));
-    const back = button('sv-button', 'Back', () => move(-1)), next = button('sv-button sv-beat-main sv-beat-next', isGuess() ? 'Let it fall' : 'Next', () => move(1));
-    back.disabled = beat === 0;
-    const controls = element('div', 'sv-beat-controls');
-    controls.append(back, marks, isLast ? ending({ again: () => go(0), run: () => close('run'), why: () => close('why') }) : next);
-    const sentence = element('p', 'sv-beat-sentence', now.sentence);
-    sentence.setAttribute('role', 'status');
-    const middleBox = element('div', 'sv-beat-middle');
-    if (middle) middleBox.append(middle);
-    if (said) middleBox.append(element('p', 'sv-beat-said', said));
-    middleBox.append(guesses);
-    box.replaceChildren(
-      head(), element('p', 'sv-beat-question', told.question), textLine(told, now), middleBox, sentence, controls,
-    );
-    box.dataset.beat = now.name;
-    box.querySelector(isLast ? '.sv-beat-main' : '.sv-beat-next').focus({ preventScroll: true });
+  constructor(root, { ask, leave }) {
+    Object.assign(this, { root, ask, leave, box: root.querySelector('.sv-opening') });
+    const keys = { ArrowRight: () => this.move(1), ArrowLeft: () => this.move(-1), Escape: () => this.close('') };
+    this.box.addEventListener('keydown', (event) => {
+      event.stopPropagation();                              // these keys are not the stage's while this is open
+      if (!keys[event.key]) return;
+      event.preventDefault();
+      keys[event.key]();
+    });
+    this.box.addEventListener('pointerdown', (event) => { this.start = event.clientX; });
+    this.box.addEventListener('pointerup', (event) => {
+      const moved = this.start === null ? 0 : event.clientX - this.start;
+      this.start = null;
+      if (moved < -SWIPE || moved > SWIPE) this.move(moved < 0 ? 1 : -1);
+    });
   }
 
-  function head() {
-    const row = element('header', 'sv-beat-head');
-    row.append(element('span', 'sv-beat-where', `Step ${told.step}, beat by beat`), button('sv-button', 'Skip', () => close('')));
-    return row;
+  async open(wanted) {
+    const told = await this.ask(wanted);
+    if (!told) return;
+    this.told = told;
+    this.show(true);
+    this.go(0);
   }
 
-  function go(place) {
-    beat = place;
-    hasFallen = false;
-    guess = null;
-    show();
+  show(isOpen) {
+    this.box.hidden = !isOpen;
+    this.root.toggleAttribute('data-opening', isOpen);
   }
 
-  function fall(value) {
-    hasFallen = true;
-    guess = value;
-    show();
+  draw() {
+    render(html`<${Beats} told=${this.told} at=${this.at} hasFallen=${this.hasFallen} guess=${this.guess} does=${this} />`, this.box);
+    this.box.dataset.beat = this.told.beats[this.at].name;
+    this.box.querySelector('.sv-beat-main').focus({ preventScroll: true });
   }
 
-  function move(by) {
-    if (by > 0 && isGuess()) return fall(null);
-    if (told.beats[beat + by]) go(beat + by);
+  go(at) {
+    Object.assign(this, { at, hasFallen: false, guess: null });
+    this.draw();
   }
 
-  function close(where) {
-    box.hidden = true;
-    host.toggleAttribute('data-opening', false);
-    leave(where);
+  fall(guess) {
+    Object.assign(this, { hasFallen: true, guess });
+    this.draw();
   }
 
-  box.addEventListener('keydown', (event) => {
-    const does = { ArrowRight: () => move(1), ArrowLeft: () => move(-1), Escape: () => close('') }[event.key];
-    event.stopPropagation();                                // these keys are not the stage's while this is open
-    if (!does) return;
-    event.preventDefault();
-    does();
-  });
-  box.addEventListener('pointerdown', (event) => { start = event.clientX; });
-  box.addEventListener('pointerup', (event) => {
-    const moved = start === null ? 0 : event.clientX - start;
-    start = null;
-    if (moved < -SWIPE) move(1);
-    if (moved > SWIPE) move(-1);
-  });
+  move(by) {
+    if (by > 0 && asks(this.told.beats[this.at]) && !this.hasFallen) this.fall(null);
+    else if (this.told.beats[this.at + by]) this.go(this.at + by);
+  }
 
-  return {
-    async open(wanted) {
-      told = await ask(wanted);
-      if (!told) return;
-      box.hidden = false;
-      host.toggleAttribute('data-opening', true);
-      go(0);
-    },
-  };
+  close(where) {
+    this.show(false);
+    this.leave(where);
+  }
 }

@@ -1,19 +1,19 @@
 // stage.js: mounts the Explore stage: one hub, its views, the keyboard, and one spoken message per step.
-import { streamSource, createHub } from '../core/hub.js';
+import { Hub, streamSource } from '../core/hub.js';
 import { recall, remember } from '../core/memory.js';
 import { labelOf } from '../core/palette.js';
-import { chartsView } from './charts.js';
-import { inspectorView } from './inspector.js';
-import { lanesView } from './lanes.js';
-import { legendView } from './legend.js';
-import { numbersView } from './numbers.js';
-import { mountOpening } from './opening.js';
-import { playerView } from './player.js';
-import { textView } from './text.js';
+import { Charts } from './charts.js';
+import { Inspector } from './inspector.js';
+import { Lanes } from './lanes.js';
+import { Legend } from './legend.js';
+import { Numbers } from './numbers.js';
+import { Opening } from './opening.js';
+import { Player } from './player.js';
+import { TextView } from './text.js';
 
 const SPOKEN = 2000;                                // milliseconds between two messages of the live region
 export const SETTLED = 120;                         // milliseconds until a text that has just arrived rests at its end
-const VIEWS = [numbersView, legendView, textView, lanesView, inspectorView, playerView, chartsView];
+const VIEWS = [Numbers, Legend, TextView, Lanes, Inspector, Player, Charts];
 const FIELDS = 'input, select, textarea, [contenteditable]';
 
 function speak(root, hub) {
@@ -38,7 +38,7 @@ function openings(root, hub, server) {
   const asks = root.querySelectorAll('[data-do="opening"]');
   for (const each of asks) each.hidden = !server;
   if (!server) return () => {};
-  const opening = mountOpening(root, {
+  const opening = new Opening(root, {
     ask: (wanted) => server.opening(wanted),
     leave: (where) => document.dispatchEvent(new CustomEvent('sv-opened', { detail: where })),
   });
@@ -89,11 +89,11 @@ export const stageMarkup = () => (pristine || document.getElementById('sv-stage-
 export const mountStage = (holder, { props, watch, trigger, server, source, quiet }) => {
   const root = holder.querySelector('.sv-stage');
   pristine = pristine || root.cloneNode(true);
-  const hub = createHub(source || streamSource({ props, watch, server }));
+  const hub = new Hub(source || streamSource({ props, watch, server }));
   names(root);
   hub.on('reset', () => root.setAttribute('data-empty', ''));
   hub.on('grow', () => root.removeAttribute('data-empty'));
-  for (const view of VIEWS) view(root, hub, { trigger });
+  for (const View of VIEWS) new View(root, hub, { trigger });
   if (!quiet) speak(root, hub);
   keys(root, hub, openings(root, hub, server));
   hub.start();

@@ -1,11 +1,18 @@
-// tokens.js: a token's label with the signs for spaces and line breaks set back, so that the word stands out.
+// token.js: a token's label with the signs for spaces and line breaks set back, so that the word stands out.
 import { element } from '../core/element.js';
+import { html } from '../vendor/preact_htm.js';
 
-export const tokenLabel = (className, text) => {
-  const made = element('span', className);
+// [class, text] of each part
+export function parts(text) {
   const [, lead, word, trail] = /^(␣*)([\s\S]*?)(␣*)$/.exec(text);
-  if (lead && word) made.append(element('span', 'sv-space', lead));
-  made.append(element('span', 'sv-token-word', word || text));
-  if (trail && word) made.append(element('span', 'sv-space', trail));
+  return [['sv-space', word && lead], ['sv-token-word', word || text], ['sv-space', word && trail]].filter(([, each]) => each);
+}
+
+export const Token = ({ className, text }) => html`<span class=${className}>${parts(text).map(([kind, words]) => html`<span class=${kind}>${words}</span>`)}</span>`;
+
+// the same for a view that makes thousands of them
+export function tokenLabel(className, text) {
+  const made = element('span', className);
+  made.append(...parts(text).map(([kind, words]) => element('span', kind, words)));
   return made;
-};
+}
