@@ -8,8 +8,8 @@ const GUESSES = [['accepted', true], ['rejected', false]];
 const button = (words, press, className = '', more = {}) => html`
   <button type="button" class="sv-button ${className}" onClick=${press} ...${more}>${words}</button>`;
 
-const chip = ([text, status, words]) => html`<span class="sv-beat-chip sv-sample sv-is-${status}"><span class="sv-body">${text}</span>${
-  words && html`<span class="sv-beat-share">${words}</span>`}</span>`;
+const chip = ([text, status, words]) => html`<span class="sv-beat-chip sv-sample sv-is-${status}"><span class="sv-body">${text}</span>
+  ${words && html`<span class="sv-beat-share">${words}</span>`}</span>`;
 
 const text = ({ before, written }, { name, chips = [], sweep }) => html`<p key=${name} class="sv-beat-text ${sweep ? 'sv-beat-sweep' : ''}">
   <span class="sv-prompt">${before}</span>${written.map((each) => chip([each, name === 'slow' ? 'plain' : 'prompt', '']))}${chips.map(chip)}</p>`;
@@ -17,8 +17,8 @@ const text = ({ before, written }, { name, chips = [], sweep }) => html`<p key=$
 // The bar is what the draft gave the token, its solid part what accepts it; the draw is there once it has fallen.
 const odds = ({ token, fill, x, u, target, draft }, hasFallen) => html`<div class="sv-beat-odds">
   <p class="sv-beat-shares">${[token, draft && `draft ${draft}`, `target ${target}`].filter(Boolean).join(' · ')}</p>
-  ${fill !== undefined && html`<div class="sv-beat-bar"><span class="sv-beat-solid" style=${{ width: `${fill}%` }} />${
-    hasFallen && html`<span class="sv-beat-draw" style=${{ left: `${x}%` }}><span class="sv-beat-draw-words">${u}</span></span>`}</div>`}</div>`;
+  ${fill !== undefined && html`<div class="sv-beat-bar"><span class="sv-beat-solid" style=${{ width: `${fill}%` }} />
+    ${hasFallen && html`<span class="sv-beat-draw" style=${{ left: `${x}%` }}><span class="sv-beat-draw-words">${u}</span></span>`}</div>`}</div>`;
 
 const shares = (rows) => html`<ul class="sv-beat-law">${rows.map(([token, width, words, isDrawn]) => html`<li class=${isDrawn ? 'sv-beat-drawn' : ''}>
   <span class="sv-beat-token">${token}</span><span class="sv-beat-track"><span class="sv-beat-hatched" style=${{ width: `${width}%` }} /></span>
@@ -52,8 +52,8 @@ export function Beats({ told, at, hasFallen, guess, does }) {
     <p class="sv-beat-sentence" role="status">${beat.sentence}</p>
     <div class="sv-beat-controls">${button('Back', () => does.move(-1), '', { disabled: at === 0 })}<div class="sv-beat-marks">${told.beats.map(mark)}</div>
       ${isLast
-        ? html`<div class="sv-beat-ending">${button('Run it yourself', () => does.close('run'), 'sv-beat-main')}${
-          button('Again', () => does.go(0))}${button('Why is it exact?', () => does.close('why'))}</div>`
+        ? html`<div class="sv-beat-ending">
+          ${button('Run it yourself', () => does.close('run'), 'sv-beat-main')}${button('Again', () => does.go(0))}${button('Why is it exact?', () => does.close('why'))}</div>`
         : button(isOpen ? 'Let it fall' : 'Next', () => does.move(1), 'sv-beat-main sv-beat-next')}</div>`;
 }
 
