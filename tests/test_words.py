@@ -196,6 +196,22 @@ def test_the_plan_of_the_lessons_and_the_library_have_the_new_words(has_server):
     assert old_words([plan(has_server=has_server), [shipped_entry(each) for each in recorded_runs().values()]]) == []
 
 
+# ---- the browser's half ----------------------------------------------------------------------------------------------
+
+
+def test_the_stage_has_the_new_words_before_any_run():
+    html = (PACKAGE.parent / "assets/web/stage/stage.html").read_text("utf-8")
+    shown = re.sub(r"<[^>]*>", " ", html) + " ".join(re.findall(r'(?:aria-label|title)="([^"]*)"', html))
+    assert OLD.findall(shown) == []
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE.parent / "assets/web").rglob("*.js")), ids=lambda path: path.stem)
+def test_a_sentence_in_a_view_has_the_new_words(path):
+    code = re.sub(r"(^|\s)//.*", "", path.read_text("utf-8"))
+    texts = re.findall(r"'([^'\n]*)'", code) + re.findall(r">([^<>${}`\n]+)<", code)
+    assert [text for text in texts if " " in text.strip() and OLD.search(text)] == []
+
+
 # ---- every other sentence: errors, buttons, leads --------------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ def title(page):
 
 def guessed(page, word, by_key=False):
     if by_key:
-        page.keyboard.press(word[0])
+        page.keyboard.press({"kept": "a", "cut": "r"}[word])
     else:
         page.click(f".sv-predict-{word}")
     page.wait_for_selector(f"{BOARD}[data-state=told]")
@@ -57,7 +57,7 @@ def test_a_whole_round_is_played_and_counted(open_page):
         guessed(page, said, by_key=number > 1)  # the first click takes the keys to the game
         right += (said == "kept") == place["kept"]
         assert title(page) == "".join(place["look"]["title"])
-        assert page.inner_text(".sv-predict-outcome").endswith(f"it was {'kept' if place['kept'] else 'cut'}.")
+        assert page.inner_text(".sv-predict-outcome").endswith(f"it was {'accepted' if place['kept'] else 'rejected'}.")
         assert f"right {right} of {number} ·" in page.inner_text(".sv-predict-score")
         assert place["bet"] in page.inner_text(".sv-predict-score")
         assert page.locator(f"{BOARD} .sv-dart").count() >= 1

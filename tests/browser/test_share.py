@@ -256,7 +256,7 @@ def test_a_server_that_is_away_and_a_run_that_is_gone_are_told_apart(page, app):
     page.keyboard.press("Escape")
     app.page.registry._views.clear()
     page.click("#share-open")
-    page.wait_for_selector(".sv-share-words:has-text('no longer kept by the server')")
+    page.wait_for_selector(".sv-share-words:has-text('gone from the server')")
     app.page.registry._current.clear()
 
 

@@ -260,13 +260,13 @@ def test_throwing_again_counts_what_would_be_kept_and_changes_nothing(stage):
     settle(page)
     page.click('[data-part="many"]')
     kept = page.locator(".sv-throw-in").count()
-    assert page.inner_text('[data-part="thrown"]') == f"kept {kept} of 100"
+    assert page.inner_text('[data-part="thrown"]') == f"accepted {kept} of 100"
     assert page.locator(".sv-throw").count() == 100
     page.click('[data-part="again"]')
-    assert page.inner_text('[data-part="thrown"]') in ("would be kept", "would be cut")
+    assert page.inner_text('[data-part="thrown"]') in ("would be accepted", "would be rejected")
     for _ in range(6):
         page.click('[data-part="again"]')
-    assert page.inner_text('[data-part="thrown"]') == f"kept {page.locator('.sv-throw-in').count()} of 7"
+    assert page.inner_text('[data-part="thrown"]') == f"accepted {page.locator('.sv-throw-in').count()} of 7"
     assert page.locator(".sv-throw").count() == 7
     assert page.evaluate("triggers.map(([name]) => name)") == ["ready"]
     assert page.evaluate("pulls.length") == 0
@@ -520,13 +520,13 @@ def test_the_key_speaks_of_darts_only_where_one_is_thrown(stage):
     only = traces.Builder().chain(4, 2, changed={"rule": "typical", "lossless": False}).finish()
     push(page, whole(only))
     settle(page)
-    assert "no dart is thrown" in page.inner_text(".sv-lanes-key")
+    assert "no random draw" in page.inner_text(".sv-lanes-key")
     assert not shown(page, ".sv-lanes-sheet .sv-tick")
     assert not page.is_visible(".sv-enlarged")
     push(page, whole(lossy("lenience"), run="other"))
     settle(page)
-    assert "no dart" not in page.inner_text(".sv-lanes-key")
-    assert "line: the dart" in page.inner_text(".sv-lanes-key")
+    assert "no random draw" not in page.inner_text(".sv-lanes-key")
+    assert "line: the random draw" in page.inner_text(".sv-lanes-key")
 
 
 def test_what_was_kept_behind_the_end_is_faded(stage):

@@ -143,7 +143,7 @@ def test_the_lane_of_a_tree_counts_what_is_off_the_path(stage):
     page, _ = opened(stage, evidence_traces.wide_tree)
     assert shown(page, ".sv-row .sv-more") == ["+56 off this path"]
     assert page.is_visible(".sv-more-words")
-    assert page.inner_text('[data-number="kept-words"]') == "of judged tokens kept, siblings included"
+    assert page.inner_text('[data-number="kept-words"]') == "accepted of judged, siblings included"
 
 
 def test_a_phone_has_room_for_the_number_alone(stage):

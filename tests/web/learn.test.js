@@ -105,9 +105,9 @@ test('the game says how the guess went and how a bet would have gone, before and
   const props = { at: 1, places: [{ kept: true, bet: '1 of 1' }, { kept: false, bet: '1 of 2' }], right: 1, streak: 1, learned: ['You learned.'], guess() {}, go() {}, restart() {} };
   const ask = (more) => drawn(html`<${Ask} ...${props} ...${more} />`), shown = (root) => all(root, 'button').filter((each) => !each.hidden).map((each) => each.textContent);
   const asked = ask({ state: 'asked' }), told = ask({ state: 'told', isRight: false }), over = ask({ state: 'over' });
-  assert.deepEqual([shown(asked), shown(told), shown(over)], [['Kept', 'Cut'], ['See how you did'], ['Play again']]);
+  assert.deepEqual([shown(asked), shown(told), shown(over)], [['Accepted', 'Rejected'], ['See how you did'], ['Play again']]);
   assert.deepEqual(texts(asked, '.sv-predict-score'), ['token 2 of 2 · you were right 1 of 1 · in a row 1 · always betting on the likelier side: 1 of 1']);
-  assert.deepEqual(texts(told, '.sv-predict-outcome'), ['× Wrong: it was cut.']);
+  assert.deepEqual(texts(told, '.sv-predict-outcome'), ['× Wrong: it was rejected.']);
   assert.deepEqual(texts(over, '.sv-predict-outcome'), ['You were right 1 of 2 times. You learned.']);
   assert.ok(all(ask({ state: 'falling' }), 'button').every((each) => each.disabled));
 });

@@ -1,4 +1,4 @@
-// predict.js: a game over recorded verdicts: both models' odds are shown, the person says kept or cut, then the dart
+// predict.js: a game over recorded verdicts: both models' odds are shown, the person says accepted or rejected, then the random draw
 // falls and the inspector explains. What is to be guessed is in no node before the guess; numbers arrive computed.
 import { element, isStill, worded } from '../core/element.js';
 import { unpack } from '../core/files.js';
@@ -9,7 +9,7 @@ import { stageMarkup } from '../stage/stage.js';
 import { html, render } from '../vendor/preact_htm.js';
 
 const FALL = 700;                                   // milliseconds that the dart falls
-const KEYS = { k: 'kept', c: 'cut' };
+const KEYS = { a: 'kept', r: 'cut' };
 const LEAD = /^(\s*)([\s\S]*)$/;
 
 
@@ -51,13 +51,13 @@ const place = (className, ...inner) => {
 export function Ask({ state, at, places, right, streak, isRight, learned, guess, go, restart }) {
   const wasKept = places[at].kept, done = state === 'told' ? at + 1 : at, last = places[done - 1], isAsked = state === 'asked' || state === 'falling';
   const words = {
-    told: ['', isRight ? '✓ Right' : '× Wrong', `: it was ${wasKept ? 'kept' : 'cut'}.`],
+    told: ['', isRight ? '✓ Right' : '× Wrong', `: it was ${wasKept ? 'accepted' : 'rejected'}.`],
     over: ['You were right ', `${right} of ${places.length}`, ' times. ', '', learned[0], ...learned.slice(1)],
   };
   const score = `token ${at + 1} of ${places.length} · you were right ${right} of ${done}${last ? ` · in a row ${streak} · always betting on the likelier side: ${last.bet}` : ''}`;
   const button = (name, text, press, isShown) => html`<button type="button" class="sv-button ${name}" hidden=${!isShown} disabled=${state === 'falling'} onClick=${press}>${text}</button>`;
   return html`<p class="sv-predict-outcome" role="status" data-right=${state === 'told' ? (isRight ? 'yes' : 'no') : undefined}>${worded(words[state] || '')}</p>
-    <div class="sv-predict-buttons">${button('sv-predict-kept', 'Kept', () => guess('kept'), isAsked)}${button('sv-predict-cut', 'Cut', () => guess('cut'), isAsked)}
+    <div class="sv-predict-buttons">${button('sv-predict-kept', 'Accepted', () => guess('kept'), isAsked)}${button('sv-predict-cut', 'Rejected', () => guess('cut'), isAsked)}
       ${button('sv-primary', at + 1 < places.length ? 'Next token' : 'See how you did', () => go(at + 1), state === 'told')}${button('sv-primary', 'Play again', restart, state === 'over')}</div>
     <p class="sv-predict-score">${state === 'over' ? '' : score}</p>`;
 }
@@ -152,7 +152,7 @@ export const predict = drawn('sv-predict', (node, { runs, look_numbers: numbers,
   };
   select.addEventListener('change', open);
   if (runs.length > 1) node.append(field);
-  node.append(holder, element('p', 'sv-small', 'Keys in the game: K kept, C cut, Enter for the next token.'));
+  node.append(holder, element('p', 'sv-small', 'Keys in the game: A accepted, R rejected, Enter for the next token.'));
   open();
   return () => game?.stop();
 });

@@ -35,7 +35,7 @@ function side({ title, said, widths, message }, part) {
       const isAhead = plain !== null && place >= plain, isPart = place === part;
       piece.classList.toggle('sv-duel-ahead', isAhead);
       piece.classList.toggle('sv-duel-part', isPart);
-      piece.title = isPart ? 'here the texts part' : isAhead ? 'written in the same step, ahead of the other side' : '';
+      piece.title = isPart ? 'the texts differ from here' : isAhead ? 'written in the same step, ahead of the other side' : '';
     });
   }
 

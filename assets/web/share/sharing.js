@@ -45,7 +45,7 @@ function drawer(panel, host) {
   }
 
   const without = (words) => ({ link: null, words: [words], files: [] });
-  const GONE = without('This run is no longer kept by the server: run it again.');
+  const GONE = without('This run is gone from the server. Run it again.');
   const SILENT = without('The server does not answer: is it still running? Open this again when it does.');
   let asked = 0, seen = null;
   async function look() {

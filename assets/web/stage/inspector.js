@@ -1,4 +1,4 @@
-// inspector.js: one token explained: a sentence, both models' odds in one bar per token, and the dart.
+// inspector.js: one token explained: a sentence, both models' probabilities in one bar per token, and the random draw.
 // Widths and words arrive computed; "throw again" only places a random point on the bar that is already there.
 import { sentence, spelled } from '../core/element.js';
 import { labelOf } from '../core/palette.js';
@@ -6,7 +6,7 @@ import { html, render } from '../vendor/preact_htm.js';
 import { Evidence } from './evidence.js';
 import { Token } from './token.js';
 
-const ROLES = { drafted: 'drafted', emitted: 'emitted', both: 'drafted, kept' };
+const ROLES = { drafted: 'drafted', emitted: 'emitted', both: 'drafted, accepted' };
 const MANY = 100;
 const ROW_TURN = 30, WIDE_TURN = 55;                // percent; left of a row's bar there is room, right of it a heading
 const BUTTONS = ['again', 'many', 'of-token', 'of-draft', 'log', 'raw', 'before', 'after', 'close'];
@@ -17,7 +17,7 @@ const isLog = (look, options) => options.log || look.view === 'threshold';
 
 // turn: from where on its words stand left of it
 const dart = ({ x, u }, hasWords = true, turn = WIDE_TURN) => point(`sv-dart${x > turn ? ' sv-dart-left' : ''}`, x, hasWords && html`
-  <span class="sv-dart-words">${`dart at ${u}`}<span class="sv-dart-more"> of the bar</span></span>`);
+  <span class="sv-dart-words">${`random draw ${u}`}<span class="sv-dart-more"> of the bar</span></span>`);
 
 // spread, so that a hundred can be seen
 const thrown = ({ at, top, isIn }) => html`<span class="sv-throw ${isIn ? 'sv-throw-in' : 'sv-throw-out'}" style=${{ left: `${at}%`, top: `${top}%` }} />`;
@@ -46,7 +46,7 @@ export function bars(look, place, options) {
 
 export function Row({ look, place, options, darts }) {
   const { rows, status } = look, role = rows.role[place];
-  const words = role === 'emitted' && status !== 'bonus' && status !== 'plain' ? 'replacement' : ROLES[role];
+  const words = role === 'emitted' && status !== 'bonus' && status !== 'plain' ? 'resampled' : ROLES[role];
   const hasDart = place === 0 && look.dart && look.view === 'overlay' && !options.log;
   return html`<div class="sv-odds-row${role ? ` sv-role-${role}` : ''} sv-is-${status}" role="row"><span class="sv-odds-name" role="rowheader">
       ${role === 'others' ? html`<span class="sv-token-word">${rows.text[place]}</span>` : html`<${Token} className="sv-odds-token" text=${rows.text[place]} />`}
@@ -167,7 +167,7 @@ export class Inspector {
     if (!look.foot) return;
     parts.agree.style.width = `${width}%`;
     parts['agree-words'].textContent = `both agree ${agree}`;
-    parts['owed-words'].textContent = `owed ${owed}`;
+    parts['owed-words'].textContent = `shortfall ${owed}`;
   }
 
   tools(look) {
@@ -190,6 +190,6 @@ export class Inspector {
     this.darts = [...this.darts, ...fresh.map((each) => ({ ...each, isIn: each.at < fill }))];
     this.odds();
     const kept = this.darts.filter(({ isIn }) => isIn).length;
-    this.parts.thrown.textContent = this.darts.length === 1 ? (kept ? 'would be kept' : 'would be cut') : `kept ${kept} of ${this.darts.length}`;
+    this.parts.thrown.textContent = this.darts.length === 1 ? (kept ? 'would be accepted' : 'would be rejected') : `accepted ${kept} of ${this.darts.length}`;
   }
 }

@@ -152,7 +152,7 @@ export class Player {
     this.strip.setAttribute('aria-valuemax', String(total));
     this.strip.setAttribute('aria-valuetext', shown ? this.hub.steps[shown - 1].say : 'no step yet');
     const step = this.hub.steps[shown - 1];
-    this.root.querySelector('.sv-rate-words').textContent = step && step.totals.kept ? `${step.totals.kept} kept so far` : '';
+    this.root.querySelector('.sv-rate-words').textContent = step && step.totals.kept ? `${step.totals.kept} accepted so far` : '';
     this.buttons();
   }
 
