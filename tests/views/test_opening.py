@@ -101,6 +101,11 @@ def test_the_step_that_opens_has_a_token_accepted_one_rejected_and_one_dropped()
     assert step.draft[0].accept_prob < 0.9, "there is something to guess"
 
 
+def test_of_a_conversation_the_question_is_the_last_turn_alone():
+    assert opening(recorded_trace("real-eagle"), 0)["question"] == "Why is the sky blue?"
+    assert opening(recorded_trace("first-visit"), 0)["question"].startswith("Once upon a time")
+
+
 def test_the_answer_so_far_and_the_tokens_written_first_are_the_text_before_the_step():
     trace = recorded_trace("first-visit")
     shown = opening(trace, 4)

@@ -10,9 +10,10 @@ from statistics import median
 from typing import Any
 
 from specviz.drafters import facts_of as method_facts
+from specviz.models.chat import as_messages
 from specviz.rules.facts import facts_of
 from specviz.trace.counters import Counters
-from specviz.trace.file import DraftToken, EmittedToken, Step, Trace
+from specviz.trace.file import DraftToken, EmittedToken, Header, Step, Trace
 from specviz.trace.metrics import METRICS, metrics
 from specviz.views.blocks import Props
 from specviz.views.explore.sentences import dart, drafted_nodes, label, percent, prose, quote
@@ -52,6 +53,7 @@ BONUS = "The same pass also gives the next token for free: {token}, the bonus."
 PLAIN = "Nothing was drafted here. The target wrote {token} itself."
 POINT = "{tokens} for one pass, and the text is distributed exactly as if the target had written alone."
 POINT_LOSSY = "{tokens} for one pass. But this rule is lossy: the text is not distributed as the target's own."
+DRAFTERS = {"draft": "A draft model", "heads": "A draft head"}
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 WRITTEN = 3  # tokens of the text so far that the first beat writes one by one
 MOST_BEFORE = 110  # characters of the question and of the answer so far
@@ -83,11 +85,9 @@ def opening(trace: Trace, index: int) -> Props:
     before = [token for step in trace.steps[:index] for token in step.emitted]
     written = before[-WRITTEN:] if len(before) > WRITTEN else []
     text = "".join(token.text for token in before[: len(before) - len(written)])
-    asked = trace.header.request
-    question = asked.get("prompt") if asked.get("chat") else trace.header.prompt.text
     return {
         "step": index + 1,
-        "question": _end_of(str(question)),
+        "question": _end_of(_question(trace.header)),
         "before": _end_of(text),
         "written": [label(token.text, token.bytes) for token in written],
         "beats": [beat.props() for beat in _Opening(trace, trace.steps[index]).beats()],
@@ -134,7 +134,7 @@ class _Opening:
 
     def _draft_sentence(self) -> str:
         step, method = self._step, method_facts(self._step.settings.method)
-        who = "A draft model" if "draft" in method.roles else method.title
+        who = next((words for role, words in DRAFTERS.items() if role in method.roles), method.title)
         number = len(drafted_nodes(step))
         if step.is_tree:
             return DRAFT_TREE.format(who=who, count=_tokens(number))
@@ -217,6 +217,15 @@ class _Opening:
         names = ("tokens_per_target_call", "acceptance_rate_judged")
         known = [[METRICS[name].spell(values[name]), METRICS[name].label] for name in names if values[name] is not None]
         return [*known, [speed["value"], speed["words"]]] if speed["value"] else known
+
+
+def _question(header: Header) -> str:
+    """What a person asked; of a conversation the last turn, without the form in which a chat model reads it."""
+    asked = header.request.get("prompt")
+    if not header.request.get("chat") or not isinstance(asked, str):
+        return header.prompt.text
+    messages = as_messages(asked)
+    return messages if isinstance(messages, str) else messages[-1]["content"]
 
 
 def _end_of(text: str) -> str:
