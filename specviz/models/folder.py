@@ -161,8 +161,8 @@ def _torchao_config() -> TorchAoConfig:
     return TorchAoConfig(Int8WeightOnlyConfig())
 
 
-def deepen(model: PreTrainedModel, times: int) -> PreTrainedModel:
-    """The model, in place, with `times` as many layers: behind its own, copies of them whose both branches give zero.
+def deepen(model: PreTrainedModel, times: int) -> None:
+    """Gives the model `times` as many layers: behind its own, copies of them whose both branches give zero.
 
     Every logit stays the same to the last bit, as x + 0 = x. The copies have weights of their own, so reading and
     multiplying them costs what it costs in a model that is really so deep.
@@ -179,7 +179,6 @@ def deepen(model: PreTrainedModel, times: int) -> PreTrainedModel:
     if (kinds := getattr(config, "layer_types", None)) is not None:
         config.layer_types = kinds * times
     config.num_hidden_layers = len(layers)
-    return model
 
 
 def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) -> None:

@@ -204,7 +204,9 @@ class Library:
             homes = self._homes(task.home, needed)
             self._make_room(needed, homes, task.name)
             room = {home: self._left(home) for home in homes}
-            model = deepen(files.model(config, dtype, room, task.bits), times)
+            model = files.model(config, dtype, room, task.bits)
+            if times > 1:
+                deepen(model, times)
             loaded = self._add(task, (model, files.tokenizer()), sha256 or revision)
         report("; ".join(filter(None, (f"loaded {loaded.name}", made_from, limit_words(config)))), 1.0)
         return loaded

@@ -59,7 +59,7 @@ def test_it_prints_a_table_and_where_the_report_lies(cli, tmp_path):
         assert re.search(
             rf"^{draft.name} +{draft.alpha:.3f} \({low:.3f} to {high:.3f}\) .* not known +no costs$", out, re.MULTILINE
         )
-    assert "near less far: agreement +" in out
+    assert "near minus far: agreement +" in out
     assert "not called significant: fewer than 30 prompts" in out
     assert "1 row could not be used:\n  line 4: " in out
     assert out.endswith(f"report: {tmp_path / 'out' / 'report.html'}\n")

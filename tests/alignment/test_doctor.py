@@ -273,7 +273,7 @@ def test_both_refusing_is_alike():
 )
 def test_the_report_says_how_the_chat_forms_compare(saved, templates, words):
     names = [saved(with_template(template), f"m{place}") for place, template in enumerate(templates)]
-    assert f"Chat form\n  {words}" in diagnosis_text(examine(*names))
+    assert f"Chat format\n  {words}" in diagnosis_text(examine(*names))
 
 
 # ---- verdict and report ---------------------------------------------------------------------------------------------

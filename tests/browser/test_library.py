@@ -280,7 +280,7 @@ def test_the_oldest_is_let_go_in_words(page):
     wait_for_entries(page, 30)
     assert "run 1" in titles(page)
     assert "run 0" not in titles(page)
-    assert said(page) == "This browser keeps at most 30 runs and 24 MB: the oldest was let go."
+    assert said(page) == "This browser stores at most 30 runs and 24 MB: the oldest was deleted."
 
 
 def test_what_cannot_be_opened_any_more_says_so_and_stays(page):

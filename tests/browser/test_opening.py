@@ -77,6 +77,13 @@ def test_keys_go_through_it_and_are_not_the_stages_meanwhile(told):
     assert page.is_visible(".sv-text")
 
 
+def test_a_run_that_begins_takes_the_stage(told):
+    page = told()
+    page.click("#run")
+    page.wait_for_selector(".sv-opening", state="hidden")
+    page.wait_for_selector(".sv-text .sv-piece")
+
+
 def test_the_question_mark_plays_it_for_the_step_that_is_selected(told):
     page = told()
     page.keyboard.press("Escape")

@@ -110,7 +110,7 @@ def test_a_press_on_a_node_tells_its_story_and_stays_with_the_draft(stage):
     settle(page)
     assert page.evaluate("hub.pinned.ref") == ref
     assert page.is_visible(".sv-tree")
-    assert "never judged" in page.inner_text(".sv-title")
+    assert "not judged" in page.inner_text(".sv-title")
     page.click("[data-part=of-token]")
     assert not page.is_visible(".sv-tree")
 
@@ -160,7 +160,7 @@ def test_a_refused_reasoning_step_has_its_mark_in_the_lane(stage, options):
     (mark,) = shown(
         page, ".sv-refused", "(node) => [node.ariaLabel, getComputedStyle(node.firstChild).textDecorationLine]"
     )
-    assert mark == ["a reasoning step of 13 tokens, refused", "line-through"]
+    assert mark == ["a reasoning step of 13 tokens, rejected", "line-through"]
     assert shown(page, ".sv-refused", "(node) => node.scrollWidth > node.clientWidth") == [False]
     assert len(shown(page, ".sv-bar-refused")) == 1
     assert page.inner_text('[data-number="kept"]') == "1 of 2"

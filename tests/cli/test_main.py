@@ -445,7 +445,7 @@ def test_bench_measures_four_contenders_at_two_temperatures(cli, assets):
     names = ["generate", "generate, assistant_model", "specviz, draft_model", "specviz, none"]
     assert [row[1] for row in rows] == names * 2
     assert [row[0] for row in rows] == ["| 0"] * 4 + ["| 1"] * 4
-    assert all(row[5] == "1.00x" for row in rows if row[1] == "specviz, none")
+    assert all(row[6] == "1.00x" for row in rows if row[1] == "specviz, none")
 
 
 def test_bench_compares_several_k_with_no_draft(cli, assets):
@@ -457,7 +457,7 @@ def test_bench_compares_several_k_with_no_draft(cli, assets):
         "specviz, draft_model, K = 3",
         "specviz, none",
     ] * 2
-    assert all(row[6] == "-" for row in rows)
+    assert all(row[7] == "-" for row in rows)
 
 
 @pytest.mark.parametrize("num_tokens", [3, 10_000])

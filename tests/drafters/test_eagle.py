@@ -367,11 +367,13 @@ def test_a_drawn_chain_is_judged_by_every_rule_for_chains_and_told_as_a_chain(ru
     assert trace.steps[-1].settings.rule == rule
     assert not trace.steps[0].is_tree
     told = "".join(headline(trace.steps[-1].settings))
-    assert "up to 2 tokens ahead; the large model checks all of them" in told
+    assert "up to 2 tokens ahead. The large target model checks them all" in told
 
 
 def test_a_tree_is_told_as_a_tree_and_not_judged_by_a_rule_for_chains():
     trace = run(PROMPTS[0], method="eagle", num_speculative_tokens=2, max_new_tokens=4)
-    assert "up to 2 tokens deep; the large model checks all branches" in "".join(headline(trace.steps[-1].settings))
+    assert "up to 2 tokens deep. The large target model checks all branches" in "".join(
+        headline(trace.steps[-1].settings)
+    )
     with pytest.raises(SpecvizError, match="Block verification cannot judge the drafts of EAGLE"):
         run(PROMPTS[0], method="eagle", rule="block_verification", max_new_tokens=4)

@@ -73,7 +73,7 @@ def test_the_same_lessons_give_the_same_file(own):
 
 
 def test_without_lessons_there_is_no_file_but_a_word(tmp_path):
-    with taught(tmp_path), pytest.raises(SpecvizError, match="No lesson is there"):
+    with taught(tmp_path), pytest.raises(SpecvizError, match="There are no lessons"):
         lesson_page()
 
 

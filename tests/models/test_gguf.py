@@ -256,7 +256,7 @@ def test_what_transformers_would_make_another_model_of_is_refused_by_name(tmp_pa
     ):
         convert(file, "it", ignore_progress)
     file, *_ = made(tmp_path / "b", rope_freqs__weight=np.ones(4, np.float32))
-    with pytest.raises(SpecvizError, match=r"scales its positions by rope_freqs.weight, which transformers leaves out"):
+    with pytest.raises(SpecvizError, match=r"scales its positions by rope_freqs.weight, which transformers ignores"):
         convert(file, "it", ignore_progress)
     file, *_ = made(tmp_path / "c", blk__0__more__weight=np.ones(4, np.float32))
     with pytest.raises(

@@ -95,7 +95,7 @@ def test_weights_of_another_format_are_named_with_the_way_out(library, folder, f
 def test_a_repository_of_gguf_alone_says_how_to_name_one_of_its_files(library, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
     monkeypatch.setattr("huggingface_hub.list_repo_files", lambda repository: ["README.md", "model-Q8_0.gguf"])
-    words = "no safetensors weights; 'model-Q8_0.gguf' is GGUF, .*: name the file behind the model"
+    words = "no safetensors weights; 'model-Q8_0.gguf' is GGUF, .*: add the file to the model's name"
     with pytest.raises(SpecvizError, match=f"owner/gguf has {words}"):
         library.load("owner/gguf")
 

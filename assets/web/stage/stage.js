@@ -45,6 +45,7 @@ function openings(root, hub, server) {
   const again = () => hub.selected() && opening.open({ run: hub.run, step: hub.selected().step });
   for (const each of asks) each.addEventListener('click', again);
   hub.on('opening', () => opening.open({ run: hub.run }));
+  hub.on('reset', () => opening.show(false));                // another run takes the stage
   return again;
 }
 
