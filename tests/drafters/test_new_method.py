@@ -76,7 +76,7 @@ def test_the_command_line_the_page_and_every_report_know_it(scratch, tmp_path):
         "--max-new-tokens", "24", "--temperature", "0", "--out", run,
     )  # fmt: skip
     found = json.loads(started(scratch, "-c", USES, run).splitlines()[-1])
-    assert found["headline"].startswith("The last token is proposed again, up to 3 tokens ahead; ")
+    assert found["headline"].startswith("The last token is proposed again, up to 3 tokens ahead. ")
     assert (found["listed"], found["docs"], found["help"]) == (True, True, "Last token")
     assert found["what_if"] == [1, 2, 4]
     assert found["breakdown"][0] == "shorter drafts"
