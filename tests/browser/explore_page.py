@@ -78,7 +78,9 @@ def begin(page, pace="reading", steps=2, tokens=128):
     """A run of so many steps so far. tokens: enough to go on until the test has come to what it is about."""
     slide(page, "max-tokens", tokens)
     choose_pace(page, pace)
+    before = page.evaluate("specvizPage.hub().run")
     page.click("#run")
+    page.wait_for_function("(before) => specvizPage.hub().run !== before", arg=before)
     wait_for_steps(page, steps)
 
 

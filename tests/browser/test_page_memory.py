@@ -133,8 +133,7 @@ def app(tmp_path_factory):
 
 def test_a_first_visit_shows_a_recorded_run_and_a_second_does_too(open_page, app):
     page = open_page()
-    page.wait_for_selector(".sv-text .sv-piece")
-    assert page.is_visible(".sv-opening")
+    page.wait_for_selector(".sv-opening:not([hidden])")
     assert app.page.registry.num_running() == 0
     run = page.evaluate(RUN)
     other = page.context.new_page()
@@ -146,6 +145,6 @@ def test_a_first_visit_shows_a_recorded_run_and_a_second_does_too(open_page, app
 
 def test_run_pressed_during_the_first_replay_wins(open_page):
     page = open_page()
-    page.wait_for_selector(".sv-text .sv-piece")
+    page.wait_for_selector(".sv-opening:not([hidden])")
     run_to_end(page)
     assert shown_steps(page) == set(range(len(saved(page).steps)))

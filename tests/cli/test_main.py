@@ -61,6 +61,7 @@ def cli(capsys):
     """Runs one command in this process: (exit status, standard output, standard error)."""
 
     def run(*arguments):
+        capsys.readouterr()  # what making the models has printed
         try:
             status = main([str(argument) for argument in arguments])
         except SystemExit as end:  # argparse

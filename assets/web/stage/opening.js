@@ -99,7 +99,7 @@ export class Opening {
   draw() {
     render(html`<${Beats} told=${this.told} at=${this.at} hasFallen=${this.hasFallen} guess=${this.guess} does=${this} />`, this.box);
     this.box.dataset.beat = this.told.beats[this.at].name;
-    this.box.querySelector('.sv-beat-main').focus({ preventScroll: true });
+    if (!document.activeElement?.closest('input, textarea, select')) this.box.querySelector('.sv-beat-main').focus({ preventScroll: true });
   }
 
   go(at) {
