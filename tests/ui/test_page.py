@@ -32,6 +32,7 @@ from specviz.session import run as session
 from specviz.session.run import Status
 from specviz.session.workbench import Workbench, workbench
 from specviz.trace.file import Footer, Step, Trace, dump_event, parse_event
+from specviz.trace.recorded import recorded_trace
 from specviz.ui import components
 from specviz.ui.choices import list_methods, make_offer
 from specviz.ui.events import errors_on_page
@@ -307,9 +308,10 @@ def test_a_first_visit_does_not_replace_what_has_begun_meanwhile(library, regist
     assert arrived(page, SESSION, isFirst=True) == []
 
 
-def test_the_shipped_recorded_run_is_the_first_request(capsys):
-    """That of a page whose real model is here."""
-    recorded, first = first_visit(), make_offer("smollm2").first
+def test_a_shipped_recorded_run_is_the_first_request(capsys):
+    """That of a page whose real model is here; a first visit sees the same question with the head."""
+    recorded, first = recorded_trace("real-question"), make_offer("smollm2").first
+    assert first_visit().header.request["prompt"] == recorded.header.request["prompt"] == first.prompt
     assert capsys.readouterr().out == ""
     assert Request.from_dict(recorded.header.request | {"rule": None, "params": {}, "max_new_tokens": 64}) == first
     assert recorded.footer.reason in ("length", "eos")

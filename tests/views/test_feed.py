@@ -688,7 +688,7 @@ def test_the_template_can_never_be_taken_for_code():
 def test_the_first_example_says_how_its_bar_is_drawn():
     words = re.sub(r"<[^>]*>", "", (WEB / "stage/stage.html").read_text("utf-8"))
     found = re.search(
-        r"gave dog (\d+) %, the large one only (\d+) %. So the bar is (\d+) points long, and (.*) solid", words
+        r"gave dog (\d+) %, the target model only (\d+) %. So the bar is (\d+) points long, and (.*) solid", words
     )
     drafted, target, length, solid = found.groups()
     assert (length, solid) == (drafted, f"{target} of the {drafted} are")
