@@ -22,6 +22,7 @@ from specviz.session.controls import PACES, Controls, ControlState
 from specviz.session.record import header, scores
 from specviz.session.recorder import Recorder
 from specviz.session.workbench import NO_NEWS, BackgroundTask, FairQueue, Ticket, Workbench, baseline_key, workbench
+from specviz.settings import settings
 from specviz.trace import file as trace
 
 SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls again
@@ -47,15 +48,24 @@ class Run:
     """One generation: its request, its live controls and its growing trace."""
 
     def __init__(
-        self, request: Request, bench: Workbench, controls: Controls | None = None, *, may_cut: bool = False
+        self,
+        request: Request,
+        bench: Workbench,
+        controls: Controls | None = None,
+        *,
+        may_cut: bool = False,
+        so_far: trace.Trace | None = None,
     ) -> None:
-        """may_cut: of a prompt that is too long for the target, use the end and say so instead of raising an error."""
+        """may_cut: of a prompt that is too long for the target, use the end and say so instead of raising an error.
+
+        so_far: the trace of this run as it was paused in another process; this one goes on behind its last token.
+        """
         self.id = uuid.uuid4().hex
         self.request = request.validate()
         find_method(self.request.method).validate(self.request.params)
         self.bench = bench
         self.controls = controls or Controls(self.request.settings)
-        self.trace = trace.Trace()
+        self.trace = so_far or trace.Trace()
         self.state = "queued"
         self.shared_engine = False  # whether another run used the engine meanwhile: such a run gives no speed
         self._active = ActiveSetup(self.request, bench.library)
@@ -64,7 +74,8 @@ class Run:
         self._guard = threading.Lock()  # over `_is_read` and the end of a run that nobody reads
         self._is_read = False
         self._unread: trace.Event | None = None
-        self._spent_s = 0.0
+        last = self.trace.steps[-1] if self.trace.steps else None
+        self._spent_s = 0.0 if last is None else (last.at_ms + last.timing.total_ms) / 1e3
         self._due = 0.0  # when the pace allows the next step
         self._may_cut = may_cut
         self._note = ""  # what the person should know about the prompt
@@ -130,13 +141,17 @@ class Run:
         try:
             yield from self._wait(place, self.bench.places, "waiting for a free place")
             resumed = time.perf_counter()  # time in the queue is not the run's
-            if not self.controls.read().stopped and (yield from self._open()):
-                yield from self._go(max_steps, resumed - self._spent_s)
-            else:
-                yield self._end("stopped", None) or Status("finished")
+            yield from self._work(max_steps, resumed)
         finally:
             self._spent_s += time.perf_counter() - resumed
             self.bench.places.leave(place)
+
+    def _work(self, max_steps: int | None, resumed: float) -> Iterator[Status | trace.Event]:
+        """The events until the end, a pause or max_steps. resumed: time.perf_counter() when this began."""
+        if not self.controls.read().stopped and (yield from self._open()):
+            yield from self._go(max_steps, resumed - self._spent_s)
+        else:
+            yield self._end("stopped", None) or Status("finished")
 
     def _let_go(self) -> trace.Event | None:
         """Ends the reading. A paused run that was stopped meanwhile ends too: its footer; None for any other."""
@@ -153,17 +168,22 @@ class Run:
         while not (yield from self._take(self.controls.settings)):
             if self.controls.read().stopped:
                 return False
-        target = self._active.target
-        rendered, tokens, self._note = self._active.prompt_in_room(may_cut=self._may_cut)
-        self._recorder = Recorder(target.text)
+        target, made = self._active.target, [token.id for token in self.trace.tokens]
+        if is_new := self.trace.header is None:
+            rendered, tokens, self._note = self._active.prompt_in_room(may_cut=self._may_cut)
+        else:
+            tokens = [token.id for token in self.trace.header.prompt.tokens]
+        self._recorder = Recorder(target.text, made)
         self._steps = speculate(
-            tokens,
+            tokens + made,
             lambda: self._active.plan,
             Seeded(self.request.seed),
-            max_new_tokens=self.request.max_new_tokens,
+            max_new_tokens=self.request.max_new_tokens - len(made),
             eos_ids=target.text.eos_ids,
+            first_index=len(self.trace.steps),
         )
-        yield self._add(header(self._active, rendered, tokens))
+        if is_new:
+            yield self._add(header(self._active, rendered, tokens))
         return True
 
     def _take(self, settings: RunSettings) -> Generator[Status, None, bool]:
@@ -308,7 +328,7 @@ class Run:
         if self.trace.header is None or self.trace.footer is not None:
             return None
         extra = {"shared_engine": True} if self.shared_engine else {}
-        baseline = self.bench.baselines.get(baseline_key(self._active.step_settings)) if self.trace.steps else None
+        baseline = self.bench.baselines.get(baseline_key(self.trace.steps[-1].settings)) if self.trace.steps else None
         return self._add(trace.Footer(reason, message, baseline, extra=extra))
 
     def _add(self, event: trace.Event) -> trace.Event:
@@ -325,6 +345,10 @@ def open_run(
     controls: Controls | None = None,
 ) -> Run:
     """A run that has not begun; iterate its `events()`. Without `controls` the catalogue's models are on offer."""
-    drafts = (*catalog.drafts_for(request.target), *catalog.drafts_for(request.target, foreign=True))
-    controls = controls or Controls(request.validate().settings, catalog.targets(), drafts, pace)
+    names = catalog.targets(), catalog.drafts_for(request.target, foreign=True)
+    if settings().zero_gpu and controls is None and not catalog.needs_no_gpu(request.validate().target):
+        from specviz.session.gpu_worker import open_worker_run  # it is made of runs
+
+        return open_worker_run(request, bench or workbench(), pace, may_cut, names)
+    controls = controls or Controls(request.validate().settings, *names, pace)
     return Run(request, bench or workbench(), controls, may_cut=may_cut)
