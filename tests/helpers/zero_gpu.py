@@ -182,7 +182,7 @@ def page(*arguments: str) -> None:
     emulate(scheduler.address)
 
     def wait() -> None:
-        sys.stdin.read()
+        os.read(0, 1)  # sys.stdin would be locked in the worker that is forked meanwhile
         print(json.dumps([name for name, _ in scheduler.asked]), flush=True)
         os.kill(_worker(scheduler), signal.SIGKILL)  # it has this process's standard output, too
         os._exit(0)
