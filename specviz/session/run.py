@@ -22,7 +22,6 @@ from specviz.session.controls import PACES, Controls, ControlState
 from specviz.session.record import header, scores
 from specviz.session.recorder import Recorder
 from specviz.session.workbench import NO_NEWS, BackgroundTask, FairQueue, Ticket, Workbench, baseline_key, workbench
-from specviz.settings import settings
 from specviz.trace import file as trace
 
 SLICE_S = 0.05  # how long a waiting run sleeps before it looks at its controls again
@@ -345,10 +344,8 @@ def open_run(
     controls: Controls | None = None,
 ) -> Run:
     """A run that has not begun; iterate its `events()`. Without `controls` the catalogue's models are on offer."""
-    names = catalog.targets(), catalog.drafts_for(request.target, foreign=True)
-    if settings().zero_gpu and controls is None and not catalog.needs_no_gpu(request.validate().target):
-        from specviz.session.gpu_worker import open_worker_run  # it is made of runs
-
-        return open_worker_run(request, bench or workbench(), pace, may_cut, names)
+    bench, names = bench or workbench(), (catalog.targets(), catalog.drafts_for(request.target, foreign=True))
+    if bench.open_in_worker and not catalog.needs_no_gpu(request.validate().target):
+        return bench.open_in_worker(request, bench, pace, may_cut, names)
     controls = controls or Controls(request.validate().settings, *names, pace)
-    return Run(request, bench or workbench(), controls, may_cut=may_cut)
+    return Run(request, bench, controls, may_cut=may_cut)

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -57,10 +58,18 @@ def make_page(offer: Offer, library: Library, opened: Path | None = None, welcom
 
     Raises SpecvizError.
     """
-    registry, bench = Registry(), Workbench(library)
+    registry, bench = Registry(), Workbench(library, _open_in_worker())
     shown = "" if opened is None else registry.keep(load_trace(opened)).increment()
     demo = build(offer, registry, bench, shown=shown, welcome=welcome)
     return Page(demo, registry, bench, offer.first)
+
+
+def _open_in_worker() -> Callable[..., session.Run] | None:
+    if not settings().zero_gpu:
+        return None
+    from specviz.session.gpu_worker import open_worker_run  # it needs the package of such a Space
+
+    return open_worker_run
 
 
 def first_visit() -> Trace | None:

@@ -85,11 +85,12 @@ def story(target: str, draft: str) -> dict[str, object]:
     emulate(scheduler.address)
     from specviz.errors import SpecvizError
     from specviz.request import Request
+    from specviz.session.gpu_worker import open_worker_run
     from specviz.session.run import Status, open_run
-    from specviz.session.workbench import workbench
+    from specviz.session.workbench import Workbench, workbench
     from specviz.trace.file import Step
 
-    bench, told = workbench(), {}
+    bench, told = Workbench(workbench().library, open_worker_run), {}
     request = Request(
         prompt="The fox", target=target, draft=draft, num_speculative_tokens=2, max_new_tokens=NUM_TOKENS, seed=3
     )
@@ -111,19 +112,19 @@ def story(target: str, draft: str) -> dict[str, object]:
     def tokens(run):
         return [token.id for token in run.trace.tokens]
 
-    run = open_run(request)
+    run = open_run(request, bench=bench)
     told["kind"] = type(run).__name__
     told["whole"] = {"end": follow(run), "tokens": tokens(run), "worker": os.getpid() != _worker(scheduler)}
     told["seconds"] = scheduler.all("schedule")[0]["durationSeconds"]
 
-    run = open_run(request, pace="reading")
+    run = open_run(request, pace="reading", bench=bench)
     follow(run, lambda number: run.controls.set("num_speculative_tokens", 6) if number == 4 else None)
     told["live"] = {
         "k": [step.settings.k for step in run.trace.steps],
         "changed": [list(s.changed) for s in run.trace.steps],
     }
 
-    run, lent = open_run(request, pace="reading"), len(scheduler.all("release"))
+    run, lent = open_run(request, pace="reading", bench=bench), len(scheduler.all("release"))
     paused = follow(run, lambda number: run.pause() if number == 3 else None)
     given_back, so_far = len(scheduler.all("release")) - lent, len(run.trace.steps)
     run.controls.set("pace", "full")
@@ -138,28 +139,30 @@ def story(target: str, draft: str) -> dict[str, object]:
     told["pause"]["headers"] = sum(event.__class__.__name__ == "Header" for event in run.trace.events())
     told["pause"]["at_ms"] = [step.at_ms for step in run.trace.steps]
 
-    run = open_run(request, pace="reading")
+    run = open_run(request, pace="reading", bench=bench)
     killed = follow(run, lambda number: os.kill(_worker(scheduler), signal.SIGKILL) if number == 3 else None)
     run.controls.set("pace", "full")
     told["killed"] = {"states": [killed, follow(run)], "tokens": tokens(run)}
 
-    run = open_run(request, pace="reading")
+    run = open_run(request, pace="reading", bench=bench)
     follow(run, lambda number: run.pause() if number == 2 else None)
     scheduler.has_quota = False
     no_quota = follow(run)
-    fresh = follow(open_run(request))
+    fresh = follow(open_run(request, bench=bench))
     scheduler.has_quota = True
     run.controls.set("pace", "full")
     told["quota"] = {"paused": no_quota, "fresh": fresh, "again": follow(run), "tokens": tokens(run)}
 
-    events = open_run(request, pace="reading").events()
+    events = open_run(request, pace="reading", bench=bench).events()
     while not isinstance(next(events), Step):
         pass
     events.close()
-    told["after a closed tab"] = follow(open_run(request))[0]
+    told["after a closed tab"] = follow(open_run(request, bench=bench))[0]
 
     lent = len(scheduler.all("schedule"))
-    bundled = open_run(Request(prompt="The fox", target="fable-target", draft="fable-draft", max_new_tokens=8))
+    bundled = open_run(
+        Request(prompt="The fox", target="fable-target", draft="fable-draft", max_new_tokens=8), bench=bench
+    )
     told["bundled"] = {"end": follow(bundled)[0], "lent": len(scheduler.all("schedule")) - lent}
     from specviz.session.record import activate
 
