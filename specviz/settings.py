@@ -35,6 +35,8 @@ class Settings:
     server_port: int = 7860
     space: str | None = None
     """The Hugging Face Space that this is, as owner/name."""
+    zero_gpu: bool = False
+    """Whether it is one whose GPU only worker processes have, each for a while."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -132,5 +134,6 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "allow_get": ("SPECVIZ_ALLOW_GET", _yes_or_no),
     "server_name": ("GRADIO_SERVER_NAME", str),
     "server_port": ("GRADIO_SERVER_PORT", _whole(0, 65_535)),
+    "zero_gpu": ("SPACES_ZERO_GPU", _yes_or_no),
     "space": ("SPACE_ID", _text(r"[\w.-]+/[\w.-]+", "owner/name")),
 }

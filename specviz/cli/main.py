@@ -156,6 +156,8 @@ def _positive(text: str) -> int:
 def _page(options: argparse.Namespace) -> int:
     """Returns when the person ends the server; raises SpecvizError where it cannot start."""
     host = options.host or settings().server_name
+    if settings().zero_gpu:
+        import spaces  # noqa: F401  # it changes torch, so it comes first
     from specviz import ui  # it loads gradio
 
     ui.start(host, options.port, options.target, options.draft, options.open).demo.block_thread()

@@ -64,8 +64,12 @@ def speculate(
     *,
     max_new_tokens: int,
     eos_ids: frozenset[int] = frozenset(),
+    first_index: int = 0,
 ) -> Iterator[Step]:
     """Continues `tokens` until max_new_tokens, an end token or the target's context limit.
+
+    first_index: the number of the first step. A text is gone on with where it was left: with the same draws, the rest
+    is the same.
 
     Raises SpecvizError for an empty prompt, one that leaves no room in the context, and a rule that cannot judge the
     draft. Inference mode is entered and left inside each step: a generator may be resumed on another thread.
@@ -73,7 +77,7 @@ def speculate(
     if not tokens:
         raise SpecvizError("the prompt has no tokens; type at least one word")
     text, end = list(tokens), len(tokens) + max_new_tokens
-    index, finish = 0, None
+    index, finish = first_index, None
     while finish is None:
         current = plan()
         if len(text) >= current.target.context_limit:

@@ -165,6 +165,13 @@ def bundled_draft(target: str, *, foreign: bool = False) -> str | None:
     return next((name for name in drafts_for(target, foreign=foreign) if MODELS[name].is_bundled), None)
 
 
+def needs_no_gpu(name: str) -> bool:
+    """Whether it is a bundled target or a draft of one: small enough for any CPU."""
+    targets = [model for model in _ALL if model.is_bundled and model.drafts]
+    small = {each for model in targets for each in (model.name, *model.drafts, *model.foreign)}
+    return without_format(name) in small
+
+
 def chats(target: str) -> bool:
     """Whether the chat template of this target is used unless someone says otherwise."""
     model = MODELS.get(without_format(target))

@@ -138,6 +138,10 @@ class Library:
         self._budget = settings().model_memory_bytes if budget_bytes is None else budget_bytes
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # by key, the most recently used last
         self._wanted: dict[str, _Wanted] = {}  # by shown name
+        self.renew_locks()
+
+    def renew_locks(self) -> None:
+        """For a forked process: whoever held one of the locks stayed in the other."""
         self._loading: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._tables = threading.Lock()
         self._memory = threading.Lock()  # one model at a time is read into memory, while others may be downloading
@@ -165,6 +169,8 @@ class Library:
         if known is not None:
             return known if known.is_pair else replace(known, home=home)
         plain, bits = quantisation.split_format(wanted)
+        if settings().zero_gpu and catalog.needs_no_gpu(plain):
+            home = torch.device("cpu")  # this process has no GPU, and a run of these needs none
         return _Wanted(find(plain, allow_any=self.allow_any), home, bits)
 
     def shown_name(self, wanted: str) -> str:

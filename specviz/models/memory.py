@@ -1,5 +1,6 @@
 """Where models run on this machine: the device, the number format, the bytes that they may take together."""
 
+import multiprocessing
 import os
 import platform
 from importlib.metadata import version
@@ -8,7 +9,7 @@ from pathlib import Path
 import torch
 
 from specviz.errors import SpecvizError
-from specviz.models import machine
+from specviz.models import catalog, machine
 from specviz.settings import settings
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -28,6 +29,14 @@ def draft_device() -> torch.device:
     """The device that draft models are loaded to: SPECVIZ_DRAFT_DEVICE, or that of all others."""
     wanted = settings().draft_device
     return device() if wanted == "auto" else _check_device(wanted, "SPECVIZ_DRAFT_DEVICE")
+
+
+def check_gpu(name: str) -> None:
+    """SpecvizError where a model needs a GPU that this process never has: on a ZeroGPU Space only workers have one."""
+    if settings().zero_gpu and multiprocessing.parent_process() is None and not catalog.needs_no_gpu(name):
+        raise SpecvizError(
+            f"{name} needs the GPU, which this Space lends to runs on Explore only: for this, choose a bundled model"
+        )
 
 
 def _check_device(wanted: str, variable: str) -> torch.device:

@@ -29,10 +29,13 @@ TINY = 1e-37  # smaller probabilities are raised to it: arithmetic on denormal f
 class Recorder:
     """Keeps the text decoder of one run; `record` must see its steps in order."""
 
-    def __init__(self, text: TokenText) -> None:
+    def __init__(self, text: TokenText, made: Iterable[int] = ()) -> None:
+        """made: the run's tokens that were recorded before."""
         self._label = cache(text.label)
         self._piece = cache(text.piece)
         self._decoder = text.incremental()
+        for token in made:
+            self._decoder.push(token)
 
     def follow(self, steps: Iterable[Step], settings: trace.Settings) -> Iterator[tuple[Step, trace.Step]]:
         """Each step with its record, made one right after the other under the same settings."""

@@ -47,15 +47,24 @@ class Run:
     """One generation: its request, its live controls and its growing trace."""
 
     def __init__(
-        self, request: Request, bench: Workbench, controls: Controls | None = None, *, may_cut: bool = False
+        self,
+        request: Request,
+        bench: Workbench,
+        controls: Controls | None = None,
+        *,
+        may_cut: bool = False,
+        so_far: trace.Trace | None = None,
     ) -> None:
-        """may_cut: of a prompt that is too long for the target, use the end and say so instead of raising an error."""
+        """may_cut: of a prompt that is too long for the target, use the end and say so instead of raising an error.
+
+        so_far: the trace of this run as it was paused in another process; this one goes on behind its last token.
+        """
         self.id = uuid.uuid4().hex
         self.request = request.validate()
         find_method(self.request.method).validate(self.request.params)
         self.bench = bench
         self.controls = controls or Controls(self.request.settings)
-        self.trace = trace.Trace()
+        self.trace = so_far or trace.Trace()
         self.state = "queued"
         self.shared_engine = False  # whether another run used the engine meanwhile: such a run gives no speed
         self._active = ActiveSetup(self.request, bench.library)
@@ -64,7 +73,8 @@ class Run:
         self._guard = threading.Lock()  # over `_is_read` and the end of a run that nobody reads
         self._is_read = False
         self._unread: trace.Event | None = None
-        self._spent_s = 0.0
+        last = self.trace.steps[-1] if self.trace.steps else None
+        self._spent_s = 0.0 if last is None else (last.at_ms + last.timing.total_ms) / 1e3
         self._due = 0.0  # when the pace allows the next step
         self._may_cut = may_cut
         self._note = ""  # what the person should know about the prompt
@@ -130,13 +140,17 @@ class Run:
         try:
             yield from self._wait(place, self.bench.places, "waiting for a free place")
             resumed = time.perf_counter()  # time in the queue is not the run's
-            if not self.controls.read().stopped and (yield from self._open()):
-                yield from self._go(max_steps, resumed - self._spent_s)
-            else:
-                yield self._end("stopped", None) or Status("finished")
+            yield from self._work(max_steps, resumed)
         finally:
             self._spent_s += time.perf_counter() - resumed
             self.bench.places.leave(place)
+
+    def _work(self, max_steps: int | None, resumed: float) -> Iterator[Status | trace.Event]:
+        """The events until the end, a pause or max_steps. resumed: time.perf_counter() when this began."""
+        if not self.controls.read().stopped and (yield from self._open()):
+            yield from self._go(max_steps, resumed - self._spent_s)
+        else:
+            yield self._end("stopped", None) or Status("finished")
 
     def _let_go(self) -> trace.Event | None:
         """Ends the reading. A paused run that was stopped meanwhile ends too: its footer; None for any other."""
@@ -153,17 +167,22 @@ class Run:
         while not (yield from self._take(self.controls.settings)):
             if self.controls.read().stopped:
                 return False
-        target = self._active.target
-        rendered, tokens, self._note = self._active.prompt_in_room(may_cut=self._may_cut)
-        self._recorder = Recorder(target.text)
+        target, made = self._active.target, [token.id for token in self.trace.tokens]
+        if is_new := self.trace.header is None:
+            rendered, tokens, self._note = self._active.prompt_in_room(may_cut=self._may_cut)
+        else:
+            tokens = [token.id for token in self.trace.header.prompt.tokens]
+        self._recorder = Recorder(target.text, made)
         self._steps = speculate(
-            tokens,
+            tokens + made,
             lambda: self._active.plan,
             Seeded(self.request.seed),
-            max_new_tokens=self.request.max_new_tokens,
+            max_new_tokens=self.request.max_new_tokens - len(made),
             eos_ids=target.text.eos_ids,
+            first_index=len(self.trace.steps),
         )
-        yield self._add(header(self._active, rendered, tokens))
+        if is_new:
+            yield self._add(header(self._active, rendered, tokens))
         return True
 
     def _take(self, settings: RunSettings) -> Generator[Status, None, bool]:
@@ -308,7 +327,7 @@ class Run:
         if self.trace.header is None or self.trace.footer is not None:
             return None
         extra = {"shared_engine": True} if self.shared_engine else {}
-        baseline = self.bench.baselines.get(baseline_key(self._active.step_settings)) if self.trace.steps else None
+        baseline = self.bench.baselines.get(baseline_key(self.trace.steps[-1].settings)) if self.trace.steps else None
         return self._add(trace.Footer(reason, message, baseline, extra=extra))
 
     def _add(self, event: trace.Event) -> trace.Event:
@@ -325,6 +344,8 @@ def open_run(
     controls: Controls | None = None,
 ) -> Run:
     """A run that has not begun; iterate its `events()`. Without `controls` the catalogue's models are on offer."""
-    drafts = (*catalog.drafts_for(request.target), *catalog.drafts_for(request.target, foreign=True))
-    controls = controls or Controls(request.validate().settings, catalog.targets(), drafts, pace)
-    return Run(request, bench or workbench(), controls, may_cut=may_cut)
+    bench, names = bench or workbench(), (catalog.targets(), catalog.drafts_for(request.target, foreign=True))
+    if bench.open_in_worker and not catalog.needs_no_gpu(request.validate().target):
+        return bench.open_in_worker(request, bench, pace, may_cut, names)
+    controls = controls or Controls(request.validate().settings, *names, pace)
+    return Run(request, bench, controls, may_cut=may_cut)

@@ -15,6 +15,7 @@ from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.hub import Progress, ignore_progress
 from specviz.models.library import Library, LoadedModel, check_pair
+from specviz.models.memory import check_gpu
 from specviz.request import RunSettings
 from specviz.rules import RULES
 from specviz.trace.file import Settings
@@ -84,6 +85,7 @@ def gather(
 
     library: where further models come from, needed for methods that name some. Raises SpecvizError.
     """
+    check_gpu(target.name)
     checked = method.validate(params)
     if "draft" in method.roles and draft is None:
         raise SpecvizError(f"the method {method.name} needs a draft model (got none); choose one or another method")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from specviz.errors import SpecvizError
 from specviz.models.busy import other_work
@@ -22,11 +22,13 @@ NO_NEWS: tuple[str, float | None] = ("", None)
 class Workbench:
     """What runs share: the loaded models, the engine, the places for runs, measured baselines."""
 
-    def __init__(self, library: Library | None = None) -> None:
+    def __init__(self, library: Library | None = None, open_in_worker: Callable[..., Any] | None = None) -> None:
+        """open_in_worker: gpu_worker.open_worker_run where this process has no GPU for models that need one."""
         self.library = library or Library()
         self.engine = FairQueue(1)
         self.places = FairQueue(settings().max_runs)
         self.baselines: dict[tuple, Mapping[str, object]] = {}
+        self.open_in_worker = open_in_worker
 
     def in_turns(self, work: Generator[Result, None, None]) -> Iterator[Result]:
         """Each result of `work` is made with the engine to itself; between two of them others have their turn."""

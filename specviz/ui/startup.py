@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from specviz.models.hub import is_here
 from specviz.models.library import Library
 from specviz.request import Request
 from specviz.session import run as session
+from specviz.session.setup import models_named
 from specviz.session.workbench import Workbench, workbench
 from specviz.settings import settings
 from specviz.trace.file import Trace, load_trace
@@ -56,10 +58,18 @@ def make_page(offer: Offer, library: Library, opened: Path | None = None, welcom
 
     Raises SpecvizError.
     """
-    registry, bench = Registry(), Workbench(library)
+    registry, bench = Registry(), Workbench(library, _open_in_worker())
     shown = "" if opened is None else registry.keep(load_trace(opened)).increment()
     demo = build(offer, registry, bench, shown=shown, welcome=welcome)
     return Page(demo, registry, bench, offer.first)
+
+
+def _open_in_worker() -> Callable[..., session.Run] | None:
+    if not settings().zero_gpu:
+        return None
+    from specviz.session.gpu_worker import open_worker_run  # it needs the package of such a Space
+
+    return open_worker_run
 
 
 def first_visit() -> Trace | None:
@@ -83,11 +93,16 @@ def start(host: str, port: int | None, target: str | None, draft: str | None, op
     for fault in found_lessons().faults:
         print(f"specviz: a lesson is left out: {fault}", flush=True)
     port = free_port(host, settings().server_port, PORTS_TRIED) if port is None else free_port(host, port, 1)
+    if settings().zero_gpu:  # a worker has what was loaded before the launch, and its time is not spent on warming up
+        for kind, name in models_named(offer.first.settings)[:2]:
+            library.load(name, as_draft=kind != "target")
+        page.is_warm.set()
     page.launch(host, port)
     print(f"specviz: open {web_address(host if is_loopback(host) else 'localhost', port)}", flush=True)
     if not is_loopback(host):
         print(f"specviz: others on this network type {typed_address(host, port)}", flush=True)
-    threading.Thread(target=page.warm_up, daemon=True, name="warm-up").start()
+    if not page.is_warm.is_set():
+        threading.Thread(target=page.warm_up, daemon=True, name="warm-up").start()
     return page
 
 

@@ -10,6 +10,7 @@ from specviz.drafters.params import ModelParam
 from specviz.errors import SpecvizError
 from specviz.models.catalog import HEADS, MODELS, names_for, without_format
 from specviz.models.library import Library, LoadedModel
+from specviz.models.memory import check_gpu
 from specviz.request import Request
 from specviz.rules import RULES
 from specviz.session.setup import models_in_params
@@ -79,6 +80,7 @@ class RunModels:
 
     def _load(self, info: ModelInfo) -> LoadedModel:
         """Raises SpecvizError where the model of this name is another one here."""
+        check_gpu(info.name)
         loaded = self.bench.library.load(info.name)
         known = ((info.tokenizer_sha, loaded.info.tokenizer_sha), (info.num_parameters, loaded.info.num_parameters))
         if any(recorded not in (None, own) for recorded, own in known):

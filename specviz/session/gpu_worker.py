@@ -1,0 +1,123 @@
+"""Runs on a ZeroGPU Space, where a worker process that the package `spaces` forks makes the steps and has the GPU.
+
+What a person changes travels through memory shared before the fork; events come back as they are. A pause gives the GPU
+back, and what resumes is another worker that goes on behind the last token of the trace.
+"""
+
+import math
+import multiprocessing
+import os
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from specviz.errors import SpecvizError
+from specviz.request import Request
+from specviz.session.controls import PACES, Block, Controls
+from specviz.session.run import Run, Status
+from specviz.session.setup import models_named
+from specviz.session.workbench import Workbench, baseline_key, workbench
+from specviz.settings import settings
+from specviz.trace import file as trace
+
+NUM_BLOCKS = 256  # runs that a person may still control; a paused run and one on somebody's stage are among them
+LONGEST_S = 120
+START_S, LOAD_S, TOKEN_S = 10, 20, 0.1  # of a worker; of a model that this process does not have; on a slice of a GPU
+WAITING = "waiting for a GPU"
+WITHOUT = "Recorded runs, lessons and the bundled models work without it."
+Answer = Status | trace.Event | SpecvizError
+
+_context = multiprocessing.get_context("fork")
+_blocks = [Block.shared(_context) for _ in range(NUM_BLOCKS)] if settings().zero_gpu else []
+_free = deque(range(len(_blocks)))
+
+
+def _events(request: Request, so_far: trace.Trace, slot: int, may_cut: bool, max_steps: int | None) -> Iterator[Answer]:
+    """In the worker: what comes behind the trace so far; an error that ends the run comes last."""
+    controls = Controls(None, block=_blocks[slot])
+    run = Run(request, Workbench(workbench().library), controls, may_cut=may_cut, so_far=so_far)
+    try:
+        yield from run.events(max_steps)
+    except SpecvizError as error:  # `spaces` would hand over its class alone
+        yield error
+
+
+def _seconds(request: Request, so_far: trace.Trace, slot: int, may_cut: bool, max_steps: int | None) -> int:
+    """How long to ask the GPU for: by the models to load, the tokens to come and the pace."""
+    state = Controls(None, block=_blocks[slot]).read()
+    library = workbench().library
+    missing = {library.shown_name(name) for _, name in models_named(state.settings)} - {*library.loaded_names()}
+    steps = request.max_new_tokens - len(so_far.tokens) if max_steps is None else max_steps
+    return math.ceil(min(LONGEST_S, START_S + LOAD_S * len(missing) + steps * (TOKEN_S + PACES[state.pace])))
+
+
+if settings().zero_gpu:
+    import spaces
+
+    _events = spaces.GPU(_events, duration=_seconds)
+    os.register_at_fork(after_in_child=lambda: workbench().library.renew_locks())
+
+
+class WorkerRun(Run):
+    """A run whose events a worker makes. When no GPU is left to it, it is paused and can be resumed."""
+
+    def __init__(self, request: Request, bench: Workbench, controls: Controls, slot: int, *, may_cut: bool) -> None:
+        """slot: that of the controls' block; taken until nobody holds this run any more."""
+        super().__init__(request, bench, controls, may_cut=may_cut)
+        self._slot = slot
+        weakref.finalize(self, _free.append, slot)
+
+    def _work(self, max_steps: int | None, resumed: float) -> Iterator[Status | trace.Event]:
+        yield Status("queued", WAITING)
+        events = _events(self.request, self.trace, self._slot, self._may_cut, max_steps)
+        try:
+            for event in events:
+                if isinstance(event, SpecvizError):
+                    raise event
+                if isinstance(event, Status):
+                    self.state = event.state
+                    yield event
+                else:
+                    yield self._take_over(event)
+        except (SpecvizError, GeneratorExit):
+            self.controls.set("stopped", True)  # the worker reads it before its next step
+            raise
+        except Exception as error:  # as `spaces` says it: no quota, no GPU in time, time over
+            yield self._without_gpu(getattr(error, "message", None) or str(error))
+        finally:
+            events.close()
+
+    def _take_over(self, event: trace.Event) -> trace.Event:
+        if isinstance(event, trace.Footer):
+            self.state = "finished"
+            baseline = (
+                self.bench.baselines.get(baseline_key(self.trace.steps[-1].settings)) if self.trace.steps else None
+            )
+            event = replace(event, baseline=baseline)
+        return self._add(event)
+
+    def _without_gpu(self, reason: str) -> Status:
+        words = f"no GPU is left for this run: {reason.rstrip('. '):.300}"
+        if self.trace.header is None:
+            raise SpecvizError(f"{words}. {WITHOUT}")
+        self.state = "paused"
+        self.controls.set("paused", True)
+        return Status("paused", f"{words}. Nothing is lost: press Resume later. {WITHOUT}")
+
+
+def open_worker_run(
+    request: Request, bench: Workbench, pace: str, may_cut: bool, names: tuple[Sequence[str], Sequence[str]]
+) -> Run:
+    """A run that has not begun, as open_run makes it. names: the targets and drafts on offer.
+
+    Raises SpecvizError if too many are still held.
+    """
+    if not _free:
+        raise SpecvizError(f"at most {NUM_BLOCKS} runs can be open on this Space at once; try again in a minute")
+    slot = _free.popleft()
+    try:
+        return WorkerRun(request, bench, Controls(request.settings, *names, pace, _blocks[slot]), slot, may_cut=may_cut)
+    except Exception:
+        _free.append(slot)
+        raise
