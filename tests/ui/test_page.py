@@ -916,13 +916,13 @@ def test_every_k_is_told_of_a_known_run_that_is_over(registry):
 
 def test_a_k_that_is_to_be_run_for_real_comes_with_all_that_the_run_was_asked_with(page):
     list(page.run(SESSION, *values(prompt="Once", temperature=0.5, seed=9, max_new_tokens=5, draft="tiny-other")))
-    given = dict(zip(FORM.names, page.with_k(SESSION, told({"k": 7})), strict=True))
+    given = dict(zip(FORM.names, page.with_k(SESSION, told(k=7)), strict=True))
     own = {name: given[name] for name in ("prompt", "temperature", "seed", "max_new_tokens", "k")}
     assert own == {"prompt": "Once", "temperature": 0.5, "seed": 9, "max_new_tokens": 5, "k": 7}
     assert given["draft"]["value"] == "tiny-other"
     for k in (0, 99, "7", None):
         with pytest.raises(gr.Error, match="k must be"):
-            page.with_k(SESSION, told({"k": k}))
+            page.with_k(SESSION, told(k=k))
 
 
 def test_the_opening_shows_the_step_that_is_asked_for_else_the_most_telling(registry):

@@ -2,7 +2,7 @@
 // stage shows its sentence, its numbers and its lanes. At the run's own K these are the run's own again.
 import { html, render } from '../vendor/preact_htm.js';
 
-const PER_ROW = 8;                                         // tokens in a row where no step begins or ends for sure
+const PER_ROW = 5;                                         // tokens in a row where no step begins or ends for sure
 const UNKNOWN = '·';                                       // a drafted token that nobody has recorded
 
 const emitted = ([text, step, ref], status, more) => ({ text, step, ref, status, say: `${text}, ${status}`, ...more });
