@@ -352,7 +352,7 @@ def test_two_runs_of_one_prompt_are_told_by_what_differs(page):
         "A · Draft model · K 2", "B · Draft model · K 5",
     ]  # fmt: skip
     section = page.act("two-runs", "show", left=first, right=other)
-    names = [row[0] for row in prompts_in(section)["rows"]]
+    names = [row[0] for row in block(section, "table")["rows"]]
     assert "K 2 · temperature 1, “Once upon a time" in names[0]
     assert names[1].endswith("“The small fox”")
     section = page.act("two-runs", "show", left=first, right=first)
