@@ -106,7 +106,7 @@ function open(name) {
   window.dispatchEvent(new Event('resize'));
 }
 
-// A page of sections, opened; once this section is there and idle, it acts (without `does`: nothing is done) and is shown.
+// A page of sections, opened; once this section is there, and idle if it is to act (without `does`: it is not), it is shown.
 // Says whether it came to that: not where it takes too long, nor where something else was asked for meanwhile.
 async function actIn(page, section, does, values) {
   const own = { page, section };
@@ -114,7 +114,7 @@ async function actIn(page, section, does, values) {
   if (root.dataset.svPage !== page) shared.go(page);
   for (let waited = 0; waited < PATIENCE && asked === own; waited += LOOK) {
     const report = document.querySelector(`#${page} .sv-report`), found = report?.querySelector(`[data-section="${section}"]`);
-    if (root.dataset.svPage === page && found && !report.hasAttribute('data-busy')) {
+    if (root.dataset.svPage === page && found && !(does && report.hasAttribute('data-busy'))) {
       if (does) reports[page].act(section, does, values);
       found.scrollIntoView({ block: 'start' });
       return true;
@@ -124,7 +124,20 @@ async function actIn(page, section, does, values) {
   return false;
 }
 
-const named = () => (PAGES.includes(location.hash.slice(1)) ? location.hash.slice(1) : PAGES[0]);
+const address = () => location.hash.slice(1).split('/');       // a page, and a section of it
+const named = () => (PAGES.includes(address()[0]) ? address()[0] : PAGES[0]);
+
+// A section that an entry of a page's list names: its page stays as it is, and the keyboard goes on from there.
+async function turnTo(page, section) {
+  if (root.dataset.svPage !== page) open(page);
+  if (await actIn(page, section)) document.querySelector(`#${page} [data-section="${section}"]`).focus({ preventScroll: true });
+}
+
+function go() {
+  const [page, section] = address();
+  if (PAGES.includes(page) && /^[a-z_-]+$/.test(section || '')) turnTo(page, section);
+  else open(named());
+}
 
 function follow(name) {
   const [, asked, rest] = /^#([a-z]+)=(.*)$/.exec(location.hash) || [];
@@ -155,8 +168,8 @@ function pages(element) {
   for (const button of element.querySelectorAll('[data-page]')) {
     button.addEventListener('click', () => { location.hash = button.dataset.page; });
   }
-  window.addEventListener('hashchange', () => { open(named()); follow(); });
-  open(named());
+  window.addEventListener('hashchange', () => { go(); follow(); });
+  go();
 }
 
 // what this tab calls itself to the server, also after a reload: what was found on its pages is still its own
@@ -167,7 +180,7 @@ function tab() {
 }
 
 function report(name, element, host) {
-  reports[name] = mountReport(element, { ...host, place, tab: tab() });
+  reports[name] = mountReport(element, { ...host, place, tab: tab(), page: name });
   if (root.dataset.svPage === name) reports[name].look();
 }
 

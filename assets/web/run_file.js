@@ -36,6 +36,7 @@ openFile(holder, async () => {
   const first = await part(0), stage = stageMarkup();
   if (!fileText('sv-plotly')) stage.querySelector('.sv-charts').remove();
   holder.append(stage);
-  const hub = mountStage(holder, { source: { start: (take) => take(first), pull } });
+  const everyK = fileText('sv-every-k') && (async () => JSON.parse(await unpack(fileText('sv-every-k'))));
+  const hub = mountStage(holder, { source: { start: (take) => take(first), pull, everyK } });
   if (selection) pin(stage, hub, selection);
 });

@@ -192,6 +192,13 @@ def lost_along_text(chances: Chances, k: int) -> Array:
     return _by_place(start_chances(chances, [k])[0][:, None] * _prefix_chances(kept)[:, :-1] * (1 - kept) * still)
 
 
+def fates_along_text(chances: Chances, k: int) -> tuple[Array, Array]:
+    """The chance of each token to be drafted and judged, and to be drafted and accepted: [N] each."""
+    begins, within = start_chances(chances, [k])[0][:, None], np.arange(k) < _num_judged(chances, k)[:, None]
+    reached = begins * _prefix_chances(chances.keep[:, :k] * within)
+    return _by_place(reached[:, :-1] * within), _by_place(reached[:, 1:])
+
+
 def _by_place(by_start: Array) -> Array:
     """Sums over the starts from which each place is drafted: [N] of [N, k]."""
     size, k = by_start.shape

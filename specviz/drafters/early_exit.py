@@ -73,6 +73,5 @@ METHOD = Method(
     build=_build,
     is_common=True,
     proposer="The target's own first layers write ",
-    why_no_what_if="the first layers read the target's own context up to where a step begins, and their probabilities "
-    "were not recorded for the whole text",
+    why_no_what_if="what the first layers would have drafted elsewhere in this text was not recorded",
 )

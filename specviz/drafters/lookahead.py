@@ -123,5 +123,5 @@ METHOD = Method(
     caution="Pays where the target has arithmetic to spare, as on a GPU, and the text repeats itself. Every call also "
     "reads the whole window, which on a processor costs about as much as it saves.",
     proposer="The target guesses later words on the side. Its remembered guesses propose up to ",
-    why_no_what_if="lookahead's proposals depend on its earlier steps, so one text does not tell about other K",
+    why_no_what_if="lookahead's proposals depend on its earlier steps",
 )

@@ -43,7 +43,7 @@ SEED_INFO = (
 )
 
 _STAGE_JS = """specvizPage.stage(element, {props, watch, trigger, server});
-// events the page listens to: 'measure' 'refused' 'cancel' 'arrive' 'restore'"""
+// events the page listens to: 'measure' 'refused' 'cancel' 'arrive' 'restore' 'really'"""
 _REPORT_JS = """specvizPage.report('{name}', element, {{props, watch, trigger}});
 // events the page listens to: 'act' 'halt' 'look'"""
 _PANEL_JS = """specvizPage.panel('{name}', element, {{props, watch, trigger, server}});

@@ -19,7 +19,7 @@ from specviz.ui.explore import getting, lessons
 from specviz.ui.explore import library as shelf
 from specviz.ui.explore import share as sharing
 from specviz.ui.explore.form import Form, Frame
-from specviz.ui.explore.handlers import Handlers, increments_since, opening_of
+from specviz.ui.explore.handlers import Handlers, every_k_of, increments_since, opening_of
 from specviz.ui.registry import Registry
 from specviz.ui.reports.check import CheckSections
 from specviz.ui.reports.compare import CompareSections
@@ -56,7 +56,7 @@ def build(
     with gr.Blocks(title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS) as demo:
         _bar()
         fields, buttons = _setup(offer)
-        stage = components.stage([increments_since(registry), opening_of(registry)], shown)
+        stage = components.stage([increments_since(registry), opening_of(registry), every_k_of(registry)], shown)
         more, own = _drawer(offer, bench.library)
         fields |= more
         handlers = Handlers(registry, bench, Form.of(fields), offer, welcome)
@@ -185,6 +185,7 @@ class _Wiring:
         buttons["step"].click(handlers.step, self._everything, stage, **_STREAM)
         buttons["resume"].click(handlers.resume, None, stage, **_STREAM)
         buttons["pause"].click(handlers.pause, None, None, **NOW)
+        self.fill(stage.really, handlers.with_k).success(handlers.run, self._everything, stage, **_STREAM)
         stage.cancel(handlers.cancel, None, None, **NOW)
         buttons["stop"].click(handlers.stop, None, stage, **NOW)
         stage.measure(handlers.measure, None, stage, concurrency_limit=API_LIMIT, **QUIET)
@@ -212,11 +213,13 @@ class _Wiring:
         if models := [fields[name] for name in handlers.form.model_params()]:
             target.change(**_call(handlers.fit_models, [target, *models], models))
 
-    def fill(self, event: Any, function: Callable[..., Any]) -> None:
-        """Wire an event that gives all fields their values, and then, in order, all that follows from these."""
-        filled = event(function, None, self._everything, **NOW).then(**self._keep_rule)
-        filled = filled.then(**self._fit).then(**self._explain).then(**self._show_dependents)
+    def fill(self, event: Any, function: Callable[..., Any]) -> Any:
+        """Wire an event that gives all fields their values, and then, in order, all that follows from these. Returns
+        its first part, for what is to follow only where the fields have been filled."""
+        first = event(function, None, self._everything, **NOW)
+        filled = first.then(**self._keep_rule).then(**self._fit).then(**self._explain).then(**self._show_dependents)
         filled.then(None, None, None, js="() => specvizPage.restored()")
+        return first
 
     def wire_prompt(self) -> None:
         """The ready prompts, and what the target reads of a conversation."""

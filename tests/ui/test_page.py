@@ -37,11 +37,12 @@ from specviz.ui import components
 from specviz.ui.choices import list_methods, make_offer
 from specviz.ui.events import errors_on_page
 from specviz.ui.explore import form, handlers
-from specviz.ui.explore.handlers import Form, Handlers, increments_since, opening_of
+from specviz.ui.explore.handlers import Form, Handlers, every_k_of, increments_since, opening_of
 from specviz.ui.registry import Registry
 from specviz.ui.reports import trace_models
 from specviz.ui.startup import first_visit
 from specviz.ui.view import View, increments
+from specviz.views.explore.every_k import every_k
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.opening import telling_step
 
@@ -903,6 +904,25 @@ def test_the_opening_of_a_step_that_is_not_there_is_nothing(registry, step):
     view = registry.keep(traces.chain())
     assert opening_of(registry)({"run": view.id, "step": step}) is None
     assert opening_of(registry)({"run": "x" * 32, "step": 0}) is None
+
+
+def test_every_k_is_told_of_a_known_run_that_is_over(registry):
+    view, unended = registry.add_trace("one", recorded_trace("greedy")), registry.add_trace("two", traces.chain())
+    assert every_k_of(registry)({"run": view.id}) == every_k(view.trace)
+    unended.trace.footer = None
+    for run in (unended.id, "x" * 32, None, 7):
+        assert every_k_of(registry)({"run": run}) is None
+
+
+def test_a_k_that_is_to_be_run_for_real_comes_with_all_that_the_run_was_asked_with(page):
+    list(page.run(SESSION, *values(prompt="Once", temperature=0.5, seed=9, max_new_tokens=5, draft="tiny-other")))
+    given = dict(zip(FORM.names, page.with_k(SESSION, told(k=7)), strict=True))
+    own = {name: given[name] for name in ("prompt", "temperature", "seed", "max_new_tokens", "k")}
+    assert own == {"prompt": "Once", "temperature": 0.5, "seed": 9, "max_new_tokens": 5, "k": 7}
+    assert given["draft"]["value"] == "tiny-other"
+    for k in (0, 99, "7", None):
+        with pytest.raises(gr.Error, match="k must be"):
+            page.with_k(SESSION, told(k=k))
 
 
 def test_the_opening_shows_the_step_that_is_asked_for_else_the_most_telling(registry):

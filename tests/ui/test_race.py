@@ -80,7 +80,11 @@ def block(section, kind):
 
 def runs_in(section):
     """The table of the two runs that are replayed."""
-    return [each for each in section["blocks"] if each["kind"] == "table"][-1]
+    return next(each for each in section["blocks"] if each.get("caption") == "The two runs above")
+
+
+def prompts_in(section):
+    return next(each for each in section["blocks"] if each.get("caption") == "Prompt by prompt")
 
 
 def duel_in(section):
@@ -193,7 +197,7 @@ def test_two_ks_of_one_setup_are_raced_and_the_titles_say_them(page):
 def test_own_prompts_take_the_place_of_the_ready_ones(page):
     page.made()
     section = page.act("race", "race", **{**VALUES, "own": "The small fox\n\n A dog said \n", "prompts": "5"})
-    table = block(section, "table")
+    table = prompts_in(section)
     assert [row[0] for row in table["rows"]] == ["The small fox", "A dog said", "all prompts; median ratio"]
     assert duel_in(section)["sides"][0]["message"]["head"]["prompt"] == "The small fox"
 
@@ -201,9 +205,9 @@ def test_own_prompts_take_the_place_of_the_ready_ones(page):
 def test_another_prompt_of_a_race_is_replayed_and_its_runs_can_be_saved(page):
     page.made()
     first = page.act("race", "race", **VALUES)
-    does = block(first, "table")["rows"][1][-1]["does"]
+    does = prompts_in(first)["rows"][1][-1]["does"]
     section = page.act(does["section"], does["do"], **does["values"])
-    assert block(section, "table")["marked"] == 1
+    assert prompts_in(section)["marked"] == 1
     heads = [side["message"]["head"]["prompt"] for shown in (first, section) for side in duel_in(shown)["sides"]]
     assert heads[0] == heads[1] != heads[2] == heads[3]
     kept = next(iter(page.racing._races.values()))
@@ -229,7 +233,7 @@ def test_the_runs_of_a_race_under_load_say_so_in_their_files(page, monkeypatch):
 def test_the_oldest_races_make_room(page, monkeypatch):
     monkeypatch.setattr(racing_module, "MOST_STEPS", 10)
     page.made()
-    old = block(page.act("race", "race", **VALUES), "table")["rows"][0][-1]["does"]
+    old = prompts_in(page.act("race", "race", **VALUES))["rows"][0][-1]["does"]
     page.act("race", "race", **VALUES)
     assert len(page.racing._races) == 1
     with pytest.raises(SpecvizError, match="this race is gone"):
@@ -247,7 +251,7 @@ def test_a_race_stays_when_another_run_comes_on_explore(page):
     assert section["blocks"][1:] == found["blocks"]
     assert {name: str(control(section, name)["value"]) for name in chosen} == chosen
     assert "The small fox" in "".join(section["lead"])
-    does = block(section, "table")["rows"][1][-1]["does"]
+    does = prompts_in(section)["rows"][1][-1]["does"]
     replayed = page.act(does["section"], does["do"], **does["values"])
     assert replayed["blocks"][0]["words"] == view.BEFORE
     assert page.look()["race"] == replayed
@@ -260,7 +264,7 @@ def test_a_lossy_rule_is_named_wherever_the_setup_is(page):
     lossy = f"lossy ({RULES['ensemble'].title})"
     assert lossy in control(page.look()["race"], "left")["options"][0][0]
     section = page.act("race", "race", **{**VALUES, "left": "explore", "right": "none"})
-    table = [each for each in section["blocks"] if each["kind"] == "table"][-1]
+    table = runs_in(section)
     assert table["rows"][0][0].endswith(lossy)
     assert f"A · Draft model, tiny-draft, K 4, {lossy} is lossy: its text is not the target's own." in "".join(
         block(section, "verdict")["words"]

@@ -305,7 +305,7 @@ def test_a_race_under_load_gives_no_speedup_anywhere():
     assert shown[0]["words"].startswith("Under load")
     assert "\\u00d7" not in text
     assert "no ratio" in text
-    prompts, table = (each for each in shown if each["kind"] == "table")
+    table, prompts = (each for each in shown if each["kind"] == "table")
     assert [row[1:3] for row in table["rows"]] == [["under load", "under load"]] * 2
     *rows, together = prompts["rows"]
     assert [row[1:4] for row in rows] == [["under load", "under load", "no ratio"]] * 2
@@ -329,7 +329,7 @@ def test_how_much_of_the_times_went_into_recording_is_said():
     )  # fmt: skip
 
 
-def test_the_table_holds_the_numbers_of_the_two_runs_below():
+def test_the_table_holds_the_numbers_of_the_two_runs_above():
     found = result(2)
     table = next(block for block in view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"] if block["kind"] == "table")
     for row, trace in zip(table["rows"], (found.heats[0].left, found.heats[0].right), strict=True):
@@ -395,7 +395,9 @@ def test_the_first_difference_is_shown_with_its_logits_and_its_reason(gap, is_ti
     assert shown[1]["state"] == state
     assert words in "".join(shown[1]["words"])
     assert "differ from token 7" in "".join(shown[1]["words"])
-    assert shown[2]["rows"] == [["target fable-target", f"{9 + gap:.5f}", "9.00000", "50\u00a0%", "40\u00a0%"]]
+    assert next(each for each in shown if each["kind"] == "table")["rows"] == [
+        ["target fable-target", f"{9 + gap:.5f}", "9.00000", "50\u00a0%", "40\u00a0%"]
+    ]
 
 
 def test_where_neither_token_is_the_favourite_that_is_said():
@@ -410,10 +412,12 @@ def test_the_heat_that_parts_is_replayed():
     (block,) = [each for each in shown if each["kind"] == "duel"]
     assert data_of(block)["part"] == other.parting
     assert block["by"] == "token"
-    assert [each["caption"] for each in shown if each.get("caption")] == [
-        "Prompt by prompt", "the prompt “the odd one”: the two runs below",
-    ]  # fmt: skip
-    assert shown[3]["marked"] == 2
+    kinds = [each["kind"] for each in shown]
+    assert kinds.index("duel") < kinds.index("table")  # the lanes stand first
+    assert shown[kinds.index("duel") - 1]["words"] == ["Both runs on the prompt ", "“the odd one”", ":"]
+    *_, runs, prompts = (each for each in shown if each["kind"] == "table")
+    assert [each["caption"] for each in (runs, prompts)] == ["The two runs above", "Prompt by prompt"]
+    assert [each["marked"] for each in (runs, prompts)] == [-1, 2]
     (block,) = [each for each in view.race(OPTIONS, CHOSEN, result(2, 3), TITLES)["blocks"] if each["kind"] == "duel"]
     assert (block["by"], data_of(block)["part"]) == ("time", None)
 
@@ -443,7 +447,7 @@ def test_what_is_known_when_a_race_is_stopped_is_shown_while_it_goes_on():
 
 def test_prompt_by_prompt_the_numbers_are_the_runs_own_and_their_totals_those_of_all():
     found = result(2, 4, names=("first-visit", "k-8"))
-    (table, *_) = (each for each in view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"] if each["kind"] == "table")
+    _, table = (each for each in view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"] if each["kind"] == "table")
     for runs, place in ((["first-visit"] * 2, 0), (["k-8"] * 2, 1)):
         steps = [step for name in runs for step in recorded_trace(name).steps]
         calls = sum(step.calls["target"] for step in steps)
@@ -459,7 +463,7 @@ def test_prompt_by_prompt_the_numbers_are_the_runs_own_and_their_totals_those_of
 def test_a_race_that_is_kept_can_be_replayed_prompt_by_prompt_and_its_runs_saved():
     found = result(2, 4, slower=1.1)
     shown = view.race(OPTIONS, CHOSEN, found, TITLES, seat=Seat("key", 1, ("one", "other")))["blocks"]
-    table, links = (next(each for each in shown if each["kind"] == kind) for kind in ("table", "links"))
+    _, table, links = (each for each in shown if each["kind"] in ("table", "links"))
     assert [row[-1] and row[-1]["does"] for row in table["rows"]] == [
         {"section": "race", "do": "replay", "values": {"race": "key", "heat": str(number)}} for number in (0, 1)
     ] + [""]

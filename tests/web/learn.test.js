@@ -5,6 +5,7 @@ import { LessonList } from '../../assets/web/learn/lesson_list.js';
 import { Task } from '../../assets/web/learn/lesson_task.js';
 import { Ask } from '../../assets/web/learn/predict.js';
 import { lessonState } from '../../assets/web/learn/progress.js';
+import { Picture } from '../../assets/web/learn/picture.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
 
 function remembering(kept = {}) {
@@ -93,12 +94,21 @@ test('a lesson is done when its tasks are, else when its end was seen', () => {
 
 test('the plan shows the way that is chosen, and what was done', async () => {
   const kept = remembering({ 'lesson a': true });
-  const entry = (name, clocks) => ({ name, number: 1, title: name, question: '?', misconception: 'm', minutes: '5 min', teacher: [['t']], clocks, tasks: { places: [], words: [] } });
+  const entry = (name, clocks) => ({ name, number: 1, title: name, question: '?', misconception: 'm', minutes: '5 min', teacher: [['t']], clocks, picture: { words: '' }, tasks: { places: [], words: [] } });
   const root = drawn(html`<${LessonList} block=${{ entries: [entry('a', ['9:00', '9:00']), entry('b', ['9:05', null]), { title: 'Break', words: 'w', minutes: '10 min', clocks: ['9:10', '9:05'] }], ways: ['all', 'short'], file: null }} />`);
-  const clocks = () => all(root, '.sv-plan-entry').filter((each) => !each.hidden).map((each) => texts(each, 'span')[0]);
+  const clocks = () => all(root, '.sv-plan-entry').filter((each) => !each.hidden).map((each) => texts(all(each, '.sv-plan-time')[0], 'span')[0]);
   assert.deepEqual([clocks(), texts(root, '.sv-primary')], [['9:00', '9:05', '9:10'], ['Again', 'Start']]);
   await fire(all(root, '.sv-mode')[1], 'click');
   assert.deepEqual([clocks(), kept()['plan way']], [['9:00', '9:05'], 1]);
+});
+
+test('a picture says what it shows and draws what it was given: lanes, or bars with a tick', () => {
+  const lanes = drawn(html`<${Picture} picture=${{ words: 'two steps', lanes: [['step 1', [['␣they', 'accepted'], ['␣<b>', 'rejected']]]] }} />`);
+  assert.equal(all(lanes, '.sv-picture')[0].attributes['aria-label'], 'Picture: two steps');
+  assert.deepEqual([texts(lanes, '.sv-is-accepted'), texts(lanes, '.sv-is-rejected')], [['␣they'], ['␣<b>']]);
+  const bars = drawn(html`<${Picture} picture=${{ words: 'a draw', bars: [{ label: '␣saw', parts: [['both', 25], ['cut', 75]], tick: 82 }] }} />`);
+  assert.deepEqual([all(bars, '.sv-part').map((each) => each.style.width), all(bars, '.sv-track-tick')[0].style.left], [['25%', '75%'], '82%']);
+  assert.equal(drawn(html`<${Picture} picture=${{ words: '' }} />`).childNodes.length, 0);
 });
 
 test('the game says how the guess went and how a bet would have gone, before and after', () => {

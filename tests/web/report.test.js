@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { all, fire, node, texts } from './dom.js';
-import { Section } from '../../assets/web/reports/report.js';
+import { Contents, Section } from '../../assets/web/reports/report.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
 
 const choice = (value, options = ['right', 'wrong']) => ({ kind: 'choice', name: 'rule', label: 'Rule', options: options.map((each) => [each, each]), value });
@@ -18,6 +18,12 @@ test('a section has its title, its lead and its blocks, and hides what it does n
   assert.deepEqual(texts(root, '.sv-words'), ['first']);
   assert.deepEqual(['.sv-section-lead', '.sv-controls'].map((each) => all(root, each)[0].hidden), [true, true]);
   assert.equal(all(root, '.sv-section')[0].attributes['data-section'], 'all');
+});
+
+test('a list of contents leads to each section by an address of its own', () => {
+  const root = node();
+  render(html`<${Contents} page="compare" sections=${[{ id: 'race', title: 'A race' }, { id: 'why-slow', title: 'Why <b>slow</b>?' }]} />`, root);
+  assert.deepEqual(all(root, 'a').map((each) => [each.attributes.href || each.href, each.textContent]), [['#compare/race', 'A race'], ['#compare/why-slow', 'Why <b>slow</b>?']]);
 });
 
 test('a field keeps what was set while other things change', () => {

@@ -29,6 +29,7 @@ export class Hub {
   run = null; head = null; steps = []; state = null; speed = null; numbers = null; end = null; total = 0;
   cursor = 0; following = true; playing = false; pace = 'reading'; rhythm = 0;
   pinned = null; hovered = null; spot = -1;           // spot: the step that was last moved to or pinned
+  imagined = null;                                    // what another K would have done with the text, and its rows
   #listeners = new Map(); #source; #pulling = false; #timer = 0; #arrived = 0; #autoPinned = false; #opening = 0;
   #wasLive = false; #found = 0;                       // found: how many steps a run has that was over when it came
 
@@ -46,7 +47,7 @@ export class Hub {
     this.#stopTimer();
     Object.assign(this, {
       run, head: null, steps: [], state: null, speed: null, numbers: null, end: null, total: 0,
-      cursor: 0, following: true, playing: false, rhythm: 0, pinned: null, hovered: null, spot: -1,
+      cursor: 0, following: true, playing: false, rhythm: 0, pinned: null, hovered: null, spot: -1, imagined: null,
     });
     this.#autoPinned = false;
     this.#opening = 0;
@@ -121,6 +122,7 @@ export class Hub {
     const from = this.cursor;
     const bounded = cursor < 0 ? 0 : cursor > this.steps.length ? this.steps.length : cursor;
     if (bounded === from) return;
+    if (this.imagined) this.imagine(null);
     this.cursor = bounded;
     this.spot = bounded - 1;
     this.rhythm = bounded === from + 1 && rhythm >= SHORT ? rhythm : 0;
@@ -215,6 +217,11 @@ export class Hub {
   look() {
     const place_ = this.selected();
     return place_ ? this.steps[place_.step].looks[place_.ref] || null : null;
+  }
+
+  imagine(imagined) {
+    this.imagined = imagined;
+    this.emit('imagine');
   }
 
   hover(place_) {

@@ -149,6 +149,7 @@ class Lesson {
     // where a screen speaks of odds, or asks to turn from them to how a draft was made, the inspector shows them
     if (needsInspector(screen)) document.querySelector('#stage [data-part=of-token]')?.click();
     this.stageIt(Boolean(screen.task && screen.task.kind === 'play'));
+    document.documentElement.dataset.svLit = screen.lit.join(' ');
     this.host.querySelector('.sv-lesson-title').focus({ preventScroll: true });
   }
 
@@ -164,6 +165,7 @@ class Lesson {
 
   close() {
     this.set({ isHidden: true });
+    delete document.documentElement.dataset.svLit;
     setLessonOpen('');
     this.watched()?.end();
   }

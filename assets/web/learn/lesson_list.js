@@ -1,17 +1,18 @@
-// lesson_list.js: the plan as a list: lessons, games and breaks by the clock, with what this browser has done already.
+// lesson_list.js: the plan as cards: lessons with a picture each, games and breaks, with what this browser has done already.
 import { worded } from '../core/element.js';
 import { recall, remember } from '../core/memory.js';
 import { html, useEffect, useState } from '../vendor/preact_htm.js';
+import { Picture } from './picture.js';
 import { lessonState } from './progress.js';
 
 const WAY = 'plan way';
 
 function Lesson({ entry }) {
   const { isDone, words } = lessonState(entry);
-  return html`<h3 class="sv-plan-title">${`${entry.number}. ${entry.title}`}<span class="sv-plan-done" data-open=${isDone ? undefined : ''}>${words && ` ${words}`}</span></h3>
-    <p class="sv-plan-question">${entry.question}</p><p class="sv-plan-wrong">${worded(['Breaks: ', entry.misconception])}</p>
+  return html`<${Picture} picture=${entry.picture} /><h3 class="sv-plan-title">${`${entry.number}. ${entry.title}`}<span class="sv-plan-done" data-open=${isDone ? undefined : ''}>${words && ` ${words}`}</span></h3>
+    <p class="sv-plan-question">${entry.question}</p>
     <a class="sv-button sv-primary" href="#lesson=${entry.name}" aria-label="Start lesson ${entry.number}: ${entry.title}">${isDone ? 'Again' : 'Start'}</a>
-    <details class="sv-fold sv-plan-teacher"><summary>For the teacher</summary>${entry.teacher.map((words_) => html`<p>${worded(words_)}</p>`)}</details>`;
+    <details class="sv-fold sv-plan-teacher"><summary>For the teacher</summary><p class="sv-plan-wrong">${worded(['Breaks: ', entry.misconception])}</p>${entry.teacher.map((words_) => html`<p>${worded(words_)}</p>`)}</details>`;
 }
 
 function Pause({ entry: { title, words, section } }) {
@@ -39,8 +40,8 @@ export function LessonList({ block: { entries, ways, file } }) {
     setWay(place);
   };
   const row = (entry) => html`<li class="sv-plan-entry${entry.name ? '' : ' sv-plan-pause'}" hidden=${entry.clocks[way] === null}>
-    <p class="sv-plan-time"><span>${entry.clocks[way]}</span><span>${entry.minutes}</span></p>
-    ${entry.name ? html`<${Lesson} entry=${entry} />` : html`<${Pause} entry=${entry} />`}</li>`;
+    ${entry.name ? html`<${Lesson} entry=${entry} />` : html`<${Pause} entry=${entry} />`}
+    <p class="sv-plan-time"><span>${entry.clocks[way]}</span><span>${entry.minutes}</span></p></li>`;
   return html`<div class="sv-block sv-plan">${ways.length > 0 && html`<${Ways} ways=${ways} way=${way} choose=${choose} />`}
-    ${file && html`<${File} file=${file} />`}<ol class="sv-plan-list">${entries.map(row)}</ol></div>`;
+    <ol class="sv-plan-list">${entries.map(row)}</ol>${file && html`<${File} file=${file} />`}</div>`;
 }

@@ -4,6 +4,8 @@ import { worded } from '../core/element.js';
 import { html, render, useLayoutEffect, useRef } from '../vendor/preact_htm.js';
 import { Blocks } from './blocks.js';
 
+const LONG = 5;                                        // sections from which on a page has a list of them
+
 const BOXES = {
   choice: ({ name, options }, box) => html`<select name=${name} ref=${box}>
     ${options.map(([words, value]) => html`<option key=${value} value=${value}>${words}</option>`)}</select>`,
@@ -39,16 +41,20 @@ export function Section({ id, title, lead, controls, blocks, host }) {
     const values = valuesOf(row.current);
     if (values) host.act(id, does, values);
   };
-  return html`<section class="sv-card sv-section" data-section=${id}>
+  return html`<section class="sv-card sv-section" data-section=${id} tabindex="-1">
     <h2>${title}</h2><p class="sv-section-lead" hidden=${!lead.length}>${worded(lead)}</p>
     <div class="sv-controls" hidden=${!controls.length} ref=${row}>${controls.map((control) => html`
       <${Control} key=${`${control.kind} ${control.name} ${control.do}`} control=${control} send=${send} />`)}</div>
     <div class="sv-blocks"><${Blocks} blocks=${blocks} host=${{ ...host, title }} /></div></section>`;
 }
 
-// holder: holds .sv-report. host: Gradio's props, watch and trigger; `place` says what is looked at on the stage, `tab`
+// Where a page is long: its sections as links, which the address keeps ("#compare/costs").
+export const Contents = ({ page, sections }) => html`<nav class="sv-contents" aria-label="On this page"><ul>${sections.map(({ id, title }) => html`
+  <li key=${id}><a href=${`#${page}/${id}`}>${title}</a></li>`)}</ul></nav>`;
+
+// page: its name, for the addresses of its sections, where it has a list of them. holder: holds .sv-report. host: Gradio's props, watch and trigger; `place` says what is looked at on the stage, `tab`
 // what this tab is called.
-export function mountReport(holder, { props, watch, trigger, place, tab }) {
+export function mountReport(holder, { props, watch, trigger, place, tab, page }) {
   const root = holder.querySelector('.sv-report'), body = root.querySelector('.sv-report-body'), live = root.querySelector('.sv-live');
   const sections = new Map();                         // what was drawn, by name: one that is the same costs nothing
   let order = [];
@@ -70,7 +76,9 @@ export function mountReport(holder, { props, watch, trigger, place, tab }) {
     order = message.order || order;
     for (const each of message.sections) sections.set(each.id, html`<${Section} key=${each.id} ...${each} host=${host} />`);
     for (const name of sections.keys()) if (!order.includes(name)) sections.delete(name);
-    render(order.map((name) => sections.get(name)), body);
+    const drawn = order.map((name) => sections.get(name));
+    const contents = page && drawn.length >= LONG && html`<${Contents} key="contents" page=${page} sections=${drawn.map((each) => each.props)} />`;
+    render([contents, ...drawn], body);
     setBusy(Boolean(message.busy));
     live.textContent = message.say || '';
   }

@@ -1,5 +1,5 @@
 // lanes.js: one row per step, one cell per drafted token: the fill is the chance to be kept or the stopping test, the line is the dart.
-// Only rows near the visible part exist, so a thousand steps cost as much as ten.
+// The same rows show what another K would have done. Only rows near the visible part exist, so a thousand steps cost as much as ten.
 import { button, element, framed, spelled } from '../core/element.js';
 import { pointing } from './pointing.js';
 import { tokenLabel } from './token.js';
@@ -20,13 +20,19 @@ export class Lanes {
     this.stays = false;                                // the newest row is in sight and shall stay there
     this.isUnseen = false;                             // what is to be revealed waits for a stage that has a height
     this.redraw = framed(() => this.draw());
+    this.isImagined = false;
     this.hub.on('reset', () => {
-      this.rows.forEach((made) => made.remove());
-      this.rows = new Map();
-      this.tops = [0];
-      this.columns = 1;
-      this.newest = -1;
-      this.sheet.style.height = '0px';
+      this.isImagined = false;
+      this.clear();
+    });
+    this.hub.on('imagine', () => {
+      const wasImagined = this.isImagined;
+      this.isImagined = Boolean(this.hub.imagined);
+      this.clear();
+      this.measure(this.count);
+      if (this.isImagined && !wasImagined) this.host.scrollTop = 0;
+      this.toNewest = this.stays = !this.isImagined;
+      this.redraw();
     });
     this.hub.on('cursor', ({ to }) => {
       this.settle();
@@ -43,7 +49,7 @@ export class Lanes {
     this.hub.on('select', (detail) => {
       const place = this.hub.selected();
       const how = detail && detail.how, wasHere = this.root.contains(document.activeElement);
-      if (place && (how === 'key' || how === 'pointer' || how === 'found')) {
+      if (place && !this.isImagined && (how === 'key' || how === 'pointer' || how === 'found')) {
         this.toNewest = this.stays = false;
         this.isUnseen = !this.host.clientHeight;
         this.reveal(place.step);
@@ -53,7 +59,7 @@ export class Lanes {
       if (on && how === 'key' && wasHere) on.focus({ preventScroll: true });
     });
     this.host.addEventListener('scroll', () => {
-      this.stays = this.host.scrollTop + this.host.clientHeight >= this.tops[this.hub.cursor] - 1;
+      this.stays = this.host.scrollTop + this.host.clientHeight >= this.tops[this.count] - 1;
       this.redraw();
     }, { passive: true });
     new ResizeObserver(() => this.resized()).observe(this.host);
@@ -61,7 +67,20 @@ export class Lanes {
     pointing(this.sheet, '.sv-cell', this.hub);
   }
 
-  changed(index) { return this.hub.steps[index].changes.length > 0; }
+  get steps() { return this.hub.imagined ? this.hub.imagined.rows : this.hub.steps; }
+
+  get count() { return this.hub.imagined ? this.steps.length : this.hub.cursor; }
+
+  clear() {
+    this.rows.forEach((made) => made.remove());
+    this.rows = new Map();
+    this.tops = [0];
+    this.columns = 1;
+    this.newest = -1;
+    this.sheet.style.height = '0px';
+  }
+
+  changed(index) { return this.steps[index].changes.length > 0; }
 
   heightOf(index) { return ROW + (this.changed(index) ? CHANGE : 0); }
 
@@ -75,7 +94,7 @@ export class Lanes {
     let wanted = 1;
     for (const index of this.rows.keys()) {
       if (index < from || index > until) continue;
-      const { cells, more, refused } = this.hub.steps[index], own = cells.length + 1 + (more ? 1 : 0) + (refused ? 1 : 0);
+      const { cells, more, refused } = this.steps[index], own = cells.length + 1 + (more ? 1 : 0) + (refused ? 1 : 0);
       if (own > wanted) wanted = own;
     }
     if (wanted === this.columns) return;
@@ -87,7 +106,7 @@ export class Lanes {
   cell(index, props, place) {
     const made = button(`sv-cell sv-is-${props.status}${props.behind_end ? ' sv-behind-end' : ''}`);
     made.tabIndex = -1;
-    made.dataset.step = index;
+    made.dataset.step = props.step ?? index;         // of the token in the run
     made.dataset.ref = props.ref;
     made.setAttribute('aria-label', `step ${index + 1}: ${props.say}`);
     made.style.setProperty('--sv-place', String(place));
@@ -125,7 +144,7 @@ export class Lanes {
   }
 
   row(index) {
-    const step = this.hub.steps[index], made = element('div', 'sv-row');
+    const step = this.steps[index], made = element('div', 'sv-row');
     made.style.top = `${this.tops[index]}px`;
     made.style.setProperty('--sv-count', String(step.cells.length));
     if (this.changed(index)) {
@@ -134,7 +153,7 @@ export class Lanes {
       made.append(line);
     }
     const lane = element('div', 'sv-lane');
-    lane.append(element('span', 'sv-step-number', spelled(index + 1)));
+    lane.append(element('span', 'sv-step-number', spelled(step.number || index + 1)));
     step.cells.forEach((props, place) => lane.append(this.cell(index, props, place)));
     if (step.more) lane.append(this.others(step.more_words));
     if (step.refused) lane.append(this.refusal(step.refused));
@@ -152,7 +171,7 @@ export class Lanes {
 
   // The rows that the visible part needs, by binary search over their tops.
   rowAt(y) {
-    let low = 0, high = this.hub.cursor;
+    let low = 0, high = this.count;
     while (low < high) {
       const middle = (low + high) >> 1;
       if (this.tops[middle + 1] <= y) low = middle + 1; else high = middle;
@@ -161,25 +180,25 @@ export class Lanes {
   }
 
   draw() {
-    if (this.toNewest) this.host.scrollTop = this.tops[this.hub.cursor];
+    if (this.toNewest) this.host.scrollTop = this.tops[this.count];
     this.toNewest = false;
     const height = this.host.clientHeight || ROW * 5;
     const first = this.rowAt(this.host.scrollTop), last = this.rowAt(this.host.scrollTop + height - 1);
     const from = first - BEYOND, until = last + BEYOND;
     for (const [index, made] of this.rows) {
-      if (index < from || index > until || index >= this.hub.cursor) {
+      if (index < from || index > until || index >= this.count) {
         made.remove();
         this.rows.delete(index);
       }
     }
-    for (let index = from < 0 ? 0 : from; index <= until && index < this.hub.cursor; index += 1) {
+    for (let index = from < 0 ? 0 : from; index <= until && index < this.count; index += 1) {
       if (this.rows.has(index)) continue;
       const made = this.row(index);
       this.rows.set(index, made);
       this.sheet.append(made);
     }
     this.widen(first, last);
-    const now = this.hub.steps[this.hub.cursor - 1];
+    const now = this.steps[this.count - 1];
     this.root.toggleAttribute('data-whole', Boolean(now && now.whole));
     this.root.toggleAttribute('data-dartless', Boolean(now && now.dartless) && !this.sheet.querySelector('.sv-tick'));
     this.mark();
@@ -198,9 +217,9 @@ export class Lanes {
       made.removeAttribute('aria-current');
     }
     for (const made of this.sheet.querySelectorAll('.sv-now')) made.classList.remove('sv-now');
-    if (this.rows.has(this.hub.spot)) this.rows.get(this.hub.spot).classList.add('sv-now');
-    const lane = place && this.rows.get(place.step);
-    const on = lane && [...lane.querySelectorAll('.sv-cell')].find((made) => made.dataset.ref === place.ref);
+    if (!this.isImagined && this.rows.has(this.hub.spot)) this.rows.get(this.hub.spot).classList.add('sv-now');
+    const lane = place && (this.isImagined ? this.sheet : this.rows.get(place.step));
+    const on = lane && [...lane.querySelectorAll('.sv-cell')].find(({ dataset }) => dataset.ref === place.ref && dataset.step === String(place.step));
     if (!on) return null;
     on.classList.add('sv-on');
     on.tabIndex = 0;
@@ -218,7 +237,7 @@ export class Lanes {
     this.toNewest = this.toNewest || this.stays;
     const chosen = this.isUnseen ? this.hub.selected() : this.hub.pinned;
     this.isUnseen = this.isUnseen && !this.host.clientHeight;
-    if (!this.toNewest && chosen && chosen.step < this.hub.cursor) this.reveal(chosen.step);
+    if (!this.toNewest && !this.isImagined && chosen && chosen.step < this.hub.cursor) this.reveal(chosen.step);
     this.redraw();
   }
 }

@@ -2,6 +2,7 @@
 import { element, sentence } from '../core/element.js';
 
 const PATIENCE = 30000;                             // milliseconds until Measure may be pressed again
+const UNMEASURED = { value: '', words: 'not measured yet', note: '', can_measure: false };
 const LASTING = 1000;                               // milliseconds after which a wait between two steps is told
 
 export class Numbers {
@@ -40,13 +41,14 @@ export class Numbers {
       this.totals();
     });
     this.hub.on('cursor', () => this.totals());
+    this.hub.on('imagine', () => { this.totals(); this.speed(); });
     this.hub.on('info', () => { this.news(); this.speed(); this.numbers(); });
   }
 
   part(name) { return this.root.querySelector(`[data-number="${name}"]`); }
 
   totals() {
-    const step = this.hub.steps[this.hub.cursor - 1];
+    const step = this.hub.imagined || this.hub.steps[this.hub.cursor - 1];
     this.part('calls').textContent = step && step.totals.tokens_per_call ? step.totals.tokens_per_call : '–';
     this.part('kept').textContent = step && step.totals.kept ? step.totals.kept : '–';
     if (!step) return;
@@ -68,7 +70,7 @@ export class Numbers {
   }
 
   speed() {
-    const shown = this.hub.speed || { value: '', words: 'not measured yet', note: '', can_measure: false };
+    const shown = (!this.hub.imagined && this.hub.speed) || UNMEASURED;
     this.part('speed').textContent = shown.value || '–';
     this.part('speed-words').textContent = shown.words;
     this.part('speed-words').title = shown.note;

@@ -3,6 +3,7 @@ import { Hub, streamSource } from '../core/hub.js';
 import { recall, remember } from '../core/memory.js';
 import { labelOf } from '../core/palette.js';
 import { Charts } from './charts.js';
+import { EveryK } from './every_k.js';
 import { Inspector } from './inspector.js';
 import { Lanes } from './lanes.js';
 import { Legend } from './legend.js';
@@ -95,6 +96,8 @@ export const mountStage = (holder, { props, watch, trigger, server, source, quie
   hub.on('reset', () => root.setAttribute('data-empty', ''));
   hub.on('grow', () => root.removeAttribute('data-empty'));
   for (const View of VIEWS) new View(root, hub, { trigger });
+  const everyK = server ? server.every_k : source && source.everyK;
+  if (everyK) new EveryK(root, hub, { ask: everyK, trigger });
   if (!quiet) speak(root, hub);
   keys(root, hub, openings(root, hub, server));
   hub.start();

@@ -89,5 +89,5 @@ METHOD = Method(
     build=_build,
     foreign=True,
     proposer="A small draft model with other tokens than the target's proposes up to ",
-    why_no_what_if="the draft model writes other tokens than the target: its probabilities on this text are unknown",
+    why_no_what_if="the draft model writes other tokens than the target",
 )

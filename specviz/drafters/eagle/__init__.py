@@ -47,6 +47,5 @@ METHOD = Method(
     proposer="A small head that reads the target's states guesses up to ",
     drafts_as="token tree",
     chain_when=("children", (DRAWN,)),
-    why_no_what_if="an EAGLE draft reads the target's states up to where its step begins and its own guesses after "
-    "them, so its probabilities belong to that step alone",
+    why_no_what_if="an EAGLE draft starts from the target's states where its step begins",
 )

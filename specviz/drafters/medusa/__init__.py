@@ -120,6 +120,5 @@ METHOD = Method(
     build=_build,
     proposer="Small heads on the target model guess later tokens as a tree, up to ",
     drafts_as="token tree",
-    why_no_what_if="each Medusa head reads the target's state where a step begins, so what the heads would have "
-    "proposed between the recorded steps is not known",
+    why_no_what_if="Medusa heads start from the target's state where their step begins",
 )

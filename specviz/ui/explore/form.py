@@ -160,4 +160,4 @@ class Frame:
     offer: Offer
     form: Form
     stage: gr.HTML
-    fill: Callable[[Any, Callable[..., Any]], None]
+    fill: Callable[[Any, Callable[..., Any]], Any]

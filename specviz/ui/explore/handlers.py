@@ -29,6 +29,7 @@ from specviz.ui.explore.form import Form, update_drafts, update_models, update_r
 from specviz.ui.registry import Registry
 from specviz.ui.reports.trace_models import lacks, methods_for
 from specviz.ui.view import View, increments, view_of
+from specviz.views.explore.every_k import every_k as plan
 from specviz.views.explore.help import method_help
 from specviz.views.explore.opening import opening as tell
 from specviz.views.explore.opening import telling_step
@@ -208,6 +209,15 @@ class Handlers:
         return drafts, method.name, update_rules(method, choose_rule(method, values.rule)), values.target, values.rule
 
     @callback
+    def with_k(self, request: gr.Request, event: gr.EventData) -> list[Any]:
+        """Updates that put the run on the stage, as it was asked for, into the fields, with another K."""
+        view = self._current(request)
+        if view is None or view.trace.header is None:
+            raise SpecvizError(GONE)
+        asked = {"k": data_of(event).get("k"), "time_limit_s": None}
+        return self.form.fill(Request.from_dict({**view.trace.header.request, **asked}), self._offer)
+
+    @callback
     def open_trace(self, request: gr.Request, content: bytes) -> str:
         """Show a saved trace on the stage; the views are those of a run, and no model is needed."""
         trace = read_trace(content, max_bytes=MAX_UPLOAD_BYTES)
@@ -347,3 +357,13 @@ def opening_of(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
         return tell(view.trace, telling_step(view.trace) if step is None else step)
 
     return opening
+
+
+def every_k_of(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
+    """What every K would have made of a run's text: {"run"} -> props; None for a run that is not known or not over."""
+
+    def every_k(data: Any) -> dict[str, Any] | None:
+        view = registry.get(as_fields(data).get("run"))
+        return plan(view.trace) if view is not None and view.trace.footer is not None else None
+
+    return every_k

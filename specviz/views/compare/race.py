@@ -145,13 +145,15 @@ def _result_blocks(result: Race, titles: Titles, seat: Seat) -> list[Props]:
     both = heat.left, heat.right
     if result.done < result.total:
         shown.append(blocks.words(f"Stopped after {result.done} of {result.total} runs.", small=True))
-    shown += [blocks.verdict(*speed_verdict(result, titles)), *text_verdict(result, titles)]
-    if len(result.heats) > 1:
-        shown.append(_prompts_table(result, seat, place))
-    rows = [_side_row(*each, result.is_shared) for each in zip(titles, both, strict=True)]
-    shown.append(blocks.table(COLUMNS, rows, caption=f"the prompt “{reveal(heat.title)}”: the two runs below"))
+    about_text, *how_close = text_verdict(result, titles)
+    shown += [blocks.verdict(*speed_verdict(result, titles)), about_text]
+    shown.append(blocks.words(["Both runs on the prompt ", f"“{reveal(heat.title)}”", ":"]))
     by = "time" if result.difference is None or heat.parting is None else "token"
     shown.append(duel_block(*(map(_without_times, both) if result.is_shared else both), by, titles))
+    rows = [_side_row(*each, result.is_shared) for each in zip(titles, both, strict=True)]
+    shown += [*how_close, blocks.table(COLUMNS, rows, caption="The two runs above")]
+    if len(result.heats) > 1:
+        shown.append(_prompts_table(result, seat, place))
     if seat.files:
         names = zip(LETTERS, seat.files, strict=True)
         links = [(f"Save this run of {letter} as a trace", f"/specviz/trace/{name}") for letter, name in names]

@@ -13,6 +13,7 @@ from specviz.trace import export as exports
 from specviz.trace.file import Trace
 from specviz.views.blocks import Props, pack
 from specviz.views.document import document, quiet_json, stage_template
+from specviz.views.explore.every_k import every_k
 from specviz.views.explore.feed import CUT_OFF, MOST_SENT, Feed
 from specviz.views.explore.sentences import reveal
 
@@ -52,6 +53,8 @@ def stage_page(
     }
     body = BODY.format(title=html.escape(title), words=html.escape(_words(trace, unended)), template=stage_template())
     lying = {"sv-about": quiet_json(about), "sv-run": "\n".join(map(pack, parts)), "sv-trace": data}
+    if trace.footer is not None:
+        lying["sv-every-k"] = pack(every_k(trace))
     return document(title, body, entry="run_file.js", data=lying, has_charts=charts)
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from specviz.drafters import METHODS
 from specviz.lessons.load import found_lessons
-from specviz.lessons.types import Done, Lesson, Show
+from specviz.lessons.types import Done, Lesson, Screen, Show
 from specviz.rules.facts import FACTS
 from specviz.settings import assets_dir
 from specviz.trace.recorded import recorded_runs, recorded_trace
@@ -18,6 +18,7 @@ from specviz.views.check.laws import law_block
 from specviz.views.explore.sentences import label, reveal, title_of
 from specviz.views.learn.plan import game_after, tasks_of
 
+AT_INSPECTOR = ("throw", "made")  # kinds of tasks that are done there
 SHIPPED = "shipped:"
 """Begins the id of a recorded run in the page; its name follows."""
 
@@ -80,9 +81,19 @@ def _screens(lesson: Lesson) -> Iterator[Props]:
             "width": round(100 * number / len(lesson.screens), 1),
             "words": [list(each) for each in screen.words],
             **_stage(screen.show, run),
+            "lit": _lit(screen),
             "law": law and law_block(recorded_trace(law.run), law.step, law.ref, law.rules),
             "task": task and {"words": list(task.words), "praise": task.praise, **_condition(task.done)},
         }
+
+
+def _lit(screen: Screen) -> list[str]:
+    """The panels of the stage that the screen is about; all of them where it shows nothing there."""
+    if screen.show is None or not (screen.show.run or screen.show.pin):
+        return []
+    kind = screen.task.done.kind if screen.task else ""
+    at_inspector = screen.show.pin is not None or kind in AT_INSPECTOR
+    return ["text", "lanes", *(["inspector"] if at_inspector else ["numbers"]), *(["player"] if kind == "play" else [])]
 
 
 def _stage(show: Show | None, run: str | None) -> Props:

@@ -1,4 +1,7 @@
-"""The plan of the lessons, the first section of the Learn page: lessons, games, a break, times. Loads no torch."""
+"""The plan of the lessons, the first section of the Learn page: lessons with a picture each, games, a break, times.
+
+Loads no torch.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +12,7 @@ from specviz.lessons.types import Lesson
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.explore.sentences import quantity, reveal
+from specviz.views.learn.picture import picture
 
 NAME, TITLE = "plan", "The plan"
 FILE_ROUTE = "/specviz/lessons.html"
@@ -98,7 +102,7 @@ def plan(*, has_server: bool = True) -> Props:
     number = "One short lesson" if len(known) == 1 else f"{len(known)} short lessons"
     games = "two games" if has_server else "a game that is played twice"
     title = TITLE if short else f"{TITLE}: {total} minutes"
-    return blocks.section(NAME, title, LEAD.format(lessons=number, games=games), (), [*faults, room, listed])
+    return blocks.section(NAME, title, LEAD.format(lessons=number, games=games), (), [*faults, listed, room])
 
 
 def _slots(known: Sequence[Lesson], has_server: bool) -> Iterator[Slot]:
@@ -134,6 +138,7 @@ def _entries(slots: Sequence[Slot]) -> list[Props]:
                 "teacher": [list(each) for each in slot.teacher],
                 "tasks": tasks_of(slot),
                 "number": f"{number}",
+                "picture": picture(slot),
             }
         entries.append(entry)
     return entries

@@ -1,0 +1,94 @@
+// every_k.js: K over a finished run. What every K would have done is Python's, sent once; a slider chooses one, and the
+// stage shows its sentence, its numbers and its lanes. At the run's own K these are the run's own again.
+import { html, render } from '../vendor/preact_htm.js';
+
+const PER_ROW = 5;                                         // tokens in a row where no step begins or ends for sure
+const UNKNOWN = '·';                                       // a drafted token that nobody has recorded
+
+const emitted = ([text, step, ref], status, more) => ({ text, step, ref, status, say: `${text}, ${status}`, ...more });
+
+// A step that is sure, as the lanes show those of a run: tokens accepted, how many were drafted, what its last token is.
+function stepRow({ tokens, drafted, kinds }, [accepted, number, kind], start) {
+  const cells = tokens.slice(start, start + accepted).map((token) => emitted(token, 'accepted', { fill: 100 }));
+  const place = start + accepted, known = drafted[place] || [], isRejected = kinds[kind] === 'resampled';
+  const [, step, ref] = tokens[place] || tokens[place - 1];  // a click leads to the place in the text
+  while (cells.length < number) {
+    const status = isRejected && cells.length === accepted ? 'rejected' : 'ignored';
+    cells.push(emitted([known[cells.length - accepted] || UNKNOWN, step, ref], status, status === 'rejected' ? { fill: 0 } : {}));
+  }
+  const last = kinds[kind] === 'accepted' ? null : emitted(tokens[place], kinds[kind]);
+  return { cells, last, cut_off: !last, changes: [], dartless: true };
+}
+
+function sureRows(told, steps) {
+  let start = 0;
+  return steps.map((step) => {
+    const row = stepRow(told, step, start);
+    start += step[0] + (row.last ? 1 : 0);
+    return row;
+  });
+}
+
+function likelyRows({ tokens, labels }, chances) {
+  const cells = tokens.map((token, place) => {
+    const [label, fill] = labels[chances[place]];
+    return emitted(token, 'likely', { fill, label, say: `${token[0]}: accepted ${label} of the time` });
+  });
+  const rows = [];
+  for (let at = 0; at < cells.length; at += PER_ROW) rows.push({ cells: cells.slice(at, at + PER_ROW), last: null, changes: [], number: at + 1 });
+  return rows;
+}
+
+// the rows of the lanes at one of the Ks
+export const rowsOf = (told, { steps, chances }) => (steps ? sureRows(told, steps) : likelyRows(told, chances));
+
+export function Slider({ told, k, isImagined, choose, really }) {
+  if (!told) return null;
+  if (told.refusal) return html`<span class="sv-every-k-why" title=${told.refusal}>${told.refusal}</span>`;
+  return html`<label>What if K had been <input type="range" min="1" max=${told.by_k.length} step="1" value=${k} aria-valuetext=${told.by_k[k - 1].sentence.join('')}
+      onInput=${(event) => choose(Number(event.target.value))} /><b>${k}</b></label>
+    ${isImagined && really && html`<button type="button" class="sv-button sv-mode" onClick=${() => really(k)}>Run it for real</button>`}`;
+}
+
+// ask({run}) -> what every K would have done with a run that is over, or null; trigger: the server's, to run a K.
+export class EveryK {
+  constructor(root, hub, { ask, trigger }) {
+    Object.assign(this, { root, hub, ask, trigger, box: root.querySelector('.sv-every-k'), told: null, asked: null, k: 0 });
+    this.hub.on('reset', () => this.tell(null));
+    this.hub.on('info', () => this.look());
+    this.hub.on('imagine', () => {
+      if (!this.hub.imagined) this.k = this.told ? this.told.at : 0;
+      this.draw();
+    });
+  }
+
+  // once per run, when all of it is there
+  async look() {
+    const { run, end, steps, total } = this.hub;
+    if (this.asked === run || !end || this.hub.isLive() || !steps.length || steps.length < total) return;
+    this.asked = run;
+    const told = await this.ask({ run });
+    if (this.hub.run === run) this.tell(told);
+  }
+
+  tell(told) {
+    Object.assign(this, { told, k: told ? told.at : 0 });
+    if (!told) this.asked = null;
+    this.draw();
+  }
+
+  choose(k) {
+    this.k = k;
+    if (this.hub.cursor < this.hub.steps.length) this.hub.last();
+    const chosen = this.told.by_k[k - 1], { context } = this.hub.steps[this.hub.steps.length - 1];
+    this.hub.imagine(k === this.told.own ? null : { ...chosen, context, rows: rowsOf(this.told, chosen) });
+  }
+
+  draw() {
+    const really = this.trigger && ((k) => this.trigger('really', { k }));
+    const isImagined = Boolean(this.hub.imagined);
+    render(html`<${Slider} told=${this.told} k=${this.k} isImagined=${isImagined} choose=${(k) => this.choose(k)} really=${really} />`, this.box);
+    this.root.toggleAttribute('data-imagined', isImagined);
+    this.root.toggleAttribute('data-likely', isImagined && !this.told.sure);
+  }
+}

@@ -1,0 +1,89 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { all, fire, node, texts } from './dom.js';
+import { EveryK, rowsOf } from '../../assets/web/stage/every_k.js';
+import { Hub } from '../../assets/web/core/hub.js';
+
+const TOKENS = [['␣a', 0, '0'], ['␣b', 0, 'last'], ['␣c', 1, 'last'], ['␣d', 2, '0']];
+const KINDS = ['resampled', 'bonus', 'plain', 'accepted'];
+const about = (k, more) => ({ k, sentence: ['With ', `K ${k}`, ', this text takes 3 target calls.'], totals: { tokens_per_call: '1.3', kept: '50 %', kept_words: 'accepted of judged' }, ...more });
+const SURE = { own: 2, at: 2, sure: true, tokens: TOKENS, kinds: KINDS, labels: [], drafted: { 2: ['␣x', '␣y'] },
+  by_k: [about(1, { steps: [[1, 1, 1], [0, 1, 0], [1, 1, 3]] }), about(2, { steps: [[2, 2, 1], [1, 2, 3]] }), about(3, { steps: [[2, 3, 0], [1, 3, 3]] })] };
+const LIKELY = { ...SURE, own: null, at: 1, sure: false, labels: [['0 %', 0], ['63 %', 63.2]], by_k: [about(1, { chances: [1, 0, 1, 0] })] };
+const shown = ({ cells, last }) => [cells.map(({ text, status }) => `${text} ${status}`), last && `${last.text} ${last.status}`];
+
+test('a sure step is a lane: accepted tokens, the rejected one, what stood on it, the token of the step', () => {
+  assert.deepEqual(rowsOf(SURE, SURE.by_k[2]).map(shown), [
+    [['␣a accepted', '␣b accepted', '␣x rejected'], '␣c resampled'],
+    [['␣d accepted', '· ignored', '· ignored'], null],
+  ]);
+  assert.deepEqual(rowsOf(SURE, SURE.by_k[0]).map(shown), [
+    [['␣a accepted'], '␣b bonus'], [['␣x rejected'], '␣c resampled'], [['␣d accepted'], null],
+  ]);
+  assert.deepEqual(rowsOf(SURE, SURE.by_k[2])[0].cells.map(({ step, ref }) => [step, ref]), [[0, '0'], [0, 'last'], [1, 'last']]);
+});
+
+test('where chance decides each token has its chance, and none is called rejected', () => {
+  const [row, ...others] = rowsOf(LIKELY, LIKELY.by_k[0]);
+  assert.deepEqual(row.cells.map(({ text, status, fill, label }) => [text, status, fill, label]), [
+    ['␣a', 'likely', 63.2, '63 %'], ['␣b', 'likely', 0, '0 %'], ['␣c', 'likely', 63.2, '63 %'], ['␣d', 'likely', 0, '0 %'],
+  ]);
+  assert.equal(others.length, 0);
+});
+
+function staged(told, trigger) {
+  const hub = new Hub({ start() {}, pull: async () => null }), box = node(), marks = new Set(), asked = [];
+  const root = { querySelector: () => box, toggleAttribute: (name, on) => (on ? marks.add(name) : marks.delete(name)) };
+  const ask = async (what) => { asked.push(what); return told; };
+  new EveryK(root, hub, { ask, trigger });
+  const step = { index: 0, cells: [], last: { ref: 'last' }, changes: [], looks: {}, focus: 'last', context: [] };
+  const over = async (run = 'one') => {
+    hub.take({ run, head: {}, from: 0, total: 1, steps: [step], end: { words: 'done' } });
+    await new Promise((done) => { setTimeout(done); });
+  };
+  return { hub, box, marks, asked, over };
+}
+
+async function slide(box, k) {
+  const [input] = all(box, 'input');
+  input.value = String(k);
+  await fire(input, 'input');
+}
+
+test('a run that is over is asked about once; a drag shows that K, and the own K is the run itself again', async () => {
+  const done = [], { hub, box, marks, asked, over } = staged(SURE, (name, data) => done.push([name, data]));
+  assert.equal(all(box, 'input').length, 0);
+  await over();
+  await over();
+  assert.deepEqual(asked, [{ run: 'one' }]);
+  assert.equal(all(box, 'button').length, 0);
+  await slide(box, 3);
+  assert.equal(hub.imagined.rows.length, 2);
+  assert.deepEqual(texts(box, 'b'), ['3']);
+  assert.ok(marks.has('data-imagined') && !marks.has('data-likely'));
+  await fire(all(box, 'button')[0], 'click');
+  assert.deepEqual(done, [['really', { k: 3 }]]);
+  await slide(box, 2);
+  assert.equal(hub.imagined, null);
+  assert.ok(!marks.has('data-imagined'));
+});
+
+test('another run, or a move of the player, ends it; without a server nothing can be run', async () => {
+  const { hub, box, over } = staged(LIKELY);
+  await over();
+  await slide(box, 1);
+  assert.equal(all(box, 'button').length, 0);
+  hub.seek(0);
+  assert.equal(hub.imagined, null);
+  hub.seek(1);
+  await slide(box, 1);
+  hub.take({ run: 'two', head: {}, from: 0, total: 1, steps: [] });
+  assert.equal(hub.imagined, null);
+  assert.equal(all(box, 'input').length, 0);
+});
+
+test('where the law does not allow it one sentence stands there instead', async () => {
+  const { box, over } = staged({ refusal: 'No other K here: the run had no draft.' });
+  await over();
+  assert.deepEqual([texts(box, '.sv-every-k-why'), all(box, 'input').length], [['No other K here: the run had no draft.'], 0]);
+});
