@@ -4,6 +4,7 @@ Own routes hand out nothing but the files of the browser's half, plotly.js, a he
 by their unguessable id, also as a page or as tables. No request ever goes to another host.
 """
 
+import base64
 import gzip
 import hashlib
 import re
@@ -24,13 +25,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specviz.errors import SpecvizError
 from specviz.models.busy import other_work
-from specviz.settings import assets_dir
+from specviz.settings import assets_dir, settings
 from specviz.trace import export as exports
 from specviz.trace.file import Trace
 from specviz.ui.components import SCRIPT, script, styles
+from specviz.ui.gate import UPLOAD, Gate
 from specviz.ui.registry import Registry
 from specviz.ui.theme import theme
+from specviz.ui.uploads import upload
 from specviz.ui.view import View
+from specviz.ui.visitors import Visitors
 from specviz.views.document import palette_head
 from specviz.views.explore.run_file import stage_page
 from specviz.views.learn.lesson_file import lesson_page
@@ -41,13 +45,15 @@ MAX_SESSIONS = 500
 MAX_THREADS = 160
 """Each running generation holds one thread while it waits for the engine; live controls need threads beside them."""
 
+_POLICY, _SCRIPTS = "content-security-policy", "script-src 'self' 'unsafe-eval'"
+_INLINE = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL)
 _SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    "content-security-policy": "; ".join(
+    _POLICY: "; ".join(
         (
             "default-src 'self'",
-            "script-src 'self' 'unsafe-inline' 'unsafe-eval'",  # gr.HTML compiles its templates with new Function
+            _SCRIPTS,  # gr.HTML compiles its templates with new Function
             "style-src 'self' 'unsafe-inline'",
             "img-src 'self' data: blob:",
             "font-src 'self' data:",
@@ -68,18 +74,36 @@ Make = Callable[[Trace, View, Request], bytes | str]
 
 
 class SecurityHeaders:
-    """Pure ASGI middleware (a buffering one would hold the stream back): the same headers on every answer."""
+    """Pure ASGI middleware (a buffering one would hold the stream back): the same headers on every answer. The page's
+    own inline scripts are named by their hashes, no other runs."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start: list[Message] = []
+        body = bytearray()
+
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], *_RAW_HEADERS]
             await send(message)
 
-        await self.app(scope, receive, with_headers if scope["type"] == "http" else send)
+        async def with_hashes(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                start.append(message)
+                return
+            body.extend(message.get("body", b""))
+            if not message.get("more_body", False):
+                start[0]["headers"] = [*start[0]["headers"], *_page_headers(bytes(body))]
+                await send(start[0])
+                await send({"type": "http.response.body", "body": bytes(body)})
+
+        if scope["type"] == "http":
+            send_on = with_hashes if scope["path"] == "/" else with_headers
+            await self.app(scope, receive, send_on)
+        else:
+            await self.app(scope, receive, send)
 
 
 class PackedPage:
@@ -96,22 +120,43 @@ class PackedPage:
         await (self.packed if is_page else self.app)(scope, receive, send)
 
 
-_RAW_HEADERS = [(name.encode(), value.encode()) for name, value in _SECURITY_HEADERS.items()]
+def _raw_headers(scripts: str = "") -> list[tuple[bytes, bytes]]:
+    """scripts: what a policy says of further scripts that may run."""
+    headers = {**_SECURITY_HEADERS, _POLICY: _SECURITY_HEADERS[_POLICY].replace(_SCRIPTS, f"{_SCRIPTS}{scripts}")}
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
-def launch_options(registry: Registry, web_files: Mapping[str, Path], *, ready: Callable[[], bool]) -> dict[str, Any]:
-    """Keyword arguments for `Blocks.launch` that every way of starting the page shares."""
+def _page_headers(page: bytes) -> list[tuple[bytes, bytes]]:
+    inline = (found[1] for found in _INLINE.finditer(page))
+    hashes = (base64.b64encode(hashlib.sha256(each).digest()).decode() for each in inline)
+    return _raw_headers("".join(f" 'sha256-{each}'" for each in hashes))
+
+
+_RAW_HEADERS = _raw_headers()
+
+
+def launch_options(
+    registry: Registry, web_files: Mapping[str, Path], *, ready: Callable[[], bool], host: str = ""
+) -> dict[str, Any]:
+    """Keyword arguments for `Blocks.launch` that every way of starting the page shares. host: that people type."""
+    own = settings()
+    hosts = frozenset(filter(None, (host, *own.allowed_hosts, own.space_host)))
     routes = [
         Route("/healthz", _serve_health(registry, ready)),
         Route("/specviz/web/{file}", _serve_web(web_files)),
         Route("/specviz/plotly.min.js", _serve_plotly),
         *(Route(f"/specviz/{path}", _serve_file(registry, *file)) for path, file in _FILES.items()),
         Route(FILE_ROUTE, _serve_lessons),
+        Route(UPLOAD, upload, methods=["POST"]),
     ]
     return {
         "app_kwargs": {
             "routes": routes,
-            "middleware": [Middleware(SecurityHeaders), Middleware(PackedPage)],
+            "middleware": [
+                Middleware(PackedPage),
+                Middleware(SecurityHeaders),
+                Middleware(Gate, visitors=Visitors(is_proxied=own.space is not None), hosts=hosts),
+            ],
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,

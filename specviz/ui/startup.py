@@ -5,6 +5,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import gradio as gr
 
@@ -38,7 +39,8 @@ class Page:
 
     def launch(self, host: str, port: int) -> str:
         """Serve in the background; returns the local address."""
-        options = launch_options(self.registry, self.files, ready=self.is_warm.is_set)
+        typed = urlsplit(typed_address(host, port)).hostname
+        options = launch_options(self.registry, self.files, ready=self.is_warm.is_set, host=typed)
         return self.demo.launch(server_name=host, server_port=port, prevent_thread_lock=True, **options)[1]
 
     def warm_up(self) -> None:

@@ -1,0 +1,129 @@
+"""Who a visitor is: the server says so, in a signed cookie. Without one, all visitors of one address are one.
+
+A session of the page bears its visitor's name in front, and that the name of the network it came from.
+"""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import Message, Scope, Send
+
+from specviz.errors import SpecvizError
+
+COOKIE = "specviz-visitor"
+MOST_ASKED, MOST_ASKED_BY_ALL = 40, 120
+"""Events of a browser and of a whole network in LISTENER_S; opening a page takes about eight."""
+LISTENER_S = 2.0
+"""How long work waits for whoever asked for it to listen: a browser does so as soon as it knows the work's number."""
+UNHEARD = "nobody listens to this run: it was not begun"
+
+
+def visitor_of(session: str) -> str:
+    """The visitor whose session this is; a session that came through no gate is its own visitor."""
+    return session.rpartition(".")[0] or session
+
+
+def network_of(visitor: str) -> str:
+    return visitor.partition("-")[0]
+
+
+def has_cookie(visitor: str) -> bool:
+    """Whether this is one browser, and not all that came from one address without a cookie."""
+    return "-" in visitor
+
+
+class Visitors:
+    """Issues identities, and knows which sessions somebody listens to. is_proxied: addresses are told by a proxy."""
+
+    def __init__(self, *, is_proxied: bool = False) -> None:
+        self._secret, self._is_proxied = secrets.token_bytes(32), is_proxied
+        self._listening: Counter[str] = Counter()
+        self._asked: Counter[str] = Counter()
+        self._asked_since = time.monotonic()
+
+    def of(self, scope: Scope, headers: Headers) -> str:
+        """The visitor of the cookie if this server has signed it, else of the address."""
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            cookie = None
+        visitor, _, signature = (cookie.value if cookie is not None else "").partition(".")
+        if visitor and hmac.compare_digest(signature.encode(), self._sign(visitor).encode()):
+            return visitor
+        return self._sign(self._address(scope, headers))[:12]
+
+    def issue(self, scope: Scope, send: Send) -> Send:
+        """`send`, which gives the page, and nothing else, a new visitor's cookie. A frame on another site needs one of
+        its own kind, which only https has."""
+        visitor = scope["specviz_visitor"]
+        if scope["path"] != "/" or has_cookie(visitor):
+            return send
+        visitor = f"{visitor}-{secrets.token_hex(8)}"
+        is_secure = scope["scheme"] == "https" or self._is_proxied
+        kind = "SameSite=None; Secure; Partitioned" if is_secure else "SameSite=Lax"
+        cookie = f"{COOKIE}={visitor}.{self._sign(visitor)}; Path=/; HttpOnly; {kind}"
+
+        async def with_cookie(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"set-cookie", cookie.encode())]
+            await send(message)
+
+        return with_cookie
+
+    def admit(self, visitor: str) -> bool:
+        """Whether the visitor may ask for one more event now; neither one browser nor one network fills the queue."""
+        if time.monotonic() - self._asked_since > LISTENER_S:
+            self._asked, self._asked_since = Counter(), time.monotonic()
+        network = network_of(visitor)
+        self._asked.update({network, visitor})
+        return self._asked[network] <= MOST_ASKED_BY_ALL and (visitor == network or self._asked[visitor] <= MOST_ASKED)
+
+    @contextmanager
+    def listening(self, name: str | None) -> Iterator[None]:
+        """While somebody waits for news of this session or event."""
+        if name is None:
+            yield
+            return
+        self._listening[name] += 1
+        try:
+            yield
+        finally:
+            self._listening[name] -= 1
+            self._listening += Counter()  # drops those that nobody listens to
+
+    def await_listener(self, *names: str | None) -> None:
+        """Raises SpecvizError where nobody begins to listen to any of them."""
+        deadline = time.monotonic() + LISTENER_S
+        while not any(self._listening[name] for name in names if name):
+            if time.monotonic() > deadline:
+                raise SpecvizError(UNHEARD)
+            time.sleep(0.02)
+
+    def _address(self, scope: Scope, headers: Headers) -> str:
+        """The address that the request came from; of IPv6 the part that a provider gives one customer."""
+        told = headers.get("x-forwarded-for", "").rpartition(",")[2].strip() if self._is_proxied else ""
+        address = told or (scope.get("client") or ("",))[0]
+        try:
+            known = ip_address(address)
+        except ValueError:
+            return address
+        return address if known.version == 4 else known.exploded[:19]
+
+    def _sign(self, words: str) -> str:
+        return hmac.new(self._secret, words.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+def await_listener(request: Any, event: str | None = None) -> None:
+    """Work begins only for those who listen. Raises SpecvizError. Anything but a request of the gate's may go on."""
+    scope = getattr(getattr(request, "request", None), "scope", {})
+    if (visitors := scope.get("specviz_listeners")) is not None:
+        visitors.await_listener(request.session_hash, event)
