@@ -6,14 +6,16 @@ incomplete character is found.
 
 from __future__ import annotations
 
+import base64
 import codecs
 import hashlib
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache, partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import SpecvizError
@@ -23,9 +25,56 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MAX_CHARACTERS = 1_000_000
+MOST_IDS = 1 << 23
+MOST_TOKENIZER_BYTES = 256 << 20
+MOST_GROWTH = 100
+"""How many times as long a text may become before it is cut into tokens; those in use make it up to 3 times so."""
 _SPACE = "▁"  # how sentencepiece writes a space
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _ESCAPED = re.compile("[\udc80-\udcff]+")
+
+
+def check_tokenizer(file: Path, name: str) -> None:
+    """SpecvizError for a tokenizer that would take for ever or grow a text without bound. Others are not read here."""
+    if not file.is_file():
+        return
+    if file.stat().st_size > MOST_TOKENIZER_BYTES:
+        raise SpecvizError(f"{name} has a tokenizer.json of more than {MOST_TOKENIZER_BYTES >> 20} MB")
+    parts, growth = json.loads(file.read_bytes()), 1
+    for part in _parts(parts.get("normalizer")):
+        growth *= max(1, _growth(part))
+    if growth > MOST_GROWTH:
+        raise SpecvizError(f"{name} has a tokenizer that may make a text {growth:,} times as long")
+
+
+def _growth(part: Mapping[str, Any]) -> int:
+    """By how much this step of a normalizer may make a text longer, at most."""
+    if part.get("type") == "Precompiled":  # the size of a search tree, the tree, the texts that it leads to
+        table = base64.b64decode(part.get("precompiled_charsmap") or "")
+        return max(map(len, table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")), default=1)
+    if part.get("type") != "Replace":
+        return 1
+    content, pattern = part.get("content", ""), part.get("pattern") or {}
+    if plain := pattern.get("String"):
+        return -(-len(content) // len(plain))
+    return len(content) + _matches_nothing(pattern.get("Regex", ""))
+
+
+def _matches_nothing(pattern: str) -> bool:
+    """Whether a regular expression may match between any two characters."""
+    try:
+        return re.fullmatch(pattern, "") is not None
+    except re.error:  # another dialect
+        return True
+
+
+def _parts(normalizer: Any) -> Iterator[Mapping[str, Any]]:
+    """A normalizer's steps, however deep they are nested."""
+    left = [normalizer]
+    while left:
+        if isinstance(each := left.pop(), Mapping):
+            left.extend(each.get("normalizers") or ())
+            yield each
 
 
 class TokenText:
@@ -36,6 +85,8 @@ class TokenText:
         own = tokenizer.eos_token_id
         self.eos_ids = frozenset(eos_ids) | frozenset([own] if isinstance(own, int) else own or ())
         self.num_ids = 1 + max(tokenizer.get_vocab().values(), default=-1)
+        if self.num_ids > MOST_IDS:
+            raise SpecvizError(f"a vocabulary has at most {MOST_IDS:,} ids (got the id {self.num_ids - 1:,})")
         added = {token for token, content in tokenizer.added_tokens_decoder.items() if content.special}
         self.special_ids = frozenset(tokenizer.all_special_ids) | added
         self._to_bytes = _piece_reader(tokenizer)
