@@ -7,24 +7,27 @@ before the name of each session, so that nobody acts in another's.
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
+from anyio import fail_after
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specviz.errors import SpecvizError
 from specviz.trace.file import MAX_UPLOAD_BYTES
 from specviz.ui.visitors import Visitors
 
 UPLOAD = "/gradio_api/upload"
 MOST_BODY_BYTES = 4 * (MAX_UPLOAD_BYTES // 3 + 1) + (256 << 10)
 """A packed run in base64 with what stands around it."""
+TOO_LARGE = f"a body has at most {MOST_BODY_BYTES:,} bytes"
 MOST_VALUES = 50_000
 """Lists, objects and commas of a body: Gradio walks through them several times."""
 MOST_AT_ONCE = 96 << 20
@@ -47,14 +50,6 @@ _SESSION = re.compile(r"[\w-]{1,64}", re.ASCII)
 _decode = msgspec.json.Decoder().decode
 
 
-class Refusal(SpecvizError):
-    """What is told to whoever may not pass, with the status of the answer."""
-
-    def __init__(self, status: HTTPStatus, words: str) -> None:
-        super().__init__(words)
-        self.status = status
-
-
 class Gate:
     """Pure ASGI middleware. hosts: the names of this server besides the loopback's and plain addresses."""
 
@@ -70,11 +65,27 @@ class Gate:
             passed = self._check(scope)
             if passed["method"] == "POST":
                 passed, receive = await self._read(passed, receive)
-        except Refusal as refusal:
-            await JSONResponse({"error": str(refusal)}, refusal.status)(scope, receive, send)
+        except HTTPException as refusal:
+            await _refuse(refusal.status_code, refusal.detail)(scope, receive, send)
             return
         with self._visitors.listening(_listener(passed)):
-            await self.app(passed, receive, self._visitors.issue(passed, send))
+            await self._answer(passed, receive, self._visitors.issue(passed, send))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Gradio's answer. What fails in it is told in words and in one line of the log."""
+        begun = []
+
+        async def noted(message: Message) -> None:
+            begun.append(True)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        except Exception as error:
+            if begun:
+                raise
+            print(f"specviz: {scope['path']:.100} failed: {type(error).__name__}: {error!s:.200}", file=sys.stderr)
+            await _refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "this request cannot be served")(scope, receive, send)
 
     def _check(self, scope: Scope) -> Scope:
         """The request as it goes on, with its visitor; its session, if it names one, is the visitor's own."""
@@ -82,20 +93,16 @@ class Gate:
         host = headers.get("host", "")
         if not self._is_own(host):
             told = f"start specviz with --allow-host {_name_of(host):.80}, if that is its name"
-            raise Refusal(HTTPStatus.MISDIRECTED_REQUEST, f"this server is not called {host!r:.100}: {told}")
+            raise HTTPException(HTTPStatus.MISDIRECTED_REQUEST, f"this server is not called {host!r:.100}: {told}")
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         if method not in _ROUTES or not _ROUTES[method].fullmatch(path):
-            raise Refusal(HTTPStatus.NOT_FOUND, "there is nothing at this address")
+            raise HTTPException(HTTPStatus.NOT_FOUND, "there is nothing at this address")
         origin = headers.get("origin")
         if method == "POST" and origin is not None and not self._is_own_origin(origin, host):
-            raise Refusal(HTTPStatus.FORBIDDEN, f"pages of {origin!r:.100} may not act here")
+            raise HTTPException(HTTPStatus.FORBIDDEN, f"pages of {origin!r:.100} may not act here")
         visitor = self._visitors.of(scope, headers)
-        if (
-            path.startswith((f"{_API}queue/join", f"{_API}call/"))
-            and method == "POST"
-            and not self._visitors.admit(visitor)
-        ):
-            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, "this is more than one visitor may ask for: wait a few seconds")
+        if method == "POST" and _EVENT.match(path) and not self._visitors.admit(visitor):
+            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, "one visitor may not ask for more: wait a few seconds")
         passed = {**scope, "specviz_visitor": visitor, "specviz_listeners": self._visitors}
         if path == "/":
             passed["query_string"] = b""  # deep links of Gradio are off
@@ -121,24 +128,29 @@ class Gate:
             return False
 
     async def _read(self, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
-        """The request with its body checked and complete. Raises Refusal."""
+        """The request with its body checked and complete. Raises HTTPException."""
         kind = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
         wanted = "multipart/form-data" if scope["path"] == UPLOAD else "application/json"
         if kind != wanted:
-            raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"a body must be {wanted} here (got {kind!r:.60})")
+            raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"a body must be {wanted} here (got {kind!r:.60})")
         num_held = 0
         try:
             pieces = []
-            async for piece in _pieces(receive):
-                num_held += len(piece)
-                self._num_held += len(piece)
-                if num_held > MOST_BODY_BYTES:
-                    raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MOST_BODY_BYTES:,} bytes")
-                if self._num_held > MOST_AT_ONCE:
-                    raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being sent here just now: try again")
-                pieces.append(piece)
+            with fail_after(BODY_S):
+                async for piece in _pieces(receive):
+                    num_held += len(piece)
+                    self._num_held += len(piece)
+                    if num_held > MOST_BODY_BYTES:
+                        raise HTTPException(
+                            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MOST_BODY_BYTES} bytes"
+                        )
+                    if self._num_held > MOST_AT_ONCE:
+                        raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being sent here: try again")
+                    pieces.append(piece)
             body = b"".join(pieces)
             body = body if scope["path"] == UPLOAD else checked_body(body, scope["specviz_visitor"])
+        except TimeoutError:
+            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {BODY_S:g} s") from None
         finally:
             asyncio.get_running_loop().call_later(QUEUED_S, self._let_go, num_held)
         headers = [each for each in scope["headers"] if each[0] not in (b"content-length", b"transfer-encoding")]
@@ -149,17 +161,13 @@ class Gate:
         self._num_held -= num_bytes
 
 
-async def _pieces(receive: Receive) -> Any:
-    """The pieces of a body. Raises Refusal for one that does not come."""
-    deadline, more = asyncio.get_running_loop().time() + BODY_S, True
+async def _pieces(receive: Receive) -> AsyncIterator[bytes]:
+    """The pieces of a body. Raises HTTPException for one that ends before its time."""
+    more = True
     while more:
-        try:
-            left = deadline - asyncio.get_running_loop().time()
-            message = await asyncio.wait_for(receive(), left)
-        except (TimeoutError, asyncio.TimeoutError):
-            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {BODY_S:g} s") from None
+        message = await receive()
         if message["type"] == "http.disconnect":
-            raise Refusal(HTTPStatus.BAD_REQUEST, "the body was cut off")
+            raise HTTPException(HTTPStatus.BAD_REQUEST, "the body was cut off")
         more = message.get("more_body", False)
         yield message.get("body", b"")
 
@@ -177,19 +185,19 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def checked_body(body: bytes, visitor: str) -> bytes:
-    """The JSON body with the visitor's own session in it. Raises Refusal for what Gradio must not see."""
+    """The JSON body with the visitor's own session in it. Raises HTTPException for what Gradio must not see."""
     if sum(map(body.count, (b"[", b"{", b","))) > MOST_VALUES:
-        raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body holds at most {MOST_VALUES:,} values")
+        raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body holds at most {MOST_VALUES:,} values")
     try:
         given = _decode(body)
     except (ValueError, RecursionError) as error:
-        raise Refusal(HTTPStatus.BAD_REQUEST, f"the body is not JSON in UTF-8 ({error!s:.100})") from None
+        raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not JSON in UTF-8 ({error!s:.100})") from None
     if not isinstance(given, dict):
-        raise Refusal(HTTPStatus.BAD_REQUEST, f"the body must be a JSON object (got {type(given).__name__})")
+        raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body must be a JSON object (got {type(given).__name__})")
     if given.get("session_hash") is not None:
         given["session_hash"] = _own_session(visitor, given["session_hash"])
     if any(map(_names_a_file_elsewhere, _objects(given))):
-        raise Refusal(HTTPStatus.BAD_REQUEST, "a file must be sent here: this server fetches none")
+        raise HTTPException(HTTPStatus.BAD_REQUEST, "a file must be sent here: this server fetches none")
     return msgspec.json.encode(given)
 
 
@@ -203,15 +211,19 @@ def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _names_a_file_elsewhere(value: Mapping[str, Any]) -> bool:
-    """Whether Gradio would take it for a file (or fail at it) and fetch that from an address."""
-    addresses = (value.get("path"), value.get("url"))
-    return "meta" in value and any(isinstance(each, str) and "//" in each[:10] for each in addresses)
+    """Whether Gradio would take it for a file and fetch that from an address. It never looks at a sent file's `url`."""
+    path = value.get("path")
+    return "meta" in value and isinstance(path, str) and "//" in path[:10]
 
 
 def _own_session(visitor: str, session: object) -> str:
     if not isinstance(session, str) or not _SESSION.fullmatch(session):
-        raise Refusal(HTTPStatus.BAD_REQUEST, "session_hash must be 1 to 64 letters, digits, - and _")
+        raise HTTPException(HTTPStatus.BAD_REQUEST, "session_hash must be 1 to 64 letters, digits, - and _")
     return f"{visitor}.{session}"
+
+
+def _refuse(status: int, words: str) -> JSONResponse:
+    return JSONResponse({"error": words}, status)
 
 
 def _listener(scope: Scope) -> str | None:

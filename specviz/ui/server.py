@@ -10,7 +10,7 @@ import hashlib
 import re
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,7 +40,6 @@ from specviz.views.explore.run_file import stage_page
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import FILE_NAME, FILE_ROUTE
 
-MAX_UPLOAD = "8mb"
 MAX_SESSIONS = 500
 MAX_THREADS = 160
 """Each running generation holds one thread while it waits for the engine; live controls need threads beside them."""
@@ -75,35 +74,27 @@ Make = Callable[[Trace, View, Request], bytes | str]
 
 class SecurityHeaders:
     """Pure ASGI middleware (a buffering one would hold the stream back): the same headers on every answer. The page's
-    own inline scripts are named by their hashes, no other runs."""
+    own inline scripts are named by their hashes, no other runs. head: what the page puts into its head later."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, head: str) -> None:
+        self.app, self._head = app, head.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start: list[Message] = []
-        body = bytearray()
+        held: list[Message] = []  # the page's start waits for the page, whose scripts it names
 
         async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] == "http.response.start" and scope["path"] == "/":
+                held.append(message)
+                return
+            if held:
+                start = held.pop()
+                start["headers"] = [*start["headers"], *_page_headers(message["body"] + self._head)]
+                await send(start)
+            elif message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], *_RAW_HEADERS]
             await send(message)
 
-        async def with_hashes(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                start.append(message)
-                return
-            body.extend(message.get("body", b""))
-            if not message.get("more_body", False):
-                start[0]["headers"] = [*start[0]["headers"], *_page_headers(bytes(body))]
-                await send(start[0])
-                await send({"type": "http.response.body", "body": bytes(body)})
-
-        if scope["type"] == "http":
-            send_on = with_hashes if scope["path"] == "/" else with_headers
-            await self.app(scope, receive, send_on)
-        else:
-            await self.app(scope, receive, send)
+        await self.app(scope, receive, with_headers if scope["type"] == "http" else send)
 
 
 class PackedPage:
@@ -136,11 +127,12 @@ _RAW_HEADERS = _raw_headers()
 
 
 def launch_options(
-    registry: Registry, web_files: Mapping[str, Path], *, ready: Callable[[], bool], host: str = ""
+    registry: Registry, web_files: Mapping[str, Path], *, ready: Callable[[], bool], hosts: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Keyword arguments for `Blocks.launch` that every way of starting the page shares. host: that people type."""
+    """Keyword arguments for `Blocks.launch` that every way of starting the page shares. hosts: what people type."""
     own = settings()
-    hosts = frozenset(filter(None, (host, *own.allowed_hosts, own.space_host)))
+    names = frozenset(name.lower() for name in (*hosts, *own.allowed_hosts, own.space_host) if name)
+    head = palette_head() + styles(web_files)
     routes = [
         Route("/healthz", _serve_health(registry, ready)),
         Route("/specviz/web/{file}", _serve_web(web_files)),
@@ -154,8 +146,8 @@ def launch_options(
             "routes": routes,
             "middleware": [
                 Middleware(PackedPage),
-                Middleware(SecurityHeaders),
-                Middleware(Gate, visitors=Visitors(is_proxied=own.space is not None), hosts=hosts),
+                Middleware(SecurityHeaders, head=head),
+                Middleware(Gate, visitors=Visitors(is_proxied=own.space is not None), hosts=names),
             ],
             "docs_url": None,
             "redoc_url": None,
@@ -163,11 +155,10 @@ def launch_options(
         },
         "theme": theme(),
         "favicon_path": str(Path(__file__).with_name("favicon.svg")),
-        "head": palette_head() + styles(web_files),
+        "head": head,
         "ssr_mode": False,
         "run_history": False,
         "footer_links": [],
-        "max_file_size": MAX_UPLOAD,
         "max_threads": MAX_THREADS,
         "state_session_capacity": MAX_SESSIONS,
         "show_error": False,

@@ -2,9 +2,11 @@
 
 import socket
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, TextIO
 from urllib.parse import urlsplit
 
 import gradio as gr
@@ -24,6 +26,26 @@ from specviz.ui.registry import Registry
 from specviz.ui.server import is_loopback, launch_options, typed_address, web_address
 
 PORTS_TRIED = 20
+MOST_LOGGED, LOGGED_S = 20_000, 60.0
+"""Characters of the log in so many seconds: strangers' mistakes fill no disk."""
+
+
+class BoundedLog:
+    """A text stream that passes on so much in a while, and then says that there was more."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._since, self._written = stream, time.monotonic(), 0
+
+    def write(self, text: str) -> int:
+        if time.monotonic() - self._since > LOGGED_S:
+            self._since, self._written = time.monotonic(), 0
+        before, self._written = self._written, self._written + len(text)
+        if before <= MOST_LOGGED:
+            self._stream.write(text if self._written <= MOST_LOGGED else "\n... more than a log should hold\n")
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +59,10 @@ class Page:
     first: Request
     is_warm: threading.Event = field(default_factory=threading.Event)
 
-    def launch(self, host: str, port: int) -> str:
-        """Serve in the background; returns the local address."""
+    def launch(self, host: str, port: int, names: Sequence[str] = ()) -> str:
+        """Serve in the background; returns the local address. names: by which browsers may call it besides its own."""
         typed = urlsplit(typed_address(host, port)).hostname
-        options = launch_options(self.registry, self.files, ready=self.is_warm.is_set, host=typed)
+        options = launch_options(self.registry, self.files, ready=self.is_warm.is_set, hosts=[typed, *names])
         return self.demo.launch(server_name=host, server_port=port, prevent_thread_lock=True, **options)[1]
 
     def warm_up(self) -> None:
@@ -73,8 +95,16 @@ def first_visit() -> Trace | None:
         return None
 
 
-def start(host: str, port: int | None, target: str | None, draft: str | None, opened: Path | None) -> Page:
-    """Serve the page in the background and print its address. Off this machine only models on offer can be run."""
+def start(
+    host: str,
+    port: int | None,
+    target: str | None,
+    draft: str | None,
+    opened: Path | None,
+    names: Sequence[str] = (),
+) -> Page:
+    """Serve the page in the background and print its address. Off this machine only models on offer can be run. names:
+    by which browsers may call it besides its own."""
     library = workbench().library  # that of whatever works beside the page in this process
     target, draft = (name and library.load(name).name for name in (target, draft))
     library.allow_any = library.allow_any and is_loopback(host)
@@ -84,7 +114,7 @@ def start(host: str, port: int | None, target: str | None, draft: str | None, op
     for fault in found_lessons().faults:
         print(f"specviz: a lesson is left out: {fault}", flush=True)
     port = free_port(host, settings().server_port, PORTS_TRIED) if port is None else free_port(host, port, 1)
-    page.launch(host, port)
+    page.launch(host, port, names)
     print(f"specviz: open {web_address(host if is_loopback(host) else 'localhost', port)}", flush=True)
     if not is_loopback(host):
         print(f"specviz: others on this network type {typed_address(host, port)}", flush=True)

@@ -20,8 +20,9 @@ from starlette.types import Message, Scope, Send
 from specviz.errors import SpecvizError
 
 COOKIE = "specviz-visitor"
-MOST_ASKED, MOST_ASKED_BY_ALL = 40, 120
-"""Events of a browser and of a whole network in LISTENER_S; opening a page takes about eight."""
+MOST_ASKED, MOST_ASKED_BY_ALL, MOST_UNHEARD = 40, 400, 48
+"""Events of a browser and of a whole network in LISTENER_S, of which opening a page takes about eight; and those of a
+network that wait for a listener."""
 LISTENER_S = 2.0
 """How long work waits for whoever asked for it to listen: a browser does so as soon as it knows the work's number."""
 UNHEARD = "nobody listens to this run: it was not begun"
@@ -47,8 +48,9 @@ class Visitors:
     def __init__(self, *, is_proxied: bool = False) -> None:
         self._secret, self._is_proxied = secrets.token_bytes(32), is_proxied
         self._listening: Counter[str] = Counter()
+        self._unheard: Counter[str] = Counter()
         self._asked: Counter[str] = Counter()
-        self._asked_since = time.monotonic()
+        self._since = time.monotonic()
 
     def of(self, scope: Scope, headers: Headers) -> str:
         """The visitor of the cookie if this server has signed it, else of the address."""
@@ -80,12 +82,12 @@ class Visitors:
         return with_cookie
 
     def admit(self, visitor: str) -> bool:
-        """Whether the visitor may ask for one more event now; neither one browser nor one network fills the queue."""
-        if time.monotonic() - self._asked_since > LISTENER_S:
-            self._asked, self._asked_since = Counter(), time.monotonic()
-        network = network_of(visitor)
-        self._asked.update({network, visitor})
-        return self._asked[network] <= MOST_ASKED_BY_ALL and (visitor == network or self._asked[visitor] <= MOST_ASKED)
+        """Whether the visitor may ask for one more event now: neither one browser nor one network fills the queue."""
+        if time.monotonic() - self._since > LISTENER_S:
+            self._asked, self._since = Counter(), time.monotonic()
+        self._asked.update({visitor, network_of(visitor)})
+        is_one_too_many = has_cookie(visitor) and self._asked[visitor] > MOST_ASKED
+        return self._asked[network_of(visitor)] <= MOST_ASKED_BY_ALL and not is_one_too_many
 
     @contextmanager
     def listening(self, name: str | None) -> Iterator[None]:
@@ -98,15 +100,20 @@ class Visitors:
             yield
         finally:
             self._listening[name] -= 1
-            self._listening += Counter()  # drops those that nobody listens to
+            if not self._listening[name]:
+                del self._listening[name]
 
-    def await_listener(self, *names: str | None) -> None:
-        """Raises SpecvizError where nobody begins to listen to any of them."""
-        deadline = time.monotonic() + LISTENER_S
-        while not any(self._listening[name] for name in names if name):
-            if time.monotonic() > deadline:
-                raise SpecvizError(UNHEARD)
-            time.sleep(0.02)
+    def await_listener(self, visitor: str, *names: str | None) -> None:
+        """Raises SpecvizError where nobody begins to listen to any of these."""
+        network, deadline = network_of(visitor), time.monotonic() + LISTENER_S
+        self._unheard[network] += 1
+        try:
+            while not any(self._listening[name] for name in names if name):
+                if time.monotonic() > deadline or self._unheard[network] > MOST_UNHEARD:
+                    raise SpecvizError(UNHEARD)
+                time.sleep(0.02)
+        finally:
+            self._unheard[network] -= 1
 
     def _address(self, scope: Scope, headers: Headers) -> str:
         """The address that the request came from; of IPv6 the part that a provider gives one customer."""
@@ -126,4 +133,9 @@ def await_listener(request: Any, event: str | None = None) -> None:
     """Work begins only for those who listen. Raises SpecvizError. Anything but a request of the gate's may go on."""
     scope = getattr(getattr(request, "request", None), "scope", {})
     if (visitors := scope.get("specviz_listeners")) is not None:
-        visitors.await_listener(request.session_hash, event)
+        visitors.await_listener(scope["specviz_visitor"], request.session_hash, event)
+
+
+def asking_visitor(request: Any) -> str:
+    """Whose call this is; all that came through no gate are one."""
+    return getattr(request, "scope", {}).get("specviz_visitor", "visitor")
