@@ -33,8 +33,6 @@ class Settings:
     """Whether the page has a button that fetches a model; None: where only this machine reaches it."""
     server_name: str = "127.0.0.1"
     server_port: int = 7860
-    allowed_hosts: tuple[str, ...] = ()
-    """Further names by which browsers may call this server."""
     space: str | None = None
     """The Hugging Face Space that this is, as owner/name."""
     space_host: str | None = None
@@ -121,7 +119,6 @@ def _yes_or_no(text: str) -> bool:
     return text.lower() in ("1", "true", "yes", "on")
 
 
-_host = _text(r"[\w.-]{1,253}", "a host name")
 _device = _text(r"auto|cpu|mps|cuda(:\d{1,2})?", "auto, cpu, mps, cuda or cuda:<number>")
 _dtype = _text("auto|float32|bfloat16|float16", "auto, float32, bfloat16 or float16")
 _VARIABLES: Mapping[str, tuple[str, Callable[[str], object]]] = {
@@ -136,7 +133,6 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "allow_get": ("SPECVIZ_ALLOW_GET", _yes_or_no),
     "server_name": ("GRADIO_SERVER_NAME", str),
     "server_port": ("GRADIO_SERVER_PORT", _whole(0, 65_535)),
-    "allowed_hosts": ("SPECVIZ_ALLOW_HOST", lambda text: tuple(_host(each.lower()) for each in text.split(","))),
-    "space_host": ("SPACE_HOST", _host),
+    "space_host": ("SPACE_HOST", _text(r"[\w.-]{1,253}", "a host name")),
     "space": ("SPACE_ID", _text(r"[\w.-]+/[\w.-]+", "owner/name")),
 }

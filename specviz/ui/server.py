@@ -131,7 +131,7 @@ def launch_options(
 ) -> dict[str, Any]:
     """Keyword arguments for `Blocks.launch` that every way of starting the page shares. hosts: what people type."""
     own = settings()
-    names = frozenset(name.lower() for name in (*hosts, *own.allowed_hosts, own.space_host) if name)
+    names = frozenset(name.lower() for name in (*hosts, own.space_host) if name)
     head = palette_head() + styles(web_files)
     routes = [
         Route("/healthz", _serve_health(registry, ready)),

@@ -9,12 +9,12 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.cookies import CookieError, SimpleCookie
-from ipaddress import ip_address
+from contextlib import contextmanager, suppress
+from ipaddress import ip_network
 from typing import Any
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.types import Message, Scope, Send
 
 from specviz.errors import SpecvizError
@@ -54,11 +54,7 @@ class Visitors:
 
     def of(self, scope: Scope, headers: Headers) -> str:
         """The visitor of the cookie if this server has signed it, else of the address."""
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            cookie = None
-        visitor, _, signature = (cookie.value if cookie is not None else "").partition(".")
+        visitor, _, signature = Request(scope).cookies.get(COOKIE, "").partition(".")
         if visitor and hmac.compare_digest(signature.encode(), self._sign(visitor).encode()):
             return visitor
         return self._sign(self._address(scope, headers))[:12]
@@ -119,11 +115,9 @@ class Visitors:
         """The address that the request came from; of IPv6 the part that a provider gives one customer."""
         told = headers.get("x-forwarded-for", "").rpartition(",")[2].strip() if self._is_proxied else ""
         address = told or (scope.get("client") or ("",))[0]
-        try:
-            known = ip_address(address)
-        except ValueError:
-            return address
-        return address if known.version == 4 else known.exploded[:19]
+        with suppress(ValueError):  # a proxy may write anything
+            return str(ip_network((address, 64), strict=False)) if ":" in address else address
+        return address
 
     def _sign(self, words: str) -> str:
         return hmac.new(self._secret, words.encode(), hashlib.sha256).hexdigest()[:32]
