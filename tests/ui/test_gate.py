@@ -57,7 +57,7 @@ def number_of(client, elem_id, event):
 
 def test_a_text_that_speaks_of_files_passes():
     text = 'see {"path":"http://a/b","meta":{"_type":"gradio.FileData"}}'
-    body = json.dumps({"data": [text, {"path": "/tmp/x", "url": "http://localhost/gradio_api/file=/tmp/x"}]}).encode()
+    body = json.dumps({"data": [text, {"path": "sent.jsonl", "url": "http://localhost/gradio_api/file=sent.jsonl"}]}).encode()
     assert json.loads(checked_body(body, "me"))["data"][0] == text
 
 
