@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 import json
 import re
 import socket
@@ -21,7 +22,7 @@ from starlette.exceptions import HTTPException
 
 from specviz.errors import SpecvizError
 from specviz.trace.file import TraceError, dump_event
-from specviz.ui import gate, reading, uploads, visitors
+from specviz.ui import BoundedLog, gate, reading, startup, uploads, visitors
 from specviz.ui.gate import checked_body
 from specviz.ui.reading import read_sent
 from specviz.ui.visitors import Visitors, network_of, visitor_of
@@ -57,7 +58,9 @@ def number_of(client, elem_id, event):
 
 def test_a_text_that_speaks_of_files_passes():
     text = 'see {"path":"http://a/b","meta":{"_type":"gradio.FileData"}}'
-    body = json.dumps({"data": [text, {"path": "sent.jsonl", "url": "http://localhost/gradio_api/file=sent.jsonl"}]}).encode()
+    body = json.dumps(
+        {"data": [text, {"path": "sent.jsonl", "url": "http://localhost/gradio_api/file=sent.jsonl"}]}
+    ).encode()
     assert json.loads(checked_body(body, "me"))["data"][0] == text
 
 
@@ -281,6 +284,18 @@ def test_neither_a_browser_nor_a_network_fills_the_queue():
 def test_the_python_client_goes_on_working(served):
     client = Client(served.address, verbose=False)
     assert client.predict("The fox said", max_new_tokens=4, api_name="/run")["events"]
+
+
+def test_a_log_holds_so_much_in_a_while(monkeypatch):
+    written = io.StringIO()
+    log = BoundedLog(written)
+    for _ in range(10_000):
+        print("Traceback: the same again", file=log)
+    assert len(written.getvalue()) <= startup.MOST_LOGGED + 100
+    assert written.getvalue().endswith("more than a log should hold\n")
+    monkeypatch.setattr(startup, "LOGGED_S", 0.0)
+    print("later", file=log)
+    assert written.getvalue().endswith("later\n")
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from specviz.errors import SpecvizError
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Step, Trace
 from specviz.ui.registry import Registry
+from specviz.ui.reports import report as reports_file
 from specviz.ui.reports.report import KEPT_S, MOST_SESSIONS, Report
 from specviz.ui.reports.section import Look, Place, Section, one_of, whole_number
 from specviz.views import blocks
@@ -203,6 +204,13 @@ def test_a_page_keeps_no_run_that_the_server_has_let_go(bench):
     assert not [each for each in held_by(report._sessions) if isinstance(each, (Step, Trace))]
     registry.keep(traces.empty())
     assert "None" in next(report.look("one", {"place": {"run": view.id}}))
+
+
+def test_what_all_sessions_see_has_a_bound(report, monkeypatch):
+    monkeypatch.setattr(reports_file, "MOST_CHARACTERS", 1_000)
+    for number in range(20):
+        assert len(next(report.look(f"one{number}", {"place": PLACE}))) > 100
+    assert len(report._sessions) <= 11
 
 
 def test_one_piece_of_work_at_a_time(report):
