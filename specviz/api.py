@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from specviz.drafters import find_method
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.hub import DOWNLOADING, bar
@@ -41,14 +42,15 @@ def _request(library: Library, prompt, target, draft, options: dict[str, object]
     """Models by name, so that the request can be stored; what is no field of a request is a parameter of the method."""
     if "k" in options:
         raise SpecvizError(f"K is the argument num_speculative_tokens (got k={options['k']!r:.40})")
-    first, first_draft = catalog.default_pair()
     target, draft = (
         each if each is None or isinstance(each, str) else library.load(each).name for each in (target, draft)
     )
     known = {name: options.pop(name) for name in [*options] if name in Request.__dataclass_fields__}
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": tuple(prompt)}
-    if target in (None, first):
-        target, draft = first, draft or first_draft
+    target = target or catalog.default_pair()[0]
+    draft = draft or catalog.bundled_draft(target, foreign=find_method(known.get("method", "draft_model")).foreign)
+    if known.get("chat") is None:
+        known["chat"] = "prompt" in text and catalog.chats(target)
     return Request(target=target, draft=draft, params=options, **text, **known)
 
 
@@ -65,14 +67,16 @@ def run(
     top_p: float = 1.0,
     seed: int = 0,
     max_new_tokens: int = 64,
-    chat: bool = False,
+    chat: bool | None = None,
     **params: int | float | str,
 ) -> trace.Trace:
     """Generates once and returns the finished trace.
 
     prompt: text or token ids. target, draft: a bundled name, a folder, a hub id or a loaded (model, tokenizer) pair;
-    by default the bundled pair. num_speculative_tokens: K, the largest depth of a draft. params: the method's own
-    (`METHODS[method].params`); several models as one text, separated by commas. Raises SpecvizError.
+    by default the bundled pair, and for a target on offer the bundled draft that suits it. num_speculative_tokens: K,
+    the largest depth of a draft. chat: whether the target's chat template is used; None: for a chat model on offer.
+    params: the method's own (`METHODS[method].params`); several models as one text, separated by commas. Raises
+    SpecvizError.
     """
     options = locals()
     return trace.Trace(stream(**options.pop("params"), **options))

@@ -99,7 +99,7 @@ class Request(RunSettings):
     def _check_prompt(self) -> None:
         _text("prompt", self.prompt, MAX_PROMPT_CHARACTERS)
         if self.prompt_ids is None and not self.prompt:
-            raise SpecvizError("the prompt is empty; type at least one word to continue from")
+            raise SpecvizError("the prompt is empty; type at least one word")
         if self.prompt_ids is not None and _boolean("chat", self.chat):
             raise SpecvizError("chat must be false when prompt_ids are given: a chat template needs a text (got true)")
 

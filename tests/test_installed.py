@@ -82,4 +82,5 @@ def test_the_command_alone_serves_the_page(installed):
     with starts_up.serving([str(python.with_name("specviz"))], elsewhere, environment) as address:
         page = urllib.request.urlopen(address, timeout=30).read().decode()
         assert "specviz" in page
+        assert "<h1" in urllib.request.urlopen(f"{address}/specviz/docs/README.md", timeout=30).read().decode()
         assert b"<svg" in urllib.request.urlopen(f"{address}/favicon.ico", timeout=30).read()

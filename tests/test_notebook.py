@@ -96,9 +96,9 @@ def test_a_bare_trace_says_how_it_was_made_and_its_numbers():
         assert "Draft model · fable-draft · K 4 · temperature 1" in shown
         assert f"{len(trace.steps)} steps · {len(trace.tokens)} tokens" in shown
         assert f"{numbers['tokens_per_target_call']:.2f} tokens per target call" in shown
-        assert f"{len(accepted)} of {len(judged)} judged accepted" in shown
-        assert "cut off" not in shown
-    assert repr(Trace([*trace.events()][:-1])).endswith("cut off: the recording ends before the run does>")
+        assert f"{len(accepted)} accepted of {len(judged)} judged" in shown
+        assert "incomplete" not in shown
+    assert repr(Trace([*trace.events()][:-1])).endswith("incomplete: the recording stops before the run ends>")
 
 
 def test_no_text_of_a_trace_is_markup():

@@ -1,6 +1,7 @@
-"""Every number of README about what ships is worked out from what ships; a number that nobody claims fails.
+"""Every number of README and its documents about what ships is worked out from what ships; a number that nobody claims
+fails.
 
-Measurements are exempt: what stands in the section "Measured", beside a command and a machine, apart from what is
+Measurements are exempt: what stands in measured.md, beside a command and a machine, apart from what is
 claimed there too. Elsewhere only codes, versions, years and names with a digit in them may stand unclaimed.
 """
 
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import restated
-from readme_file import README
+from documents import ALL, MEASURED
 
 from specviz import settings
 from specviz.alignment.outputs import CSV_NAMES
@@ -34,24 +35,24 @@ from specviz.trace.recorded import recorded_trace
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import plan
 
-NAMES = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+NAMES = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
 NUMBER = re.compile(rf"\d|\b({'|'.join([*NAMES[2:], 'half', 'thirds?', 'quarters?', 'twice'])})\b", re.IGNORECASE)
 TOLD_ELSEWHERE = re.compile(
     r"Python 3\.\d+(, 3\.\d+)*( and 3\.\d+)?|3\.10 and 3\.13|torch 2\.\d+|Chromium \d+|Firefox \d+ ESR"  # versions
     r"|WebKitGTK [\d.]+|JupyterLab [\d.]+|UTF-8|GSM8K|Apache-2\.0"
     r"|\bet al\. \d{4}|(Saxena|Spector and Ré) \d{4}|EAGLE-1, -2, -3|EAGLE-3\.1|EAGLE-[23]|DeepSeek-V3|Phi-3 128k"
     r"|A\.5|bf16|fp16|b?float16|float32|sha256|SmolLM2-135M-Instruct|Llama 3|Qwen[23]"  # names
-    r"|exits with 2|is 128 \+ the|0 done, 1 below|2 bad input|3 cannot tell|count as 0|min\(1, p/|max\(0, p"  # codes
+    r"|is 128 \+ the|count as 0|min\(1, p/|max\(0, p"  # codes
     r"|in two processes|took 16 minutes on two busy cores|Each prompt is raced twice per side|any two (setups|traces)"
     r"|\*Two runs\*|none twice"
 )
-PROSE, REST = README.split("---\n", 2)[2].split("\n## Measured\n")
-MEASURED, AFTER = REST.split("\n## Settings\n")
+PROSE = ALL.split("---\n", 2)[2].replace(MEASURED, "")
 
 
 def told():
-    """What README says outside of measurements, code and addresses, in one line."""
-    text = re.sub(r"^```.*?^```", "", PROSE + AFTER, flags=re.MULTILINE | re.DOTALL)
+    """What the texts say outside of measurements, code and addresses, in one line, without the numbers of lists."""
+    text = re.sub(r"^```.*?^```", "", PROSE, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^\d\. ", "", text, flags=re.MULTILINE)
     text = re.sub(r"`[^`]*`|<http[^>]*>", "…", text)
     return " ".join(re.sub(r"\]\([^)]*\)", "]", text).split())
 
@@ -93,6 +94,7 @@ def claims():
         f"(the wheel … {smollm2.package[1]})",
         f"a folder of {smollm2.megabytes[1]} MB in the cache",
         f"takes {_BYTES} bytes of memory per weight",
+        "… {}, {} and {} times as deep".format(*(model.dial[1] for model in MODELS.values() if model.dial)),
     ]
 
 
@@ -116,7 +118,7 @@ def row(label):
 
 
 def costs():
-    """As README's `bench --costs` measured them; a pass over another number of tokens lies on the line between."""
+    """As the documented `bench --costs` measured them; other numbers of tokens lie on the line between."""
     numbers = re.search(
         r"takes ([\d.]+) ms over one token, ([\d.]+) over 2, ([\d.]+) over 5, ([\d.]+) over 9, ([\d.]+) over 33; "
         r"a drafted token ([\d.]+) ms; the rest of a step ([\d.]+) ms, of one without a draft ([\d.]+) ms",
@@ -187,4 +189,4 @@ def test_the_cost_of_an_early_exit_is_that_of_its_row():
 
 
 def test_the_lessons_in_one_file_have_the_size_that_is_said():
-    assert row("all ten lessons with their runs as one file") == [f"{len(lesson_page().encode()) / 1e6:.2f} MB"]
+    assert row("all eleven lessons with their runs as one file") == [f"{len(lesson_page().encode()) / 1e6:.2f} MB"]

@@ -235,17 +235,19 @@ class Aggregator:
         every = by_part(self._shared, self._numbers)
         shared = {part: every[part] for part in parts if part in every}
         whole = shared.get(Part(self.drafts[0], "all", "all"))
-        words = "There is no token that all drafts can read, so nothing is compared."
+        words = "No token can be read by all drafts, so nothing is compared."
         if whole is not None:
             count = f"{int(whole.num_tokens.sum(dtype=np.float64)):,} of {self.num_tokens:,} tokens"
-            words = f"Only over the {count} that all drafts can read: their reach differs."
+            words = f"Only over the {count} that all drafts can read: their contexts or vocabularies differ."
         return compare_drafts(shared, self.drafts, self.ids, words)
 
     def _all_warnings(self, facts: Facts) -> tuple[str, ...]:
         warnings = [*facts.preparation.warnings, *facts.warnings, *self._warnings]
         if self._too_many_tags or len(self._tags) > TAGS_SHOWN:
-            beyond = f", of the first {MOST_TAGS:,}; later ones were not told apart" if self._too_many_tags else ""
-            warnings.append(f"Only the {TAGS_SHOWN} tags with most prompts are listed{beyond}.")
+            beyond = (
+                f", of the first {MOST_TAGS:,}; later ones were not counted separately" if self._too_many_tags else ""
+            )
+            warnings.append(f"Only the {TAGS_SHOWN} tags with the most prompts are listed{beyond}.")
         return tuple(dict.fromkeys(warnings))
 
     def _note(self, request: Request) -> str:

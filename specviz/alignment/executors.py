@@ -106,7 +106,7 @@ def _start_workers(ray: ModuleType, num_workers: int | None) -> list[Any]:
     asked = {worker.is_placed.remote(): worker for worker in workers}
     placed, _ = ray.wait([*asked], num_returns=len(asked), timeout=PLACE_S)
     if not placed:
-        raise SpecvizError(f"no worker found a free place in the Ray cluster within {PLACE_S:g} seconds")
+        raise SpecvizError(f"no worker found a free slot in the Ray cluster within {PLACE_S:g} seconds")
     return [asked[ref] for ref in placed]
 
 
@@ -133,7 +133,7 @@ def _distribute(
         except ray.exceptions.RayError as error:
             raise SpecvizError(
                 f"a piece of work was lost {RETRIES + 1} times with its worker ({type(error).__name__}), which may be "
-                "out of memory; use fewer workers or a smaller batch. What is done in a folder of your own is kept: "
-                "run the same again to go on"
+                "out of memory; use fewer workers or a smaller batch. Finished work in a folder of your own is "
+                "saved: run the same command again to go on"
             ) from error
         yield place, result

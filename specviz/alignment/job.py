@@ -46,7 +46,7 @@ MOST_DRAFTS = 8
 MOST = {"k": KS[-1], "batch": 4096, "shard_size": 4096, "limit": 1_000_000_000}
 SHARD_SIZE = 32
 READING = "writing and reading the texts"
-TOGETHER = "putting the tables together"
+TOGETHER = "assembling the tables"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +241,9 @@ class _JobRun:
         created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         costs = dict(given or {})
         if given is None:
-            yield self._words(f"measuring what {', '.join(self.drafts)} cost{'s' if len(self.drafts) == 1 else ''}")
+            yield self._words(f"measuring the costs of {', '.join(self.drafts)}")
             costs = dict(zip(self.drafts, self._run_one(measure_models, self.models), strict=True))
-        yield self._words("looking inside the drafts")
+        yield self._words("looking for faults in the drafts")
         first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
         found = self._run_one(look, self._shard(first, {}))
         plain = {name: own.to_dict() for name, own in costs.items()}

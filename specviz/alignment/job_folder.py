@@ -34,7 +34,7 @@ OUTPUTS = (
 )
 OWN_NAMES = ("job.json", "parts", *OUTPUTS)
 _OWN_PART = re.compile(r"\.?part-\d{5,}(-\d+)?")
-KEPT = "what is done is kept: run the same again to go on"
+KEPT = "finished work is saved: run the same command again to go on"
 _START_OVER = "choose another folder, or overwrite it to start over"
 _DECIDES = ("chat", "k", *Request.SAMPLING, "seed", "max_new_tokens")
 _LOCK_NAME = "job.lock"
@@ -131,12 +131,12 @@ class JobFolder:
         for name in OWN_NAMES:
             if (self.path / name).exists():
                 where = f"{folder_name(self.path)} holds {name}"
-                raise SpecvizError(f"{where}, which is not of a job that can go on: choose another folder")
+                raise SpecvizError(f"{where}, which does not belong to a job that can go on: choose another folder")
 
     def _load_job(self) -> _Saved:
         place = self.path / "job.json"
         if place.stat().st_size > MOST_JOB_BYTES:
-            raise SpecvizError(f"{folder_name(self.path)}/job.json is too large to be one of ours")
+            raise SpecvizError(f"{folder_name(self.path)}/job.json is too large to be from specviz")
         try:
             return msgspec.json.decode(place.read_bytes(), type=_Saved)
         except (ValueError, RecursionError) as error:
@@ -163,7 +163,7 @@ class JobFolder:
         return not lacking
 
     def _damage_error(self) -> SpecvizError:
-        return SpecvizError(f"{folder_name(self.path)}/job.json is damaged or not ours: choose another folder")
+        return SpecvizError(f"{folder_name(self.path)}/job.json is damaged or not from specviz: choose another folder")
 
     def _save_job(self) -> None:
         known = None if self.preparation is None else asdict(self.preparation)
@@ -220,7 +220,7 @@ class JobFolder:
             )
         except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException) as error:
             raise SpecvizError(
-                f"{folder_name(self.path)}/parts/{place.name} is damaged: delete it and run the same again"
+                f"{folder_name(self.path)}/parts/{place.name} is damaged: delete it and run the same command again"
             ) from error
 
     def parts(self) -> Iterator[ShardTables]:

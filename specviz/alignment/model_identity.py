@@ -29,8 +29,8 @@ def load(models: Sequence[Identity], library: Library) -> tuple[LoadedModel, tup
     for model, own in zip(models, loaded, strict=True):
         if _identity(own, model.wanted).content != model.content:
             raise SpecvizError(
-                f"{model.name} is no longer the model that this job began with: its weights or its configuration "
-                "differ; begin the job again in another folder"
+                f"{model.name} has changed since this job began: its weights or its configuration differ; start the "
+                "job again in another folder"
             )
     return target, tuple(drafts)
 

@@ -174,4 +174,4 @@ def read_summary(path: Path) -> Summary:
     try:
         return msgspec.convert(values, Summary)
     except msgspec.ValidationError as error:
-        raise SpecvizError(f"{path.name} is not a whole summary ({str(error)[:200]})") from error
+        raise SpecvizError(f"{path.name} is not a complete summary ({str(error)[:200]})") from error

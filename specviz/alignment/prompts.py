@@ -99,7 +99,7 @@ def _check_set(name: str, lines: Callable[[], Iterator[Line]]) -> PromptSet:
     for _ in found.items(lines()):
         pass
     if not found.num_rows:
-        raise SpecvizError(f"{name} holds no prompt that can be used{_list_refused(found.refused, found.num_refused)}")
+        raise SpecvizError(f"{name} holds no usable prompt{_list_refused(found.refused, found.num_refused)}")
     formats, ignored, refused = ", ".join(found.formats), tuple(found.ignored), tuple(found.refused)
     return PromptSet(name, found.num_rows, found.num_refused, refused, formats, ignored, found.fingerprint, lines)
 
@@ -130,7 +130,7 @@ def _check_file(path: Path) -> None:
         reason = getattr(error, "strerror", None) or "no file can have this name"
         raise SpecvizError(f"{path.name!r} cannot be read ({reason})") from None
     if not is_file:
-        raise SpecvizError(f"{path.name!r} is no file: name a file of JSON lines")
+        raise SpecvizError(f"{path.name!r} is not a file: name a file of JSON lines")
     if size > MOST_BYTES:
         raise SpecvizError(f"{path.name} is too large: at most {MOST_BYTES:,} bytes are read (got {size:,})")
 
@@ -179,7 +179,7 @@ def _to_json(value: object) -> object:
     for name in ("tolist", "isoformat"):
         if hasattr(value, name):
             return getattr(value, name)()
-    raise TypeError(f"{type(value).__name__} is no kind of JSON value")
+    raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
 class _Reading:
@@ -236,7 +236,7 @@ class _Reading:
 def _own_row(values: Values, line: int, number: int) -> PromptRow:
     """A row in specviz's own fields, checked. line: where it stands; number: its place, and its id if it has none."""
     if "prompt" in values and "messages" in values:
-        raise SpecvizError('has both "prompt" and "messages": one of them says what to go on with')
+        raise SpecvizError('has both "prompt" and "messages": give only one of them')
     completion = _completion(values["completion"]) if "completion" in values else None
     if "sampled" in values and completion is None:
         raise SpecvizError('has "sampled", which says how a "completion" was sampled, but no "completion"')
@@ -254,7 +254,7 @@ def _own_row(values: Values, line: int, number: int) -> PromptRow:
 
 def _check_text(name: str, value: object, most: int) -> str:
     if not isinstance(value, str) or not value:
-        raise SpecvizError(f"needs the {name} as a text that is not empty {format_got(value)}")
+        raise SpecvizError(f"needs the {name} as a non-empty text {format_got(value)}")
     if len(value) > most:
         raise SpecvizError(f"needs the {name} to have at most {most:,} characters (got {len(value):,})")
     return value
@@ -265,7 +265,7 @@ def _messages(values: object) -> tuple[Message, ...]:
         raise SpecvizError(f"needs the messages as a list of 1 to {MOST_MESSAGES:,} messages {format_got(values)}")
     messages = tuple(_message(place, value) for place, value in enumerate(values, start=1))
     if messages[-1].role == "assistant":
-        raise SpecvizError('ends with an assistant message: put an answer that is there already into "completion"')
+        raise SpecvizError('ends with an assistant message: put an existing answer into "completion"')
     _check_text("last message", messages[-1].content, MAX_PROMPT_CHARACTERS)
     if (total := sum(len(message.content) for message in messages)) > MAX_PROMPT_CHARACTERS:
         raise SpecvizError(f"needs the messages to have at most {MAX_PROMPT_CHARACTERS:,} characters (got {total:,})")
@@ -275,7 +275,7 @@ def _messages(values: object) -> tuple[Message, ...]:
 def _message(place: int, value: object) -> Message:
     fields = {name for name, held in value.items() if held is not None} if isinstance(value, dict) else set()
     if fields != {"role", "content"}:
-        raise SpecvizError(f'needs message {place} to be an object with "role" and "content" alone {format_got(value)}')
+        raise SpecvizError(f'needs message {place} to be an object with only "role" and "content" {format_got(value)}')
     role, content = value["role"], value["content"]
     if role not in ROLES:
         raise SpecvizError(f"has a role in message {place} that is not one of {', '.join(ROLES)} {format_got(role)}")

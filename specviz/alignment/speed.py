@@ -22,7 +22,7 @@ from specviz.session.setup import gather
 K = 4
 RECORDED = "speculative runs, recorded"
 ANALYSED = "texts that exist: one pass per model, all tables"
-WITH_DRAWING = "the same, the texts drawn from the target first"
+WITH_DRAWING = "the same, with the texts first drawn from the target"
 
 
 def lines(*, target: str, draft: str, num_tokens: int, repeats: int) -> Iterator[str]:

@@ -104,22 +104,22 @@ def _refusals(recorded: Trace, counters: Counters, costs: Costs) -> Iterator[str
     cost nothing to write."""
     own = recorded.steps[-1].settings
     if not counters.num_drafted or not counters.num_emitted:
-        yield "nothing was drafted in this run, so there is nothing to take apart"
+        yield "nothing was drafted in this run, so there is no loss to explain"
     if counters.num_drafted != sum(counters.drafted_to):
         yield "this run drafted trees; the costs are measured for chains only"
     if counters.statuses["scratch"]:
-        yield "more tokens than the draft rode along in this run; the costs are measured for drafts alone"
+        yield "the target read more tokens than the draft in this run; the costs are measured for drafts alone"
     if not facts_of(own.method).cost_is_known:
         words = own.method.replace("_", " ")
-        yield f"what it costs to draft by {words} was not measured; only a draft model's cost was"
+        yield f"the cost of drafting by {words} was not measured; only a draft model's was"
     if len(counters.drafted_to) >= len(costs.verify_ms):
-        yield f"drafts were longer than measured: at most {len(costs.verify_ms) - 1} tokens"
+        yield f"the drafts were longer than measured: at most {len(costs.verify_ms) - 1} tokens"
     names = {"k": "K", "method": "the method", "rule": "the rule", "draft_model": "the draft model"}
     for name, words in names.items():
         if len({getattr(step.settings, name) for step in recorded.steps}) > 1:
-            yield f"{words} changed during the run, so it has no one ideal and no one speed"
+            yield f"{words} changed during the run, so the run has no single ideal and no single speed"
     if counters.law_changed:
-        yield "the target model or the sampling changed during the run, so it has no one speed"
+        yield "the target model or the sampling changed during the run, so it has no single speed"
     if costs.target != own.target or own.draft_model not in (None, costs.draft):
         yield "the costs were measured for other models; measure them for this pair"
     if costs.doubt:
@@ -132,13 +132,13 @@ def _notes(recorded: Trace, costs: Costs, most_timed: int | None) -> Iterator[st
     middle = max(1, (lengths[0] + lengths[-1]) // 2)
     if max(middle, costs.context_length) > FAR * min(middle, costs.context_length):
         yield (
-            f"The costs were measured behind {costs.context_length:,} tokens of context, and the middle of this run "
-            f"has {middle:,}: measure them at that length."
+            f"The costs were measured after {costs.context_length:,} tokens of context; the middle of this run has "
+            f"{middle:,}. Measure them at that length."
         )
     if most_timed is not None and num_tokens > most_timed:
         yield (
-            f"The measured speed is of runs of at most {most_timed:,} tokens; all other factors are of this whole text "
-            f"of {num_tokens:,}."
+            f"The speed was measured on runs of at most {most_timed:,} tokens; all other factors come from this whole "
+            f"text of {num_tokens:,}."
         )
 
 
@@ -148,21 +148,21 @@ def _factors(step: _Step) -> Iterator[Factor]:
         "shorter drafts",
         (step.drafted + 1) / (step.k + 1),
         "(drafted per step + 1) / (K + 1)",
-        f"A step drafted {step.drafted:.2f} tokens on average, of the {step.k} asked for: drafts end early at the end "
+        f"A step drafted {step.drafted:.2f} tokens on average of the {step.k} asked for. Drafts end early at the end "
         "of the text and where nothing matches.",
     )
     yield Factor(
         "rejections",
         step.emitted / (step.drafted + 1),
         "tokens per step / (drafted per step + 1)",
-        f"Of {step.drafted + 1:.2f} possible tokens a step gave {step.emitted:.2f}; the others were cut, or not judged "
-        "behind a cut.",
+        f"Of {step.drafted + 1:.2f} possible tokens, a step gave {step.emitted:.2f}; the others were rejected, or not "
+        "judged after a rejection.",
     )
     yield Factor(
         "draft cost",
         step.one_token_ms / (step.one_token_ms + step.draft_ms),
         "target time for 1 token / (that + draft time per step)",
-        f"Drafting took {step.draft_ms:.2f} ms a step, next to {step.one_token_ms:.2f} ms for one token of the target.",
+        f"Drafting took {step.draft_ms:.2f} ms per step; one token of the target takes {step.one_token_ms:.2f} ms.",
     )
     yield Factor(
         "verify growth",
@@ -177,11 +177,11 @@ def _overhead(step: _Step, predicted: float, tokens_per_s: float, baseline_token
     share = (step.draft_ms + step.verify_ms) / (1000 * step.emitted / tokens_per_s)
     alone = step.one_token_ms / (1000 / baseline_tokens_per_s)
     words = (
-        f"What is left over: the lines above predict {predicted:.2f}x. By these costs the models fill "
-        f"{100 * share:.0f} % of the time with a draft and {100 * alone:.0f} % without; the rest is judging, "
-        "recording, reading the prompt, and whatever the measured costs miss."
+        f"The rest: the lines above predict {predicted:.2f}x. By these costs, the models fill {100 * share:.0f} % of "
+        f"the time with a draft and {100 * alone:.0f} % without. The remainder is judging, recording, reading the "
+        "prompt, and whatever the measured costs miss."
     )
     if max(share, alone) > 1:
-        words += " More than 100 % cannot be: the costs are not those of the timed runs, so measure both again."
+        words += " More than 100 % is impossible: the costs are not those of the timed runs. Measure both again."
     formula = "measured speedup / product of the lines above"
     return Factor("overhead", tokens_per_s / baseline_tokens_per_s / predicted, formula, words)

@@ -91,11 +91,11 @@ class Costs(Record):
         apart = statistics.median([high / low for low, high in self.verify_between_ms or ((1.0, 1.0),)])
         if self.spread <= ONE_RUN and max(drop, apart) <= APART:
             return ""
-        busy = f"one target forward took {drop:.1f} times as long as one over more tokens"
+        busy = f"one target pass took {drop:.1f} times as long as a pass over more tokens"
         if apart > APART:
-            busy = f"the slowest round of a target forward took {apart:.1f} times as long as the quickest"
+            busy = f"the slowest round of a target pass took {apart:.1f} times as long as the fastest"
         if self.spread > ONE_RUN:
-            busy = f"the middle half of repeated timings spans {self.spread:.0%} of them"
+            busy = f"the middle half of the repeated timings spans {self.spread:.0%} of the median"
         return f"This machine was too busy: {busy}. Measure the costs again when it is idle."
 
     @property
@@ -153,9 +153,8 @@ def costs(target=None, draft=None, context_length: int = CONTEXT) -> Costs:
     target, draft: as in `run`; by default the bundled pair, and no draft for a target of your own. Raises SpecvizError.
     """
     library = workbench().library
-    default_target, default_draft = catalog.default_pair()
-    loaded = library.load(target or default_target)
-    draft = draft or (default_draft if loaded.name == default_target else None)
+    loaded = library.load(target or catalog.default_pair()[0])
+    draft = draft or catalog.bundled_draft(loaded.name)
     drafts = [] if draft is None else [library.load(draft, as_draft=True)]
     *_, last = measure_costs(loaded, drafts, context_length=context_length)
     return last.costs[0]
@@ -181,8 +180,8 @@ def measure_costs(
     longest = longest_context(target, drafts, most_tokens)
     if not 1 <= context_length <= longest:
         raise SpecvizError(
-            f"the context length must be from 1 to {longest:,} tokens, which leaves these models room for what is "
-            f"measured behind it (got {context_length:,})"
+            f"the context length must be from 1 to {longest:,} tokens, so that these models have room for the "
+            f"measured tokens (got {context_length:,})"
         )
     timer = _Timer(target, drafts, context_length)
     jobs = timer.jobs(most_tokens)

@@ -82,9 +82,9 @@ def _judge_text(
     chances = whatif.chances_along_text(whatif.keep_chances(scored.p, scored.q), deepest=deepest)
     note = f"An estimate: exact only if this text was sampled from {target.name} at these settings."
     if num_impossible := scored.p.count(0.0):
-        note += f" It was not: {num_impossible:,} of its tokens have probability 0 there."
+        note += f" It was not: {num_impossible:,} of the tokens have probability 0 there."
     if isinstance(completion, str):
-        note += " Its tokens were made anew from the text."
+        note += " Its tokens come from splitting the text again."
     return GivenText(target.name, draft.name, chances, None, False, note)
 
 

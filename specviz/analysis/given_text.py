@@ -77,16 +77,16 @@ def judge_run(recorded: Trace, *, target=None, draft=None, deepest: int = DEEPES
 def require_one_law(recorded: Trace) -> None:
     """Raises SpecvizError for texts that are not one draw of one target's law."""
     if len(recorded.tokens) < 2:
-        raise SpecvizError("the text has fewer than two tokens, so there is nothing to plan; generate a longer one")
+        raise SpecvizError("the text has fewer than two tokens; generate a longer one")
     settings = [step.settings for step in recorded.steps]
     lossy = next((each for each in settings if not each.lossless), None)
     if lossy is not None:
         raise SpecvizError(
-            f"the run used a lossy rule ({lossy.rule}): its text is not the target's own, and what another K would "
-            "have made of it cannot be told"
+            f"the run used a lossy rule ({lossy.rule}), so its text is not the target's own; nothing exact can be "
+            "said about another K"
         )
     if len({(each.target, each.temperature, each.top_k, each.top_p) for each in settings}) > 1:
-        raise SpecvizError("the target model or the sampling changed during the run, so its text follows no one law")
+        raise SpecvizError("the target or the sampling changed during the run, so its text has no single distribution")
     require_length(len(recorded.tokens))
 
 
@@ -140,8 +140,8 @@ def _why_not(method: str, scores: Scores | None) -> str:
     if reason := facts_of(method).why_no_what_if:
         return f"{reason}; {_INSTEAD}"
     if scores is None:
-        return "the run was not scored because it did not come to its end; let it finish, or name a draft model"
-    return f"what the method {method} would have proposed elsewhere in this text is not recorded; {_INSTEAD}"
+        return "the run was not scored because it did not finish; let it finish, or name a draft model"
+    return f"what the method {method} would have proposed elsewhere in this text was not recorded; {_INSTEAD}"
 
 
 _INSTEAD = "name a draft model to see what it would have done with this text"
@@ -154,14 +154,14 @@ def _judge(recorded: Trace, draft: str, p, q, deepest: int, verdicts: tuple[bool
 
 def _exact_note(recorded: Trace, draft: str | None) -> str:
     own = recorded.steps[-1].settings
-    words = "by a lossless rule, with the same sampling all along"
+    words = "by a lossless rule, with the same sampling throughout"
     note = f"Exact for this text: it was sampled from {own.target} {words}."
     if is_own_plan(recorded) and own.draft_model == draft:
         return note
     ways = ", then ".join(_way_words(way) for way in _ways(recorded))
     drafter = draft or own.method.replace("_", " ")
     return (
-        f"{note} It is cut as {drafter} with speculative sampling and a fixed K would have cut it; this run used "
+        f"{note} It is divided into steps as {drafter} would with speculative sampling and a fixed K. This run used "
         f"{ways}, so its own calls are not one of these draws."
     )
 
@@ -227,9 +227,9 @@ def target_of(recorded: Trace, target) -> LoadedModel:
     """The run's target model. Raises SpecvizError for another one, or one that spells texts otherwise."""
     model, info = load_model(target), recorded.models[-1].target
     if model.name != info.name:
-        raise SpecvizError(f"the text of this run belongs to {info.name}; it says nothing about {model.name}")
+        raise SpecvizError(f"the text of this run was written by {info.name}; it says nothing about {model.name}")
     if info.tokenizer_sha not in (None, model.info.tokenizer_sha):
-        raise SpecvizError(f"{model.name} cuts text into other tokens than {info.name}, which made this run")
+        raise SpecvizError(f"{model.name} splits text into other tokens than {info.name}, which made this run")
     return model
 
 
@@ -264,7 +264,7 @@ def _costs_for(costs: Costs, judged: GivenText) -> Costs:
     """Proposals without a model cost nothing to draft; other models than the measured ones are refused."""
     if costs.target != judged.target or (judged.draft is not None and costs.draft != judged.draft):
         raise SpecvizError(
-            f"the costs were measured for {costs.target} with {costs.draft or 'no draft model'}, and this is about "
+            f"the costs were measured for {costs.target} with {costs.draft or 'no draft model'}, and this is "
             f"{judged.target} with {judged.draft or 'no draft model'}; measure them for these models"
         )
     return costs if judged.draft is not None else replace(costs, draft_ms=0.0)

@@ -289,7 +289,7 @@ def every_k(
     """The what-if for each K of `ks`, with speedups where costs are given that carry advice."""
     check_ks(ks)
     if costs is not None and costs.doubt:
-        costs, note = None, f"{note} No speedup is told. {costs.doubt}".strip()
+        costs, note = None, f"{note} No speedup is given. {costs.doubt}".strip()
     begins = start_chances(chances, ks)
     outcomes = tuple(_outcome(chances, k, row, costs) for k, row in zip(ks, begins, strict=True))
     by_depth = tuple(float(share) for share in acceptance_by_depth(chances)[: len(chances)])

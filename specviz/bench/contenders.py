@@ -47,7 +47,7 @@ class StepMeans:
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One generation of one contender. Seconds; the decode rate leaves out the first step, which reads the prompt.
-    round: its number in the bench, from 1."""
+    round: its number in the bench, from 1. cpu_seconds: of all threads, over the whole of it."""
 
     contender: str
     kind: str
@@ -62,6 +62,7 @@ class Sample:
     tokens: tuple[int, ...] = ()
     steps: StepMeans | None = None
     round: int = 1
+    cpu_seconds: float = 0.0
 
     @property
     def tokens_per_s(self) -> float:
@@ -95,59 +96,61 @@ class Job:
 Contender = Callable[[Job], Sample]
 
 
-def specviz_contender(setup: Setup, k: int, label: str | None = None, rule: str | None = None) -> Contender:
-    """The engine with its recorder, as the page runs them. label: its name in the table, by default the method's;
-    rule: by default the method's too."""
-    target, judge = setup.target, setup.rule(rule)
+def specviz_contender(
+    setup: Setup, k: int, label: str | None = None, rule: str | None = None, is_recorded: bool = True
+) -> Contender:
+    """The engine with its recorder, as the page runs them, or alone. label: its name in the table, by default the
+    method's; rule: by default the method's too."""
+    target, judge, name = setup.target, setup.rule(rule), f"specviz, {label or setup.method.name}"
 
     def generate(job: Job) -> Sample:
         target_lm = target.cached_lm()
         plan = Plan(target_lm, setup.drafter(target_lm), judge, job.sampling, setup.k(k))
-        recorder, settings, records, ends = Recorder(target.text), setup.settings(plan), [], []
+        recorder, settings, text = Recorder(target.text), setup.settings(plan), list(job.prompt.ids)
+        records, seen, calls = [], [], 0
         steps = speculate(job.prompt.ids, lambda: plan, Seeded(job.seed), max_new_tokens=job.num_tokens)
         started = time.perf_counter()
-        for _, record in recorder.follow(steps, settings):
+        for step, record in recorder.follow(steps, settings) if is_recorded else ((step, None) for step in steps):
+            text += step.tokens
+            calls += step.target_work.calls
             records.append(record)
-            ends.append(time.perf_counter())
-        later = [record.timing for record in records[1:]]
-        record_ms, total_ms = (sum(getattr(each, name) for each in later) for name in ("record_ms", "total_ms"))
-        return _sample(
-            f"specviz, {label or setup.method.name}",
-            job,
-            [token.id for record in records for token in record.emitted],
-            sum(record.calls["target"] for record in records),
-            seconds=ends[-1] - started,
-            num_first=len(records[0].emitted),
-            first_seconds=ends[0] - started,
-            record_share=record_ms / max(total_ms, 1e-9),
-            steps=_step_means(records[1:]),
-        )
+            seen.append((time.perf_counter(), len(text)))
+        more = _recorded(records[1:]) if is_recorded else {}
+        return make_sample(name, job, text, seen, started, target_calls=calls, **more)
 
     return generate
 
 
-def _step_means(records: Sequence[trace.Step]) -> StepMeans | None:
-    if not records:
-        return None
-    sizes = zip(*((len(each.draft), len(each.emitted)) for each in records), strict=True)
-    timings = [each.timing for each in records]
+def _recorded(later: Sequence[trace.Step]) -> dict[str, float | StepMeans | None]:
+    """What the records of the steps after the first say of their time."""
+    timings = [each.timing for each in later]
+    record_ms, total_ms = (sum(getattr(each, name) for each in timings) for name in ("record_ms", "total_ms"))
+    share = record_ms / max(total_ms, 1e-9)
+    if not later:
+        return {"record_share": share}
+    sizes = zip(*((len(each.draft), len(each.emitted)) for each in later), strict=True)
     times = zip(*((each.draft_ms, each.verify_ms, each.working_ms) for each in timings), strict=True)
     *means, working_ms = map(statistics.fmean, (*sizes, *times))
-    return StepMeans(len(records), *means, max(0.0, working_ms - sum(means[2:])))
+    return {"record_share": share, "steps": StepMeans(len(later), *means, max(0.0, working_ms - sum(means[2:])))}
 
 
-def _sample(
-    contender: str, job: Job, tokens: Sequence[int], target_calls: int, **measured: float | StepMeans | None
+def make_sample(
+    contender: str, job: Job, text: Sequence[int], seen: Sequence[tuple[float, int]], started: float, **more: object
 ) -> Sample:
+    """text: the prompt and what follows. seen: when each call of the target had ended, and the text's length then."""
+    (first_at, first_length), (last_at, length) = seen[0], seen[-1]
+    num_prompt = len(job.prompt.ids)
     return Sample(
         contender=contender,
         kind=job.prompt.kind,
         prompt=job.prompt.name,
         temperature=job.sampling.temperature,
-        num_tokens=len(tokens),
-        target_calls=target_calls,
-        tokens=tuple(tokens),
-        **measured,
+        num_tokens=length - num_prompt,
+        seconds=last_at - started,
+        num_first=first_length - num_prompt,
+        first_seconds=first_at - started,
+        tokens=tuple(text[num_prompt:]),
+        **{"target_calls": len(seen), **more},
     )
 
 
@@ -170,17 +173,7 @@ def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: in
         ids = torch.tensor([job.prompt.ids], device=target.model.device)
         started = time.perf_counter()
         out = target.model.generate(ids, stopping_criteria=StoppingCriteriaList([watch]), **options)
-        seconds = time.perf_counter() - started
-        first_at, first_length = seen[0]
-        return _sample(
-            name,
-            job,
-            out[0, len(job.prompt.ids) :].tolist(),
-            len(seen),
-            seconds=seconds,
-            num_first=first_length - len(job.prompt.ids),
-            first_seconds=first_at - started,
-        )
+        return make_sample(name, job, out[0].tolist(), seen, started)
 
     return generate
 
@@ -204,32 +197,39 @@ def run_bench(
     repeats: int = 3,
 ) -> Iterator[Sample]:
     """Samples as they are measured: a round for every repeat, prompt and temperature; each has two of a contender."""
-    jobs = [Job(prompts[0], Sampling(), 0, min(num_tokens, 16))]  # to warm up, not reported
+    jobs = [Job(prompts[0], Sampling(temperatures[-1]), 0, min(num_tokens, 16))]  # to warm up, not reported
     for repeat, prompt, temperature in product(range(repeats), prompts, temperatures):
         jobs.append(Job(prompt, Sampling(temperature), repeat, num_tokens))
     for turn in turns(len(contenders), len(jobs) - 1):
+        begun = time.process_time()
         sample = contenders[turn.contender](jobs[turn.round])
         if turn.round:
-            yield replace(sample, round=turn.round)
+            yield replace(sample, round=turn.round, cpu_seconds=time.process_time() - begun)
 
 
 def measure_lines(
-    contenders: Sequence[Contender], prompts: Sequence[Prompt], about: Sequence[str], num_tokens: int, repeats: int
+    contenders: Sequence[Contender],
+    prompts: Sequence[Prompt],
+    about: Sequence[str],
+    num_tokens: int,
+    repeats: int,
+    temperatures: Sequence[float] = (0.0, 1.0),
 ) -> Generator[str, None, list[Sample]]:
     """Lines on what is measured, the first of `about` with the amounts; then, when all samples are there, how long that
     took and how steady the machine was. Returns the samples."""
     yield f"{about[0]}, {len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
     yield from about[1:]
     started = time.perf_counter()
-    samples = list(run_bench(contenders, prompts, num_tokens=num_tokens, repeats=repeats))
+    samples = list(run_bench(contenders, prompts, temperatures=temperatures, num_tokens=num_tokens, repeats=repeats))
     seconds = time.perf_counter() - started
-    yield f"{len(samples)} generations in {seconds:.0f} s; {describe_steadiness(samples)}\n"
+    yield f"{len(samples)} runs in {seconds:.0f} s; {describe_steadiness(samples)}\n"
     return samples
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: tokens/s as median and quartiles over prompts, ratios by prompt; None to itself."""
+    """One line of the table: tokens/s as median and quartiles over prompts, ratios by prompt; None to itself.
+    cpu_ms: of all threads, per token of a whole generation, the median."""
 
     contender: str
     temperature: float
@@ -237,6 +237,7 @@ class Row:
     decode: float
     decode_low: float
     decode_high: float
+    cpu_ms: float
     tokens_per_call: float
     to_baseline: Comparison | None
     to_peer: Comparison | None
@@ -266,6 +267,7 @@ def _row(samples: Sequence[Sample], temperature: float, contender: str) -> Row:
         decode=decode,
         decode_low=low,
         decode_high=high,
+        cpu_ms=statistics.median(1e3 * sample.cpu_seconds / sample.num_tokens for sample in every),
         tokens_per_call=sum(s.num_tokens for s in every) / sum(s.target_calls for s in every),
         to_baseline=compare_by_prompt(samples, contender, f"specviz, {BASELINE}"),
         to_peer=compare_by_prompt(samples, contender, PEER),
@@ -287,8 +289,8 @@ def compare_by_prompt(samples: Sequence[Sample], ours: str, others: str) -> Comp
 def describe_steadiness(samples: Sequence[Sample]) -> str:
     """How far two turns of one contender on one prompt lay apart, in words."""
     spread = _timings(samples).spread
-    busy = "; this machine was too busy, so repeat it when it is idle" if spread >= ONE_RUN else ""
-    return f"the slower of two turns of one contender took {spread:.0%} more time (median){busy}"
+    busy = "; this machine was too busy: repeat when it is idle" if spread >= ONE_RUN else ""
+    return f"the slower of two runs of one contender took {spread:.0%} more time (median){busy}"
 
 
 def _timings(samples: Sequence[Sample]) -> Timings[str]:

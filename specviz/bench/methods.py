@@ -6,7 +6,7 @@ All run in one process, alternating; the words next to the ratios hold measured 
 
 import json
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from itertools import product
 
@@ -80,7 +80,7 @@ def lines(
     setups, left_out = load_setups(chosen_methods(methods), library, loaded, draft, k, prompts[0])
     about = [f"{loaded.name}, K = {k} where a method has no depth of its own", describe_environment(loaded)]
     about += (f"left out: {name}: {reason}" for name, reason in left_out.items())
-    contenders = [specviz_contender(setup, k) for setup in setups]
+    contenders = [specviz_contender(setup, k, name) for name, setup in setups.items()]
     samples = yield from measure_lines(contenders, prompts, about, num_tokens, repeats)
     rows = rows_of(setups, samples)
     yield from _tables(rows)
@@ -88,8 +88,8 @@ def lines(
         made = {"specviz": __version__, "target": loaded.name, "k": k, "num_tokens": num_tokens, "repeats": repeats}
         made["environment"] = environment(loaded.model.device)
         made["methods"] = {
-            setup.method.name: {"params": dict(setup.params), "draft": setup.draft and setup.draft.name}
-            for setup in setups
+            name: {"params": dict(setup.params), "draft": setup.draft and setup.draft.name}
+            for name, setup in setups.items()
         }
         made["left_out"] = [{"method": name, "reason": reason} for name, reason in left_out.items()]
         made["rows"] = [
@@ -100,47 +100,48 @@ def lines(
 
 
 def chosen_methods(methods: Sequence[str]) -> list[str]:
-    """The methods' names, no draft always the first of them. SpecvizError for an unknown one."""
+    """What was asked, no draft first; a method may have parameters behind colons. SpecvizError for an unknown one."""
     asked = [name for each in methods for name in split_names(each)]
-    if unknown := [name for name in asked if name != ALL and name not in METHODS]:
+    if unknown := [name for name in asked if name != ALL and name.partition(":")[0] not in METHODS]:
         raise SpecvizError(f"a method must be {ALL} or one of {', '.join(METHODS)} (got {unknown[0]!r:.80})")
     return list(dict.fromkeys((BASELINE, *(METHODS if ALL in asked else asked))))
 
 
 def load_setups(
     names: Sequence[str], library: Library, target: LoadedModel, draft: str, k: int, prompt: Prompt
-) -> tuple[list[Setup], dict[str, str]]:
-    """Each method with its own parameters and the models that suit it, and by name why others cannot draft: a few
-    tokens after the prompt are written to see what a model lacks."""
-    setups, left_out = [], {}
+) -> tuple[dict[str, Setup], dict[str, str]]:
+    """Each method with its parameters and the models that suit it, and by name why others cannot draft: a few tokens
+    after the prompt are written to see what a model lacks."""
+    setups, left_out = {}, {}
     for name in names:
-        method, small = METHODS[name], None
+        plain, *pairs = name.split(":")
+        method, small = METHODS[plain], None
         try:
             if "draft" in method.roles:
                 foreign = catalog.drafts_for(target.name, foreign=True) if method.foreign else ()
                 small = library.load(foreign[0] if foreign else draft, as_draft=True)
-            setup = gather(method, {}, target, small, library)
+            setup = gather(method, method.read(pairs), target, small, library)
             specviz_contender(setup, k)(Job(prompt, Sampling(), 0, _TRIAL_TOKENS))
-            setups.append(setup)
+            setups[name] = setup
         except SpecvizError as error:
             left_out[name] = str(error)
     return setups, left_out
 
 
-def rows_of(setups: Sequence[Setup], samples: Sequence[Sample]) -> list[MethodRow]:
+def rows_of(setups: Mapping[str, Setup], samples: Sequence[Sample]) -> list[MethodRow]:
     """By temperature, the methods in the order of `setups`; no draft must be among the contenders."""
     whole = {(row.temperature, row.contender): row for row in summarise(samples)}
     pairs = product(sorted({sample.temperature for sample in samples}), setups)
-    return [_row(setup, whole[temperature, f"specviz, {setup.method.name}"], samples) for temperature, setup in pairs]
+    return [_row(name, setups[name], whole[temperature, f"specviz, {name}"], samples) for temperature, name in pairs]
 
 
-def _row(setup: Setup, whole: Row, samples: Sequence[Sample]) -> MethodRow:
+def _row(name: str, setup: Setup, whole: Row, samples: Sequence[Sample]) -> MethodRow:
     here = [sample for sample in samples if sample.temperature == whole.temperature]
     steps, plain = (_median_steps(here, contender) for contender in (whole.contender, f"specviz, {BASELINE}"))
     kinds = tuple(_kind_row(kind, here, whole.contender) for kind in dict.fromkeys(sample.kind for sample in here))
     rule = setup.rule(None)
     why = "" if whole.to_baseline is None else _why(whole.to_baseline, steps, plain)
-    return MethodRow(setup.method.name, rule.name, rule.lossless, whole, kinds, steps, why)
+    return MethodRow(name, rule.name, rule.lossless, whole, kinds, steps, why)
 
 
 def _median_steps(samples: Sequence[Sample], contender: str) -> StepMeans:
@@ -167,18 +168,18 @@ def _why(found: Comparison, steps: StepMeans, plain: StepMeans) -> str:
     )
     c = steps.draft_ms / steps.drafted / plain.verify_ms if steps.drafted and plain.verify_ms else 0.0
     words = (
-        f"{verdict}: a step writes {steps.emitted:.2f} tokens and takes {whole:.2f} plain steps: drafting "
-        f"{steps.draft_ms:.1f} ms = {drafting:.2f} (c = {c:.2f} a token), checking {steps.drafted + 1:.1f} tokens "
+        f"{verdict}: a step writes {steps.emitted:.2f} tokens in the time of {whole:.2f} plain steps: drafting "
+        f"{steps.draft_ms:.1f} ms = {drafting:.2f} (c = {c:.2f} per token), checking {steps.drafted + 1:.1f} tokens "
         f"{steps.verify_ms:.1f} ms = {checking:.2f}, the rest {steps.rest_ms:.1f} ms = {rest:.2f}"
     )
     if verdict != "loses":
         return words
     if steps.emitted < _FEW:
-        return f"{words}; few of its tokens are kept"
+        return f"{words}; few of its tokens are accepted"
     grown = {
         "drafting": drafting,
         "checking many tokens": checking - plain.verify_ms / plain.total_ms,
-        "what comes beside both models": rest - plain.rest_ms / plain.total_ms,
+        "work outside both models": rest - plain.rest_ms / plain.total_ms,
     }
     return f"{words}; {max(grown, key=grown.__getitem__)} costs most"
 
@@ -187,7 +188,7 @@ def _tables(rows: Sequence[MethodRow]) -> Iterator[str]:
     kinds = [row.kind for row in rows[0].kinds]
     heads = ("method", "tokens per target call", "tokens/s, decoding (quartiles)", "vs none", *kinds, "why")
     for temperature in dict.fromkeys(row.whole.temperature for row in rows):
-        yield f"T = {temperature:g}; each kind of prompt: tokens per target call, tokens/s over no draft's\n"
+        yield f"T = {temperature:g}; per kind of prompt: tokens per target call, speed over no draft\n"
         yield from table(heads, (_cells(row) for row in rows if row.whole.temperature == temperature))
         yield ""
 

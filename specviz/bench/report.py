@@ -4,6 +4,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -20,6 +21,7 @@ from specviz.bench.contenders import (
     summarise,
     transformers_contender,
 )
+from specviz.bench.libllama import compare, llama_contender
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
@@ -27,6 +29,8 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.errors import CannotTell, SpecvizError
+from specviz.models.catalog import chats
+from specviz.models.chat import render_chat
 from specviz.models.library import Library, LoadedModel, check_pair
 from specviz.models.memory import environment
 from specviz.prompts import prompts_file
@@ -38,29 +42,42 @@ CONTEXTS = (100, 4000)
 LENGTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)  # new tokens in one target forward that have a row
 
 
-def lines(*, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats: int) -> Iterator[str]:
+def lines(
+    *, target: str, draft: str, k: Sequence[int], num_tokens: int, repeats: int, against: str | None = None
+) -> Iterator[str]:
     """Says what is measured, then measures, then gives the table as Markdown.
 
-    One K is compared with transformers' own generate; several are compared with each other and with no draft.
+    One K is compared with transformers' own generate; several are compared with each other and with no draft. against:
+    one K greedily with llama.cpp too, and specviz with and without its recorder.
     """
     library = Library()
     loaded, small = library.load(target), library.load(draft, as_draft=True)
     check_pair(loaded, small)
     prompts = prompts_for(loaded)
     check_lengths(prompts, max(k), num_tokens, min(model.info.context_limit for model in (loaded, small)))
-    contenders = _contenders(loaded, small, k)
+    room = max(len(prompt.ids) for prompt in prompts) + num_tokens
+    contenders = _contenders(loaded, small, k, room if against else None)
     about = (f"{loaded.name} + {small.name}, K = {', '.join(map(str, k))}", describe_environment(loaded))
-    samples = yield from measure_lines(contenders, prompts, about, num_tokens, repeats)
-    heads = ("T", "contender", "tokens/s, decoding (quartiles)", "tokens/s, whole", "tokens per target call")
-    yield from table((*heads, "vs none", "vs assisted", "recording"), map(_cells, summarise(samples)))
+    samples = yield from measure_lines(
+        contenders, prompts, about, num_tokens, repeats, (0.0,) if against else (0.0, 1.0)
+    )
+    heads = ("T", "contender", "tokens/s, decoding (quartiles)", "tokens/s, whole", "CPU ms per token")
+    heads = (*heads, "tokens per target call", "vs none", "vs assisted", "recording")
+    yield from table(heads, map(_cells, summarise(samples)))
+    if against:
+        yield from compare("specviz, draft_model", loaded, prompts, samples)
 
 
-def _contenders(target: LoadedModel, draft: LoadedModel, k: Sequence[int]) -> list[Contender]:
+def _contenders(target: LoadedModel, draft: LoadedModel, k: Sequence[int], room: int | None) -> list[Contender]:
+    """room: the most tokens that llama.cpp is given; None without it."""
     alone = specviz_contender(gather(METHODS["none"], {}, target, None), k[0])
     drafted = gather(METHODS["draft_model"], {}, target, draft)
     if len(k) > 1:
         return [alone, *(specviz_contender(drafted, each, label=f"draft_model, K = {each}") for each in k)]
-    others = (transformers_contender(target, small, k[0]) for small in (None, draft))
+    others = [transformers_contender(target, small, k[0]) for small in (None, draft)]
+    if room:
+        others += [specviz_contender(drafted, k[0], "draft_model, not recorded", is_recorded=False)]
+        others += [llama_contender(target, draft, k[0], room)]
     return [alone, specviz_contender(drafted, k[0]), *others]
 
 
@@ -69,9 +86,15 @@ def describe_environment(target: LoadedModel) -> str:
 
 
 def prompts_for(target: LoadedModel) -> list[Prompt]:
-    """The bundled prompts as this model reads them."""
+    """The bundled prompts as this model reads them: in its chat form, where it is a chat model on offer."""
+    in_form = chats(target.name)
+    read = partial(render_chat, target.tokenizer) if in_form else str
     prompts = [
-        Prompt(kind["name"], f"{kind['name']}: {prompt['name']}", tuple(target.text.encode(prompt["text"])))
+        Prompt(
+            kind["name"],
+            f"{kind['name']}: {prompt['name']}",
+            tuple(target.text.encode(read(prompt["text"]), special=not in_form)),
+        )
         for kind in prompts_file()["kinds"]
         for prompt in kind["prompts"]
     ]
@@ -83,8 +106,8 @@ def check_lengths(prompts: list[Prompt], k: int, num_tokens: int, limit: int) ->
     room = limit - max(len(prompt.ids) for prompt in prompts)
     if not k + 1 < num_tokens <= room:
         raise SpecvizError(
-            f"num_tokens must be more than k + 1 = {k + 1}, as the first step does not count, and at most {room}, "
-            f"which is what both models have room for (got {num_tokens})"
+            f"num_tokens must be more than k + 1 = {k + 1}, as the first step does not count, and at most {room}, the "
+            f"room in both models (got {num_tokens})"
         )
 
 
@@ -98,8 +121,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 def _cells(row: Row) -> list[str]:
     itself = "1.00x" if row.contender == f"specviz, {BASELINE}" else "-"
     share = "-" if row.record_share is None else f"{100 * row.record_share:.1f} %"
-    cells = [f"{row.temperature:g}", row.contender, row.rates, f"{row.whole:.0f}", f"{row.tokens_per_call:.2f}"]
-    return [*cells, str(row.to_baseline or itself), str(row.to_peer or "-"), share]
+    cells = [f"{row.temperature:g}", row.contender, row.rates, f"{row.whole:.0f}", f"{row.cpu_ms:.1f}"]
+    return [*cells, f"{row.tokens_per_call:.2f}", str(row.to_baseline or itself), str(row.to_peer or "-"), share]
 
 
 def overhead(rounds: int = 5) -> str:
@@ -173,7 +196,7 @@ def cost_lines(
     library = Library()
     loaded, drafts = library.load(target), [] if draft is None else [library.load(draft, as_draft=True)]
     pair = f"{loaded.name} + {drafts[0].name if drafts else 'no draft'}"
-    yield f"{pair}, {context_length} tokens of context; nothing else should be running"
+    yield f"{pair}, {context_length} tokens of context; nothing else should run meanwhile"
     *_, last = measure_costs(loaded, drafts, context_length=context_length)
     (costs,) = last.costs
     yield from cost_tables(costs)
@@ -185,7 +208,7 @@ def cost_lines(
 
 def cost_tables(costs: Costs) -> Iterator[str]:
     yield f"{costs.device}, threads {costs.threads}, {costs.dtype}; medians, the middle half spans {costs.spread:.0%}\n"
-    heads = ("new tokens in one target forward", "ms", "between", "times one token")
+    heads = ("new tokens in one target forward", "ms", "between", "relative to one token")
     yield from table(heads, (_token_cells(costs, n) for n in LENGTHS if n <= len(costs.verify_ms)))
     yield ""
     yield from table(("what", "measured"), _cost_cells(costs))
@@ -206,9 +229,9 @@ def _cost_cells(costs: Costs) -> Iterator[tuple[str, str]]:
     if costs.draft is not None:
         yield "one drafted token", f"{costs.draft_ms:.2f} ms"
         yield "cost ratio c (drafted token / target forward)", f"{costs.draft_ms / costs.verify_ms[0]:.2f}"
-    yield "rest of a step, outside both models", f"{costs.overhead_ms:.2f} ms"
-    yield "the same of a step that drafts nothing", f"{costs.plain_overhead_ms:.2f} ms"
+    yield "time per step outside both models", f"{costs.overhead_ms:.2f} ms"
+    yield "the same without a draft", f"{costs.plain_overhead_ms:.2f} ms"
     read = f"read of {costs.bandwidth_bytes / 1e6:.0f} MB"
     yield f"memory bandwidth ({read})", f"{costs.bandwidth_gb_s:.1f} GB/s"
     yield f"floor: {costs.weight_bytes / 1e6:.1f} MB of weights at that bandwidth", f"{costs.floor_ms:.2f} ms"
-    yield "share of a one-token forward that the floor explains", f"{costs.floor_share:.0%}"
+    yield "share of a one-token forward explained by the floor", f"{costs.floor_share:.0%}"

@@ -43,7 +43,7 @@ def measure_in_rounds(request: Request, bench: Workbench) -> Generator[Speed, No
     _, tokens = active.prompt()
     num_tokens = min(NUM_TOKENS, active.plan.target.context_limit - len(tokens))
     if num_tokens < 1:
-        raise SpecvizError(f"the prompt leaves no room to measure: it has {len(tokens)} tokens; shorten it")
+        raise SpecvizError(f"the prompt has {len(tokens)} tokens, which leaves no room to measure; shorten it")
     job = Job(Prompt("", "", tuple(tokens)), active.plan.sampling, request.seed, num_tokens)
     alone = specviz_contender(gather(METHODS["none"], {}, active.target, None), request.num_speculative_tokens)
     contenders = alone, specviz_contender(active.setup, request.num_speculative_tokens, rule=active.plan.rule.name)
@@ -65,9 +65,9 @@ def measure_in_rounds(request: Request, bench: Workbench) -> Generator[Speed, No
     note = f"median of {ROUNDS} rounds of runs of {job.num_tokens} tokens, warmed up, each alone on the engine"
     instead = "" if found.is_clear else f"{WORDS[found.verdict]} ({between})"
     if not METHODS[request.method].drafts:
-        instead = "nothing to compare: without a draft this is the measure itself"
+        instead = "this is the baseline (no draft)"
     elif is_shared:
-        instead = "under load: others used the engine meanwhile, so no speedup"
+        instead = "under load: others used the engine meanwhile, so no speedup is given"
     yield Speed(turn.total, turn.total, baseline, speed, f"{note}; {between}", instead, found.ratio, found.between)
 
 

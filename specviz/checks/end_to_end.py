@@ -78,7 +78,7 @@ class EndToEnd:
             return ""
         missed = [one.rule.title for one in self.power if one.tokens_needed is None or one.tokens_needed > self.done]
         caught = f"{len(self.power) - len(missed)} of {len(self.power)} rules known to be wrong"
-        words = f"; {caught} would have been called out nine times in ten"
+        words = f"; {caught} would have been detected nine times in ten"
         return f"{words}, not {', '.join(missed)}" if missed else words
 
 
@@ -93,8 +93,8 @@ def judge_evidence(evidence: Evidence, is_complete: bool, more: str) -> Outcome 
     if evidence.differs(SUSPICION):
         odds = float(f"{math.exp(evidence.peak):.2g}")
         words = (
-            f"suspicious, {n}: {_describe_strongest(evidence)}; evidence of {odds:,.0f} to 1 against the target's law: "
-            f"draw about {evidence.tokens_to_go:,} more tokens and judge all of them together{more}"
+            f"suspicious, {n}: {_describe_strongest(evidence)}; the evidence is {odds:,.0f} to 1 against the target's "
+            f"distribution: draw about {evidence.tokens_to_go:,} more tokens and judge all of them together{more}"
         )
         return Outcome("suspicious", words)
     if seen > COARSE:
@@ -108,7 +108,7 @@ def _describe_strongest(evidence: Evidence) -> str:
     place = int(np.argmax(np.abs(evidence.z)))
     share, expected = (column[place] / evidence.num_tokens for column in (evidence.observed, evidence.expected))
     return (
-        f"{evidence.features[place]} was written {100 * share:.1f} % of the time, the target's law says "
+        f"{evidence.features[place]} was written {100 * share:.1f} % of the time; the target's probability is "
         f"{100 * expected:.1f} % (z = {evidence.z[place]:+.1f})"
     )
 

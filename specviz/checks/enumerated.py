@@ -72,18 +72,18 @@ class Enumeration:
             return None
         what = (
             f"{self.num_outcomes:,} outcomes of the real program, drafts of up to {self.k} tokens, over {NUM_CELLS} "
-            "tokens pooled from this pair's own odds"
+            "tokens pooled from this pair's own probabilities"
         )
         if self.rule_alone:
             shape = f"small token trees of the likeliest tokens ({_TREE_WORDS})" if self.trees else "plain chains"
-            what += f"; the rule alone, over {shape}, as the method itself needs a real model to draft"
+            what += f"; the rule alone, over {shape}, as the method needs a real model to draft"
         elif self.trees:
-            what += f"; the method's own token trees, kept small ({_TREE_WORDS})"
+            what += f"; the method's own token trees, made small ({_TREE_WORDS})"
         if self.distance > EXACT:
-            return Outcome("differs", f"differs: {what}; {100 * self.distance:.3g} % of the odds lie on wrong texts")
+            return Outcome("differs", f"differs: {what}; {100 * self.distance:.3g} % of probability is on wrong texts")
         if not self.lossless:
-            return Outcome("unsure", f"cannot tell: what is wrong with the rule does no harm here, {what}")
-        return Outcome("exact", f"exact (enumerated): {what}; farthest from the target's law {self.distance:.0e}")
+            return Outcome("unsure", f"cannot tell: the rule's error has no effect here, {what}")
+        return Outcome("exact", f"exact (enumerated): {what}; distance to the target {self.distance:.0e}")
 
 
 def enumerate_texts(
@@ -109,7 +109,7 @@ def enumerate_texts(
 
 def _are_trees(pair: Pair, rule: Rule) -> bool:
     """Whether token trees are enumerated: those of the method, where the rule can judge any."""
-    return METHODS[pair.method].rules == TREE_RULES and rule.supports(FORKED)
+    return METHODS[pair.method].under(pair.params).rules == TREE_RULES and rule.supports(FORKED)
 
 
 def _report_during(work: Generator[None, None, Result], so_far: Enumeration) -> Generator[Enumeration, None, Result]:

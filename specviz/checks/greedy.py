@@ -60,10 +60,10 @@ class Greedy:
         compared = f"{self.num_tokens:,} tokens after {self.total} prompts"
         if not self.differences:
             return Outcome("exact", f"exact, token by token: {compared}, equal to the target's own greedy text")
-        words = f"consistent, n = {self.num_tokens:,}: each of {compared} is the target's favourite"
-        up_to, why = "", "There it is the reference that does not write the favourite."
+        words = f"consistent, n = {self.num_tokens:,}: each of {compared} is the target's most likely token"
+        up_to, why = "", "There, the reference itself does not write the most likely token."
         if self.ties or self.num_close == len(self.differences):
-            up_to, why = " up to rounding", "Rounding parts the texts there."
+            up_to, why = " up to rounding", "The texts differ there by rounding."
         return Outcome("consistent", f"{words}{up_to}. {_describe_first(self.differences, self.ties)} {why}")
 
 
@@ -77,7 +77,7 @@ def _describe_first(differences: Sequence[TextDifference], tokens: Sequence[Outs
         )
     token = tokens[0]
     return (
-        f"Token {token.place + 1} is id {token.token} (logit {token.logit:.6f}), the favourite is id "
+        f"Token {token.place + 1} is id {token.token} (logit {token.logit:.6f}), the most likely token is id "
         f"{token.favourite} (logit {token.favourite_logit:.6f})."
     )
 

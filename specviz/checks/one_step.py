@@ -167,10 +167,10 @@ class Redraws:
             return found
         if self.here.distance > SAME:
             enough = f"about {self.here.draws_needed:,} draws" if self.here.draws_needed else "more draws than fit here"
-            words = f"cannot tell, {n}: by formula the rule is wrong here, and it takes {enough} to see it"
+            words = f"cannot tell, {n}: by formula the rule is wrong here; {enough} would show it"
             return Outcome("unsure", words)
         if not self.here.rule.lossless:
-            return Outcome("unsure", f"cannot tell, {n}: at this place what is wrong with the rule does no harm")
+            return Outcome("unsure", f"cannot tell, {n}: the rule's error has no effect on this token")
         return found
 
 

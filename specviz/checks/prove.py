@@ -91,12 +91,12 @@ def prove(
     if type(tokens) is not int or not 1 <= tokens <= MOST_TOKENS:
         raise SpecvizError(f"tokens must be a whole number from 1 to {MOST_TOKENS:,} (got {tokens!r})")
     if made_in is not None and (samples is None or made_in not in FORMATS):
-        raise SpecvizError(f"made_in is one of {', '.join(FORMATS)}, for samples alone (got {made_in!r:.40})")
+        raise SpecvizError(f"made_in must be one of {', '.join(FORMATS)}, and needs samples (got {made_in!r:.40})")
     find_method(method)
     large, small = _load_models(workbench().library, target, draft, method if samples is None else None, watch)
     if samples is not None:
         return _check_samples(Pair(large, small), Path(samples), made_in, watch)
-    rules, chosen = METHODS[method].rules, find_rule(rule or METHODS[method].rules[0])
+    rules, chosen = METHODS[method].under(params).rules, find_rule(rule or METHODS[method].default_rule)
     if chosen.name in RULES and chosen.name not in rules:
         raise SpecvizError(f"{chosen.title} cannot judge the drafts of {method}; choose one of {', '.join(rules)}")
     text = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": None if prompt is None else tuple(prompt)}
@@ -131,14 +131,11 @@ def _load_models(
     library: Library, target, draft, method: str | None, watch: Watch
 ) -> tuple[LoadedModel, LoadedModel | None]:
     """The target, and a draft model where the method needs one; where there is no method, one that is at hand."""
-    default_target, default_draft = catalog.default_pair()
-    large = library.load(default_target if target is None else target, watch)
+    large = library.load(catalog.default_pair()[0] if target is None else target, watch)
     if method is not None and "draft" not in METHODS[method].roles:
         return large, None
     foreign = method is not None and METHODS[method].foreign
-    if foreign and draft is None:
-        draft = next(iter(catalog.drafts_for(large.name, foreign=True)), None)
-    wanted = default_draft if draft is None and large.name == default_target else draft
+    wanted = catalog.bundled_draft(large.name, foreign=foreign) if draft is None else draft
     if wanted is None and method is not None:
         raise SpecvizError(f"the method {method} needs a draft model (got none); choose one or another method")
     if wanted is None:
@@ -189,7 +186,7 @@ def _greedy(job: _Job) -> CheckResult:
     results = greedy(job.pair, job.rule, job.prompts, job.k, length)
     result = _last_result(results, "comparing with the target's own greedy text", job.watch)
     numbers = {"prompts": result.total, "tokens": result.num_tokens, "texts_that_part": len(result.differences)}
-    return CheckResult("greedy text, equal to the target's own", *result.outcome, numbers)
+    return CheckResult("greedy text against the target's own", *result.outcome, numbers)
 
 
 def _end_to_end(job: _Job) -> Iterator[CheckResult]:
@@ -201,21 +198,21 @@ def _end_to_end(job: _Job) -> Iterator[CheckResult]:
         yield CheckResult("one step, by formula", *_judge_formula(result, job.rule), numbers)
     needed = {one.rule.name: one.tokens_needed for one in result.power}
     numbers = {**evidence_numbers(result.evidence), "tokens_needed_to_call_out": needed}
-    yield CheckResult("end to end, every token against the target's law", *result.outcome, numbers)
+    yield CheckResult("end to end, every token against the target", *result.outcome, numbers)
 
 
 def _judge_formula(result: EndToEnd, rule: Rule) -> Outcome:
-    places = f"{result.done:,} places, largest total variation to the target's law {result.distance:.1e}"
+    places = f"{result.done:,} positions, largest total variation to the target {result.distance:.1e}"
     state = "differs" if result.distance > SAME else "exact" if rule.lossless else "unsure"
     if state == "unsure":
-        return Outcome(state, f"cannot tell: what is wrong with the rule does no harm here, {places}")
-    return Outcome(state, f"{state} by formula, where one token is judged alone: {places}")
+        return Outcome(state, f"cannot tell: the rule's error has no effect here, {places}")
+    return Outcome(state, f"{state} by formula, one token judged alone: {places}")
 
 
 def _first_token(job: _Job) -> CheckResult:
     n = max(1, round(FIRST_TOKENS * job.tokens))
     results = first_token(job.pair, job.rule, job.prompts[0], job.sampling, job.k, n, job.request.seed)
-    result = _last_result(results, "writing the first token anew", job.watch)
+    result = _last_result(results, "drawing the first token many times", job.watch)
     numbers = {"n": result.total, "tokens": list(result.tokens)}
     numbers |= {"law": list(result.cells.law), "counts": list(result.cells.counts)}
     return CheckResult("first token after one prompt", *result.outcome, numbers)
@@ -248,7 +245,7 @@ def _check_samples(pair: Pair, path: Path, made_in: str | None, watch: Watch) ->
         checks.append(CheckResult("tokens at temperature 0", *result.greedy_outcome, numbers))
     if result.drawn_outcome is not None:
         numbers = evidence_numbers(result.evidence)
-        checks.append(CheckResult("drawn tokens against the target's law", *result.drawn_outcome, numbers))
+        checks.append(CheckResult("drawn tokens against the target", *result.drawn_outcome, numbers))
     return Report({**about, **_environment(pair)}, tuple(checks))
 
 

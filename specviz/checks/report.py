@@ -15,11 +15,11 @@ EXIT_WORDS = {0: "exact or consistent", 1: "differs", 3: "cannot tell", 4: "susp
 MARKS = {"exact": "=", "consistent": "~", "differs": "x", "unsure": "?", "suspicious": "!"}
 RULE_NUMBERS = ("verdict", "acceptance", "tokens_per_call", "mean_distance")  # of the JSON file
 OVERALL = {
-    "exact": "every check is exact, and all of them agree with the target",
-    "consistent": "nothing speaks against the target's law; what would have been seen stands beside each check",
-    "differs": "at least one check contradicts the target's law",
-    "suspicious": "the evidence leans against the target's law; its own line says how much more it takes to decide",
-    "unsure": "nothing differs, but at least one check could not tell; its own line says why",
+    "exact": "every check is exact and agrees with the target",
+    "consistent": "nothing contradicts the target; what each check would have detected stands beside it",
+    "differs": "at least one check contradicts the target",
+    "suspicious": "the evidence leans against the target; its own line says how many more tokens decide",
+    "unsure": "nothing differs, but at least one check cannot tell; its own line says why",
 }
 
 
@@ -78,9 +78,9 @@ class Report:
 
 def _rule_lines(results: Sequence[RuleResult]) -> list[str]:
     width = max(24, *(len(row.rule.title) for row in results))
-    head = f"  {'rules on the same drafts':<{width}}  kept    tokens/call  distance to p"
+    head = f"  {'rules on the same drafts':<{width}}  accepted  tokens/call  distance to p"
     rows = [
-        f"{MARKS[row.verdict]} {row.rule.title:<{width}}  {_format(row.acceptance, '.1%'):<6}  "
+        f"{MARKS[row.verdict]} {row.rule.title:<{width}}  {_format(row.acceptance, '.1%'):<8}  "
         f"{_format(row.tokens_per_call, '.3f'):<11}  {_format(row.mean_distance, '.4f')}"
         for row in results
     ]

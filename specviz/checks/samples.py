@@ -35,7 +35,7 @@ MOST_NAMED = 10
 NEEDED = ("prompt_ids", "ids")
 TEXTS = ("text", "prompt", "completion", "output", "response")
 TEXT_REFUSED = (
-    "holds text instead of token ids: a text is cut into tokens in more than one way, and the law is that of the "
+    "holds text instead of token ids: a text can be split into tokens in several ways, and the check is about the "
     "tokens that were drawn; write out the ids"
 )
 
@@ -150,8 +150,8 @@ class Finding:
     def words(self) -> str:
         token = self.token
         return (
-            f"line {self.sample.line}, token {token.place + 1}: id {token.token} (logit {token.logit:.6f}), "
-            f"the target's favourite is id {token.favourite} (logit {token.favourite_logit:.6f})"
+            f"line {self.sample.line}, token {token.place + 1}: id {token.token} (logit {token.logit:.6f}), the "
+            f"target's most likely token is id {token.favourite} (logit {token.favourite_logit:.6f})"
         )
 
 
@@ -174,15 +174,15 @@ class JudgedSamples:
     def greedy_outcome(self) -> Outcome | None:
         """None where no sample was drawn at temperature 0, or not all have been judged."""
         if self.wrong_greedy:
-            words = f"differs: {len(self.wrong_greedy)} tokens at temperature 0 are not the target's favourite; "
+            words = f"differs: {len(self.wrong_greedy)} tokens at temperature 0 are not the most likely ones; "
             more = self._more_ties(self.tied_greedy) + _format_hint(self.wrong_greedy)
             return Outcome("differs", words + self.wrong_greedy[0].words + more)
         if not self.num_greedy or self.done < self.total:
             return None
         what = f"{self.num_greedy:,} tokens at temperature 0"
         if not self.tied_greedy:
-            return Outcome("exact", f"exact, token by token: {what}, each the target's favourite")
-        words = f"consistent: {what}, each the target's favourite but for {self._ties(self.tied_greedy)}"
+            return Outcome("exact", f"exact, token by token: {what}, each the target's most likely token")
+        words = f"consistent: {what}, each the target's most likely token but for {self._ties(self.tied_greedy)}"
         return Outcome("consistent", words)
 
     @property
@@ -201,7 +201,7 @@ class JudgedSamples:
         return f"{', '.join(ties)}, first {found[0].words}"
 
     def _more_ties(self, found: Sequence[Finding]) -> str:
-        return f"; beside them {self._ties(found)}" if found else ""
+        return f"; besides, {self._ties(found)}" if found else ""
 
 
 def _format_hint(wrong: Sequence[Finding]) -> str:

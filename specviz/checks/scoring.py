@@ -17,11 +17,11 @@ from specviz.decoding.sampling import Sampling, fit
 from specviz.models.library import LoadedModel
 from specviz.models.score import CHUNK
 
-ABOUT_TARGET = ("the target's favourite",)
+ABOUT_TARGET = ("the target's most likely token",)
 ABOUT_DRAFT = (
-    "a token that the draft gives more than the target",
-    "the draft's favourite",
-    "a token that the draft gives less than 1 in 10,000",
+    "a token with a higher probability from the draft than from the target",
+    "the draft's most likely token",
+    "a token with a draft probability below 1 in 10,000",
 )
 NOTHING = 1e-4
 # How far the logits of one model may part between two ways to compute them.

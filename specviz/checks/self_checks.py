@@ -50,9 +50,9 @@ class SelfCheck:
 
 
 FATES: tuple[tuple[str, int | None, Fate], ...] = (  # with the place of a drafted token that the target never writes
-    ("after all drafted tokens were kept", None, lambda step: len(step.draft) > 0 and step.verdict.kind == "bonus"),
-    ("after a cut in the middle", 1, lambda step: step.verdict.kind == "resampled" and len(step.verdict.path) > 0),
-    ("after the first token was cut", 0, lambda step: step.verdict.kind == "resampled" and not step.verdict.path),
+    ("after all drafted tokens were accepted", None, lambda step: len(step.draft) > 0 and step.verdict.kind == "bonus"),
+    ("after a later one was rejected", 1, lambda step: step.verdict.kind == "resampled" and bool(step.verdict.path)),
+    ("after the first token was rejected", 0, lambda step: step.verdict.kind == "resampled" and not step.verdict.path),
 )
 
 
@@ -66,7 +66,7 @@ def self_checks(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, k: in
         f"Cache against a full read, {words}": partial(_check_cache, pair.target, prompt_ids, max(k, 2), *rest)
         for words, *rest in FATES
     }
-    checks["The target as its own draft keeps everything"] = lambda: _check_own_draft(pair, prompt_ids, k)
+    checks["The target as its own draft accepts everything"] = lambda: _check_own_draft(pair, prompt_ids, k)
     if pair.draft is not None and METHODS[pair.method].is_plain:  # elsewhere q is not the draft model's row alone
         checks["The recorded q is the q that was drawn from"] = lambda: _check_claimed_q(pair, prompt_ids, sampling, k)
     for done, (name, check) in enumerate(checks.items(), start=1):
@@ -103,7 +103,7 @@ def _check_cache(target: LoadedModel, prompt_ids: Sequence[int], k: int, wrong: 
             return Outcome("consistent" if apart <= allowed else "differs", words)
         is_due = fate(step)
         text += step.tokens
-    return Outcome("unsure", "the context leaves no room for it after this prompt")
+    return Outcome("unsure", "the context leaves no room for this check after the prompt")
 
 
 def _steps(plan: Plan, prompt_ids: Sequence[int], num_steps: int) -> Iterator[Step]:
@@ -131,9 +131,9 @@ def _check_own_draft(pair: Pair, prompt_ids: Sequence[int], k: int) -> Outcome:
     if not checks:
         return Outcome("unsure", "the context leaves no room to draft")
     least, kept = min(check.accept_prob for check in checks), sum(check.accepted for check in checks)
-    words = f"{kept} of {len(checks)} drafted tokens kept; the smallest chance to be kept was {least:.6f}"
+    words = f"{kept} of {len(checks)} drafted tokens accepted; the smallest acceptance probability was {least:.6f}"
     if least < 1 - max(SAME_CHANCE, 2 * _tolerance(pair.target.model.dtype)):
-        return Outcome("differs", f"{words}, where p = q makes it 1")
+        return Outcome("differs", f"{words}; with p = q it must be 1")
     return Outcome("consistent", words)
 
 
@@ -150,10 +150,10 @@ def _check_claimed_q(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, 
             num_tokens += len(draft)
         text += step.tokens
     if not num_tokens:
-        return Outcome("unsure", "no chain was drafted with a q and the logits behind it")
+        return Outcome("unsure", "no chain was drafted with both q and its logits")
     allowed = _tolerance(pair.draft.model.dtype)
     words = (
-        f"{num_tokens} drafted tokens are what u picks from their q; behind it, the draft model's logits are within "
+        f"{num_tokens} drafted tokens are what u picks from their q; the draft model's logits are within "
         f"{farthest:.1e} of a full read (rounding may make {allowed:.0e})"
     )
     return Outcome("consistent" if farthest <= allowed else "differs", words)

@@ -148,8 +148,8 @@ def _refuse_other_models(rows: StepRows) -> None:
         for was, row in ((token.p, rows.probs[node]), (token.q, rows.draft.probs[node])):
             if was is not None and row is not None and abs(float(row[token.id]) - was) > NOT_THE_MODELS:
                 raise SpecvizError(
-                    f"step {rows.record.index + 1}: these models give {token.text!r:.40} another probability than the "
-                    "run recorded; choose the models that made it"
+                    f"step {rows.record.index + 1}: these models give {token.text!r:.40} a different probability from "
+                    "the recorded one; choose the models that made it"
                 )
 
 

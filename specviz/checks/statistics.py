@@ -210,11 +210,11 @@ def outcome_of_cells(cells: Cells, what: str = "") -> Outcome:
     """What counts whose n was fixed beforehand say of the target's law; what: the kind of draws that were counted."""
     n, seen = f"n = {cells.n:,}{what}", smallest_cell_shift(cells.law, cells.n)
     if cells_differ(cells):
-        return Outcome("differs", f"differs, {n}: these counts do not come from the target's odds")
+        return Outcome("differs", f"differs, {n}: these counts do not fit the target's probabilities")
     if cells_differ(cells, SUSPICION):
         needed = draws_needed(cells.law, [count / cells.n for count in cells.counts])
         enough = f"about {round_up(needed):,} draws decide" if needed else "more draws than fit here would decide"
-        rare = f"the target's odds give counts this far out in fewer than 1 of {1 / SUSPICION:,.0f} tries"
+        rare = f"the target's probabilities give counts this far off in fewer than 1 of {1 / SUSPICION:,.0f} tries"
         return Outcome("suspicious", f"suspicious, {n}: {rare}; {enough}")
     if seen > COARSE:
         return Outcome("unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points")

@@ -39,26 +39,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", help=f"a bundled name, a folder or a hub id (default: {target})")
     words = f"a draft model, likewise; may be given again (default: {draft})"
     parser.add_argument("--draft", action="append", help=words)
-    words = "of the job; the same job goes on there"
+    words = "folder of the job; the same job continues there"
     parser.add_argument("--out", type=_folder, required=True, metavar="DIR", help=words)
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
-    parser.add_argument("--overwrite", action="store_true", help="start over where an earlier job lies")
-    parser.add_argument("--keep-parts", action="store_true", help="keep the parts that a killed job goes on from")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier job there")
+    parser.add_argument("--keep-parts", action="store_true", help="keep the parts that let a killed job continue")
     parser.add_argument("--k", type=int, default=4, help="tokens drafted per step, 1 to 16 (default: %(default)s)")
     add_sampling(parser)
-    parser.add_argument("--max-new-tokens", type=int, default=128, help="of each text (default: %(default)s)")
+    parser.add_argument("--max-new-tokens", type=int, default=128, help="length of each text (default: %(default)s)")
     parser.add_argument("--chat", action="store_true", help="render every prompt with the target's chat template")
-    words = "texts written or read at once, fewer where they are long or memory is short (default: %(default)s)"
+    words = "texts written or read at once; fewer if they are long or memory is short (default: %(default)s)"
     parser.add_argument("--batch", type=int, default=32, help=words)
     parser.add_argument("--shard-size", type=int, default=32, help="prompts per part (default: %(default)s)")
     costs = parser.add_mutually_exclusive_group()
-    words = "measured before: bench's --json, a list, or a summary.json"
+    words = "costs measured earlier: from bench --json, a list of these, or a summary.json"
     costs.add_argument("--costs", type=Path, metavar="FILE", help=words)
-    costs.add_argument("--no-costs", action="store_true", help="measure none, and tell no speedups")
-    parser.add_argument("--executor", choices=("local", "ray"), default="local", help="where it works (default: local)")
-    parser.add_argument("--ray-address", metavar="ADDRESS", help='"auto" or host:port; else a cluster of this machine')
-    parser.add_argument("--workers", type=int, metavar="N", help="of ray (default: one per GPU, or per CPU)")
-    words = "end with 1 below it, as alpha=0.6"
+    costs.add_argument("--no-costs", action="store_true", help="measure no costs and give no speedups")
+    parser.add_argument("--executor", choices=("local", "ray"), default="local", help="where to run (default: local)")
+    parser.add_argument("--ray-address", metavar="ADDRESS", help='"auto" or host:port; else a cluster on this machine')
+    parser.add_argument("--workers", type=int, metavar="N", help="for ray (default: one per GPU, or per CPU)")
+    words = "exit with 1 below this value, such as alpha=0.6"
     parser.add_argument("--fail-under", action="append", default=[], metavar="NAME=NUMBER", help=words)
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help="summary.json of an older job to compare with")
 
@@ -137,7 +137,7 @@ def print_verdict(summary: Summary, least: Mapping[str, float], old: Mapping[str
         return 1
     compared = {change.draft for change in changes}
     new = [draft.name for draft in summary.drafts if old is not None and draft.name not in compared]
-    notes = (f"note: {name} is not in the older job, so nothing is said of it" for name in new)
+    notes = (f"note: {name} is not in the older job, so it is not compared" for name in new)
     _print([*map(change_line, changes), *notes])
     return exit_code(failed, changes)
 
@@ -249,7 +249,7 @@ def summary_text(summary: Summary) -> str:
 
 
 def _table(summary: Summary) -> list[str]:
-    head = ("draft", "agreement, 95 %", "same favourite", f"tokens per target call, K={summary.k}", "best K", "speedup")
+    head = ("draft", "agreement, 95 %", "same top token", f"tokens per target call, K={summary.k}", "best K", "speedup")
     rows = [head, *(_row(draft, summary.k) for draft in summary.drafts)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -276,7 +276,7 @@ def _format_interval(interval: Interval | None) -> str:
 
 def _comparisons(summary: Summary) -> list[str]:
     pairs = ((each, _difference(each.slices[0]) if each.slices else NOT_KNOWN) for each in summary.comparisons)
-    return [f"{each.a} less {each.b}: {found}{f'; {each.words}' if each.words else ''}" for each, found in pairs]
+    return [f"{each.a} minus {each.b}: {found}{f'; {each.words}' if each.words else ''}" for each, found in pairs]
 
 
 def _difference(found: Difference) -> str:
@@ -286,7 +286,7 @@ def _difference(found: Difference) -> str:
 
 def change_line(change: Change) -> str:
     """A draft against the older job."""
-    old = "" if change.old_draft == change.draft else f" (there {change.old_draft})"
+    old = "" if change.old_draft == change.draft else f" (then {change.old_draft})"
     if not old and change.is_same_model is False:
-        old = " (other weights or settings than there)"
+        old = " (weights or settings have changed)"
     return f"{change.draft} against the older job{old}: {change.verdict}; {_difference(change.difference)}"

@@ -10,21 +10,21 @@ from specviz.errors import SpecvizError
 from specviz.trace import export as exports
 
 OUTPUTS = {
-    "html": "one page that needs no network: text, steps, odds",
-    "tokens": "a line per token, as CSV",
-    "steps": "a line per step, as CSV",
-    "jsonl": "the trace itself; every OUT is packed if it ends in .gz, and - is standard output",
+    "html": "one offline page: text, steps, probabilities",
+    "tokens": "CSV, one line per token",
+    "steps": "CSV, one line per step",
+    "jsonl": "the trace itself; any OUT ending in .gz is compressed, and - is standard output",
 }
-CUT_OFF = "specviz: FILE holds no end: the recording ends before the run does, and what it has was exported"
+CUT_OFF = "specviz: the recording in FILE stops before the end of the run; everything up to there was exported"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    words = "a trace's file, or the name of a recorded run that comes with specviz"
+    words = "a trace file, or the name of a recorded run that comes with specviz"
     parser.add_argument("file", type=Path, nargs="?", help=words)
     for name, words in OUTPUTS.items():
         parser.add_argument(f"--{name}", type=output, metavar="OUT", help=words)
-    parser.add_argument("--no-charts", action="store_true", help="of --html: no charts, about 2 MB less")
-    words = "all lessons with their runs as one page; no FILE"
+    parser.add_argument("--no-charts", action="store_true", help="for --html: leave out the charts, about 2 MB less")
+    words = "all lessons with their runs as one page; without FILE"
     parser.add_argument("--lessons", type=output, metavar="OUT", help=words)
 
 
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
         from specviz.views.learn.lesson_file import lesson_page  # it reads all of the page's code
 
         if options.file is not None or options.no_charts or outputs:
-            raise SpecvizError("--lessons stands alone: it takes no FILE and nothing else to write")
+            raise SpecvizError("--lessons stands alone: no FILE and no other output")
         options.lessons.write(lesson_page())
         return 0
     _check(options, outputs)
@@ -55,12 +55,12 @@ def run(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace, outputs: dict[str, Output]) -> None:
     wanted = ", ".join(f"--{name}" for name in OUTPUTS)
     if options.file is None:
-        raise SpecvizError("say what to export: FILE, or --lessons OUT")
+        raise SpecvizError("name what to export: FILE, or --lessons OUT")
     if not outputs:
-        raise SpecvizError(f"say what to write: at least one of {wanted}")
+        raise SpecvizError(f"name what to write: at least one of {wanted}")
     if options.no_charts and "html" not in outputs:
-        raise SpecvizError("--no-charts is about the page: it needs --html")
+        raise SpecvizError("--no-charts needs --html")
     files = [out.place for out in outputs.values() if isinstance(out.place, Path)]
     places = [path.resolve() for path in (options.file, *files)]
     if len(set(places)) < len(places):
-        raise SpecvizError(f"FILE and what {wanted} write must be different files")
+        raise SpecvizError(f"FILE and the files of {wanted} must differ")

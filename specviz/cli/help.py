@@ -12,9 +12,9 @@ from specviz.rules.facts import FACTS
 
 COMMON_CODES = {0: "done", 2: "bad input, or the work failed", 130: "interrupted (128 + the signal)"}
 METHOD_NAMES, RULE_NAMES = ", ".join(METHODS), ", ".join(FACTS)
-METHOD_WORDS = f"how to draft: {METHOD_NAMES} (default: %(default)s)"
-RULE_WORDS = f"how drafts are judged: {RULE_NAMES} (default: the method's own rule)"
-PARAM_WORDS = "a parameter of the method; may be given again"
+METHOD_WORDS = f"drafting method: {METHOD_NAMES} (default: %(default)s)"
+RULE_WORDS = f"acceptance rule: {RULE_NAMES} (default: the method's own rule)"
+PARAM_WORDS = "a parameter of the method; may be repeated"
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "page": ("", "--port 8000", "--host 0.0.0.0", "--open run.jsonl.gz"),
@@ -40,8 +40,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 EXIT_CODES: Mapping[str, Mapping[int, str]] = {
     "align": {1: "below --fail-under, or significantly worse than --compare", 3: "cannot tell"},
     "prove": EXIT_WORDS,
-    "bench": {3: "the machine was too busy for --costs to tell"},
-    "models": {1: "the draft of --check cannot draft for its target"},
+    "bench": {3: "the machine was too busy to measure --costs"},
+    "models": {1: "the draft given to --check cannot draft for its target"},
 }
 
 
@@ -56,8 +56,8 @@ def add_sampling(parser: argparse.ArgumentParser, *, temperature_words: str = "0
     """The settings that the target's distribution is made with, and the seed."""
     words = f"from 0 to 5; {temperature_words} (default: %(default)s)"
     parser.add_argument("--temperature", type=float, default=1.0, help=words)
-    words = "only so many of the likeliest; 0: all (default: %(default)s)"
+    words = "keep only this many of the most likely tokens; 0: all (default: %(default)s)"
     parser.add_argument("--top-k", type=int, default=0, help=words)
-    words = "only the likeliest tokens of this total probability; 1: all (default: %(default)s)"
+    words = "keep only the most likely tokens up to this total probability; 1: all (default: %(default)s)"
     parser.add_argument("--top-p", type=float, default=1.0, help=words)
-    parser.add_argument("--seed", type=int, default=0, help="of all random draws (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="for all random draws (default: %(default)s)")

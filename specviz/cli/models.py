@@ -49,19 +49,20 @@ class LocalModel:
         try:
             return f"{self.files.num_parameters() / 1e6:,.1f} M parameters"
         except SpecvizError as error:
-            return f"cannot be used: {error}"
+            return f"unusable: {error}"
 
     def fit(self, draft: LocalModel) -> str:
         """Whether `draft` can draft for this one, by their tokenizers."""
         try:
-            return "other vocabulary" if differing_ids(self.text, draft.text) else "same vocabulary"
+            return "different vocabulary" if differing_ids(self.text, draft.text) else "same vocabulary"
         except SpecvizError:
-            return "cannot be used"
+            return "unusable"
 
 
 def overview(cache_dir: Path | None = None) -> str:
     """Tables for the terminal: bundled models, models in the hub's cache (or `cache_dir`), and what fits together."""
-    bundled = {name: LocalModel(name, Path(resolve(name))) for name, model in MODELS.items() if model.is_bundled}
+    offered = (name for name, model in MODELS.items() if model.is_bundled and model.dial is None)
+    bundled = {name: LocalModel(name, Path(resolve(name))) for name in offered}
     here = {name: model for name, model in bundled.items() if model.folder.is_dir()}
     in_cache = _find_cached(cache_dir)
     cached = {name: model for name, model in in_cache.items() if name not in HEADS}
@@ -114,7 +115,7 @@ def _heads_words(heads: CatalogHeads, cached: Mapping[str, LocalModel]) -> str:
     try:
         size = sum(file.stat().st_size for file in head_files(folder, heads.name))
     except (SpecvizError, OSError) as error:
-        return f"{words} (cannot be used: {error})"
+        return f"{words} (unusable: {error})"
     return f"{words}, {size / 1e6:,.1f} MB"
 
 
@@ -124,7 +125,7 @@ def heads_report(name: str, target: str, library: Library | None = None) -> str:
     loaded = library.load(target)
     heads = _load_any_kind(library, name, loaded)
     used, unused = heads.report.used, heads.report.unused
-    lines = [f"{heads.name} are heads of the kind {heads.kind} and fit {loaded.name}", f"used: {len(used)} tensors"]
+    lines = [f"{heads.name} are {heads.kind} heads and fit {loaded.name}", f"used: {len(used)} tensors"]
     lines += [f"  {key}" for key in used]
     lines += [f"not used: {len(unused)} tensors" if unused else "not used: none", *(f"  {key}" for key in unused)]
     return "\n".join(lines)
@@ -157,7 +158,7 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
         _verdict(diagnosis),
         ["Ids", *_table(_id_rows(diagnosis))],
         ["Special tokens (target | draft)", *_table(map(_special_row, diagnosis.special))],
-        ["Chat form", f"  {diagnosis.chat}"],
+        ["Chat format", f"  {diagnosis.chat}"],
         ["Ways to draft", *_table(_way_row(way, diagnosis.is_direct) for way in diagnosis.ways)],
     )
     return "\n\n".join("\n".join(escape(line, keep=" ") for line in lines) for lines in sections)
@@ -179,13 +180,13 @@ def _id_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         reads = f"reads {side.context_limit:,} tokens"
         yield who, f"{side.name}: {side.num_ids:,} ids, a table of {side.table:,} ({padding:,} padding), {reads}"
     yield "same text", f"{diagnosis.num_same:,} ids"
-    yield "other text", f"{diagnosis.num_differing:,} ids{':' if diagnosis.differing else ''}"
+    yield "different text", f"{diagnosis.num_differing:,} ids{':' if diagnosis.differing else ''}"
     for target, draft in diagnosis.differing:
         yield "", f"id {target.id}: {target.label} | {draft.label}"
     if (more := diagnosis.num_differing - len(diagnosis.differing)) > 0:
         yield "", f"and {more:,} more"
     if diagnosis.num_other_special:
-        yield "special in both", f"{diagnosis.num_other_special:,} ids of other text, which is allowed"
+        yield "special in both", f"{diagnosis.num_other_special:,} ids of different text, which is allowed"
     yield "only in one", f"{diagnosis.num_only_target:,} ids of the target, {diagnosis.num_only_draft:,} of the draft"
     common = diagnosis.num_common_texts
     totals = (("target's", diagnosis.num_target_texts), ("draft's", diagnosis.num_draft_texts))

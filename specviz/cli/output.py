@@ -35,7 +35,7 @@ class Output:
         if not self.name or self.name.endswith(("/", os.sep)) or self.place.is_dir():
             raise SpecvizError(f"OUT must name a file (got {self.name!r:.200})")
         if not (trace_io.ordinary_place(self.place, "OUT").parent.is_dir() or self.makes_folder):
-            raise SpecvizError(f"OUT must lie in a folder that is there (got {self.name!r:.200})")
+            raise SpecvizError(f"OUT must be in an existing folder (got {self.name!r:.200})")
 
     def write(self, text: str) -> None:
         """All of it at once; tells of a file. Raises SpecvizError."""

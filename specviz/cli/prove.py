@@ -15,19 +15,19 @@ K = 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     target, draft = default_pair()
-    parser.add_argument("--prompt", help="one text to go on with (default: the bundled prompts)")
+    parser.add_argument("--prompt", help="one text to continue (default: the bundled prompts)")
     parser.add_argument("--target", help=f"a bundled name, a folder or a hub id (default: {target})")
-    parser.add_argument("--draft", help=f"the draft model, likewise (default: {draft} for the default target)")
+    parser.add_argument("--draft", help=f"the draft model, as above (default: {draft} for the default target)")
     parser.add_argument("--method", default="draft_model", help=METHOD_WORDS)
     parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help=PARAM_WORDS)
-    parser.add_argument("--rule", help=f"{RULE_WORDS}; broken:NAME: one that is wrong on purpose")
+    parser.add_argument("--rule", help=f"{RULE_WORDS}; broken:NAME: a rule that is wrong on purpose")
     parser.add_argument("--k", type=int, help=f"tokens drafted per step (default: {K})")
     add_sampling(parser, temperature_words="0 compares with the greedy text")
-    parser.add_argument("--tokens", type=int, default=2000, help="to write and judge (default: %(default)s)")
-    words = "judge another decoder: JSON lines {prompt_ids, ids, sampling, made_in}"
+    parser.add_argument("--tokens", type=int, default=2000, help="tokens to write and judge (default: %(default)s)")
+    words = "judge another decoder's samples: JSON lines {prompt_ids, ids, sampling, made_in}"
     parser.add_argument("--samples", type=Path, metavar="FILE", help=words)
-    parser.add_argument("--made-in", help="the number format of samples whose lines name none: bf16, fp16 or fp32")
-    words = "save the report with all its numbers; - is standard output"
+    parser.add_argument("--made-in", help="number format of samples whose lines name none: bf16, fp16 or fp32")
+    words = "save the report with all numbers; - is standard output"
     parser.add_argument("--json", type=output, metavar="OUT", help=words)
 
 
@@ -55,7 +55,7 @@ def read_k(options: argparse.Namespace) -> int:
     depth = find_method(options.method).depth
     if options.k is not None and depth is not None:
         raise SpecvizError(
-            f"the method {options.method} has no K: how far it drafts is its parameter {depth} (say --param "
+            f"the method {options.method} has no K: its draft length is the parameter {depth} (use --param "
             f"{depth}={options.k} instead of --k {options.k})"
         )
     return K if options.k is None else options.k

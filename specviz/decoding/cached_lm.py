@@ -103,7 +103,7 @@ class CachedLM:
         places = set((getattr(self.model, "hf_device_map", None) or {}).values())
         if len(places) > 1:
             raise SpecvizError(
-                "some layers of the target cannot be run alone where it is spread over several devices "
+                "some layers of the target cannot run alone because it is spread over several devices "
                 f"({', '.join(sorted(map(str, places)))}); choose another method or a target that fits on one"
             )
         return _ExitLM(self, layers)
@@ -243,7 +243,7 @@ def _choose(model: PreTrainedModel, products: Products, context_limit: int) -> F
 def _prove(model: PreTrainedModel, products: Products, context_limit: int) -> str:
     """Why the compact forward is not to be trusted with this model; empty where all its logits are right.
 
-    Read are some tokens, one more, a tree, and one of its later branches, whose rows are gathered.
+    Read are some tokens, a tree behind two more, and one token behind a later branch of it, whose rows are gathered.
     """
     forwards = TransformersForward(model, products), Compact(model, products)
     told, own = (_some_logits(CachedLM(model, context_limit, products, each)) for each in forwards)
@@ -255,7 +255,7 @@ def _prove(model: PreTrainedModel, products: Products, context_limit: int) -> st
 def _some_logits(lm: CachedLM) -> Tensor:
     first, second, third, *others = (token * 7919 % lm.vocab_size for token in range(3, 12))
     text, tree = [*others, first], Draft((first, second, third), (ROOT, ROOT, 1), (None,) * 3)
-    rows = [lm.forward(text), lm.forward([*text, second]), lm.forward([*text, second, third], tree)]
+    rows = [lm.forward(text), lm.forward([*text, second, third], tree)]
     return torch.cat([*rows, lm.forward([*text, second, third, second, third, first])])
 
 

@@ -8,7 +8,6 @@ the numbers of transformers' forward but for rounding; `refusal` names the model
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from specviz.decoding.products import Products
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _ROPES = ("default", "linear", "llama3", "yarn")  # angles that do not depend on the length of the text
+_MIX = ("gate", "up", "down")
 BLOCK = 256  # rows; the store grows by whole blocks, and by a quarter at least
 
 
@@ -31,7 +31,7 @@ def refusal(model: PreTrainedModel, products: Products) -> str:
     if not all(products.applies(weight) for weight in model.parameters()):
         return "only for float32 on the CPU"
     if any(type(getattr(block, name)) is not nn.Linear for block, name in _linears(model)):
-        return "its linear layers are of another kind"
+        return "its linear layers are of a different kind"
     if any(map(_is_hooked, model.modules())):
         return "its modules have hooks"
     return "" if model.model.rotary_emb.rope_type in _ROPES else "its positions depend on the length of the text"
@@ -47,8 +47,11 @@ def _linears(model: PreTrainedModel) -> list[tuple[nn.Module, str]]:
     found: list[tuple[nn.Module, str]] = [(model, "lm_head")]
     for layer in model.model.layers:
         found += [(layer.self_attn, f"{name}_proj") for name in "qkvo"]
-        found += [(layer.mlp, f"{name}_proj") for name in ("gate", "up", "down")]
+        found += [(layer.mlp, f"{name}_proj") for name in _MIX]
     return found
+
+
+_Views = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class _Rows:
@@ -58,7 +61,6 @@ class _Rows:
         config, attention = model.config, model.model.layers[0].self_attn
         self._angles_of = model.model.rotary_emb
         self.rows = torch.zeros(2, config.num_hidden_layers, config.num_key_value_heads, 0, attention.head_dim)
-        self.pairs: list[tuple[Tensor, Tensor]] = []  # keys and values of one layer
 
     def reserve(self, num_rows: int) -> None:
         had = self.rows.shape[3]
@@ -67,17 +69,49 @@ class _Rows:
         room = -(-max(num_rows, had + had // 4) // BLOCK) * BLOCK
         rows = self.rows.new_empty(*self.rows.shape[:3], room, self.rows.shape[4])
         rows[..., :had, :] = self.rows
-        self.rows, self.pairs = rows, list(zip(*rows, strict=True))
+        self.rows = rows
         cos, sin = self._angles_of(rows, torch.arange(room)[None])  # [1, room, width]
         self.cos, self.sin = cos[0, :, None], sin[0, :, None].clone()
         self.sin[..., : sin.shape[-1] // 2] *= -1  # so that turning is one roll
 
+    def views(self, past: int, end: int) -> list[_Views]:
+        """Per layer: keys and values up to `end` [1, heads, end, width], those from `past` on [heads, n, width]."""
+        keys, values = self.rows[:, :, None, :, :end].unbind()
+        new_keys, new_values = self.rows[..., past:end, :].unbind()
+        return list(zip(keys.unbind(), values.unbind(), new_keys.unbind(), new_values.unbind(), strict=True))
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+class _Linear:
+    """A linear layer whose weight and bias are looked up at every call, in the module's own table."""
+
+    def __init__(self, linear: nn.Module, product: Products) -> None:
+        self._table, self._product = linear._parameters, product
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._product(self._table["weight"], self._table["bias"], x)
+
+
+class _Norm:
+    """A root-mean-square norm, its weight looked up likewise."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        self._table, self._shape, self._epsilon = norm._parameters, norm.weight.shape, norm.variance_epsilon
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.rms_norm(x, self._shape, self._table["weight"], self._epsilon)
+
+
 class _Layer:
-    index: int
-    kind: str  # of attention, as `_windows` of the reader names it
-    block: nn.Module
+    """The parts of one block, found once. kind: of attention, as `_windows` of the reader names it."""
+
+    def __init__(self, index: int, kind: str, block: nn.Module, product: Products) -> None:
+        part, mlp = block.self_attn, block.mlp
+        self.index, self.kind, self.width, self.scale = index, kind, part.head_dim, part.scaling
+        self.before, self.between = _Norm(block.input_layernorm), _Norm(block.post_attention_layernorm)
+        self.q, self.k, self.v, self.o = (_Linear(getattr(part, f"{name}_proj"), product) for name in "qkvo")
+        self.norms = (_Norm(part.q_norm), _Norm(part.k_norm)) if hasattr(part, "q_norm") else ()
+        self.gate, self.up, self.down = (_Linear(getattr(mlp, f"{name}_proj"), product) for name in _MIX)
+        self.act = mlp.act_fn.forward
 
 
 class Compact:
@@ -86,14 +120,15 @@ class Compact:
     path = "compact"
 
     def __init__(self, model: PreTrainedModel, products: Products, rows: _Rows | None = None) -> None:
-        self._model, self._product = model, products
+        self._model, self._products, blocks = model, products, model.model.layers
         self._rows = rows or _Rows(model)
-        kinds = getattr(model.config, "layer_types", None) or ["attention"] * len(model.model.layers)
-        self._layers = [_Layer(*each) for each in zip(range(len(kinds)), kinds, model.model.layers, strict=True)]
+        self._norm, self._head = _Norm(model.model.norm), _Linear(model.lm_head, products)
+        kinds = getattr(model.config, "layer_types", None) or ["attention"] * len(blocks)
+        self._layers = [_Layer(*each, products) for each in zip(range(len(kinds)), kinds, blocks, strict=True)]
 
     def exit(self, layers: Sequence[int]) -> Compact:
         check_layers(layers, len(self._layers))
-        early = Compact(self._model, self._product, self._rows)
+        early = Compact(self._model, self._products, self._rows)
         early._layers = [self._layers[layer] for layer in layers]
         return early
 
@@ -116,43 +151,35 @@ class Compact:
         rows, end = self._rows, past + len(ids)
         rows.reserve(end)
         place = slice(past, end) if position_ids is None else position_ids[0]
-        turn = rows.cos[place], rows.sin[place]  # [n, 1, width]
+        turn, views = (rows.cos[place], rows.sin[place]), rows.views(past, end)  # [n, 1, width]
         if attention_mask is None and past and len(ids) > 1:
             attention_mask = torch.full((len(ids), end), float("-inf")).triu(past + 1)
         x, seen = self._model.model.embed_tokens(ids), []
         for layer in self._layers:
             seen.append(x)
             mask = attention_mask[layer.kind] if isinstance(attention_mask, dict) else attention_mask
-            x = x + self._attend(layer, _normed(layer.block.input_layernorm, x), turn, mask, slice(past, end))
-            x = x + self._mix(layer.block.mlp, _normed(layer.block.post_attention_layernorm, x))
+            x = x + _attend(layer, layer.before(x), turn, mask, views[layer.index])
+            mixed = layer.between(x)
+            x = x + layer.down(layer.act(layer.gate(mixed)) * layer.up(mixed))
         if captured:
-            seen.append(_normed(self._model.model.norm, x))
-        last = _normed(self._model.model.norm, x[-num_logits:])
+            seen.append(self._norm(x))
         states = torch.cat([seen[layer] for layer in captured], dim=-1) if captured else None
-        return self._product(self._model.lm_head, last), states
-
-    def _attend(self, layer: _Layer, x: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor | None, new: slice) -> Tensor:
-        part, (keys, values) = layer.block.self_attn, self._rows.pairs[layer.index]
-        shape, product = (len(x), -1, part.head_dim), self._product
-        q, k = product(part.q_proj, x).view(shape), product(part.k_proj, x).view(shape)  # [n, heads, width]
-        if hasattr(part, "q_norm"):
-            q, k = _normed(part.q_norm, q), _normed(part.k_norm, k)
-        both = _turned(torch.cat([q, k], 1), turn).transpose(0, 1)  # row by row, as fast attention wants them
-        q, keys[:, new] = both[: q.shape[1]], both[q.shape[1] :]
-        values[:, new] = product(part.v_proj, x).view(shape).transpose(0, 1)
-        keys, values = keys[None, :, : new.stop], values[None, :, : new.stop]
-        how = {"is_causal": mask is None and len(x) > 1, "scale": part.scaling, "enable_gqa": len(q) != keys.shape[1]}
-        wide = functional.scaled_dot_product_attention(q[None], keys, values, mask, **how)
-        return product(part.o_proj, wide[0].transpose(0, 1).reshape(len(x), -1))
-
-    def _mix(self, part: nn.Module, x: Tensor) -> Tensor:
-        return self._product(
-            part.down_proj, part.act_fn(self._product(part.gate_proj, x)) * self._product(part.up_proj, x)
-        )
+        return self._head(self._norm(x[-num_logits:])), states
 
 
-def _normed(norm: nn.Module, x: Tensor) -> Tensor:
-    return torch.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
+def _attend(layer: _Layer, x: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor | None, rows: _Views) -> Tensor:
+    shape = len(x), -1, layer.width
+    q, k = layer.q(x).view(shape), layer.k(x).view(shape)  # [n, heads, width]
+    if layer.norms:
+        q, k = (norm(part) for norm, part in zip(layer.norms, (q, k), strict=True))
+    both = _turned(torch.cat([q, k], 1), turn).transpose(0, 1)  # row by row, as fast attention wants them
+    keys, values, new_keys, new_values = rows
+    num_heads, num_keys = q.shape[1], k.shape[1]
+    new_keys.copy_(both[num_heads:])
+    new_values.copy_(layer.v(x).view(shape).transpose(0, 1))
+    how = {"is_causal": mask is None and len(x) > 1, "scale": layer.scale, "enable_gqa": num_heads != num_keys}
+    wide = functional.scaled_dot_product_attention(both[None, :num_heads], keys, values, mask, **how)
+    return layer.o(wide.transpose(1, 2).reshape(len(x), -1))
 
 
 def _turned(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:

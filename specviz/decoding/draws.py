@@ -46,7 +46,11 @@ class Draws:
 
     def sample(self, probs: Tensor, role: str, position: int, node: int) -> Tensor:
         """Token ids [] or [N] by inverse CDF from rows [V] or [N, V], which must add up to more than 0."""
-        cdf = probs.to(exact_dtype(probs.device)).cumsum(-1)
+        cdf = probs.cumsum(-1, dtype=exact_dtype(probs.device))
+        if probs.dim() == 1 and probs.is_cpu:  # the same arithmetic, without an operation of torch for each number
+            u, total = self._draw_each(1, role, position, node)[0], float(cdf[-1])
+            point = min(u * total, math.nextafter(total, 0.0))
+            return torch.searchsorted(cdf, point, right=True).clamp_max(len(cdf) - 1)  # NaN gives V
         total = cdf[..., -1:]
         u = self._uniforms(cdf[..., 0], role, position, node)[..., None]
         point = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))

@@ -71,7 +71,7 @@ def speculate(
     draft. Inference mode is entered and left inside each step: a generator may be resumed on another thread.
     """
     if not tokens:
-        raise SpecvizError("the prompt has no tokens; type at least one word to continue from")
+        raise SpecvizError("the prompt has no tokens; type at least one word")
     text, end = list(tokens), len(tokens) + max_new_tokens
     index, finish = 0, None
     while finish is None:

@@ -31,16 +31,16 @@ class Products:
 
     columns: tuple[frozenset[int], ...] = (frozenset(range(1, MOST_ROWS + 1)),) * len(SHAPES)
 
-    def __call__(self, linear: nn.Linear, x: Tensor) -> Tensor:
-        """linear(x), x [..., in] of any number format on any device."""
-        weight, bias = linear.weight, linear.bias
+    def __call__(self, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+        """linear(x, weight, bias), x [..., in] of any number format on any device."""
         num_rows = x.numel() // x.shape[-1]
         if num_rows > MOST_ROWS or not self.applies(weight) or num_rows not in self._class_of(weight):
             return functional.linear(x, weight, bias)
         rows = x if x.dim() == 2 else x.reshape(num_rows, -1)
-        # One row alone goes a slow way; columns that lie in columns are six times slower.
-        rows = rows.contiguous() if num_rows > 1 else torch.cat([rows, rows])
-        out = (weight @ rows.t()).t()[:num_rows]
+        if num_rows > 1:  # columns that lie in columns are six times slower
+            out = torch.mm(weight, rows.contiguous().t()).t()
+        else:  # one row alone goes a slow way
+            out = torch.mm(weight, torch.cat([rows, rows]).t()).t()[:1]
         out = out if bias is None else out + bias
         return out if x.dim() == 2 else out.reshape(*x.shape[:-1], -1)
 
@@ -92,7 +92,7 @@ def _faster_by_columns(out: int, width: int) -> frozenset[int]:
 def _seconds(form: Products, matrix: nn.Linear, rows: Tensor) -> float:
     clock = time.perf_counter if os.name == "nt" else time.thread_time  # where it is fine enough: others do not count
     started = clock()
-    form(matrix, rows)
+    form(matrix.weight, None, rows)
     return clock() - started
 
 
@@ -102,7 +102,7 @@ class _Linear(nn.Linear):
     products: Products
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.products(self, x)
+        return self.products(self.weight, self.bias, x)
 
 
 def with_products(model: nn.Module, products: Products) -> nn.Module:

@@ -42,15 +42,15 @@ class ModelDrafter(ChainDrafter):
 METHOD = Method(
     name="draft_model",
     title="Draft model",
-    summary="A small model writes K tokens ahead; the target checks them in one pass.",
-    caution="Pays where the small model often agrees with the target and one call of it costs far less time than one "
-    "of the target; otherwise it is slower than no draft.",
+    summary="A draft model writes K tokens ahead; the target checks them in one pass.",
+    caution="Pays where the draft model often agrees with the target and its calls cost far less time. Otherwise it is "
+    "slower than no draft.",
     source="Leviathan et al., arXiv:2211.17192; Chen et al., arXiv:2302.01318",
     roles=("draft",),
     params=K_PARAMS,
     build=lambda parts, params: ModelDrafter(parts.draft.lm, make_policy(params)),
     is_common=True,
-    proposer="The small model writes ",
+    proposer="A small draft model writes ",
     is_plain=True,
     needs_only_odds=True,
 )

@@ -110,18 +110,18 @@ def _list_ids(tokens: Iterable[int]) -> list[dict[str, int]]:
 METHOD = Method(
     name="lookahead",
     title="Lookahead",
-    summary="No second model: the target guesses at many later places while it reads, and proposes what came out.",
+    summary="No second model: while it reads, the target guesses many later tokens and proposes them afterwards.",
     source="Fu et al., arXiv:2402.02057",
     params=(
-        IntParam("window", "window", 5, "At how many places ahead the target guesses in each call (W).", 1, 12),
-        IntParam("ahead", "tokens of a guess", 3, "How many tokens a guess has (K here, N - 1 in the paper).", 1, 6),
+        IntParam("window", "window", 5, "How many places ahead the target guesses in each call (W).", 1, 12),
+        IntParam("ahead", "tokens per guess", 3, "How many tokens a guess has (K here, N - 1 in the paper).", 1, 6),
         IntParam("guesses", "guesses", 5, "How many guesses are checked at most in one call (G).", 1, 12),
     ),
     rules=TREE_RULES,
     depth="ahead",
     build=lambda parts, params: Lookahead(**params, context_limit=parts.target.lm.context_limit),
-    caution="Pays where the target has arithmetic to spare, as on a GPU, and the text repeats itself; every call "
-    "reads the whole window beside the draft, which on a processor costs about as much as it saves.",
-    proposer="The large model guesses later words on the side; what it remembers is proposed up to ",
-    why_no_what_if="lookahead's proposals depend on its earlier steps, so other K cannot be told from one text",
+    caution="Pays where the target has arithmetic to spare, as on a GPU, and the text repeats itself. Every call also "
+    "reads the whole window, which on a processor costs about as much as it saves.",
+    proposer="The target guesses later words on the side. Its remembered guesses propose up to ",
+    why_no_what_if="lookahead's proposals depend on its earlier steps, so one text does not tell about other K",
 )

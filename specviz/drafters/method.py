@@ -7,7 +7,7 @@ its folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
@@ -70,6 +70,7 @@ class Method:
     rules: the names of the rules that can judge its drafts, its own first. depth: the parameter that stands for K,
     where K is not what a person sets. is_common: it stands at the top of the page's list.
     proposer: the words before K in the headline. drafts_as: what its drafts are called there.
+    chain_when: a Choice of its own, by name, and those of its options under which it drafts a chain; see `under`.
     is_plain: a draft model writes K tokens, each drawn from its own row of the text.
     replays_from_text: it needs no model: what it drafts at any place follows from the text before.
     needs_only_odds: it can draft over tables of odds; other methods need the layers or the words of a real model.
@@ -91,10 +92,17 @@ class Method:
     is_common: bool = False
     proposer: str = "The drafter proposes up to "
     drafts_as: Literal["chain", "token tree", "reasoning step", "nothing"] = "chain"
+    chain_when: tuple[str, tuple[str, ...]] | None = None
     is_plain: bool = False
     replays_from_text: bool = False
     needs_only_odds: bool = False
     why_no_what_if: str = ""
+
+    def under(self, params: Mapping[str, object]) -> Method:
+        """The method as it is with these parameters: what makes it draft a chain lets every chain's rule judge it."""
+        if self.chain_when is None or params.get(self.chain_when[0]) not in self.chain_when[1]:
+            return self
+        return replace(self, rules=CHAIN_RULES, drafts_as="chain")
 
     @property
     def drafts(self) -> bool:

@@ -154,10 +154,10 @@ _BLIND: Mapping[str, Callable[[], Policy]] = {
 }
 _OPTIONS = {
     "constant": "always K",
-    "heuristic": "two more after a draft that was kept whole, else one less",
-    "moving_average": "by the share kept of late",
+    "heuristic": "two more after a fully accepted draft, else one less",
+    "moving_average": "by the recent share of accepted tokens",
 }
-_HELP = "How long a draft is; K is the most. Whatever is chosen, a rule that is exact stays exact."
+_HELP = "How long a draft is, K at most. An exact rule stays exact with every choice."
 
 BLIND_K_PARAMS: tuple[Param, ...] = (Choice("k_policy", "draft length", "constant", _HELP, _OPTIONS),)
 """For chain drafters that have no probabilities of their own."""
@@ -167,8 +167,8 @@ K_PARAMS: tuple[Param, ...] = (
         "least_confidence",
         "unsure below",
         0.4,
-        "Where the draft length goes by confidence: the draft ends behind a token that is less likely than this to the "
-        "draft itself. The token stays in the draft. One transfer from the device for every token.",
+        "The draft ends after a token to which the draft itself gives less than this. The token stays in the draft. "
+        "Costs one transfer from the device per token.",
         0.0,
         1.0,
         needs=("k_policy", ("confidence",)),

@@ -82,8 +82,8 @@ METHOD = Method(
     name="prompt_lookup",
     title="Prompt lookup",
     summary="No second model: what followed the same words earlier in the text is proposed again.",
-    caution="Drafting costs next to nothing and pays where the text repeats itself (code, summaries, edits); elsewhere "
-    "its drafts are short or wrong and the checked tokens are wasted.",
+    caution="Drafting costs next to nothing. Pays where the text repeats itself (code, summaries, edits). Elsewhere "
+    "drafts are short or wrong, and checking them is wasted.",
     source="Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding",
     params=(
         IntParam("max_ngram", "longest match", 3, "How many of the last tokens are searched for first.", 1, 16),
@@ -92,7 +92,7 @@ METHOD = Method(
     ),
     build=_build,
     is_common=True,
-    proposer="A look back through the text proposes up to ",
+    proposer="Matching earlier text proposes up to ",
     replays_from_text=True,
     needs_only_odds=True,
 )

@@ -118,7 +118,7 @@ class Game:
 
     def _check_going(self) -> None:
         if self.is_over:
-            raise SpecvizError("this text is at its end: begin a new game")
+            raise SpecvizError("this text has ended: begin a new game")
 
     def _open_text(self, active: ActiveSetup) -> tuple[trace.Header | None, list[int]]:
         """The header if it is still to come, and all ids so far."""
@@ -169,7 +169,7 @@ def typed_ids(text: TokenText, before: Sequence[int], words: str, *, joined: boo
     has_space = joined or raw[-1:].isspace() or words[0] in NO_SPACE_BEFORE
     ids = encode_after(text, raw, (words if has_space else f" {words}").encode())
     if not ids:
-        raise Refused("the large model has no tokens for these words")
+        raise Refused("the target model has no tokens for these words")
     if special := [token for token in ids if token in text.special_ids | text.eos_ids]:
         name = text.label(special[0])
         raise Refused(f"your words must be ordinary text (got {name!r:.60}, a sign of the model's own)")

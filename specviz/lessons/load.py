@@ -142,7 +142,7 @@ def _refuse_absent_tokens(lesson: Lesson, file: str) -> None:
         if screen.show and screen.show.pin and not _is_in(screen.show.pin, run):
             _refuse_pin(screen.show.pin, f"{file}: screens[{number}]: the run {run} must have what is pinned")
         if screen.law and not _has_odds(screen.law):
-            what = f"{screen.law.run} must have a drafted token there, judged by both models' odds"
+            what = f"{screen.law.run} must have a draft token there with both models' probabilities"
             _refuse_pin(screen.law, f"{file}: screens[{number}]: law: the run {what}")
 
 

@@ -151,7 +151,7 @@ class Choose(Done, tag="choose"):
 
     def __post_init__(self) -> None:
         if not any(option.right for option in self.options):
-            raise ValueError(f"options must be options of which one is right {format_got(self.options)}")
+            raise ValueError(f"options must have at least one right answer {format_got(self.options)}")
 
 
 class Guess(Done, tag="guess"):
@@ -163,7 +163,7 @@ class Guess(Done, tag="guess"):
     def __post_init__(self) -> None:
         options = tuple(Option(words=each) if isinstance(each, str) else each for each in self.options)
         if sum(option.right for option in options) > 1:
-            raise ValueError(f"options must be options of which at most one is right {format_got(self.options)}")
+            raise ValueError(f"options must have at most one right answer {format_got(self.options)}")
         force_setattr(self, "options", options)
 
 

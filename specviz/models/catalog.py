@@ -32,8 +32,10 @@ class Download:
 class CatalogModel:
     """A model on offer. drafts: names of its draft models, the best first; a model without them is only a draft.
 
-    foreign: drafts with another vocabulary. A bundled model is in assets/models/<name>, one with a download in the
-    cache once it was asked for; any other name is a Hugging Face hub id.
+    foreign: drafts with another vocabulary. chats: it answers, so that its chat template is used unless someone says
+    otherwise. A bundled model is in assets/models/<name>, one with a download in the cache once it was asked for; any
+    other name is a Hugging Face hub id. dial: the bundled model that this one is, made so many times as deep by layers
+    that add zero (see folder.deepen).
     """
 
     name: str
@@ -42,6 +44,8 @@ class CatalogModel:
     is_bundled: bool = False
     foreign: tuple[str, ...] = ()
     download: Download | None = None
+    chats: bool = False
+    dial: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +59,15 @@ class CatalogHeads:
     is_bundled: bool = False
 
 
+REAL = "smollm2"  # a chat model of use, which is fetched when a person asks for it
 _BUNDLED_DRAFTS = {
     "fable-draft": "the small one",
     "fable-draft-tiny": "the tiny one",
-    "fable-draft-undistilled": "the small one before its distillation",
-    "fable-draft-code": "one that has read only Python",
-    "fable-draft-othervocab": "one that cuts text into other tokens",
+    "fable-draft-undistilled": "the small one before distillation",
+    "fable-draft-code": "one trained only on Python",
+    "fable-draft-othervocab": "one with another tokenizer",
 }
+_DIAL = (2, 4, 8)
 _SMOLLM2 = {"1.7B": ("135M", "360M"), "360M": ("135M",), "135M": ()}
 _FAMILIES = (
     ("HuggingFaceTB/SmolLM2-{}-Instruct", "SmolLM2 {} Instruct", _SMOLLM2),
@@ -93,8 +99,19 @@ _ALL = (
         is_bundled=True,
         foreign=("fable-draft-othervocab",),
     ),
+    *(
+        CatalogModel(
+            f"fable-target-x{times}",
+            f"Fable, the large one with identity layers: {times} times as deep, the same text",
+            tuple(_BUNDLED_DRAFTS)[:-1],
+            is_bundled=True,
+            dial=("fable-target", times),
+        )
+        for times in _DIAL
+    ),
     *(CatalogModel(name, f"Fable, {words} (bundled)", is_bundled=True) for name, words in _BUNDLED_DRAFTS.items()),
-    CatalogModel("smollm2", "SmolLM2 135M Instruct", foreign=("fable-draft",), download=_SMOLLM2_FILE),
+    CatalogModel(REAL, "SmolLM2 135M Instruct", ("smol-draft",), False, ("fable-draft",), _SMOLLM2_FILE, chats=True),
+    CatalogModel("smol-draft", "SmolLM2, a small draft (bundled)", is_bundled=True),
     *(
         CatalogModel(name.format(size), title.format(size.upper()), tuple(map(name.format, drafts)))
         for name, title, sizes in _FAMILIES
@@ -115,6 +132,7 @@ HEADS: Mapping[str, CatalogHeads] = {
     for heads in (
         CatalogHeads("fable-medusa", "Fable, Medusa heads (bundled)", "medusa", "fable-target", is_bundled=True),
         CatalogHeads("fable-eagle", "Fable, an EAGLE head (bundled)", "eagle", "fable-target", is_bundled=True),
+        CatalogHeads("smol-eagle", "SmolLM2, an EAGLE-3 head (bundled)", "eagle", REAL, is_bundled=True),
         CatalogHeads(f"{_MEDUSA}-7b-v1.3", "Vicuna 7B v1.3, Medusa heads", "medusa", f"{_VICUNA}-7b-v1.3"),
         CatalogHeads(f"{_MEDUSA}-13b-v1.3", "Vicuna 13B v1.3, Medusa heads", "medusa", f"{_VICUNA}-13b-v1.3"),
         CatalogHeads("AngelSlim/Qwen3-8B_eagle3", "Qwen3 8B, an EAGLE-3 head", "eagle", "Qwen/Qwen3-8B"),
@@ -142,6 +160,17 @@ def drafts_for(target: str, *, foreign: bool = False) -> tuple[str, ...]:
     return () if model is None else (*model.foreign, *model.drafts) if foreign else model.drafts
 
 
+def bundled_draft(target: str, *, foreign: bool = False) -> str | None:
+    """The bundled draft model that suits `target` best, with `foreign` as in drafts_for."""
+    return next((name for name in drafts_for(target, foreign=foreign) if MODELS[name].is_bundled), None)
+
+
+def chats(target: str) -> bool:
+    """Whether the chat template of this target is used unless someone says otherwise."""
+    model = MODELS.get(without_format(target))
+    return model is not None and model.chats
+
+
 def names_for(target: str, kind: str) -> tuple[str, ...]:
     """The names that a parameter may have: drafts ("draft", the smallest first) or heads of this kind."""
     if kind == "draft":
@@ -165,7 +194,15 @@ def resolve(name: str) -> Path | str:
     """The folder of a model or head that is not the hub's own, else the hub id. SpecvizError for another name."""
     known = MODELS.get(name) or HEADS.get(name)
     if known is None:
-        raise SpecvizError(f"no model named {name!r} is on offer; choose one of {', '.join(MODELS)}")
+        raise SpecvizError(f"no model is named {name!r}; choose one of {', '.join(MODELS)}")
     if download := getattr(known, "download", None):
         return cached_model(download.file, download.sha256)
+    if dial := getattr(known, "dial", None):
+        return resolve(dial[0])
     return assets_dir() / "models" / name if known.is_bundled else name
+
+
+def depth(name: str) -> int:
+    """How many times as deep as its files a model is made when it is loaded."""
+    known = MODELS.get(name)
+    return 1 if known is None or known.dial is None else known.dial[1]

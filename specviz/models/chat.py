@@ -68,7 +68,7 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mappi
     Encode the result with special=False: the form contains its start token. Raises SpecvizError without a template.
     """
     if not has_chat_form(tokenizer):
-        raise SpecvizError("this model has no chat template (it was not trained to chat); turn the chat template off")
+        raise SpecvizError("this model has no chat template (it was not trained for chat); turn the chat template off")
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(item) for item in prompt]
     try:
         with _at_most(MOST_RENDER_S):

@@ -55,7 +55,7 @@ def _unpacked_bytes(file: Path) -> int:
         with zipfile.ZipFile(file) as archive:
             return sum(item.file_size for item in archive.infolist())
     except (zipfile.BadZipFile, OSError) as error:
-        raise SpecvizError(f"{file.name} is damaged, or no file that torch.save writes today") from error
+        raise SpecvizError(f"{file.name} is damaged, or not a file that today's torch.save writes") from error
 
 
 def _read_zip(file: Path) -> dict[str, Tensor]:
@@ -63,7 +63,7 @@ def _read_zip(file: Path) -> dict[str, Tensor]:
         held = torch.load(file, weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:
         raise SpecvizError(
-            f"{file.name} holds more than tensors (program code could run when it is opened), so it was not opened; "
+            f"{file.name} holds more than tensors (program code could run on opening it), so it was not opened; "
             "convert it to safetensors"
         ) from error
     except Exception as error:  # whatever else a stranger's file makes torch raise
@@ -71,7 +71,7 @@ def _read_zip(file: Path) -> dict[str, Tensor]:
     if not isinstance(held, Mapping) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in held.items()
     ):
-        raise SpecvizError(f"{file.name} must hold named tensors alone (got a {type(held).__name__} of other things)")
+        raise SpecvizError(f"{file.name} must hold only named tensors (got a {type(held).__name__} of other things)")
     return dict(held)
 
 

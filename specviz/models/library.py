@@ -22,7 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 from specviz.decoding.cached_lm import CachedLM
 from specviz.errors import SpecvizError
 from specviz.models import catalog, machine, memory, quantisation
-from specviz.models.folder import FEWER_BITS, GB, ModelFolder, check_kind, context_limit, eos_ids, limit_words
+from specviz.models.folder import FEWER_BITS, GB, ModelFolder, check_kind, context_limit, deepen, eos_ids, limit_words
 from specviz.models.gguf import fetch_model
 from specviz.models.hub import Progress, Source, find, ignore_progress
 from specviz.models.tokens import TokenText, differing_ids
@@ -154,7 +154,7 @@ class Library:
         if (loaded := self._find(task.key)) is not None:
             return loaded
         if task.is_pair:
-            raise SpecvizError(f"{wanted} is no longer in memory: hand over the model and its tokenizer again")
+            raise SpecvizError(f"{wanted} is no longer in memory: pass the model and its tokenizer again")
         with self._tables:
             loading = self._loading[task.key]
         with loading:
@@ -199,12 +199,15 @@ class Library:
         with self._memory:
             report(f"loading {task.name}", None)
             dtype = memory.dtype(task.home)
-            needed = files.needed_bytes(dtype, task.bits)
+            times = catalog.depth(task.source.name)
+            needed = files.needed_bytes(dtype, task.bits) * times
             homes = self._homes(task.home, needed)
             self._make_room(needed, homes, task.name)
             room = {home: self._left(home) for home in homes}
-            pair = files.model(config, dtype, room, task.bits), files.tokenizer()
-            loaded = self._add(task, pair, sha256 or revision)
+            model = files.model(config, dtype, room, task.bits)
+            if times > 1:
+                deepen(model, times)
+            loaded = self._add(task, (model, files.tokenizer()), sha256 or revision)
         report("; ".join(filter(None, (f"loaded {loaded.name}", made_from, limit_words(config)))), 1.0)
         return loaded
 
@@ -267,8 +270,8 @@ class Library:
         if free is not None and needed > free:
             used = self._used() if self._budget is not None else sum(map(self._used, homes))
             raise SpecvizError(
-                f"{name} needs {needed / GB:.2g} GB, but models may take {(free + used) / GB:.2g} GB together and "
-                f"those in use take {used / GB:.2g} GB; choose a smaller model, {FEWER_BITS}, or raise "
+                f"{name} needs {needed / GB:.2g} GB. Models may take {(free + used) / GB:.2g} GB together, and those "
+                f"in use take {used / GB:.2g} GB; choose a smaller model, {FEWER_BITS}, or raise "
                 "SPECVIZ_MODEL_MEMORY_GB"
             )
 

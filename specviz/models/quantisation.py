@@ -51,8 +51,7 @@ def library_for(bits: str, name: str) -> str:
         return able
     wanted = " or ".join(f"`pip install {' '.join(READERS[library])}`" for library in LIBRARIES[bits])
     raise SpecvizError(
-        f"{name} is to be held in {bits}, which this installation cannot do: run {wanted}, or name the model without "
-        f":{bits}"
+        f"{name} cannot be held in {bits} by this installation: run {wanted}, or name the model without :{bits}"
     )
 
 

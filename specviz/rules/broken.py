@@ -56,7 +56,7 @@ class ArgmaxDraft(BrokenRule):
     facts = mistake(
         "argmax_draft",
         "Greedy draft",
-        "The draft always writes its favourite token, yet it is judged as if it had been drawn from q.",
+        "The draft always writes its most likely token, yet it is judged as if it had been drawn from q.",
     )
     drafts_wrongly = True
 
@@ -68,7 +68,7 @@ class UntruncatedQ(BrokenRule):
     drafts_wrongly = True
 
     def __init__(self, top_k: int = 5) -> None:
-        words = f"The draft is drawn from its {top_k} likeliest tokens, yet the test uses q over all tokens."
+        words = f"The draft is drawn from its {top_k} most likely tokens, yet the test uses q over all tokens."
         self._top_k, self.facts = top_k, mistake("untruncated_q", "Untruncated q", words)
 
     def draft_law(self, q: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class SoftmaxResidual(BrokenRule):
     facts = mistake(
         "softmax_residual",
         "Softmax residual",
-        "After a cut the new token is drawn from softmax(p - q), which is almost the same for all tokens.",
+        "After a rejection the new token is drawn from softmax(p - q), which is almost the same for all tokens.",
     )
 
     def residual(self, p: Tensor, q: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class ArgmaxTarget(BrokenRule):
     facts = mistake(
         "argmax_target",
         "Greedy target",
-        "A token is kept only if it is the target's favourite, and the favourite is written otherwise.",
+        "A token is accepted only if it is the target's most likely one; otherwise that one is written.",
     )
 
     def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:

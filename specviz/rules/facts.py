@@ -13,7 +13,7 @@ class RuleFacts:
     judges_trees: token trees too, and not only chains. judges_graded: drafts that were graded as a whole, and no
     others. judges_block: the draft as a whole, so that a later token can save an earlier one. writes_favourite: the
     target alone decides, without a random draw, and its own token is its most likely one.
-    keeps: what a sentence says of the chance to be kept, before the token and after it; None: the rule's name does.
+    keeps: what a sentence says of the probability of acceptance, before the token and after it; None: the rule's name.
     replaces: what it says of where a replacement came from.
     residual_column: what the trace records that a replacement is drawn from, if it does: "residual" or "p".
     """
@@ -29,7 +29,7 @@ class RuleFacts:
     judges_block: bool = False
     writes_favourite: bool = False
     keeps: tuple[str, str] | None = None
-    replaces: str = " was drawn from what the draft left owed. It makes up {share} of that."
+    replaces: str = " was resampled from the shortfall: what the draft left out. It makes up {share} of that."
     residual_column: str = ""
 
     @property
@@ -47,7 +47,7 @@ _ALL = (
     RuleFacts(
         name="speculative_sampling",
         title="Speculative sampling",
-        summary="Keeps a drafted token with probability min(1, p/q) and otherwise draws from what the draft owed.",
+        summary="Accepts a draft token with probability min(1, p/q), otherwise resamples from the shortfall.",
         source="Leviathan et al., arXiv:2211.17192, section 2.3",
         lossless=True,
         judge="speculative_sampling:SpeculativeSampling",
@@ -57,64 +57,64 @@ _ALL = (
     RuleFacts(
         name="block_verification",
         title="Block verification",
-        summary="Judges the draft as a whole: a token stays if it or a later one passes, so on average more are kept.",
+        summary="Judges the draft as a whole: a token counts if it or a later one passes, so on average more are "
+        "accepted.",
         source="Sun et al., arXiv:2403.10444",
         lossless=True,
         judge="lossless:BlockVerification",
         judges_block=True,
         keeps=(
             "The stopping test at ",
-            " passes {chance} of the time; the token itself is kept {own} of the time, as a later test may pass.",
+            " passes {chance} of the time. The token is accepted {own} of the time, as a later test may pass.",
         ),
     ),
     RuleFacts(
         name="sample_and_match",
         title="Sample and match",
-        summary="Keeps a drafted token if it is the one that the target itself draws; how it was drafted plays "
-        "no part.",
+        summary="Accepts a draft token if the target draws the same one; how it was drafted does not matter.",
         source="the “naive sampling” of SpecInfer: Miao et al., arXiv:2305.09781",
         lossless=True,
         judge="lossless:SampleAndMatch",
         judges_trees=True,
         keeps=("The target draws ", " itself {chance} of the time."),
-        replaces=" was drawn from the target's odds for all other tokens, where it has {share}.",
+        replaces=" was drawn from the target's probabilities of all other tokens, where it has {share}.",
     ),
     RuleFacts(
         name="typical",
         title="Typical acceptance",
-        summary="Keeps every drafted token that the target finds likely enough; the target's own token is its "
-        "favourite.",
+        summary="Accepts every draft token that the target finds likely enough; the target's own token is its most "
+        "likely one.",
         source="Medusa: Cai et al., arXiv:2401.10774, section 2.3.1",
         lossless=False,
         judge="typical:Typical",
         judges_trees=True,
         writes_favourite=True,
-        replaces=" was written, the target's favourite here.",
+        replaces=" was written, the target's most likely token here.",
     ),
     RuleFacts(
         name="lenience",
         title="Lenience",
-        summary="Judges as if the draft had given its token only half of what it did: more is kept, but the text "
+        summary="Judges as if the draft had given its token half the probability: more is accepted, but the text "
         "changes.",
         source="Leviathan et al., arXiv:2211.17192, appendix A.5",
         lossless=False,
         judge="lossy:Lenience",
-        keeps=("Counting only part of what the draft gave it, this rule keeps ", " {chance} of the time."),
+        keeps=("This rule counts only part of the draft's probability. It accepts ", " {chance} of the time."),
     ),
     RuleFacts(
         name="ensemble",
         title="Ensemble",
-        summary="Judges against the average of both models' odds, so the text follows that average and not the target.",
+        summary="Judges against the average of both models' probabilities: the text is distributed like that average.",
         source="speculative sampling (arXiv:2211.17192) with the average of both models as its target",
         lossless=False,
         judge="lossy:Ensemble",
-        keeps=("Against the average of both models' odds, the rule keeps ", " {chance} of the time."),
-        replaces=" was drawn from what the draft left owed of both models' average. It makes up {share} of that.",
+        keeps=("Against the average of both models' probabilities, the rule accepts ", " {chance} of the time."),
+        replaces=" was resampled from what the draft left out of both models' average. It makes up {share} of that.",
     ),
     RuleFacts(
         name="graded",
         title="Graded reasoning steps",
-        summary="Keeps a whole reasoning step that the target graded well enough, word for word as the draft wrote it.",
+        summary="Accepts a whole reasoning step, word for word, if the target grades it well enough.",
         source="SpecReason: Pan et al., arXiv:2504.07891",
         lossless=False,
         judge="lossy:Graded",
@@ -133,9 +133,9 @@ def mistake(name: str, title: str, summary: str, **more) -> RuleFacts:
 RESAMPLE_P = mistake(
     "resample_p",
     "Resample from p",
-    "After a cut the new token is drawn from all of p, and not from what the draft left owed.",
-    keeps=("Like the exact rule, this broken one keeps ", " {chance} of the time."),
-    replaces=" was drawn from all of the target's odds, where it has {share}: that is what this rule does wrong.",
+    "After a rejection the new token is drawn from all of p instead of the shortfall.",
+    keeps=("Like the exact rule, this broken one accepts ", " {chance} of the time."),
+    replaces=" was drawn from all of the target's probabilities, where it has {share}. That is this rule's mistake.",
     residual_column="p",
 )
 """The one broken rule that traces and lessons show."""

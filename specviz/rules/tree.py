@@ -1,5 +1,5 @@
 """TreeRule: the walk down a token tree. Siblings are judged in order, the first against p, each later one against the
-residual of the one before. One transfer to the host per level, one for the last token, one for every node's p and q.
+residual of the one before. One transfer to the host per level, one for the last token and every node's p and q.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specviz.decoding.device import to_device, to_host
+from specviz.decoding.device import exact_dtype, to_device, to_host
 from specviz.decoding.draft import ROOT, Draft
-from specviz.decoding.draws import ACCEPT, Draws
-from specviz.decoding.rule import Check, Laws, Verdict, draw_last, proposal
+from specviz.decoding.draws import ACCEPT, FINAL, Draws
+from specviz.decoding.rule import Check, Laws, Verdict, proposal
 from specviz.decoding.sampling import TARGET, refuse_nan
 from specviz.rules.chain import ChainRule
 
@@ -38,7 +38,7 @@ class TreeRule(ChainRule):
             node = level[-1].node
             path.append(node)
         row = rows[-1] if rejected else self.bonus(probs[node + 1])
-        return make_verdict(draft, probs, path, checks, judged, row, draw_last(row, draws, position))
+        return make_verdict(draft, probs, path, checks, judged, row, draws, position)
 
 
 def make_verdict(
@@ -48,15 +48,20 @@ def make_verdict(
     checks: Sequence[Check],
     judged: Sequence[Tensor],
     final: Tensor,
-    token: int,
+    draws: Draws,
+    position: int,
 ) -> Verdict:
-    """judged: the target's row [V] that each check was made against; final: the law [V] of `token`."""
-    drawn_from = [proposal(draft, check.node, probs) for check in checks]
+    """judged: the target's row [V] that each check was made against; final: the law [V] of the last token, which is
+    drawn here and comes to the host with every node's p and q."""
+    drawn_from, wide = [proposal(draft, check.node, probs) for check in checks], exact_dtype(probs.device)
     stacked = (torch.stack(list(rows)) if rows else probs[:0] for rows in (judged, drawn_from))
-    node_p_q = to_host(torch.stack([node_p(draft, probs), node_q(draft, probs)])).tolist()
-    laws = Laws(*stacked, final, *map(tuple, node_p_q))
+    last = torch.stack([draws.sample(final, FINAL, position, ROOT).to(wide), final.sum(dtype=wide)])
+    columns = torch.cat([node_p(draft, probs).to(wide), node_q(draft, probs).to(wide), last])
+    *numbers, token, total = to_host(columns).tolist()
+    refuse_nan([total], TARGET)
+    laws = Laws(*stacked, final, tuple(numbers[: len(draft)]), tuple(numbers[len(draft) :]))
     kind = "resampled" if checks and not checks[-1].accepted else "bonus" if path else "plain"
-    return Verdict(tuple(path), token, kind, tuple(checks), laws)
+    return Verdict(tuple(path), int(token), kind, tuple(checks), laws)
 
 
 def _judge_siblings(

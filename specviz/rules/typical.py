@@ -8,7 +8,7 @@ from torch import Tensor
 from specviz.decoding.device import exact_dtype, to_device, to_host
 from specviz.decoding.draft import ROOT, Draft
 from specviz.decoding.draws import ACCEPT, Draws
-from specviz.decoding.rule import Check, Verdict, draw_last
+from specviz.decoding.rule import Check, Verdict
 from specviz.decoding.sampling import TARGET, refuse_nan
 from specviz.rules.chain import ChainRule, greedy_law, widen
 from specviz.rules.facts import FACTS
@@ -44,7 +44,7 @@ class Typical(ChainRule):
         checks = _deciding_checks(draft, path, all_checks)
         row = self.bonus(probs[path[-1] + 1 if path else 0])
         judged = [probs[draft.parents[check.node] + 1] for check in checks]
-        return make_verdict(draft, probs, path, checks, judged, row, draw_last(row, draws, position))
+        return make_verdict(draft, probs, path, checks, judged, row, draws, position)
 
     def _checks(self, draft: Draft, probs: Tensor, draws: Draws, position: int) -> list[Check]:
         """Every node judged by itself, whether those before it were accepted or not; one transfer."""

@@ -133,7 +133,7 @@ class ActiveSetup:
         target = self._load(settings.target, report)
         if self.target is not None and target.info.tokenizer_sha != self.target.info.tokenizer_sha:
             raise SpecvizError(
-                f"{target.name} cuts text into other tokens than {self.target.name}, so it cannot go on with this "
+                f"{target.name} splits text into other tokens than {self.target.name}, so it cannot go on with this "
                 "text; start a new run with it"
             )
         if "draft" in method.roles and settings.draft is not None:

@@ -45,9 +45,10 @@ class Setup:
 
     def rule(self, name: str | None) -> Rule:
         """The rule of that name, the method's own for None. SpecvizError where it cannot judge these drafts."""
-        name = name or self.method.default_rule
-        if name not in self.method.rules:
-            allowed = ", ".join(self.method.rules)
+        method = self.method.under(self.params)
+        name = name or method.default_rule
+        if name not in method.rules:
+            allowed = ", ".join(method.rules)
             title = RULES[name].title if name in RULES else name
             raise SpecvizError(f"{title} cannot judge the drafts of {self.method.title}; choose one of {allowed}")
         return RULES[name]

@@ -151,5 +151,5 @@ class BackgroundTask(Generic[Result]):
 
     def _report(self, message: str, fraction: float | None) -> None:
         if self.is_abandoned:
-            raise SpecvizError("nobody waits for this any more")
+            raise SpecvizError("nobody is waiting for this")
         self.news = (message, None if fraction is None else round(fraction, 2))

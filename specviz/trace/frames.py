@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _RULE = {
     "method": "method in force",
     "rule": "rule in force",
-    "lossless": "whether that rule follows the target's own odds",
+    "lossless": "whether that rule preserves the target's distribution",
 }
 TOKEN_COLUMNS: Mapping[str, str] = {
     "step": "index of the step",
@@ -28,18 +28,18 @@ TOKEN_COLUMNS: Mapping[str, str] = {
     "id": "token id",
     "text": "text of the token alone; of an emitted one, what it added to the generated text",
     "status": "accepted, rejected, ignored, scratch; the target's own tokens: resampled, bonus, plain",
-    "emitted": "whether the token is in the text; one accepted behind the end of the text is not",
+    "emitted": "whether the token is in the text; one accepted after the end of the text is not",
     "position": "index in the generated text; missing if the token was not emitted",
     "p": "the target's probability at the parent",
     "q": "the draft model's probability; missing for a point mass",
-    "p_judged": "the target's probability after earlier siblings failed; missing if not judged",
-    "accept_prob": "probability to be kept; missing if not judged",
-    "u": "the uniform draw; missing if not judged",
+    "p_judged": "the target's probability after earlier siblings were rejected; missing if not judged",
+    "accept_prob": "probability of acceptance; missing if not judged",
+    "u": "the random draw, uniform in 0 to 1; missing if not judged",
     "overlap": "sum min(p, q) where the token was judged",
     "kl": "KL(p||q) in nats where the token was judged; missing if infinite",
     "p_entropy": "entropy of the target's distribution in nats where the token was judged",
     "q_entropy": "entropy of the draft model's distribution in nats where the token was judged",
-    "one_step_tv": "total variation between a lossy rule's law of one token and p; missing under a lossless rule",
+    "one_step_tv": "total variation between p and a lossy rule's distribution of one token; missing if lossless",
     "k": "K in force",
     "temperature": "temperature in force",
     **_RULE,
@@ -57,12 +57,12 @@ STEP_COLUMNS: Mapping[str, str] = {
     "draft_model": "draft model in force",
     "changed": "names of the settings changed before the step, joined by commas",
     "drafted": "drafted tokens (scratch not counted)",
-    "accepted": "drafted tokens kept",
-    "rejected": "drafted tokens cut",
+    "accepted": "drafted tokens accepted",
+    "rejected": "drafted tokens rejected",
     "ignored": "drafted tokens not judged",
     "scratch": "nodes that could not be accepted",
     "emitted": "tokens added to the text",
-    "truncated": "tokens cut at the end of the text",
+    "truncated": "tokens left out at the end of the text",
     "last_kind": "kind of the last emitted token",
     "target_calls": "forwards of the target model",
     "draft_calls": "forwards of the draft model",
@@ -78,7 +78,7 @@ STEP_COLUMNS: Mapping[str, str] = {
 
 
 def tokens(trace: Trace) -> pandas.DataFrame:
-    """One row per drafted or emitted token in step order (columns: TOKEN_COLUMNS); a kept token has one row."""
+    """One row per drafted or emitted token in step order (columns: TOKEN_COLUMNS); an accepted token has one row."""
     import pandas
 
     rows, start = [], 0

@@ -83,13 +83,13 @@ def decode(text: object) -> Link:
     if type(told.get("version")) is not int or told["version"] != VERSION:
         raise SpecvizError(f"it must be of version {VERSION} (got {told.get('version')!r:.40})")
     if unknown := sorted(told.keys() - {"version", *Link.__dataclass_fields__}):
-        raise SpecvizError(f"it holds something that is no part of a link (got {unknown[0]!r:.40})")
+        raise SpecvizError(f"it holds something that does not belong in a link (got {unknown[0]!r:.40})")
     if not isinstance(told.get("request"), Mapping):
         raise SpecvizError("it holds no request")
     request = replace(Request.from_dict({**told["request"], "time_limit_s": None}), time_limit_s=None)
     _refuse_private(request)
     if lacking := [name for name in ("num_tokens", "digest") if name not in told]:
-        raise SpecvizError(f"lacks the field {lacking[0]!r}")
+        raise SpecvizError(f"it lacks the field {lacking[0]!r}")
     return _check({**told, "request": request})
 
 

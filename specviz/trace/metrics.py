@@ -13,10 +13,10 @@ from typing import Any
 from specviz.trace.counters import Counters
 from specviz.trace.file import Trace
 
-ONE_PATH = "of a tree one path at most can be kept, so this falls as it grows wider; see tokens per target call"
-SIBLINGS = "in a tree several tokens are tried for one place; see tokens per target call and acceptance by depth"
+ONE_PATH = "at most one path of a tree can be accepted, so a wider tree lowers this; see tokens per target call"
+SIBLINGS = "a tree tries several tokens for one place; see tokens per target call and acceptance by depth"
 NOTHING_DRAFTED = "no token was drafted"
-GRADED = "the target judged whole reasoning steps, no single token; see reasoning steps kept"
+GRADED = "the target judged whole reasoning steps, not single tokens; see reasoning steps accepted"
 MOST_SPANS = 3
 
 
@@ -76,7 +76,7 @@ def rounding_words(counters: Counters) -> str:
     """The limit of an exact rule where the target computes in bfloat16 or float16; else, or with lossy steps, ""."""
     if not counters.rounds_in or counters.num_lossy:
         return ""
-    return f"exact rule; {counters.rounds_in} rounds: the text may part at near-ties"
+    return f"exact rule; {counters.rounds_in} rounding may change the text at near-ties"
 
 
 def _ratio(numerator: float, denominator: float, why_not: str) -> float:
@@ -121,7 +121,7 @@ def _speedup(c: Counters) -> float:
     if c.footer and c.footer.extra.get("shared_engine"):
         raise Undefined("the run shared the engine with others")
     if c.num_steps and not c.num_drafting_steps and not c.calls["draft"]:
-        raise Undefined("nothing was drafted: there is nothing to compare")
+        raise Undefined("nothing was drafted: this run is the baseline")
     baseline = c.footer.baseline if c.footer else None
     if baseline is None:
         raise Undefined("the speed without a draft was not measured in this session")
@@ -131,7 +131,7 @@ def _speedup(c: Counters) -> float:
 METRICS: dict[str, Metric] = {
     "tokens_per_target_call": Metric("tokens per target call", "emitted / target calls", _per_call),
     "acceptance_rate_judged": Metric(
-        "judged draft tokens kept",
+        "accepted of judged",
         "accepted / (accepted + rejected)",
         lambda c: _ratio(c.statuses["accepted"], c.num_judged, "no drafted token was judged"),
         "percent",
@@ -143,15 +143,15 @@ METRICS: dict[str, Metric] = {
     ),
     "tokens_per_s": Metric("tokens/s", "emitted / sum of (total - waiting) time", _speed, "speed", on_lossy=True),
     "acceptance_rate": Metric(
-        "draft tokens used",
-        "accepted / drafted; falls as K rises, the draft being the same",
+        "acceptance rate",
+        "accepted / drafted; falls as K grows, even with the same draft",
         _acceptance_rate,
         "percent",
         ONE_PATH,
     ),
     "mean_acceptance_length": Metric(
         "mean acceptance length",
-        "1 + accepted / steps with a draft (the last token counted even if cut)",
+        "1 + accepted / steps with a draft (the last token counts even if the text ended before it)",
         lambda c: 1 + c.statuses["accepted"] / _drafted_steps(c),
     ),
     "tokens_per_step": Metric(
@@ -171,15 +171,15 @@ METRICS: dict[str, Metric] = {
         lambda c: _ratio(c.overlap_sum, c.num_overlaps, "no judged position has one drafted token with q"),
     ),
     "reasoning_steps_kept": Metric(
-        "reasoning steps kept",
-        "kept whole / graded by the target",
+        "reasoning steps accepted",
+        "accepted whole / graded by the target",
         lambda c: _ratio(c.num_graded_kept, c.num_graded, "no reasoning step was graded"),
         "percent",
     ),
     "steps": Metric("steps", "draft-verify rounds", lambda c: c.num_steps, "count"),
     "lossy_steps": Metric(
         "lossy steps",
-        "steps under a rule that does not follow the target's own odds",
+        "steps under a rule that does not preserve the target's distribution",
         lambda c: c.num_lossy,
         "count",
         on_lossy=True,
@@ -188,42 +188,42 @@ METRICS: dict[str, Metric] = {
     "accepted": Metric("accepted", "drafted tokens that passed", lambda c: c.statuses["accepted"], "count"),
     "rejected": Metric("rejected", "drafted tokens that failed", lambda c: c.statuses["rejected"], "count"),
     "ignored": Metric(
-        "not judged", "drafted behind a rejected token or on another branch", lambda c: c.statuses["ignored"], "count"
+        "not judged", "drafted after a rejected token or on another branch", lambda c: c.statuses["ignored"], "count"
     ),
     "emitted": Metric("emitted", "accepted + steps - truncated", lambda c: c.num_emitted, "count"),
     "resampled": Metric("resampled", "replacements after a rejection", lambda c: c.kinds["resampled"], "count"),
     "bonus": Metric("bonus", "the target's token after a full accept", lambda c: c.kinds["bonus"], "count"),
     "plain": Metric("plain", "tokens of steps without a draft", lambda c: c.kinds["plain"], "count"),
-    "truncated": Metric("truncated", "tokens cut at the end of the text", lambda c: c.num_truncated, "count"),
+    "truncated": Metric("truncated", "tokens left out at the end of the text", lambda c: c.num_truncated, "count"),
     "target_calls": Metric("target calls", "forwards of the target model", lambda c: c.calls["target"], "count"),
     "draft_calls": Metric("draft calls", "forwards of the draft model", lambda c: c.calls["draft"], "count"),
     "acceptance_by_depth": Metric(
         "acceptance by depth",
-        "joint: steps that kept j / steps that drafted j; conditional: steps that kept j / steps that judged depth j",
+        "joint: steps that accepted j / drafted j; conditional: steps that accepted j / judged depth j",
         lambda c: [asdict(rates) for rates in c.by_depth()] if _drafted_steps(c) else [],
         "depths",
     ),
     "acceptance_by_depth_all_steps": Metric(
         "acceptance by depth, all steps",
-        "steps that kept j / all steps with a draft, however short",
+        "steps that accepted j / all steps with a draft, however short",
         lambda c: [kept / c.num_drafting_steps for kept in _kept_at_least(c)],
         "rates",
     ),
     "acceptance_histogram": Metric(
         "accepted tokens per step",
-        "steps with a draft that kept exactly 0, 1, 2, ...",
+        "steps with a draft that accepted exactly 0, 1, 2, ... tokens",
         lambda c: [fewer - more for fewer, more in pairwise([c.num_drafting_steps, *_kept_at_least(c), 0])],
         "counts",
     ),
     "nvidia_joint": Metric(
         "joint rate by depth, all steps",
-        "steps that kept j / all steps",
+        "steps that accepted j / all steps",
         lambda c: [kept / c.num_steps for kept in _kept_at_least(c)],
         "rates",
     ),
     "nvidia_conditional": Metric(
         "conditional rate by depth, all steps",
-        "steps that kept j / steps that kept j - 1",
+        "steps that accepted j / steps that accepted j - 1",
         lambda c: [more / fewer if fewer else None for fewer, more in pairwise([c.num_steps, *_kept_at_least(c)])],
         "rates",
     ),

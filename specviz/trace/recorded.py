@@ -11,7 +11,8 @@ from specviz.errors import SpecvizError
 from specviz.settings import assets_dir
 from specviz.trace.file import Trace, load_trace
 
-FIRST_VISIT = "first-visit"
+FIRST_VISIT, WELCOME = "first-visit", "real-eagle"
+"""The run that others build on, and the one that a first visit sees: a real model, without its weights."""
 _load = cache(load_trace)
 
 

@@ -146,7 +146,7 @@ class DraftToken(Token):
     p: Annotated[Probability | None, Meta(description="the target's probability at the parent; null only for scratch")]
     q: Annotated[Probability | None, Meta(description="the draft's probability at the parent; null for a point mass")]
     p_judged: Annotated[Probability | None, Meta(description="p after earlier siblings failed; null if not judged")]
-    accept_prob: Annotated[Probability | None, Meta(description="probability to be kept; null if not judged")]
+    accept_prob: Annotated[Probability | None, Meta(description="probability of acceptance; null if not judged")]
     u: Annotated[Probability | None, Meta(description="the uniform draw; null if not judged")]
 
     @property
@@ -173,7 +173,7 @@ class Position(Record):
     child: Count | None
     top: Annotated[
         tuple[Row, ...],
-        Meta(max_length=256, description="(id, text, p, q, residual, p_raw, q_raw) of both models' likeliest tokens"),
+        Meta(max_length=256, description="(id, text, p, q, residual, p_raw, q_raw) of both models' most likely tokens"),
     ]
     rest: Sums
     overlap: Probability | None

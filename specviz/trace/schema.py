@@ -9,7 +9,7 @@ from specviz.trace.records import EVENTS, VERSION
 ABOUT = (
     "One line of a trace file. A file is one header, models before the first step and before each step that uses other "
     "models, steps in order, any number of scores and unknown events, and at most one footer. Unknown fields and "
-    "events are allowed and kept."
+    "events are allowed and stay in the trace."
 )
 
 

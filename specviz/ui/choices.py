@@ -18,7 +18,6 @@ from specviz.models.hub import is_here
 from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.rules import RULES
-from specviz.settings import assets_dir
 
 FIRST_SEED = 5
 """With the bundled pair and the first prompt: a rejection in the middle, a full accept with its bonus, a rejection at
@@ -72,13 +71,14 @@ def make_offer(
     target: str | None = None, draft: str | None = None, *, any_model: bool = True, may_get: bool = False
 ) -> Offer:
     """The catalogue's offer, beginning with `target` and `draft` or the bundled pair."""
-    bundled_target, bundled_draft = catalog.default_pair()
-    target = target or bundled_target
-    draft = draft or (bundled_draft if target == bundled_target else next(iter(catalog.drafts_for(target)), None))
+    target = target or catalog.default_pair()[0]
+    draft = draft or next(iter(catalog.drafts_for(target)), None)
     file = prompts_file()
     prompts, dialogues = texts_by_title(file["kinds"]), texts_by_title([file["dialogues"]])
-    prompt = next(text for texts in prompts.values() for text in texts.values())
-    first = Request(prompt=prompt, target=target, draft=draft, seed=FIRST_SEED)
+    chats = catalog.chats(target)
+    kinds, temperature = (dialogues, 0.5) if chats else (prompts, 1.0)  # a small model's answer wanders off at 1
+    prompt = next(text for texts in kinds.values() for text in texts.values())
+    first = Request(prompt=prompt, chat=chats, target=target, draft=draft, temperature=temperature, seed=FIRST_SEED)
     targets = as_options((target, *catalog.targets()))
     return Offer(targets, list_drafts(target, draft), prompts | dialogues, first, any_model, tuple(dialogues), may_get)
 
@@ -162,10 +162,3 @@ def as_value(value: Any) -> Value:
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
         value = ", ".join(value)
     return None if value == "" else value
-
-
-def web_files() -> dict[str, Path]:
-    """The browser's half by file name: the views' files and the page's own."""
-    folders = (assets_dir() / "web", Path(__file__).parent)
-    suffixes = (".js", ".css", ".html", ".json")
-    return {path.name: path for folder in folders for path in sorted(folder.iterdir()) if path.suffix in suffixes}

@@ -18,6 +18,7 @@ from specviz.request import MAX_TEMPERATURE, Request
 from specviz.session.controls import PACES
 from specviz.settings import settings
 from specviz.ui.choices import FIRST_SEED, Offer, Option, choose_models, list_models, usual_models
+from specviz.views.document import stage_html
 
 ACTIONS = {
     "back": "‹ Step",
@@ -30,17 +31,15 @@ ACTIONS = {
     "more": "More",
 }
 PAGES = {"explore": "Explore", "compare": "Compare", "check": "Check", "learn": "Learn"}
-SCRIPT = "specviz.js"
-HEAD = f'<script src="/specviz/web/{SCRIPT}"></script>'
-SCRIPT_ORDER = ("hub.js", "stage.js")
-"""The hub runs first and the stage last; the views between them only register themselves."""
+SCRIPT = "/specviz/web/specviz.js"
+HEAD = f'<script src="{SCRIPT}"></script>'
 
 MOST_NEW_TOKENS = 2048
 DECIMAL_STEPS = (1.0, 0.5, 0.1, 0.05, 0.01, 0.005, 0.001)
 MANY_STEPS = 20
 """A slider for a decimal number has the first of these steps that leaves it as many places."""
 SEED_INFO = (
-    f"One seed, one text. {FIRST_SEED} was chosen so that the first example shows every mark in its first steps."
+    f"The same seed gives the same text. With seed {FIRST_SEED} the first example shows every mark in its first steps."
 )
 
 _STAGE_JS = """specvizPage.stage(element, {props, watch, trigger, server});
@@ -53,26 +52,11 @@ REPORT_HTML = (
     '<div class="sv-report"><div class="sv-report-body"></div>'
     '<p class="sv-live sv-hidden" aria-live="polite"></p></div>'
 )
-_HELP_JS = "window.specviz.mountHelp(element, {props, watch});"
-_HELP_HTML = '<section class="sv-help"></section>'
+_HELP_JS = "specvizPage.help(element, {props, watch});"
+_HELP_HTML = '<section class="sv-help"></section><a href="/specviz/docs/methods.md" target="_blank">All methods</a>'
 _PICKER_JS = """specvizPage.picker(element, {props, trigger});
 // events the page listens to: 'choose'"""
 _PICKER_HTML = '<label class="sv-field"><span>Examples</span><select aria-label="Ready prompts"></select></label>'
-
-
-def script(files: Mapping[str, Path]) -> str:
-    """The browser's half as one script, its files in the order in which they must run. One, because several that a
-    page's code puts into its head run in any order in Firefox."""
-    first, last = SCRIPT_ORDER
-    between = sorted(name for name in files if name.endswith(".js") and name not in SCRIPT_ORDER)
-    names = [name for name in (first, *between, last) if name in files]
-    return "\n;\n".join(files[name].read_text("utf-8") for name in names)
-
-
-def styles(files: Mapping[str, Path]) -> str:
-    """All style sheets for the page's head, inline: nothing is ever shown unstyled."""
-    sheets = (files[name].read_text(encoding="utf-8") for name in sorted(files) if name.endswith(".css"))
-    return "".join(f"<style>{sheet}</style>" for sheet in sheets)
 
 
 def _html(name: str, template: str, script: str, value: str | None = None, **more: Any) -> gr.HTML:
@@ -81,14 +65,15 @@ def _html(name: str, template: str, script: str, value: str | None = None, **mor
     return gr.HTML(value, html_template=template, js_on_load=script, elem_id=name, **common, **more)
 
 
-def stage(files: Mapping[str, Path], since: Callable[..., object], value: str) -> gr.HTML:
-    """The one output of a run: Explore's own views, fed with JSON increments."""
-    return _html("stage", files["stage.html"].read_text("utf-8"), _STAGE_JS, value, server_functions=[since])
+def stage(calls: Sequence[Callable[..., object]], value: str) -> gr.HTML:
+    """The one output of a run: Explore's own views, fed with JSON increments. calls: what they may ask the server."""
+    return _html("stage", stage_html(), _STAGE_JS, value, server_functions=list(calls))
 
 
 def pages_list() -> gr.HTML:
-    """The pages of the app, one of which is shown."""
+    """The pages of the app, one of which is shown, and the way to the documents."""
     entries = "".join(f'<button type="button" data-page="{name}">{title}</button>' for name, title in PAGES.items())
+    entries += '<a href="/specviz/docs/README.md" target="_blank" rel="noopener">Help</a>'
     template = f'<nav class="sv-pages" aria-label="Pages">{entries}</nav>'
     return _html("pages", template, "specvizPage.pages(element);")
 
@@ -99,7 +84,7 @@ def report(name: str) -> gr.HTML:
 
 
 def panel(name: str, *, events: Sequence[str], value: str = "", calls: Sequence[Callable[..., object]] = ()) -> gr.HTML:
-    """A panel beside the stage, drawn by the browser's file that registers under `name`.
+    """A panel beside the stage, which assets/web/page.js knows by `name`.
 
     events: what it triggers; calls: the server's functions that it may call, by their own names.
     """
@@ -129,7 +114,7 @@ def button(name: str, words: str) -> gr.Button:
 
 
 def prompt_box(value: str) -> gr.Textbox:
-    return gr.Textbox(value, label="Prompt", lines=1, max_lines=8, elem_id="prompt", placeholder="Write a beginning")
+    return gr.Textbox(value, label="Prompt", lines=1, max_lines=8, elem_id="prompt", placeholder="Begin a text here")
 
 
 def rendered_prompt() -> gr.Textbox:
@@ -179,7 +164,7 @@ def drawer_fields(first: Request) -> dict[str, Component]:
     return {
         "top_p": _slider("top-p", "Top-p", 0.05, 1, first.top_p, step=0.05),
         "top_k": _slider("top-k", "Top-k (0: off)", 0, 100, first.top_k, **_WHOLE),
-        "max_new_tokens": _slider("max-tokens", "Most new tokens", 1, most, first.max_new_tokens, **_WHOLE),
+        "max_new_tokens": _slider("max-tokens", "Max new tokens", 1, most, first.max_new_tokens, **_WHOLE),
         "seed": gr.Number(first.seed, precision=0, minimum=0, label="Seed", info=SEED_INFO, elem_id="seed"),
         "chat": gr.Checkbox(first.chat, label="Chat template", elem_id="chat"),
     }

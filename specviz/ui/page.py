@@ -1,8 +1,7 @@
 """The page: what stands where, and which event calls which handler."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gradio as gr
@@ -20,7 +19,7 @@ from specviz.ui.explore import getting, lessons
 from specviz.ui.explore import library as shelf
 from specviz.ui.explore import share as sharing
 from specviz.ui.explore.form import Form, Frame
-from specviz.ui.explore.handlers import Handlers, increments_since
+from specviz.ui.explore.handlers import Handlers, increments_since, opening_of
 from specviz.ui.registry import Registry
 from specviz.ui.reports.check import CheckSections
 from specviz.ui.reports.compare import CompareSections
@@ -51,20 +50,13 @@ _BAR = {"library-open": "Library", "share-open": "Share", "present": "Present", 
 
 
 def build(
-    offer: Offer,
-    files: Mapping[str, Path],
-    registry: Registry,
-    bench: Workbench,
-    *,
-    shown: str = "",
-    welcome: Trace | None = None,
+    offer: Offer, registry: Registry, bench: Workbench, *, shown: str = "", welcome: Trace | None = None
 ) -> gr.Blocks:
-    """The whole page. `files`: the browser's half; `shown`: the stage's first message; `welcome`: the recorded run that
-    a first visit sees."""
+    """The whole page. `shown`: the stage's first message; `welcome`: the recorded run that a first visit sees."""
     with gr.Blocks(title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS) as demo:
         _bar()
         fields, buttons = _setup(offer)
-        stage = components.stage(files, increments_since(registry), shown)
+        stage = components.stage([increments_since(registry), opening_of(registry)], shown)
         more, own = _drawer(offer, bench.library)
         fields |= more
         handlers = Handlers(registry, bench, Form.of(fields), offer, welcome)
@@ -177,14 +169,14 @@ class _Wiring:
         self._handlers, self._fields, self._buttons, self._own, self._stage = handlers, fields, buttons, own, stage
         self._everything = list(fields.values())
         draft, method, rule, target = (fields[name] for name in RunSettings.NAMES)
-        inputs = [method, own["wanted"], draft, target]
+        governors = [fields[name] for name in handlers.form.governors()]
+        inputs = [method, own["wanted"], draft, target, *governors]
         outputs = [draft, fields["k"], rule, *(own[name] for name in METHODS if name in own), method]
         self._fit = _call(handlers.fit_method, inputs, outputs)
-        self._explain = _call(handlers.explain, [method, rule, target], own["help"])
+        self._explain = _call(handlers.explain, [method, rule, target, *governors], own["help"])
         self._keep_rule = _call(text_or_none, rule, own["wanted"])  # a method that cannot use it only hides it
-        governors, dependents = handlers.form.governors(), handlers.form.dependents()
-        inputs, outputs = ([fields[name] for name in names] for names in (governors, dependents))
-        self._show_dependents = _call(handlers.form.show_dependents, inputs, outputs)
+        outputs = [fields[name] for name in handlers.form.dependents()]
+        self._show_dependents = _call(handlers.form.show_dependents, governors, outputs)
 
     def wire_runs(self) -> None:
         handlers, buttons, prompt, stage = self._handlers, self._buttons, self._fields["prompt"], self._stage
@@ -213,9 +205,10 @@ class _Wiring:
         choices = [*(fields[name] for name in RunSettings.NAMES), wanted]
         self._stage.refused(handlers.list_settings, None, choices, **NOW).then(**self._fit).then(**self._explain)
         for name in handlers.form.governors():
-            fields[name].input(**self._show_dependents)
+            fields[name].input(**self._show_dependents).then(**self._fit).then(**self._explain)
         target, draft, method = fields["target"], fields["draft"], fields["method"]
         target.change(**_call(handlers.fit_target, [target, draft, method], [draft, method])).then(**self._explain)
+        target.input(**_call(handlers.fit_chat, target, fields["chat"]))
         if models := [fields[name] for name in handlers.form.model_params()]:
             target.change(**_call(handlers.fit_models, [target, *models], models))
 

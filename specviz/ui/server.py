@@ -1,7 +1,7 @@
 """How the page is served: security headers, the few own routes, Gradio's launch options, the address people type.
 
-Own routes hand out nothing but the files of the browser's half, plotly.js, a health report, and traces of the registry
-by their unguessable id, also as a page or as tables. No request ever goes to another host.
+Own routes hand out nothing but the browser's half as one script, plotly.js, documents, a health report, and traces of
+the registry by their unguessable id, also as a page or as tables. No request ever goes to another host.
 """
 
 import base64
@@ -28,14 +28,16 @@ from specviz.models.busy import other_work
 from specviz.settings import assets_dir, settings
 from specviz.trace import export as exports
 from specviz.trace.file import Trace
-from specviz.ui.components import SCRIPT, script, styles
+from specviz.ui.components import SCRIPT
 from specviz.ui.gate import UPLOAD, Gate
 from specviz.ui.registry import Registry
 from specviz.ui.theme import theme
 from specviz.ui.uploads import upload
 from specviz.ui.view import View
 from specviz.ui.visitors import Visitors
+from specviz.views.bundle import Bundle, bundle, web_file
 from specviz.views.document import palette_head
+from specviz.views.documentation import document_page
 from specviz.views.explore.run_file import stage_page
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import FILE_NAME, FILE_ROUTE
@@ -64,7 +66,6 @@ _SECURITY_HEADERS = {
         )
     ),
 }
-_MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".json": "application/json", ".svg": "image/svg+xml"}
 _LONG_CACHE = "public, max-age=31536000"
 _STEP, _REF = re.compile(r"[0-9]{1,7}"), re.compile(r"[a-z0-9]{1,12}")
 _PAGE_LOCKS = tuple(threading.Lock() for _ in range(8))
@@ -101,7 +102,7 @@ class PackedPage:
     """The page itself, in which its styles lie, and its script, compressed. Nothing else, so that no stream is held
     back."""
 
-    PATHS = ("/", f"/specviz/web/{SCRIPT}")
+    PATHS = ("/", SCRIPT)
 
     def __init__(self, app: ASGIApp) -> None:
         self.app, self.packed = app, GZipMiddleware(app)
@@ -126,20 +127,19 @@ def _page_headers(page: bytes) -> list[tuple[bytes, bytes]]:
 _RAW_HEADERS = _raw_headers()
 
 
-def launch_options(
-    registry: Registry, web_files: Mapping[str, Path], *, ready: Callable[[], bool], hosts: Iterable[str] = ()
-) -> dict[str, Any]:
+def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iterable[str] = ()) -> dict[str, Any]:
     """Keyword arguments for `Blocks.launch` that every way of starting the page shares. hosts: what people type."""
     own = settings()
     names = frozenset(name.lower() for name in (*hosts, own.space_host) if name)
-    head = palette_head() + styles(web_files)
+    head = f"{palette_head()}<style>{_page_bundle().sheet}</style>"
     routes = [
         Route("/healthz", _serve_health(registry, ready)),
-        Route("/specviz/web/{file}", _serve_web(web_files)),
+        Route(SCRIPT, _serve_script),
         Route("/specviz/plotly.min.js", _serve_plotly),
         *(Route(f"/specviz/{path}", _serve_file(registry, *file)) for path, file in _FILES.items()),
         Route(FILE_ROUTE, _serve_lessons),
         Route(UPLOAD, upload, methods=["POST"]),
+        Route("/specviz/{folder}/{file}.md", _serve_document),
     ]
     return {
         "app_kwargs": {
@@ -177,21 +177,13 @@ def _serve_health(registry: Registry, ready: Callable[[], bool]) -> Callable[[Re
     return healthz
 
 
-def _serve_web(files: Mapping[str, Path]) -> Callable[[Request], Any]:
-    """Serve exactly the named files, and all scripts as one: a name is looked up, never joined to a folder."""
-    whole = script(files).encode()
+def _page_bundle() -> Bundle:
+    return bundle(web_file("page.js"))
 
-    async def web(request: Request) -> Response:
-        name = request.path_params["file"]
-        if name == SCRIPT:
-            return _answer(request, whole, _MEDIA_TYPES[".js"], "no-cache", {})
-        path = files.get(name)
-        if path is None or not path.is_file():
-            return PlainTextResponse("not found", status_code=404)
-        content = path.read_bytes()
-        return _answer(request, content, _MEDIA_TYPES.get(path.suffix, "text/plain"), "no-cache", {})
 
-    return web
+async def _serve_script(request: Request) -> Response:
+    """The browser's half, all of it in one script."""
+    return _answer(request, _page_bundle().script.encode(), "text/javascript", "no-cache", {})
 
 
 def _answer(request: Request, content: bytes, media_type: str, cache_control: str, more: Mapping[str, str]) -> Response:
@@ -224,7 +216,7 @@ def _serve_file(registry: Registry, suffix: str, media_type: str, make: Make) ->
         """A view's records so far, as a file; the id is the permission (32 random hex digits). Made in a thread."""
         view = registry.get(request.path_params["view"])
         if view is None or view.trace.header is None:
-            words = "this run is no longer kept" if view is None else "this run has not begun yet"
+            words = "this run is gone from the server" if view is None else "this run has not begun yet"
             return PlainTextResponse(words, status_code=404)
         trace = Trace(view.trace.events())  # a run that goes on would grow under the reader
         try:
@@ -298,6 +290,15 @@ def _serve_lessons(request: Request) -> Response:
 def _lesson_bytes(folder: Path) -> bytes:
     """Of the lessons in this folder of assets."""
     return lesson_page().encode()
+
+
+def _serve_document(request: Request) -> Response:
+    """A document as a page: its name is looked up, never joined to a folder."""
+    try:
+        content = document_page("{folder}/{file}.md".format(**request.path_params))
+    except KeyError:
+        return PlainTextResponse("not found", status_code=404)
+    return _answer(request, content.encode(), "text/html", "no-cache", {})
 
 
 def is_loopback(host: str) -> bool:

@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,14 +13,16 @@ import gradio as gr
 
 from specviz.errors import SpecvizError
 from specviz.lessons.load import found_lessons
+from specviz.models.catalog import REAL
+from specviz.models.hub import is_here
 from specviz.models.library import Library
 from specviz.request import Request
 from specviz.session import run as session
 from specviz.session.workbench import Workbench, workbench
 from specviz.settings import settings
 from specviz.trace.file import Trace, load_trace
-from specviz.trace.recorded import FIRST_VISIT, recorded_trace
-from specviz.ui.choices import Offer, make_offer, web_files
+from specviz.trace.recorded import WELCOME, recorded_trace
+from specviz.ui.choices import Offer, make_offer
 from specviz.ui.page import build
 from specviz.ui.registry import Registry
 from specviz.ui.server import is_loopback, launch_options, typed_address, web_address
@@ -55,14 +57,13 @@ class Page:
     demo: gr.Blocks
     registry: Registry
     bench: Workbench
-    files: Mapping[str, Path]
     first: Request
     is_warm: threading.Event = field(default_factory=threading.Event)
 
     def launch(self, host: str, port: int, names: Sequence[str] = ()) -> str:
         """Serve in the background; returns the local address. names: by which browsers may call it besides its own."""
         typed = urlsplit(typed_address(host, port)).hostname
-        options = launch_options(self.registry, self.files, ready=self.is_warm.is_set, hosts=[typed, *names])
+        options = launch_options(self.registry, ready=self.is_warm.is_set, hosts=[typed, *names])
         return self.demo.launch(server_name=host, server_port=port, prevent_thread_lock=True, **options)[1]
 
     def warm_up(self) -> None:
@@ -80,16 +81,16 @@ def make_page(offer: Offer, library: Library, opened: Path | None = None, welcom
 
     Raises SpecvizError.
     """
-    registry, files, bench = Registry(), web_files(), Workbench(library)
+    registry, bench = Registry(), Workbench(library)
     shown = "" if opened is None else registry.keep(load_trace(opened)).increment()
-    demo = build(offer, files, registry, bench, shown=shown, welcome=welcome)
-    return Page(demo, registry, bench, files, offer.first)
+    demo = build(offer, registry, bench, shown=shown, welcome=welcome)
+    return Page(demo, registry, bench, offer.first)
 
 
 def first_visit() -> Trace | None:
     """The recorded run that comes with specviz; None, with a word to whoever started it, if it cannot be read."""
     try:
-        return recorded_trace(FIRST_VISIT)
+        return recorded_trace(WELCOME)
     except SpecvizError as error:
         print(f"specviz: no recorded run for first visits: {error}", flush=True)
         return None
@@ -109,6 +110,7 @@ def start(
     target, draft = (name and library.load(name).name for name in (target, draft))
     library.allow_any = library.allow_any and is_loopback(host)
     may_get = is_loopback(host) if settings().allow_get is None else settings().allow_get
+    target = REAL if target is draft is None and is_here(REAL) else target
     offer = make_offer(target, draft, any_model=library.allow_any, may_get=may_get)
     page = make_page(offer, library, opened, first_visit())
     for fault in found_lessons().faults:
@@ -133,4 +135,4 @@ def free_port(host: str, first: int, tried: int) -> int:
                 return probe.getsockname()[1]
             except OSError:
                 continue
-    raise SpecvizError(f"port {first} on {host} cannot be used; is specviz running there already? --port takes another")
+    raise SpecvizError(f"port {first} on {host} is taken; is specviz already running? Choose another with --port")

@@ -101,15 +101,16 @@ class View:
         first, self.num_sent = self.num_sent, len(self.feed)
         return self._message(first, self.status)
 
-    def whole(self, *, play: bool = False, status: Status | None = None) -> str:
-        """Everything from the first step on, for an empty stage. play: it replays it; status: instead of its own."""
+    def whole(self, *, begin: str = "", status: Status | None = None) -> str:
+        """Everything from the first step on, for an empty stage. begin: see Feed.message; status: instead of
+        its own."""
         self.num_sent = len(self.feed)
-        return self._message(0, status or self.status, play=play)
+        return self._message(0, status or self.status, begin)
 
-    def _message(self, first: int, status: Status | None, *, play: bool = False) -> str:
+    def _message(self, first: int, status: Status | None, begin: str = "") -> str:
         names = ("message", "ahead", "fraction")
         state = status and {"name": status.state, **{name: getattr(status, name) for name in names}}
-        message = self.feed.message(first, state, play=play)
+        message = self.feed.message(first, state, begin)
         if self.trace.header is None:  # a stage keeps the first head it gets: one without a prompt must not arrive
             message = json.dumps({name: value for name, value in json.loads(message).items() if name != "head"})
         return message.replace("<", "\\u003c")  # Gradio looks for script tags in texts

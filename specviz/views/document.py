@@ -14,13 +14,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from specviz.settings import assets_dir
 from specviz.views.blocks import Props, pack
+from specviz.views.bundle import bundle, web_file
 from specviz.views.palette import palette, palette_css
 
-SCRIPTS = ("hub.js", "unpack.js", "save.js", "blocks.js", "token_texts.js", "figure.js", "report.js", "standalone.js")
-SHEETS = ("base.css", "report.css", "standalone.css")
-START = "specviz.mountStandalone();"
 NOTHING_ELSE = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
 BODY = """<header class="sv-report sv-standalone-head"><h1>{title}</h1>
 <button type="button" class="sv-button" id="sv-theme">Dark</button>
@@ -30,67 +27,51 @@ BODY = """<header class="sv-report sv-standalone-head"><h1>{title}</h1>
 
 
 def palette_head() -> str:
-    """Tags for the head of a page, before stage.css and hub.js: the palette as CSS variables and `specviz.palette`."""
-    script = f"window.specviz = window.specviz || {{}}; window.specviz.palette = {quiet_json(palette())};"
-    return f"<style>{palette_css()}</style><script>{script}</script>"
+    """Tags for the head of a page, before its sheet and script: the palette as CSS variables and as data."""
+    data = f'<script type="application/json" id="sv-palette">{quiet_json(palette())}</script>'
+    return f"<style>{palette_css()}</style>{data}"
+
+
+@cache
+def stage_html() -> str:
+    """The stage's markup."""
+    return web_file("stage/stage.html").read_text("utf-8")
 
 
 def stage_template() -> str:
     """The stage's markup, from which the browser makes further stages."""
-    return f'<template id="sv-stage-html">{_web("stage.html")}</template>'
+    return f'<template id="sv-stage-html">{stage_html()}</template>'
 
 
 def page(title: str, sections: Sequence[Props]) -> str:
     """A whole HTML page of these sections. Their controls are left out: nobody is there to answer them."""
     shown = [{**section, "controls": []} for section in sections]
     message = {"sections": shown, "order": [section["id"] for section in shown], "busy": None, "say": ""}
-    return document(
-        title,
-        BODY.format(title=html.escape(title)),
-        scripts=SCRIPTS,
-        sheets=SHEETS,
-        start=START,
-        data={"sv-data": pack(message)},
-        has_charts=any(_has_chart(section["blocks"]) for section in shown),
-    )
+    body, has_charts = BODY.format(title=html.escape(title)), any(_has_chart(section["blocks"]) for section in shown)
+    return document(title, body, entry="report_file.js", data={"sv-data": pack(message)}, has_charts=has_charts)
 
 
-def document(
-    title: str,
-    body: str,
-    *,
-    scripts: Sequence[str],
-    sheets: Sequence[str],
-    start: str,
-    data: Mapping[str, str],
-    has_charts: bool,
-) -> str:
-    """A whole HTML page: these files of assets/web, then `start`, a script.
+def document(title: str, body: str, *, entry: str, data: Mapping[str, str], has_charts: bool) -> str:
+    """A whole HTML page that runs this module of assets/web.
 
     body: our own markup, with every text from outside escaped; data: id -> text without "<", which lies in the page;
     the palette and, with has_charts, plotly lie beside it as "sv-palette" and "sv-plotly".
     """
     plotly, plotly_hash = _plotly() if has_charts else ("", "")
     texts = {**data, "sv-palette": quiet_json(palette()), **({"sv-plotly": plotly} if has_charts else {})}
-    code = [*map(_web, scripts), start]
-    allowed = " ".join(filter(None, [*map(_hash, code), plotly_hash]))
+    made = bundle(web_file(entry))
+    allowed = " ".join(filter(None, [_hash(made.script), plotly_hash]))
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{NOTHING_ELSE}; script-src {allowed}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{html.escape(title)}</title><style>{palette_css()}</style>",
-        *(f"<style>{_web(name)}</style>" for name in sheets),
+        f"<style>{made.sheet}</style>",
         f"</head>\n<body>{body}\n<noscript><p>This page needs JavaScript. It asks no network.</p></noscript>\n",
         *(f'<script type="text/plain" id="{name}">{text}</script>\n' for name, text in texts.items()),
-        *(f"<script>{script}</script>\n" for script in code),
-        "</body></html>\n",
+        f"<script>{made.script}</script>\n</body></html>\n",
     ]
     return "".join(parts)
-
-
-@cache
-def _web(name: str) -> str:
-    return (assets_dir() / "web" / name).read_text("utf-8")
 
 
 def _hash(script: str) -> str:

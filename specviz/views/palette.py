@@ -24,10 +24,9 @@ def colour(name: str, theme: str = "light") -> str:
     return _entry(name)[theme]
 
 
-def short_label(name: str) -> str:
-    """The word for a status on a chart."""
-    entry = _entry(name)
-    return entry.get("short", entry["label"])
+def word_of(name: str) -> str:
+    """The word for a status, series or phase."""
+    return _entry(name)["label"]
 
 
 def palette_css() -> str:

@@ -75,7 +75,7 @@ def numbers_text(source: Trace | Counters) -> str:
     values = metrics(counters)
     width = max(len(metric.label) for metric in METRICS.values())
     lossy = lossy_words(counters)
-    lines = [f"{lossy}: the text does not follow the target's own odds" if lossy else rounding_words(counters)]
+    lines = [f"{lossy}: the text is not distributed as the target's own" if lossy else rounding_words(counters)]
     for name, metric in METRICS.items():
         note = f"({values['reasons'][name]})" if name in values["reasons"] else metric.formula
         note += f" ({metric.note(counters)})" if metric.note(counters) else ""
@@ -112,7 +112,7 @@ def _step(step: Step, mark: Mark) -> str:
         drafted.append(mark("rejected", f"a·reasoning·step·of·{refused}·tokens"))
     drafted += ["".join(others_words(step, num_others))] if num_others else []
     last = [mark(token.kind, _token_text(token)) for token in step.emitted if token.node is None]
-    cut = [f"   {step.truncated} behind the end"] if step.truncated else []
+    cut = [f"   {step.truncated} after the end"] if step.truncated else []
     lines = [f"        now {', '.join(changes)}"] if changes else []
     if not step.settings.lossless and (step.index == 0 or changes):
         lines.append(f"        lossy: {escape(title_of(step.settings.rule or '', FACTS))}")

@@ -1,4 +1,5 @@
-"""python -m specviz.zoo.record [NAME ...] records the runs that come with specviz again: all, or those named.
+"""python -m specviz.zoo.record [NAME ...] records the runs that come with specviz again: all whose models are here, or
+those named; the name of a target stands for all its runs.
 
 To be run whenever the bundled models, the first request or their list in assets/traces/traces.json change, on a machine
 with nothing else to do: the page shows their speeds and that of a run without a draft, measured together with each.
@@ -10,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from specviz.models.hub import is_here
 from specviz.models.library import Library
 from specviz.request import Request
 from specviz.rules.broken import BROKEN
@@ -20,7 +22,7 @@ from specviz.trace.recorded import RecordedRun, recorded_file, recorded_runs
 from specviz.ui.choices import make_offer
 
 REPEATS = 11
-SAME = ("target", "prompt", "prompt_ids", *Request.SAMPLING, "seed", "max_new_tokens")
+SAME = ("target", "prompt", "prompt_ids", "chat", *Request.SAMPLING, "seed", "max_new_tokens")
 """The fields that a run shares with its baseline, a run without a draft."""
 
 
@@ -74,10 +76,19 @@ def _baseline(alone: Sequence[Trace]) -> dict[str, Any]:
     return {"tokens_per_s": round(speed, 3), "num_tokens": longest, "environment": dict(alone[0].header.environment)}
 
 
+def _target(run: RecordedRun) -> str:
+    return run.request.get("target", make_offer().first.target)
+
+
 def main(names: list[str]) -> None:
-    if unknown := [name for name in names if name not in recorded_runs()]:
-        sys.exit(f"a recorded run must be one of {', '.join(recorded_runs())} (got {', '.join(unknown)})")
-    for name, made in record_runs([recorded_runs()[name] for name in names or recorded_runs()], Library()).items():
+    targets = {run.name: _target(run) for run in recorded_runs().values()}
+    if unknown := [name for name in names if name not in targets and name not in targets.values()]:
+        sys.exit(f"a recorded run must be one of {', '.join(targets)} (got {', '.join(unknown)})")
+    chosen = [name for name, target in targets.items() if not names or name in names or target in names]
+    if absent := [name for name in chosen if not names and not is_here(targets[name])]:
+        print(f"left out, as their target is not on this machine: {', '.join(absent)}")
+    wanted = [recorded_runs()[name] for name in chosen if name not in absent]
+    for name, made in record_runs(wanted, Library()).items():
         made.save(recorded_file(name))
         print(f"saved {recorded_file(name).name}: {len(made.steps)} steps, {len(made.tokens)} tokens")
 

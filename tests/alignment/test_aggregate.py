@@ -277,7 +277,7 @@ def test_what_was_looked_for_in_models_and_numbers_is_named(texts):
         "a damaged layer",
         "a vocabulary that ends early",
         "a fall with longer context",
-        "places out of reach",
+        "tokens out of reach",
     )
 
 
@@ -311,7 +311,7 @@ def test_of_many_tags_those_with_most_prompts_are_listed(monkeypatch):
     told = summary_of(texts)
     assert {each.value for each in told.slices if each.kind == "tag"} == {"a", "b"}
     assert told.warnings == (
-        "Only the 2 tags with most prompts are listed, of the first 4; later ones were not told apart.",
+        "Only the 2 tags with the most prompts are listed, of the first 4; later ones were not counted separately.",
     )
 
 

@@ -59,7 +59,7 @@ def test_it_prints_a_table_and_where_the_report_lies(cli, tmp_path):
         assert re.search(
             rf"^{draft.name} +{draft.alpha:.3f} \({low:.3f} to {high:.3f}\) .* not known +no costs$", out, re.MULTILINE
         )
-    assert "near less far: agreement +" in out
+    assert "near minus far: agreement +" in out
     assert "not called significant: fewer than 30 prompts" in out
     assert "1 row could not be used:\n  line 4: " in out
     assert out.endswith(f"report: {tmp_path / 'out' / 'report.html'}\n")
@@ -113,7 +113,7 @@ def test_what_bench_writes_is_read(tmp_path, monkeypatch, named_models):
 
 def test_bench_writes_no_json_without_costs(capsys):
     assert main(["bench", "--json", "x.json"]) == 2
-    assert "--json writes what --costs or --methods measures" in capsys.readouterr().err
+    assert "--json saves the result of --costs or --methods" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "[3]", "{}", '{"costs": {}}', '{"near": {}}', '{"near": 3}'])
@@ -198,7 +198,9 @@ def test_a_job_that_is_stopped_says_that_it_can_go_on(cli, tmp_path, monkeypatch
     monkeypatch.setattr(jobs, "analyse", stopped)
     with pytest.raises(KeyboardInterrupt):
         cli()
-    assert capsys.readouterr().err.endswith("\nspecviz: stopped; what is done is kept: run the same again to go on\n")
+    assert capsys.readouterr().err.endswith(
+        "\nspecviz: stopped; finished work is saved: run the same command again to go on\n"
+    )
 
 
 def test_a_command_that_is_stopped_before_it_began_keeps_nothing(cli, monkeypatch, capsys):
@@ -241,14 +243,14 @@ def test_a_threshold_for_the_speedup_needs_the_costs_of_every_draft(cli, tmp_pat
     assert not (tmp_path / "out").exists()
     assert cli("--fail-under", "speedup=0", costs=("--costs", file))[0] == 0
     file.write_text(json.dumps(NEAR | {"spread": 0.4}))
-    with pytest.raises(SpecvizError, match="none are measured, or given and steady"):
+    with pytest.raises(SpecvizError, match="none are given or measured steadily"):
         cli("--fail-under", "speedup=0", out="new", costs=("--costs", file))
 
 
 def test_a_threshold_for_the_speedup_ends_with_3_where_the_machine_was_too_busy(cli, monkeypatch):
     busy = replace(made_costs("near"), spread=0.4)
     monkeypatch.setattr(jobs, "measure_models", lambda names: [busy])
-    with pytest.raises(CannotTell, match="speedup of near is not known: it has no costs, or none that are steady"):
+    with pytest.raises(CannotTell, match="speedup of near is not known: its costs are missing or unsteady"):
         cli("--fail-under", "speedup=0", costs=())
 
 

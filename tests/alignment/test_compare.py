@@ -122,7 +122,10 @@ def unequal():
 def test_drafts_of_different_reach_are_compared_where_all_can_read(unequal):
     """A draft that reads less is neither better nor worse than its own longer copy."""
     (found,) = unequal.comparisons
-    assert found.words == "Only over the 350 of 1,400 tokens that all drafts can read: their reach differs."
+    assert (
+        found.words
+        == "Only over the 350 of 1,400 tokens that all drafts can read: their contexts or vocabularies differ."
+    )
     assert {each.difference for each in found.slices} == {0.0}
     assert not any(each.significant for each in found.slices)
     assert (found.wins_a, found.wins_b) == ((), ())
@@ -133,7 +136,7 @@ def test_drafts_without_a_place_in_common_are_not_compared():
     texts, aggregator = [text_of(n, DRAFTS, (0.6, 0.6), (3, 10**6)) for n in range(3)], Aggregator(4, DRAFTS)
     aggregator.add(tables.build_tables(texts, aligned.shard([text.written.row for text in texts], DRAFTS)))
     (found,) = aggregator.summary(aligned.facts(aligned.request())).comparisons
-    assert found.words == "There is no token that all drafts can read, so nothing is compared."
+    assert found.words == "No token can be read by all drafts, so nothing is compared."
     assert (found.slices, found.wins_a, found.wins_b) == ((), (), ())
 
 
@@ -156,7 +159,7 @@ def test_tokens_that_a_draft_cannot_read_count_0_for_a_threshold_and_it_is_said(
     alphas = {draft.name: draft.alpha for draft in unequal.drafts}
     assert comparing.check_thresholds(unequal, {"alpha": alphas["one"] / 4}) == ()
     (failed,) = comparing.check_thresholds(unequal, {"alpha": alphas["one"] / 4 + 0.01})
-    counted = "it can read 25\u00a0% of the tokens, the others count 0"
+    counted = "it can read 25\u00a0% of the tokens; the others count as 0"
     assert failed.startswith(f"one: alpha is {alphas['one'] / 4:.4g}, below")
     assert failed.endswith(f"({counted})")
     assert comparing.unreadable_words(unequal, {"alpha": 0.1}) == (f"one: {counted}",)
@@ -166,7 +169,7 @@ def test_tokens_that_a_draft_cannot_read_count_0_for_a_threshold_and_it_is_said(
 def test_a_draft_that_reads_nothing_reaches_no_threshold_of_agreement(summary):
     nothing = replace(summary.drafts[0], alpha=None, readable=0.0)
     (failed,) = comparing.check_thresholds(replace(summary, drafts=(nothing,)), {"alpha": 0.0})
-    assert failed == "one: alpha is not known, it can read none of the tokens (at least 0 was asked for)"
+    assert failed == "one: alpha is not known: it can read none of the tokens (at least 0 was asked for)"
 
 
 def test_thresholds_are_refused_before_a_job_that_could_not_tell_them():
@@ -188,7 +191,7 @@ def test_the_speedup_is_that_of_the_best_k_and_needs_costs(summary):
     known = replace(summary, drafts=(draft,))
     assert comparing.check_thresholds(known, {"speedup": 1.3}) == ()
     assert comparing.check_thresholds(known, {"speedup": 1.31}) == ("one: speedup is 1.3, below 1.31",)
-    with pytest.raises(SpecvizError, match="speedup of one is not known: it has no costs"):
+    with pytest.raises(SpecvizError, match="speedup of one is not known: its costs are missing"):
         comparing.check_thresholds(summary, {"speedup": 1.0})
 
 
@@ -241,7 +244,7 @@ def test_drafts_that_both_jobs_have_are_compared_and_the_others_left_out(summary
 
 @pytest.mark.parametrize("change", [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.9}])
 def test_another_sampling_is_refused_in_words(summary, change):
-    with pytest.raises(SpecvizError, match="had another sampling, so its numbers cannot be compared"):
+    with pytest.raises(SpecvizError, match="had another sampling, so the numbers cannot be compared"):
         comparing.compare_with_old(summary_of(3, **change), old(summary))
 
 
@@ -303,7 +306,7 @@ def test_drafts_are_paired_by_what_they_hold_and_else_by_their_names(summary):
     assert pairs == [("two", True), ("one", True)]
     _, change = comparing.compare_with_old(now, old(summary, models=retrained))
     assert (change.old_draft, change.is_same_model) == ("two", False)
-    assert change_line(change).startswith("two against the older job (other weights or settings than there): ")
+    assert change_line(change).startswith("two against the older job (weights or settings have changed): ")
 
 
 @pytest.mark.parametrize(

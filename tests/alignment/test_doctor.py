@@ -179,7 +179,7 @@ def test_another_end_token_matters(saved):
     target, draft = saved(tiny_tokenizer(), "a"), saved(tiny_tokenizer(), "b", eos_token_id=300)
     end = _special(examine(target, draft), "end")
     assert (end.differs, end.matters) == (True, True)
-    assert "texts end at different places" in end.words
+    assert "texts end differently" in end.words
     assert [item.id for item in end.draft] == [300, 319]
 
 
@@ -227,19 +227,19 @@ def test_templates_that_render_alike_do_not_differ(target, draft):
         (
             CHAT_TEMPLATE,
             CHAT_TEMPLATE.replace("<|assistant|>", "<|model|>"),
-            'one question: after ">What is two and two?⏎<|" the target\'s chat form goes on with "assistant|>", '
+            'one question: after ">What is two and two?⏎<|" the target\'s chat format continues with "assistant|>", '
             'the draft\'s with "model|>"',
         ),
         (
             CHAT_TEMPLATE,
             "[INST]" + CHAT_TEMPLATE,
-            'one question: at once the target\'s chat form goes on with "<|user|>What is two and␣", '
+            'one question: at once the target\'s chat format continues with "<|user|>What is two and␣", '
             'the draft\'s with "[INST]<|user|>What is tw"',
         ),
         (
             CHAT_TEMPLATE,
             CHAT_TEMPLATE + "Answer:",
-            'one question: after "o and two?⏎<|assistant|>" the target\'s chat form goes on with nothing, '
+            'one question: after "o and two?⏎<|assistant|>" the target\'s chat format continues with nothing, '
             'the draft\'s with "Answer:"',
         ),
         (CHAT_TEMPLATE, NO_SYSTEM, "a system message and a question: the draft's chat template refuses it"),
@@ -273,7 +273,7 @@ def test_both_refusing_is_alike():
 )
 def test_the_report_says_how_the_chat_forms_compare(saved, templates, words):
     names = [saved(with_template(template), f"m{place}") for place, template in enumerate(templates)]
-    assert f"Chat form\n  {words}" in diagnosis_text(examine(*names))
+    assert f"Chat format\n  {words}" in diagnosis_text(examine(*names))
 
 
 # ---- verdict and report ---------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def test_a_context_that_longrope_cuts_short_is_told(saved):
     names = saved(tiny_tokenizer(), "a", rope_parameters=rope), saved(tiny_tokenizer(), "b")
     diagnosis = examine(*names)
     assert diagnosis.target.context_limit == 40
-    assert "note: a: it reads at most 40 tokens here, as LongRoPE takes other factors beyond" in diagnosis_text(
+    assert "note: a: it reads at most 40 tokens here, as LongRoPE uses other factors beyond" in diagnosis_text(
         diagnosis
     )
 
@@ -324,7 +324,7 @@ def test_nothing_in_the_report_steers_a_terminal(saved):
 
 
 def test_an_unknown_model_is_refused_in_words(saved):
-    with pytest.raises(SpecvizError, match="no hub id"):
+    with pytest.raises(SpecvizError, match="is not a hub id"):
         examine(saved(tiny_tokenizer(), "a"), "no/such/folder")
 
 

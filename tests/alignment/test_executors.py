@@ -97,7 +97,7 @@ def test_a_cluster_that_runs_already_is_used_and_left(two_workers, monkeypatch):
     import ray
 
     monkeypatch.setattr(executors, "PLACE_S", 0.3)
-    with pytest.raises(SpecvizError, match=r"no worker found a free place"), executors.on_ray(num_workers=1):
+    with pytest.raises(SpecvizError, match=r"no worker found a free slot"), executors.on_ray(num_workers=1):
         pass  # both places are taken
     assert ray.is_initialized()
 

@@ -81,7 +81,7 @@ def test_a_small_fall_is_no_cliff_however_sure():
 def test_below_30_prompts_a_cliff_is_only_said_to_look_like_one(summary):
     found = findings.cliffs(aligned.parts(np.random.default_rng(3), 20, agreement=beyond(128, 1.5), size=200))
     (finding,) = of_draft(summary, found)
-    assert "looks as if it falls" in finding.words
+    assert "seems to fall" in finding.words
     assert "not called significant: fewer than 30 prompts" in finding.words
     assert not any(cliff.significant for cliff in found)
 
@@ -124,7 +124,7 @@ def test_missing_vocabulary_is_named_with_the_ceiling_it_sets(summary):
 def test_tokens_beyond_the_drafts_context_are_named(summary):
     (finding,) = of_draft(replace(summary, readable=0.75), ())
     assert finding.kind == "reach"
-    assert finding.words.startswith("25\u00a0% of the tokens lie where the draft cannot read")
+    assert finding.words.startswith("The draft cannot read 25\u00a0% of the tokens")
 
 
 # ---- calibration ----------------------------------------------------------------------------------------------------
@@ -161,24 +161,24 @@ def bins(*rows):
         (
             [(0.1, 0.1), (0.2, 0.2), (0.7, 0.9)],
             0.25,
-            "could help: draft tokens with a confidence below 0.2 are 30\u00a0%",
+            "could help: 30\u00a0% of draft tokens have a confidence below 0.2, and they are accepted",
         ),
-        ([(0.1, 0.1), (0.2, 0.2), (0.7, 0.9)], None, "0.30, taken as the line because no costs are known"),
-        ([(0.1, 0.1), (0.2, 0.2), (0.7, 0.9)], 0.05, "would help little: 0\u00a0% of draft tokens"),
-        ([(0.04, 0.1), (0.96, 0.9)], 0.25, "would help little: 4.0\u00a0% of draft tokens"),
-        ([(0.5, 0.9), (0.5, 0.1)], 0.25, "would help little: 0\u00a0%"),  # the unsure ones are kept
+        ([(0.1, 0.1), (0.2, 0.2), (0.7, 0.9)], None, "0.30, used because no costs are known"),
+        ([(0.1, 0.1), (0.2, 0.2), (0.7, 0.9)], 0.05, "helps little: 0\u00a0% of draft tokens"),
+        ([(0.04, 0.1), (0.96, 0.9)], 0.25, "helps little: 4.0\u00a0% of draft tokens"),
+        ([(0.5, 0.9), (0.5, 0.1)], 0.25, "helps little: 0\u00a0%"),  # the unsure ones are kept
         (
             [(0.2, 0.1), (0.8, 0.2)],
             0.25,
-            "No confidence tells the tokens worth drafting apart: at each of them they are",
+            "No confidence marks the tokens worth drafting: at every level they are",
         ),
     ],
 )
 def test_a_confidence_stop_is_judged_by_what_unsure_tokens_are_worth(rows, ratio, words):
     told = findings.calibration(bins(*rows), ratio).words
     assert words in told
-    assert "kept, once reached, less often than" in told
-    assert told.endswith("This looks at a draft's next token only; how many to draft: see Every K.")
+    assert "accepted, once reached, less often than" in told
+    assert told.endswith("This looks at one drafted token at a time; for how many to draft, see Every K.")
     assert "1.0" not in told
 
 
@@ -187,7 +187,7 @@ def test_at_temperature_0_confidence_tells_nothing():
     one_hot = np.zeros((BINS, 3))
     one_hot[-1] = 300.0, 300.0, 170.0
     told = findings.calibration(one_hot, 0.9).words
-    assert told == "Every confidence is 1, as always at temperature 0, so nothing can be told from it."
+    assert told == "Every confidence is 1, as always at temperature 0, so it says nothing."
 
 
 def test_no_draft_token_at_all_has_a_calibration_of_nothing():
@@ -204,4 +204,4 @@ def test_falls_are_said_to_be_looked_for_only_where_prompts_suffice(num_prompts,
     """At least 5 prompts with tokens on both sides of some step, behind the first 16 of their texts."""
     told = findings.looked_for(aligned.parts(np.random.default_rng(1), num_prompts, size=size))
     context = ["a fall with longer context"] * has_context
-    assert list(told) == ["a vocabulary that ends early", *context, "places out of reach"]
+    assert list(told) == ["a vocabulary that ends early", *context, "tokens out of reach"]

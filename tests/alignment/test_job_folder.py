@@ -96,7 +96,9 @@ def test_columns_that_are_not_those_of_the_table_are_refused(folder):
 
 def test_half_a_part_is_none(folder, monkeypatch):
     monkeypatch.setattr(parts.os, "rename", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(SpecvizError, match=r"job cannot be written \(No space left on device\); what is done is kept"):
+    with pytest.raises(
+        SpecvizError, match=r"job cannot be written \(No space left on device\); finished work is saved"
+    ):
         folder.write(0, tables())
     monkeypatch.undo()
     assert not folder.has(0)
@@ -109,7 +111,7 @@ def test_half_a_part_is_none(folder, monkeypatch):
 def test_a_damaged_part_is_named(folder):
     folder.write(1, tables())
     (folder.path / "parts" / "part-00001" / "tokens.parquet").write_bytes(b"PAR1")
-    with pytest.raises(SpecvizError, match="job/parts/part-00001 is damaged: delete it and run the same again"):
+    with pytest.raises(SpecvizError, match="job/parts/part-00001 is damaged: delete it and run the same command again"):
         folder.read(1)
 
 
@@ -177,7 +179,7 @@ def test_overwriting_keeps_what_else_lies_among_the_parts(folder):
 @pytest.mark.parametrize("name", [name for name in OWN_NAMES if name != "job.json"])
 def test_overwriting_touches_no_file_where_there_is_no_job(tmp_path, name):
     (tmp_path / name).write_text("mine")
-    with pytest.raises(SpecvizError, match=f"holds {name}, which is not of a job that can go on") as raised:
+    with pytest.raises(SpecvizError, match=f"holds {name}, which does not belong to a job that can go on") as raised:
         JobFolder(tmp_path, job(), overwrite=True)
     assert "overwrite" not in str(raised.value)
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -188,7 +190,7 @@ def test_overwriting_touches_no_file_where_there_is_no_job(tmp_path, name):
 def test_overwriting_touches_no_file_beside_a_job_file_of_others(tmp_path, text):
     (tmp_path / "job.json").write_text(text)
     (tmp_path / "report.html").write_text("mine")
-    with pytest.raises(SpecvizError, match=r"job.json is damaged or not ours: choose another folder$"):
+    with pytest.raises(SpecvizError, match=r"job.json is damaged or not from specviz: choose another folder$"):
         JobFolder(tmp_path, job(), overwrite=True)
     assert (tmp_path / "report.html").read_text() == "mine"
     assert (tmp_path / "job.json").read_text() == text
@@ -197,7 +199,7 @@ def test_overwriting_touches_no_file_beside_a_job_file_of_others(tmp_path, text)
 @pytest.mark.parametrize("name", [name for name in OWN_NAMES if name != "job.json"])
 def test_a_folder_with_a_file_of_somebody_else_is_refused(tmp_path, name):
     (tmp_path / name).write_text("mine")
-    with pytest.raises(SpecvizError, match=f"holds {name}, which is not of a job that can go on"):
+    with pytest.raises(SpecvizError, match=f"holds {name}, which does not belong to a job that can go on"):
         JobFolder(tmp_path, job())
     assert (tmp_path / name).read_text() == "mine"
 
@@ -244,7 +246,7 @@ def test_a_finished_job_that_lacks_something_without_parts_is_refused(folder, na
 
 
 def test_what_is_done_is_said_to_be_kept_only_where_something_is(folder, tmp_path):
-    for place, words in ((folder.path, "(full); what is done is kept: run"), (tmp_path / "new", "(full)")):
+    for place, words in ((folder.path, "(full); finished work is saved: run"), (tmp_path / "new", "(full)")):
         with pytest.raises(SpecvizError) as raised, parts.explain_disk_errors(place):
             raise OSError(28, "full")
         assert words in str(raised.value)
@@ -403,7 +405,7 @@ def test_slices_are_a_table_of_their_own(tmp_path, summary):
         ("[1]", "must hold a JSON object"),
         ("{}", "of version 1 .got None."),
         ('{"version": 2}', "of version 1 .got 2."),
-        ('{"version": 1}', "is not a whole summary"),
+        ('{"version": 1}', "is not a complete summary"),
     ],
 )
 def test_a_file_that_is_no_summary_is_refused(tmp_path, text, words):
@@ -417,7 +419,7 @@ def test_values_of_another_type_are_refused(tmp_path, summary):
     values = json.loads((tmp_path / "summary.json").read_text())
     for name, wrong in (("k", "4"), ("drafts", 3), ("refused", [[1, 2, 3]]), ("target", None), ("sampling", ["a"])):
         (tmp_path / "wrong.json").write_text(json.dumps({**values, name: wrong}))
-        with pytest.raises(SpecvizError, match="is not a whole summary"):
+        with pytest.raises(SpecvizError, match="is not a complete summary"):
             outputs.read_summary(tmp_path / "wrong.json")
 
 

@@ -107,7 +107,7 @@ def test_another_chat_form_is_a_finding_where_the_draft_agrees_better_in_its_own
     found, made = findings(chats(), draft.name, target=target.name)
     assert found["template"].numbers["alpha_own_form"] > found["template"].numbers["alpha"] + 0.02
     assert "the draft's with" in found["template"].words
-    assert '". On 8 chats it agrees' in found["template"].words
+    assert '". On 8 chats, it agrees' in found["template"].words
     assert not any("plain-draft: " in warning for warning in made.summary.warnings)
 
 
@@ -122,8 +122,8 @@ def test_a_damaged_layer_is_looked_for_where_texts_suffice_and_a_chat_form_where
     prompts, chat = {"prompt": "Once upon a time"}, {"messages": (Message("user", "Tell me."),)}
     assert looked_for(library, [prompts] * 3) == ()
     assert looked_for(library, [prompts] * 4) == ("a damaged layer",)
-    assert looked_for(library, [prompts] * 3 + [chat], target=target) == ("a damaged layer", "another chat form")
-    assert looked_for(library, [chat], target=target) == ("another chat form",)
+    assert looked_for(library, [prompts] * 3 + [chat], target=target) == ("a damaged layer", "a different chat format")
+    assert looked_for(library, [chat], target=target) == ("a different chat format",)
 
 
 def test_a_cut_vocabulary_is_named_with_its_ceiling(library, prompts):

@@ -163,15 +163,15 @@ def test_sets_that_were_joined_are_read_row_by_row():
     [
         ({"text": "x"}, 'has neither "prompt" nor "messages" .its fields: .*text'),
         ({"prompt": "x", "messages": [USER]}, "has both"),
-        ({"prompt": ""}, "needs the prompt as a text that is not empty .got ''"),
-        ({"prompt": ["x"]}, "needs the prompt as a text"),
+        ({"prompt": ""}, "needs the prompt as a non-empty text .got ''"),
+        ({"prompt": ["x"]}, "needs the prompt as a non-empty text"),
         ({"prompt": "x" * (MAX_PROMPT_CHARACTERS + 1)}, "needs the prompt to have at most 200,000 .* .got 200,001"),
         ({"messages": []}, "a list of 1 to"),
         ({"messages": [USER, {"role": "assistant", "content": "x"}]}, 'ends with an assistant message.*"completion"'),
         ({"messages": [{"role": "tool", "content": "x"}]}, "role in message 1 .* system, user, assistant .got 'tool'"),
-        ({"messages": [{**USER, "name": "x"}]}, 'message 1 to be an object with "role" and "content" alone'),
+        ({"messages": [{**USER, "name": "x"}]}, 'message 1 to be an object with only "role" and "content"'),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "content of message 1 as a text"),
-        ({"messages": [{"role": "user", "content": ""}]}, "the last message as a text that is not empty"),
+        ({"messages": [{"role": "user", "content": ""}]}, "the last message as a non-empty text"),
         ({"messages": [{"role": "user", "content": "x" * 150_000}] * 2}, "at most 200,000 characters .got 300,000"),
         ({"prompt": "x", "id": 1.5}, "needs the id .*got 1.5"),
         ({"prompt": "x", "id": True}, "needs the id"),
@@ -180,9 +180,9 @@ def test_sets_that_were_joined_are_read_row_by_row():
         ({"prompt": "x", "id": "x" * 201}, "at most 200 characters .got 201"),
         ({"prompt": "x", "tags": ["t"] * 21}, "at most 20 texts"),
         ({"prompt": "x", "tags": ["t" * 81]}, "at most 80 characters"),
-        ({"prompt": "x", "tags": [1]}, "needs the tag as a text"),
+        ({"prompt": "x", "tags": [1]}, "needs the tag as a non-empty text"),
         ({"prompt": "x", "tags": {"a": [1]}}, "needs the tag 'a' as a text or a number"),
-        ({"prompt": "x", "completion": ""}, "needs the completion as a text that is not empty"),
+        ({"prompt": "x", "completion": ""}, "needs the completion as a non-empty text"),
         ({"prompt": "x", "completion": []}, "needs 1 to 100,000 ids .*got 0"),
         ({"prompt": "x", "completion": [0] * 100_001}, "needs 1 to 100,000 ids .*got 100,001"),
         ({"prompt": "x", "completion": [1, -1]}, "whole numbers from 0 to .* .got -1"),
@@ -235,11 +235,13 @@ def test_all_bad_lines_are_counted_and_the_first_are_named():
 
 
 def test_a_file_without_a_usable_row_names_the_first_bad_lines(written):
-    with pytest.raises(SpecvizError, match=r"prompts\.jsonl holds no prompt .* line 1 .*; line 2 .*; and 3 more lines"):
+    with pytest.raises(
+        SpecvizError, match=r"prompts\.jsonl holds no usable prompt: line 1 .*; line 2 .*; and 3 more lines"
+    ):
         open_prompts(written(*["{"] * 8))
     with pytest.raises(SpecvizError, match='one JSON object with "prompt" or "messages" per line'):
         open_prompts(written("", " \r"))
-    with pytest.raises(SpecvizError, match="the list of prompts holds no prompt"):
+    with pytest.raises(SpecvizError, match="the list of prompts holds no usable prompt"):
         from_values([])
 
 
@@ -253,8 +255,8 @@ def test_what_is_no_file_is_refused_without_its_place(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name, words in [
         ("missing", "No such file"),
-        ("", "is no file"),
-        ("pipe", "is no file"),
+        ("", "is not a file"),
+        ("pipe", "is not a file"),
         ("a\0b", "no file can"),
     ]:
         with pytest.raises(SpecvizError, match=words) as caught:

@@ -90,12 +90,12 @@ def answers(summary):
 
 def test_the_overview_answers_its_title_for_each_draft():
     first, second, third = answers(made_summary())
-    parts = "5.8 fall to target certain, draft picks another, 5.8 to draft overconfident, 5.8 to near-tie"
-    lost = f"Of the 29 points lost, {parts}."
-    classes = "Of the classes of tokens, name holds 57\u00a0% of the loss; name agrees least (51\u00a0%)."
-    best = "Best: K = 4, 1.40x the speed of one by one (predicted)."
+    parts = "5.8 target certain, draft picks another; 5.8 draft overconfident; 5.8 near-tie"
+    lost = f"It loses 29 points: {parts}."
+    classes = "By class of token, name holds 57\u00a0% of the loss; name agrees least (51\u00a0%)."
+    best = "Best: K = 4, 1.40x the speed without a draft (predicted)."
     assert first == f"fable-draft agrees 71\u00a0%. {lost} {classes} {best}"
-    assert third.endswith("Best: K = 4, 0.83x the speed of one by one (predicted), slower.")
+    assert third.endswith("Best: K = 4, 0.83x the speed without a draft (predicted), slower.")
     assert "".join(section_of(made_summary(), "overview")["blocks"][2]["words"]) == first
     assert second.startswith("fable-draft-undistilled agrees 62")
 
@@ -110,10 +110,10 @@ def test_a_class_of_few_tokens_is_not_called_the_one_that_agrees_least():
     [
         (
             (1.4, 1.27),
-            "The predicted speedups of a and b differ by less than 10\u00a0%: that is not worth naming one fastest.",
+            "The predicted speedups of a and b differ by less than 10\u00a0%: too little to call one the fastest.",
         ),
         ((1.4, 1.25), "a is predicted to be fastest of the 2, 1.40x."),
-        ((0.9, 0.8), "a is predicted to be fastest of the 2, 0.90x: still slower than one by one."),
+        ((0.9, 0.8), "a is predicted to be fastest of the 2, 0.90x: still slower than no draft."),
     ],
 )
 def test_who_is_fastest_is_said_only_where_it_can_be_told(fastest, words):
@@ -126,8 +126,8 @@ def test_drafts_whose_target_was_measured_at_different_speeds_are_not_ranked():
     for plain_ms, is_ranked in ((18.0, True), (23.8, False)):
         costs = {name: {**COSTS, "verify_ms": [ms, ms]} for name, ms in zip(NAMES, (16.5, 16.7, plain_ms), strict=True)}
         shown = json.dumps(section_of(made_summary(costs=costs), "overview")["blocks"])
-        assert ("naming one fastest" in shown) == is_ranked
-        assert ("so their speedups are not ranked: measure all in one job." in shown) != is_ranked
+        assert ("too little to call one the fastest" in shown) == is_ranked
+        assert ("So their speedups are not ranked: measure all in one job." in shown) != is_ranked
 
 
 def test_what_was_read_looked_for_and_left_out_is_said_first():
@@ -135,7 +135,7 @@ def test_what_was_read_looked_for_and_left_out_is_said_first():
     assert words == (
         "40 of 42 prompts (2 could not be used, see below), 2,560 tokens of text by fable-target, temperature 1. "
         "12 texts end where the target's context ends. "
-        "Looked for: a damaged layer, another chat form, places out of reach. None found."
+        "Looked for: a damaged layer, a different chat format, tokens out of reach. None found."
     )
     whole = "".join(
         section_of(made_summary(num_refused=0, num_prompts=1, num_tokens=1), "overview")["blocks"][0]["words"]
@@ -167,14 +167,14 @@ def test_a_draft_that_does_not_pay_is_said_as_plainly_as_one_that_does():
     (table, *_) = tables(section_of(made_summary(), "overview")["blocks"])
     assert table["rows"][2][7] == {"text": "0.83x, slower", "sort": 0.83, "tone": "rejected"}
     words = said(section_of(made_summary(), "every-k"))
-    assert words.count("slower than one by one") == 1
+    assert words.count("slower than no draft") == 1
 
 
 def test_without_costs_no_speedup_is_given():
     bare = replace(draft("only", 0.7), speedups=None, best_k=None)
     summary = made_summary(drafts=(bare,), costs={}, comparisons=())
     words = said(section_of(summary, "overview"))
-    assert "No speedup is given where costs are not known: made with --no-costs." in words
+    assert "No speedup is given where costs are unknown: made with --no-costs." in words
     assert "press Measure costs above for each draft, then Analyse again" in said(alignment.compact(summary))
     assert "not known" in words
     charts = [block for block in section_of(summary, "every-k")["blocks"] if block["kind"] == "chart"]
@@ -307,10 +307,10 @@ def test_a_slice_of_few_tokens_or_of_endings_has_no_k_and_no_speed():
 def test_a_confidence_stop_is_judged_in_a_sentence_and_no_gap_is_called_an_error():
     shown = section_of(made_summary(), "calibration")
     verdicts = ["".join(block["words"]) for block in shown["blocks"] if block["kind"] == "verdict"]
-    assert verdicts[0] == "fable-draft: A confidence stop would help: 12 % is kept too seldom."
+    assert verdicts[0] == "fable-draft: A confidence stop would help: 12 % is accepted too seldom."
     table = next(tables(shown["blocks"]))
-    assert table["columns"] == ["draft model", "mean gap between confidence and kept (ECE)"]
-    assert "kept above confidence is no fault" in shown["lead"]
+    assert table["columns"] == ["draft model", "mean gap between confidence and acceptance (ECE)"]
+    assert "acceptance above confidence is no fault" in shown["lead"]
 
 
 def test_the_costliest_say_what_they_come_to_and_what_all_rejections_lose():
@@ -449,7 +449,7 @@ def test_a_page_of_texts_stops_at_its_limit_and_says_so():
     size = sum(len(json.dumps(unpacked(chunk))) for chunk in block["chunks"])
     assert 50_000 < size < 100_000  # a chunk beyond it at most
     assert len(asked) == shown < 200
-    assert block["rest"] == f"The first {shown} of 10,000 texts; the rest is in tokens.parquet."
+    assert block["rest"] == f"The first {shown} of 10,000 texts; the rest are in tokens.parquet."
 
 
 def test_no_texts_no_block():

@@ -163,7 +163,7 @@ def test_a_machine_that_slows_down_and_speeds_up_gives_costs_that_say_so(pair, c
     watched(pair[0].model, lambda shape, past: setattr(clock, "ms", clock.ms + 20 * noise.paretovariate(0.6)))
     found = measured(*pair, rounds=5)
     assert found.spread > 0.15
-    assert found.doubt.startswith("This machine was too busy: the middle half of repeated timings spans ")
+    assert found.doubt.startswith("This machine was too busy: the middle half of the repeated timings spans ")
     assert all(low <= ms <= high for ms, (low, high) in zip(found.verify_ms, found.verify_between_ms, strict=True))
 
 
@@ -172,15 +172,15 @@ def test_a_machine_that_slows_down_and_speeds_up_gives_costs_that_say_so(pair, c
     [
         ({}, ""),
         ({"spread": 0.15}, ""),
-        ({"spread": 0.16}, "the middle half of repeated timings spans 16% of them"),
+        ({"spread": 0.16}, "the middle half of the repeated timings spans 16% of the median"),
         ({"verify_ms": (5.0, 4.0)}, ""),
         ({"verify_between_ms": ((4.0, 5.0), (4.0, 5.0))}, ""),
         (
             {"verify_between_ms": ((35.8, 63.4), (20.7, 51.4))},  # of a machine with six times the work it can do
-            "the slowest round of a target forward took 2.1 times as long as the quickest",
+            "the slowest round of a target pass took 2.1 times as long as the fastest",
         ),
-        ({"verify_ms": (315.0, 2749.0, 1521.0)}, "one target forward took 1.8 times as long as one over more tokens"),
-        ({"verify_ms": (4.0, 6.0, 7.0, 4.5)}, "one target forward took 1.6 times as long as one over more tokens"),
+        ({"verify_ms": (315.0, 2749.0, 1521.0)}, "one target pass took 1.8 times as long as a pass over more tokens"),
+        ({"verify_ms": (4.0, 6.0, 7.0, 4.5)}, "one target pass took 1.6 times as long as a pass over more tokens"),
     ],
 )
 def test_a_curve_that_falls_far_or_a_wide_spread_is_doubted(change, words):

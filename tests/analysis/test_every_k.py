@@ -146,7 +146,7 @@ def test_a_text_from_elsewhere_is_an_estimate_by_both_models_laws(model, as_text
     assert np.abs(got.expected_target_calls - expected).max() < 1e-3
     assert not got.attrs["exact"]
     assert "exact only if this text was sampled from big at these settings" in got.attrs["note"]
-    assert ("made anew" in got.attrs["note"]) == as_texts
+    assert ("splitting the text again" in got.attrs["note"]) == as_texts
 
 
 def test_a_text_that_cannot_be_the_targets_is_called_so(bench, model):
@@ -234,7 +234,7 @@ def test_scores_at_other_sampling_do_not_count():
 
 def test_other_models_are_refused(bench, model):
     recorded = made(bench, seed=4)
-    with pytest.raises(SpecvizError, match="belongs to big"):
+    with pytest.raises(SpecvizError, match="was written by big"):
         planning.what_if(recorded, target=model("far"))
     with pytest.raises(SpecvizError, match="measured for other"):
         planning.what_if(recorded, costs=replace(Costs(), target="other"))
@@ -285,10 +285,10 @@ def test_a_text_too_long_is_refused_in_words(bench, model, monkeypatch):
     [
         ({}, ""),
         ({"method": "prompt_lookup"}, ""),
-        ({"rule": "sample_and_match"}, "as near with speculative sampling and a fixed K would have cut it; this run "
+        ({"rule": "sample_and_match"}, "as near would with speculative sampling and a fixed K. This run "
          "used near with sample and match, so its own calls are not"),
-        ({"rule": "block_verification"}, "this run used near with block verification, so"),
-        ({"rule": "sample_and_match", "method": "prompt_lookup"}, "as prompt lookup with speculative sampling"),
+        ({"rule": "block_verification"}, "This run used near with block verification, so"),
+        ({"rule": "sample_and_match", "method": "prompt_lookup"}, "as prompt lookup would with speculative sampling"),
     ],
 )  # fmt: skip
 def test_whose_steps_these_would_be_is_said(bench, options, says):
@@ -297,7 +297,7 @@ def test_whose_steps_these_would_be_is_said(bench, options, says):
     assert frame.attrs["exact"]
     assert judged.is_own_plan(recorded) == (not says)
     assert says in frame.attrs["note"]
-    assert ("this run used" in frame.attrs["note"]) == bool(says)
+    assert ("This run used" in frame.attrs["note"]) == bool(says)
 
 
 def test_steps_of_another_rule_are_not_draws_of_this_law(bench):
@@ -328,7 +328,7 @@ def test_a_way_changed_live_is_no_own_plan(changed):
 
 def test_another_draft_says_whose_steps_these_would_be(bench, model):
     asked = planning.what_if(made(bench, seed=4), [4], target=model("big"), draft=model("far"))
-    words = "as far with speculative sampling and a fixed K would have cut it; this run used near with"
+    words = "as far would with speculative sampling and a fixed K. This run used near with"
     assert words in asked.attrs["note"]
 
 
@@ -347,5 +347,5 @@ def test_a_policy_of_the_run_does_not_cap_what_another_k_proposes(bench):
     tables = [planning.what_if(recorded, [2, 12]) for recorded in runs]
     assert [token.id for token in runs[0].tokens] == [token.id for token in runs[1].tokens]
     assert tables[0].equals(tables[1])
-    assert "a fixed K would have cut it" in tables[1].attrs["note"]
+    assert "with speculative sampling and a fixed K" in tables[1].attrs["note"]
     assert "its K by the policy heuristic" in tables[1].attrs["note"]

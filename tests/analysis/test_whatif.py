@@ -309,7 +309,7 @@ def test_speedup_is_time_one_by_one_over_time_of_the_steps():
     doubted = SimpleNamespace(**times, doubt="This machine was too busy.")
     result = whatif.every_k(whatif.chances_along_text([0.0, 1.0, 0.5, 0.5], deepest=3), [1, 2], doubted, note="Exact.")
     assert all(math.isnan(outcome.speedup) for outcome in result.outcomes)
-    assert (result.best, result.note) == (None, "Exact. No speedup is told. This machine was too busy.")
+    assert (result.best, result.note) == (None, "Exact. No speedup is given. This machine was too busy.")
 
 
 def test_without_costs_there_is_no_speedup():

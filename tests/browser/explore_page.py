@@ -78,7 +78,9 @@ def begin(page, pace="reading", steps=2, tokens=128):
     """A run of so many steps so far. tokens: enough to go on until the test has come to what it is about."""
     slide(page, "max-tokens", tokens)
     choose_pace(page, pace)
+    before = page.evaluate("specvizPage.hub().run")
     page.click("#run")
+    page.wait_for_function("(before) => specvizPage.hub().run !== before", arg=before)
     wait_for_steps(page, steps)
 
 
@@ -88,7 +90,10 @@ def stop(page):
 
 
 def open_file(page, tmp_path, trace):
+    """Waits for the file's own run: the run of a first visit on the stage may be as long."""
     path = tmp_path / "opened.jsonl.gz"
     trace.save(path)
+    before = page.evaluate("specvizPage.hub().run")
     page.set_input_files("input[type=file]", path)
+    page.wait_for_function("(before) => specvizPage.hub().run !== before", arg=before)
     page.wait_for_function(f"document.querySelectorAll('.sv-text .sv-piece').length >= {len(trace.tokens)}")

@@ -15,9 +15,10 @@ from typing import Any
 
 from windows import borrowed
 
-from specviz.settings import assets_dir
 from specviz.trace.file import Trace
+from specviz.views.bundle import bundle
 from specviz.views.document import palette_head
+from specviz.views.document import stage_html as stage_markup
 from specviz.views.explore.feed import Feed
 
 HOST = "http://stage.test"  # never resolved: every request is answered here
@@ -27,7 +28,7 @@ CSP = (
 )
 RUNNING = {"name": "running", "message": "", "ahead": 0}
 FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
-SHEETS = ("base.css", "evidence.css", "stage.css")
+PAGES = Path(__file__).with_name("pages.js")
 PHONE = {"width": 390, "height": 844, "has_touch": True, "is_mobile": True}
 PAGE = {"light": "#ffffff", "dark": "#14171c"}
 MOUNT = """(late) => {
@@ -43,19 +44,20 @@ MOUNT = """(late) => {
 
 
 def stage_html(theme: str = "light", height: str = "672px") -> str:
-    """A page like the product's: the same files in the same order."""
-    web = assets_dir() / "web"
-    names = sorted(path.name for path in web.glob("*.js") if path.name not in ("hub.js", "stage.js"))
-    scripts = "".join(f"<script>{(web / name).read_text('utf-8')}</script>" for name in ("hub.js", *names, "stage.js"))
-    sheets = "".join(f"<style>{path.read_text('utf-8')}</style>" for path in map(web.joinpath, SHEETS))
-    frame = f"body {{ margin: 0; background: {PAGE[theme]}; }} #host {{ height: {height}; }}"
-    stage = (web / "stage.html").read_text("utf-8")
+    """A page with the stage alone, in the product's own code and sheets."""
+    return page_html(f'<div id="host">{stage_markup()}</div>', theme, f"#host {{ height: {height}; }}")
+
+
+def page_html(body: str, theme: str = "light", style: str = "") -> str:
+    """A page of this body, with what tests mount by hand."""
+    made = bundle(PAGES)
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>stage</title>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>test</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{CSP}">'
-        f"<style>{frame}</style>{palette_head()}{sheets}{scripts}</head>"
-        f'<body class="{theme}"><div id="host">{stage}</div></body></html>'
+        f"<style>body {{ margin: 0; background: {PAGE[theme]}; }} {style}</style>"
+        f"{palette_head()}<style>{made.sheet}</style><script>{made.script}</script></head>"
+        f'<body class="{theme}">{body}</body></html>'
     )
 
 

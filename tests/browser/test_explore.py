@@ -176,7 +176,7 @@ def test_a_pinned_token_is_explained_with_the_traces_own_numbers(page):
     node = next(node for node, token in enumerate(step.draft) if token.status == "rejected")
     page.click(f".sv-piece[data-step='{step.index}'][data-ref='{node}'] .sv-body")
     page.wait_for_selector(f".sv-where:has-text('step {step.index + 1}')")
-    assert page.inner_text(".sv-pill") == "cut"
+    assert page.inner_text(".sv-pill") == "rejected"
     assert f"{step.draft[node].u:.2f}" in page.inner_text(".sv-title")
 
 

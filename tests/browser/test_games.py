@@ -4,14 +4,13 @@ import json
 
 import traces
 from access import serious
-from stage_page import CSP, settle, watched_page
+from stage_page import page_html, settle, watched_page
 from windows import PHONE
 
-from specviz.settings import assets_dir
 from specviz.trace.file import read_trace
 from specviz.trace.recorded import FIRST_VISIT, recorded_trace
 from specviz.ui.components import REPORT_HTML
-from specviz.views.document import palette_head, stage_template
+from specviz.views.document import stage_template
 from specviz.views.learn.predict import predict_block, predict_props
 
 BOARD = ".sv-predict-board"
@@ -38,7 +37,7 @@ def title(page):
 
 def guessed(page, word, by_key=False):
     if by_key:
-        page.keyboard.press(word[0])
+        page.keyboard.press({"kept": "a", "cut": "r"}[word])
     else:
         page.click(f".sv-predict-{word}")
     page.wait_for_selector(f"{BOARD}[data-state=told]")
@@ -58,7 +57,7 @@ def test_a_whole_round_is_played_and_counted(open_page):
         guessed(page, said, by_key=number > 1)  # the first click takes the keys to the game
         right += (said == "kept") == place["kept"]
         assert title(page) == "".join(place["look"]["title"])
-        assert page.inner_text(".sv-predict-outcome").endswith(f"it was {'kept' if place['kept'] else 'cut'}.")
+        assert page.inner_text(".sv-predict-outcome").endswith(f"it was {'accepted' if place['kept'] else 'rejected'}.")
         assert f"right {right} of {number} ·" in page.inner_text(".sv-predict-score")
         assert place["bet"] in page.inner_text(".sv-predict-score")
         assert page.locator(f"{BOARD} .sv-dart").count() >= 1
@@ -194,24 +193,14 @@ def test_where_a_text_ends_in_a_letter_one_choice_says_what_would_stand_there(op
 
 # ---- in a file by itself ---------------------------------------------------------------------------------------------
 
-SHEETS = ("base.css", "evidence.css", "stage.css", "report.css", "predict.css")
 PLAY = """(block) => {
   const root = document.querySelector('.sv-report'), host = {root, halt() {}, act() {}, title: ''};
-  root.querySelector('.sv-report-body').append(specviz.blocks.make(block, host));
+  specviz.drawBlock(block, host, root.querySelector('.sv-report-body'));
 }"""
 
 
 def file_html(theme="light"):
-    web = assets_dir() / "web"
-    names = sorted(path.name for path in web.glob("*.js") if path.name not in ("hub.js", "stage.js"))
-    scripts = "".join(f"<script>{(web / name).read_text('utf-8')}</script>" for name in ("hub.js", *names, "stage.js"))
-    sheets = "".join(f"<style>{(web / name).read_text('utf-8')}</style>" for name in SHEETS)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>games</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{CSP}">{palette_head()}{sheets}{scripts}</head>'
-        f'<body class="{theme}"><main>{REPORT_HTML}</main>{stage_template()}</body></html>'
-    )
+    return page_html(f"<main>{REPORT_HTML}</main>{stage_template()}", theme)
 
 
 def test_a_file_holds_several_runs_and_asks_no_server(chromium):

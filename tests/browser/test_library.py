@@ -5,14 +5,17 @@ import served as pages
 import traces
 from access import serious
 from explore_page import HOSTILE, PIECES, STATE, begin, open_file, run_to_end, stop, wait_until
+from stage_page import PAGES
 from windows import DESKTOP, PHONE
 
 from specviz.trace.recorded import recorded_runs
+from specviz.views.bundle import bundle
 
 OWN = "#shelf .sv-shelf-group:nth-of-type(1) .sv-shelf-entry"
 RECORDED = "#shelf .sv-shelf-group:nth-of-type(2) .sv-shelf-entry"
 READY = "window.specvizPage?.hub() && document.querySelector('#k input') && document.querySelector('.sv-shelf-foot')"
 RUN = "specvizPage.hub().run"
+KEEPER = f"{bundle(PAGES).script}; const keeper = await specviz.keepRuns()"
 FORGET = "() => ['localStorage', 'sessionStorage'].forEach((name) => window[name].clear())"
 FULL = """Object.defineProperty(IDBObjectStore.prototype, 'put', {value() {
   throw new DOMException('no room', 'QuotaExceededError'); }});"""
@@ -33,7 +36,8 @@ EARLY = """window.BroadcastChannel = class extends BroadcastChannel {
 NOTE_WORDS = """() => {
   window.said = [];
   const line = document.querySelector('.sv-shelf-said p');
-  new MutationObserver(() => window.said.push(line.textContent)).observe(line, {childList: true});
+  const watched = {childList: true, characterData: true, subtree: true};
+  new MutationObserver(() => window.said.push(line.textContent)).observe(line, watched);
 }"""
 DROP = """(text) => {
   const data = new DataTransfer();
@@ -70,7 +74,7 @@ def said(page):
 
 def put(page, entry, packed):
     """As another program would write into the browser's store."""
-    page.evaluate("async (all) => (await specviz.keepRuns()).put(...all)", [entry, packed])
+    page.evaluate(f"async (all) => {{ {KEEPER}; await keeper.put(...all); }}", [entry, packed])
 
 
 def choose_file(page, path, trace):
@@ -276,7 +280,7 @@ def test_the_oldest_is_let_go_in_words(page):
     wait_for_entries(page, 30)
     assert "run 1" in titles(page)
     assert "run 0" not in titles(page)
-    assert said(page) == "This browser keeps at most 30 runs and 24 MB: the oldest was let go."
+    assert said(page) == "This browser stores at most 30 runs and 24 MB: the oldest was deleted."
 
 
 def test_what_cannot_be_opened_any_more_says_so_and_stays(page):
@@ -338,7 +342,7 @@ def test_a_run_that_another_window_has_deleted_is_called_so(page):
     put(page, {"key": "x", "title": "gone", "size": 1, "at": 1}, "AAAA")
     reload(page)
     open_library(page)
-    page.evaluate("async () => (await specviz.keepRuns()).remove('x')")  # without a word to this page
+    page.evaluate(f"async () => {{ {KEEPER}; await keeper.remove('x'); }}")  # without a word to this page
     page.click(f"{OWN} button:text-is('Open')")
     page.wait_for_function("document.querySelector('.sv-shelf-said').textContent.includes('deleted in another window')")
     wait_for_entries(page, 0)

@@ -137,7 +137,7 @@ def test_the_help_says_what_the_method_and_the_rule_do(page):
     assert page.inner_text(".sv-help-badge") == "exact"
     choose(page, "rule", "Lenience · lossy")
     page.wait_for_selector(".sv-help-badge:text-is('lossy')")
-    assert "does not follow" in page.inner_text("#help")
+    assert "not distributed as if" in page.inner_text("#help")
 
 
 def test_controls_that_do_nothing_are_not_there(page):

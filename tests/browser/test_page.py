@@ -114,7 +114,7 @@ def test_what_the_browser_does_alone_works_while_the_server_is_away(chromium, tm
 def test_a_double_click_on_run_makes_one_whole_run(page):
     choose_pace(page, "full")
     page.dblclick("#run")  # on a busy machine the second press may come when the first run has begun: it begins anew
-    page.wait_for_selector(":text('reached the chosen length')")
+    page.wait_for_selector(":text('done: length reached')")
     trace = saved(page)
     assert trace.footer.reason == "length"
     assert {piece["step"] for piece in page.evaluate(PIECES)} == set(range(len(trace.steps)))

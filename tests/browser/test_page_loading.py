@@ -116,7 +116,9 @@ def test_a_typed_folder_is_loaded_and_named_without_its_path(page, folder):
     assert saved(page).header.request["target"] == "my-model"
 
 
-@pytest.mark.parametrize(("name", "words"), [("/no/such", "there is no folder or file 'such'"), ("a b", "no hub id")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("/no/such", "there is no folder or file 'such'"), ("a b", "is not a hub id")]
+)
 def test_a_name_that_is_nothing_is_refused_in_words(page, name, words):
     run_with_target(page, name)
     page.wait_for_selector(f'.toast-body.error:has-text("{words}")')

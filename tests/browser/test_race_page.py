@@ -69,7 +69,7 @@ def test_two_recorded_runs_move_together_until_they_part(open_page, size, theme)
         seek(page, frame)
         assert [tokens(page, place, ":not(.sv-duel-ahead)") for place in SIDES] == [frame] * 2
         assert [tokens(page, place, ".sv-duel-part") for place in SIDES] == [int(frame > 0)] * 2 or frame <= part
-    assert page.locator(".sv-duel-parted").inner_text().startswith(f"The texts part at token {part + 1}: ")
+    assert page.locator(".sv-duel-parted").inner_text().startswith(f"The texts differ from token {part + 1}: ")
     assert serious(page) == []
     targets = page.eval_on_selector_all(
         ".sv-duel-player :is(button, select)", "(all) => all.map((one) => one.getBoundingClientRect().height)"
@@ -101,7 +101,7 @@ def test_each_stage_keeps_its_own_inspector(open_page):
     show(page, *NAMES)
     before = side(page, 1).locator(".sv-title").inner_text()
     side(page, 0).locator(".sv-cell.sv-is-accepted").last.click()
-    expect(side(page, 0).locator(".sv-pill")).to_have_text("kept")
+    expect(side(page, 0).locator(".sv-pill")).to_have_text("accepted")
     assert side(page, 1).locator(".sv-title").inner_text() == before
     page.click(".sv-duel-modes [data-mode=time]")
     expect(page.locator(".sv-duel-end").nth(0)).to_contain_text("done after")
@@ -166,4 +166,4 @@ def test_a_hostile_run_stays_text_on_both_stages(open_page, tmp_path):
         page.select_option(f"[data-section=two-runs] [name={name}]", run)
     press(page, "two-runs", "show")
     assert page.locator(".sv-duel :is(script, img, iframe)").count() == 0
-    assert page.locator(".sv-duel-parted").inner_text().startswith("The texts are the same")
+    assert page.locator(".sv-duel-parted").inner_text().startswith("The texts are identical")

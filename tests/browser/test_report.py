@@ -136,18 +136,6 @@ def test_a_press_on_stop_counts_also_when_the_work_moves_on_meanwhile(report):
     assert page.evaluate("triggers") == [["halt", {}]]
 
 
-def test_the_slider_cuts_the_text_anew_without_the_server(report):
-    page = report()
-    push(page, [everything()])
-    assert page.locator(".sv-segment").count() == 4
-    page.focus(".sv-segments input")
-    page.keyboard.press("ArrowRight")
-    assert page.locator(".sv-segment").count() == 3
-    assert "".join(shown(page, ".sv-segment")) == f"One day{HOSTILE} a fox."
-    assert shown(page, ".sv-segments-words") == ["3 calls"]
-    assert page.evaluate("triggers") == []
-
-
 def test_a_chart_is_a_table_too_and_follows_the_theme(report):
     page = report()
     push(page, [everything()])
@@ -159,13 +147,6 @@ def test_a_chart_is_a_table_too_and_follows_the_theme(report):
     light = page.evaluate(colour)
     page.evaluate("document.body.className = 'dark'")
     page.wait_for_function(f"{colour} !== {light!r}")
-
-
-def test_sections_that_are_gone_go_and_the_order_is_kept(report):
-    page = report()
-    push(page, [everything(), everything(id="second", title="Second")])
-    push(page, [everything(id="third", title="Third"), everything(id="second", title="Second")])
-    assert shown(page, ".sv-section > h2") == ["Third", "Second"]
 
 
 def test_a_download_holds_exactly_the_text(report):

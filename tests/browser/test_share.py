@@ -155,7 +155,7 @@ def test_a_run_with_other_settings_is_not_taken_for_the_shared_one(page, arrive,
     state_is(page, "same")
     slide(page, "k", 2)
     page.click("#run")
-    assert "other settings" in state_is(page, "other")
+    assert "differs from the shared one" in state_is(page, "other")
     wait_for_state(page, "finished")
     page.click(".sv-shared-again")
     page.wait_for_function("document.querySelector('#k input').value === '4'")
@@ -236,7 +236,7 @@ def test_the_drawer_follows_the_run_and_what_is_selected_in_it(page, app):
     page.click("#resume")
     wait_for_state(page, "finished")
     share(page)
-    page.wait_for_selector(".sv-share-words:has-text('settings were changed')")
+    page.wait_for_selector(".sv-share-words:has-text('settings changed')")
     names = page.eval_on_selector_all("#share a[data-file]", "all => all.map((one) => one.dataset.file)")
     assert names == ["page", "page-small", "trace", "tokens", "steps"]
     with page.expect_download() as download:
@@ -256,7 +256,7 @@ def test_a_server_that_is_away_and_a_run_that_is_gone_are_told_apart(page, app):
     page.keyboard.press("Escape")
     app.page.registry._views.clear()
     page.click("#share-open")
-    page.wait_for_selector(".sv-share-words:has-text('no longer kept by the server')")
+    page.wait_for_selector(".sv-share-words:has-text('gone from the server')")
     app.page.registry._current.clear()
 
 

@@ -94,14 +94,6 @@ def test_a_short_wait_between_two_steps_is_not_told(stage):
 # ---- increments ---------------------------------------------------------------------------------------------------
 
 
-def test_overlapping_increments_show_every_step_once(stage):
-    page, message = stage(), whole(traces.chain())
-    for first, until in ((0, 2), (0, 2), (1, 4), (4, 7), (0, 7)):
-        push(page, part(message, first, until))
-    settle(page)
-    assert pieces(page) == expected_pieces(message)
-
-
 def test_a_hole_is_pulled_from_where_it_begins(stage):
     page, message = stage(), whole(traces.chain())
     page.evaluate("(answer) => { answers[2] = answer; }", part(message, 2, 7))
@@ -122,26 +114,6 @@ def test_a_stage_that_mounts_late_pulls_the_whole_run(stage):
     assert page.evaluate("pulls.at(-1)") == {"run": "run", "from": 0}
 
 
-def test_a_hole_that_cannot_be_filled_asks_once_per_message(stage):
-    page, message = stage(), whole(traces.chain())
-    push(page, part(message, 3, 5))
-    settle(page)
-    assert page.evaluate("[pulls.length, hub.steps.length]") == [1, 0]
-
-
-def test_a_new_run_clears_everything_of_the_old_one(stage):
-    page = stage()
-    push(page, whole(traces.chain()))
-    page.evaluate("hub.pin(0, '0')")
-    second = whole(traces.changed_k(), run="other")
-    push(page, second)
-    settle(page)
-    assert pieces(page) == expected_pieces(second)
-    assert page.evaluate("hub.run") == "other"
-    push(page, {"run": "other", "from": 0, "steps": [], "total": 6})
-    assert len(pieces(page)) == len(expected_pieces(second))
-
-
 def test_rubbish_leaves_the_welcome(stage):
     page = stage()
     for value in ("", "null", "{", '{"run": 7}', '{"run": ""}', "[]"):
@@ -152,7 +124,7 @@ def test_rubbish_leaves_the_welcome(stage):
 
 def test_before_the_first_run_the_marks_are_explained_in_the_palettes_words(stage):
     page = stage()
-    assert shown(page, ".sv-marks b") == ["kept", "cut", "replaced", "bonus"]
+    assert shown(page, ".sv-marks b") == ["accepted", "rejected", "resampled", "bonus"]
     assert "Press Run to begin" in page.inner_text(".sv-welcome")
     push(page, {**part(whole(traces.chain()), 0, 0), "state": {"name": "loading", "words": "loading fable-target"}})
     assert page.inner_text(".sv-busy-words") == "loading fable-target"
@@ -196,15 +168,6 @@ def selected(page) -> dict:
 
 def title(message: dict, step: int, ref: str) -> str:
     return "".join(message["steps"][step]["looks"][ref]["title"]).replace("\u00a0", " ")
-
-
-def test_the_first_rejection_is_pinned_without_a_click(stage):
-    page, message = stage(), whole(traces.chain())
-    push(page, message)
-    settle(page)
-    step = next(step for step in message["steps"] if step["has_cut"])
-    place = [[step["index"], step["focus"]]]
-    assert selected(page) == {"text": place, "lanes": place, "title": title(message, *place[0])}
 
 
 @pytest.mark.parametrize("selector", [".sv-piece", ".sv-cell"])
@@ -297,13 +260,13 @@ def test_throwing_again_counts_what_would_be_kept_and_changes_nothing(stage):
     settle(page)
     page.click('[data-part="many"]')
     kept = page.locator(".sv-throw-in").count()
-    assert page.inner_text('[data-part="thrown"]') == f"kept {kept} of 100"
+    assert page.inner_text('[data-part="thrown"]') == f"accepted {kept} of 100"
     assert page.locator(".sv-throw").count() == 100
     page.click('[data-part="again"]')
-    assert page.inner_text('[data-part="thrown"]') in ("would be kept", "would be cut")
+    assert page.inner_text('[data-part="thrown"]') in ("would be accepted", "would be rejected")
     for _ in range(6):
         page.click('[data-part="again"]')
-    assert page.inner_text('[data-part="thrown"]') == f"kept {page.locator('.sv-throw-in').count()} of 7"
+    assert page.inner_text('[data-part="thrown"]') == f"accepted {page.locator('.sv-throw-in').count()} of 7"
     assert page.locator(".sv-throw").count() == 7
     assert page.evaluate("triggers.map(([name]) => name)") == ["ready"]
     assert page.evaluate("pulls.length") == 0
@@ -347,28 +310,6 @@ def test_the_player_shows_any_moment_without_a_request(stage):
         assert pieces(page) == expected_pieces({"steps": message["steps"][:cursor]})
         assert page.inner_text(".sv-place") == f"step {cursor} of 7"
     assert page.evaluate("[pulls.length, triggers.length]") == [0, 1]
-
-
-def test_a_first_visit_replays_by_itself_and_stops_at_the_end(stage):
-    page = stage(fresh=True)
-    page.clock.install()
-    push(page, whole(traces.chain(), play=True))
-    assert page.evaluate("[hub.cursor, hub.playing]") == [1, True]
-    assert "recorded run" in page.inner_text(".sv-state")
-    page.clock.run_for(2_300)
-    assert page.evaluate("hub.cursor") == 2
-    page.clock.run_for(10_000)
-    assert page.evaluate("[hub.cursor, hub.playing]") == [7, False]
-
-
-def test_a_paused_player_stays_while_the_run_goes_on(stage):
-    page, message = stage(), whole(traces.chain())
-    push(page, part(message, 0, 4))
-    page.click('[data-do="back"]')
-    push(page, part(message, 4, 7))
-    assert page.evaluate("[hub.cursor, hub.steps.length]") == [3, 7]
-    page.click('[data-do="last"]')
-    assert page.evaluate("[hub.cursor, hub.following]") == [7, True]
 
 
 def test_one_bar_per_step_and_a_click_goes_there(stage):
@@ -579,13 +520,13 @@ def test_the_key_speaks_of_darts_only_where_one_is_thrown(stage):
     only = traces.Builder().chain(4, 2, changed={"rule": "typical", "lossless": False}).finish()
     push(page, whole(only))
     settle(page)
-    assert "no dart is thrown" in page.inner_text(".sv-lanes-key")
+    assert "no random draw" in page.inner_text(".sv-lanes-key")
     assert not shown(page, ".sv-lanes-sheet .sv-tick")
     assert not page.is_visible(".sv-enlarged")
     push(page, whole(lossy("lenience"), run="other"))
     settle(page)
-    assert "no dart" not in page.inner_text(".sv-lanes-key")
-    assert "line: the dart" in page.inner_text(".sv-lanes-key")
+    assert "no random draw" not in page.inner_text(".sv-lanes-key")
+    assert "line: the random draw" in page.inner_text(".sv-lanes-key")
 
 
 def test_what_was_kept_behind_the_end_is_faded(stage):

@@ -48,7 +48,7 @@ def test_charts_show_the_figures_of_the_trace_and_follow_the_theme(chain):
                 y if y is None else pytest.approx(y, abs=1e-4) for y in expected["y"]
             ]
     chain.evaluate("document.body.classList.add('dark')")
-    colour = "document.querySelector('[data-chart={}]').data[0].marker.color === specviz.palette.{}.dark"
+    colour = "document.querySelector('[data-chart={}]').data[0].marker.color === specviz.palette().{}.dark"
     chain.wait_for_function(colour.format("step_bars", "statuses.accepted"))
     chain.wait_for_function(colour.format("time_by_step", "phases.draft"))
 

@@ -110,7 +110,7 @@ def test_a_press_on_a_node_tells_its_story_and_stays_with_the_draft(stage):
     settle(page)
     assert page.evaluate("hub.pinned.ref") == ref
     assert page.is_visible(".sv-tree")
-    assert "never judged" in page.inner_text(".sv-title")
+    assert "not judged" in page.inner_text(".sv-title")
     page.click("[data-part=of-token]")
     assert not page.is_visible(".sv-tree")
 
@@ -143,7 +143,7 @@ def test_the_lane_of_a_tree_counts_what_is_off_the_path(stage):
     page, _ = opened(stage, evidence_traces.wide_tree)
     assert shown(page, ".sv-row .sv-more") == ["+56 off this path"]
     assert page.is_visible(".sv-more-words")
-    assert page.inner_text('[data-number="kept-words"]') == "of judged tokens kept, siblings included"
+    assert page.inner_text('[data-number="kept-words"]') == "accepted of judged, siblings included"
 
 
 def test_a_phone_has_room_for_the_number_alone(stage):
@@ -160,11 +160,11 @@ def test_a_refused_reasoning_step_has_its_mark_in_the_lane(stage, options):
     (mark,) = shown(
         page, ".sv-refused", "(node) => [node.ariaLabel, getComputedStyle(node.firstChild).textDecorationLine]"
     )
-    assert mark == ["a reasoning step of 13 tokens, refused", "line-through"]
+    assert mark == ["a reasoning step of 13 tokens, rejected", "line-through"]
     assert shown(page, ".sv-refused", "(node) => node.scrollWidth > node.clientWidth") == [False]
     assert len(shown(page, ".sv-bar-refused")) == 1
     assert page.inner_text('[data-number="kept"]') == "1 of 2"
-    assert page.inner_text('[data-number="kept-words"]') == "reasoning steps kept"
+    assert page.inner_text('[data-number="kept-words"]') == "reasoning steps accepted"
 
 
 def test_what_was_made_comes_under_headings_of_the_second_order(stage):

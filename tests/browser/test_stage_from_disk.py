@@ -38,8 +38,8 @@ def test_every_view_works_fits_and_is_accessible(opened, eagle, size):
     settle(page)
     statuses = [token.status for step in trace.steps for token in step.draft]
     counts = dict(zip(shown(page, ".sv-legend-name"), shown(page, ".sv-count"), strict=True))
-    assert counts["kept"] == f"{statuses.count('accepted')}"
-    assert counts["cut"] == f"{statuses.count('rejected')}"
+    assert counts["accepted"] == f"{statuses.count('accepted')}"
+    assert counts["rejected"] == f"{statuses.count('rejected')}"
     assert shown(page, ".sv-loading:not([hidden]), .sv-measure:not([hidden])") == []
     page.evaluate(OPEN_ALL)
     page.locator(".sv-plot").first.scroll_into_view_if_needed()
@@ -169,7 +169,7 @@ def test_a_cut_off_recording_says_so_on_its_stage(opened, size):
     page.wait_for_function(PLACE, arg="step 2 of 2")
     state = page.locator(".sv-state")
     assert state.is_visible()
-    assert "cut off: the recording ends before the run does · " in state.inner_text()
+    assert "incomplete: the recording stops before the run ends · " in state.inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= size["viewport"]["width"]
 
 

@@ -111,7 +111,7 @@ def test_a_reference_that_strays_is_not_called_rounding(pair, monkeypatch):
     monkeypatch.setattr(LoadedModel, "generate", lambda *inputs: [[*ids[:-1], 3] for ids in real(*inputs)])
     result = last(greedy(pair, RULES["speculative_sampling"], PROMPTS[:1], K, 12))
     assert result.outcome.state == "consistent"
-    assert "the reference that does not write the favourite" in result.outcome.words
+    assert "the reference itself does not write the most likely token" in result.outcome.words
     assert "ounding" not in result.outcome.words
 
 

@@ -76,8 +76,8 @@ def test_a_right_rule_of_a_tiny_pair(named_models):
     assert report.checks[0].name == "whole texts, every outcome of the rule's program"
     assert report.checks[0].words.startswith("exact (enumerated)")
     formula = by_name["one step, by formula"]
-    assert (formula.verdict, "by formula, where one token is judged alone" in formula.words) == ("exact", True)
-    assert by_name["end to end, every token against the target's law"].verdict == "unsure"  # 120 tokens are few
+    assert (formula.verdict, "by formula, one token judged alone" in formula.words) == ("exact", True)
+    assert by_name["end to end, every token against the target"].verdict == "unsure"  # 120 tokens are few
     assert report.exit_code == 3
     assert {line.rule.title for line in report.rules} == {
         rule.title for rule in (*ANY_CHAIN.values(), *BROKEN.values())
@@ -146,7 +146,7 @@ def test_samples_are_judged_alone(models, tmp_path):
         ({"prompt": []}, "the prompt is empty"),
         ({"prompt": [5, 100_000]}, "does not know"),
         ({"draft": None}, "needs a draft model"),
-        ({"made_in": "bf16"}, "made_in is one of bf16, fp16, fp32, for samples alone"),
+        ({"made_in": "bf16"}, "made_in must be one of bf16, fp16, fp32, and needs samples"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_words(models, options, words):

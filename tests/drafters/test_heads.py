@@ -222,10 +222,10 @@ def empty_zip(path):
 
 
 FILES = {
-    "an old pickle": (old_pickle, "is damaged, or no file that torch.save writes today"),
+    "an old pickle": (old_pickle, "is damaged, or not a file that today's torch.save writes"),
     "an empty archive": (empty_zip, "is damaged or incomplete"),
-    "a list": (lambda path: torch.save([torch.ones(2)], path), "must hold named tensors alone"),
-    "nested": (lambda path: torch.save({"state": {"a": torch.ones(2)}}, path), "must hold named tensors alone"),
+    "a list": (lambda path: torch.save([torch.ones(2)], path), "must hold only named tensors"),
+    "nested": (lambda path: torch.save({"state": {"a": torch.ones(2)}}, path), "must hold only named tensors"),
 }
 
 

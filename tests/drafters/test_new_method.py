@@ -8,32 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from documents import SNIPPETS
 
 ROOT = Path(__file__).parents[2]
-FILE = '''
-"""Last token: drafts the text's last token, K times."""
-
-from specviz.decoding.draft import chain
-from specviz.decoding.drafter import Drafter
-from specviz.drafters.method import Method
-
-
-class LastToken(Drafter):
-    def draft(self, context, k):
-        return chain([context.tokens[-1]] * k, evidence={"again": context.tokens[-1]})
-
-
-METHOD = Method(
-    name="last_token",
-    title="Last token",
-    summary="No second model: the last token is proposed again.",
-    caution="Pays where nothing but one token is written.",
-    build=lambda parts, params: LastToken(),
-    proposer="The last token is proposed again, up to ",
-    replays_from_text=True,
-    needs_only_odds=True,
-)
-'''
+(FILE,) = (code for code in SNIPPETS if "class LastToken" in code)  # of CONTRIBUTING
 USES = """
 import json, sys
 from specviz import METHODS, load_trace, prove, what_if
@@ -67,7 +45,7 @@ def scratch(tmp_path_factory):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("assets", "pyproject.toml", "requirements.txt", "app.py", "README.md"):
         (copy / name).symlink_to(ROOT / name)
-    (copy / "specviz" / "drafters" / "last_token.py").write_text(FILE.lstrip(), "utf-8")
+    (copy / "specviz" / "drafters" / "last_token.py").write_text(FILE, "utf-8")
     table = copy / "specviz" / "drafters" / "__init__.py"
     before, after = table.read_text("utf-8").split('    "none",\n')
     table.write_text(f'{before}    "last_token",\n    "none",\n{after}', "utf-8")
@@ -98,7 +76,7 @@ def test_the_command_line_the_page_and_every_report_know_it(scratch, tmp_path):
         "--max-new-tokens", "24", "--temperature", "0", "--out", run,
     )  # fmt: skip
     found = json.loads(started(scratch, "-c", USES, run).splitlines()[-1])
-    assert found["headline"].startswith("The last token is proposed again, up to 3 tokens ahead; ")
+    assert found["headline"].startswith("The last token is proposed again, up to 3 tokens ahead. ")
     assert (found["listed"], found["docs"], found["help"]) == (True, True, "Last token")
     assert found["what_if"] == [1, 2, 4]
     assert found["breakdown"][0] == "shorter drafts"

@@ -33,7 +33,7 @@ def lesson(name: str = "first", **changes: Any) -> dict[str, Any]:
         "title": f"The {name} lesson",
         "minutes": 7,
         "misconception": "rejected means wrong",
-        "question": "What happens to a token that is cut?",
+        "question": "What happens to a rejected token?",
         "teacher": ["Ask first.", "Then show."],
         "setup": {"k": 2, "temperature": 0.5},
         "screens": [screen()],

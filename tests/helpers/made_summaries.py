@@ -37,7 +37,7 @@ REASONS = (
     "target certain, draft picks another",
     "draft overconfident",
     "near-tie",
-    "same favourite, other odds",
+    "same top token, other confidence",
     "spread",
 )
 
@@ -49,7 +49,7 @@ LOSSES = (
 )
 
 
-LOOKED_FOR = ("a damaged layer", "another chat form", "places out of reach")
+LOOKED_FOR = ("a damaged layer", "a different chat format", "tokens out of reach")
 
 
 def interval(value, reach):
@@ -87,7 +87,7 @@ def draft(name, alpha, fastest=1.4, **changes):
         greedy_agreement=alpha - 0.04, mean_keep=alpha + 0.01, calls=900.0,
         tokens_per_call=tuple((1 - alpha ** (k + 1)) / (1 - alpha) for k in range(1, 17)),
         speedups=tuple(fastest - 0.02 * abs(k - 4) for k in range(1, 17)), best_k=(3, 5), readable=1.0, ceiling=1.0,
-        calibration=Calibration(bins, 0.11, "A confidence stop would help: 12 % is kept too seldom."),
+        calibration=Calibration(bins, 0.11, "A confidence stop would help: 12 % is accepted too seldom."),
         reasons=reasons, losses=LOSSES, costliest=tuple(rejection(name, place) for place in range(20)), findings=(),
     )  # fmt: skip
     return replace(made, **changes)

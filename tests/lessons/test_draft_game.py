@@ -357,15 +357,15 @@ def test_a_game_is_finished_from_the_page(page):
     block = block_of(press(section, "finish", game=game, **setup))
     assert block["end"].startswith("You finished here.")
     assert len(block["tiles"]) == 3
-    with pytest.raises(SpecvizError, match="no longer kept"):
+    with pytest.raises(SpecvizError, match="this game is gone"):
         press(section, "finish", game="nobody", **setup)
 
 
 def test_the_page_names_the_length_that_a_game_has_here(page, monkeypatch):
     section = page[0][DRAFT]
-    assert "until the text has 24 tokens or" in section.begin(NOTHING)["lead"]
+    assert "until the text has 24 tokens, or" in section.begin(NOTHING)["lead"]
     monkeypatch.setenv("SPECVIZ_MAX_NEW_TOKENS", "5")
-    assert "until the text has 5 tokens or" in section.begin(NOTHING)["lead"]
+    assert "until the text has 5 tokens, or" in section.begin(NOTHING)["lead"]
 
 
 def test_the_file_of_a_game_that_goes_on_says_so(page):
@@ -388,7 +388,7 @@ def test_the_choice_at_a_letter_is_the_likelier_one_and_names_the_letters(letter
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"game": "nobody"}, "no longer kept"),
+        ({"game": "nobody"}, "this game is gone"),
         ({"prompt": "elsewhere"}, "prompt must be one of"),
         ({"temperature": "0.7"}, "temperature must be one of"),
         ({"seed": "-1"}, "seed must be a whole number"),
@@ -406,7 +406,7 @@ def test_only_the_newest_games_are_kept(page, monkeypatch):
     section = page[0][DRAFT]
     setup = block_of(section.begin(NOTHING))["setup"]
     games = [block_of(press(section, "turn", words="the", game="", **setup))["game"] for _ in range(3)]
-    with pytest.raises(SpecvizError, match="no longer kept"):
+    with pytest.raises(SpecvizError, match="this game is gone"):
         press(section, "turn", words="the", game=games[0], **setup)
     press(section, "turn", words="the", game=games[1], **setup)
 
@@ -432,4 +432,4 @@ def test_the_run_on_the_stage_can_be_played_and_no_run_is_said(page):
 
 def test_what_nobody_drafted_is_said_in_words(page):
     *_, shown = page[0][PREDICT].acts["take"](Look(Place(), Trace(traces.plain().events())), {"run": ON_STAGE})
-    assert "no place to guess" in shown["blocks"][0]["words"]
+    assert "has nothing to guess" in shown["blocks"][0]["words"]

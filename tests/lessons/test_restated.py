@@ -1,4 +1,4 @@
-"""The numbers of runs and texts that the lessons and README go by are what the bundled models make today."""
+"""The numbers of runs and texts that the lessons and measured.md go by are what the bundled models make today."""
 
 import pytest
 import restated

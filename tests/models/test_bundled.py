@@ -8,6 +8,7 @@ import torch
 import warm
 
 from specviz import metrics, run
+from specviz.models import catalog
 from specviz.session.run import open_run
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Step
@@ -16,7 +17,7 @@ from specviz.zoo.__main__ import MODELS
 from specviz.zoo.config import load_recipe, recipe_names
 from specviz.zoo.training.export import Origin
 
-MOST_BYTES = 48_000_000
+MOST_BYTES = {"fable": 48_000_000, "smol": 40_000_000}
 MOST_BYTES_PER_FILE = 10_000_000
 
 
@@ -86,8 +87,31 @@ def test_a_bundled_member_is_what_its_recipe_says(name):
     assert max(path.stat().st_size for path in folder.iterdir()) < MOST_BYTES_PER_FILE
 
 
-def test_the_bundled_family_is_small_enough_to_carry():
-    assert sum(path.stat().st_size for path in MODELS.rglob("*") if path.is_file()) < MOST_BYTES
+@pytest.mark.parametrize("family", MOST_BYTES)
+def test_a_bundled_family_is_small_enough_to_carry(family):
+    files = [path for path in MODELS.glob(f"{family}-*/*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < MOST_BYTES[family]
+    assert max(path.stat().st_size for path in files) < MOST_BYTES_PER_FILE
+
+
+@pytest.mark.parametrize("name", ["smol-draft", "smol-eagle"])
+def test_a_bundled_draft_of_smollm2_has_its_card_its_recipe_and_its_learning_curve(name):
+    card, recipe = ((MODELS / name / file).read_text("utf-8") for file in ("MODEL_CARD.md", "recipe.json"))
+    steps = [json.loads(line)["step"] for line in (MODELS / name / "curve.jsonl").read_text("utf-8").splitlines()]
+    assert json.loads(recipe)["steps"] == steps[-1]
+    assert f"| {steps[-1]:,} |" in card
+    assert "`smollm2`" in card
+    assert "Apache-2.0" in card
+
+
+def test_the_drafts_of_smollm2_are_the_catalogues_first_for_it():
+    assert catalog.bundled_draft("smollm2") == "smol-draft"
+    assert catalog.bundled_draft("smollm2", foreign=True) == "fable-draft"
+    assert catalog.names_for("smollm2", "eagle") == ("smol-eagle",)
+    offer = make_offer("smollm2")
+    assert (offer.first.draft, offer.first.chat) == ("smol-draft", True)
+    assert offer.first.prompt in offer.prompts[offer.dialogues[0]].values()
+    assert not make_offer().first.chat
 
 
 def test_members_of_one_vocabulary_share_one_tokenizer():

@@ -42,7 +42,7 @@ def test_a_server_that_forbids_other_models_downloads_nothing(monkeypatch):
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "a/b/c", "a/..b", "~nobody/x", "-x", "x" * 400])
 def test_what_is_neither_folder_nor_hub_id_is_refused(library, name):
-    with pytest.raises(SpecvizError, match=r"there is no folder .* and what was typed is no hub id"):
+    with pytest.raises(SpecvizError, match=r"there is no folder .* and this is not a hub id"):
         library.load(name)
 
 
@@ -60,9 +60,9 @@ def test_what_is_no_name_is_refused(library, name):
 
 def test_a_folder_without_a_model_says_what_it_lacks(library, folder):
     cases = {
-        "model.safetensors": "my-model has no weights: there is no model.safetensors",
+        "model.safetensors": "my-model has no weights: model.safetensors is missing",
         "tokenizer.json": "my-model has no tokenizer files",
-        "config.json": "my-model has no config.json; it is not a model's folder",
+        "config.json": "my-model has no config.json; this is not a model folder",
     }
     for file, words in cases.items():
         (folder / file).unlink()
@@ -95,7 +95,7 @@ def test_weights_of_another_format_are_named_with_the_way_out(library, folder, f
 def test_a_repository_of_gguf_alone_says_how_to_name_one_of_its_files(library, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
     monkeypatch.setattr("huggingface_hub.list_repo_files", lambda repository: ["README.md", "model-Q8_0.gguf"])
-    words = "no safetensors weights; 'model-Q8_0.gguf' is GGUF, .*: name the file behind the model"
+    words = "no safetensors weights; 'model-Q8_0.gguf' is GGUF, .*: add the file to the model's name"
     with pytest.raises(SpecvizError, match=f"owner/gguf has {words}"):
         library.load("owner/gguf")
 
@@ -129,7 +129,7 @@ def test_shards_must_be_there_and_inside_the_folder(library, folder):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        ("GatedRepoError", "gives access on request"),
+        ("GatedRepoError", "grants access on request"),
         ("RepositoryNotFoundError", "no such model, or it is private"),
         ("not cached", "hub cannot be reached; connect once and run `hf download owner/model`"),
         ("disk full", "the disk is full"),

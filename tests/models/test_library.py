@@ -50,13 +50,13 @@ def test_every_supported_family_is_taken(library, family):
 
 @pytest.mark.parametrize("family", REFUSED_FAMILIES)
 def test_recurrent_and_hybrid_models_are_refused(library, family):
-    with pytest.raises(SpecvizError, match=f"recurrent or hybrid model .{family}.*cannot be taken back"):
+    with pytest.raises(SpecvizError, match=f"recurrent or hybrid model .{family}.*cannot be undone"):
         library.load((tiny(family), tiny_tokenizer()))
 
 
 def test_attention_in_chunks_is_called_so(library, tmp_path):
     config = Llama4TextConfig(vocab_size=320, hidden_size=16, num_hidden_layers=4, num_attention_heads=2)
-    with pytest.raises(SpecvizError, match=r"has chunked attention .llama4_text., which specviz does not compute"):
+    with pytest.raises(SpecvizError, match=r"has chunked attention .llama4_text., which specviz does not support"):
         check_kind(config, Llama4ForCausalLM, "scout")
 
 
@@ -92,7 +92,7 @@ def test_up_to_its_limit_a_model_of_scaled_positions_writes_its_own_text(library
 def test_why_a_model_reads_less_is_told(library, tmp_path):
     told = []
     library.load(str(tiny_folder(tmp_path / "long", *scaled(**LONGROPE))), lambda *news: told.append(news))
-    assert told[-1] == ("loaded long; it reads at most 32 tokens here, as LongRoPE takes other factors beyond", 1.0)
+    assert told[-1] == ("loaded long; it reads at most 32 tokens here, as LongRoPE uses other factors beyond", 1.0)
 
 
 def test_a_refused_folder_is_refused_before_its_weights_are_read(library, tmp_path):
@@ -247,7 +247,7 @@ def test_what_does_not_fit_beside_the_models_in_use_is_refused(tmp_path):
     one, two, _ = three_folders(tmp_path)
     library = room_for(1, one)
     used = library.load(one)
-    with pytest.raises(SpecvizError, match=r"two needs .* GB, but models may take .* SPECVIZ_MODEL_MEMORY_GB"):
+    with pytest.raises(SpecvizError, match=r"two needs .* GB. Models may take .* SPECVIZ_MODEL_MEMORY_GB"):
         library.load(two)
     del used
     assert library.load(two).name == "two"
@@ -260,7 +260,7 @@ def test_a_pair_that_its_owner_dropped_makes_room(folder):
     del model
     library.load(str(folder))
     gc.collect()
-    with pytest.raises(SpecvizError, match="no longer in memory: hand over the model"):
+    with pytest.raises(SpecvizError, match="no longer in memory: pass the model"):
         library.load(name)
 
 
@@ -284,13 +284,13 @@ def test_missing_weights_are_refused_instead_of_made_up(library, folder):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model_type": "nonesuch"}, "of the kind 'nonesuch', which this version of transformers does not know"),
-        ({"model_type": "mine", "auto_map": {"AutoConfig": "m.C"}}, "needs program code of its own"),
-        ({"architectures": ["LlamaForSequenceClassification"]}, "no model that continues a text"),
+        ({"model_type": "nonesuch"}, "of the kind 'nonesuch', which this transformers does not know"),
+        ({"model_type": "mine", "auto_map": {"AutoConfig": "m.C"}}, "needs its own program code"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "does not generate text"),
         ({"num_hidden_layers": 10**6}, r"at most 1,024 layers \(num_hidden_layers is 1,000,000\)"),
         ({"text_config": {"num_hidden_layers": 10**6}}, "at most 1,024 layers"),
-        ({"hidden_size": 10**15}, "makes no sense: 'hidden_size' is 1e\\+15"),
-        ({"attn_implementation": "someone/kernels"}, "program code of its own .*, which specviz never fetches"),
+        ({"hidden_size": 10**15}, "impossible number .*: 'hidden_size' is 1e\\+15"),
+        ({"attn_implementation": "someone/kernels"}, "program code of others .*, which specviz never fetches"),
         ({"_attn_implementation": "someone/kernels"}, "which specviz never fetches"),
         ({"experts_implementation": "someone/kernels"}, "which specviz never fetches"),
     ],
@@ -341,7 +341,7 @@ def test_encoder_decoder_and_encoder_models_are_refused(library, tmp_path):
         library.load(str(place))
     small = {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
     place = tiny_folder(tmp_path / "bert", BertForMaskedLM(BertConfig(vocab_size=320, **small)), tiny_tokenizer())
-    with pytest.raises(SpecvizError, match=r"bert is no model that continues a text .BertForMaskedLM"):
+    with pytest.raises(SpecvizError, match=r"bert does not generate text .BertForMaskedLM"):
         library.load(str(place))
 
 

@@ -124,7 +124,7 @@ def test_a_broken_rule_says_what_is_wrong(rule):
 
 
 def test_the_words_follow_the_numbers():
-    assert "2 likeliest" in UntruncatedQ(2).summary
+    assert "2 most likely" in UntruncatedQ(2).summary
     assert "0.25" in DroppedDraft(0.25).summary
 
 

@@ -134,7 +134,7 @@ ERRORS = [
     ("GatedRepoError", "ask on its page at huggingface.co"),
     ("RepositoryNotFoundError", "check the spelling"),
     ("not cached", "the hub cannot be reached; connect once"),
-    ("disk full", "the disk is full; delete what is not needed"),
+    ("disk full", "the disk is full; delete something, for example"),
 ]
 
 

@@ -143,9 +143,9 @@ def test_another_methods_parameters_are_its_defaults(bench):
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("target", "stranger", "stranger cuts text into other tokens than big"),
+        ("target", "stranger", "stranger splits text into other tokens than big"),
         ("draft", "stranger", "stranger cannot draft for big"),
-        ("target", "no/such/folder", "there is no folder or file 'folder' there"),
+        ("target", "no/such/folder", "there is no folder or file 'folder', and"),
     ],
 )
 def test_a_change_that_cannot_be_made_is_taken_back_and_said(bench, name, value, words):

@@ -201,7 +201,7 @@ def test_every_draft_in_the_catalogue_is_in_it_and_the_default_pair_is_bundled()
     assert draft == catalog.drafts_for(target)[0]
     assert catalog.MODELS[draft].is_bundled
     assert catalog.drafts_for("somebody/else") == ()
-    with pytest.raises(SpecvizError, match=r"no model named 'somebody/else'.*fable-target"):
+    with pytest.raises(SpecvizError, match=r"no model is named 'somebody/else'.*fable-target"):
         catalog.resolve("somebody/else")
 
 

@@ -239,7 +239,7 @@ def test_what_no_model_is_needed_for_is_refused_at_once(bench, changes, words):
     [
         ({"draft": "stranger"}, "stranger cannot draft for big: their vocabularies differ .id"),
         ({"draft": None}, "the method draft_model needs a draft model .got none."),
-        ({"target": "no/such/folder"}, "there is no folder or file 'folder' there"),
+        ({"target": "no/such/folder"}, "there is no folder or file 'folder', and"),
         ({"chat": True}, "no chat template"),
         ({"prompt": "", "prompt_ids": (3, NUM_IDS)}, f"below the target's vocabulary size {NUM_IDS} .got {NUM_IDS}."),
     ],

@@ -166,13 +166,13 @@ def on_a_chain(evidence: dict) -> Callable[[], Trace]:
 def test_where_a_tree_is_shown_its_nodes_are_not_listed_again():
     for make in (evidence_traces.medusa, evidence_traces.eagle):
         assert first(make)["parts"][0]["kind"] == "tree"
-        assert not {part["title"] for part in first(make)["parts"]} & {"Likeliest by head", "Grown by level"}
+        assert not {part["title"] for part in first(make)["parts"]} & {"Most likely by head", "Grown by level"}
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (evidence_traces.medusa, "its own head found the token"),
+        (evidence_traces.medusa, "its own head gave the token"),
         (evidence_traces.eagle, "the whole path"),
         (evidence_traces.tree, "the whole path"),
         (evidence_traces.lookahead, ""),
@@ -186,7 +186,7 @@ def test_the_percentages_of_a_tree_are_explained(make, words):
 
 def test_candidates_stand_by_head_and_rank_each_once():
     make = on_a_chain({"heads": 3, "ranks": [0, 1, 2, 0], "scores": evidence_traces.shares(4)})
-    step, found = make().steps[0], part(make, "lines", "Likeliest by head")
+    step, found = make().steps[0], part(make, "lines", "Most likely by head")
     assert [name for name, *_ in found["lines"]] == [f"head {j}" for j in range(1, 5)]
     ranks = step.evidence["ranks"]
     for depth, (_, chips, _) in enumerate(found["lines"], 1):
@@ -235,9 +235,9 @@ def test_rounds_end_with_what_was_handed_to_the_target():
     step = evidence_traces.staged().steps[0]
     found = part(evidence_traces.staged, "lines", "Rounds inside the draft")
     name, chips, _ = found["lines"][-1]
-    assert name == "handed to the target"
+    assert name == "proposed to the target"
     assert chips == [[label(token.text, token.bytes), "", ""] for token in step.draft]
-    assert found["lead"].startswith("The marks say")
+    assert found["lead"].startswith("The marks show")
     assert found["note"] == ""
 
 
@@ -280,17 +280,17 @@ def test_a_reasoning_step_is_shown_with_its_grade_and_threshold(verdict, mark):
         return
     passage, facts = made["parts"]
     assert (passage["mark"], passage["text"]) == (mark, step["evidence"]["step"]["text"].replace("\n", "⏎\n"))
-    words = "on average the target finds a token 66\u00a0% likely; at least 37\u00a0% is asked"
+    words = "on average the target gives a token 66\u00a0%; needed: 37\u00a0%"
     assert ["grade", words] in facts["items"]
 
 
 @pytest.mark.parametrize(
     ("judged_by", "given", "threshold", "words"),
     [
-        ("mean_logprob", -5.436e-05, -0.1, "a token >99.9\u00a0% likely; at least 90\u00a0% is asked"),
-        ("mean_logprob", 1e9, -1e9, "a token 100\u00a0% likely; at least 0\u00a0% is asked"),
-        ("score", 6.4321, 7.0, "6.4 of 9; at least 7.0 is asked"),
-        ("of_tomorrow", -5.436e-05, 2.0, "-0.000; at least 2.000 is kept"),
+        ("mean_logprob", -5.436e-05, -0.1, "gives a token >99.9\u00a0%; needed: 90\u00a0%"),
+        ("mean_logprob", 1e9, -1e9, "gives a token 100\u00a0%; needed: 0\u00a0%"),
+        ("score", 6.4321, 7.0, "6.4 of 9; needed: 7.0"),
+        ("of_tomorrow", -5.436e-05, 2.0, "-0.000; needed: 2.000"),
     ],
 )
 def test_a_grade_reads_as_plain_words(judged_by, given, threshold, words):
@@ -365,7 +365,7 @@ def test_rates_of_a_tree_carry_a_note_and_those_of_a_chain_none():
     for make, has_note in ((evidence_traces.tree, True), (traces.chain, False)):
         numbers = json.loads(Feed.from_trace(make(), "run").message(0, None))["numbers"]
         shown = dict(zip(METRICS, numbers, strict=True))
-        assert ("of a tree one path at most" in shown["acceptance_rate"]) == has_note
+        assert ("at most one path of a tree" in shown["acceptance_rate"]) == has_note
         assert "tree" not in shown["tokens_per_target_call"]
 
 
@@ -382,8 +382,8 @@ def test_acceptance_by_depth_of_trees_is_the_share_of_steps_whose_path_reached_t
 @pytest.mark.parametrize(
     ("lossless", "moved", "says"),
     [
-        (False, 0.123, "it moves 12 % of this one token's odds"),
-        (False, 0.0, "here it moves nothing"),
+        (False, 0.123, "Here it moves 12 % of the probability away from the target's"),
+        (False, 0.0, "here it changes nothing"),
         (False, None, ""),
         (True, 0.5, ""),
     ],

@@ -237,7 +237,7 @@ def test_a_place_that_is_not_in_the_run_is_refused_in_words(client, served, plac
 @pytest.mark.parametrize("path", FILES)
 def test_an_unknown_run_and_one_that_has_not_begun_give_words(client, served, path):
     missing = client.get(path.format("0" * 32))
-    assert (missing.status_code, missing.text) == (404, "this run is no longer kept")
+    assert (missing.status_code, missing.text) == (404, "this run is gone from the server")
     waiting = client.get(path.format(served.page.registry.keep(Trace()).id))
     assert (waiting.status_code, waiting.text) == (404, "this run has not begun yet")
 
@@ -332,20 +332,20 @@ def test_a_recorded_run_is_exported_by_its_name_and_packed_by_the_name_of_the_fi
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["first-visit"], "say what to write: at least one of --html"),
+        (["first-visit"], "name what to write: at least one of --html"),
         (["nowhere", "--html", "{}/a"], "a trace must be a file, or one of the recorded runs first-visit, "),
-        (["first-visit", "--no-charts", "--steps", "{}/a"], "--no-charts is about the page"),
-        (["first-visit", "--html", "{}/a", "--steps", "{}/b/../a"], "must be different files"),
-        (["{}/run.jsonl", "--html", "{}/run.jsonl"], "must be different files"),
+        (["first-visit", "--no-charts", "--steps", "{}/a"], "--no-charts needs --html"),
+        (["first-visit", "--html", "{}/a", "--steps", "{}/b/../a"], "--jsonl must differ"),
+        (["{}/run.jsonl", "--html", "{}/run.jsonl"], "--jsonl must differ"),
         (["{}", "--html", "{}/a"], "cannot be opened"),
         (["{}/bad.jsonl", "--html", "{}/a"], "line 1"),
-        (["first-visit", "--steps", "{}/run.jsonl/a"], "OUT must lie in a folder that is there"),
-        (["first-visit", "--steps", "{}/none/of/these/a"], "OUT must lie in a folder that is there"),
+        (["first-visit", "--steps", "{}/run.jsonl/a"], "OUT must be in an existing folder"),
+        (["first-visit", "--steps", "{}/none/of/these/a"], "OUT must be in an existing folder"),
         (["first-visit", "--html", "{}/dir/"], "OUT must name a file"),
         (["first-visit", "--html", "{}"], "OUT must name a file"),
         (["first-visit", "--html", "-", "--steps", "-"], "only one result can go to standard output"),
         (["first-visit", "--html", ""], "OUT must name a file (got '')"),
-        (["--lessons", "{}/none/lessons.html"], "OUT must lie in a folder that is there"),
+        (["--lessons", "{}/none/lessons.html"], "OUT must be in an existing folder"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_written(export, tmp_path, arguments, words):
@@ -404,7 +404,7 @@ def test_a_link_is_followed_and_its_file_keeps_its_mode(export, tmp_path):
     assert gzip.decompress((tmp_path / "far" / "new").read_bytes()).startswith(b"step,")
     assert (tmp_path / "s.csv").is_symlink()
     (tmp_path / "nowhere.csv").symlink_to("none/of/these")
-    assert "OUT must lie in a folder that is there" in export("first-visit", "--steps", tmp_path / "nowhere.csv")[2]
+    assert "OUT must be in an existing folder" in export("first-visit", "--steps", tmp_path / "nowhere.csv")[2]
     assert sorted(path.name for path in (tmp_path / "far").iterdir()) == ["new", "old"]
 
 
@@ -419,7 +419,7 @@ def test_a_file_that_was_cut_off_is_exported_and_named_so(export, tmp_path):
     outputs = ("--html", tmp_path / "page.html", "--no-charts", "--jsonl", tmp_path / "again.jsonl")
     status, said, wrong = export(tmp_path / "cut.jsonl.gz", *outputs)
     assert (status, len(said.splitlines())) == (0, 2)
-    assert wrong.startswith("specviz: FILE holds no end: the recording ends before the run does")
+    assert wrong.startswith("specviz: the recording in FILE stops before the end of the run")
     assert CUT_OFF.capitalize() in (tmp_path / "page.html").read_text("utf-8")
     assert 0 < len(load_trace(tmp_path / "again.jsonl").steps) < 40
     assert export(tmp_path / "whole.jsonl.gz", *outputs)[2] == ""

@@ -323,7 +323,7 @@ def test_whole_reasoning_steps_have_a_rate_of_their_own() -> None:
 
 def test_without_a_draft_there_is_nothing_to_compare() -> None:
     made = traces.Builder().chain(0, 0).chain(0, 0).finish()
-    assert "nothing to compare" in metrics(made)["reasons"]["speedup"]
+    assert "this run is the baseline" in metrics(made)["reasons"]["speedup"]
 
 
 # ---------------------------------------------------------------- frames

@@ -21,6 +21,7 @@ MOST_BYTES = 50_000
 NEEDED = {
     "first-visit", "one-by-one", "greedy", "hot", "k-1", "k-8", "tiny-draft", "misaligned-draft", "sum",
     "program", "broken-residual", "right-rule", "prompt-lookup", "early-exit", "tree", "medusa", "eagle",
+    "real-question", "real-eagle", "real-alone", "real-summary", "real-program", "real-story",
 }  # fmt: skip
 each = pytest.mark.parametrize("name", recorded_runs())
 
@@ -100,7 +101,9 @@ def test_it_was_measured_beside_the_same_run_without_a_draft(name):
     assert 0.9 * len(recorded.tokens) <= baseline["num_tokens"] <= 64
     words = speed_words(count(recorded), None, recorded=True)["words"]
     assert NONE_BESIDE not in words
-    assert ("measured where it was recorded" in words or "no clear difference" in words) == (name != "one-by-one")
+    assert ("measured where it was recorded" in words or "about as fast" in words) == (
+        name not in ("one-by-one", "real-alone")
+    )
 
 
 def test_runs_that_differ_in_the_draft_alone_share_one_run_without_it():
@@ -140,6 +143,25 @@ def test_a_run_is_made_in_turn_with_its_run_without_a_draft(monkeypatch):
 def test_only_runs_of_the_list_are_recorded():
     with pytest.raises(SystemExit, match=r"must be one of first-visit.*\(got nothing, neither\)"):
         main(["nothing", "neither"])
+
+
+def test_a_target_stands_for_its_runs_and_where_it_is_not_here_they_are_left_out(monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(recording, "record_runs", lambda wanted, library: asked.append([e.name for e in wanted]) or {})
+    monkeypatch.setattr(recording, "is_here", lambda name: name != "smollm2")
+    real = [name for name in recorded_runs() if name.startswith("real-")]
+    main(["smollm2", "sum"])
+    main([])
+    assert asked == [["sum", *real], [name for name in recorded_runs() if name not in real]]
+    assert capsys.readouterr().out == f"left out, as their target is not on this machine: {', '.join(real)}\n"
+
+
+def test_a_run_without_a_draft_is_asked_in_the_same_form():
+    """What a speed is measured against reads the same prompt."""
+    for name in ("real-question", "real-alone", "first-visit"):
+        take = recording.Take(request_of(name))
+        alone = recording._baseline_take(take.request, make_offer().first).request
+        assert (alone.chat, alone.prompt, alone.target) == (take.request.chat, take.request.prompt, take.request.target)
 
 
 def test_a_name_that_is_not_there_is_refused_with_those_that_are():

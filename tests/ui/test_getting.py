@@ -17,9 +17,11 @@ def index(tmp_path, monkeypatch):
     return make_index(tmp_path, monkeypatch)
 
 
-def elements(host):
-    """The ids of a page's elements, and the functions that a browser can call, when it is started on this host."""
+def elements(host, target="fable-target"):
+    """The ids of a page's elements, and the functions that a browser can call, when it is started on this host. target:
+    what its first request asks."""
     page = startup.start(host, 0, None, None, None)
+    assert (page.first.target, page.first.chat) == (target, target == NAME)
     try:
         config = httpx.get(f"{page.demo.local_url}config", timeout=60).json()
     finally:
@@ -38,8 +40,8 @@ def test_a_student_on_a_class_server_starts_no_download(host, setting, expected,
     assert ("get" in ids) is ("fetch" in calls) is expected
 
 
-def test_the_button_is_gone_when_the_model_is_here():
+def test_the_button_is_gone_when_the_model_is_here_and_the_page_begins_with_it():
     get.get(NAME, ignore_progress)
-    ids, calls = elements("127.0.0.1")
+    ids, calls = elements("127.0.0.1", NAME)
     assert "get" not in ids
     assert "fetch" not in calls

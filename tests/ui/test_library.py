@@ -256,7 +256,7 @@ def test_whatever_is_asked_for_that_is_not_there_is_none(ask, asked):
 def test_a_run_that_could_not_be_brought_back_is_not_kept(registry, ask, monkeypatch):
     monkeypatch.setattr(shelf, "MAX_UPLOAD_BYTES", 1000)
     refusal = ask("kept", {"run": registry.keep(traces.long()).id})["refusal"]
-    assert refusal.startswith("This run is too large to be kept here (0.")
+    assert refusal.startswith("This run is too large to store here (0.")
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
+import time
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import load
 import pytest
 
@@ -29,3 +32,23 @@ def test_nobody_starves(seen):
 
 def test_no_step_is_lost(seen):
     assert all(one.done and one.steps == list(range(one.done)) for one in seen)
+
+
+async def answers_during_a_run(address):
+    """Seconds that /healthz took, again and again, while one person's run went on; and what that person saw."""
+    running, seconds = asyncio.create_task(load.crowd(address, 1, max_tokens=96)), []
+    async with httpx.AsyncClient(base_url=address, timeout=load.PATIENCE_S) as client:
+        while not running.done():
+            asked = time.perf_counter()
+            (await client.get("/healthz")).raise_for_status()
+            seconds.append(time.perf_counter() - asked)
+            await asyncio.sleep(0.01)
+    return seconds, (await running)[0]
+
+
+def test_a_run_of_the_bundled_pair_leaves_the_page_its_thread():
+    with load.bundled() as address, ThreadPoolExecutor(1) as pool:
+        seconds, seen = pool.submit(asyncio.run, answers_during_a_run(address)).result()
+    assert seen.done
+    assert len(seconds) > 10
+    assert statistics.median(seconds) < 0.05

@@ -20,26 +20,30 @@ from waiting import until
 
 from specviz.bench.speed import Speed
 from specviz.drafters import METHODS
+from specviz.drafters.method import CHAIN_RULES, TREE_RULES
 from specviz.drafters.params import Choice
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.catalog import CatalogHeads, CatalogModel
 from specviz.models.library import Library
-from specviz.request import MAX_TEMPERATURE
+from specviz.request import MAX_TEMPERATURE, Request
+from specviz.rules import RULES
 from specviz.session import run as session
 from specviz.session.run import Status
 from specviz.session.workbench import Workbench, workbench
 from specviz.trace.file import Footer, Step, Trace, dump_event, parse_event
+from specviz.trace.recorded import recorded_trace
 from specviz.ui import components
 from specviz.ui.choices import list_methods, make_offer
 from specviz.ui.events import errors_on_page
 from specviz.ui.explore import form, handlers
-from specviz.ui.explore.handlers import Form, Handlers, increments_since
+from specviz.ui.explore.handlers import Form, Handlers, increments_since, opening_of
 from specviz.ui.registry import Registry
 from specviz.ui.reports import trace_models
 from specviz.ui.startup import first_visit
 from specviz.ui.view import View, increments
 from specviz.views.explore.feed import Feed
+from specviz.views.explore.opening import telling_step
 
 SESSION = SimpleNamespace(session_hash="one")
 OTHER = SimpleNamespace(session_hash="two")
@@ -114,7 +118,7 @@ def test_a_greedy_run_is_laid_beside_the_run_without_a_draft(page):
     plain = messages(page.run(SESSION, *values(temperature=0.0, method="none")))[-1]
     assert "a draft" not in plain["end"]["words"]
     drafted = messages(page.run(SESSION, *values(temperature=0.0, seed=3)))[-1]
-    assert drafted["end"]["words"].endswith("as far as both go the same text as the run without a draft")
+    assert drafted["end"]["words"].endswith("same text as the run without a draft, as far as both go")
     drawn = messages(page.run(SESSION, *values()))[-1]
     assert "a draft" not in drawn["end"]["words"]
 
@@ -287,11 +291,11 @@ def test_what_is_not_known_is_forgotten_silently(page, data):
     assert arrived(page, **data) == []
 
 
-def test_a_first_visit_replays_the_recorded_run_and_starts_no_run(library, registry):
+def test_a_first_visit_opens_with_one_step_of_the_recorded_run_and_starts_no_run(library, registry):
     bench = Workbench(library)
     page = Handlers(registry, bench, FORM, served.tiny_offer(), traces.chain())
     first, second = (arrived(page, who, isFirst=True)[0] for who in (SESSION, OTHER))
-    assert first["play"] is True
+    assert first["opening"] is True
     assert first["head"]["recorded"] is True
     assert first == second, "one view for all"
     assert registry.current("one").run is None
@@ -304,11 +308,12 @@ def test_a_first_visit_does_not_replace_what_has_begun_meanwhile(library, regist
     assert arrived(page, SESSION, isFirst=True) == []
 
 
-def test_the_shipped_recorded_run_is_the_first_request(capsys):
-    recorded, first = first_visit(), make_offer().first
+def test_a_shipped_recorded_run_is_the_first_request(capsys):
+    """That of a page whose real model is here; a first visit sees the same question with the head."""
+    recorded, first = recorded_trace("real-question"), make_offer("smollm2").first
+    assert first_visit().header.request["prompt"] == recorded.header.request["prompt"] == first.prompt
     assert capsys.readouterr().out == ""
-    same = ("prompt", "seed", "k", "temperature")
-    assert {name: recorded.header.request[name] for name in same} == {name: first.to_dict()[name] for name in same}
+    assert Request.from_dict(recorded.header.request | {"rule": None, "params": {}, "max_new_tokens": 64}) == first
     assert recorded.footer.reason in ("length", "eos")
 
 
@@ -575,6 +580,32 @@ def test_a_rule_stays_where_it_can_judge_the_methods_drafts(page, methods, metho
     assert update["visible"] == (len(METHODS[method].rules) > 1)
 
 
+@pytest.mark.parametrize(
+    ("children", "rules", "kept"),
+    [("top", TREE_RULES, "speculative_sampling"), ("drawn", CHAIN_RULES, "block_verification")],
+)
+def test_the_rules_on_offer_are_those_that_can_judge_what_the_parameters_make_of_the_drafts(children, rules, kept):
+    page = Handlers(Registry(), Workbench(None), whole_form()[0], served.tiny_offer())
+    given = [children if name == "eagle.children" else None for name in page.form.governors()]
+    _, _, update, *_ = page.fit_method("eagle", "block_verification", None, "tiny-target", *given)
+    assert ([name for _, name in update["choices"]], update["value"]) == (list(rules), kept)
+    said = json.loads(page.explain("eagle", "block_verification", "tiny-target", *given))
+    assert said["rule"]["title"] == RULES[kept].title
+    request = replace(served.tiny_offer().first, method="eagle", params={"children": children, "heads": "fable-eagle"})
+    allowed = [rule for rule in RULES if _is_allowed(replace(request, rule=rule))]
+    assert allowed == list(rules)
+
+
+def _is_allowed(request):
+    try:
+        form.refuse_unoffered(
+            served.tiny_offer(any_model=True), replace(request, params=METHODS["eagle"].validate(request.params))
+        )
+    except SpecvizError:
+        return False
+    return True
+
+
 def test_k_is_hidden_where_a_parameter_stands_for_it(page, methods):
     assert fitted(page, "deep")[1]["visible"] is False
 
@@ -596,6 +627,15 @@ def test_another_target_brings_what_suits_it(methods):
     assert (stages["value"], heads["value"]) == (["tiny-draft"], "tiny-heads")
     stages, heads = page.fit_models("unknown/model", *others, ["tiny-draft"], "tiny-heads")[-2:]
     assert (stages["value"], heads["value"]) == (["prompt_lookup"], None)
+
+
+@pytest.mark.parametrize(
+    ("target", "chat"),
+    [("smollm2", True), ("fable-target", False), ("Qwen/Qwen3-8B", "as it was"), ("a/b", "as it was")],
+)
+def test_a_chat_model_on_offer_is_asked_in_its_chat_form(page, target, chat):
+    update = page.fit_chat(target)
+    assert update == (gr.skip() if chat == "as it was" else chat)
 
 
 def test_a_model_that_was_typed_stays_beside_another_target(methods):
@@ -802,9 +842,9 @@ def test_the_public_endpoint_takes_a_rule_and_parameters(page):
         page.run_to_end("The fox", method="prompt_lookup", params={"depth": 1})
 
 
-def chosen(page, kind, target="tiny-target"):
-    title = next(iter(page._offer.prompts[kind]))
-    return page.choose_prompt(target, told(kind=kind, title=title))
+def chosen(page, kind, title=None):
+    title = title or next(iter(page._offer.prompts[kind]))
+    return page.choose_prompt("tiny-target", told(kind=kind, title=title))
 
 
 @pytest.mark.parametrize("kind", ["Story", "Code", "Arithmetic", "Summarise this text", "Repeat after me"])
@@ -816,7 +856,7 @@ def test_a_ready_prompt_is_a_text_to_go_on_with(page, kind):
 def test_a_ready_conversation_is_plain_lines_with_a_note_where_there_is_no_template(page, monkeypatch):
     warned = []
     monkeypatch.setattr(gr, "Warning", warned.append)
-    text, chat = chosen(page, "Chat")
+    text, chat = chosen(page, "Chat", "Bedtime")
     assert text.startswith("System: ")
     assert text.endswith("\nAssistant:")
     assert chat is False
@@ -825,7 +865,7 @@ def test_a_ready_conversation_is_plain_lines_with_a_note_where_there_is_no_templ
 
 def test_a_ready_conversation_uses_the_models_template_where_it_has_one(library, page, monkeypatch):
     monkeypatch.setattr(library.load("tiny-target").tokenizer, "chat_template", "{{ messages | length }}")
-    text, chat = chosen(page, "Chat")
+    text, chat = chosen(page, "Chat", "Bedtime")
     assert chat is True
     assert page.render_prompt(text, "tiny-target", chat)["value"] == "2"
 
@@ -858,6 +898,19 @@ def test_the_pull_wants_a_whole_cursor(registry, first):
     assert increments_since(registry)({"run": view.id, "from": first}) is None
 
 
+@pytest.mark.parametrize("step", [-1, 1.5, "0", True, [0], 10**9])
+def test_the_opening_of_a_step_that_is_not_there_is_nothing(registry, step):
+    view = registry.keep(traces.chain())
+    assert opening_of(registry)({"run": view.id, "step": step}) is None
+    assert opening_of(registry)({"run": "x" * 32, "step": 0}) is None
+
+
+def test_the_opening_shows_the_step_that_is_asked_for_else_the_most_telling(registry):
+    view = registry.keep(traces.chain())
+    assert opening_of(registry)({"run": view.id, "step": 2})["step"] == 3
+    assert opening_of(registry)({"run": view.id})["step"] == telling_step(view.trace) + 1
+
+
 def test_the_pull_gives_what_is_missing(registry):
     view = registry.keep(traces.chain())
     answer = increments_since(registry)({"run": view.id, "from": 2})
@@ -888,7 +941,7 @@ def test_opening_a_trace_stops_the_run_in_progress(page, registry):
 
 def test_measuring_an_opened_trace_is_refused_in_words(page, registry):
     registry.add_trace("one", traces.chain())
-    with pytest.raises(gr.Error, match="run something first"):
+    with pytest.raises(gr.Error, match="press Run first"):
         page.measure(SESSION)
 
 

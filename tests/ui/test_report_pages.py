@@ -49,7 +49,7 @@ BUTTONS = {
     ],
 }
 
-NOT_HERE = r"is another model than|no run to look at|not on offer here|names one pair of models|has written nothing yet"
+NOT_HERE = r"is another model than|no run to look at|not on offer here|name other models than|has written nothing yet"
 
 
 def kinds(section):
@@ -80,11 +80,11 @@ def test_every_k_needs_no_button(library, trace):
 
 def test_measured_costs_reach_every_section_that_needs_them(library, trace, monkeypatch):
     visit = Visit(library, trace)
-    assert said(visit.look("compare")["every-k"]).count("speedup for every K appears") == 1
+    assert said(visit.look("compare")["every-k"]).count("to see the speedup for every K") == 1
     monkeypatch.setattr(Costs, "doubt", "")  # a busy machine's costs are shown without a conclusion
     found = visit.press("compare", "costs", "measure", {"context_length": "16"})
     assert set(found) == {"costs", "every-k", "theory", "why-slow"}
-    assert "With the measured costs the best is" in said(found["every-k"])
+    assert "With the measured costs, the best is" in said(found["every-k"])
     assert "“Measure the speed” here" in said(found["why-slow"])
     found = visit.press("compare", "why-slow", "speed", {})
     assert kinds(found["why-slow"])[:3] == ["words", "chart", "table"]
@@ -102,24 +102,25 @@ def test_the_identity_is_shown_at_the_pinned_token(library, trace):
     for node in ("0", "1"):
         section = visit.look("check", step.index, node)["identity"]
         assert f"Step {step.index + 1}, drafted token {int(node) + 1}:" in said(section)
-        assert "the pinned place" in said(section)
+        assert "the pinned token" in said(section)
         assert "exact (enumerated)" in said(section)
 
 
 def test_both_sections_say_which_place_they_show(library, trace):
     found = Visit(library, trace).look("check")
-    assert "the first place of the run, as nothing with the draft's odds is pinned" in said(found["identity"])
-    assert "picked for this rule, whatever is pinned" in said(found["one_step"])
+    assert "the first one of the run, as no token with the draft's probabilities is pinned" in said(found["identity"])
+    assert "chosen for this rule, whatever is pinned" in said(found["one_step"])
 
 
 def test_no_section_denies_the_run_that_stands_on_the_stage(library, trace):
     visit = Visit(library, trace)
     messages = visit.pages["check"].look("one", {"place": {"run": visit.run, "step": None, "ref": None}})
     begun = {each["id"]: said(each) for each in json.loads(next(messages))["sections"]}
-    assert all("The run's models read it once more" in begun[name] for name in ("identity", "one_step"))
+    assert all("models are reading it once more" in begun[name] for name in ("identity", "one_step"))
     assert [*messages]
     plain = Visit(library, made(library, method="prompt_lookup", draft=None)).look("check")
-    assert all("no drafted token with the draft model's odds" in said(plain[name]) for name in ("identity", "one_step"))
+    lacking = "no token of this run was drafted by a draft model with its probability"
+    assert all(lacking in said(plain[name]) for name in ("identity", "one_step"))
     unwritten = Visit(library, Trace([*trace.events()][:1])).look("check")
     assert all("has written nothing yet" in said(unwritten[name]) for name in ("identity", "one_step"))
 
@@ -128,7 +129,7 @@ def test_at_the_last_token_the_identity_is_that_of_the_one_it_replaced(library, 
     step = next(step for step in trace.steps if step.emitted[-1].kind == "resampled")
     cut = next(node for node, token in enumerate(step.draft) if token.status == "rejected")
     section = Visit(library, trace).look("check", step.index, "last")["identity"]
-    assert f"Step {step.index + 1}, drafted token {cut + 1}: the pinned place" in said(section)
+    assert f"Step {step.index + 1}, drafted token {cut + 1}: the pinned token" in said(section)
 
 
 def test_redraws_end_with_a_verdict(library, trace):
@@ -238,9 +239,9 @@ def with_settings(trace, **changes):
     ("make", "words"),
     [
         (lambda trace: forged(trace, tokenizer_sha="0" * 8), "tiny-target here is another model"),
-        (lambda trace: forged(trace, name="nobody/none"), "one pair of models in its steps and another one before"),
-        (lambda trace: forged(trace, draft={"name": "tiny-other"}), "one pair of models in its steps and another one"),
-        (lambda trace: forged(trace, draft=None), "one pair of models in its steps and another one before them"),
+        (lambda trace: forged(trace, name="nobody/none"), "the steps of this trace name other models than its models"),
+        (lambda trace: forged(trace, draft={"name": "tiny-other"}), "the steps of this trace name other models than"),
+        (lambda trace: forged(trace, draft=None), "the steps of this trace name other models than its models event"),
         (lambda trace: with_settings(forged(trace, name="a/b"), target="a/b"), "a/b, which is not on offer here"),
         (lambda trace: with_settings(trace, method="no-such"), "the method 'no-such' or its rule is not known here"),
         (lambda trace: with_settings(trace, rule="any"), "the method 'draft_model' or its rule is not known here"),
@@ -263,7 +264,7 @@ def test_ids_that_the_target_lacks_are_refused(library, trace):
     strange = session.trace.Trace(
         [served.replace(header, prompt=served.replace(header.prompt, tokens=tokens)), *events]
     )
-    with pytest.raises(SpecvizError, match="not one that tiny-target can have read"):
+    with pytest.raises(SpecvizError, match="tiny-target cannot have read and written"):
         Visit(library, strange).press("check", "self_checks", "self", {})
 
 

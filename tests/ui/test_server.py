@@ -5,25 +5,28 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 from pathlib import Path
 
 import httpx
 import pytest
 import served as pages
+from documents import DOCS
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from waiting import until
 
+from specviz.settings import assets_dir
 from specviz.trace.file import Trace, parse_event, read_trace
 from specviz.ui import page
 from specviz.ui import server as serving
-from specviz.ui.choices import web_files
 from specviz.ui.explore.handlers import increments_since
+from specviz.views.bundle import bundle, web_file
 
 served, client = pages.fixtures()
 
 
-@pytest.mark.parametrize("path", ["/", "/healthz", "/config", "/specviz/web/page.js", "/specviz/web/nothing.js"])
+@pytest.mark.parametrize("path", ["/", "/healthz", "/config", "/specviz/web/specviz.js", "/specviz/web/nothing.js"])
 def test_every_answer_carries_the_security_headers(client, path):
     headers = client.get(path).headers
     assert headers["x-content-type-options"] == "nosniff"
@@ -55,27 +58,16 @@ def test_there_is_no_api_documentation_of_the_framework(client, path):
     assert client.get(path).status_code == 404
 
 
-def test_every_file_of_the_browsers_half_is_served_as_it_is(client):
-    for name, path in web_files().items():
-        answer = client.get(f"/specviz/web/{name}")
-        assert answer.content == path.read_bytes()
-        assert answer.headers["cache-control"] == "no-cache"
+def test_the_browsers_half_comes_as_one_compressed_script(client):
+    answer = client.get("/specviz/web/specviz.js")
+    assert answer.text == bundle(web_file("page.js")).script
+    assert answer.headers["content-encoding"] == "gzip"
+    assert answer.headers["cache-control"] == "no-cache"
 
 
-def test_all_scripts_come_as_one_in_the_order_in_which_they_run(client):
-    whole = client.get("/specviz/web/specviz.js")
-    assert whole.headers["content-encoding"] == "gzip"
-    places = {
-        name: whole.text.find(path.read_text("utf-8")) for name, path in web_files().items() if path.suffix == ".js"
-    }
-    assert min(places.values()) == places["hub.js"] == 0
-    assert max(places, key=places.get) == "stage.js"
-    assert len(set(places.values())) == len(places)
-
-
-def test_an_unchanged_file_is_not_sent_again(client):
-    etag = client.get("/specviz/web/page.js").headers["etag"]
-    again = client.get("/specviz/web/page.js", headers={"if-none-match": etag})
+def test_an_unchanged_script_is_not_sent_again(client):
+    etag = client.get("/specviz/web/specviz.js").headers["etag"]
+    again = client.get("/specviz/web/specviz.js", headers={"if-none-match": etag})
     assert (again.status_code, again.content) == (304, b"")
 
 
@@ -88,6 +80,7 @@ def test_an_unchanged_file_is_not_sent_again(client):
         "/specviz/web//etc/passwd",
         "/specviz/web/page.py",
         "/specviz/web/",
+        "/specviz/web/page.js",
         "/specviz/trace/..%2f..%2fapp.py",
         "/specviz/trace/0",
         "/gradio_api/file=app.py",
@@ -191,3 +184,44 @@ def test_a_file_sent_to_be_opened_is_deleted_after_a_while(tmp_path, monkeypatch
 @pytest.mark.parametrize(("host", "typed"), [("10.0.0.5", "10.0.0.5"), ("fe80::1", "[fe80::1]")])
 def test_the_typed_address_is_one_that_a_browser_takes(host, typed):
     assert serving.typed_address(host, 7860) == f"http://{typed}:7860"
+
+
+# ---- the documents ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DOCS)
+def test_a_document_is_a_page_that_asks_no_network_and_leads_only_to_pages(client, name):
+    answer = client.get(f"/specviz/docs/{name}")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    assert re.findall(r"\bsrc=|<link|@import|url\(|<img|<form|\{text\}|\{title\}", answer.text) == []
+    for address in re.findall(r'href="([^"]*)"', answer.text):
+        if not address.startswith("https://"):
+            page = client.get(answer.url.join(address))
+            assert page.status_code == 200
+            assert not answer.url.join(address).fragment or f'id="{answer.url.join(address).fragment}"' in page.text
+
+
+@pytest.mark.parametrize(
+    "path", ["docs/nothing.md", "fable-target/MODEL_CARD.md", "docs/..%2f..%2fREADME.md", "x/y.md"]
+)
+def test_only_documents_are_pages(client, path):
+    assert client.get(f"/specviz/{path}").status_code == 404
+
+
+def test_markup_in_a_document_stays_text(client, monkeypatch, tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "x.md").write_text("# A <b>\n\n<script>1</script> [x](javascript:1)\n")
+    (tmp_path / "web").symlink_to(assets_dir() / "web")
+    monkeypatch.setenv("SPECVIZ_ASSETS", str(tmp_path))
+    page = client.get("/specviz/docs/x.md").text
+    assert "<script>1" not in page
+    assert "<b>" not in page
+    assert 'href="javascript' not in page
+
+
+def test_the_page_leads_to_the_documents(client):
+    page = client.get("/config").text
+    for address in ("/specviz/docs/README.md", "/specviz/docs/methods.md"):
+        assert address in page
+        assert client.get(address).status_code == 200

@@ -111,7 +111,7 @@ def test_a_run_made_from_a_link_on_another_server_is_found_to_be_the_same(machin
     told = other.compared({"link": link, "run": made.id})
     assert (told["state"], told["at"]) == ("same", {"step": 1, "ref": "0"})
     assert "The same text as the shared run" in told["words"]
-    assert told["words"][-1].endswith(" What was selected there is selected here.")
+    assert told["words"][-1].endswith(" The token selected there is selected here.")
 
 
 PLACES = [
@@ -129,7 +129,7 @@ def test_a_place_that_the_same_text_did_not_come_from_here_is_said_and_not_selec
     told = machine.compared({"link": encode(replace(link, **changes)), "run": view.id})
     assert told["state"] == "same"
     assert "at" not in told
-    assert told["words"][-1].endswith(" What was selected there is not in this run.")
+    assert told["words"][-1].endswith(" The token selected there is not in this run.")
 
 
 def test_a_place_without_a_mark_is_selected_as_far_as_it_is_there(machine):
@@ -204,7 +204,7 @@ def test_what_is_other_is_named(changes, words):
     told = sharing.comparison(Link(REQUEST), replace(REQUEST, **changes), trace)
     assert told["state"] == "other"
     assert words in told["words"][0]
-    assert told["words"][0].startswith("The run below has other settings than the shared one: ")
+    assert told["words"][0].startswith("The run below differs from the shared one: ")
     assert told["words"][0].count(" instead of ") <= 3
 
 
@@ -248,11 +248,11 @@ def test_of_a_run_whose_settings_were_changed_only_its_beginning_is_shared(machi
     assert f"first {first} tokens of this run" in machine.words(view)
     told = machine.compared({"link": machine.link(machine.begun()), "run": view.id})
     assert told["state"] == "unknown", "not a word about models or numbers"
-    assert "What is selected now lies behind them" in " ".join(
+    assert "The selected token comes after them" in " ".join(
         machine.offered({"run": view.id, "step": 5, "ref": "0"})["words"]
     )
     for place in ({"step": 1, "ref": "0"}, {"step": 999, "ref": "0"}, {}):
-        assert "selected now" not in " ".join(machine.offered({"run": view.id, **place})["words"])
+        assert "The selected token" not in " ".join(machine.offered({"run": view.id, **place})["words"])
 
 
 def test_whoever_follows_the_link_of_a_run_that_was_changed_is_told_how_far_it_leads(machine):
@@ -265,7 +265,7 @@ def test_whoever_follows_the_link_of_a_run_that_was_changed_is_told_how_far_it_l
     assert told["words"] == [
         "",
         f"The first {first} tokens are the same",
-        "; after that the shared run went on with other settings: its file holds it.",
+        ". After that the shared run continued with other settings: its file holds it.",
     ]
 
 
@@ -392,12 +392,12 @@ def test_a_link_that_names_a_folder_of_this_machine_is_refused_by_name(library, 
     (tmp_path / name.removesuffix(":int8")).mkdir(parents=True)
     told = machine.linked(link)
     assert told["state"] == "refused"
-    assert "would be a folder of this machine" in "".join(told["words"])
+    assert "would be a local folder" in "".join(told["words"])
     (tmp_path / "tiny-draft").mkdir()
     (tmp_path / "fable-draft").mkdir()
     for offered in ("tiny-draft", "fable-draft"):
         assert machine.linked({"link": encode(Link(replace(REQUEST, draft=offered)))})["state"] == "ready"
-    with pytest.raises(SpecvizError, match="a folder of this machine"):
+    with pytest.raises(SpecvizError, match="would be a local folder"):
         sharing.open_link(machine.frame, link["link"])
 
 
@@ -413,12 +413,12 @@ def test_a_link_that_names_a_folder_of_this_machine_is_refused_by_name(library, 
         (
             {"prompt": "The\n\u202efox\x00\u202e"},
             " · Draft model with tiny-target, tiny-draft · K 4 · temperature 1"
-            " · its prompt holds characters that cannot be seen: ⟨202E⟩ ⟨0000⟩",
+            " · its prompt contains invisible characters: ⟨202E⟩ ⟨0000⟩",
         ),
         (
             {"prompt": "a\tb\x01\x02\x03\x04\x05"},
             " · Draft model with tiny-target, tiny-draft · K 4 · temperature 1"
-            " · its prompt holds characters that cannot be seen: ⟨0001⟩ ⟨0002⟩ ⟨0003⟩ ⟨0004⟩ …",
+            " · its prompt contains invisible characters: ⟨0001⟩ ⟨0002⟩ ⟨0003⟩ ⟨0004⟩ …",
         ),
         ({"method": "none", "rule": None, "temperature": 0.0}, " · No draft with tiny-target · temperature 0"),
     ],

@@ -128,13 +128,13 @@ def test_the_programs_own_enumeration_stands_first_and_alone_says_enumerated():
     section = sound(check.one_step(OPTIONS, "speculative_sampling", RIGHT, None, names, at=(0, 0), enumerated=finished))
     first, second = of_kind(section, "verdict")
     assert first["words"].startswith("exact (enumerated): 640 outcomes of the real program")
-    assert second["words"].startswith("exact by formula, where one token is judged alone")
+    assert second["words"].startswith("exact by formula, one token judged alone")
     begun = Enumeration(1, 4, True, 3)
     section = check.one_step(OPTIONS, "speculative_sampling", RIGHT, None, names, at=(0, 0), enumerated=begun)
     assert kinds(section)[0] == "progress"
     wrong = Enumeration(4, 4, False, 3, 64, 0.25)
     section = check.one_step(OPTIONS, "argmax_draft", WRONG, None, names, at=(0, 0), enumerated=wrong)
-    assert "25 % of the odds" in of_kind(section, "verdict")[0]["words"]
+    assert "25 % of probability" in of_kind(section, "verdict")[0]["words"]
 
 
 def test_before_the_last_draw_there_are_only_counts():

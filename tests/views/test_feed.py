@@ -190,32 +190,33 @@ def written(step: Step) -> str:
 
 def test_the_title_tells_a_rejection_with_the_traces_numbers():
     assert written(rejection(0.25, 0.4, 0.71)) == (
-        "The draft gave dog 40 %, the target only 25 %: keep it 25/40 = 63 % of the time. "
-        "The dart fell at 0.71: cut, replaced by fox."
+        "The draft gave dog 40 %, the target only 25 %: accept it 25/40 = 63 % of the time. "
+        "The random draw fell at 0.71: rejected, resampled as fox."
     )
 
 
 def test_the_title_of_a_point_mass_and_of_temperature_zero():
     assert written(rejection(0.25, None, 0.71)) == (
-        "The draft proposed dog, which counts as 100 %; the target gave it 25 %: keep it that often. "
-        "The dart fell at 0.71: cut, replaced by fox."
+        "The draft proposed dog, which counts as 100 %; the target gave it 25 %: accept it that often. "
+        "The random draw fell at 0.71: rejected, resampled as fox."
     )
-    assert "only its favourite token. The draft wrote dog, not its favourite: cut" in written(rejection(0, 1, 0.5, 0))
+    greedy = written(rejection(0, 1, 0.5, 0))
+    assert "only its most likely token. The draft wrote dog, another token: rejected" in greedy
 
 
 def test_the_title_never_rounds_a_verdict_away():
-    assert "62.50 % of the time. The dart fell at 0.6251" in written(rejection(0.25, 0.4, 0.6251))
+    assert "62.50 % of the time. The random draw fell at 0.6251" in written(rejection(0.25, 0.4, 0.6251))
     assert "39.9/40.0" in written(rejection(0.399, 0.4, 0.999))
 
 
 def test_a_quotient_is_told_only_as_far_as_its_rounded_numbers_bear_it_out():
-    assert "54 %, the target only 0.002 %: keep it less than 0.1 % of the time." in written(
+    assert "54 %, the target only 0.002 %: accept it less than 0.1 % of the time." in written(
         rejection(0.000021, 0.53994, 0.7)
     )
-    assert "18 %, the target only 9.2 %: keep it 9.2/18 = about 50 % of the time." in written(
+    assert "18 %, the target only 9.2 %: accept it 9.2/18 = about 50 % of the time." in written(
         rejection(0.0918, 0.1836, 0.7)
     )
-    assert "99.93 %, the target only 99.89 %: keep it more than 99.9 % of the time." in written(
+    assert "99.93 %, the target only 99.89 %: accept it more than 99.9 % of the time." in written(
         rejection(0.9989, 0.9993, 0.9999)
     )
 
@@ -223,7 +224,7 @@ def test_a_quotient_is_told_only_as_far_as_its_rounded_numbers_bear_it_out():
 def test_the_note_says_where_the_replacement_came_from():
     step = rejection(0.25, 0.4, 0.71)
     assert "".join(replacement_note(step, step.draft[0], 0.57)).replace("\u00a0", " ") == (
-        "fox was drawn from the hatched parts; it makes up 57 % of them."
+        "fox was resampled from the hatched parts; it makes up 57 % of them."
     )
 
 
@@ -240,8 +241,8 @@ def test_siblings_stand_beside_each_other_with_the_targets_own_odds_and_those_ju
     assert token.p != token.p_judged
     assert look["heading"] == "judged"
     note = "".join(look["note"])
-    assert f"are {percent(token.p)}. After {quote(step.draft[0])} was cut" in note
-    assert f"gives this one {percent(token.p_judged)}." in note
+    assert f" {percent(token.p)}. After {quote(step.draft[0])} was rejected" in note
+    assert f"the remaining probability gives it {percent(token.p_judged)}." in note
     assert look["numbers"][5] == f"{token.p:.4f}"
 
 
@@ -264,7 +265,7 @@ def test_another_rule_gets_its_own_threshold_bar():
     other = replace(original, settings=replace(original.settings, rule="typical_acceptance", lossless=False))
     look = next(iter(looks(other).values()))
     assert look["view"] == "threshold"
-    assert look["title"][0] == "The rule “typical acceptance” keeps "
+    assert look["title"][0] == "The rule “typical acceptance” accepts "
     assert look["dart"]["fill"] == pytest.approx(100 * other.draft[0].accept_prob, abs=0.01)
     assert step.settings.rule == "speculative_sampling"
 
@@ -343,7 +344,7 @@ def test_live_changes_are_said_before_their_step_and_change_the_sentence():
     steps = whole(traces.changed_k())["steps"]
     assert [step["changes"] for step in steps] == [[], [], ["K 4 → 2"], [], ["K 2 → 8"], []]
     assert [step["sentence"][1] for step in steps if "sentence" in step] == ["4", "2", "8"]
-    assert "exactly the large model's own odds" in steps[0]["sentence"][2]
+    assert "The text is distributed exactly as if the target had written alone." in steps[0]["sentence"][2]
 
 
 # ---- exact, lossy, lossy in part ------------------------------------------------------------------------------------
@@ -381,11 +382,11 @@ def rounded(made: Trace, dtype: str) -> Trace:
 
 @pytest.mark.parametrize(("dtype", "name"), [("bfloat16", "bf16"), ("float16, weights int8 (torchao)", "fp16")])
 def test_where_the_format_rounds_every_badge_says_so_in_the_same_words(dtype, name):
-    words = f"exact rule; {name} rounds: the text may part at near-ties"
+    words = f"exact rule; {name} rounding may change the text at near-ties"
     made = rounded(traces.chain(), dtype)
     first = whole(made)["steps"][0]
     assert first["context"][0] == ["exact", f"{words} · Speculative sampling"]
-    assert first["sentence"][2].endswith(f"follows the large model's own odds ({words}).")
+    assert first["sentence"][2].endswith(f"The text is distributed as if the target had written alone ({words}).")
     assert numbers_text(made).startswith(f"{words}\n")
     assert words in entry(made)["facts"]
     assert rounding_words(count(traces.chain())) == rounding_words(count(rounded(mixed(), dtype))) == ""
@@ -401,20 +402,20 @@ def test_two_runs_that_should_be_one_text_say_what_may_have_parted_them():
     assert part is not None
     halves = [rounded(made, "bfloat16") for made in (drafted, plain)]
     words = "".join(difference_words(*halves, ("A", "B")))
-    assert words.endswith("Exact rule; bf16 rounds: the text may part at near-ties.")
-    assert "rounds" not in "".join(difference_words(drafted, plain, ("A", "B")))
+    assert words.endswith("Exact rule; bf16 rounding may change the text at near-ties.")
+    assert "rounding" not in "".join(difference_words(drafted, plain, ("A", "B")))
     assert not should_be_one_text(halves[0], plain)
     assert not should_be_one_text(plain, plain)
     assert not should_be_one_text(traces.chain(), plain)
-    assert comparison_words(drafted, plain).startswith(f"parts from the run without a draft at token {part + 1}: ")
-    assert comparison_words(plain, drafted).startswith(f"parts from the run with a draft at token {part + 1}: ")
+    assert comparison_words(drafted, plain).startswith(f"differs from the run without a draft at token {part + 1}: ")
+    assert comparison_words(plain, drafted).startswith(f"differs from the run with a draft at token {part + 1}: ")
 
 
 def test_a_run_that_was_lossy_stays_marked():
     message = whole(mixed())
     told = [step for step in message["steps"] if "context" in step]
     assert told[-1]["context"][0] == ["lossy", "lossy in part (steps 1–2) · Speculative sampling"]
-    assert told[-1]["sentence"][-1].endswith("own odds from here on; earlier steps were lossy.")
+    assert told[-1]["sentence"][-1].endswith("This rule is exact, but earlier steps were lossy.")
     assert "(lossy in part)" in message["speed"]["words"]
     numbers = dict(zip(METRICS, message["numbers"], strict=True))
     for name in ("speedup", "tokens_per_s", "lossy_steps"):
@@ -453,22 +454,22 @@ def said_by(rule: str, drafted: int = 4, kept: int = 2) -> tuple[dict, dict]:
 def test_every_rule_says_what_came_instead_and_where_from(rule):
     look, _ = said_by(rule)
     *_, lead, replacement, _ = look["title"]
-    assert lead.endswith("cut, replaced by ")
+    assert lead.endswith("rejected, resampled as ")
     assert look["note"][1] == replacement
     assert look["note"][2].startswith(" was ")
     assert "{" not in look["note"][2]
 
 
 @pytest.mark.parametrize(("rule", "has_dart"), [("typical", False), ("lenience", True), ("ensemble", True)])
-def test_a_rule_that_throws_no_dart_shows_none(rule, has_dart):
+def test_a_rule_without_a_random_draw_shows_none(rule, has_dart):
     look, cell = said_by(rule)
-    assert ("dart" in look) == ("tick" in cell) == ("dart" in cell["say"]) == has_dart
-    assert "dart fell" in "".join(look["title"]) or not has_dart
+    assert ("dart" in look) == ("tick" in cell) == (", draw " in cell["say"]) == has_dart
+    assert "random draw fell" in "".join(look["title"]) or not has_dart
 
 
-def test_siblings_cut_before_are_said_in_order():
+def test_siblings_rejected_before_are_said_in_order():
     step = traces.Builder().step((-1, -1, -1), {2}).trace.steps[0]
-    lead = " cut first. Of what is left the target gives it "
+    lead = " rejected first. From the remaining probability the target gives it "
     assert lead not in "".join(judged_title(step, 0, None))
     assert f"; 1 other guess for this place was{lead}" in "".join(judged_title(step, 1, None))
     assert f"; 2 other guesses for this place were{lead}" in "".join(judged_title(step, 2, None))
@@ -477,23 +478,23 @@ def test_siblings_cut_before_are_said_in_order():
 def test_a_refused_reasoning_step_is_seen_and_counted():
     message = whole(evidence_traces.refused())
     first, waiting, kept = message["steps"]
-    assert first["refused"] == {"text": ["13", " tokens"], "say": "a reasoning step of 13 tokens, refused"}
+    assert first["refused"] == {"text": ["13", " tokens"], "say": "a reasoning step of 13 tokens, rejected"}
     assert (first["has_cut"], waiting["has_cut"]) == (True, False)  # the page goes there by itself
     assert (first["bar"]["refused"], waiting["bar"]["refused"], kept["refused"]) == (13, 0, None)
-    assert "a reasoning step of 13 tokens; the target refused it" in first["looks"]["last"]["title"][0]
+    assert "The target rejected a reasoning step of 13 tokens." in first["looks"]["last"]["title"][0]
     assert "still writing its own" in waiting["looks"]["last"]["title"][0]
-    assert "kept the whole reasoning step of 4 tokens" in kept["looks"]["last"]["title"][0]
+    assert "accepted the whole reasoning step of 4 tokens" in kept["looks"]["last"]["title"][0]
     totals = [(step["totals"]["kept"], step["totals"]["kept_words"]) for step in message["steps"]]
-    assert totals == [(count, "reasoning steps kept") for count in ("0 of 1", "0 of 1", "1 of 2")]
-    assert "reasoning step of 13 tokens refused" in first["say"]
+    assert totals == [(count, "reasoning steps accepted") for count in ("0 of 1", "0 of 1", "1 of 2")]
+    assert "reasoning step of 13 tokens rejected" in first["say"]
 
 
 def test_what_was_kept_behind_the_end_of_the_text_is_faded():
     made = traces.Builder().chain(4, 4, truncated=3).finish("eos")
     (props,) = whole(made)["steps"]
     assert [cell.get("behind_end", False) for cell in props["cells"]] == [False, False, True, True]
-    assert "behind the end of the text" in props["cells"][3]["say"]
-    assert "ended before this token" in props["looks"]["3"]["note"][0]
+    assert "after the end of the text" in props["cells"][3]["say"]
+    assert "The text had already ended, so this token is not part of it." in props["looks"]["3"]["note"][0]
     assert "ended" not in "".join(props["looks"]["1"]["note"])
 
 
@@ -543,7 +544,7 @@ def test_speed_is_said_only_where_it_was_measured():
         "can_measure": True,
     }
     words = speed_of(unmeasured.events(), recorded=True)["words"]
-    assert re.fullmatch(r"[\d.]+ tokens/s; no run without draft was measured beside it", words)
+    assert re.fullmatch(r"[\d.]+ tokens/s; no baseline was measured beside it", words)
     assert not speed_of(unmeasured.events(), recorded=True)["can_measure"]
     assert speed_of(traces.chain().events())["value"].endswith("×")
 
@@ -609,8 +610,8 @@ def test_state_and_end_are_said_in_words():
     feed = Feed("run")
     waiting = {"name": "queued", "message": "waiting for the engine", "ahead": 2}
     assert json.loads(feed.message(0, waiting))["state"]["words"] == "waiting for the engine, 2 ahead"
-    assert whole(traces.changed_k())["end"]["words"].startswith("the model ended its text · ")
-    assert json.loads(Feed.from_trace(traces.chain(), "run").message(0, None, play=True))["play"] is True
+    assert whole(traces.changed_k())["end"]["words"].startswith("done: the model ended its text · ")
+    assert json.loads(Feed.from_trace(traces.chain(), "run").message(0, None, "play"))["play"] is True
 
 
 def prompted(text: str, tokens: list[str]) -> dict:
@@ -680,35 +681,23 @@ def test_the_whole_table_of_numbers_travels_in_the_order_of_the_metrics():
 
 
 def test_the_template_can_never_be_taken_for_code():
-    html = (WEB / "stage.html").read_text("utf-8")
+    html = (WEB / "stage/stage.html").read_text("utf-8")
     assert not re.search(r"\$\{|\{\{|`|\\|<script|\son\w+=", html)
 
 
 def test_the_first_example_says_how_its_bar_is_drawn():
-    words = re.sub(r"<[^>]*>", "", (WEB / "stage.html").read_text("utf-8"))
+    words = re.sub(r"<[^>]*>", "", (WEB / "stage/stage.html").read_text("utf-8"))
     found = re.search(
-        r"gave dog (\d+) %, the large one only (\d+) %. So the bar is (\d+) points long, and (.*) solid", words
+        r"gave dog (\d+) %, the target model only (\d+) %. So the bar is (\d+) points long, and (.*) solid", words
     )
     drafted, target, length, solid = found.groups()
     assert (length, solid) == (drafted, f"{target} of the {drafted} are")
     assert f"{target}/{drafted} = {percent(int(target) / int(drafted)).replace(chr(160), ' ')} of the time" in words
     widths = re.findall(
-        r"\.sv-welcome-bar \.sv-(?:both|cut) .*width: ([\d.]+)%", (WEB / "stage.css").read_text("utf-8")
+        r"\.sv-welcome-bar \.sv-(?:both|cut) .*width: ([\d.]+)%", (WEB / "stage/stage.css").read_text("utf-8")
     )
     share = 100 * int(target) / int(drafted)
     assert [float(width) for width in widths] == [share, 100 - share]
-
-
-@pytest.mark.parametrize("path", sorted(WEB.glob("*.js")), ids=lambda path: path.name)
-def test_scripts_write_text_only_ask_nobody_and_hold_no_formula(path):
-    source = path.read_text("utf-8")
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|new Function", source)
-    assert not re.search(
-        r"\bfetch\b|XMLHttpRequest|WebSocket|EventSource|sendBeacon|https?://(?!www\.w3\.org/2000/svg|arxiv\.org/abs/)",
-        source,
-    )
-    assert not re.search(r"Math\.(min|max|log|exp|pow|sqrt)|\*\*", source)
-    assert not re.search(r"#[0-9a-fA-F]{6}\b", source)
 
 
 def test_the_palette_is_the_only_place_of_status_colours():
@@ -717,7 +706,9 @@ def test_the_palette_is_the_only_place_of_status_colours():
     colours = re.findall(r"#[0-9a-f]{6}", (WEB / "palette.json").read_text("utf-8"))
     assert all(colour in head for colour in colours)
     own = set(
-        re.findall(r"--sv-(accepted|rejected|ignored|resampled|bonus|plain):", (WEB / "stage.css").read_text("utf-8"))
+        re.findall(
+            r"--sv-(accepted|rejected|ignored|resampled|bonus|plain):", (WEB / "stage/stage.css").read_text("utf-8")
+        )
     )
     assert not own
 

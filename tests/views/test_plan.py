@@ -113,7 +113,7 @@ def test_the_charts_hold_the_what_ifs_numbers_and_the_runs_own_mark(first_visit,
     what_if, point = text.every_k(), plan.run_point(first_visit)
     calls, tokens = figures(plan.every_k(first_visit, what_if, text.cuts(), point=point))
     assert line(calls, "expected")["y"][3] == round(what_if.at(4).expected_target_calls, 4)
-    assert line(calls, "low end")["y"][3] <= line(calls, "expected")["y"][3] <= line(calls, "high end")["y"][3]
+    assert line(calls, "lower edge")["y"][3] <= line(calls, "expected")["y"][3] <= line(calls, "upper edge")["y"][3]
     assert line(calls, "this run")["y"][3] == point.target_calls == len(first_visit.steps)
     assert line(tokens, "this run")["y"][3] == pytest.approx(64 / len(first_visit.steps), abs=1e-4)
     assert [y for y in line(calls, "this run")["y"] if y is not None] == [point.target_calls]
@@ -128,14 +128,14 @@ def test_every_k_with_costs_names_the_best_range(first_visit, text):
     assert low < high
     assert f"the best is K = {low} to {high}, within 2 %" in said(section)
     best = max(outcome.speedup for outcome in what_if.outcomes)
-    assert f"{best:.2f}x the speed of one by one" in said(section)
+    assert f"{best:.2f}x the speed without a draft" in said(section)
     assert "slower" not in said(section)
     assert "the best is K = 2; no other" in said(plan.every_k(first_visit, text.every_k(costs=Costs())))
 
 
 def test_a_draft_that_does_not_pay_is_said_to(first_visit, text):
     dear = replace(Costs(), draft_ms=6.0)
-    assert "slower than one by one" in said(plan.every_k(first_visit, text.every_k(costs=dear), text.cuts()))
+    assert "This is slower than no draft" in said(plan.every_k(first_visit, text.every_k(costs=dear), text.cuts()))
 
 
 def test_every_k_where_nothing_is_known():
@@ -156,7 +156,7 @@ def test_a_run_by_another_rule_has_no_point(rule):
     text = judged.judge_run(recorded)
     section = plan.every_k(recorded, text.every_k(costs=Costs()), text.cuts(), point=plan.run_point(recorded))
     assert "This run made" not in said(section)
-    assert f"this run used fable-draft with {rule.replace('_', ' ')}, so its own calls are not" in said(section)
+    assert f"This run used fable-draft with {rule.replace('_', ' ')}, so its own calls are not" in said(section)
     assert not any("this run" in each["name"] for figure in figures(section) for each in figure["data"])
 
 
@@ -212,7 +212,7 @@ def test_other_drafts_under_way_show_how_far(first_visit):
 
 
 def test_other_drafts_before_and_without_a_run(first_visit):
-    assert "press “Ask the other drafts”" in said(plan.other_drafts(first_visit, None, 4))
+    assert "Press “Ask the other drafts”" in said(plan.other_drafts(first_visit, None, 4))
     assert plan.other_drafts(None, None, 4)["controls"] == []
 
 
@@ -231,13 +231,13 @@ def test_theory_draws_the_formula_beside_the_text(first_visit, text, alpha):
     section = plan_theory.theory(what_if, alpha, costs, plan.run_point(first_visit, speedup=1.2))
     check_form(section)
     tokens, speed = figures(section)
-    formula = line(tokens, "the formula")
+    formula = line(tokens, "formula")
     assert formula["y"][3] == round((1 - alpha**5) / (1 - alpha), 4)
-    assert line(speed, "the formula, alpha")["y"][3] == round((1 - alpha**5) / (1 - alpha) / (4 * 0.2 + 1), 4)
+    assert line(speed, "formula, alpha")["y"][3] == round((1 - alpha**5) / (1 - alpha) / (4 * 0.2 + 1), 4)
     step_ms = 4 * 0.8 + costs.verify_ms[4] + 0.3
-    assert line(speed, "the formula, measured")["y"][3] == round((1 - alpha**5) / (1 - alpha) * 4.3 / step_ms, 4)
+    assert line(speed, "formula, measured")["y"][3] == round((1 - alpha**5) / (1 - alpha) * 4.3 / step_ms, 4)
     assert line(speed, "measured in short runs")["y"][3] == 1.2
-    assert f"gives {1 / (1 - alpha):.2f} tokens per target call and no more" in said(section)
+    assert f"gives at most {1 / (1 - alpha):.2f} tokens per target call: the first rejection" in said(section)
     assert f"K = 1 gives {(1 + alpha) / 1.2:.2f}x, the best " in said(section)
     assert f"gives {formula['y'][3]:.2f} tokens per target call" in said(section)
 
@@ -246,7 +246,7 @@ def test_published_rows_are_counted_not_assumed(text, alpha):
     words = said(plan_theory.theory(text.every_k(), alpha, None))
     rows = theory.TABLES_2_AND_4
     above = sum(row.measured > theory.walltime_improvement(row.alpha, row.k, row.c) for row in rows)
-    assert f"beats the formula in {above} of these 12 rows and loses in {12 - above}" in words
+    assert f"is above the formula's in {above} of these 12 rows and below it in {12 - above}." in words
     assert "Measure costs" in words
 
 
@@ -270,7 +270,7 @@ def test_factors_lead_from_the_ideal_to_the_measured_speedup(speed, says):
     made = why_slow(traces.chain(), Costs(), tokens_per_s=speed, baseline_tokens_per_s=100.0)
     section = plan.why_slow(made)
     check_form(section)
-    assert f"Measured: {says} one by one" in said(section)
+    assert f"Measured: {says} no draft." in said(section)
     table = next(block for block in section["blocks"] if block["kind"] == "table")
     assert [row[0] for row in table["rows"]] == ["ideal", *(each.name for each in made.factors), "measured speedup"]
     (figure,) = figures(section)
@@ -327,6 +327,6 @@ def test_points_outside_the_ks_are_left_out(text):
     figure = plan_charts.calls_chart(text.every_k([1, 2]), plan_charts.Point(4, 20, 3.0, None))
     assert [each["name"] for each in figure["data"]] == [
         "expected",
-        "low end of the band (5 %)",
-        "high end of the band (95 %)",
+        "lower edge of the band (5 %)",
+        "upper edge of the band (95 %)",
     ]

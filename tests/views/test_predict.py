@@ -11,7 +11,7 @@ from one_file import unpacked
 from specviz.trace.file import Trace
 from specviz.trace.recorded import recorded_trace
 from specviz.views.explore.sentences import percent, prose
-from specviz.views.learn.predict import MOST_PLACES, NO_DARTS, predict_block, predict_props
+from specviz.views.learn.predict import MOST_PLACES, NO_DRAWS, predict_block, predict_props
 
 RUNS = ("first-visit", "tiny-draft", "k-8", "sum")
 TELLING = ("dart", "zoom", "note", "numbers", "siblings")
@@ -65,14 +65,15 @@ def test_before_the_guess_nothing_tells_the_verdict(name):
         assert set(ask["rows"]["role"][1:]) <= {"", "others"}
         assert ask["rows"]["role"][0] == "drafted"
         assert not any(
-            words in "".join(ask["title"]) for words in ("dart", "kept.", "cut,", "cut.", "replaced", "always")
+            words in "".join(ask["title"])
+            for words in ("random draw", "accepted.", "rejected,", "rejected.", "resampled", "always")
         )
         shown = [row for row, role in zip(ask["rows"]["p_dot"], ask["rows"]["role"], strict=True) if role == ""]
         shown = [-1.0 if at is None else at for at in shown]
-        assert shown == sorted(shown, reverse=True)  # the token that came instead stands where its odds put it
+        assert shown == sorted(shown, reverse=True)  # the token that came instead stands where its probabilities put it
 
 
-def test_the_question_is_the_same_whichever_way_the_dart_fell():
+def test_the_question_is_the_same_whichever_way_the_draw_fell():
     trace = recorded_trace("tiny-draft")
     kept = next((s, n) for s, n in judged(trace) if s.draft[n].status == "accepted" and n == len(s.draft) - 1)
     step, node = kept
@@ -95,8 +96,8 @@ def test_the_question_spells_both_odds_as_the_bars_do():
             p, q = (place["ask"]["rows"][odds][0] for odds in ("p", "q"))
             words = "".join(place["ask"]["title"])
             told += p != q
-            if p != q and "without odds" not in words:
-                assert f" {q}, the target {p}. Kept or cut?" in words
+            if p != q and "without a probability" not in words:
+                assert f" {q}, the target {p}. Accepted or rejected?" in words
     assert told > 20
 
 
@@ -117,8 +118,8 @@ def test_at_temperature_0_nothing_is_said_to_be_chance():
 
 
 @pytest.mark.parametrize("make", [traces.plain, traces.empty, lambda: recorded_trace("tree")])
-def test_runs_without_such_darts_are_said_to_have_none(make):
-    assert predict_block({"one": make()})["words"] == NO_DARTS
+def test_runs_without_such_draws_are_said_to_have_none(make):
+    assert predict_block({"one": make()})["words"] == NO_DRAWS
 
 
 def test_siblings_are_no_places():

@@ -105,7 +105,7 @@ def test_the_replay_by_token_rests_where_the_texts_part():
     part = next(place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     assert data["part"] == part
     assert mode(data, "token")["rest"] == part + 1
-    assert "".join(data["parted"]).startswith(f"The texts part at token {part + 1}: ")
+    assert "".join(data["parted"]).startswith(f"The texts differ from token {part + 1}: ")
     assert duel("greedy", "greedy")["part"] is None
 
 
@@ -139,7 +139,7 @@ def test_of_a_very_long_run_the_first_steps_are_shown_and_that_is_said():
     long = long_trace(MOST_STEPS + 5)
     assert num_shown(long) == MOST_STEPS
     shown = pair.two_runs(OPTIONS, ("one", "other"), (long, long_trace(3)), TITLES)
-    assert f"A · one is long: only its first {MOST_STEPS} steps are shown here." in [
+    assert f"A · one is long: only its first {MOST_STEPS} steps are shown." in [
         block.get("words") for block in shown["blocks"]
     ]
     assert len(data_of(shown["blocks"][-2])["sides"][0]["message"]["steps"]) == MOST_STEPS
@@ -246,7 +246,7 @@ def test_a_difference_that_depends_on_the_prompt_is_told_so():
 
 
 def test_on_a_busy_machine_what_is_not_beyond_chance_is_told_with_the_reason():
-    told = "This machine was too busy: the same setup on the same prompt took 20\u00a0% more or less time."
+    told = "This machine was too busy: two runs of one setup on the same prompt differed by 20\u00a0%."
     words, state = verdicts(result(0.9, *(1.3,) * 5, slower=1.2))[0]
     assert words == (
         "No clear difference: B · other ran at 1.30× the speed of A · one (median of 6 prompts, 0.90× to 1.30×). "
@@ -362,7 +362,7 @@ def test_where_one_side_ended_early_the_texts_are_the_same_as_far_as_both_go():
 def test_two_draws_from_one_law_may_differ_and_a_lossy_side_is_named():
     assert verdicts(result(2, names=("first-visit", "hot")))[1][0] == SAME_LAW
     words = verdicts(result(2, names=("first-visit", "broken-residual")))[1][0]
-    assert words.startswith("Two draws, but not from the same law: B · other is lossy")
+    assert words.startswith("Two draws from different distributions: B · other used a lossy rule.")
 
 
 def test_of_a_race_that_was_stopped_the_texts_are_not_called_identical_where_they_part():
@@ -372,7 +372,7 @@ def test_of_a_race_that_was_stopped_the_texts_are_not_called_identical_where_the
     found = Race(4, 8, "", (replace(parted, left=Trace(cold)),))
     shown = view.race(OPTIONS, CHOSEN, found, TITLES, seat=Seat("key", 0))["blocks"]
     assert shown[0]["words"] == "Stopped after 4 of 8 runs."
-    assert shown[2]["words"].startswith("Not identical: the texts part on 1 of 1 prompts.")
+    assert shown[2]["words"].startswith("Not identical: the texts differ on 1 of 1 prompts.")
 
 
 def difference(gap, is_tie, above=0.0, heat=0):
@@ -384,9 +384,9 @@ def difference(gap, is_tie, above=0.0, heat=0):
 @pytest.mark.parametrize(
     ("gap", "is_tie", "names", "state", "words"),
     [
-        (1e-5, True, ("greedy", "greedy"), "unsure", "1e-05 apart in logits: a tie"),
-        (2.0, False, ("greedy", "greedy"), "differs", "That is no tie: this should not happen."),
-        (2.0, False, ("greedy", "broken-residual"), "unsure", "B · other follows a lossy rule"),
+        (1e-5, True, ("greedy", "greedy"), "unsure", "are only 1e-05 apart: a tie"),
+        (2.0, False, ("greedy", "greedy"), "differs", "This is no tie and should not happen."),
+        (2.0, False, ("greedy", "broken-residual"), "unsure", "B · other used a lossy rule"),
     ],
 )
 def test_the_first_difference_is_shown_with_its_logits_and_its_reason(gap, is_tie, names, state, words):
@@ -394,13 +394,13 @@ def test_the_first_difference_is_shown_with_its_logits_and_its_reason(gap, is_ti
     shown = view.race(OPTIONS, CHOSEN, found, TITLES)["blocks"]
     assert shown[1]["state"] == state
     assert words in "".join(shown[1]["words"])
-    assert "part at token 7" in "".join(shown[1]["words"])
+    assert "differ from token 7" in "".join(shown[1]["words"])
     assert shown[2]["rows"] == [["target fable-target", f"{9 + gap:.5f}", "9.00000", "50\u00a0%", "40\u00a0%"]]
 
 
 def test_where_neither_token_is_the_favourite_that_is_said():
     words = verdicts(result(2, difference=difference(1e-5, False, above=3.0)))[1][0]
-    assert "The target's favourite there is neither of the two" in words
+    assert "The target's most likely token there is neither of the two" in words
 
 
 def test_the_heat_that_parts_is_replayed():

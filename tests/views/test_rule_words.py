@@ -19,13 +19,13 @@ from specviz.views.explore.titles import chance_kept, drawn_title, last_token, r
 
 NEW = [name for name, rule in RULES.items() if not rule.facts.is_plain]
 SURE, FAILS, RESCUED = (0.6, 0.25, "accepted"), (0.6, 0.75, "rejected"), (0.6, 0.75, "accepted")
-KEPT, CUT = " The dart fell at 0.25: kept.", " The dart fell at 0.75: cut."
-LATER = " The dart fell at 0.75: not here, but the draft stands up to a later token, so this one is kept."
+KEPT, CUT = " The random draw fell at 0.25: accepted.", " The random draw fell at 0.75: rejected."
+LATER = " The random draw fell at 0.75: not here, but a later test passed, so this token is accepted too."
 WHOLE = (
-    "The stopping test at fox passes 60 % of the time; the token itself is kept 80 % of the time, as a later test may "
+    "The stopping test at fox passes 60 % of the time. The token is accepted 80 % of the time, as a later test may "
     "pass."
 )
-ALONE = "Typical acceptance asks the target alone, without a dart. "
+ALONE = "Typical acceptance looks at the target alone, without a random draw. "
 
 
 def judged(rule, accept_prob, u, status):
@@ -47,14 +47,18 @@ def words(sentence):
         ("block_verification", FAILS, WHOLE + CUT),
         ("block_verification", RESCUED, WHOLE + LATER),
         ("sample_and_match", FAILS, "The target draws fox itself 60 % of the time." + CUT),
-        ("typical", (1.0, 0.75, "accepted"), ALONE + "It finds fox likely enough: kept."),
-        ("typical", (0.0, 0.25, "rejected"), ALONE + "It finds fox not likely enough: cut."),
+        ("typical", (1.0, 0.75, "accepted"), ALONE + "It finds fox likely enough: accepted."),
+        ("typical", (0.0, 0.25, "rejected"), ALONE + "It finds fox not likely enough: rejected."),
         (
             "lenience",
             SURE,
-            "Counting only part of what the draft gave it, this rule keeps fox 60 % of the time." + KEPT,
+            "This rule counts only part of the draft's probability. It accepts fox 60 % of the time." + KEPT,
         ),
-        ("ensemble", FAILS, "Against the average of both models' odds, the rule keeps fox 60 % of the time." + CUT),
+        (
+            "ensemble",
+            FAILS,
+            "Against the average of both models' probabilities, the rule accepts fox 60 % of the time." + CUT,
+        ),
     ],
 )
 def test_the_title_says_what_the_chance_is(rule, case, expected):
@@ -64,7 +68,7 @@ def test_the_title_says_what_the_chance_is(rule, case, expected):
 def test_under_block_verification_the_stopping_test_and_the_chance_to_be_kept_are_two_numbers():
     look = looks(judged("block_verification", *SURE)[0])["0"]
     numbers = dict(zip([name for name, _ in NUMBERS], look["numbers"], strict=True))
-    assert numbers["chance to be kept"].startswith("0.8000")
+    assert numbers["probability of acceptance"].startswith("0.8000")
     assert numbers["stopping test"] == "0.6000"
     assert (look["dart"]["fill"], "stopping test" in look["dart"]["words"]) == (60.0, True)
     lane = step_props(judged("block_verification", *SURE)[0], Counters())
@@ -106,9 +110,9 @@ def test_the_last_token_says_where_it_came_from(rule, kind):
     step = last_of(kind)
     step = replace(step, settings=replace(step.settings, rule=rule))
     said = words(drawn_title(step, last_token(step), 0.3))
-    assert ("favourite" in said) == (rule == "typical")
+    assert ("most likely token" in said) == (rule == "typical")
     assert ("30 %" in said) == (rule != "typical")
-    assert ("for all other tokens" in said) == (rule == "sample_and_match" and kind == "resampled")
+    assert ("of all other tokens" in said) == (rule == "sample_and_match" and kind == "resampled")
     assert ("average" in said) == (rule == "ensemble" and kind == "resampled")
 
 
@@ -133,7 +137,7 @@ def test_every_method_says_what_it_does_and_when_it_pays(method):
 def test_the_badge_is_that_of_the_rule_alone(rule):
     said = method_help(METHODS["draft_model"], rule, has_k=True)["rule"]
     assert (said["title"], said["badge"]) == (rule.title, "exact" if rule.lossless else "lossy")
-    assert ("does not follow" in said["meaning"]) != rule.lossless
+    assert ("not distributed as if" in said["meaning"]) != rule.lossless
 
 
 @pytest.mark.parametrize(

@@ -118,12 +118,12 @@ def test_a_page_of_a_recording_without_an_end_says_what_it_is():
     whole = traces.chain()
     cut = Trace(list(whole.events())[:4])
     count = f"{len(cut.tokens)} tokens in 2 steps"
-    assert ends(cut) == [{"reason": "cut", "words": f"cut off: the recording ends before the run does · {count}"}]
-    words = "what there was while the run was still going on"
+    assert ends(cut) == [{"reason": "cut", "words": f"incomplete: the recording stops before the run ends · {count}"}]
+    words = "saved while the run was still going"
     assert ends(cut, unended=SO_FAR) == [{"reason": "cut", "words": f"{words} · {count}"}]
     assert ends(whole) == ends(whole, unended=SO_FAR)
     assert ends(whole)[0]["reason"] == "length"
-    assert "<p>Cut off: the recording ends before the run does. A run of" in stage_page(cut, charts=False)
+    assert "<p>Incomplete: the recording stops before the run ends. A run of" in stage_page(cut, charts=False)
     assert "<p>A run of" in stage_page(whole, charts=False)
 
 

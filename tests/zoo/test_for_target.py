@@ -30,8 +30,10 @@ from specviz.zoo.for_target.eagle3 import Eagle3, chosen_ids
 from specviz.zoo.for_target.evaluate import evaluate
 from specviz.zoo.for_target.learning import Goal, Learning, Pace, score_texts
 from specviz.zoo.for_target.plain_text import write_plain_text
+from specviz.zoo.for_target.ship import ship
 from specviz.zoo.for_target.small_draft import SmallDraft
 from specviz.zoo.for_target.store import make_batch, read_texts
+from specviz.zoo.training.export import write_json
 
 SIZE = Size(shard=24, batch=7, longest_turn=40, longest_answer=20)
 PACE = Pace(texts_per_step=4, learning_rate=1e-2, warmup_steps=4, average=0.9)
@@ -267,3 +269,29 @@ def test_what_was_trained_drafts_in_the_product_and_keeps_the_greedy_text(target
     assert (tmp_path / "model" / "MODEL_CARD.md").read_text("utf-8") == card
     assert "2 of 2" in card
     assert "1 of 2" not in card
+
+
+@MAKERS
+def test_what_is_shipped_is_the_evaluated_folder_under_the_targets_name(target, texts, make, tmp_path, monkeypatch):
+    """The bundled drafts of smollm2 are loaded from it as they were from the folder of their training."""
+    learner = make(target, tmp_path, texts)
+    learner.export(tmp_path / "model")
+    monkeypatch.setenv("SPECVIZ_ASSETS", str(tmp_path / "assets"))
+    (tmp_path / "assets" / "models").mkdir(parents=True)
+    with pytest.raises(SpecvizError, match="has no card; run `evaluate` first"):
+        ship("smollm2", tmp_path)
+    (tmp_path / "model" / "MODEL_CARD.md").write_text("# A draft\n", "utf-8")
+    write_json(tmp_path / "model" / "recipe.json", {"draft": learner.settings()})
+    with pytest.raises(SpecvizError, match="no bundled draft of this kind for somebody/else"):
+        ship("somebody/else", tmp_path)
+    place = ship("smollm2", tmp_path)
+    assert place == tmp_path / "assets" / "models" / ("smol-eagle" if make is head_of else "smol-draft")
+    before, after = files_of(tmp_path / "model"), files_of(place)
+    assert before.keys() == after.keys()
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed <= {"MODEL_CARD.md", "recipe.json", "config.json"}
+    assert b"talker" in before["recipe.json"]
+    assert b"talker" not in b"".join(after[name] for name in changed)
+    assert after["MODEL_CARD.md"].decode().endswith("Apache-2.0.\n")
+    ship("smollm2", tmp_path)
+    assert files_of(place) == after

@@ -186,12 +186,12 @@ def _find_own(kind: str) -> Callable[[Side], list[int]]:
 
 SPECIAL = (  # kind, how its ids are found, whether a difference of the texts matters, and why
     ("before a text", lambda model: _starts(model.text), True,
-     "the draft reads what the target's tokenizer puts before a text, and may have learned with something else"),
+     "the draft reads what the target's tokenizer puts before a text; it may have been trained with something else"),
     ("end", lambda model: sorted(model.text.eos_ids), True,
-     "texts end at different places: only the target's end tokens end a text, and the draft seldom proposes them"),
-    ("start (bos)", _find_own("bos"), False, "only what a tokenizer puts before a text is read"),
+     "texts end differently: only the target's end tokens end a text, and the draft seldom proposes them"),
+    ("start (bos)", _find_own("bos"), False, "only what the tokenizer puts before a text is read"),
     ("padding (pad)", _find_own("pad"), False, "padding is masked"),
-    ("unknown (unk)", _find_own("unk"), False, "the target's tokenizer alone cuts the text"),
+    ("unknown (unk)", _find_own("unk"), False, "only the target's tokenizer splits the text"),
 )  # fmt: skip
 
 
@@ -214,7 +214,7 @@ def _ways(num_differing: int, num_common: int, num_draft_texts: int) -> tuple[Wa
     )
     share = percent(num_common / num_draft_texts) if num_draft_texts else "none"
     shared = f"{num_common:,} texts ({share} of the draft's) are tokens of both: only those could be drafted"
-    again = "the draft's text is cut anew by the target's tokenizer: always possible"
+    again = "the target's tokenizer splits the draft's text again: always possible"
     return (
         Way("direct", not num_differing, "--method draft_model", direct),
         Way("re-encoding", True, "--method cross_vocabulary", again),
@@ -231,8 +231,8 @@ def _notes(target: Side, draft: Side) -> Iterator[str]:
         yield "beyond {:,} tokens the draft proposes nothing; the target reads {:,}".format(*limits)
     if (lacking := target.num_ids - draft.table) > 0:
         yield (
-            f"the draft's table ends {lacking:,} ids before the target's tokens do: agreement cannot exceed 1 less the "
-            "target's probability of those, and once one stands in a text the draft proposes nothing more"
+            f"the draft's table ends {lacking:,} ids before the target's tokens do. Agreement cannot exceed 1 less "
+            "the target's probability of those tokens. After one of them, the draft proposes nothing more"
         )
 
 
@@ -276,7 +276,7 @@ def _difference(name: str, messages: Sequence[dict[str, str]], target: Tokenizer
     place = len([*takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))])
     after = f"after {_quote(ours[max(0, place - SHOWN_CHARACTERS) : place])} " if place else "at once "
     ours, theirs = (_quote(text[place : place + SHOWN_CHARACTERS]) for text in (ours, theirs))
-    return f"{name}: {after}the target's chat form goes on with {ours}, the draft's with {theirs}"
+    return f"{name}: {after}the target's chat format continues with {ours}, the draft's with {theirs}"
 
 
 def _render(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> str | None:

@@ -20,9 +20,9 @@ LEAST_PROMPTS = 5  # to speak of a fall at all
 USUAL_RATIO = 0.3  # stands in for c where no costs are known
 WORTH_STOPPING = 0.05  # of what is drafted
 ONE_HOT = 1e-6  # a mean confidence nearer to 1 is that of a draft without a choice
-NEXT_ONLY = "This looks at a draft's next token only; how many to draft: see Every K."
+NEXT_ONLY = "This looks at one drafted token at a time; for how many to draft, see Every K."
 EARLY_END, LONGER_CONTEXT, OUT_OF_REACH = (
-    "a vocabulary that ends early", "a fall with longer context", "places out of reach"
+    "a vocabulary that ends early", "a fall with longer context", "tokens out of reach"
 )  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def _vocabulary(draft: DraftSummary, num_ids: int | None) -> Finding | None:
     outside = 1 - draft.ceiling
     ends = "" if num_ids is None else f" Its ids end at {num_ids - 1:,}."
     words = (
-        f"On average {percent(outside)} of the target's probability lies on tokens that the draft has no id for, so "
+        f"On average, {percent(outside)} of the target's probability is on tokens that the draft has no id for, so "
         f"the agreement cannot exceed {draft.ceiling:.3f}.{ends}"
     )
     numbers = {"outside": outside, "ceiling": draft.ceiling} | ({} if num_ids is None else {"num_ids": num_ids})
@@ -103,7 +103,7 @@ def _vocabulary(draft: DraftSummary, num_ids: int | None) -> Finding | None:
 
 def _context(cliff: Cliff) -> Finding:
     at, (low, high) = bucket_start(cliff.part.value), cliff.interval
-    falls = "falls" if cliff.significant else "looks as if it falls"
+    falls = "falls" if cliff.significant else "seems to fall"
     called = "" if cliff.significant else f" It is {NOT_CALLED}."
     words = (
         f"The agreement {falls} off a cliff at about {at:,} tokens of context: from {cliff.high:.2f} to "
@@ -118,7 +118,7 @@ def _reach(draft: DraftSummary) -> Finding | None:
     if draft.readable == 1:
         return None
     words = (
-        f"{percent(1 - draft.readable)} of the tokens lie where the draft cannot read: beyond its context, or behind a "
+        f"The draft cannot read {percent(1 - draft.readable)} of the tokens: they lie beyond its context, or after a "
         "token that it has no id for. It drafts nothing there, so the target writes them one by one."
     )
     return Finding(draft.name, "reach", words, {"beyond": 1 - draft.readable})
@@ -142,20 +142,20 @@ def _stop_words(bins: tuple[Bin, ...], cost_ratio: float | None) -> str:
     """Whether a confidence stop pays, judged by the lowest bins, whose tokens are kept too seldom."""
     drafted = [each for each in bins if each.share > 0]
     if not drafted:
-        return "No token was drafted, so nothing can be told from the draft's confidence."
+        return "No token was drafted, so the draft's confidence says nothing."
     if len(drafted) == 1 and drafted[0].confidence > 1 - ONE_HOT:
-        return "Every confidence is 1, as always at temperature 0, so nothing can be told from it."
+        return "Every confidence is 1, as always at temperature 0, so it says nothing."
     line, told = cost_ratio, f"c = {cost_ratio or 0:.2f}, the cost of a draft token in target steps"
     if line is None:
-        line, told = USUAL_RATIO, f"{USUAL_RATIO:.2f}, taken as the line because no costs are known"
+        line, told = USUAL_RATIO, f"{USUAL_RATIO:.2f}, used because no costs are known"
     poor = next((n for n, each in enumerate(drafted) if each.kept >= line), len(drafted))
-    seldom = f"kept, once reached, less often than {told}"
+    seldom = f"accepted, once reached, less often than {told}"
     if poor == len(drafted):
-        return f"No confidence tells the tokens worth drafting apart: at each of them they are {seldom}. {NEXT_ONLY}"
+        return f"No confidence marks the tokens worth drafting: at every level they are {seldom}. {NEXT_ONLY}"
     share = sum(each.share for each in drafted[:poor])
     if share < WORTH_STOPPING:
-        return f"A confidence stop would help little: {percent(share)} of draft tokens are {seldom}. {NEXT_ONLY}"
+        return f"Stopping at low confidence helps little: {percent(share)} of draft tokens are {seldom}. {NEXT_ONLY}"
     return (
-        f"A confidence stop could help: draft tokens with a confidence below {drafted[poor - 1].high:.1f} are "
-        f"{percent(share)} of what is drafted, and they are {seldom}. {NEXT_ONLY}"
+        f"Stopping at low confidence could help: {percent(share)} of draft tokens have a confidence below "
+        f"{drafted[poor - 1].high:.1f}, and they are {seldom}. {NEXT_ONLY}"
     )

@@ -29,7 +29,7 @@ FEWEST_TEXTS = 4
 CLEAR_GAIN = 0.02  # of overlap; and so many standard errors over the texts:
 CLEAR_ERRORS = 3.0
 
-DAMAGED_LAYER, OTHER_FORM = "a damaged layer", "another chat form"
+DAMAGED_LAYER, OTHER_FORM = "a damaged layer", "a different chat format"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _layer_findings(draft: LoadedModel, agreements: Sequence[Agreement]) -> list
         return []
     alpha, better = float(whole.mean()), float(without[:, worst].mean())
     words = (
-        f"Layer {worst + 1} of {without.shape[1]} does harm: without it the agreement with the target rises from "
+        f"Layer {worst + 1} of {without.shape[1]} does harm: without it, the agreement with the target rises from "
         f"{alpha:.2f} to {better:.2f} ({len(agreements)} texts). Its weights look damaged."
     )
     return [Finding(draft.name, "layer", words, {"layer": worst + 1, "alpha": alpha, "alpha_without": better})]
@@ -143,8 +143,8 @@ def _form_findings(draft: LoadedModel, agreements: Sequence[Agreement], differen
         return []
     alpha, own = pairs.mean(0).tolist()
     words = (
-        f"{difference}. On {len(pairs)} chats it agrees {alpha:.2f} with the target as it is, and {own:.2f} when it "
-        "reads them in its own form."
+        f"{difference}. On {len(pairs)} chats, it agrees {alpha:.2f} with the target as it is, and {own:.2f} when it "
+        "reads them in its own format."
     )
     return [Finding(draft.name, "template", words, {"alpha": alpha, "alpha_own_form": own})]
 

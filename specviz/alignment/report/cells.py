@@ -17,7 +17,7 @@ NONE = "–"
 UNKNOWN = "not known"
 INTERVAL_AND_FAVOURITE = {
     "95 % interval": lambda each: spread(each.alpha_interval),
-    "same favourite": lambda each: share(each.greedy_agreement),
+    "same top token": lambda each: share(each.greedy_agreement),
 }
 COUNTS = {
     "prompts": lambda each: number(each.num_prompts),

@@ -37,8 +37,8 @@ def speed_chart(drafts: Sequence[DraftSummary]) -> Chart:
     known = {place: draft for place, draft in enumerate(drafts) if draft.speedups is not None}
     data = [_k_line(place, draft.name, draft.speedups, "%{y:.2f} times as fast") for place, draft in known.items()]
     most = max(len(draft.speedups) for draft in known.values())
-    alone = curve("one by one", "ignored", range(1, most + 1), [1.0] * most, "one by one: 1", "longdash")
-    return _k_chart("Speedup over one by one", [*data, alone | {"customdata": [["1.00"]] * most}], "times as fast")
+    alone = curve("no draft", "ignored", range(1, most + 1), [1.0] * most, "no draft: 1", "longdash")
+    return _k_chart("Speedup over no draft", [*data, alone | {"customdata": [["1.00"]] * most}], "times as fast")
 
 
 def _k_line(place: int, name: str, values: Sequence[float], hover: str) -> Chart:
@@ -101,7 +101,7 @@ def calibration_chart(draft: DraftSummary) -> Chart:
     names = [f"{100 * each.low:.0f}–{100 * each.high:.0f}" for each in bins]
     sure, stays, share = ([getattr(each, name) for each in bins] for name in ("confidence", "kept", "share"))
     promised = draft_curve(0, "the draft's mean confidence", names, sure, "confidence %{x} %: promised %{y:.0%}")
-    kept = draft_curve(1, "kept", names, stays, "confidence %{x} %: %{y:.0%} kept")
+    kept = draft_curve(1, "accepted", names, stays, "confidence %{x} %: %{y:.0%} accepted")
     drafted = {
         "type": "bar", "name": "share of draft tokens", "meta": {"status": "ignored"}, "x": names,
         "y": [round(value, 4) for value in share],
@@ -110,7 +110,7 @@ def calibration_chart(draft: DraftSummary) -> Chart:
     }  # fmt: skip
     shown = zip((promised, kept, drafted), (sure, stays, share), strict=True)
     data = [trace | {"customdata": [[share_words(value)] for value in values]} for trace, values in shown]
-    title, x = f"Confidence and what is kept: {label(draft.name)}", "confidence, q of the drafted token, in percent"
+    title, x = f"Confidence and acceptance: {label(draft.name)}", "confidence: q of the drafted token, in percent"
     return _chart(title, data, x, "share", list_columns("confidence in percent", data, "customdata", 0), bargap=0.35)
 
 

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 NAME, TITLE = "many-prompts", "Many prompts"
 LEAD = (
-    "One run says little about a draft model: prompts differ far more than that. Here the target writes a text for "
-    "each of many prompts, every draft model at hand reads all of them once, and the differences are counted over "
-    "prompts."
+    "One run says little about a draft model: prompts differ too much. Here, the target writes a text for each of "
+    "many prompts, every draft model on this machine reads them all once, and the drafts are compared prompt by "
+    "prompt."
 )
 EVERY, OWN = "every", "own"
 MOST_PROMPTS = 100
 MOST_CHARACTERS = 50_000  # of own prompts
 TOKENS = (8, 32, 128)  # per prompt: least, usual, most
 NOT_YET = (
-    "It takes seconds for the bundled models; the settings are those of the run on Explore, or the usual ones before "
-    "there is a run."
+    "It takes seconds with the bundled models. The settings are those of the run on Explore, or the defaults before "
+    "there is one."
 )
 
 
@@ -58,7 +58,7 @@ def many_prompts(
 
 
 def _controls(kinds: Sequence[tuple[str, str]], is_new: bool) -> list[Props]:
-    options = [("All ready prompts", EVERY), *kinds, ("Own prompts, from the box", OWN)]
+    options = [("All ready-made prompts", EVERY), *kinds, ("Own prompts, from the box", OWN)]
     least, usual, most = TOKENS
     hint = f"one prompt per line, at most {MOST_PROMPTS}"
     return [

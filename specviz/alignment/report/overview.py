@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 OFF = {"top_k": 0, "top_p": 1}
 KEPT_WORDS = (
-    "Given the text that the target wrote, its token passes with min(1, q/p); looked at from the drafted token it is "
-    "min(1, p/q). The means of both are the agreement."
+    "For the token in the target's text, the acceptance probability is min(1, q/p); for a drafted token, it is "
+    "min(1, p/q). On average, either gives the agreement."
 )
 COLUMN_WORDS = (
-    "p: the target's probabilities, q: the draft's. Agreement is averaged over all tokens that the draft can read; the "
-    f"paper calls it alpha. {KEPT_WORDS} So the two columns of agreement should be close. Intervals: 95 %, by "
-    "Student's t over prompts, so they are wide where prompts are few. Speedups are predicted from costs, not timed."
+    "p: the target's probabilities, q: the draft's. Agreement is averaged over all tokens that the draft can read; "
+    f"the paper calls it alpha. {KEPT_WORDS} So the two columns of agreement should be close. Intervals: 95 %, by "
+    "Student's t over prompts; they are wide if prompts are few. Speedups are predicted from costs, not timed."
 )
-NOTHING_LOOKED_FOR = "Too few prompts to look for faults of the draft models."
+NOTHING_LOOKED_FOR = "Too few prompts to look for faults in the draft models."
 FEWEST_TOKENS = 30  # of a class that is named as the one that agrees least
 MOST_REASONS = 3
 TOO_CLOSE = 0.1  # speedups that differ by less are not ranked: costs timed again differ as much
@@ -39,7 +39,7 @@ def overview(summary: Summary, *, no_costs: str = "made with --no-costs") -> lis
     """no_costs: why costs are not known, where they are not, or what to do about it."""
     shown = [blocks.words(_source_words(summary))]
     if not summary.exact:
-        words = "Not every text is known to be the target's own at these settings, so the numbers hold for these texts."
+        words = "Some texts may not be the target's own at these settings. The numbers hold for these texts only."
         shown.append(blocks.verdict("unsure", words))
     shown.append(blocks.words(reveal(summary.note), small=True))
     shown += [blocks.words(_answer(summary, draft)) for draft in summary.drafts if cells.is_known(draft.alpha)]
@@ -48,7 +48,7 @@ def overview(summary: Summary, *, no_costs: str = "made with --no-costs") -> lis
     shown += [blocks.verdict("unsure", reveal(warning)) for warning in summary.warnings if not is_aside(warning)]
     shown += [*_fastest_words(summary), _drafts_table(summary), blocks.words(COLUMN_WORDS, small=True)]
     if not all(draft.name in summary.costs for draft in summary.drafts):
-        shown.append(blocks.words(f"No speedup is given where costs are not known: {no_costs}.", small=True))
+        shown.append(blocks.words(f"No speedup is given where costs are unknown: {no_costs}.", small=True))
     if summary.num_refused:
         shown.append(_refused_table(summary))
     return shown
@@ -99,16 +99,16 @@ def _answer(summary: Summary, draft: DraftSummary) -> Words:
     if draft.speedups:
         best = max(draft.speedups)
         at = f"K = {draft.speedups.index(best) + 1}, {best:.2f}x"
-        told.append(["Best: ", at, f" the speed of one by one (predicted){', slower' if best < 1 else ''}."])
+        told.append(["Best: ", at, f" the speed without a draft (predicted){', slower' if best < 1 else ''}."])
     return join(told)
 
 
 def _lost_words(alpha: float, parts: Sequence[Reason]) -> list[str]:
     lost = 100 * (1 - alpha)
-    told = ["Of the ", _points(lost), " points lost, "]
+    told = ["It loses ", _points(lost), " points: "]
     for reason in parts:
-        told[-1] += f"{_points(lost * reason.share)}{'' if reason is not parts[0] else ' fall'} to "
-        told += [label(reason.name), ", "]
+        told[-1] += f"{_points(lost * reason.share)} "
+        told += [label(reason.name), "; "]
     return [*told[:-1], "."]
 
 
@@ -121,7 +121,7 @@ def _class_words(classes: Sequence[Slice]) -> list[list[str]]:
     if not enough or total <= 0:
         return []
     most, least = max(loss, key=loss.get), min(enough, key=lambda each: each.alpha)
-    held = ["Of the classes of tokens, ", label(most), f" holds {percent(loss[most] / total)} of the loss; "]
+    held = ["By class of token, ", label(most), f" holds {percent(loss[most] / total)} of the loss; "]
     return [[*held, label(least.value), f" agrees least ({percent(least.alpha)})."]]
 
 
@@ -137,13 +137,13 @@ def _fastest_words(summary: Summary) -> list[Props]:
         return []
     plain_ms = [ms for costs in summary.costs.values() for ms in (costs.get("verify_ms") or ())[:1]]
     if plain_ms and is_far(max(plain_ms) / min(plain_ms)):
-        apart = "The drafts' costs were measured apart, and the target alone took different times beside them"
-        return [blocks.verdict("unsure", f"{apart}, so their speedups are not ranked: measure all in one job.")]
+        apart = "The drafts' costs were measured separately, and the target's own time differed between them"
+        return [blocks.verdict("unsure", f"{apart}. So their speedups are not ranked: measure all in one job.")]
     (best, name), (second, other) = timed[:2]
     if second > best * (1 - TOO_CLOSE):
-        close = f" differ by less than {percent(TOO_CLOSE)}: that is not worth naming one fastest."
+        close = f" differ by less than {percent(TOO_CLOSE)}: too little to call one the fastest."
         return [blocks.words(["The predicted speedups of ", label(name), " and ", label(other), close])]
-    end = ": still slower than one by one." if best < 1 else "."
+    end = ": still slower than no draft." if best < 1 else "."
     words = f" is predicted to be fastest of the {len(timed)}, {best:.2f}x{end}"
     return [blocks.words(["", label(name), words])]
 
@@ -154,7 +154,7 @@ def _drafts_table(summary: Summary) -> Props:
         "draft model": lambda draft: label(draft.name),
         "agreement, sum min(p, q)": lambda draft: cells.share(draft.alpha),
         **cells.INTERVAL_AND_FAVOURITE,
-        "agreement, by the tokens that stand there": lambda draft: cells.share(draft.mean_keep),
+        "agreement, by the tokens in the text": lambda draft: cells.share(draft.mean_keep),
         f"tokens per target call at K = {k}": lambda draft: cells.number(
             draft.tokens_per_call[k - 1] if k <= len(draft.tokens_per_call) else None, "{:.2f}".format
         ),

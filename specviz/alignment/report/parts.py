@@ -24,8 +24,8 @@ FEWEST_TOKENS = 30  # below, a slice has no K and no speed
 ENDING = "special"  # the class of tokens that end a text: a step there can give one token only
 MOST_AROUND = 80  # characters before and after a rejected token
 LOSSES_NOTE = (
-    "A rejection ends its step and loses the tokens that the step could still have added; each loss is counted once, "
-    "at the rejected token, so the shares add up to the whole."
+    "A rejection ends its step and loses the tokens that the step could still have added. Each loss is counted once, "
+    "at the rejected token, so the shares add up to 100 %."
 )
 REASON_ORDER = {name: place for place, name in enumerate(REASONS)}  # in which they are tried
 REASON_TONES = ("ignored", "plain", "p", "q", "owed", "accepted", "rejected", "bonus")
@@ -38,7 +38,7 @@ def against(summary: Summary, texts: Collection[int] = ()) -> list[Props]:
         return []
     places = {draft.name: place for place, draft in enumerate(summary.drafts)}
     rows = [(pair, each) for pair in pairs for each in pair.slices[:1]]
-    columns = {"drafts": lambda row: _pair_title(row[0]), **_difference_columns("difference of agreement")}
+    columns = {"drafts": lambda row: _pair_title(row[0]), **_difference_columns("difference in agreement")}
     return [
         *(blocks.words(reveal(words)) for words in dict.fromkeys(pair.words for pair in pairs) if words),
         blocks.table_of(rows, columns, sortable=len(rows) > 1),
@@ -86,7 +86,7 @@ def _wins(name: str, wins: Sequence[Win], draft: int, texts: Collection[int]) ->
         "text": lambda win: _text_cell(win, draft, 0, texts),
         "ahead by": lambda win: cells.points(abs(win.difference)),
     }
-    caption = f"Texts where {label(name)} is ahead most."
+    caption = f"Texts where {label(name)} leads most."
     return blocks.table_of(wins, columns, caption=caption, sortable=True) if wins else None
 
 
@@ -106,9 +106,9 @@ def every_k(summary: Summary) -> list[Props]:
 def _speed_words(draft: DraftSummary) -> Words:
     fastest = max(draft.speedups)
     at = f"K = {draft.speedups.index(fastest) + 1}"
-    end = " That is slower than one by one: with these costs this draft does not pay." if fastest < 1 else ""
+    end = " This is slower than no draft: at these costs the draft does not pay off." if fastest < 1 else ""
     return ["", label(draft.name), " is predicted to be fastest at ", at, ": ", f"{fastest:.2f}x",
-            f" the speed of one by one.{end}"]  # fmt: skip
+            f" the speed without a draft.{end}"]  # fmt: skip
 
 
 SLICES = (
@@ -132,8 +132,8 @@ def slices(summary: Summary) -> list[Props]:
     words = [blocks.verdict("differs", ["", label(draft), fall]) for draft, fall in falls]
     few = (
         f"Hollow points and slices of fewer than {ENOUGH_PROMPTS} prompts are rough. Tokens per target call, best K "
-        "and speedup of a slice count the steps that begin at such a token, wherever they end. There is no K and no "
-        f"speedup for fewer than {FEWEST_TOKENS} tokens, nor for the tokens that end a text."
+        "and speedup of a slice cover the steps that begin at one of its tokens, wherever they end. They are left "
+        f"out below {FEWEST_TOKENS} tokens, and for the tokens that end a text."
     )
     notes = [blocks.words(few, small=True)] if charts or tables else []
     folds = [blocks.details(f"All numbers {how}", [table]) for how, table in tables]
@@ -180,12 +180,12 @@ def reasons(summary: Summary) -> list[Props]:
             for reason in sorted(draft.reasons, key=lambda reason: _order(reason.name))]  # fmt: skip
     columns = {
         "draft model": lambda row: label(row[0].name),
-        "of the lost agreement": lambda row: cells.share(row[1].share),
+        "share of the lost agreement": lambda row: cells.share(row[1].share),
         "reason": lambda row: blocks.cell(label(row[1].name), sort=names.index(row[1].name)),
         "tokens": lambda row: cells.number(row[1].num_tokens),
         "in words": lambda row: reveal(row[1].words),
     }
-    heads = ["lost agreement", "most that its vocabulary allows"]
+    heads = ["lost agreement", "upper limit from its vocabulary"]
     key = [(_tone(place), reveal(name)) for place, name in enumerate(names)]
     return [blocks.bars(bars, heads=heads, key=key, first="draft model"), blocks.table_of(rows, columns, sortable=True)]
 
@@ -214,7 +214,7 @@ def calibration(summary: Summary) -> list[Props]:
         return []
     columns = {
         "draft model": lambda draft: label(draft.name),
-        "mean gap between confidence and kept (ECE)": lambda draft: cells.share(draft.calibration.ece),
+        "mean gap between confidence and acceptance (ECE)": lambda draft: cells.share(draft.calibration.ece),
     }
     return [
         *(blocks.verdict("unsure", ["", label(draft.name), f": {reveal(draft.calibration.words)}"])
@@ -240,11 +240,11 @@ def _costly(draft: DraftSummary, place: int, texts: Collection[int]) -> list[Pro
     these = "this one saves " if number == 1 else f"these {number:,} save "
     told = ["", label(draft.name), f": {these}", f"{saved:,.1f} of {draft.calls:,.0f}", f" target calls{part}."]
     columns = {
-        "rejected tokens of this class, or for this reason": _slice_title,
+        "rejected tokens, by class or reason": _slice_title,
         "tokens lost": lambda each: cells.number(each.lost, "{:,.1f}".format),
-        "of all lost tokens": lambda each: cells.share(each.share),
+        "share of all lost tokens": lambda each: cells.share(each.share),
     }
-    caption = f"What rejections lose with {label(draft.name)}"
+    caption = f"Losses from rejections with {label(draft.name)}"
     losses = blocks.table_of(draft.losses, columns, caption=caption, sortable=True)
     of_losses = [losses, blocks.words(LOSSES_NOTE, small=True)] if draft.losses else []
     return [blocks.words(told), *of_losses, _rejections(draft.costliest, place, texts)]
@@ -253,17 +253,17 @@ def _costly(draft: DraftSummary, place: int, texts: Collection[int]) -> list[Pro
 def _rejections(found: Sequence[Rejection], draft: int, texts: Collection[int]) -> Props:
     columns = {
         "target calls to save": lambda each: cells.number(each.saved, "{:.2f}".format),
-        "the token, in its text": _token_in_text,
+        "token in its text": _token_in_text,
         "text": lambda each: _text_cell(each, draft, each.place, texts),
-        "place, from 1": lambda each: cells.number(each.place + 1),
+        "position, from 1": lambda each: cells.number(each.place + 1),
         "p": lambda each: cells.share(each.p),
         "q": lambda each: cells.share(each.q),
-        "chance to be kept": lambda each: cells.share(each.keep),
-        "the target's favourite": lambda each: label(each.target_favourite),
-        "the draft's favourite": lambda each: label(each.draft_favourite),
-        "why p and q part": lambda each: reveal(each.reason),
+        "acceptance probability": lambda each: cells.share(each.keep),
+        "the target's top token": lambda each: label(each.target_favourite),
+        "the draft's top token": lambda each: label(each.draft_favourite),
+        "why p and q differ": lambda each: reveal(each.reason),
     }
-    caption = f"The {len(found):,} costliest, a token at most twice per text"
+    caption = f"The {len(found):,} costliest; each token at most twice per text"
     return blocks.table_of(found, columns, caption=caption, sortable=True)
 
 

@@ -27,8 +27,8 @@ TITLE = "Why does the target reject this draft?"
 SAVED = ("tokens", "prompts", "slices")
 CPUS = ("x86_64", "AMD64", "aarch64", "arm64")  # what machines call themselves
 COSTS_NOTE = (
-    "Each pair is timed by itself, at this many tokens of context, so the target's time differs a little from row to "
-    "row. Speedups are predicted from these times: differences of a few percent mean nothing."
+    "Each pair is timed separately, at this many tokens of context, so the target's time varies a little from row to "
+    "row. Speedups are predicted from these times; differences of a few percent mean nothing."
 )
 
 
@@ -67,8 +67,8 @@ def how(summary: Summary) -> list[Props]:
         ["sampling", sampling_words(summary)],
         ["seed", f"{summary.seed}"],
         ["most new tokens", f"{summary.max_new_tokens:,}"],
-        ["prompts read in the chat form", "yes" if summary.chat else "no"],
-        ["K at which rejections are priced", f"{summary.k}"],
+        ["prompts in the chat format", "yes" if summary.chat else "no"],
+        ["K for the price of rejections", f"{summary.k}"],
         ["made", f"{label(summary.created)} by specviz {label(summary.specviz)}"],
     ]
     shown = [blocks.table(["setting", "value"], settings)]
@@ -90,60 +90,60 @@ def _costs_table(summary: Summary) -> Props:
         "one target call": lambda row: cells.milliseconds(next(iter(row[1].get("verify_ms") or ()), None)),
         "tokens of context": lambda row: told(row, "context_length"),
         "device": lambda row: f"CPU ({told(row, 'device')})" if row[1].get("device") in CPUS else told(row, "device"),
-        "numbers as": lambda row: told(row, "dtype"),
+        "number format": lambda row: told(row, "dtype"),
     }
     rows = list(summary.costs.items())
-    return blocks.table_of(rows, columns, caption="Measured or given costs that the predicted speedups rest on.")
+    return blocks.table_of(rows, columns, caption="Measured or given costs behind the predicted speedups.")
 
 
 PARTS = (  # name, title, lead and what makes the blocks: none where there is nothing to say
-    ("overview", "Overview", "How well each draft model foresees the target on these texts.", overview),
+    ("overview", "Overview", "How well each draft model predicts the target on these texts.", overview),
     (
         "against",
         "Where the drafts differ",
-        "Both drafts are asked about the same texts, so each prompt is compared with itself. A difference over fewer "
-        f"than {ENOUGH_PROMPTS} prompts is not called significant.",
+        "Both drafts read the same texts, so each prompt is compared with itself. A difference over fewer than "
+        f"{ENOUGH_PROMPTS} prompts is not called significant.",
         parts.against,
     ),
     (
         "every-k",
         "Every K",
-        "The same texts cut into steps as speculative sampling would cut them at each K; no speculative run is needed.",
+        "The same texts, divided into steps as speculative sampling would at each K. No speculative run is needed.",
         parts.every_k,
     ),
     (
         "slices",
         "Where in the text",
-        "Agreement for parts of the tokens. A fall of 10 points or more from one bucket to the next is marked.",
+        "Agreement for groups of tokens. A fall of 10 points or more from one group to the next is marked.",
         parts.slices,
     ),
     (
         "reasons",
-        "Why p and q part",
-        "What is lost to full agreement, 1 - sum min(p, q), shared out: every place has one reason, and the target's "
-        "mass outside the draft's vocabulary is a part of its own.",
+        "Why p and q differ",
+        "Why agreement falls short of 100 %. Each position has one reason for its loss, 1 - sum min(p, q); the "
+        "target's probability outside the draft's vocabulary is counted separately.",
         parts.reasons,
     ),
     (
         "calibration",
         "Is the draft's confidence worth anything?",
-        "How sure the draft was (q), and how often such a token is kept. A draft equal to the target is kept always, "
-        "also where it is unsure: kept above confidence is no fault. Kept below confidence means too sure; a kept line "
-        "that climbs steeply is what a confidence stop can use.",
+        "The draft's confidence (q), and how often such a token is accepted. A draft equal to the target is always "
+        "accepted, even where it is unsure, so acceptance above confidence is no fault. Acceptance below confidence "
+        "means that the draft is too sure. If acceptance climbs steeply, stopping at low confidence can help.",
         parts.calibration,
     ),
     (
         "costliest",
         "The costliest rejections",
-        "How many target calls it would save if the draft were sure to be kept at this one place: the what-if for the "
-        "K of this job, taken backwards. The lists show what to train on; a text's name opens it at that token.",
+        "How many target calls would be saved if the draft were always accepted at this one position, at this job's "
+        "K. The lists show what to train on; a text's name opens it at that token.",
         parts.costliest,
     ),
-    ("how", "How it was made", "Settings, costs, and what stands in the saved tables.", how),
+    ("how", "How it was made", "Settings, costs, and the columns of the saved tables.", how),
 )
 TEXTS = (
     "texts",
     "Texts, token by token",
-    "Choose a text. The stronger the shade and the underline, the less both models agree on what comes next at that "
-    "place. Point at a token, or go along the text with the arrow keys. " + KEPT_WORDS,
+    "Choose a text. The stronger the shade and the underline, the less the models agree on the next token at that "
+    "position. Point at a token, or move along the text with the arrow keys. " + KEPT_WORDS,
 )

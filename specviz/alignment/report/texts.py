@@ -42,10 +42,10 @@ COLUMNS = (  # of the tokens table, that are shown
     *("draft_favourite_text", "draft_favourite_q", "price", "reason", "readable"),
 )
 OPENING, MOST_TAGS = 60, 8  # characters of a prompt, and tags, in the list of texts
-FACTS = ("place, from 1", "token", "p: the target's probability", "the target's favourite")
+FACTS = ("position, from 1", "token", "p: the target's probability", "the target's top token")
 DRAFT_FACTS = (
-    "q: the draft's probability", "chance to be kept, min(1, q/p)", "agreement here, sum min(p, q)",
-    "the draft's favourite", "price of a rejection", "why p and q part here",
+    "q: the draft's probability", "acceptance probability, min(1, q/p)", "agreement here, sum min(p, q)",
+    "the draft's top token", "price of a rejection", "why p and q differ here",
 )  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def texts_block(
         chunks.append(blocks.pack(chunk))
     if not chunks:
         return None
-    some = f"The first {len(entries):,} of {total:,} texts; the rest is in tokens.parquet."
+    some = f"The first {len(entries):,} of {total:,} texts; the rest are in tokens.parquet."
     return {
         "kind": "texts",
         "entries": entries,
@@ -165,7 +165,7 @@ def _alpha(rows: Rows) -> float | None:
 def _draft_words(name: str, rows: Rows) -> str:
     alpha = _alpha(rows)
     if alpha is None:
-        return f"{label(name)} can read nothing of this text: it lies beyond its context."
+        return f"{label(name)} cannot read this text: it lies beyond its context."
     return f"{label(name)}: agreement {percent(alpha)} on this text, over {quantity(sum(rows['readable']), 'token')}."
 
 

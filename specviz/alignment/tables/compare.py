@@ -84,7 +84,7 @@ def check_threshold_names(least: Mapping[str, float], *, has_costs: bool = True)
     if unknown:
         raise SpecvizError(f"there is no threshold {unknown[0][:80]!r}; thresholds are {', '.join(MEASURES)}")
     if "speedup" in least and not has_costs:
-        raise SpecvizError("a threshold for the speedup needs costs, and none are measured, or given and steady")
+        raise SpecvizError("a threshold for the speedup needs costs, and none are given or measured steadily")
 
 
 def check_thresholds(summary: Summary, least: Mapping[str, float]) -> tuple[str, ...]:
@@ -104,16 +104,16 @@ def unreadable_words(summary: Summary, least: Mapping[str, float]) -> tuple[str,
 def _failure(draft: DraftSummary, name: str, bound: float, k: int) -> str:
     measured, counts_all = _measure(draft, name, k), name in OVER_READABLE
     if measured is None and not counts_all:
-        raise CannotTell(f"{name} of {draft.name} is not known: it has no costs, or none that are steady")
+        raise CannotTell(f"{name} of {draft.name} is not known: its costs are missing or unsteady")
     if measured is None:
-        return f"{draft.name}: {name} is not known, it can read none of the tokens (at least {bound:g} was asked for)"
+        return f"{draft.name}: {name} is not known: it can read none of the tokens (at least {bound:g} was asked for)"
     measured *= draft.readable if counts_all else 1.0
     counted = f" ({_unreadable_share(draft)})" if counts_all and draft.readable < 1 else ""
     return "" if measured >= bound else f"{draft.name}: {name} is {measured:.4g}, below {bound:g}{counted}"
 
 
 def _unreadable_share(draft: DraftSummary) -> str:
-    return f"it can read {percent(draft.readable)} of the tokens, the others count 0"
+    return f"it can read {percent(draft.readable)} of the tokens; the others count as 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ def _check_same_job(terms: Mapping[str, Any], old: Mapping[str, Any]) -> None:
     for name, now in terms.items():
         if old.get(name) != now:
             raise SpecvizError(
-                f"the older job had another {_TERMS[name]}, so its numbers cannot be compared: it was "
+                f"the older job had another {_TERMS[name]}, so the numbers cannot be compared: it was "
                 f"{str(old.get(name))[:200]}, and is now {now}"
             )
 
@@ -194,7 +194,7 @@ def _check_target(name: str, content: str | None, old: Mapping[str, Any]) -> Non
         return
     held = " with other weights or settings" if before == name else ""
     raise SpecvizError(
-        f"the older job had another target, so its numbers cannot be compared: it was {str(before)[:200]}{held}, and "
+        f"the older job had another target, so the numbers cannot be compared: it was {str(before)[:200]}{held}, and "
         f"is now {name}"
     )
 
@@ -228,7 +228,7 @@ def _change(
     now = {prompt: alphas[name] for prompt, alphas in summary.by_prompt.items() if name in alphas}
     shared = [prompt for prompt in now if prompt in before[old_name]]
     if not shared:
-        raise SpecvizError(f"the two jobs share no prompt on which {name} was read; prompts are paired by their ids")
+        raise SpecvizError(f"the two jobs share no prompt that {name} read; prompts are paired by their ids")
     gaps = np.array([now[prompt] - before[old_name][prompt] for prompt in shared])
     found = difference("all", "all", gaps, 1)
     verdict = {None: UNSURE, False: SAME, True: BETTER if found.difference > 0 else WORSE}[found.significant]

@@ -17,13 +17,11 @@ EQUAL = 1e-6  # lost overlap below this is rounding
 REASONS = {  # name -> words
     "beyond the draft's reach": "the draft cannot read this far (its context, an id it lacks) and drafts nothing",
     "outside the draft's vocabulary": "the target's probability of tokens that the draft has no id for",
-    "target certain, draft picks another": f"the target gives {CERTAIN:g} or more to a token that is not the draft's "
-    "favourite",
-    "draft overconfident": f"the draft gives its favourite at least {OVERCONFIDENT:g} more than the target does",
-    "near-tie": "two different favourites, and the target finds the draft's at least half as likely as its own, "
-    f"within {NEAR:g}",
-    "same favourite, other odds": "both would pick the same token; only the odds around it differ",
-    "spread": "two different favourites, neither near-tied nor certain nor too sure",
+    "target certain, draft picks another": f"the target gives {CERTAIN:g} or more to another token than the draft's",
+    "draft overconfident": f"the draft gives its top token at least {OVERCONFIDENT:g} more than the target does",
+    "near-tie": f"different top tokens; the target finds the draft's at least half as likely, within {NEAR:g}",
+    "same top token, other confidence": "both have the same top token; only the probabilities differ",
+    "spread": "different top tokens, without a near-tie, certainty or overconfidence",
 }
 BEYOND, OUTSIDE, OTHER_TOKEN, TOO_SURE, TIE, SAME, SPREAD = range(len(REASONS))
 NO_REASON = len(REASONS)  # p and q are equal here

@@ -70,9 +70,9 @@ def _build(parts: Parts, params: Mapping[str, Value]) -> ChainDrafter:
 METHOD = Method(
     name="cross_vocabulary",
     title="Different vocabularies",
-    summary="A draft model whose tokenizer cuts text into other tokens than the target's.",
-    caution="Lets any model draft for any other; guesses are lost where the two cut a text differently, and every "
-    "guess that goes through text is the draft's favourite, which is kept less often at high temperatures.",
+    summary="A draft model whose tokenizer splits text into other tokens than the target's.",
+    caution="Lets any model draft for any other. Guesses are lost where the two split a text differently. Every guess "
+    "through text is the draft's most likely token, which is accepted less often at high temperatures.",
     source="Timor et al., arXiv:2502.05202",
     roles=("draft",),
     params=(
@@ -80,14 +80,14 @@ METHOD = Method(
             "way",
             "how tokens are translated",
             "reencode",
-            "Through text: the draft writes text, which is cut into the target's tokens. By shared tokens: the draft "
-            "writes only tokens that both vocabularies have.",
+            "Through text: the draft's text is split into the target's tokens. By shared tokens: the draft writes only "
+            "tokens that both vocabularies have.",
             {"reencode": "through text", "shared": "by shared tokens"},
         ),
         *K_PARAMS,
     ),
     build=_build,
     foreign=True,
-    proposer="A small model with other tokens than the large one's proposes up to ",
-    why_no_what_if="the draft model writes other tokens than the target: its odds along this text are unknown",
+    proposer="A small draft model with other tokens than the target's proposes up to ",
+    why_no_what_if="the draft model writes other tokens than the target: its probabilities on this text are unknown",
 )

@@ -3,14 +3,14 @@
 from specviz.drafters.method import TREE_RULES, Method, load_build
 from specviz.drafters.params import Choice, IntParam, ModelParam
 
-TOP = "top"
+TOP, DRAWN = "top", "drawn"
 
 METHOD = Method(
     name="eagle",
     title="EAGLE",
     summary="A trained head predicts the target's next inner states and grows a tree of likely tokens from them.",
-    caution="The head must have been trained on this very target; a step costs a small pass per level of the tree and "
-    "the target's reading of all its tokens, so it pays where reading many costs hardly more time than reading one.",
+    caution="The head must be trained on this very target. A step costs a small pass per level, and the target reads "
+    "the whole tree, so it pays where reading many tokens costs hardly more time than reading one.",
     source="Li et al., arXiv:2401.15077, arXiv:2406.16858, arXiv:2503.01840",
     roles=("heads",),
     params=(
@@ -19,9 +19,9 @@ METHOD = Method(
             "children",
             "drafts",
             TOP,
-            "What is drafted. A token that was drawn is kept as often as the head's odds overlap with the target's; a "
-            "likely one only as often as the target itself draws it.",
-            {TOP: "a tree of the head's likeliest tokens", "drawn": "a chain of K tokens, each drawn from its odds"},
+            "What is drafted. A drawn token is accepted as often as head and target overlap, a most likely one only "
+            "as often as the target draws it.",
+            {TOP: "a tree of the head's most likely tokens", DRAWN: "a chain of K tokens, each drawn"},
         ),
         IntParam(
             "width",
@@ -36,7 +36,7 @@ METHOD = Method(
             "nodes",
             "tree nodes",
             16,
-            "How many of the likeliest drafted tokens are checked. K is the depth.",
+            "How many of the most likely draft tokens are checked. K is the depth.",
             1,
             256,
             needs=("children", (TOP,)),
@@ -44,8 +44,9 @@ METHOD = Method(
     ),
     rules=TREE_RULES,
     build=load_build(f"{__name__}.drafter"),
-    proposer="A small head that reads the large model's states grows a tree of guesses, up to ",
+    proposer="A small head that reads the target's states guesses up to ",
     drafts_as="token tree",
-    why_no_what_if="an EAGLE draft reads the target's states up to where its step begins and its own guesses behind "
-    "them, so its odds belong to that step alone",
+    chain_when=("children", (DRAWN,)),
+    why_no_what_if="an EAGLE draft reads the target's states up to where its step begins and its own guesses after "
+    "them, so its probabilities belong to that step alone",
 )

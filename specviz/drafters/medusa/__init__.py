@@ -98,10 +98,10 @@ def _build(parts: Parts, params: Mapping[str, Value]) -> MedusaDrafter:
 METHOD = Method(
     name="medusa",
     title="Medusa",
-    summary="Extra heads on the target's last state each guess one of the next tokens; the best combinations are "
-    "checked together as a tree.",
-    caution="Drafting costs next to nothing, but the heads must have been trained for this target, and the target "
-    "reads the whole tree at every step: it pays where reading many tokens costs hardly more time than reading one.",
+    summary="Extra heads on the target's last state each guess one later token; the best combinations are checked "
+    "together as a tree.",
+    caution="Drafting costs next to nothing, but the heads must be trained for this target. Every step reads the whole "
+    "tree, so it pays where reading many tokens costs hardly more time than reading one.",
     source="Cai et al., arXiv:2401.10774",
     roles=("heads",),
     params=(
@@ -111,14 +111,14 @@ METHOD = Method(
             "tree",
             "tree",
             "fixed",
-            "Which guesses are checked: the paper's tree, the same at all steps, by how often each rank was right; or "
-            "one that is grown at each step from what the heads say there.",
-            {"fixed": "the same at every step", "likeliest": "the likeliest guesses of each step"},
+            "Which guesses are checked: the paper's tree, the same at every step, by how often each rank was right; or "
+            "a tree grown at each step from the heads' probabilities there.",
+            {"fixed": "the same at every step", "likeliest": "the most likely guesses of each step"},
         ),
     ),
     rules=TREE_RULES,
     build=_build,
-    proposer="Small heads on the large model guess later tokens as a tree, up to ",
+    proposer="Small heads on the target model guess later tokens as a tree, up to ",
     drafts_as="token tree",
     why_no_what_if="each Medusa head reads the target's state where a step begins, so what the heads would have "
     "proposed between the recorded steps is not known",

@@ -42,14 +42,14 @@ def _build(parts: Parts, params: Mapping[str, Value]) -> MtpDrafter:
 METHOD = Method(
     name="mtp",
     title="Multi-token prediction",
-    summary="Modules that the target itself brings along write the next tokens, one module per token.",
-    caution="Only for models that were trained with such modules; each costs about as much as one layer of the "
-    "target, and K is at most their number.",
+    summary="The target's own extra modules write the next tokens, one module per token.",
+    caution="Only for models that were trained with such modules. Each costs about as much as one layer of the target, "
+    "and K is at most their number.",
     source="DeepSeek-AI, arXiv:2412.19437",
     params=K_PARAMS,
     build=_build,
     target_has=("num_mtp_layers", "modules for multi-token prediction"),
-    proposer="The large model's own modules for later tokens write ",
+    proposer="The target's own modules for later tokens write ",
     why_no_what_if="a multi-token-prediction module reads the target's state where a step begins and its own guesses "
-    "behind it, so its odds belong to that step alone",
+    "after it, so its probabilities belong to that step alone",
 )

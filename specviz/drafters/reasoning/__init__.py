@@ -136,10 +136,9 @@ def _build(parts: Parts, params: Mapping[str, Value]) -> ReasoningDrafter:
 METHOD = Method(
     name="reasoning",
     title="Reasoning steps",
-    summary="A draft model writes a whole reasoning step; the target keeps it or writes that reasoning step itself.",
-    caution="Changes the text: where a reasoning step is kept, the draft wrote it; it pays where most are good "
-    "enough, as each is read twice by the target and a refused one was for nothing (the bundled drafts' sums mostly "
-    "are).",
+    summary="A draft model writes a whole reasoning step; the target accepts it or writes that step itself.",
+    caution="Changes the text: the draft wrote every accepted reasoning step. Pays where most are good enough (as in "
+    "the bundled drafts' sums): the target reads each one twice, and a rejected one is wasted.",
     source="SpecReason: Pan et al., arXiv:2504.07891",
     roles=("draft",),
     params=(
@@ -147,15 +146,15 @@ METHOD = Method(
             "judged_by",
             "graded by",
             "mean_logprob",
-            "How the target grades: by how likely it finds the tokens, or by a grade that it is asked for, which only "
-            "models that follow instructions can give.",
+            "How the target grades: by the probability of the tokens, or by a grade that it is asked for. Only models "
+            "that follow instructions can give a grade.",
             {"mean_logprob": "its mean log-probability", "score": "a grade from 0 to 9"},
         ),
         FloatParam(
             "threshold",
             "least log-probability",
             -0.7,
-            "The mean per token, in nats, that is kept: -0.7 where the target finds a token 50 % likely on average.",
+            "The lowest accepted mean per token, in nats; -0.7 means a probability of 50 % on average.",
             -20.0,
             0.0,
             needs=("judged_by", ("mean_logprob",)),
@@ -164,7 +163,7 @@ METHOD = Method(
             "least_grade",
             "least grade",
             7.0,
-            "The grade that is kept, where the target is asked for one.",
+            "The lowest accepted grade, where the target is asked for one.",
             0,
             9,
             needs=("judged_by", ("score",)),
@@ -176,12 +175,12 @@ METHOD = Method(
             "What ends a reasoning step.",
             {"blank_line": "a blank line", "line": "the end of a line"},
         ),
-        IntParam("longest", "longest", 48, "A reasoning step has at most so many tokens.", 1, 256),
+        IntParam("longest", "longest", 48, "How many tokens a reasoning step has at most.", 1, 256),
     ),
     rules=("graded",),
     build=_build,
     depth="longest",
-    proposer="The small model writes whole reasoning steps of up to ",
+    proposer="A small draft model writes whole reasoning steps of up to ",
     drafts_as="reasoning step",
-    why_no_what_if="whole reasoning steps were judged and not their tokens, so no K can be told",
+    why_no_what_if="whole reasoning steps were judged and not their tokens",
 )

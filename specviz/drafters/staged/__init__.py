@@ -7,10 +7,10 @@ from specviz.drafters.policy import K_PARAMS
 METHOD = Method(
     name="staged",
     title="Staged",
-    summary="The draft model is drafted for as well: something smaller proposes, the draft model checks, the target "
-    "checks what came out.",
-    caution="Pays where one call of the draft model costs much and its text is easy to guess; with a draft model that "
-    "is small already, checking the guesses costs more than it saves.",
+    summary="A still smaller drafter helps the draft model: it proposes, the draft model checks, then the target "
+    "checks.",
+    caution="Pays where a call of the draft model costs much and its text is easy to guess. With a small draft model, "
+    "checking the guesses costs more than it saves.",
     source="Spector and Ré, arXiv:2308.04623",
     roles=("draft",),
     params=(
@@ -18,7 +18,7 @@ METHOD = Method(
             "stages",
             "who drafts for the draft model",
             "prompt_lookup",
-            "prompt_lookup, or the name of a smaller model; more names, separated by commas, draft for the one before.",
+            "prompt_lookup, or a smaller model; of several names, separated by commas, each drafts for the one before.",
             kind="draft",
             most=3,
             reserved=("prompt_lookup",),
@@ -27,5 +27,5 @@ METHOD = Method(
         *K_PARAMS,
     ),
     build=load_build(f"{__name__}.drafter"),
-    proposer="The small model, itself helped by a smaller drafter, writes ",
+    proposer="A small draft model, helped by a still smaller drafter, writes ",
 )

@@ -121,7 +121,7 @@ def _hang(nodes: Sequence[Node], parent: int, child: Child) -> Node:
 METHOD = Method(
     name="tree",
     title="Token tree",
-    summary="A small model writes a tree of guesses; the target checks all branches in one pass and follows one.",
+    summary="A draft model writes a tree of guesses; the target checks all branches in one pass and follows one.",
     source="EAGLE-2 (arXiv:2406.16858) without its head; SpecInfer, arXiv:2305.09781; Sequoia, arXiv:2402.12374",
     roles=("draft",),
     params=(
@@ -129,10 +129,10 @@ METHOD = Method(
             "children",
             "children",
             "suited",
-            "Which tokens hang below a node: the draft's likeliest ones, or tokens drawn from its odds.",
+            "Which tokens follow a node: the draft's most likely ones, or tokens drawn from its distribution.",
             {
-                "suited": "the likeliest at temperature 0, else drawn, none twice",
-                "top": "the likeliest",
+                "suited": "most likely at temperature 0, else drawn, none twice",
+                "top": "the most likely",
                 "independent": "drawn, each from all of q",
                 "without_replacement": "drawn, none twice",
             },
@@ -141,21 +141,21 @@ METHOD = Method(
             "shape",
             "shape",
             "dynamic",
-            "Where the tree grows. Among drawn tokens that goes by their order and never by their odds.",
+            "Where the tree grows. Drawn tokens are taken in order, never by their probability.",
             {
-                "dynamic": "where most is to be hoped for",
+                "dynamic": "where acceptance seems most likely",
                 "even": "below every node, while the budget lasts",
-                "fan": "several first tokens, one chain behind each",
+                "fan": "several first tokens, one chain after each",
             },
         ),
         IntParam("width", "width", 3, "How many children a node has at most.", 1, 10),
-        IntParam("nodes", "most tokens", 12, "How many drafted tokens the target reads at most in one call.", 1, 64),
+        IntParam("nodes", "most tokens", 12, "How many draft tokens the target reads at most in one call.", 1, 64),
     ),
     rules=TREE_RULES,
     build=lambda parts, params: TreeDrafter(parts.draft.lm, **params),
-    caution="Pays where reading many tokens costs the target little more than one, as on a GPU: it gives more tokens "
-    "per target call than a chain of the same depth, for one draft call and one transfer per level.",
-    proposer="The small model writes a tree of guesses, up to ",
+    caution="Gives more tokens per target call than a chain of the same depth, for one draft call and one transfer per "
+    "level. Pays where reading many tokens costs the target little more than one, as on a GPU.",
+    proposer="A small draft model writes a tree of guesses, up to ",
     drafts_as="token tree",
     needs_only_odds=True,
 )

@@ -78,6 +78,11 @@ class Form:
         """The fields on whose values others depend, each once."""
         return list(dict.fromkeys(governor for governor, _ in self.dependents().values()))
 
+    def method(self, name: Any, *values: Any) -> Method:
+        """The method of that name under these values of the governors, as far as they are given. SpecvizError."""
+        method, given = find_method(name), dict(zip(self.governors(), values, strict=False))
+        return method.under({param.name: given.get(f"{name}.{param.name}") for param in method.params})
+
     def show_dependents(self, *values: Any) -> list[Any]:
         """Updates of the dependents that show those which count under these values of the governors."""
         given = dict(zip(self.governors(), values, strict=True))
@@ -102,17 +107,17 @@ class Form:
     def restore(self, given: Any, offer: Offer) -> list[Any]:
         """Updates that put back what a browser remembers of the fields. Raises SpecvizError if it cannot be used."""
         if not isinstance(given, dict) or set(given) != set(self.names):
-            raise SpecvizError("the fields have changed since they were remembered")
+            raise SpecvizError("the fields have changed since they were saved")
         request, pace = self.request([given[name] for name in self.names])
         refuse_unoffered(offer, request)
         has_params = (offer.allows_params(method, params_of(method, given)) for method in METHODS.values())
         if pace not in PACES or not all(has_params):
-            raise SpecvizError("what is remembered is not on offer any more")
+            raise SpecvizError("what was saved is no longer on offer")
         return self._updates(request, given, offer)
 
     def _updates(self, request: Request, given: Mapping[str, Any], offer: Offer) -> list[Any]:
         """One per field, to the value given; a list has what is chosen in it, and a slider goes as far as it must."""
-        method, params = METHODS[request.method], self.model_params()
+        method, params = METHODS[request.method].under(request.params), self.model_params()
         made = {name: update_models(params[name], request.target, given[name]) for name in params if name in given}
         targets = as_options(name for _, name in offer.targets)
         made["target"] = update_list(targets, request.target, value=request.target)
@@ -127,7 +132,7 @@ class Form:
 
 def refuse_unoffered(offer: Offer, request: Request) -> None:
     """Raises SpecvizError if models or rule of a request cannot be chosen on this page."""
-    method = METHODS[request.method]
+    method = METHODS[request.method].under(request.params)
     models = [name for name in (request.target, request.draft) if name is not None]
     if absent := [name for name in models if not offer.allows(name)]:
         raise SpecvizError(f"the model {absent[0]!r:.100} is not on offer here")

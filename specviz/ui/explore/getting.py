@@ -26,21 +26,21 @@ class Getting:
     @callback
     def fetch(self) -> Iterator[list[Any]]:
         if self._task is not None:
-            raise SpecvizError(f"{self._name} is being fetched already")
+            raise SpecvizError(f"{self._name} is already being downloaded")
         self._task = task = BackgroundTask(partial(get.get, self._name))
         try:
             while not task.wait(SLICE_S):
                 message, share = task.news
                 yield [message if share is None else f"{message}: {share:.0%}", gr.skip(), gr.skip()]
             if task.is_abandoned:
-                yield [f"Stopped: what is whole is kept. {get.describe(self._name)}", gr.skip(), gr.skip()]
+                yield [f"Stopped: finished files stay. {get.describe(self._name)}", gr.skip(), gr.skip()]
                 return
             task.result()
         finally:
             task.abandon()
             self._task = None
         targets = gr.update(choices=list(as_options(name for _, name in self._offer.targets)))
-        yield [f"{self._name} is here: choose it as the target", gr.update(visible=False), targets]
+        yield [f"{self._name} is ready: choose it as the target", gr.update(visible=False), targets]
 
     def stop(self) -> None:
         if self._task is not None:

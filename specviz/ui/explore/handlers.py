@@ -16,13 +16,14 @@ from gradio.context import LocalContext
 from specviz.bench.speed import measure
 from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
+from specviz.models.catalog import MODELS, without_format
 from specviz.models.chat import as_messages, has_chat_form, render_chat
 from specviz.request import Request, field_of
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.settings import settings
 from specviz.trace.file import Trace
-from specviz.trace.recorded import FIRST_VISIT
+from specviz.trace.recorded import WELCOME
 from specviz.trace.records import event_dict
 from specviz.ui.choices import Offer, choose_draft, choose_models, choose_rule, rule_to_explain
 from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
@@ -33,14 +34,13 @@ from specviz.ui.reports.trace_models import lacks, methods_for
 from specviz.ui.view import View, increments, view_of
 from specviz.ui.visitors import await_listener
 from specviz.views.explore.help import method_help
+from specviz.views.explore.opening import opening as tell
+from specviz.views.explore.opening import telling_step
 from specviz.views.learn.lesson import SHIPPED
 
 SUPERSEDE_S = 5.0
 """How long a new run waits for the end of the step that the old one is in."""
-GONE = (
-    "The run that was on this stage is gone: the server was started anew, or has let it go. Finished runs are in the "
-    "library."
-)
+GONE = "The run shown here is gone: the server restarted or dropped it. Finished runs are in the library."
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 API_LIMIT_S = 60.0
 """A caller of the API that nobody watches may hold the engine this long."""
@@ -54,7 +54,7 @@ class Handlers:
     ) -> None:
         """welcome: the recorded run that a first visit sees."""
         self._registry = registry
-        self._welcome = welcome and view_of(welcome, f"{SHIPPED}{FIRST_VISIT}")
+        self._welcome = welcome and view_of(welcome, f"{SHIPPED}{WELCOME}")
         self._bench = bench
         self.form = form
         self._offer = offer
@@ -115,7 +115,7 @@ class Handlers:
     def resume(self, request: gr.Request) -> Iterator[str]:
         view = self._pause_live(request)
         if view is None:
-            raise SpecvizError("there is no paused run to go on with: press Run")
+            raise SpecvizError("no run is paused: press Run")
         yield from increments(view, warn)
 
     def pause(self, request: gr.Request) -> None:
@@ -144,7 +144,7 @@ class Handlers:
             if view.left is not None:
                 yield from increments(view, warn)
         elif self._welcome and asked.get("isFirst") is True and not self._current(request):
-            yield self._registry.show(self._welcome, request.session_hash).whole(play=True)
+            yield self._registry.show(self._welcome, request.session_hash).whole(begin="opening")
         elif asked.get("isOwn") is True and self._has_let_go(asked.get("run")):
             warn(GONE)
 
@@ -208,7 +208,7 @@ class Handlers:
         if view is None:
             return tuple(gr.skip() for _ in range(5))
         values = view.run.controls.settings
-        method = METHODS[values.method]
+        method = METHODS[values.method].under(values.params)
         drafts = update_drafts(self._offer, values.target, method, values.draft)
         return drafts, method.name, update_rules(method, choose_rule(method, values.rule)), values.target, values.rule
 
@@ -225,7 +225,7 @@ class Handlers:
         """The measured speed of the settings this run has come to, against one target call per token."""
         view = self._current(request)
         if view is None or view.run is None:
-            raise SpecvizError("there is nothing to measure here: run something first")
+            raise SpecvizError("nothing to measure yet: press Run first")
         speed = measure(view.run.current_request(), self._bench)
         view.feed.measured = asdict(speed)
         return view.increment()
@@ -247,7 +247,7 @@ class Handlers:
         loaded = self._bench.library.load(target)
         if has_chat_form(loaded.tokenizer):
             return True
-        warn(f"{loaded.name} has no chat template: it reads the conversation as these plain lines")
+        warn(f"{loaded.name} has no chat template: it reads the conversation as plain lines")
         return False
 
     @callback
@@ -266,6 +266,12 @@ class Handlers:
         chosen = draft if self._offer.may_stay(draft, names) else next(iter(names), None)
         return [update_drafts(self._offer, str(target), known, chosen), self._methods(str(target), method)]
 
+    @callback
+    def fit_chat(self, target: Any) -> Any:
+        """The chat template is on for a chat model on offer, off for the bundled ones, and else as it was."""
+        known = MODELS.get(without_format(str(target)))
+        return known.chats if known and (known.chats or known.is_bundled) else gr.skip()
+
     def _methods(self, target: str, chosen: Any) -> Any:
         return gr.update(choices=list(methods_for(target, self._bench.library, chosen)))
 
@@ -277,10 +283,10 @@ class Handlers:
         return [update_models(param, name, choose_models(offer, param, name, value)) for param, value in pairs]
 
     @callback
-    def fit_method(self, name: Any, rule: Any, draft: Any, target: Any) -> list[Any]:
+    def fit_method(self, name: Any, rule: Any, draft: Any, target: Any, *governors: Any) -> list[Any]:
         """Shows the fields that do something under this method: draft model, K, rule and its own parameters; and lists
         the methods that this target is made for."""
-        method, target = find_method(name), str(target)
+        method, target = self.form.method(name, *governors), str(target)
         fit = choose_draft(method, target, text_or_none(draft))
         drafts = update_drafts(self._offer, target, method, fit, visible="draft" in method.roles)
         rules = update_rules(method, choose_rule(method, rule))
@@ -288,9 +294,9 @@ class Handlers:
         return [drafts, gr.update(visible=method.sets_k), rules, *own, self._methods(target, name)]
 
     @callback
-    def explain(self, name: Any, rule: Any, target: Any) -> str:
+    def explain(self, name: Any, rule: Any, target: Any, *governors: Any) -> str:
         """What the help panel says of this method under this rule for this target."""
-        method = find_method(name)
+        method = self.form.method(name, *governors)
         missing = lacks(method, str(target), self._bench.library)
         return json.dumps(method_help(method, rule_to_explain(method, rule), has_k=method.sets_k, lacks=missing))
 
@@ -334,3 +340,19 @@ def increments_since(registry: Registry) -> Callable[[Any], dict[str, Any] | Non
         return view.since(first)
 
     return since
+
+
+def opening_of(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:
+    """One step as the opening shows it: {"run", "step"} -> props; without a step the one that shows most. None for what
+    it may not have."""
+
+    def opening(data: Any) -> dict[str, Any] | None:
+        asked = as_fields(data)
+        view = registry.get(asked.get("run"))
+        steps = view.trace.steps if view is not None else []
+        step = asked.get("step")
+        if not steps or not (step is None or (type(step) is int and 0 <= step < len(steps))):
+            return None
+        return tell(view.trace, telling_step(view.trace) if step is None else step)
+
+    return opening

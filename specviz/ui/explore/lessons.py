@@ -43,7 +43,7 @@ def callbacks_of(frame: Frame) -> tuple[Callable[..., Any], ...]:
         """Puts a recorded run on the stage; `play`: it is replayed from its first step on."""
         given = data_of(event)
         view = frame.registry.find_recorded(str(given.get("run")))
-        return frame.registry.show(view, request.session_hash).whole(play=given.get("play") is True)
+        return frame.registry.show(view, request.session_hash).whole(begin="play" if given.get("play") is True else "")
 
     @callback
     def setup(event: gr.EventData) -> list[Any]:

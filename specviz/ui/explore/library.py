@@ -38,7 +38,7 @@ LIMITS = {
     "most_runs": MOST_RUNS,
     "most_bytes": MOST_BYTES,
     "most_opened": MAX_UPLOAD_BYTES,
-    "let_go": f"This browser keeps at most {MOST_RUNS} runs and {MOST_BYTES >> 20} MB: the oldest was let go.",
+    "let_go": f"This browser stores at most {MOST_RUNS} runs and {MOST_BYTES >> 20} MB: the oldest was deleted.",
 }
 REFUSED = "sv-refused"
 """The event by which the browser's half learns that a file could not be opened."""
@@ -104,7 +104,7 @@ def unpack(letters: Any) -> Trace:
     except SpecvizError as error:
         raise SpecvizError(f"this run cannot be opened: {error}") from None
     except ValueError:
-        raise SpecvizError("this run cannot be opened: what the browser kept of it is damaged") from None
+        raise SpecvizError("this run cannot be opened: the browser's copy is damaged") from None
 
 
 def _is_worth_keeping(view: View | None) -> bool:
@@ -125,7 +125,7 @@ def _pack(view: View, has: list[Any]) -> Props:
     file = gzip.compress(lines, 6, mtime=0)
     if len(file) > MAX_UPLOAD_BYTES:
         sizes = f"{len(file) / (1 << 20):.1f} MB; at most {MAX_UPLOAD_BYTES >> 20} MB"
-        return {"refusal": f"This run is too large to be kept here ({sizes}): save its file under Share."}
+        return {"refusal": f"This run is too large to store here ({sizes}): save its file under Share."}
     about = library.entry(view.trace, usual_settings)
     about["facts"] += "" if view.run is not None else " · opened"
     return {"key": view.key, **about, "size": len(file), "packed": base64.b64encode(file).decode("ascii")}

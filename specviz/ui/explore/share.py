@@ -30,16 +30,16 @@ from specviz.views.explore.sentences import Sentence, label, quantity, reveal
 from specviz.views.explore.titles import last_token
 
 FILES = (
-    ("page", "Page (.html)", "this stage with the run inside; it opens without a server", "page/{}.html?charts=1"),
+    ("page", "Page (.html)", "this view with the run inside; opens without a server", "page/{}.html?charts=1"),
     ("page-small", "Page without charts (.html)", "the same, smaller", "page/{}.html?charts=0"),
-    ("trace", "Trace (.jsonl.gz)", "all that was recorded; the library opens it again", "trace/{}"),
-    ("tokens", "Tokens (.csv)", "a table with a line per token", "tokens/{}.csv"),
-    ("steps", "Steps (.csv)", "a table with a line per step", "steps/{}.csv"),
+    ("trace", "Trace (.jsonl.gz)", "everything recorded; the library opens it again", "trace/{}"),
+    ("tokens", "Tokens (.csv)", "a table, one line per token", "tokens/{}.csv"),
+    ("steps", "Steps (.csv)", "a table, one line per step", "steps/{}.csv"),
 )
 """(name, title, description, address)."""
 PROMISE = (
-    "The link itself holds the prompt and all settings, so whoever has it can read them. It fills them in and runs "
-    "nothing; nothing of it is stored on a server."
+    "The link contains the prompt and all settings: whoever has it can read them. Opening it fills them in and runs "
+    "nothing. No server stores it."
 )
 WHOLE = "The files below hold the run itself."
 SPACES = "https://huggingface.co/spaces/"
@@ -52,7 +52,7 @@ _TITLES = {
     "k": "K",
     "top_k": "top-k",
     "top_p": "top-p",
-    "max_new_tokens": "most new tokens",
+    "max_new_tokens": "max new tokens",
     "chat": "chat template",
 }
 _NAMES = {name: known.title for name, known in (METHODS | FACTS).items()}
@@ -111,7 +111,7 @@ def open_link(frame: Frame, letters: Any) -> tuple[Request, list[Any]]:
     request = decode(letters).request
     fields = frame.form.fill(request, frame.offer)
     if name := next(filter(_is_folder, _unlisted_models(frame.offer, request)), None):
-        raise SpecvizError(f"the model {name!r:.100} would be a folder of this machine, and a link names public models")
+        raise SpecvizError(f"the model {name!r:.100} would be a local folder; a link may name public models only")
     return request, fields
 
 
@@ -162,12 +162,12 @@ def link_to(trace: Trace, selection: Place | None, offer: Offer) -> Link:
 def describe_link(link: Link, selection: Place | None = None) -> list[str]:
     """Sentences: what a link carries and what it lacks. selection: the place that is selected in the run."""
     if not link.goes_on:
-        place = ", and shows the place that is selected now" if link.selection else ""
-        after = f"After that run specviz says whether the text is the same{place}." if link.num_tokens else ""
+        place = ", and shows the token that is selected now" if link.selection else ""
+        after = f"After that run, specviz says whether the text is the same{place}." if link.num_tokens else ""
         return [PROMISE, *filter(None, [after])]
-    leads = f" It leads to the first {quantity(link.num_tokens, 'token')} of this run." if link.num_tokens else ""
-    lost = " What is selected now lies behind them, and is not in it." if selection and not link.selection else ""
-    changed = "The settings were changed while this run went on, and a link carries those that it began with."
+    leads = f" It reproduces the first {quantity(link.num_tokens, 'token')} of this run." if link.num_tokens else ""
+    lost = " The selected token comes after them and is not in the link." if selection and not link.selection else ""
+    changed = "The settings changed during this run; the link carries those it began with."
     return [PROMISE, changed + leads + lost, WHOLE]
 
 
@@ -191,7 +191,7 @@ def _name_hidden(prompt: str) -> str:
     names = [reveal(char) for char in dict.fromkeys(prompt) if char not in "\n\r\t" and reveal(char) != char]
     more = ["…"] if len(names) > MOST_HIDDEN else []
     shown = " ".join([*names[:MOST_HIDDEN], *more])
-    return f"its prompt holds characters that cannot be seen: {shown}" if names else ""
+    return f"its prompt contains invisible characters: {shown}" if names else ""
 
 
 # ---- what a run and a link have in common ---------------------------------------------------------------------------
@@ -252,22 +252,22 @@ def comparison(link: Link, request: Request, trace: Trace) -> Props:
     place to select."""
     if others := list(differences(link.request, request)):
         named = ", ".join(others[:MOST_NAMED]) + (" and more" if len(others) > MOST_NAMED else "")
-        return {"state": "other", "words": [f"The run below has other settings than the shared one: {named}."]}
+        return {"state": "other", "words": [f"The run below differs from the shared one: {named}."]}
     whole, end = list(trace.steps), trace.footer
     steps, was_changed = steps_as_asked(whole, link.request)
     ids = ids_of(steps)
     if not link.num_tokens:
-        return _say_unknown("The shared run was made here. Its link tells nothing of its text.")
+        return _say_unknown("The shared run was made here. Its link does not describe its text.")
     if len(ids) >= link.num_tokens:
         return _say_equal(link, steps) if digest(ids[: link.num_tokens]) == link.digest else _say_different(link)
     if was_changed:
-        return _say_unknown("The settings were changed on the way: this text cannot be compared with the shared one.")
+        return _say_unknown("The settings changed during this run: its text cannot be compared with the shared one.")
     if end is None:
         return {"state": "waiting", "words": ["The shared run is being made on this machine."]}
     if end.reason in ("eos", "length", "context"):
         return _say_different(link)
     tokens = quantity(link.num_tokens, "token")
-    return _say_unknown(f"This run ended before the {tokens} of the shared one: they cannot be compared.")
+    return _say_unknown(f"This run ended before the {tokens} of the shared one: the two cannot be compared.")
 
 
 def _say_unknown(words: str) -> Props:
@@ -276,7 +276,7 @@ def _say_unknown(words: str) -> Props:
 
 def _say_different(link: Link) -> Props:
     dropped = " The selection was dropped." if link.selection else ""
-    words = f"This machine's run gave another text than the shared one: models or numbers differ.{dropped}"
+    words = f"This machine wrote another text than the shared run: models or rounding differ.{dropped}"
     return {"state": "differs", "words": [words]}
 
 
@@ -284,14 +284,14 @@ def _say_equal(link: Link, steps: Sequence[Step]) -> Props:
     words = ["", "The same text as the shared run", f": {quantity(link.num_tokens, 'token')}."]
     if link.goes_on:
         are = "token is" if link.num_tokens == 1 else f"{link.num_tokens:,} tokens are"
-        more = "; after that the shared run went on with other settings: its file holds it."
+        more = ". After that the shared run continued with other settings: its file holds it."
         words = ["", f"The first {are} the same", more]
     if link.selection is None:
         return {"state": "same", "words": words}
     if not place_in(steps, link.selection) or link.mark not in (None, mark_of(steps, link.selection)):
-        words[2] += " What was selected there is not in this run."
+        words[2] += " The token selected there is not in this run."
         return {"state": "same", "words": words}
-    words[2] += " What was selected there is selected here."
+    words[2] += " The token selected there is selected here."
     return {"state": "same", "words": words, "at": dict(zip(("step", "ref"), link.selection, strict=True))}
 
 

@@ -29,10 +29,10 @@ SLICE_S = 0.3  # how long the engine is held for gathering
 GREEDY_TOKENS = 64
 OPTIONS = [(rule.title, name) for name, rule in ANY_CHAIN.items()]
 OPTIONS += [(f"{rule.title} (a mistake)", f"{BROKEN_PREFIX}{name}") for name, rule in BROKEN.items()]
-NOT_AT_HAND = "The models of this run are not loaded. Press Redraw: that loads them, and then the places are shown."
-NOTHING_YET = "The run on Explore has written nothing yet, or is not known here any more. Open this page again later."
-READING = "The run's models read it once more; what they find comes here in a moment."
-NO_PLACE = "there is no drafted token with the draft model's odds in this run; make one with a draft model"
+NOT_AT_HAND = "The models of this run are not loaded. Press Redraw to load them and show the places."
+NOTHING_YET = "The run on Explore has written nothing yet, or is gone. Open this page again later."
+READING = "The run's models are reading it once more; the result appears here in a moment."
+NO_PLACE = "no token of this run was drafted by a draft model with its probability; make a run with a draft model"
 
 
 class CheckSections:
@@ -235,7 +235,8 @@ def _why_unchecked(look: Look) -> str:
 
 def _options(look: Look) -> list[tuple[str, str]]:
     """The rules that can judge what the run's method drafts, and the wrong ones."""
-    method = None if look.settings is None else METHODS.get(look.settings.method)
+    method = METHODS.get(look.settings.method) if look.settings else None
+    method = method and method.under(look.settings.params)
     return [(words, name) for words, name in OPTIONS if method is None or name not in RULES or name in method.rules]
 
 

@@ -208,7 +208,7 @@ class AlignmentSection:
         target, *others = (name for name in own if name is not None)
         here = [name for _, name in list_drafts(target, *others) if self._models.is_at_hand(name)]
         if not here:
-            raise SpecvizError(f"no draft model for {target} is at hand: run it with one on Explore first")
+            raise SpecvizError(f"no draft model for {target} is loaded: run it with one on Explore first")
         return [target, *here]
 
     def _analyse(self, look: Look, values: Mapping[str, str]) -> Work:

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from specviz.drafters import facts_of
+from specviz.drafters.method import Method
 from specviz.errors import SpecvizError
 from specviz.lessons.draft_game import MOST_CHARACTERS, MOST_TYPED, Game, Refused, most_tokens
 from specviz.request import Request
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
-from specviz.trace.recorded import FIRST_VISIT, recorded_runs, recorded_trace
+from specviz.trace.recorded import FIRST_VISIT, RecordedRun, recorded_runs, recorded_trace
 from specviz.ui.choices import Offer
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, whole_number
@@ -33,16 +34,16 @@ ON_STAGE = "on the stage"
 MOST_GAMES = 64
 MOST_SEED = 1_000_000
 KINDS = ("Story", "Arithmetic")  # ready prompts that a line of words can go on with
-TEMPERATURES = (("0: the target keeps only its favourite", "0"), ("1: the target's own odds", "1"))
+TEMPERATURES = (("0: only the target's most likely token", "0"), ("1: the target's own probabilities", "1"))
 PREDICT_LEAD = (
-    "You see what was drafted and what both models thought of it, as the target did before it judged. Say what befell "
-    "the token: was it kept, or cut? Then the dart falls."
+    "You see the draft token and both models' probabilities, as the target did before it judged. Accepted or rejected? "
+    "Then the random draw falls."
 )
 DRAFT_LEAD = (
     "Type what comes next, at most {typed} tokens a turn. The target reads all of it in one call and judges your "
-    "words by speculative sampling: they have no odds of their own, so each is kept as often as the target itself "
-    "would have written it. The first one cut is replaced by the target's own draw, which may be a piece of a word. "
-    "You go on from there, until the text has {most} or you finish."
+    "words by speculative sampling. Your words come without probabilities, so each is accepted as often as the target "
+    "itself would write it. The first rejected token is resampled by the target, perhaps as a piece of a word. Go on "
+    "from there until the text has {most}, or finish early."
 )
 NO_MODEL = (
     "This game needs a model, and {name} is not loaded here. Load it with a run on Explore, then open this page again."
@@ -145,7 +146,7 @@ class Games:
     def _find_game(self, game_id: str) -> tuple[Setup, Game]:
         with self._guard:
             if game_id not in self._games:
-                raise SpecvizError("this game is no longer kept here: begin a new one")
+                raise SpecvizError("this game is gone: begin a new one")
             self._games.move_to_end(game_id)
             return self._games[game_id]
 
@@ -207,8 +208,11 @@ def _titles_of_runs() -> dict[str, str]:
         entries = [entry for entry in recorded_runs().values() if not entry.broken]
     except SpecvizError:
         return {}
-    methods = {entry.name: facts_of(entry.request.get("method", "draft_model")) for entry in entries}
-    return {entry.name: entry.title for entry in entries if methods[entry.name].in_chains}
+    return {entry.name: entry.title for entry in entries if _method_of(entry).in_chains}
+
+
+def _method_of(entry: RecordedRun) -> Method:
+    return facts_of(entry.request.get("method", "draft_model")).under(entry.request.get("params", {}))
 
 
 def _find_trace(name: str, look: Look) -> Trace:

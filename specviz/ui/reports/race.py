@@ -34,7 +34,7 @@ FIRST = {"left": ALONE, "right": PAGE, "temperature": 0.0, "tokens": 64, "prompt
 TEMPERATURES = (0.0, 0.2, 0.5, 0.7, 0.8, 1.0, 1.2, 1.5)
 MOST_WORDS = 48  # characters of a prompt that stand for it
 MOST_STEPS = 8_000  # of all races that are kept; a step takes about 10 kB
-GONE = "this race is not kept any more: race again"
+GONE = "this race is gone: race again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ def _describe(request: Request, *, with_k: bool = True) -> str:
 
 
 def _lossy_rule(method: Method, rule: str) -> list[str]:
-    """The name of a rule that does not keep the target's own odds; nothing for the others."""
+    """The name of a rule that does not preserve the target's distribution; nothing for the others."""
     return [f"lossy ({RULES[rule].title})"] if method.drafts and not RULES[rule].lossless else []
 
 

@@ -160,11 +160,11 @@ class Report:
         action = section and section.acts.get(str(data.get("do")))
         if action is None:
             yield _message([], busy=session.busy)
-            raise SpecvizError("this page has no such button any more: load it again")
+            raise SpecvizError("this page has changed: load it again")
         job = session.start_job()
         if job is None:
             yield _message([], busy=session.busy)
-            raise SpecvizError("one piece of work at a time: wait for the one that goes on, or stop it")
+            raise SpecvizError("one task at a time: wait for the running one, or stop it")
         try:
             place = Place.from_data(data.get("place"))
             if place.run != session.place.run or not session.shown:  # the server has forgotten this session
@@ -314,7 +314,7 @@ def describe_error(error: Exception) -> str:
     if isinstance(error, SpecvizError):
         return str(error)
     if is_out_of_memory(error):
-        return "there is not enough memory on the device for this; choose a shorter text or a smaller model"
+        return "not enough memory on the device; choose a shorter text or a smaller model"
     return f"this could not be done: {type(error).__name__}: {str(error)[:300]}"
 
 

@@ -42,7 +42,7 @@ class RunModels:
         target, draft = (info and self._load(info) for info in (trace.models[-1].target, trace.models[-1].draft_model))
         ids = [token.id for token in trace.header.prompt.tokens] + [token.id for token in trace.tokens]
         if max(ids) >= target.info.vocab_size or len(ids) > target.info.context_limit:
-            raise SpecvizError(f"the text of this run is not one that {target.name} can have read and written")
+            raise SpecvizError(f"{target.name} cannot have read and written the text of this run")
         return target, draft
 
     def are_at_hand(self, trace: Trace | None) -> bool:
@@ -64,11 +64,11 @@ class RunModels:
         settings, named = trace.steps[-1].settings, trace.models[-1]
         draft = None if named.draft_model is None else named.draft_model.name
         if (settings.target, settings.draft_model) != (named.target.name, draft):
-            raise SpecvizError("this trace names one pair of models in its steps and another one before them")
+            raise SpecvizError("the steps of this trace name other models than its models event")
         if settings.method not in METHODS or settings.rule not in RULES:
             lost = f"the method {settings.method!r:.60} or its rule is not known here"
             raise SpecvizError(f"{lost}, so it cannot be asked")
-        method = METHODS[settings.method]
+        method = METHODS[settings.method].under(settings.params)
         if "draft" in method.roles and draft is None:
             raise SpecvizError(f"this trace names no draft model, and {method.name} needs one")
         if settings.rule not in method.rules:

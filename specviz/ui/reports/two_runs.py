@@ -18,7 +18,7 @@ from specviz.views.learn.lesson import SHIPPED
 
 SEPARATOR = " · "  # of the parts of a title in the library
 ONE_BY_ONE = "one-by-one"
-GONE = "this run is not known here any more, or has written nothing yet: open it again from the library"
+GONE = "this run is gone, or has written nothing yet: open it again from the library"
 MAY_DIFFER = {
     "seed": "seed", "rule": "rule", "top_p": "top-p", "top_k": "top-k", "k": "K", "temperature": "temperature",
     "max_new_tokens": "tokens", "target": "target", "draft": "draft", "params": "parameters",

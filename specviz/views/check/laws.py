@@ -22,10 +22,10 @@ BROKEN = "broken:"  # before the name of a broken rule, in lessons
 INDENT = "\u00a0" * 3
 SAME = 1e-6  # recorded numbers have nine digits
 KEY = (
-    ("both", "kept from the draft"),
+    ("both", "accepted from the draft"),
     ("owed", "replacements"),
-    ("tick", "the target's own odds: where a bar has to end"),
-    ("cut", "what the bars put in the wrong place"),
+    ("tick", "the target's probability: where a bar has to end"),
+    ("cut", "probability on the wrong tokens"),
 )
 
 
@@ -51,14 +51,14 @@ def law_block(trace: Trace, step: int, ref: str, rules: Sequence[str]) -> Props:
         moved = _distance(everything, rule, overlap)
         parts, amount = ([("cut", scale * moved)], f"at least {percent(moved)}") if moved else ([], percent(0))
         rows.append(blocks.bar(_row_name(WRONG, rule, facts), parts, ("", amount)))
-    return blocks.bars(rows, heads=("target", "comes out"), key=KEY)
+    return blocks.bars(rows, heads=("target", "written"), key=KEY)
 
 
 def _read_position(step: Step, ref: str) -> tuple[float, list[Row]]:
     """sum min(p, q), and the recorded tokens: the drafted one, those with a row of their own by p, then the rest."""
     position = next((each for each in step.positions if each.child is not None and str(each.child) == ref), None)
     if position is None or position.overlap is None:
-        raise ValueError(f"ref must be a drafted token that was judged by both models' odds (got {ref!r:.40})")
+        raise ValueError(f"ref must be a drafted token that was judged by both models' probabilities (got {ref!r:.40})")
     drafted = step.draft[position.child].id
     known = sorted(position.top, key=lambda row: (row[0] != drafted, -max(row[2], row[3] or 0.0)))
     known[1:MOST_ROWS] = sorted(known[1:MOST_ROWS], key=lambda row: -row[2])

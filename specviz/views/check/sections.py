@@ -37,21 +37,21 @@ SAMPLE = {"prompt_ids": [11, 42, 7], "ids": [5, 19, 23], "sampling": {"temperatu
 IDENTITY = (
     "identity",
     "The identity",
-    "What both models agree on is kept. What the target has more is owed, and the replacements bring exactly that. "
-    "Together they are the target's own odds again.",
+    "What both models agree on is accepted. Where the target's probability is higher, there is a shortfall; "
+    "replacements are drawn from exactly that. Together they make up the target's own distribution.",
 )
-PINNED = "the pinned place. "
-FIRST = "the first place of the run, as nothing with the draft's odds is pinned on Explore. "
+PINNED = "the pinned token. "
+FIRST = "the first one of the run, as no token with the draft's probabilities is pinned on Explore. "
 
 
 def identity(result: Identity | None, names: Names, *, is_pinned: bool = True, refusal: str = "") -> Props:
     """Per token min(p, q) and max(0, p - q) stacked to p. is_pinned: the token was pinned on Explore; refusal: why
     there is no result."""
     if result is None:
-        missing = refusal or "No place yet. Make a run with a draft model on Explore, and pin a drafted token."
+        missing = refusal or "Nothing to show yet. Make a run with a draft model on Explore and pin a drafted token."
         return blocks.section(*IDENTITY, blocks=[blocks.words(missing)])
-    key = [("both", "both models agree: min(p, q)"), ("owed", "owed: p - q where p is larger")]
-    heads = ("p, target", "q, draft", "agreed", "owed", "agreed + owed")
+    key = [("both", "both models agree: min(p, q)"), ("owed", "shortfall: p - q where p is larger")]
+    heads = ("p, target", "q, draft", "agreed", "shortfall", "agreed + shortfall")
     scale = 100 / max(share.p for share in result.rows)
     rows = []
     for share in result.rows:
@@ -59,14 +59,14 @@ def identity(result: Identity | None, names: Names, *, is_pinned: bool = True, r
         values = map(percent, (share.p, share.q, share.overlap, share.shortfall, share.written))
         rows.append(blocks.bar(_token_words(share.token, names), parts, values, scale * share.p))
     is_exact, sums = result.largest_error <= SAME, result.sums
-    found = "exact (enumerated): agreed + owed = p" if is_exact else "differs: agreed + owed is not p"
+    found = "exact (enumerated): agreed + shortfall = p" if is_exact else "differs: agreed + shortfall is not p"
     tokens = f"each of {result.num_tokens:,} tokens, largest difference {result.largest_error:.1e}"
     verdict = blocks.verdict("exact" if is_exact else "differs", f"{found} for {tokens}")
     place = f"Step {result.step + 1}, drafted token {result.node + 1}: {PINNED if is_pinned else FIRST}"
     balance = [
-        f"{place}Agreed ", percent(sums.overlap), " and owed ", percent(sums.shortfall), " make ",
+        f"{place}Agreed ", percent(sums.overlap), " and shortfall ", percent(sums.shortfall), " make ",
         percent(min(1.0, sums.written)),
-        f". The draft has {percent(sums.excess)} too much elsewhere: that is cut, and as much is owed.",
+        f". The draft has {percent(sums.excess)} too much on other tokens: it is rejected, and equals the shortfall.",
     ]  # fmt: skip
     return blocks.section(*IDENTITY, blocks=[blocks.bars(rows, heads=heads, key=key), blocks.words(balance), verdict])
 
@@ -77,7 +77,7 @@ ONE_STEP = (
     "one_step",
     "One step",
     "What does a rule write where it judges one drafted token? The formula says it exactly; redraws with the rule's "
-    "own program show it. How many is fixed before the first one, and nothing is judged before the last.",
+    "own program show it. The sample size is fixed in advance, and the verdict waits for the last draw.",
 )
 
 
@@ -104,25 +104,24 @@ def one_step(
         blocks.button("redraw", "Redraw", primary=True),
     ]
     if here is None or at is None:
-        missing = refusal or "No place yet. Make a run with a draft model on Explore; then press Redraw."
+        missing = refusal or "Nothing to show yet. Make a run with a draft model on Explore, then press Redraw."
         return blocks.section(*ONE_STEP, controls, [blocks.words(missing)])
     shown = []
     if enumerated is not None:
-        shown += state_blocks(enumerated, "Every outcome of the rule's program over small texts")
-    shows = "its mistake shows well" if _errs(here) else "the models' agreement is nearest to a half"
+        shown += state_blocks(enumerated, "Enumerating the rule's program over small texts")
+    shows = "its mistake shows clearly" if _errs(here) else "the models' agreement is closest to one half"
     words = [
-        f"Step {at[0] + 1}, drafted token {at[1] + 1}: picked for this rule, whatever is pinned, as {shows} there. ",
+        f"Step {at[0] + 1}, drafted token {at[1] + 1}: chosen for this rule, whatever is pinned, as {shows} there. ",
         here.rule.title,
-        f" keeps the drafted token {percent(here.kept)} of the time here, where it is judged alone. "
-        f"{here.rule.summary}",
+        f" accepts the drafted token {percent(here.kept)} of the time here, judged alone. {here.rule.summary}",
     ]
     shown += [blocks.words(words), _formula_verdict(here)]
     if redraws is not None:
-        counted = f"{redraws.done:,} of {redraws.total:,} redraws; only counts until then"
+        counted = f"{redraws.done:,} of {redraws.total:,} redraws; the verdict comes after the last"
         is_done = redraws.outcome is not None
         shown += [*state_blocks(redraws, counted), cell_bars(redraws.cells, redraws.tokens, names, is_done=is_done)]
     if others:
-        shown.append(blocks.details("Every rule at this place, by formula", [_rules_table(others, rule)]))
+        shown.append(blocks.details("Every rule on this token, by formula", [_rules_table(others, rule)]))
     return blocks.section(*ONE_STEP, controls, shown)
 
 
@@ -139,14 +138,12 @@ def state_blocks(result: Enumeration | Redraws | EndToEnd | FirstToken | Greedy,
 
 def _formula_verdict(here: RuleHere) -> Props:
     if _errs(here):
-        words = f"differs: by formula, {percent(here.distance)} of its odds here lie on the wrong tokens"
+        words = f"differs: by formula, {percent(here.distance)} of its probability here lies on the wrong tokens"
         return blocks.verdict("differs", f"{words}; {effort_words(here.draws_needed, 'redraws')} show it")
     if here.rule.lossless:
-        words = "exact by formula, where one token is judged alone: what it writes here has the target's own odds"
+        words = "exact by formula, one token judged alone: what it writes here follows the target's probabilities"
         return blocks.verdict("exact", words)
-    return blocks.verdict(
-        "unsure", "cannot tell: at this place what is wrong with it does no harm; another place shows it"
-    )
+    return blocks.verdict("unsure", "cannot tell: the rule's error has no effect on this token; another token shows it")
 
 
 def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: bool) -> Props:
@@ -159,8 +156,8 @@ def cell_bars(cells: Cells, tokens: Sequence[int], names: Names, *, is_done: boo
         values = [f"{count:,}", percent(share), percent(law)] if is_done else [f"{count:,}"]
         tick = scale * law if is_done else None
         rows.append(blocks.bar(_token_words(token, names), [("plain", scale * share)], values, tick))
-    heads = ("count", "written", "target's odds") if is_done else ("count",)
-    key = [("plain", "how often it was written"), ("tick", "the target's odds")] if is_done else []
+    heads = ("count", "written", "target's probability") if is_done else ("count",)
+    key = [("plain", "how often it was written"), ("tick", "the target's probability")] if is_done else []
     return blocks.bars(rows, heads=heads, key=key)
 
 
@@ -168,12 +165,12 @@ def _rules_table(found: Sequence[RuleHere], chosen: str) -> Props:
     columns = {
         "rule": lambda here: here.rule.title,
         "kind": lambda here: "lossless" if here.rule.lossless else "not exact",
-        "kept": lambda here: percent(here.kept),
-        "distance to the target's odds": lambda here: percent(here.distance) if _errs(here) else "0",
-        "redraws to see it": lambda here: effort_words(here.draws_needed, "") if _errs(here) else "–",
+        "accepted": lambda here: percent(here.kept),
+        "distance to the target": lambda here: percent(here.distance) if _errs(here) else "0",
+        "redraws to detect it": lambda here: effort_words(here.draws_needed, "") if _errs(here) else "–",
     }
     marked = next((place for place, here in enumerate(found) if here.rule.name == chosen), -1)
-    caption = "Equal shares of kept tokens, right and wrong text: acceptance alone cannot tell."
+    caption = "Same acceptance, right text or wrong: acceptance alone cannot tell."
     return blocks.table_of(found, columns, caption=caption, marked=marked)
 
 
@@ -190,14 +187,14 @@ def effort_words(number: int | None, unit: str) -> str:
 SELF_CHECKS = (
     "self_checks",
     "The pair itself",
-    "The machinery under the rule: the cache, the draft's q, and a target that drafts for itself.",
+    "The parts that the rule relies on: the cache, the draft's q, and a target that drafts for itself.",
 )
 
 
 def self_checks(results: Sequence[SelfCheck]) -> Props:
     """One verdict per check; no results before the button was pressed."""
     if not results:
-        shown = [blocks.words("Not checked yet. Press Check this pair: it takes a few seconds.")]
+        shown = [blocks.words("Not checked yet. Press Check this pair; it takes a few seconds.")]
     else:
         shown = [blocks.verdict(check.verdict, f"{check.name}: {check.words}") for check in results]
         last = results[-1]
@@ -211,7 +208,7 @@ def self_checks(results: Sequence[SelfCheck]) -> Props:
 SOMEONE_ELSE = (
     "someone_else",
     "Someone else's decoder",
-    "Any other decoder can be held against the same law, on your own machine. Write its token ids into a file, one "
+    "Any other decoder can be checked in the same way, on your own machine. Write its token ids into a file, one "
     "text per line, and let the target read them.",
 )
 
@@ -219,21 +216,21 @@ SOMEONE_ELSE = (
 def someone_else(target: str) -> Props:
     """How to check another decoder with the command line."""
     line = json.dumps(SAMPLE)
-    codes = ", ".join(f"{code} {words}" for code, words in {**EXIT_WORDS, 2: "what cannot be used"}.items())
+    codes = ", ".join(f"{code} {words}" for code, words in {**EXIT_WORDS, 2: "unusable input"}.items())
     name = shlex.quote("".join(character for character in target if character.isprintable()))
     shown = [
         blocks.words(["One line per text: ", line]),
         blocks.words(["Then: ", f"python -m specviz prove --target {name} --samples samples.jsonl"]),
         blocks.words(
-            "Token ids, never text: the same text can be cut into tokens in more than one way, and the law is that of "
-            "the tokens that were drawn. Each line is an independent draw at the settings it names."
+            "Give token ids, not text: the same text can be split into tokens in several ways, and the check is "
+            "about the tokens that were drawn. Each line is an independent draw at its own settings."
         ),
         blocks.words(
-            "Text that was made in bf16 or fp16 parts from float32 at near-ties: say which, by --made-in bf16 or by "
-            '"made_in" in its line, and near-ties within that format\'s rounding are counted apart.'
+            "Text made in bf16 or fp16 differs from float32 at near-ties. Say so with --made-in bf16 or with "
+            '"made_in" in its line; near-ties within that format\'s rounding are then counted separately.'
         ),
-        blocks.words(f"Exit codes, so that it can stand in an automatic test: {codes}.", small=True),
-        blocks.download("An example line", "samples.jsonl", line + "\n"),
+        blocks.words(f"Exit codes, for automatic tests: {codes}.", small=True),
+        blocks.download("Example line", "samples.jsonl", line + "\n"),
     ]
     return blocks.section(*SOMEONE_ELSE, blocks=shown)
 

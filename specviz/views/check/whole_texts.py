@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 TOKENS = (100, 2_000, 1_000_000)  # fewest, at first, most
 CALLED_OUT = 6  # log10 of the E from which on a rule is called wrong
 POWER_CAPTION = (
-    "By each rule's exact law where it judges one token, at these very places; called out nine times in ten."
+    "From each rule's exact probabilities at these positions, where it judges one token; detected nine times in ten."
 )
-LIMIT = "called wrong as soon as the evidence is this high, whatever comes after"
+LIMIT = "from this line on the rule is called wrong, whatever comes after"
 END_TO_END = (
     "end_to_end",
     "End to end",
-    "The engine writes texts, and the target alone reads them: its odds for every token are known exactly, so each "
-    "token can be held against them, and the evidence may be watched while it grows. Then the first token of one "
-    "prompt is written anew many times. Each of these two checks calls a correct rule wrong in fewer than one of a "
-    "million runs, so both together in fewer than two.",
+    "The engine writes texts; the target alone then reads them. It knows the exact probability of every token, so "
+    "each token is checked, and you may watch the evidence grow. Then the first token of one prompt is drawn many "
+    "times. Each of these two checks calls a correct rule wrong in fewer than one in a million runs; both together, "
+    "in fewer than two.",
 )
 
 
@@ -64,9 +64,9 @@ def end_to_end(
     if result is not None:
         shown += _evidence_blocks(result)
     if first is not None:
-        words = f"{first.done:,} of {first.total:,} first tokens; only counts until then"
+        words = f"{first.done:,} of {first.total:,} first tokens; the verdict comes after the last"
         bars = cell_bars(first.cells, first.tokens, names, is_done=first.outcome is not None)
-        lead = blocks.words("The first token after one prompt, written anew with many seeds:")
+        lead = blocks.words("The first token after one prompt, drawn with many seeds:")
         shown += [lead, *state_blocks(first, words), bars]
     if not shown:
         writer = made_by or "the pair and the settings of Explore"
@@ -80,13 +80,13 @@ def _evidence_blocks(result: EndToEnd) -> list[Props]:
         shown += [_features_table(result.evidence), blocks.chart(evidence_chart(result.track))]
     if result.power:
         columns = {
-            "rule that is not exact": lambda one: one.rule.title,
-            "would take": lambda one: effort_words(one.tokens_needed, "tokens"),
+            "wrong or lossy rule": lambda one: one.rule.title,
+            "tokens needed": lambda one: effort_words(one.tokens_needed, "tokens"),
             f"shown by {result.done:,}": lambda one: "yes" if (one.tokens_needed or math.inf) <= result.done else "no",
         }
         rows = sorted(result.power, key=lambda one: one.tokens_needed or math.inf)
         table = blocks.table_of(rows, columns, caption=POWER_CAPTION)
-        shown.append(blocks.details("Which wrong rules would so many tokens show?", [table]))
+        shown.append(blocks.details("Which wrong rules would this many tokens show?", [table]))
     return shown
 
 
@@ -101,8 +101,8 @@ def _features_table(evidence: Evidence) -> Props:
          f"{100 * least:.1f} points" if math.isfinite(least) else "none yet"]
         for name, seen, expected, shift, z, least in facts
     ]  # fmt: skip
-    columns = ("how often it was", "written", "target's law says", "shift", "z", "shift that would be seen")
-    return blocks.table(columns, rows, caption="z is for orientation; the verdict rests on the evidence below.")
+    columns = ("how often the token was", "written", "expected", "shift", "z", "smallest detectable shift")
+    return blocks.table(columns, rows, caption="z is a guide only; the verdict rests on the evidence below.")
 
 
 def evidence_chart(track: Sequence[tuple[int, float]]) -> Chart:
@@ -119,7 +119,7 @@ def evidence_chart(track: Sequence[tuple[int, float]]) -> Chart:
 
 
 def _greedy_blocks(greedy: Greedy) -> list[Props]:
-    words = "At temperature 0 the text must be the target's own greedy text, token for token:"
+    words = "At temperature 0, the text must be the target's own greedy text, token for token:"
     shown = [blocks.words(words), *state_blocks(greedy, f"{greedy.done} of {greedy.total} prompts compared")]
     if greedy.differences:
         rows = [
@@ -128,5 +128,5 @@ def _greedy_blocks(greedy: Greedy) -> list[Props]:
             for parting in greedy.differences
         ]  # fmt: skip
         columns = ("prompt", "token", "written id (logit)", "the target's own id (logit)")
-        shown.append(blocks.table(columns, rows, caption="Where the texts first part."))
+        shown.append(blocks.table(columns, rows, caption="Where the texts first differ."))
     return shown

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 NAME, TITLE = "costs", "Costs, measured"
 LEAD = (
-    "What a drafted token costs on this machine, and what the large model takes to check several tokens in one pass. "
-    "Speculative decoding gains while checking many tokens costs little more than writing one."
+    "What a drafted token costs on this machine, and how long the target model takes to check several tokens in one "
+    "pass. Speculative decoding pays off while checking many tokens takes little longer than writing one."
 )
 EMPTY = (
-    "Nothing measured yet. Measuring takes a few seconds with the bundled models; the numbers are good only if "
-    "nothing else runs meanwhile."
+    "Nothing measured yet. It takes a few seconds with the bundled models. The numbers are only good if nothing else "
+    "runs meanwhile."
 )
 CACHE_NOTE = (
-    "The dashed floor counts on weights that come from memory. A small model's weights can stay in the processor's "
-    "cache, which is faster; then a pass can take less."
+    "The dashed floor assumes that the weights come from memory. A small model's weights can stay in the processor's "
+    "cache, which is faster, so a pass can fall below the floor."
 )
 SHOWN = (1, 2, 3, 5, 9, 17, 33)
 MOSTLY, HARDLY = 0.6, 0.4  # shares of a forward that reading the weights explains
@@ -57,11 +57,11 @@ def _result_blocks(costs: Costs) -> list[Props]:
     machine = f"{label(costs.device)}, {quantity(costs.threads, 'thread')}, {reveal(costs.dtype)}"
     setting = (
         f"{label(costs.target)} with {draft}, {costs.context_length:,} tokens of context; {machine}. Medians; the "
-        f"middle half of repeated timings spans {percent(costs.spread)} of them."
+        f"middle half of the repeated timings spans {percent(costs.spread)} of the median."
     )
     shown = [blocks.words(setting, small=True)]
     if costs.doubt:
-        doubt = blocks.verdict("unsure", f"{costs.doubt} Until then no speedup and no best K is told.")
+        doubt = blocks.verdict("unsure", f"{costs.doubt} Until then no speedup and no best K are given.")
         shown += [doubt, blocks.chart(chart(costs))]
     else:
         shown += [blocks.words(_growth_words(costs)), blocks.chart(chart(costs))]
@@ -71,16 +71,16 @@ def _result_blocks(costs: Costs) -> list[Props]:
     one = costs.verify_ms[0]
     times = [(n, costs.verify_ms[n - 1]) for n in SHOWN if n <= len(costs.verify_ms)]
     rows = [[str(n), _format_ms(ms), f"{ms / one:.2f}"] for n, ms in times]
-    table = blocks.table(["tokens in one pass", "time", "times one token"], rows)
+    table = blocks.table(["tokens in one pass", "time", "relative to one token"], rows)
     return [*shown, blocks.details("Numbers", [table, blocks.words(CACHE_NOTE)])]
 
 
 def _growth_words(costs: Costs) -> Words:
     one, most = costs.verify_ms[0], len(costs.verify_ms)
-    words = ["The large model takes ", _format_ms(one), " for one token"]
+    words = ["The target model takes ", _format_ms(one), " for one token"]
     for n in sorted({min(5, most), most} - {1}):
         words[-1] += f"; for {n} tokens at once "
-        words += [_format_ms(costs.verify_ms[n - 1]), f", which is {costs.verify_ms[n - 1] / one:.2f} times as long"]
+        words += [_format_ms(costs.verify_ms[n - 1]), f", {costs.verify_ms[n - 1] / one:.2f} times as long"]
     words[-1] += "."
     return words
 
@@ -92,7 +92,7 @@ def _draft_words(costs: Costs) -> Words:
     ratio = costs.draft_ms / costs.verify_ms[0]
     return [
         "A drafted token takes ", _format_ms(costs.draft_ms), ", which is ", f"{ratio:.2f}",
-        " of a pass of the large model: the cost ratio c. ", _format_ms(costs.overhead_ms), rest,
+        " of a target pass. This is the cost ratio c. ", _format_ms(costs.overhead_ms), rest,
     ]  # fmt: skip
 
 
@@ -100,21 +100,21 @@ def _floor_words(costs: Costs) -> Words:
     """The time that reading the weights takes at the measured bandwidth, beside the measured time (roofline)."""
     words = [
         "One pass must read ", f"{costs.weight_bytes / 1e6:.1f} MB", " of weights. At the measured ",
-        f"{costs.bandwidth_gb_s:.1f} GB/s", f" (reading {costs.bandwidth_bytes / 1e6:.0f} MB) that alone takes ",
+        f"{costs.bandwidth_gb_s:.1f} GB/s", f" (reading {costs.bandwidth_bytes / 1e6:.0f} MB), this alone takes ",
         _format_ms(costs.floor_ms),
     ]  # fmt: skip
     share = costs.floor_share
     if share > 1:
-        return [*words, ", more than the measured pass: part of the weights stays in a cache that is faster."]
+        return [*words, ", more than the measured pass: some of the weights stay in a faster cache."]
     words += [", ", percent(share)]
     if share >= MOSTLY:
         return [*words, " of the measured pass. Reading is most of the work, so more tokens per pass cost little."]
     if share >= HARDLY:
-        return [*words, " of the measured pass; the rest is arithmetic and starting each operation."]
+        return [*words, " of the measured pass. The rest is arithmetic and starting each operation."]
     return [
         *words,
-        " of the measured pass. Reading is not what limits this model here: most of the time goes into arithmetic and "
-        "into starting many small operations, which a draft model must do too. So a small target gains little.",
+        " of the measured pass. Reading does not limit this model here: most of the time goes into arithmetic and "
+        "into starting many small operations. A draft model must do these too, so a small target gains little.",
     ]
 
 
@@ -125,14 +125,14 @@ def _batch_words(costs: Costs) -> Words:
     tokens = min((cost.tokens for cost in costs.batch if cost.tokens > 1), default=1)
     before, after = (costs.verify_growth(batch, tokens) for batch in (few, many))
     reason = (
-        "A bigger batch already uses the arithmetic that checking drafts would get almost for free, so drafts gain "
-        "less the more texts are written at once."
+        "Checking drafts is nearly free while the processor has arithmetic to spare. A bigger batch uses it up, so "
+        "drafts gain less."
         if after > before
-        else "Up to this batch size this machine checks drafts as cheaply as with few texts."
+        else "Up to this batch size, this machine checks drafts as cheaply as with few texts."
     )
     return [
         f"With {quantity(few, 'text')} at once, a pass over {tokens} tokens of each takes ",
-        f"{before:.2f}", f" times as long as one over a single token of each; with {many} texts ", f"{after:.2f}",
+        f"{before:.2f}", f" times as long as a pass over one token of each; with {many} texts ", f"{after:.2f}",
         f" times. {reason}",
     ]  # fmt: skip
 
@@ -141,14 +141,14 @@ def _batch_table(costs: Costs) -> Props:
     """Plain passes of the model, every text with its own cached context."""
     tokens = sorted({cost.tokens for cost in costs.batch})
     columns = ["texts at once", *(f"{quantity(n, 'token')} each" for n in tokens)]
-    columns += [f"most that K = {n - 1} can gain" for n in tokens if n > 1]
+    columns += [f"upper limit for K = {n - 1}" for n in tokens if n > 1]
     rows = []
     for batch in sorted({cost.batch for cost in costs.batch}):
         times = [_format_ms(cost.ms) for cost in costs.batch if cost.batch == batch]
         rows.append([str(batch), *times, *(f"{n / costs.verify_growth(batch, n):.2f}x" for n in tokens if n > 1)])
     caption = (
-        "One pass of the large model over a batch, contexts cached (a plain forward, not the engine). The most that K "
-        "can gain: every drafted token kept and drafting free."
+        "One target pass over a batch, contexts cached (a plain forward, not the engine). The upper limit assumes "
+        "that every drafted token is accepted and drafting is free."
     )
     return blocks.table(columns, rows, caption=caption)
 
@@ -164,7 +164,7 @@ def chart(costs: Costs) -> Chart:
     lines = [measured, singly, curve("reading the weights once", "ignored", ns, floor, hover, "dash")]
     top = ROOM * max(*costs.verify_ms, costs.floor_ms)
     time = {"title": {"text": "milliseconds"}, "range": [0, round(top, 4)]}
-    axes = axes_of("new tokens in one pass of the large model", time) | {"showlegend": True}
+    axes = axes_of("new tokens in one pass of the target model", time) | {"showlegend": True}
     return chart_of("Time to check several tokens at once", lines, axes, list_columns("tokens", lines))
 
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from specviz.bench.speed import Speed
     from specviz.trace.file import Trace
 
-NO_RUN = "Nothing to plan yet. Start a run on the first page, or open a recorded one; its text is all this needs."
-NO_COSTS = "Speed is not known yet: press “Measure costs” on this page, and the speedup for every K appears here."
+NO_RUN = "Nothing to plan yet. Start a run on Explore, or open a recorded one: its text is enough."
+NO_COSTS = "Speed is not known yet. Press “Measure costs” on this page to see the speedup for every K."
 
 
 def run_point(recorded: Trace, speedup: float | None = None) -> Point | None:
@@ -49,9 +49,9 @@ def run_point(recorded: Trace, speedup: float | None = None) -> Point | None:
 EVERY_K = (
     "every-k",
     "Every K from one run",
-    "The same text, cut into steps as speculative sampling at another K would have cut it. No model runs: each token's "
-    "chance to be kept, min(1, q/p), follows from what both models said about it (p: the target's probability, q: the "
-    "draft model's).",
+    "How would speculative sampling have divided the same text into steps at another K? No model runs. Each token's "
+    "probability of being accepted, min(1, q/p), follows from what both models recorded (p: the target's "
+    "probability, q: the draft's).",
 )
 
 
@@ -94,10 +94,10 @@ def _segments_block(recorded: Trace, what_if: WhatIf, cuts: Mapping[int, Cut], p
 def _calls_words(what_if: WhatIf, point: Point | None) -> Words:
     outcome = what_if.at(point.k) if point is not None else None
     if outcome is None:
-        return "Between the dotted lines lie at least nine in ten of all draws."
+        return "At least nine in ten draws fall between the dotted lines."
     return [
-        "This run made ", f"{point.target_calls:,} target calls", f" at K = {point.k}. On average this text takes ",
-        f"{outcome.expected_target_calls:.1f}", f", and at least nine in ten draws lie from {outcome.calls_low} to "
+        "This run made ", f"{point.target_calls:,} target calls", f" at K = {point.k}. On average, this text takes ",
+        f"{outcome.expected_target_calls:.1f}", f"; at least nine in ten draws fall between {outcome.calls_low} and "
         f"{outcome.calls_high} (the dotted lines).",
     ]  # fmt: skip
 
@@ -107,10 +107,10 @@ def _best_words(what_if: WhatIf) -> Words:
     fastest = max((each for each in what_if.outcomes if low <= each.k <= high), key=lambda each: each.speedup)
     which, near = f"K = {low} to {high}", ", within 2 % of the fastest: "
     if low == high:
-        which, near = f"K = {low}", "; no other is within 2 % of it: "
-    slower = " That is slower than one by one: on this machine this draft does not pay." if fastest.speedup < 1 else ""
+        which, near = f"K = {low}", "; no other is within 2 %: "
+    slower = " This is slower than no draft: the draft does not pay off on this machine." if fastest.speedup < 1 else ""
     speed = f"{fastest.speedup:.2f}x"
-    return ["With the measured costs the best is ", which, near, speed, f" the speed of one by one.{slower}"]
+    return ["With the measured costs, the best is ", which, near, speed, f" the speed without a draft.{slower}"]
 
 
 # ---- other drafts on the same text ----------------------------------------------------------------------------------
@@ -118,8 +118,8 @@ def _best_words(what_if: WhatIf) -> Words:
 OTHER_DRAFTS = (
     "other-drafts",
     "Other drafts on the same text",
-    "What would another draft model have done with this very text? One pass of both models answers it. Depths are "
-    "counted from every place of the text, so no K decides which places are seen.",
+    "What would another draft model have done with this text? One pass of both models answers it. Depths are counted "
+    "from every position in the text, so the choice of K does not matter.",
 )
 
 
@@ -127,9 +127,7 @@ def other_drafts(recorded: Trace | None, result: OtherDrafts | None, k: int) -> 
     """k: the K at which the table compares the drafts."""
     controls = [] if recorded is None else [blocks.button("ask", "Ask the other drafts", primary=result is None)]
     if recorded is None or result is None:
-        missing = (
-            "Not asked yet: press “Ask the other drafts”. The models are loaded if need be, then read the text once."
-        )
+        missing = "Not asked yet. Press “Ask the other drafts”: each model is loaded if needed and reads the text once."
         words = NO_RUN if recorded is None else missing
         return blocks.section(*OTHER_DRAFTS, controls, [blocks.words(words)])
     shown = []
@@ -144,7 +142,7 @@ def other_drafts(recorded: Trace | None, result: OtherDrafts | None, k: int) -> 
 
 
 def _drafts_table(rows: Sequence[DraftOnText], k: int) -> Props:
-    columns = ["draft model", "agreement, sum min(p, q)", f"tokens per target call at K = {k}", "best K by its costs"]
+    columns = ["draft model", "agreement, sum min(p, q)", f"tokens per target call at K = {k}", "best K at its costs"]
     cells, per_call = [], []
     for row in rows:
         outcome = None if row.what_if is None else row.what_if.at(k)
@@ -157,7 +155,7 @@ def _drafts_table(rows: Sequence[DraftOnText], k: int) -> Props:
         tokens = "–" if outcome is None else f"{outcome.tokens_per_call:.2f}"
         cells.append([label(row.name), percent(row.alpha), tokens, best])
     marked = per_call.index(max(per_call)) if max(per_call) > 0 else -1
-    caption = "Agreement is averaged over all places of the text; the paper calls it alpha."
+    caption = "Agreement is averaged over all positions in the text; the paper calls it alpha."
     return blocks.table(columns, cells, caption=caption, marked=marked)
 
 
@@ -166,9 +164,9 @@ def _drafts_table(rows: Sequence[DraftOnText], k: int) -> Props:
 WHY_SLOW = (
     "why-slow",
     "Why is it slow?",
-    "In the ideal every draft is full and kept, drafting is free and checking costs one target call: K + 1 times as "
-    "fast. Each factor below takes its share. All but the last are computed from the run and the measured costs; the "
-    "last, overhead, is what then remains to the measured speedup.",
+    "Ideally, every draft is full and accepted, drafting is free and checking costs one target call: K + 1 times as "
+    "fast. Each factor below takes its share. All but the last are computed from the run and the measured costs. The "
+    "last, overhead, is the rest of the gap to the measured speedup.",
 )
 
 
@@ -187,13 +185,15 @@ def why_slow(
     controls = [blocks.button("speed", "Measure the speed", primary=not has_speed)] if has_run else []
     shown = []
     if running is not None:
-        words = f"{running.done} of {running.total} runs of a few tokens, with the draft and without it in turn"
+        words = f"{running.done} of {running.total} short runs, alternating with and without a draft"
         shown.append(blocks.progress(running.done, running.total, words))
     if breakdown is None:
         needed = ([] if has_costs else ["“Measure costs” above"]) + ([] if has_speed else ["“Measure the speed” here"])
         missing = f"Not known yet: press {' and '.join(needed)}." if has_run else NO_RUN
         return blocks.section(*WHY_SLOW, controls, [*shown, blocks.words(refusal or missing)])
-    product = [["ideal", f"{breakdown.ideal}", "K + 1", "Every drafted token kept, at the price of one target call."]]
+    product = [
+        ["ideal", f"{breakdown.ideal}", "K + 1", "Every drafted token accepted, in the time of one target call."]
+    ]
     product += [[each.name, f"x {each.value:.2f}", each.formula, each.words] for each in breakdown.factors]
     total = [
         "measured speedup",
@@ -214,7 +214,7 @@ def _verdict_words(breakdown: Breakdown) -> Words:
     worst = min(breakdown.factors, key=lambda factor: factor.value)
     speed = f"{breakdown.speedup:.2f}x"
     how = "faster than" if breakdown.speedup > 1 else "slower than" if breakdown.speedup < 1 else "as fast as"
-    return ["Measured: ", speed, f", {how} one by one. The largest loss is ", worst.name, f" (x {worst.value:.2f})."]
+    return ["Measured: ", speed, f", {how} no draft. The largest loss is ", worst.name, f" (x {worst.value:.2f})."]
 
 
 # ---- other tools' names ---------------------------------------------------------------------------------------------
@@ -222,8 +222,7 @@ def _verdict_words(breakdown: Breakdown) -> Words:
 TOOL_NAMES = (
     "tool-names",
     "Other tools' names",
-    "One run, many numbers. Engines and papers give like-sounding names to different things; here are this run's "
-    "numbers as each would print them.",
+    "Engines and papers use similar names for different numbers. Here are this run's numbers as each would print them.",
 )
 
 
@@ -235,7 +234,7 @@ def tool_names(numbers: Sequence[ToolNumber], exports: Mapping[str, str]) -> Pro
         [row.tool, row.name, f"n/a: {row.reason}" if row.reason else row.shown, row.label, row.formula]
         for row in numbers
     ]
-    shown = [blocks.table(["tool", "its name", "value", "here called", "formula"], rows)]
+    shown = [blocks.table(["tool", "its name", "value", "our name", "formula"], rows)]
     shown += [
         blocks.download(f"Save as JSON, {tool} field names", f"specviz-{tool.lower()}.json", exports[tool])
         for tool in (VLLM, SGLANG)

@@ -51,8 +51,8 @@ def calls_chart(what_if: WhatIf, point: Point | None) -> Chart:
     hover = "K %{x}: %{y:.1f} target calls"
     data = [
         curve("expected", "p", ks, [outcome.expected_target_calls for outcome in outcomes], hover),
-        _edge("low end of the band (5 %)", ks, [outcome.calls_low for outcome in outcomes]),
-        _edge("high end of the band (95 %)", ks, [outcome.calls_high for outcome in outcomes]) | {"fill": "tonexty"},
+        _edge("lower edge of the band (5 %)", ks, [outcome.calls_low for outcome in outcomes]),
+        _edge("upper edge of the band (95 %)", ks, [outcome.calls_high for outcome in outcomes]) | {"fill": "tonexty"},
         *_mark(ks, point, "target_calls", "this run: %{y} target calls at K %{x}"),
     ]
     return _figure(f"Target calls for these {what_if.num_tokens:,} tokens", data, "K", "target calls")
@@ -65,7 +65,7 @@ def tokens_chart(what_if: WhatIf, alpha: float | None, point: Point | None) -> C
     data = [curve("this text, exactly", "p", ks, [outcome.tokens_per_call for outcome in what_if.outcomes], hover)]
     if alpha is not None:
         formula = [expected_tokens(alpha, k) for k in ks]
-        data.append(curve(f"the formula at alpha {alpha:.2f}", "q", ks, formula, hover, "dash"))
+        data.append(curve(f"formula at alpha {alpha:.2f}", "q", ks, formula, hover, "dash"))
     data += _mark(ks, point, "tokens_per_call", "this run: %{y:.2f} at K %{x}")
     return _figure("Tokens per target call", data, "K", "tokens per target call")
 
@@ -79,23 +79,23 @@ def speed_chart(what_if: WhatIf, alpha: float | None, costs: Costs | None, point
     if alpha is not None and costs is not None:
         c = cost_ratio(costs)
         flat = [walltime_improvement(alpha, k, c) for k in ks]
-        data.append(curve(f"the formula, alpha {alpha:.2f}, c {c:.2f}", "q", ks, flat, hover, "dash"))
+        data.append(curve(f"formula, alpha {alpha:.2f}, c {c:.2f}", "q", ks, flat, hover, "dash"))
         measured = [measured_speedup(alpha, k, costs) for k in ks]
-        data.append(curve("the formula, measured times", "bonus", ks, measured, hover, "dot"))
-    data.append(curve("one by one", "ignored", ks, [1.0] * len(ks), "one by one: 1", "longdash"))
+        data.append(curve("formula, measured times", "bonus", ks, measured, hover, "dot"))
+    data.append(curve("no draft", "ignored", ks, [1.0] * len(ks), "no draft: 1", "longdash"))
     name = "measured in short runs" if point is not None and point.of_short_runs else THIS_RUN
     data += _mark(ks, point, "speedup", f"{name}: %{{y:.2f}} at K %{{x}}", name)
-    return _figure("Speedup over one by one", data, "K", "times as fast")
+    return _figure("Speedup over no draft", data, "K", "times as fast")
 
 
 def depths_chart(rows: Sequence[DraftOnText]) -> Chart:
     """Acceptance by depth of every draft that could read the text, begun at every place alike."""
     known = [row for row in rows if row.what_if is not None]
     deepest = min([MOST_DEPTHS, *(len(row.what_if.by_depth) for row in known)])
-    depths, hover = range(1, deepest + 1), "%{fullData.name}: %{y:.0%} of all starts keep %{x} tokens"
+    depths, hover = range(1, deepest + 1), "%{fullData.name}: from %{y:.0%} of positions, %{x} tokens are accepted"
     kept = [row.what_if.by_depth[:deepest] for row in known]
     data = [draft_curve(place, known[place].name, depths, shares, hover) for place, shares in enumerate(kept)]
-    made = _figure("Kept by depth, from every place of the text", data, "depth in the draft", "kept so deep")
+    made = _figure("Acceptance by depth, from every position", data, "depth in the draft", "drafts surviving to it")
     made["layout"]["yaxis"] |= {"range": [0, 1.02], "tickformat": ".0%"}
     return made
 
@@ -124,7 +124,7 @@ def factors_chart(breakdown: Breakdown) -> Chart:
         data.append(bars)
     shown = (f"x {factor.value:.2f}" for factor in factors)
     data[0]["text"] = [f"{breakdown.ideal}x", *shown, f"{breakdown.speedup:.2f}x"]
-    made = _figure("From the ideal to the measured speedup", data, "", "times as fast as one by one (log)")
+    made = _figure("From the ideal to the measured speedup", data, "", "times as fast as no draft (log)")
     made["layout"]["yaxis"]["type"] = "log"
     made["layout"] |= {"barmode": "overlay", "bargap": 0.25}
     made["layout"]["meta"]["table"] = [["factor", 0, "x"], ["value", 0, "text"]]

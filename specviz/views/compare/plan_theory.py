@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 GAP = 0.05  # formula and text agree below this difference, in tokens per target call
 THEORY = (
     "theory",
-    "Theory, and this run",
-    "The paper's formula knows two numbers: alpha, the chance that a drafted token is kept, and c, the time of one "
-    "drafted token over one target call. It takes every token's chance as the same. Real texts have easy and hard "
-    "stretches, so formula and text part.",
+    "Theory and this run",
+    "The paper's formula uses two numbers: alpha, the probability that a drafted token is accepted, and c, the time "
+    "to draft one token divided by the time of one target call. It treats every token as equally hard. Real texts "
+    "have easy and hard stretches, so the formula and this text differ.",
 )
 
 
 def theory(what_if: WhatIf | None, alpha: float | None, costs: Costs | None, point: Point | None = None) -> Props:
     """alpha: the metric of that name, over all places of the text."""
     if what_if is None or alpha is None:
-        missing = "No alpha yet: it needs a run with a draft model that came to its end and was scored."
+        missing = "No alpha yet. It needs a finished run with a draft model, scored by both models."
         return blocks.section(*THEORY, blocks=[blocks.words(missing), _published_numbers()])
     shown = [blocks.words(_gap_words(what_if, alpha, point)), blocks.chart(tokens_chart(what_if, alpha, point))]
     if alpha < 1:
         most = [
-            "Even if every step knew beforehand how many drafted tokens will be kept, the formula gives ",
-            f"{oracle_tokens(alpha):.2f}", " tokens per target call and no more: the first cut ends a step.",
+            "Even if every step knew in advance how many drafted tokens will be accepted, the formula gives at most ",
+            f"{oracle_tokens(alpha):.2f}", " tokens per target call: the first rejection ends a step.",
         ]  # fmt: skip
         shown.append(blocks.words(most))
     if costs is None or what_if.best is None:
@@ -62,17 +62,17 @@ def _gap_words(what_if: WhatIf, alpha: float, point: Point | None) -> Words:
     outcome = (what_if.at(point.k) if point is not None else None) or what_if.outcomes[len(what_if.outcomes) // 4]
     formula, text = expected_tokens(alpha, outcome.k), outcome.tokens_per_call
     words = [
-        "At alpha = ", f"{alpha:.2f}", f" and K = {outcome.k} the formula gives ", f"{formula:.2f}",
+        "At alpha = ", f"{alpha:.2f}", f" and K = {outcome.k}, the formula gives ", f"{formula:.2f}",
         " tokens per target call; this text gives ", f"{text:.2f}",
     ]  # fmt: skip
     if abs(text - formula) < GAP:
         return [*words, ". Here they agree."]
     reason = (
-        "Easy tokens stand together in it, or it is easier than its alpha says"
+        "Its easy tokens come in stretches, or it is easier than its alpha says"
         if text > formula
-        else "Hard tokens are spread over it, its end cuts a step short, or it is harder than its alpha says"
+        else "Its hard tokens are spread out, its end shortens a step, or it is harder than its alpha says"
     )
-    own = f"its own tokens are kept with a chance of {what_if.by_depth[0]:.2f} on average"
+    own = f"its own tokens are accepted with an average probability of {what_if.by_depth[0]:.2f}"
     return [*words, f". {reason} ({own})."]
 
 
@@ -86,8 +86,8 @@ def _speed_words(what_if: WhatIf, alpha: float, costs: Costs) -> Words:
     return [
         "c = ", f"{c:.2f}", ", below alpha, so the formula promises a gain: K = 1 gives ",
         f"{least_improvement(alpha, c):.2f}x", ", the best ", f"{walltime_improvement(alpha, formula, c):.2f}x",
-        f" at K = {formula}. It takes checking K + 1 tokens to cost the same as one. With times measured here, this "
-        "text gives ", f"{best.speedup:.2f}x at K = {best.k}", ".",
+        f" at K = {formula}. It assumes that checking K + 1 tokens takes as long as one. With the times measured "
+        "here, this text gives ", f"{best.speedup:.2f}x at K = {best.k}", ".",
     ]  # fmt: skip
 
 
@@ -95,25 +95,25 @@ def _published_numbers() -> Props:
     above = sum(row.measured > row.by_formula for row in TABLES_2_AND_4)
     below = sum(row.measured < row.by_formula for row in TABLES_2_AND_4)
     words = (
-        f"Measured beats the formula in {above} of these {len(TABLES_2_AND_4)} rows and loses in {below}: the formula "
-        "is a guide, and a measurement decides."
+        f"The measured speedup is above the formula's in {above} of these {len(TABLES_2_AND_4)} rows and below it in "
+        f"{below}. The formula is a guide; only a measurement decides."
     )
     tables = [
         blocks.table(
             ["alpha", "K", "operations, printed", "by the formula", "speed, printed", "by the formula"],
             [[f"{row.alpha}", f"{row.k}", f"{row.operations:.2f}x", f"{arithmetic_factor(row.alpha, row.k, 0):.2f}x",
               f"{row.speed:.2f}x", f"{walltime_improvement(row.alpha, row.k, 0):.2f}x"] for row in TABLE_1],
-            caption=f"{PAPER}, Table 1: a draft that costs nothing.",
+            caption=f"{PAPER}, Table 1: a draft that costs no time.",
         ),
         blocks.table(
             ["task", "draft model", "temperature", "K", "alpha", "c", "expected, printed", "by the formula",
              "measured"],
             [_published_row(row) for row in TABLES_2_AND_4],
-            caption=f"{PAPER}, Tables 2 and 4: published numbers of T5-XXL (11B), from the authors' machines.",
+            caption=f"{PAPER}, Tables 2 and 4: published numbers for T5-XXL (11B), measured on the authors' machines.",
         ),
         blocks.words(words),
     ]  # fmt: skip
-    return blocks.details("Published numbers, for orientation", tables)
+    return blocks.details("Published numbers, for comparison", tables)
 
 
 def _published_row(row: PublishedRun) -> list[blocks.Cell]:

@@ -24,41 +24,40 @@ if TYPE_CHECKING:
 
 NAME, TITLE = "race", "Race"
 LEAD = (
-    "Two setups continue the same prompts from the same seed. Each is really run on this machine, twice per prompt, in "
-    "turn and warmed up, its reading of the prompt counted too. Then both are replayed side by side."
+    "Two setups continue the same prompts from the same seed. Each really runs on this machine, twice per prompt, in "
+    "alternation, after a warm-up. Reading the prompt counts on both sides. Then both are replayed side by side."
 )
-NOTHING = "Nothing raced yet. Choose two setups and press Race; it takes some seconds."
-BEFORE = "This race was run before the present run came on Explore; what was raced is said below it."
+NOTHING = "Nothing raced yet. Choose two setups and press Race. It takes some seconds."
+BEFORE = "This race was run before the run that is on Explore now. Its own settings are stated below."
 LETTERS = ("A", "B")
 SHOWN = ("tokens_per_s", "emitted", "target_calls", "tokens_per_target_call", "acceptance_rate_judged")
-WORDS = ("tokens/s", "tokens", "target calls", "tokens per target call", "judged draft tokens kept")
+WORDS = ("tokens/s", "tokens", "target calls", "tokens per target call", "accepted of judged")
 COLUMNS = ("setup", "time", *WORDS)
 PROMPT_COLUMNS = (
-    "prompt", "A tokens/s", "B tokens/s", "B over A", "A target calls", "B target calls", "A kept", "B kept", "texts",
-    "replay",
+    "prompt", "A tokens/s", "B tokens/s", "B over A", "A target calls", "B target calls", "A accepted of judged",
+    "B accepted of judged", "texts", "replay",
 )  # fmt: skip
 FEWEST_TOKENS, MOST_TOKENS, MOST_PROMPTS = 8, 256, 12
 MOST_CHARACTERS = 8_000  # of own prompts
-HINT = "Empty: the prompt above, then ready ones"
+HINT = "Empty: the prompt above, then ready-made ones"
 UNDER_LOAD = "under load"
 FILE_FORMAT = 1
 PROMPT_FIELDS = ("prompt", "prompt_ids")  # of a request
 FILE_METRICS = (*SHOWN[:3], "draft_calls", *SHOWN[3:])
 HOW = (
-    "A ratio is one side's tokens per second over the other's on the same prompt. Every prompt is run twice by each "
-    "side, in the order A B B A or B A A B, drawn by lot; a side's quicker run counts, and it is the one that is "
+    "The ratio is one side's tokens per second divided by the other's on the same prompt. Each side runs every "
+    "prompt twice, in the order A B B A or B A A B, chosen at random. A side's faster run counts; it is the one "
     "replayed.",
-    f"A side is called faster when, over {FEWEST} prompts or more with {ENOUGH_TOKENS} tokens or more, the median is "
-    f"{percent(NEAR - 1)} or more away from 1 and its whole interval lies on one side of 1: from the smallest to the "
-    f"largest ratio of 6 prompts, without one at either end of 9, without two of 12. Two equal setups are called "
+    f"A side is called faster when the median ratio is at least {percent(NEAR - 1)} away from 1 and its interval "
+    f"excludes 1. This takes {FEWEST} prompts or more with {ENOUGH_TOKENS} tokens or more. The interval is the range "
+    "of all ratios for 6 prompts, without one at either end for 9, without two for 12. Two equal setups are called "
     f"different in at most {percent(LEVEL)} of races, however busy the machine is.",
-    f"It depends on the prompt when on one both runs of a side were quicker than both of the other, on another the "
-    f"other way round, each time by {percent(ONE_RUN)} and by more than two runs of one setup ever lay apart in the "
-    "race.",
-    "One unrecorded run of each side comes first, to warm up. Every run starts with nothing read, so reading the "
-    "prompt counts on both sides.",
-    "Other work of this server is noticed, and then no speedup is told. Other programs on the machine are not: they "
-    "show in how far two runs of the same setup lie apart.",
+    "“It depends on the prompt” means that each side won a prompt with both of its runs. Each win is by at least "
+    f"{percent(ONE_RUN)}, and by more than any two runs of one setup differed in the race.",
+    "One unrecorded run of each side comes first, to warm up. No run starts with its prompt already read, so reading "
+    "it counts on both sides.",
+    "If this server does other work during the race, no speedup is given. Other programs on the machine go "
+    "unnoticed; they show in how much two runs of the same setup differ.",
 )
 
 
@@ -89,7 +88,7 @@ def race(
         shown += _progress_blocks(result, titles, seat)
     else:
         shown += _result_blocks(result, titles, seat)
-    lead = [f"{LEAD} The first prompt: ", chosen["prompt"], ". For another one, press Run with it on Explore first."]
+    lead = [f"{LEAD} The first prompt: ", chosen["prompt"], ". To race another, run it on Explore first."]
     return blocks.section(NAME, TITLE, lead, _controls(options, chosen), shown)
 
 
@@ -115,7 +114,7 @@ def heat_to_replay(result: Race) -> int:
 
 
 def _controls(options: Options, chosen: Mapping[str, Any]) -> list[Props]:
-    warmths = [("0: the favourite token" if float(each) == 0 else f"{float(each):g}", each)
+    warmths = [("0: the most likely token" if float(each) == 0 else f"{float(each):g}", each)
                for each in chosen["temperatures"]]  # fmt: skip
     most = chosen["most_tokens"]
     return [
@@ -186,12 +185,12 @@ def _how_measured(result: Race, titles: Titles) -> list[Words]:
     told, found = list(HOW), result.comparison
     if result.is_shared or found is None:
         return told
-    took = f"In its slower run the same setup on the same prompt took {percent(found.spread)} more time"
+    took = f"The slower run of the same setup on the same prompt took {percent(found.spread)} more time"
     told.insert(0, f"{took} (median over both sides and all prompts).")
     shares = [_recorder_share(traces) for traces in sides(result)]
     if None not in shares:
         one, other = map(bare_title, titles)
-        first = "Writing down every step for this page counts as well: "
+        first = "Recording every step for this page counts as well: "
         told.append([first, one, f" spent {percent(shares[0])} of its time on it, ", other, f" {percent(shares[1])}."])
     return told
 
@@ -220,11 +219,11 @@ def _prompts_table(result: Race, seat: Seat, place: int = -1) -> Props:
     """A row per prompt, and one of all together; place: the heat that is replayed."""
     rows = []
     for number, heat in enumerate(result.heats):
-        both, texts = (heat.left, heat.right), "same" if heat.parting is None else f"part at token {heat.parting + 1:,}"
-        replay = (
+        texts = "same" if heat.parting is None else f"differ from token {heat.parting + 1:,}"
+        again = (
             blocks.button_cell("Replay", NAME, "replay", {"race": seat.key, "heat": str(number)}) if seat.key else ""
         )
-        rows.append([label(heat.title), *_numbers(both, heat.ratio, result.is_shared), texts, replay])
+        rows.append([label(heat.title), *_numbers((heat.left, heat.right), heat.ratio, result.is_shared), texts, again])
     if len(rows) > 1:
         found, num_same = result.comparison, sum(heat.parting is None for heat in result.heats)
         ratio = None if found is None else found.ratio
@@ -232,7 +231,7 @@ def _prompts_table(result: Race, seat: Seat, place: int = -1) -> Props:
         both = [reduce(Counters.add, steps, Counters()) for steps in all_steps]
         _, _, *numbers = _numbers(both, ratio, result.is_shared)
         same = f"{num_same} of {len(result.heats)} the same"
-        rows.append(["all together; the median ratio", "", "", *numbers, same, ""])
+        rows.append(["all prompts; median ratio", "", "", *numbers, same, ""])
     return blocks.table(PROMPT_COLUMNS, rows, caption="Prompt by prompt", marked=place)
 
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 Titles = tuple[str, str]
 MOST_TITLE = 160  # characters
 ENOUGH_TOKENS = 32  # for a side to be called faster
-SAME_LAW = "Two draws from the same law; texts differ by design."
+SAME_LAW = "Both texts are drawn from the same distribution, so they differ by design."
 LOADED = (
-    "Under load: this server did other work meanwhile (somebody's run, a file, a model), so no speedup is told. Race "
-    "again later."
+    "Under load: this server did other work meanwhile (somebody's run, a file, a model), so no speedup is given. "
+    "Race again later."
 )
 
 
@@ -53,7 +53,7 @@ def speed_verdict(result: Race, titles: Titles) -> tuple[str, Words]:
         return "unsure", LOADED
     found = result.comparison
     if found is None:
-        return "unsure", "No time was measured, so neither side can be called faster."
+        return "unsure", "No time was measured, so no side can be called faster."
     state, words = _comparison_words(result, found, *map(bare_title, titles))
     if names := lossy_names(result, titles):
         are = " is lossy: its text is" if len(names) == 1 else " are lossy: their texts are"
@@ -77,7 +77,7 @@ def _comparison_words(result: Race, found: Comparison, one: str, other: str) -> 
     else:
         lead = "No clear difference: "
         if found.verdict == "noisy":
-            took = f"the same setup on the same prompt took {percent(found.spread)} more or less time"
+            took = f"two runs of one setup on the same prompt differed by {percent(found.spread)}"
             over += f" This machine was too busy: {took}. Race again when it is idle."
     return "unsure", [lead, other, f" ran at {ran}", one, over]
 
@@ -109,14 +109,14 @@ def text_verdict(result: Race, titles: Titles) -> list[Props]:
     """Whether the texts are the same; where they first differ, the models' logits and odds of both tokens."""
     lossy = lossy_names(result, titles)
     if result.heats[0].left.header.request.get("temperature") != 0:
-        odds = " is lossy, so its words come with other odds."
-        words = ["Two draws, but not from the same law: ", " and ".join(lossy), odds] if lossy else SAME_LAW
+        used = ["Two draws from different distributions: ", " and ".join(lossy), " used a lossy rule."]
+        words = used if lossy else SAME_LAW
         return [blocks.words(words)]
     if result.difference is not None:
         return _difference_blocks(result, result.difference, lossy, titles)
     if num_parted := sum(heat.parting is not None for heat in result.heats):
-        words = f"Not identical: the texts part on {num_parted} of {len(result.heats)} prompts."
-        why = "The race was stopped before the models were asked once more what they give both tokens there."
+        words = f"Not identical: the texts differ on {num_parted} of {len(result.heats)} prompts."
+        why = "The race was stopped before the models were asked for the logits of both tokens."
         return [blocks.verdict("unsure", f"{words} {why}")]
     number, lengths = len(result.heats), [(len(heat.left.tokens), len(heat.right.tokens)) for heat in result.heats]
     pairs = "the two texts are" if number == 1 else f"on all {number} prompts the two texts are"
@@ -132,11 +132,11 @@ def _difference_blocks(result: Race, found: Difference, lossy: Sequence[str], ti
     names = [bare_title(title) for title in titles]
     one, other = (label(token.text, token.bytes) for token in (found.left, found.right))
     where = [
-        f"Not identical: on “{reveal(found.title)}” the texts part at token {found.place + 1:,}: ", names[0],
+        f"Not identical: on “{reveal(found.title)}” the texts differ from token {found.place + 1:,}: ", names[0],
         " wrote ", one, ", ", names[1], " wrote ", other, f".{same} {_reason(found, lossy)}",
     ]  # fmt: skip
-    columns = ("read once more, both texts up to there", f"logit of {one}", f"logit of {other}", f"odds of {one}",
-               f"odds of {other}")  # fmt: skip
+    columns = ("read again, up to this token", f"logit of {one}", f"logit of {other}", f"probability of {one}",
+               f"probability of {other}")  # fmt: skip
     rows = [
         [f"{each.role} {label(each.name)}", *(f"{logit:.5f}" for logit in each.logits), *map(percent, each.odds)]
         for each in found.readings
@@ -149,11 +149,11 @@ def _reason(found: Difference, lossy: Sequence[str]) -> str:
     gap = abs(target.logits[0] - target.logits[1])
     if found.is_tie:
         return (
-            f"The target's two candidates are {gap:.2g} apart in logits: a tie, as far as its numbers can tell. "
-            "Reading one token at a time and several at once adds up in another order, so either may come first."
+            f"The target's logits for the two tokens are only {gap:.2g} apart: a tie at its precision. Reading tokens "
+            "one at a time or several at once adds up in a different order, so either may come first."
         )
     if lossy:
-        return f"{' and '.join(lossy)} follows a lossy rule, which may keep what the target would not write."
+        return f"{' and '.join(lossy)} used a lossy rule, which may accept tokens that the target would not write."
     if target.best > max(target.logits):
-        return "The target's favourite there is neither of the two: this should not happen."
-    return f"The target's two candidates are {gap:.2g} apart in logits. That is no tie: this should not happen."
+        return "The target's most likely token there is neither of the two. This should not happen."
+    return f"The target's logits for the two tokens are {gap:.2g} apart. This is no tie and should not happen."

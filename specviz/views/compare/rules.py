@@ -13,37 +13,37 @@ if TYPE_CHECKING:
 
 NAME, TITLE = "side_by_side", "Rules side by side"
 LEAD = (
-    "Every rule judges the same drafted tokens of this run with the same random numbers u; so do programs that get it "
-    "wrong. A rule is right if the token it writes follows the large model's own odds p. How much it keeps says "
+    "Every rule judges the same drafted tokens of this run with the same random numbers u. So do rules that get it "
+    "wrong. A rule is right if the tokens it writes follow the target's probabilities p. How many it accepts says "
     "nothing about that."
 )
 COLUMNS = {
-    "rule": lambda row: row.rule.title + (" (a mistake)" if row.is_broken else "" if row.rule.lossless else " (lossy)"),
+    "rule": lambda row: row.rule.title + (" (wrong)" if row.is_broken else "" if row.rule.lossless else " (lossy)"),
     "text": lambda row: {"text": _verdict_words(row), "tone": TONES[row.verdict]},
-    "kept, same u": lambda row: f"{row.num_kept} of {row.num_judged}",
-    "kept, on average": lambda row: NONE if row.acceptance is None else percent(row.acceptance),
+    "accepted of judged, same u": lambda row: f"{row.num_kept} of {row.num_judged}",
+    "accepted, on average": lambda row: NONE if row.acceptance is None else percent(row.acceptance),
     "tokens per target call": lambda row: NONE if row.tokens_per_call is None else f"{row.tokens_per_call:.2f}",
-    "off on average": lambda row: _distance_words(row.mean_distance),
-    "off at worst": lambda row: _distance_words(row.largest_distance),
-    "whole texts off": lambda row: _distance_words(row.whole_distance),
+    "wrong share, on average": lambda row: _distance_words(row.mean_distance),
+    "wrong share, at worst": lambda row: _distance_words(row.largest_distance),
+    "wrong share, whole texts": lambda row: _distance_words(row.whole_distance),
 }
-BY_FORMULA = "✓ exact by formula, where one token is judged alone"
+BY_FORMULA = "✓ exact by formula (one token judged alone)"
 ROUNDING = 1e-9  # distances below it come from float64
-MARKS = {"exact": "✓ exact (enumerated)", "differs": "✗ differs", "unsure": "– no harm here"}
+MARKS = {"exact": "✓ exact (enumerated)", "differs": "✗ differs", "unsure": "– no error here"}
 NOT_JUDGED = "– nothing judged"
 TONES = {"exact": "accepted", "differs": "rejected", "unsure": "ignored"}
 NONE = "–"
-ENUMERATING = "Every rule's program is enumerated over small texts; then the run's steps are judged again"
+ENUMERATING = "Enumerating every rule's program over small texts; then the run's steps are judged again"
 NOTES = (
-    "“kept, same u”: kept of judged tokens, with this run's own u. “kept, on average” and “off”: by formula, over the "
-    "places that the run judged, whatever u is. “off” is the total variation between what the rule writes and p: the "
-    "share of the probability that lies on the wrong tokens. Block verification judges a draft as a whole, so no token "
-    "has a chance of its own there.",
-    "“whole texts off”: every outcome of the rule's own program is enumerated, drafting included, over texts of three "
-    "tokens in a small language made from this run's odds: its two likeliest tokens, and all others together as one. "
-    "Only what is exact there too is called enumerated.",
+    "“accepted of judged, same u”: with this run's own random numbers. “accepted, on average” and “wrong share”: by "
+    "formula, over the positions that the run judged, for all u. “wrong share” is the total variation between the "
+    "rule's output and p: the share of the probability that lies on the wrong tokens. Block verification judges a "
+    "draft as a whole, so no single token has a probability of its own there.",
+    "“wrong share, whole texts”: enumerates every outcome of the rule's own program, drafting included. The texts "
+    "are three tokens long, in a small language made from this run's probabilities: its two likeliest tokens, and "
+    "all others together as one. Only a rule that is exact there too is called enumerated.",
     "“tokens per target call”: expected for these drafts over all u, the target's own token included. A rule whose "
-    "mistake lies in drafting got drafts of its own at the same places.",
+    "mistake is in drafting got its own drafts at the same positions.",
 )
 
 
@@ -51,23 +51,21 @@ def side_by_side(result: SideBySide | None) -> Props:
     """result: None before the button was pressed."""
     controls = [blocks.button("judge", "Judge with every rule", primary=True)]
     if result is None:
-        words = "Nothing judged yet. It needs a run with drafted tokens, and takes a few seconds."
+        words = "Nothing judged yet. It needs a run with drafted tokens and takes a few seconds."
         return blocks.section(NAME, TITLE, LEAD, controls, [blocks.words(words)])
     shown = []
     if result.done < result.total:
         words = f"{result.done} of {result.total} steps judged again" if result.done else ENUMERATING
         shown.append(blocks.progress(result.done, result.total, words))
     if result.num_skipped:
-        models = "were made by other models than those of the last one; they are left out."
+        models = "were made by models other than the last one's; they are left out."
         shown.append(blocks.words(f"{result.num_skipped} more steps {models}"))
     if result.done:
-        caption = (
-            f"{result.done} steps of this run; rules that keep the target's law first, then by how far they are off"
-        )
+        caption = f"{result.done} steps of this run; lossless rules first, then by the wrong share"
         shown.append(blocks.table_of(result.rows, COLUMNS, caption=caption))
     if result.done == result.total:
         shown.append(blocks.words(_finding(result)))
-    shown.append(blocks.details("What the columns say", [*map(blocks.words, NOTES)]))
+    shown.append(blocks.details("What the columns mean", [*map(blocks.words, NOTES)]))
     if result.rows:
         rules = [blocks.words(["", row.rule.title, f": {row.rule.summary}"]) for row in result.rows]
         shown.append(blocks.details("The rules", rules))
@@ -89,13 +87,13 @@ def _distance_words(distance: float | None) -> str:
 def _finding(result: SideBySide) -> Words:
     """A wrong rule that keeps as much as a right one, where there is one."""
     if all(row.largest_distance is None for row in result.rows):
-        return "The run judged no drafted token, so nothing can be said of any rule here."
+        return "The run judged no drafted token, so nothing can be said about any rule."
     if result.twins is None:
-        return "At these places no wrong rule keeps exactly as much as a right one."
+        return "At these positions, no wrong rule accepts exactly as much as a right one."
     right, wrong = result.twins
     share, off = percent(right.acceptance), percent(wrong.mean_distance)
     return [
         "Acceptance alone cannot tell right from wrong: ", right.rule.title, " and ", wrong.rule.title,
-        " both keep ", share, " of the judged tokens, but the second puts ", off,
+        " both accept ", share, " of the judged tokens, but the second puts ", off,
         " of the probability on the wrong tokens.",
     ]  # fmt: skip

@@ -63,20 +63,20 @@ def duel_block(
 def difference_words(left: Trace, right: Trace, titles: tuple[str, str]) -> Sentence:
     """Where the two texts first differ, or that they do not."""
     if not are_of_one_prompt(left, right):
-        return ["The two runs continue different prompts, so their texts cannot be laid side by side token by token."]
+        return ["The two runs have different prompts, so their texts cannot be compared token by token."]
     part, names = first_difference(left, right), [label(title) for title in titles]
     if part is not None:
         one, other = (label(each.text, each.bytes) for each in (left.tokens[part], right.tokens[part]))
         rounding = rounding_words(count(left)) or rounding_words(count(right))
         why = f" {rounding.capitalize()}." if rounding and should_be_one_text(left, right) else ""
         return [
-            f"The texts part at token {part + 1:,}: ", names[0], " wrote ", one, ", ", names[1], " wrote ", other,
+            f"The texts differ from token {part + 1:,}: ", names[0], " wrote ", one, ", ", names[1], " wrote ", other,
             f".{why}",
         ]  # fmt: skip
     lengths = len(left.tokens), len(right.tokens)
     if lengths[0] == lengths[1]:
-        return [f"The texts are the same, token for token: {lengths[0]:,} tokens."]
-    return [f"The texts are the same as far as both go: {min(lengths):,} tokens. One of them ends there."]
+        return [f"The texts are identical: {lengths[0]:,} tokens."]
+    return [f"The texts are identical for {min(lengths):,} tokens, where one of them ends."]
 
 
 def comparison_words(trace: Trace, other: Trace) -> str:
@@ -84,9 +84,9 @@ def comparison_words(trace: Trace, other: Trace) -> str:
     drafted = "with" if any(step.settings.drafts for step in other.steps) else "without"
     part = first_difference(trace, other)
     if part is None:
-        return f"as far as both go the same text as the run {drafted} a draft"
+        return f"same text as the run {drafted} a draft, as far as both go"
     here, there = (label(each.tokens[part].text, each.tokens[part].bytes) for each in (trace, other))
-    return f"parts from the run {drafted} a draft at token {part + 1:,}: {here} here, {there} there"
+    return f"differs from the run {drafted} a draft at token {part + 1:,}: {here} here, {there} there"
 
 
 def num_shown(trace: Trace) -> int:

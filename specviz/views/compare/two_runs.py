@@ -9,11 +9,11 @@ from specviz.views.compare.side_by_side_player import duel_block, num_shown
 
 NAME, TITLE = "two-runs", "Two runs side by side"
 LEAD = (
-    "Any two runs that are known here: recorded ones, the one on Explore, or two that you tick in the library. They "
-    "move together, token by token, until their texts part."
+    "Any two runs: recorded ones, the one on Explore, or two that you tick in the library. They advance together, "
+    "token by token, until their texts differ."
 )
 NOTHING = "Choose two runs and press Show."
-PACE = "By time, each moves at the pace at which it was recorded, maybe on another machine: that is no race."
+PACE = "By time, each run replays at its recorded pace, perhaps from another machine: this is no race."
 
 
 def two_runs(
@@ -42,7 +42,7 @@ def _comparison_blocks(traces: tuple[Trace, Trace], titles: tuple[str, str]) -> 
     return [
         blocks.table(("run", *WORDS[1:]), [[title, *metric_cells(trace)[1:]] for title, trace in pairs]),
         *(
-            blocks.words(f"{title} is long: only its first {num_shown(trace):,} steps are shown here.")
+            blocks.words(f"{title} is long: only its first {num_shown(trace):,} steps are shown.")
             for title, trace in pairs
             if num_shown(trace) < len(trace.steps)
         ),

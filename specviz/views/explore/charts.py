@@ -12,7 +12,7 @@ from specviz.trace.counters import Counters
 from specviz.trace.file import EmittedToken, Step
 from specviz.views.explore.inspector import LAST
 from specviz.views.explore.sentences import label, percent
-from specviz.views.palette import colour, short_label
+from specviz.views.palette import colour, word_of
 
 FEW = 20  # rates from fewer observations are drawn hollow
 DEEPEST = 64  # a chart of more depths says no more, and each step would send it again
@@ -24,10 +24,10 @@ PATTERNS = {
     "draft": "/", "verify": "", "accept": "x", "record": ".", "other": "-",
 }  # fmt: skip  # never colour alone
 DEPTH_LINES = (
-    ("kept this deep, of steps that drafted this deep", "plain", "dot"),
-    ("kept, of tokens judged at this depth", "accepted", "solid"),
+    ("drafts surviving to this depth", "plain", "dot"),
+    ("accepted of judged at this depth", "accepted", "solid"),
 )
-SELECTION_NOTE = "Selection effect: a depth is judged only where all before it were kept, and K decides where that is."
+SELECTION_NOTE = "Selection effect: a later depth is judged only after all earlier ones passed."
 STACKED = {"barmode": "stack", "bargap": 0.15}
 Chart = dict[str, Any]
 
@@ -51,7 +51,7 @@ class Figures:
         return {name: points(step, self) for name, (_, points) in KINDS.items()}
 
 
-# ---- step_bars: kept, cut, not judged per step, and the running rate kept / judged on a second axis ------------------
+# ---- step_bars: accepted, rejected, not judged per step; the running rate accepted / judged on a second axis ---------
 
 
 def _bar_points(step: Step, so_far: Figures) -> Chart:
@@ -62,12 +62,12 @@ def _bar_points(step: Step, so_far: Figures) -> Chart:
 
 
 def _empty_bars(theme: str) -> Chart:
-    bars = [_bars(status, theme, f"step %{{x}}: %{{y}} {short_label(status)}") for status in BAR_STATUSES]
-    hover = "up to step %{x}: %{y:.0%} of judged kept"
-    rate = line_of("kept / judged so far", "plain", theme, hover) | {"yaxis": "y2"}
-    right = {**_rate_axis("kept / judged so far"), "overlaying": "y", "side": "right", "showgrid": False}
-    axes = axes_of("step", count_axis("drafted tokens")) | {"yaxis2": right}
-    return chart_of("Kept and cut, step by step", [*bars, rate], axes | STACKED, list_columns("step", [*bars, rate]))
+    bars = [_bars(status, theme, f"step %{{x}}: %{{y}} {word_of(status)}") for status in BAR_STATUSES]
+    hover = "up to step %{x}: %{y:.0%} accepted of judged"
+    rate = line_of("accepted of judged so far", "plain", theme, hover) | {"yaxis": "y2"}
+    right = {**_rate_axis("accepted of judged so far"), "overlaying": "y", "side": "right", "showgrid": False}
+    axes = axes_of("step", count_axis("draft tokens")) | {"yaxis2": right}
+    return chart_of("Accepted and rejected", [*bars, rate], axes | STACKED, list_columns("step", [*bars, rate]))
 
 
 # ---- acceptance_by_depth: joint and conditional rate with 95 % Wilson intervals; hollow where n < FEW ----------------
@@ -108,7 +108,7 @@ def _empty_depths(theme: str) -> Chart:
     for trace, (name, _, _) in enumerate(DEPTH_LINES):
         columns += [[name, trace, "customdata", 2], ["n", trace, "customdata", 1]]
         columns += [["95 % interval (Wilson)", trace, "customdata", 3]]
-    chart = chart_of("Kept by depth", [_depth_line(*line, theme) for line in DEPTH_LINES], axes, columns)
+    chart = chart_of("Accepted by depth", [_depth_line(*line, theme) for line in DEPTH_LINES], axes, columns)
     chart["layout"]["margin"]["b"] = 84
     return chart
 
@@ -148,7 +148,7 @@ def _overlap_points(step: Step, so_far: Figures) -> Chart:
 
 
 def _overlap(step: Step, token: EmittedToken) -> float | None:
-    """The recorded sum of min(p, q) at the draw of this token, or at the cut that it replaces; None where there is
+    """The recorded sum of min(p, q) at the draw of this token, or at the rejection before it; None where there is
     none."""
     if token.kind not in OVERLAP_KINDS:
         return None
@@ -158,12 +158,12 @@ def _overlap(step: Step, token: EmittedToken) -> float | None:
 
 def _empty_overlap(theme: str) -> Chart:
     bars = [_bars(kind, theme, "token %{x}: the models agree %{y:.0%}") for kind in OVERLAP_KINDS]
-    hover = "token %{x}: no single draft was judged here, so no agreement was recorded"
+    hover = "token %{x}: agreement not recorded, as no single draft token was judged here"
     none = line_of("not recorded", "ignored", theme, hover) | {"mode": "markers"}
     none["marker"] = {"color": colour("ignored", theme), "size": 5, "symbol": "x"}
     axes = axes_of("token of the text", _rate_axis("sum of min(p, q)"))
     columns = [["token", 0, "x"], ["text", 0, "customdata", 1]]
-    columns += [[f"agreement, {short_label(kind)}", trace, "y"] for trace, kind in enumerate(OVERLAP_KINDS)]
+    columns += [[f"agreement, {word_of(kind)}", trace, "y"] for trace, kind in enumerate(OVERLAP_KINDS)]
     return chart_of("Agreement of both models along the text", [*bars, none], axes | STACKED, columns)
 
 
@@ -178,13 +178,13 @@ def _call_points(step: Step, so_far: Figures) -> Chart:
 def _empty_calls(theme: str) -> Chart:
     hover = "after %{x} target calls: %{y} tokens"
     run = line_of("this run", "accepted", theme, hover)
-    alone = line_of("one by one: a token per call", "ignored", theme, hover)
+    alone = line_of("without a draft: one token per call", "ignored", theme, hover)
     alone["line"]["dash"] = "dash"
     for trace in (run, alone):
         trace |= {"x": [0], "y": [0]}
     run["customdata"] = [[""]]
     axes = axes_of("target calls", count_axis("tokens"), rangemode="tozero")
-    columns = [["target calls", 0, "x"], ["tokens", 0, "y"], ["one by one", 1, "y"]]
+    columns = [["target calls", 0, "x"], ["tokens", 0, "y"], ["without a draft", 1, "y"]]
     return chart_of("Tokens against target calls", [run, alone], axes, columns)
 
 
@@ -199,8 +199,8 @@ def _time_points(step: Step, _so_far: Figures) -> Chart:
 
 
 def _empty_times(theme: str) -> Chart:
-    bars = [_bars(name, theme, f"step %{{x}}: %{{y:.1f}} ms {short_label(name)}") for name in PHASES]
-    axes = axes_of("step", count_axis("milliseconds, waiting left out"))
+    bars = [_bars(name, theme, f"step %{{x}}: %{{y:.1f}} ms {word_of(name)}") for name in PHASES]
+    axes = axes_of("step", count_axis("milliseconds, without waiting"))
     return chart_of("Time per step", bars, axes | STACKED, list_columns("step", bars))
 
 
@@ -229,7 +229,7 @@ def list_columns(x: str, traces: Sequence[Chart], *values: str | int) -> list[li
 
 def _bars(status: str, theme: str, hover: str) -> Chart:
     marker = {"color": colour(status, theme), "pattern": {"shape": PATTERNS[status], "size": 6}}
-    return _trace("bar", short_label(status), status, hover) | {"marker": marker}
+    return _trace("bar", word_of(status), status, hover) | {"marker": marker}
 
 
 def line_of(name: str, status: str, theme: str, hover: str) -> Chart:

@@ -25,7 +25,7 @@ from specviz.views.explore.inspector import LOG_TICKS, NUMBERS
 from specviz.views.explore.sentences import ENDINGS, changes, headline, label, prose, reveal, state_words, title_of
 from specviz.views.explore.speed import speed_words
 from specviz.views.explore.steps import step_props
-from specviz.views.palette import palette, short_label
+from specviz.views.palette import palette, word_of
 
 MOST_SENT = 200  # steps per increment, about 1 MB; the page pulls what is left
 MOST_PROMPT = 20_000  # characters of a prompt that a page gets
@@ -33,8 +33,9 @@ PROMPT_SHOWN = 240  # characters of a long prompt that are shown at first, its e
 PROMPT_FITS = 480  # a prompt up to here is shown whole
 LEGEND = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")
 SIZES = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1, ""))
-CUT_OFF = "cut off: the recording ends before the run does"
-SO_FAR = "what there was while the run was still going on"
+CUT_OFF = "incomplete: the recording stops before the run ends"
+SO_FAR = "saved while the run was still going"
+_ROUNDED = {float, list, dict}
 
 
 class Feed:
@@ -102,14 +103,15 @@ class Feed:
         self._steps.append(_json(props))
         self.num_characters += len(self._steps[-1])
 
-    def message(self, since: int, status: Mapping[str, Any] | None, *, play: bool = False) -> str:
-        """The increment from step `since` on, as JSON. play: the page replays it from the first step on."""
+    def message(self, since: int, status: Mapping[str, Any] | None, begin: str = "") -> str:
+        """The increment from step `since` on, as JSON. begin: what the page does first: "play" replays the run,
+        "opening" explains one of its steps."""
         props = self._props(since)
         if status is not None:
             words = state_words(status["name"], status.get("message") or "", status.get("ahead") or 0)
             props["state"] = {**status, "words": words, "progress": _progress(status.get("fraction"))}
-        if play:
-            props["play"] = True
+        if begin:
+            props[begin] = True
         steps = ",".join(self._steps[since : min(props["total"], since + MOST_SENT)])  # more may have come meanwhile
         return f'{_json(props)[:-1]},"steps":[{steps}]}}'
 
@@ -140,7 +142,7 @@ class Feed:
             **(_prompt(self._header.prompt) if self._header else {"prompt": ""}),
             "recorded": self._recorded,
             "created": reveal(self._header.created) if self._header else "",
-            "legend": [[status, short_label(status), palette()["statuses"][status]["label"]] for status in LEGEND],
+            "legend": [[status, word_of(status), palette()["statuses"][status]["means"]] for status in LEGEND],
             "figures": self._figures.initial(),
             "metrics": [[each.label, each.formula, other_names(name)] for name, each in METRICS.items()],
             "look_numbers": NUMBERS,
@@ -236,11 +238,12 @@ def _numbers(counters: Counters) -> list[str]:
 
 def _round(value: Any) -> Any:
     """The same points with numbers of four decimals."""
-    if isinstance(value, dict):
-        return {name: _round(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_round(item) for item in value]
-    return round(value, 4) if isinstance(value, float) else value
+    kind = type(value)
+    if kind is float:
+        return round(value, 4)
+    if kind is list:
+        return [_round(item) if type(item) in _ROUNDED else item for item in value]
+    return {name: _round(item) for name, item in value.items()} if kind is dict else value
 
 
 def _json(value: Any) -> str:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from specviz.drafters.method import Method
 
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
-EXACT = "The text follows the target's own odds exactly; where bf16 or fp16 rounds, it may part at near-ties."
-LOSSY = "The text does not follow the target's own odds: this rule trades them for more kept tokens."
-K_WORDS = "K: the most tokens that are drafted before the target checks them."
-LATER = "The settings below count from the next Run."
+EXACT = "The text is distributed exactly as if the target had written alone; bf16 or fp16 may differ at near-ties."
+LOSSY = "The text is not distributed as if the target had written alone: this rule trades that for more acceptance."
+K_WORDS = "K: how many tokens are drafted at most before the target checks them."
+LATER = "The settings below apply on the next run."
 
 
 def method_help(method: Method, rule: Rule | None, *, has_k: bool, lacks: str = "") -> dict[str, Any]:
@@ -53,4 +53,4 @@ def _depth_words(method: Method, has_k: bool) -> list[str]:
     if has_k:
         return [K_WORDS]
     stand_in = next((param.title for param in method.params if param.name == method.depth), None)
-    return [] if stand_in is None else [f"K is not used here: “{stand_in}” says how much is drafted at most."]
+    return [] if stand_in is None else [f"K is not used here: “{stand_in}” limits how much is drafted."]

@@ -27,16 +27,16 @@ RAW_TELLS = 0.01  # a token that the sampling filters out is shown where the unf
 OVERLAY = {"both": "both", "cut": "cut", "owed": "owed"}  # the bars of a row -> the share each is as wide as
 LAW = {"law": "p"}
 NUMBERS = (
-    ("chance to be kept", "min(1, p / q) under speculative sampling"),
+    ("probability of acceptance", "min(1, p / q) under speculative sampling"),
     ("agreement (overlap)", "sum of min(p, q) over the vocabulary"),
-    ("entropy of the target's odds", "- sum p ln p"),
-    ("entropy of the draft's odds", "- sum q ln q"),
+    ("entropy of the target", "- sum p ln p"),
+    ("entropy of the draft", "- sum q ln q"),
     ("divergence KL(p || q)", "sum p ln(p / q)"),
-    ("the target's own odds of it", "p before its siblings were cut; it is judged against what they left"),
-    ("how far the rule moves this token", "total variation between its law of one token and p; lossy rules only"),
+    ("the target's own probability", "p before any sibling was rejected; the token is judged against what they left"),
+    ("distance from the target", "total variation between p and this rule's distribution; lossy rules only"),
     (
         "stopping test",
-        "how often u falls below it, which keeps the draft up to here or further; block verification only",
+        "probability that u falls below it and accepts the draft at least up to here; block verification only",
     ),
 )
 Look = dict[str, Any]
@@ -71,8 +71,8 @@ class Row:
     @property
     def has_raw(self) -> bool:
         """Whether the unfiltered law at temperature 1 differs visibly from the one judged against."""
-        pairs = ((self.p_raw, self.p), (self.q_raw, self.q))
-        return any(raw is not None and abs(raw - value) > RAW_MATTERS for raw, value in pairs)
+        p_differs = self.p_raw is not None and abs(self.p_raw - self.p) > RAW_MATTERS
+        return p_differs or (self.q_raw is not None and abs(self.q_raw - self.q) > RAW_MATTERS)
 
 
 def looks(step: Step) -> dict[str, Look]:
@@ -94,7 +94,7 @@ def looks(step: Step) -> dict[str, Look]:
 
 
 def focus(step: Step) -> str:
-    """The token of a step that says most: the one that was cut at its end, else the last token."""
+    """The token of a step that says most: the one that was rejected at its end, else the last token."""
     if (cut := titles.telling_cut(step)) is not None:
         return str(step.draft.index(cut))
     return LAST if titles.last_token(step) else str(max((token.node for token in step.emitted), default=0))
@@ -245,7 +245,7 @@ def _show_last(step: Step, last: EmittedToken, position: Position) -> Look:
 
 def _siblings(step: Step, node: int) -> list[list[str]]:
     """The drafted tokens at this place, in the order in which they are judged: [ref, token, status, the target's own
-    odds, the odds judged against, the draft's]; none for an only child."""
+    probability, the one judged against, the draft's]; none for an only child."""
     here = [each for each in drafted_nodes(step) if step.draft[each].parent == step.draft[node].parent]
     shown = []
     for place, each in enumerate(here if len(here) > 1 else []):
@@ -258,7 +258,7 @@ def _siblings(step: Step, node: int) -> list[list[str]]:
 
 
 def _numbers(step: Step, token: DraftToken, position: Position, owed: float, *, later: bool) -> list[str]:
-    """Values in the order of NUMBERS; `later`: siblings of this token were cut before it."""
+    """Values in the order of NUMBERS; `later`: siblings of this token were rejected before it."""
     p, q, chance = token.p_judged or 0.0, 1.0 if token.q is None else token.q, token.accept_prob or 0.0
     kl = "infinite" if position.kl is None and position.q_entropy is not None else _nats(position.kl)
     rule = facts_of(step.settings.rule)

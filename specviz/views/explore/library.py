@@ -46,8 +46,8 @@ def recap(trace: Trace) -> tuple[str, str, str]:
     """A run in three short lines, for a console and a notebook: its title, how its prompt begins, its numbers."""
     counters = count(trace)
     accepted, judged = counters.statuses["accepted"], counters.num_judged
-    kept = judged and f"{accepted:,} of {judged:,} judged accepted ({percent(accepted / judged)})"
-    parts = (quantity(counters.num_steps, "step"), _numbers(trace), kept, trace.footer is None and CUT_OFF)
+    share = judged and f"{accepted:,} accepted of {judged:,} judged ({percent(accepted / judged)})"
+    parts = (quantity(counters.num_steps, "step"), _numbers(trace), share, trace.footer is None and CUT_OFF)
     return _title(trace, None), _beginning(trace.header), " · ".join(filter(None, parts))
 
 

@@ -1,7 +1,7 @@
 """One run's stage in one HTML file: text, lanes, inspector, player, numbers and charts, with the trace itself inside.
 
 It opens from disk and asks no network and no server. The run lies in it as the increments that a page pulls from the
-server, each packed; no text from outside is ever markup (see standalone.document).
+server, each packed; no text from outside is ever markup (see views.document).
 """
 
 import base64
@@ -16,14 +16,6 @@ from specviz.views.document import document, quiet_json, stage_template
 from specviz.views.explore.feed import CUT_OFF, MOST_SENT, Feed
 from specviz.views.explore.sentences import reveal
 
-PARTS = (
-    *("hub.js", "unpack.js", "save.js", "clipboard.js", "tokens.js", "pointing.js", "evidence.js", "numbers.js"),
-    *("legend.js", "text.js", "lanes.js", "inspector.js", "player.js"),
-)
-CHARTS = ("figure.js", "charts.js")
-MOUNT = ("stage.js", "standalone.js", "stage_file.js")
-SHEETS = ("base.css", "evidence.css", "stage.css", "standalone.css", "stage_file.css")
-START = "specviz.mountStageFile();"
 RUN = "file"
 MOST_TITLE = 90  # characters of the prompt in the title
 MOST_WORD = 40  # characters of the trace's own date and version
@@ -59,15 +51,8 @@ def stage_page(
         "file": exports.file_name(trace, ".jsonl"),
     }
     body = BODY.format(title=html.escape(title), words=html.escape(_words(trace, unended)), template=stage_template())
-    return document(
-        title,
-        body,
-        scripts=(*PARTS, *(CHARTS if charts else ()), *MOUNT),
-        sheets=SHEETS,
-        start=START,
-        data={"sv-about": quiet_json(about), "sv-run": "\n".join(map(pack, parts)), "sv-trace": data},
-        has_charts=charts,
-    )
+    lying = {"sv-about": quiet_json(about), "sv-run": "\n".join(map(pack, parts)), "sv-trace": data}
+    return document(title, body, entry="run_file.js", data=lying, has_charts=charts)
 
 
 def without_charts(part: Props) -> Props:
@@ -100,5 +85,5 @@ def _words(trace: Trace, unended: str) -> str:
     lead = f"{unended.capitalize()}. " if trace.footer is None else ""
     return (
         f"{lead}A run of speculative decoding, recorded by specviz {by} ({created}), "
-        f"written by specviz {__version__}. All of it lies in this file: it needs no network."
+        f"written by specviz {__version__}. Everything is in this file: it needs no network."
     )

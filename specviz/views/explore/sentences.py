@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from specviz.drafters import METHODS, facts_of
@@ -42,16 +43,19 @@ CHANGE_NAMES = {
     "rule": "rule",
 }
 VERDICTS = {  # what a headline says after K, by what is drafted
-    "chain": "{tokens} ahead; the large model checks all of them in one pass, keeps those that pass, replaces the "
-    "first that fails, and the text ",
-    "token tree": "{tokens} deep; the large model checks all branches in one pass, keeps the path that passes, adds a "
-    "token of its own, and the text ",
-    "reasoning step": "{tokens}; the large model grades each of them, keeps it whole or writes its own, and the text ",
+    "chain": "{tokens} ahead. The large target model checks them all in one pass. It accepts those that pass and "
+    "resamples the first that fails. ",
+    "token tree": "{tokens} deep. The large target model checks all branches in one pass. It accepts the path that "
+    "passes and adds a token of its own. ",
+    "reasoning step": "{tokens}. The large target model grades each one, then accepts it whole or writes its own. ",
 }
+ALONE = "as if the target had written alone"
+LOSSY = "This rule is lossy: the text is not distributed as if the target had written alone."
+EXACT_AGAIN = "This rule is exact, but earlier steps were lossy."
 TYPED, TYPIST = "typed words", "You type up to "  # a game, whose draft model is a person
 ENDINGS = {
-    "length": "reached the chosen length",
-    "eos": "the model ended its text",
+    "length": "done: length reached",
+    "eos": "done: the model ended its text",
     "context": "the model's context is full",
     "time": "the time is up",
     "stopped": "stopped",
@@ -66,6 +70,7 @@ def quantity(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+@lru_cache(maxsize=1 << 12)
 def percent(share: float) -> str:
     """0.634 -> "63 %", 0.0634 -> "6.3 %"; never 0 % or 100 % for what is neither."""
     if 0 < share < 0.0005:
@@ -105,7 +110,7 @@ def _hundredths(share: float, more_digits: int) -> str:
 
 
 def dart(chance: float, u: float) -> tuple[str, str]:
-    """The chance and the draw `u`, with enough digits to see which is larger."""
+    """The chance and the random draw `u`, with enough digits to see which is larger."""
     words = percent(chance), f"{u:.2f}"
     for digits in range(1, 7):
         bound, fell = float(words[0].strip("<>").removesuffix(PERCENT)), 100 * float(words[1])
@@ -117,7 +122,7 @@ def dart(chance: float, u: float) -> tuple[str, str]:
 
 def reveal(text: str) -> str:
     """`text` with control and direction characters written out; ordinary spaces stay."""
-    return "".join(map(_visible_char, text))
+    return text if text.isprintable() else "".join(map(_visible_char, text))
 
 
 def _visible_char(char: str) -> str:
@@ -130,7 +135,12 @@ def label(text: str, half: str | None = None) -> str:
     """A token as one short visible word: spaces at its ends as ␣, line breaks as ⏎, half characters as <F0 9F>."""
     if half and (not text or "\ufffd" in text):
         return f"<{' '.join(half[i : i + 2].upper() for i in range(0, min(len(half), 24), 2))}>"
-    shown = re.sub("^ +| +$", lambda spaces: SPACE * len(spaces[0]), reveal(text[: MOST_LABEL + 1]))
+    return _word(text[: MOST_LABEL + 1])
+
+
+@lru_cache(maxsize=1 << 14)
+def _word(text: str) -> str:
+    shown = re.sub("^ +| +$", lambda spaces: SPACE * len(spaces[0]), reveal(text))
     return shown if len(shown) <= MOST_LABEL else f"{shown[: MOST_LABEL - 1]}…"
 
 
@@ -151,22 +161,18 @@ def headline(settings: Settings, *, was_lossy: bool = False, rounding: str = "")
     target's number format leaves of the promise, in words."""
     if settings.k == 0 or not settings.drafts:
         earlier = " Earlier steps were lossy." if was_lossy and settings.lossless else ""
-        return [f"No draft: the large model writes every token itself, one per pass.{earlier}"]
-    method = facts_of(settings.method)
+        return [f"No draft: the target model writes every token itself, one per pass.{earlier}"]
+    method = facts_of(settings.method).under(settings.params)
     proposer = TYPIST if settings.method == TYPED else method.proposer
     verdict = VERDICTS[method.drafts_as].format(tokens=" token" if settings.k == 1 else " tokens")
-    odds = "favourite tokens" if settings.temperature == 0 else "odds"
-    return [proposer, str(settings.k), verdict + _promise(settings, was_lossy, rounding).format(odds=odds)]
+    return [proposer, str(settings.k), verdict + _promise(settings, was_lossy, rounding)]
 
 
 def _promise(settings: Settings, was_lossy: bool, rounding: str) -> str:
-    if not settings.lossless:
-        return "does not follow the large model's own {odds}: this rule is lossy."
-    if was_lossy:
-        return "follows the large model's own {odds} from here on; earlier steps were lossy."
-    if rounding:
-        return f"follows the large model's own {{odds}} ({rounding})."
-    return "follows exactly the large model's own {odds}."
+    if not settings.lossless or was_lossy:
+        return EXACT_AGAIN if settings.lossless else LOSSY
+    how = f"{ALONE} ({rounding})" if rounding else f"exactly {ALONE}"
+    return f"The text is {'' if settings.temperature == 0 else 'distributed '}{how}."
 
 
 def changes(before: Settings | None, step: Step) -> list[str]:
@@ -198,16 +204,16 @@ def speech(step: Step) -> str:
     drafted = len(drafted_nodes(step))
     words = [f"Step {step.index + 1}: "]
     if drafted:
-        kept = sum(token.status == "accepted" for token in judged)
-        words.append(f"a path of {kept} kept, {drafted} drafted" if step.is_tree else f"{kept} of {drafted} kept")
+        num = sum(token.status == "accepted" for token in judged)
+        words.append(f"a path of {num} accepted, {drafted} drafted" if step.is_tree else f"{num} of {drafted} accepted")
         cut = [quote(token) for token in judged if token.status == "rejected"]
-        words.append(f", {', '.join(cut[:4])} cut" if cut else "")
+        words.append(f", {', '.join(cut[:4])} rejected" if cut else "")
     else:
         refused = num_refused(step)
-        words.append(f"a reasoning step of {refused} tokens refused" if refused else "nothing drafted")
+        words.append(f"a reasoning step of {refused} tokens rejected" if refused else "nothing drafted")
     last = [token for token in step.emitted if token.node is None]
     if last:
-        how = {"resampled": "replaced by", "bonus": "bonus", "plain": "target wrote"}[last[0].kind]
+        how = {"resampled": "resampled", "bonus": "bonus", "plain": "target wrote"}[last[0].kind]
         words.append(f", {how} {quote(last[0])}")
     return "".join(words) + "."
 

@@ -9,8 +9,9 @@ from specviz.trace.metrics import METRICS, metrics
 from specviz.views.blocks import Props
 from specviz.views.explore.sentences import reveal
 
-NO_DRAFT = "no draft reached the target: nothing to compare"
-NONE_BESIDE = "no run without draft was measured beside it"
+NO_DRAFT = "baseline: no draft"
+NONE_BESIDE = "no baseline was measured beside it"
+HERE, THERE = "measured here", "measured where it was recorded"
 SAME = "1.0"  # a ratio that reads so is called the same speed
 
 
@@ -26,7 +27,7 @@ def speed_words(counters: Counters, measured: Mapping[str, Any] | None, *, recor
         if measured.get("instead"):
             return _props(f"{measured['instead']}{_mark(counters)}", note=note, can_measure=True)
         speeds = measured["baseline_tokens_per_s"], measured["tokens_per_s"]
-        return _comparison(counters, measured["speedup"], *speeds, "measured here", note)
+        return _comparison(counters, measured["speedup"], *speeds, HERE, note)
     values = metrics(counters)
     speedup, speed = values["speedup"], values["tokens_per_s"]
     if speedup is None or _was_paced(counters):
@@ -37,16 +38,15 @@ def speed_words(counters: Counters, measured: Mapping[str, Any] | None, *, recor
     if not counters.num_drafted:
         return _props(NO_DRAFT)
     if not is_far(speedup):
-        return _props(f"no clear difference in one run{_mark(counters)}: {speedup:.2g}×", can_measure=not recorded)
+        return _props(f"about as fast{_mark(counters)} ({speedup:.2g}×)", can_measure=not recorded)
     baseline = counters.footer.baseline["tokens_per_s"]
-    where = "measured where it was recorded" if recorded else "measured here"
-    return _comparison(counters, speedup, baseline, speed, where, METRICS["speedup"].formula)
+    return _comparison(counters, speedup, baseline, speed, THERE if recorded else HERE, METRICS["speedup"].formula)
 
 
 def _why_not(counters: Counters) -> str:
-    """Why no speedup can be told; "" where one can."""
+    """Why there is no speedup; "" where there is one."""
     if counters.law_changed:
-        return "no speedup: the target or the sampling changed on the way"
+        return "no speedup: the target or the sampling changed during the run"
     if counters.footer and counters.footer.extra.get("shared_engine"):
         return "under load: another run used the machine, so no speedup"
     return ""
@@ -65,7 +65,7 @@ def _comparison(counters: Counters, speedup: float, baseline: float, speed: floa
 
 
 def _mark(counters: Counters) -> str:
-    """A speed of a text that does not follow the target's own odds says so."""
+    """A speed of a text that is not distributed as the target's own says so."""
     return " (lossy in part)" if counters.is_lossy_in_part else " (lossy)" if counters.num_lossy else ""
 
 

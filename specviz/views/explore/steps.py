@@ -8,12 +8,12 @@ from specviz.views.blocks import Props
 from specviz.views.explore.inspector import LAST, focus, looks
 from specviz.views.explore.sentences import SPACE, dart, drafted_nodes, label, num_refused, percent, prose, speech
 from specviz.views.explore.titles import end_note, last_token, telling_cut
-from specviz.views.palette import short_label
+from specviz.views.palette import word_of
 
 MOST_CELLS = 32
-KEPT = "of judged draft tokens kept"
-KEPT_OF_TREES = "of judged tokens kept, siblings included"
-KEPT_WHOLE = "reasoning steps kept"
+ACCEPTED = "accepted of judged"
+ACCEPTED_OF_TREES = "accepted of judged, siblings included"
+ACCEPTED_WHOLE = "reasoning steps accepted"
 
 
 def step_props(step: Step, counters: Counters) -> Props:
@@ -45,8 +45,8 @@ def step_props(step: Step, counters: Counters) -> Props:
 
 
 def most_telling(step: Step) -> tuple[list[int], int]:
-    """The nodes that a lane shows, and how many more were drafted. Of a tree: the path taken and the token cut at its
-    end; of a chain: every judged node, and the first of the others."""
+    """The nodes that a lane shows, and how many more were drafted. Of a tree: the path taken and the token rejected at
+    its end; of a chain: every judged node, and the first of the others."""
     drafted = drafted_nodes(step)
     if step.is_tree:
         end = telling_cut(step)
@@ -69,16 +69,16 @@ def _refused(step: Step) -> Props | None:
     """The mark in a lane for a whole reasoning step that the target refused: none of its tokens is in the draft."""
     size = num_refused(step)
     words = [f"{size:,}", f" token{'' if size == 1 else 's'}"]
-    return {"text": words, "say": f"a reasoning step of {''.join(words)}, refused"} if size else None
+    return {"text": words, "say": f"a reasoning step of {''.join(words)}, rejected"} if size else None
 
 
 def _cell(step: Step, node: int) -> Props:
     token = step.draft[node]
     cell: Props = {"ref": str(node), "status": token.status, "text": label(token.text, token.bytes)}
-    say = f"{cell['text']}, {short_label(token.status)}"
+    say = f"{cell['text']}, {word_of(token.status)}"
     if end_note(step, node):
         cell["behind_end"] = True
-        say += ", behind the end of the text"
+        say += ", after the end of the text"
     if not token.is_judged:
         return cell | {"say": say}
     rule, chance, u = facts_of(step.settings.rule), token.accept_prob or 0.0, token.u or 0.0
@@ -86,13 +86,13 @@ def _cell(step: Step, node: int) -> Props:
     if rule.uses_draw:
         odds, fell = dart(chance, u)
         cell |= {"tick": round(100 * u, 1), "label": percent(chance)}
-        say += f": {'stopping test' if rule.judges_block else 'chance'} {odds}, dart at {fell}"
+        say += f": {'stopping test' if rule.judges_block else 'chance'} {odds}, draw {fell}"
     return cell | {"say": say}
 
 
 def _last_cell(last: EmittedToken) -> Props:
     text = label(last.text, last.bytes)
-    return {"ref": LAST, "status": last.kind, "text": text, "say": f"{text}, {short_label(last.kind)}"}
+    return {"ref": LAST, "status": last.kind, "text": text, "say": f"{text}, {word_of(last.kind)}"}
 
 
 def _pieces(step: Step) -> list[list[str]]:
@@ -124,10 +124,10 @@ def _totals(step: Step, counters: Counters) -> Props:
     kept = _find_value("reasoning_steps_kept" if whole else "acceptance_rate_judged", counters)
     per_call = _find_value("tokens_per_target_call", counters)
     if whole:
-        count, words = f"{counters.num_graded_kept:,} of {counters.num_graded:,}", KEPT_WHOLE
+        count, words = f"{counters.num_graded_kept:,} of {counters.num_graded:,}", ACCEPTED_WHOLE
     else:
         count = METRICS["acceptance_rate_judged"].spell(kept)
-        words = KEPT_OF_TREES if counters.num_trees else KEPT
+        words = ACCEPTED_OF_TREES if counters.num_trees else ACCEPTED
     return {
         "tokens_per_call": "" if per_call is None else f"{per_call:.1f}",
         "kept": "" if kept is None else count,

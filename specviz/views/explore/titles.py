@@ -12,7 +12,11 @@ from specviz.views.explore.sentences import TINY, Sentence, dart, divides, num_r
 
 BOUNDS = {"<": "less", ">": "more"}  # how a percentage begins that is not spelled out
 WAITING = "waiting"  # for the end of the reasoning step that the target writes in place of a refused one
-MOVES_NOTHING = 1e-6  # of the odds: rounding
+MOVES_NOTHING = 1e-6  # of the probability: rounding
+GREEDY = "At temperature 0 the target accepts only its most likely token. The draft wrote "
+NO_DRAW = "Typical acceptance looks at the target alone, without a random draw. It finds "
+LOSSY_YET_SAME = "This rule is lossy, but here it changes nothing: the token comes as often as from the target alone."
+LOSSY = "This rule is lossy. Here it moves {moved} of the probability away from the target's (total variation)."
 
 
 def last_token(step: Step) -> EmittedToken | None:
@@ -37,55 +41,53 @@ def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentenc
     token = step.draft[node]
     verdict, *replacement = _verdict(token, emitted)
     if step.settings.temperature == 0:
-        favourite = "its favourite" if token.status == "accepted" else "not its favourite"
-        words = "At temperature 0 the target keeps only its favourite token. The draft wrote "
-        return [words, quote(token), f", {favourite}: {verdict}", *replacement]
+        likely = "that token" if token.status == "accepted" else "another token"
+        return [GREEDY, quote(token), f", {likely}: {verdict}", *replacement]
     p = token.p_judged or 0.0
     chance, u = dart(token.accept_prob or 0.0, token.u or 0.0)
-    fell = f" The dart fell at {u}: "
+    fell = f" The random draw fell at {u}: "
     if token.q is None:
         before = _sibling_words(step, node) or ", which counts as 100\u00a0%; the target gave it "
-        gave = f"{before}{chance}: keep it that often."
+        gave = f"{before}{chance}: accept it that often."
         return ["The draft proposed ", quote(token), gave + fell + verdict, *replacement]
     target, drafted = percents(p, token.q)
     gave = f" {drafted}\u00a0%{_sibling_words(step, node) or ', the target '}"
     if p >= token.q:
-        gave += f"{target}\u00a0%: no less, so it is always kept."
+        gave += f"{target}\u00a0%: no less, so it is always accepted."
     elif p == 0:
-        gave += "0\u00a0%: never kept."
+        gave += "0\u00a0%: never accepted."
     elif p < TINY:
-        gave += f"less than {100 * TINY:g}\u00a0%: keep it {chance} of the time."
+        gave += f"less than {100 * TINY:g}\u00a0%: accept it {chance} of the time."
     else:
         gave += f"only {target}\u00a0%: {_quotient(target, drafted, chance)}"
     return ["The draft gave ", quote(token), gave + fell + verdict, *replacement]
 
 
 def _quotient(target: str, drafted: str, chance: str) -> str:
-    """How often to keep a token, and how that follows from both printed numbers, which were rounded before."""
+    """How often to accept a token, and how that follows from both printed numbers, which were rounded before."""
     if chance[0] in BOUNDS:
-        return f"keep it {BOUNDS[chance[0]]} than {chance[1:]} of the time."
+        return f"accept it {BOUNDS[chance[0]]} than {chance[1:]} of the time."
     about = "" if divides(target, drafted, chance) else "about "
-    return f"keep it {target}/{drafted} = {about}{chance} of the time."
+    return f"accept it {target}/{drafted} = {about}{chance} of the time."
 
 
 def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = None) -> Sentence:
     """Under any other rule: how often the token is accepted, where u fell if the rule draws one, the replacement."""
     rule = facts_of(step.settings.rule)
     kept = token.status == "accepted"
-    verdict, *replacement = _verdict(token, emitted) if emitted or step.truncated else ["kept." if kept else "cut."]
+    verdict, *replacement = _verdict(token, emitted) if emitted or step.truncated else [f"{token.status}."]
     if rule.judges_graded:
-        how = "is kept with it." if kept else "was cut."
-        return ["The target graded the whole reasoning step, no single token; ", quote(token), f" {how}"]
+        how = "was accepted with it." if kept else "was rejected."
+        return ["The target graded the whole reasoning step, not single tokens; ", quote(token), f" {how}"]
     if rule.writes_favourite:
         enough = f" {'' if kept else 'not '}likely enough: {verdict}"
-        lead = "Typical acceptance asks the target alone, without a dart. It finds "
-        return [lead, quote(token), enough, *replacement]
+        return [NO_DRAW, quote(token), enough, *replacement]
     chance, u = dart(token.accept_prob or 0.0, token.u or 0.0)
-    before, after = rule.keeps or (f"The rule “{rule.name.replace('_', ' ')}” keeps ", " {chance} of the time.")
+    before, after = rule.keeps or (f"The rule “{rule.name.replace('_', ' ')}” accepts ", " {chance} of the time.")
     if kept and (token.u or 0.0) >= (token.accept_prob or 0.0):  # block verification looks at later tokens too
-        verdict = "not here, but the draft stands up to a later token, so this one is kept."
+        verdict = "not here, but a later test passed, so this token is accepted too."
     after = after.format(chance=chance, own=percent(chance_kept(step, token)))
-    return [before, quote(token), f"{after} The dart fell at {u}: {verdict}", *replacement]
+    return [before, quote(token), f"{after} The random draw fell at {u}: {verdict}", *replacement]
 
 
 def chance_kept(step: Step, token: DraftToken) -> float:
@@ -100,18 +102,18 @@ def chance_kept(step: Step, token: DraftToken) -> float:
 
 
 def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
-    """Why the token was not judged, and a note on what follows a cut."""
+    """Why the token was not judged, and a note on what follows a rejection."""
     wrote = "" if token.q is None else f" at {percent(token.q)}"
-    target = "" if token.p is None else f" The target would have given it {percent(token.p)}."
+    target = "" if token.p is None else f" The target gives it {percent(token.p)}."
     node = token.parent
     while node >= 0 and step.draft[node].status != "rejected":
         node = step.draft[node].parent
     lead = ["The draft wrote ", quote(token)]
     if node < 0:
-        return [*lead, f"{wrote}, but the walk took another way: never judged.{target}"], []
+        return [*lead, f"{wrote}, but the text took another branch: not judged.{target}"], []
     cut = quote(step.draft[node])
-    title = [*lead, f"{wrote}, but it stood behind ", cut, f", which was cut: never judged.{target}"]
-    return title, ["What follows a cut is thrown away: it continues a text that is not there any more."]
+    title = [*lead, f"{wrote}, but it came after ", cut, f", which was rejected: not judged.{target}"]
+    return title, ["It is dropped: it continues a text that no longer exists."]
 
 
 def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
@@ -120,26 +122,26 @@ def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
     if last.kind == "resampled":
         cut = last_cut(step)
         source = rule.replaces.format(share=percent(share))
-        return ["After ", quote(cut) if cut else "the draft", " was cut, ", quote(last), source]
-    odds = f", drawn from the target's own odds, where it has {percent(share)}."
+        return ["After ", quote(cut) if cut else "the draft", " was rejected, ", quote(last), source]
+    odds = f", drawn from the target's own probabilities, where it has {percent(share)}."
     if rule.writes_favourite:
-        odds = ", its favourite token."
+        odds = ", its most likely token."
     if last.kind == "bonus":
         kept = sum(token.status == "accepted" for token in step.draft)
         if grade_of(step) == KEPT:
-            return [f"The target kept the whole reasoning step of {kept} tokens and adds ", quote(last), odds]
-        how_many = f"All {kept} drafted tokens were kept" if kept > 1 else "The drafted token was kept"
+            return [f"The target accepted the whole reasoning step of {kept} tokens and adds ", quote(last), odds]
+        how_many = f"All {kept} draft tokens were accepted" if kept > 1 else "The draft token was accepted"
         return [f"{how_many}, so the same pass gives one more for free: ", quote(last), odds]
     if refused := num_refused(step):
-        lead = f"The draft wrote a reasoning step of {refused} tokens; the target refused it and writes its own, from "
-        return [lead, quote(last), f" on{odds}"]
+        lead = f"The target rejected a reasoning step of {refused} tokens. It writes its own, beginning with "
+        return [lead, quote(last), odds]
     if rule.judges_graded and step.evidence.get("verdict") == WAITING:
-        return ["The target refused a reasoning step and is still writing its own: ", quote(last), odds]
+        return ["The target rejected a reasoning step and is still writing its own: ", quote(last), odds]
     return ["Nothing was drafted here: the target wrote ", quote(last), f" itself{odds}"]
 
 
 def replacement_note(step: Step, token: DraftToken, residual: float | None = None) -> Sentence:
-    """Where the replacement of `token` came from; empty if there is none. residual: its share of what was owed, under
+    """Where the replacement of `token` came from; empty if there is none. residual: its share of the shortfall, under
     speculative sampling."""
     last, rule = last_token(step), facts_of(step.settings.rule)
     if last is None or last.kind != "resampled" or token is not last_cut(step):
@@ -152,36 +154,33 @@ def replacement_note(step: Step, token: DraftToken, residual: float | None = Non
     if not residual:
         return []
     if step.settings.temperature == 0:
-        return ["", quote(last), " is the target's favourite here."]
-    return ["", quote(last), f" was drawn from the hatched parts; it makes up {percent(residual)} of them."]
+        return ["", quote(last), " is the target's most likely token here."]
+    return ["", quote(last), f" was resampled from the hatched parts; it makes up {percent(residual)} of them."]
 
 
 def sibling_note(step: Step, node: int) -> Sentence:
-    """The target's own odds beside those judged against, where siblings were cut before; empty where none was."""
+    """The target's own probability beside the one judged against; empty where no sibling was rejected before."""
     token, cut = step.draft[node], siblings_cut(step, node)
     if not cut or token.p is None or step.settings.temperature == 0:
         return []
-    own = f" are {percent(token.p)}. After "
-    left = " was cut" if len(cut) == 1 else f" and {len(cut) - 1} more were cut"
-    judged = f"{left}, what is left over gives this one {percent(token.p_judged or 0.0)}."
-    return ["The target's own odds for ", quote(token), own, quote(cut[-1]), judged]
+    own = f" {percent(token.p)}. After "
+    left = " was rejected" if len(cut) == 1 else f" and {len(cut) - 1} more were rejected"
+    judged = f"{left}, the remaining probability gives it {percent(token.p_judged or 0.0)}."
+    return ["The target itself gives ", quote(token), own, quote(cut[-1]), judged]
 
 
 def lossy_note(step: Step, moved: float | None) -> Sentence:
     """How far a lossy rule's law of this one token lies from the target's; empty where it is not recorded."""
     if moved is None or step.settings.lossless:
         return []
-    if moved < MOVES_NOTHING:
-        return ["This rule is lossy, but here it moves nothing: drafted so, the token follows the target's own odds."]
-    where = f"moves {percent(moved)} of this one token's odds away from the target's own (total variation)."
-    return [f"This rule is lossy: drafted and judged so, it {where}"]
+    return [LOSSY_YET_SAME if moved < MOVES_NOTHING else LOSSY.format(moved=percent(moved))]
 
 
 def end_note(step: Step, node: int) -> Sentence:
-    """A token that was kept, but behind the one that ended the text; empty where it is in the text."""
+    """A token that was accepted, but behind the one that ended the text; empty where it is in the text."""
     if step.draft[node].status != "accepted" or any(token.node == node for token in step.emitted):
         return []
-    return ["The text had ended before this token, so it is not part of it."]
+    return ["The text had already ended, so this token is not part of it."]
 
 
 def join(sentences: Iterable[Sentence]) -> Sentence:
@@ -193,23 +192,23 @@ def join(sentences: Iterable[Sentence]) -> Sentence:
 
 
 def siblings_cut(step: Step, node: int) -> list[DraftToken]:
-    """The siblings of a token that were judged and cut before it."""
+    """The siblings of a token that were judged and rejected before it."""
     parent = step.draft[node].parent
     return [other for other in step.draft[:node] if other.parent == parent and other.status == "rejected"]
 
 
 def _sibling_words(step: Step, node: int) -> str:
-    """The words before the target's share where siblings of this node were cut before it; "" where none was."""
+    """The words before the target's share where siblings of this node were rejected before it; "" where none was."""
     cut = len(siblings_cut(step, node))
     guesses = "1 other guess for this place was" if cut == 1 else f"{cut} other guesses for this place were"
-    return f"; {guesses} cut first. Of what is left the target gives it " if cut else ""
+    return f"; {guesses} rejected first. From the remaining probability the target gives it " if cut else ""
 
 
 def _verdict(token: DraftToken, emitted: EmittedToken | None) -> Sentence:
     if token.status == "accepted":
-        return ["kept."]
+        return ["accepted."]
     if emitted is None:
-        return ["cut, and the text ended here."]
+        return ["rejected, and the text ended here."]
     if emitted.node is None:
-        return ["cut, replaced by ", quote(emitted), "."]
-    return ["cut; its sibling ", quote(emitted), " was kept."]
+        return ["rejected, resampled as ", quote(emitted), "."]
+    return ["rejected; its sibling ", quote(emitted), " was accepted."]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST_LETTERS = 24  # of the last word, where it is spelled
 END_WORDS = {reason: f"{words.capitalize()}." for reason, words in ENDINGS.items()}
-END_WORDS["stopped"] = "You finished here. A new game begins from the same text or another one."
+END_WORDS["stopped"] = "You finished here. Begin a new game from this text or another one."
 PER_CALL = "tokens_per_target_call"
 
 
@@ -70,8 +70,8 @@ def _turn_words(trace: Trace, rivals: Sequence[Rival]) -> list[Sentence]:
         rival = rivals[-1]
         drafted = f"“{reveal(''.join(rival.drafted)).strip()}”"
         gave = f"{quantity(rival.num_emitted, 'token')} for one target call."
-        kept = f": {rival.num_kept} of {len(rival.drafted)} kept, {gave}"
-        said.append(["In the same place the draft model wrote ", drafted, kept])
+        accepted = f": {rival.num_kept} of {len(rival.drafted)} accepted, {gave}"
+        said.append(["In the same place the draft model wrote ", drafted, accepted])
     return said
 
 
@@ -93,10 +93,10 @@ def _verdict_words(step: Step) -> Sentence:
     lead = f"You typed {quantity(len(step.draft), 'token')}: "
     gave = f". That makes {quantity(len(step.emitted), 'token')} for one target call."
     if last is None:
-        return [f"{lead}{kept} kept, and there the text ends{gave}"]
+        return [f"{lead}{kept} accepted, and there the text ends{gave}"]
     if cut is None:
-        return [f"{lead}all kept, and the same call added ", quote(last), f" for free{gave}"]
-    return [f"{lead}{kept} kept, then ", quote(cut), " was cut and replaced by ", quote(last), gave]
+        return [f"{lead}all accepted, and the same call added ", quote(last), f" for free{gave}"]
+    return [f"{lead}{kept} accepted, then ", quote(cut), " was rejected and resampled as ", quote(last), gave]
 
 
 def _tiles(trace: Trace, rivals: Sequence[Rival], rival: str | None) -> list[list[str]]:
@@ -109,4 +109,4 @@ def _tiles(trace: Trace, rivals: Sequence[Rival], rival: str | None) -> list[lis
         mean = sum(each.num_emitted for each in rivals) / len(rivals)
         name = label(rival or "the draft model")
         tiles.append([spell(mean), f"{name}, measured in the same places with as many tokens"])
-    return [*tiles, [spell(1.0), "one by one, without a draft"]]
+    return [*tiles, [spell(1.0), "without a draft"]]

@@ -15,26 +15,16 @@ from specviz.views.blocks import Props, pack
 from specviz.views.compare.side_by_side_player import duel_block
 from specviz.views.document import document, stage_template
 from specviz.views.explore.feed import Feed
-from specviz.views.explore.run_file import PARTS, without_charts
+from specviz.views.explore.run_file import without_charts
 from specviz.views.learn.lesson import SHIPPED, lesson_props
 from specviz.views.learn.plan import NONE_YET, PREDICT, plan
 from specviz.views.learn.predict import predict_block
 
-SCRIPTS = (
-    *PARTS,
-    *("blocks.js", "report.js", "duel.js", "predict.js", "tasks.js", "lesson_task.js", "lesson.js", "lesson_list.js"),
-    *("stage.js", "standalone.js", "lesson_file.js"),
-)
-SHEETS = (
-    *("base.css", "evidence.css", "stage.css", "report.css", "duel.css", "predict.css", "lesson.css"),
-    *("standalone.css", "lesson_file.css"),
-)
-START = "specviz.mountLessonFile();"
 TITLE = "specviz: lessons in speculative decoding"
 GAMES = ("first-visit", "hot", "tiny-draft", "misaligned-draft")
-LEAD = "See both models' odds for a drafted token and say whether it is kept. Then the dart falls."
+LEAD = "See both models' probabilities of a draft token. Accepted or rejected? Then the random draw falls."
 BODY = f"""<header class="sv-report sv-lessons-head"><h1><a href="#plan">{TITLE}</a></h1>
-<span class="sv-lessons-by">written by specviz {__version__}; asks no network</span>
+<span class="sv-lessons-by">written by specviz {__version__}; works without a network</span>
 <button type="button" class="sv-button" id="sv-present" aria-pressed="false">Present</button>
 <button type="button" class="sv-button" id="sv-theme">Dark</button></header>
 <main id="sv-file"><div id="lesson"></div><div id="stage"></div>
@@ -58,7 +48,7 @@ def lesson_page() -> str:
         **{f"sv-duel-{'-'.join(pair)}": pack(_duel(pair)) for pair in pairs},
     }
     body = BODY + stage_template()
-    return document(TITLE, body, scripts=SCRIPTS, sheets=SHEETS, start=START, data=data, has_charts=False)
+    return document(TITLE, body, entry="lesson_file.js", data=data, has_charts=False)
 
 
 def _page() -> Props:

@@ -13,28 +13,32 @@ from specviz.views.explore.sentences import quantity, reveal
 NAME, TITLE = "plan", "The plan"
 FILE_ROUTE = "/specviz/lessons.html"
 FILE_NAME = "specviz-lessons.html"
-NONE_YET = "No lesson is there: the folder assets/lessons is empty."
+NONE_YET = "There are no lessons: the folder assets/lessons is empty."
 ROOM = (
     "Open one lesson on the projector and press ", "Present", ": the type grows. Read the question aloud and collect "
-    "guesses before anything is shown. Then let the room do the task; a task marks itself as done.",
+    "guesses before you show anything. Then let the room do the task; it marks itself as done.",
 )  # fmt: skip
 NOTES = "Each lesson has a note for the teacher."
-LESS_TIME = " Lessons 1 to 4 build on each other. With less time, choose the short way in the plan: {minutes} minutes."
+LESS_TIME = " Lessons 1 to 4 build on each other. With less time, take the short way in the plan: {minutes} minutes."
 HAND_OUT = (
-    "For every student: save the one file below and hand it out, by mail or on a stick. It opens from disk on a "
-    "laptop or a phone and asks no network and no server. What it cannot do is run a model.",
+    "For every student: save the one file below and share it, by mail or on a stick. It opens from disk on a laptop or "
+    "a phone, without network or server. It cannot run a model.",
 )
 HANDED_OUT = (
-    "For every student: hand out this file, by mail or on a stick. It opens from disk on a laptop or a phone and asks "
-    "no network and no server. What it cannot do is run a model: that needs specviz itself.",
+    "For every student: share this file, by mail or on a stick. It opens from disk on a laptop or a phone, without "
+    "network or server. It cannot run a model: that needs specviz itself.",
 )
 LEFT_OUT = "A lesson that cannot be shown"
-NO_FILE = "Until this is mended there is no file of all lessons to save."
+NO_FILE = "Until it is fixed, all lessons cannot be saved as one file."
+LEAD = (
+    "{lessons}, {games} and a break. Every lesson begins with a question, has something to do, and corrects one wrong "
+    "idea. The runs are recorded: no model is needed to take part."
+)
 FILE = {
     "href": FILE_ROUTE,
     "name": FILE_NAME,
     "words": "Save all lessons as one file",
-    "note": "All lessons with their recorded runs and the first game, for a browser without network.",
+    "note": "All lessons, their recorded runs and the first game, for a browser without network.",
 }
 
 
@@ -55,7 +59,7 @@ class Pause:
 
 Slot = Lesson | Pause
 
-PREDICT = Pause(6, "Game: predict the verdict", "See both models' odds, guess, then the dart falls.", "predict")
+PREDICT = Pause(6, "Game: predict the verdict", "See both probabilities and guess; then the draw falls.", "predict")
 BREAK = Pause(5, "Break", "Coffee, fresh air, questions.")
 BE_THE_DRAFT = Pause(
     8,
@@ -66,7 +70,7 @@ BE_THE_DRAFT = Pause(
 ONCE_MORE = Pause(
     8,
     "Game: predict the verdict once more",
-    "Choose another run in the game: with a weak draft, or at a higher temperature. Do you guess better by now?",
+    "Choose another run in the game: a weak draft, or a higher temperature. Do you guess better now?",
     "predict",
 )
 """Replaces the last game where no model can run."""
@@ -93,12 +97,8 @@ def plan(*, has_server: bool = True) -> Props:
     room = blocks.details("How to use this in a room", [blocks.words(list(each)) for each in use])
     number = "One short lesson" if len(known) == 1 else f"{len(known)} short lessons"
     games = "two games" if has_server else "a game that is played twice"
-    lead = (
-        f"{number}, {games} and a break. Every lesson begins with a question, has something to do, and breaks one "
-        "wrong idea. The runs are recorded: no model is needed to take part."
-    )
     title = TITLE if short else f"{TITLE}: {total} minutes"
-    return blocks.section(NAME, title, lead, (), [*faults, room, listed])
+    return blocks.section(NAME, title, LEAD.format(lessons=number, games=games), (), [*faults, room, listed])
 
 
 def _slots(known: Sequence[Lesson], has_server: bool) -> Iterator[Slot]:

@@ -1,4 +1,4 @@
-"""Predict the verdict: a recorded run as a game. Per drafted token the text before it, both models' odds, the verdict.
+"""Predict the verdict: a recorded run as a game. Per draft token the text before it, both probabilities, the verdict.
 
 The verdicts are in packed data alone, so that no page shows one before the guess. Loads no model.
 """
@@ -19,24 +19,30 @@ MOST_PLACES = 20
 PROMPT_SHOWN = 400  # characters of a prompt, its end
 UNDECIDED = "undecided"
 BEFORE_GUESS = ("axis", "rows", "foot", "view")  # the parts of a look that tell no verdict
-NO_DARTS = (
-    "This run has no place to guess at: a dart is thrown only where speculative sampling judges a drafted token that "
-    "has no siblings."
+NO_DRAWS = (
+    "This run has nothing to guess: a random draw decides only where speculative sampling judges a draft token "
+    "without siblings."
 )
+CERTAIN = " times: at temperature 0 nothing is left to chance."
+BY_CHANCE = (
+    " of the time. Nobody can do better for long: the probabilities say how often such a token is accepted, the random "
+    "draw alone says which one. A rejected token may still be a fine word."
+)
+ASK = "Accepted or rejected?"
 
 
 def predict_block(traces: Mapping[str, Trace]) -> Props:
     """The game over these runs by their titles; words where none of them has a verdict to guess."""
     runs = [[title, pack(game)] for title, trace in traces.items() if (game := predict_props(trace)) is not None]
     if not runs:
-        return words(NO_DARTS)
+        return words(NO_DRAWS)
     return {"kind": "predict", "runs": runs, "look_numbers": NUMBERS, "log_ticks": LOG_TICKS}
 
 
 def predict_props(trace: Trace) -> Props | None:
     """The first places of a run in reading order, each with the text since the place before; None without a place.
 
-    A bet on the likelier side is right with the probability max(a, 1 - a), a the chance to be kept.
+    A bet on the likelier side is right with the probability max(a, 1 - a), a the probability of acceptance.
     """
     places, num_right, expected = [], 0, 0.0
     for step, node, before, after, look in islice(_walk(trace), MOST_PLACES):
@@ -69,14 +75,8 @@ def _lesson_words(num_right: int, num: int, share: float) -> Sentence:
     """share: the expected share of right bets."""
     words = ["Always betting on the likelier side would have been right ", f"{num_right} of {num}"]
     if share > 1 - 1e-9:
-        return [*words, " times: at temperature 0 nothing is left to chance."]
-    return [
-        *words,
-        " times here, and over many games ",
-        percent(share),
-        " of the time. Nobody can do better for long: the odds tell how often such a token is kept, the dart alone "
-        "which one. A token that was cut may still be a fine word.",
-    ]
+        return [*words, CERTAIN]
+    return [*words, " times here, and over many games ", percent(share), BY_CHANCE]
 
 
 def _nodes(step: Step) -> Iterator[int]:
@@ -110,18 +110,18 @@ def _walk(trace: Trace) -> Iterator[tuple[Step, int, list[list[str]], list[list[
 
 
 def _look_before(step: Step, node: int) -> Props:
-    """The look without dart, verdict and replacement."""
+    """The look without random draw, verdict and replacement."""
     look, token = looks(replace(step, emitted=()))[str(node)], step.draft[node]
     return {name: look[name] for name in BEFORE_GUESS} | {"status": UNDECIDED, "title": _question(token)}
 
 
 def _question(token: DraftToken) -> Sentence:
-    """With both odds as their bars say them, and with more digits only where these would look equal."""
+    """With both probabilities as their bars say them, and with more digits only where these would look equal."""
     p, q = token.p_judged or 0.0, token.q
     if q is None:
-        return ["The draft proposed ", quote(token), f" without odds, which counts as 100\u00a0%. The target gave it "
-                f"{percent(p)}. Kept or cut?"]  # fmt: skip
+        gave = f" without a probability, which counts as 100\u00a0%. The target gave it {percent(p)}. {ASK}"
+        return ["The draft proposed ", quote(token), gave]
     target, drafted = percent(p), percent(q)
     if target == drafted and p != q:
         target, drafted = (f"{words}{PERCENT}" for words in percents(p, q))
-    return ["The draft gave ", quote(token), f" {drafted}, the target {target}. Kept or cut?"]
+    return ["The draft gave ", quote(token), f" {drafted}, the target {target}. {ASK}"]

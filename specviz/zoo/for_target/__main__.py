@@ -1,7 +1,8 @@
 """Drafts for a chat model of your own: `python -m specviz.zoo.for_target COMMAND TARGET FOLDER ...`.
 
 `dialogues` and `text` fill a folder with what drafts learn from; `eagle` and `draft` train on such folders and put the
-draft into FOLDER/model; `evaluate` measures it and writes its card. All go on where they were ended."""
+draft into FOLDER/model; `evaluate` measures it and writes its card; `ship` makes it the bundled one. All go on where
+they were ended."""
 
 import argparse
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from specviz.zoo.for_target.eagle3 import Eagle3, chosen_ids
 from specviz.zoo.for_target.evaluate import evaluate
 from specviz.zoo.for_target.learning import Goal, Learner, Learning, Pace
 from specviz.zoo.for_target.plain_text import write_plain_text
+from specviz.zoo.for_target.ship import ship
 from specviz.zoo.for_target.small_draft import SmallDraft
 from specviz.zoo.for_target.store import Text, read_texts
 
@@ -57,6 +59,10 @@ def run_evaluate(args: argparse.Namespace, target: LoadedModel) -> None:
     print(evaluate(target, args.folder, args.data, args.questions))
 
 
+def run_ship(args: argparse.Namespace, target: LoadedModel) -> None:
+    print(f"{ship(target.name, args.folder)} is the bundled draft now")
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specviz.zoo.for_target", description=__doc__)
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
@@ -93,6 +99,7 @@ def make_parser() -> argparse.ArgumentParser:
     draft.add_argument("--layers", type=int, default=4)
     measure = add("evaluate", run_evaluate, "measure what is in FOLDER/model and write its card", data)
     measure.add_argument("--questions", type=int, default=20, help="held-out ones to answer (default %(default)s)")
+    add("ship", run_ship, "put FOLDER/model into assets/models, as the bundled draft of this target")
     return parser
 
 

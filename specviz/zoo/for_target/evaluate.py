@@ -21,6 +21,7 @@ from specviz.zoo.evaluation.card import table
 from specviz.zoo.for_target.learning import CURVE, MOST_SCORED, RECIPE
 from specviz.zoo.for_target.store import Text, read_texts
 
+CARD = "MODEL_CARD.md"
 K, ANSWER_TOKENS = 4, 64
 Params = dict[str, Value]
 HEAD = """\
@@ -77,16 +78,20 @@ def evaluate(target: LoadedModel, folder: Path, data: Sequence[Path], num_questi
     if not curve.is_file():
         raise SpecvizError(f"{folder.name!r} holds nothing that was trained; run `eagle` or `draft` first")
     held_out = [text for text in read_texts(data) if text.is_held_out and text.prompt][:MOST_SCORED]
-    is_head = "draft_vocab_size" in json.loads((model / "config.json").read_text(encoding="utf-8"))
-    parts = _parts(target, model, is_head)
-    ways = HEAD_WAYS if is_head else DRAFT_WAYS
+    parts = _parts(target, model)
+    what, ways = (HEAD, HEAD_WAYS) if is_head(model) else (DRAFT, DRAFT_WAYS)
     tried = list(_try_all(target, parts, ways, held_out[:num_questions]))
     for file in (curve, folder / RECIPE):
         shutil.copy(file, model)
     lines = [json.loads(line) for line in curve.read_text(encoding="utf-8").splitlines()]
-    text = _card((HEAD if is_head else DRAFT).format(target=target.name), lines, tried, len(held_out[:num_questions]))
-    (model / "MODEL_CARD.md").write_text(text, encoding="utf-8")
+    text = _card(what.format(target=target.name), lines, tried, len(held_out[:num_questions]))
+    (model / CARD).write_text(text, encoding="utf-8")
     return text
+
+
+def is_head(model: Path) -> bool:
+    """Whether the folder holds a draft head, and not a draft model."""
+    return "draft_vocab_size" in json.loads((model / "config.json").read_text(encoding="utf-8"))
 
 
 def _card(what: str, curve: Sequence[Mapping[str, Any]], tried: Sequence[Tried], num_questions: int) -> str:
@@ -111,10 +116,10 @@ def _cells(line: Mapping[str, Any]) -> list[str]:
     return [*(f"{line[name]:,}" for name in ("step", "texts", "answer_tokens")), *measured]
 
 
-def _parts(target: LoadedModel, model: Path, is_head: bool) -> Parts:
+def _parts(target: LoadedModel, model: Path) -> Parts:
     """The trained files, as any run loads them."""
     library, own = Library(allow_any=True), _part(target)
-    if is_head:
+    if is_head(model):
         return Parts(own, heads=load_heads(library, str(model), "eagle", target).module)
     return Parts(own, draft=_part(library.load(str(model))))
 

@@ -12,8 +12,8 @@ from specviz.views.explore.evidence.parts import Chip, Part, Said, line, lines, 
 from specviz.views.explore.sentences import Sentence, drafted_nodes, label, percent
 
 MOST_NODES = 160
-OF_HEAD = "Percent: how likely its own head found the token, whatever stands before it."
-OF_PATH = "Percent: how likely the draft found the whole path down to the token."
+OF_HEAD = "Percent: the probability that its own head gave the token, whatever comes before it."
+OF_PATH = "Percent: the probability that the draft gave the whole path down to the token."
 FATES = ("accepted", "rejected", "ignored", "scratch")  # best first
 
 
@@ -25,7 +25,7 @@ def tree_words(step: Step) -> Sentence:
     kept, deepest = sum(token.status == "accepted" for token in nodes.values()), max(t.depth for t in nodes.values())
     num_ends = len(nodes.keys() - {token.parent for token in nodes.values()})
     size = f"{len(nodes):,} drafted tokens, {num_ends:,} branches, {deepest} deep: "
-    return [size + (f"a path of {kept} was kept." if kept else "no branch was kept.")]
+    return [size + (f"a path of {kept} was accepted." if kept else "no branch was accepted.")]
 
 
 def tree(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
@@ -92,7 +92,7 @@ def _rows(children: Mapping[int, list[int]]) -> dict[int, int]:
 
 def _node(step: Step, node: int, rows: Mapping[int, int], siblings: list[int], score: str) -> list[Any]:
     """[ref, text, status, depth, row, the parent's row, its score, place among its siblings, their number, the target's
-    odds of it]."""
+    probability]."""
     token = step.draft[node]
     text, odds = label(token.text, token.bytes), "" if token.p is None else percent(token.p)
     place = [token.depth, rows[node], rows[token.parent], score, siblings.index(node) + 1, len(siblings)]
@@ -106,7 +106,7 @@ def candidates(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     if scores is None or not size or step.is_tree:
         return []
     if "heads" in said and len(ranks := said.wholes("ranks")) == size:
-        return [_by_depth(step, "Likeliest by head", "head", dict(enumerate(ranks)), scores)]
+        return [_by_depth(step, "Most likely by head", "head", dict(enumerate(ranks)), scores)]
     if "levels" in said:
         best_first = sorted(range(size), key=lambda node: -scores[node])
         ranks = {node: rank for rank, node in enumerate(best_first)}

@@ -19,16 +19,16 @@ from specviz.views.explore.sentences import drafted_nodes, label, percent, prose
 AROUND = 6  # tokens of the text shown on either side of a match
 MOST_LAYERS = 96
 POLICIES = {
-    "heuristic": "2 more after a draft that was kept whole, else 1 fewer",
-    "confidence": "drafting stops behind a token that the draft itself finds unlikely",
-    "moving_average": "by how much was kept lately",
+    "heuristic": "2 more after a fully accepted draft, else 1 fewer",
+    "confidence": "drafting stops after a token that the draft itself finds unlikely",
+    "moving_average": "by the recent share of accepted tokens",
 }
 CHILDREN = {
-    "top": "the likeliest tokens at each place, chosen without chance",
-    "independent": "drawn from the draft's odds, each on its own",
-    "without_replacement": "drawn from the draft's odds, no token twice at one place",
+    "top": "the most likely tokens at each place, nothing drawn",
+    "independent": "drawn from the draft's distribution, each on its own",
+    "without_replacement": "drawn from the draft's distribution, no token twice at one place",
 }
-OF_ROUNDS = "The marks say what the model that was drafted for did with each token; the target comes after it."
+OF_ROUNDS = "The marks show what the checking model did with each token. The target judges afterwards."
 ROUND_STATUSES = ("accepted", "rejected", "ignored")
 LAST_KINDS = ("resampled", "bonus", "plain")
 WINDOW = (  # a key of lookahead's evidence -> title, the name of its line number n, note
@@ -36,30 +36,32 @@ WINDOW = (  # a key of lookahead's evidence -> title, the name of its line numbe
         "window",
         "The window",
         "level {}",
-        "These tokens ride along in the same pass; none of them can be kept, but they grow into n-grams.",
+        "These tokens ride along in the same pass. None of them can be accepted, but they grow into n-grams.",
     ),
     (
         "guesses",
         "Guesses from the pool",
         "{}",
-        "N-grams from the pool that begin with the last token of the text, checked in this step.",
+        "N-grams from the pool that begin with the text's last token. This step checked them.",
     ),
     ("found", "Added to the pool last time", "", ""),
 )
 WAYS = {
-    "reencode": "the draft's text is cut into the target's tokens",
+    "reencode": "the draft's text is split into the target's tokens",
     "shared": "only tokens that both vocabularies spell alike are drafted",
 }
 VERDICTS = {"kept": "accepted", "refused": "rejected"}
 VERDICT_WORDS = {
-    "kept": "kept whole",
-    "refused": "refused: the target writes this reasoning step itself",
-    "waiting": "nothing was drafted: the target writes on to the end of a refused reasoning step",
+    "kept": "accepted whole",
+    "refused": "rejected: the target writes this reasoning step itself",
+    "waiting": "nothing was drafted: the target is still replacing a rejected reasoning step",
 }
 JUDGES = {
-    "mean_logprob": "how likely the target finds its tokens (geometric mean)",
+    "mean_logprob": "the probability that the target gives its tokens (geometric mean)",
     "score": "the grade from 0 to 9 that the target writes",
 }
+FOUND = "The last {} also stood {} earlier; what followed there is proposed."
+TAKEN_BACK = "the draft took back {} (“{}”) to spell the end of the text in its own tokens"
 
 
 def made_props(step: Step, text: Sequence[str]) -> dict[str, Any] | None:
@@ -84,7 +86,7 @@ def _growth(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
         known.append(["children", children])
     grown, kept = said.whole("grown"), said.whole("kept")
     if grown is not None and kept is not None:
-        known.append(["grown, then handed over", f"{grown:,}, then the best {kept:,}"])
+        known.append(["grown, then proposed", f"{grown:,}, then the best {kept:,}"])
     return parts.facts("How the tree was grown", known)
 
 
@@ -104,8 +106,7 @@ def _lookup(step: Step, said: Said, text: Sequence[str]) -> list[Part]:
     before, after = chips(max(0, start - AROUND), start), chips(follows, follows + AROUND)
     earlier = parts.line("earlier", [*before, *chips(start, end, "same"), *chips(end, follows, "from"), *after])
     end_now = [*chips(max(0, now - AROUND), now), *chips(now, len(text), "same"), *parts.draft_chips(step)]
-    same, ago = quantity(matched, "token"), quantity(now - start, "token")
-    note = f"The last {same} stood in the text {ago} before; what followed there is proposed."
+    note = FOUND.format(quantity(matched, "token"), quantity(now - start, "token"))
     return [parts.lines("Where it was found", [earlier, parts.line("now", end_now)], note)]
 
 
@@ -114,13 +115,13 @@ def _layers(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     if not used or total is None or not max(used) < total <= MOST_LAYERS:
         return []
     chips: list[Chip] = [[str(number + 1), "on" if number in used else "off", ""] for number in range(total)]
-    note = f"{len(used)} of the target's {total} layers wrote the draft, with the target's own head on top."
+    note = f"{len(used)} of the target's {total} layers wrote the draft, with the target's own output head."
     return [parts.lines("Layers used", [parts.line("", chips)], note)]
 
 
 def _modules(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     modules = said.whole("modules")
-    return parts.facts("Modules for later tokens", [] if modules is None else [["modules of the target", str(modules)]])
+    return parts.facts("Modules for later tokens", [] if modules is None else [["the target's modules", str(modules)]])
 
 
 def _rounds(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
@@ -134,7 +135,7 @@ def _rounds(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     lead = f"{who[0]}. {OF_ROUNDS}" if is_one else OF_ROUNDS
     rows = [parts.line(name, _round_chips(each)) for name, each in zip(names, rounds, strict=True)]
     calls = [[f"forwards of {_name(name)}", f"{number:,}"] for name, number in said.inside("calls").counts() if number]
-    handed = parts.line("handed to the target", [[text, "", ""] for text, *_ in parts.draft_chips(step)])
+    handed = parts.line("proposed to the target", [[text, "", ""] for text, *_ in parts.draft_chips(step)])
     made = parts.lines("Rounds inside the draft", [*rows[: parts.MOST_LINES - 1], handed], lead=lead)
     return [made, *parts.facts("What drafting cost", calls)]
 
@@ -161,9 +162,7 @@ def _window(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     pool = said.inside("pool")
     keys, ngrams = pool.whole("keys"), pool.whole("ngrams")
     if keys is not None and ngrams is not None:
-        made += parts.facts(
-            "The pool", [["n-grams", f"{ngrams:,}"], ["first tokens that they begin with", f"{keys:,}"]]
-        )
+        made += parts.facts("The pool", [["n-grams", f"{ngrams:,}"], ["different first tokens", f"{keys:,}"]])
     return made
 
 
@@ -183,10 +182,10 @@ def _tokenisations(step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
     known = [["way", WAYS[way]]]
     boundary = said.inside("boundary")
     if backed := boundary.whole("backed"):
-        words = f"{quantity(backed, 'token')} (“{label(boundary.words('text'))}”)"
-        known.append(["at the boundary", f"the draft took back {words} to spell the end of the text anew"])
+        taken = TAKEN_BACK.format(quantity(backed, "token"), label(boundary.words("text")))
+        known.append(["at the boundary", taken])
     if shared := parts.share_words(said.number("shared")):
-        known.append(["share of the draft's odds on shared tokens", shared])
+        known.append(["the draft's probability on shared tokens", shared])
     return [
         parts.lines("The same text in both vocabularies", rows, aligned=True),
         *parts.facts("Between the vocabularies", known),
@@ -214,11 +213,11 @@ def _grade(_step: Step, said: Said, _text: Sequence[str]) -> list[Part]:
 
 def _grade_words(judged_by: str, given: float, threshold: float) -> str:
     if judged_by == "score":
-        return f"{given:.1f} of 9; at least {threshold:.1f} is asked"
+        return f"{given:.1f} of 9; needed: {threshold:.1f}"
     if judged_by == "mean_logprob":
         found, asked = (percent(math.exp(min(0.0, share))) for share in (given, threshold))
-        return f"on average the target finds a token {found} likely; at least {asked} is asked"
-    return f"{given:.3f}; at least {threshold:.3f} is kept"
+        return f"on average the target gives a token {found}; needed: {asked}"
+    return f"{given:.3f}; needed: {threshold:.3f}"
 
 
 MAKERS = (_policy, tree, _growth, candidates, _lookup, _window, _rounds, _tokenisations, _grade, _layers, _modules)

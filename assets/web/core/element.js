@@ -1,0 +1,39 @@
+// element.js: small makers of elements: text only, never markup.
+import { html } from '../vendor/preact_htm.js';
+
+export function element(tag, className, text) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+export function button(className, words, press) {
+  const made = Object.assign(element('button', className, words), { type: 'button' });
+  if (press) made.addEventListener('click', press);
+  return made;
+}
+
+// A sentence is a list of texts; every second one is set off.
+export function sentence(host, parts) {
+  host.replaceChildren(...parts.map((part, place) => (place % 2 ? element('b', 'sv-word', part) : document.createTextNode(part))));
+}
+
+// the same among what preact draws; words: a text, or such a list
+export const worded = (words) => [words].flat().map((part, place) => (place % 2 ? html`<b class="sv-word">${part}</b>` : part));
+
+// 1234 -> "1,234"
+export const spelled = (number) => number.toLocaleString('en-US');
+
+// whether the person wants nothing to move
+export const isStill = () => window.matchMedia('(prefers-reduced-motion: reduce)').matches;
+
+// However often it is asked for, once per painted frame: layout is read and written only there.
+export function framed(work) {
+  let isDue = false;
+  return () => {
+    if (isDue) return;
+    isDue = true;
+    requestAnimationFrame(() => { isDue = false; work(); });
+  };
+}

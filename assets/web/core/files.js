@@ -1,0 +1,34 @@
+// files.js: a text as a file of the person's own, on the clipboard, or unpacked; all without a server.
+import { element } from './element.js';
+
+export function saveText(file, text) {
+  const link = element('a');
+  link.href = URL.createObjectURL(new Blob([text], { type: 'application/json' }));
+  link.download = file;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href));
+}
+
+// resolves to whether the text is on the clipboard, also on a page that came without encryption
+export async function copyText(text) {
+  const fill = (event) => {
+    event.clipboardData.setData('text/plain', text);
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  };
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch (error) {
+    document.addEventListener('copy', fill, { capture: true, once: true });
+    const done = document.execCommand('copy');
+    document.removeEventListener('copy', fill, { capture: true });
+    return done;
+  }
+}
+
+// packed: gzip, written in the letters of base64; resolves to the text
+export function unpack(packed) {
+  const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'))).text();
+}

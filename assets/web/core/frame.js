@@ -1,0 +1,71 @@
+// frame.js: the frame around the page's parts: theme, drawers, the folded setup of a phone, large type for a room. Its
+// sheet stands before those of the panels, which change what it says of all drawers.
+import { store, stored } from './memory.js';
+
+const THEME = 'specviz-theme', root = document.documentElement;
+export const FIELDS = 'specviz-fields';              // they are kept under this name, and are other ones after this event
+
+export function theme() {
+  store(THEME, document.body.classList.toggle('dark') ? 'dark' : 'light');
+}
+
+// what was chosen here outlasts a change of the system's theme, which Gradio follows first
+export function keepTheme() {
+  const chosen = stored(THEME, false);
+  if (chosen) document.body.classList.toggle('dark', chosen === 'dark');
+}
+
+// name -> the panel that opens, if it is one, and the button that opens it
+const OPENS = {
+  drawer: ['#drawer', '#more'], setup: [null, '#fold button'], library: ['#library', '#library-open'], share: ['#share', '#share-open'],
+};
+export const DRAWERS = ['drawer', 'library', 'share'];          // of these one is open at a time
+
+export function setOpen(name, isOpen) {
+  const [panel, button] = OPENS[name];
+  if (isOpen && DRAWERS.includes(name)) for (const other of DRAWERS) if (other !== name) setOpen(other, false);
+  root.toggleAttribute(`data-sv-${name}`, isOpen);
+  const hidden = panel && document.querySelector(panel);
+  if (hidden) hidden.inert = !isOpen;
+  document.querySelector(button)?.setAttribute('aria-expanded', String(isOpen));
+}
+export const isOpen = (name) => root.hasAttribute(`data-sv-${name}`);
+export const toggle = (name) => setOpen(name, !isOpen(name));
+export const close = () => DRAWERS.forEach((name) => setOpen(name, false));
+
+// on a phone: the one line that stands for the folded setup, and opens it
+export function fold(element) {
+  const line = element.querySelector('button');
+  line.addEventListener('click', () => setOpen('setup', !isOpen('setup')));
+  // a field that does nothing under the method is not in the document
+  const fields = () => ['#method input', '#draft input', '#k input', '#temperature input', '#pace input:checked']
+    .map((selector) => document.querySelector(selector)?.value);
+  const summarise = () => {
+    const [method, draft, k, temperature, pace] = fields();
+    const mark = document.querySelector('#help .sv-help-lossy') && 'lossy';
+    line.firstElementChild.textContent = [
+      method, mark, draft, k && `K ${k}`, temperature && `temperature ${temperature}`, pace,
+    ].filter(Boolean).join(' · ') || 'Setup';
+  };
+  const later = () => requestAnimationFrame(summarise);
+  const changes = new MutationObserver(later);
+  const isThere = () => {
+    const parts = ['#setup', '#help'].map((selector) => document.querySelector(selector));
+    if (!parts.every(Boolean) || !fields().at(-1)) return false;
+    for (const part of parts) changes.observe(part, { childList: true, subtree: true });
+    return true;
+  };
+  document.addEventListener('input', later);
+  document.addEventListener('change', later);
+  document.addEventListener(FIELDS, later);
+  const waiting = setInterval(() => { summarise(); if (isThere()) clearInterval(waiting); }, 150);
+}
+
+// larger type and no setup, for a room; the stage and the style sheets do the rest
+export function present() {
+  close();
+  setOpen('setup', false);
+  const isOn = root.toggleAttribute('data-sv-present');
+  document.querySelector('#present')?.setAttribute('aria-pressed', String(isOn));
+  window.dispatchEvent(new Event('resize'));
+}

@@ -1,0 +1,270 @@
+// hub.js: the page's one state. It takes increments from a supplier, heals holes, keeps the player's place and the
+// selection, and tells the views. Views register a function here and are mounted by stage.js. No formula, no markup.
+const PACES = { slow: 1000, reading: 250, fast: 80 };      // milliseconds per step of the player
+const OPENING = { steps: 3, milliseconds: 2200 };          // a first visit begins slowly
+const FULL = 850, SHORT = 150;                             // time for all phases of a step, or only for a fade
+
+const parse = (value) => {
+  if (typeof value !== 'string') return value || null;
+  try { return value ? JSON.parse(value) : null; } catch (error) { return null; }
+};
+
+// Supplier 1: Gradio's value, one increment at a time, and a pull for what was missed.
+export const streamSource = ({ props, watch, server }) => ({
+  start(take) {
+    const read = () => take(parse(props.value));
+    watch('value', read);
+    read();
+  },
+  pull: async (request) => (server && server.since ? server.since(request) : null),
+});
+
+// Supplier 2: a whole run that lies in the page.
+export const embeddedSource = (message) => ({
+  start(take) { take(parse(message)); },
+  pull: async () => null,
+});
+
+export class Hub {
+  run = null; head = null; steps = []; state = null; speed = null; numbers = null; end = null; total = 0;
+  cursor = 0; following = true; playing = false; pace = 'reading'; rhythm = 0;
+  pinned = null; hovered = null; spot = -1;           // spot: the step that was last moved to or pinned
+  #listeners = new Map(); #source; #pulling = false; #timer = 0; #arrived = 0; #autoPinned = false; #opening = 0;
+  #wasLive = false; #found = 0;                       // found: how many steps a run has that was over when it came
+
+  constructor(source) { this.#source = source; }
+
+  on(name, listener) {
+    if (!this.#listeners.has(name)) this.#listeners.set(name, []);
+    this.#listeners.get(name).push(listener);
+  }
+
+  emit(name, detail) { (this.#listeners.get(name) || []).forEach((listener) => listener(detail)); }
+
+  // ---- taking increments -------------------------------------------------------------------------------------
+  #reset(run) {
+    this.#stopTimer();
+    Object.assign(this, {
+      run, head: null, steps: [], state: null, speed: null, numbers: null, end: null, total: 0,
+      cursor: 0, following: true, playing: false, rhythm: 0, pinned: null, hovered: null, spot: -1,
+    });
+    this.#autoPinned = false;
+    this.#opening = 0;
+    this.#arrived = 0;
+    this.#wasLive = false;
+    this.#found = 0;
+    this.emit('reset');
+  }
+
+  #append(from, steps) {
+    if (from > this.steps.length) return false;
+    const fresh = steps.slice(this.steps.length - from);
+    for (const step of fresh) {
+      const before = this.steps[this.steps.length - 1] || {};
+      step.sentence = step.sentence || before.sentence;   // carried on while nothing changes
+      step.context = step.context || before.context;
+      this.steps.push(step);
+    }
+    if (fresh.length) this.emit('grow', { from: this.steps.length - fresh.length });
+    return true;
+  }
+
+  take(message, { heal = true } = {}) {
+    if (!message || typeof message.run !== 'string' || !message.run) return;
+    if (message.run !== this.run) this.#reset(message.run);
+    if (message.head && !this.head) {
+      this.head = message.head;
+      this.emit('head');
+    }
+    for (const name of ['state', 'speed', 'numbers', 'end']) {
+      if (message[name] !== undefined) this[name] = message[name];
+    }
+    this.#wasLive = this.#wasLive || Boolean(this.state && this.state.name !== 'finished');
+    this.total = message.total === undefined ? this.total : message.total;
+    const before = this.steps.length;
+    const whole = this.#append(message.from, message.steps || []);
+    const added = this.steps.length - before;
+    if (message.play && before === 0 && added) return this.#replay();
+    if (before === 0 && added && !this.#wasLive) this.#found = this.total;
+    if (added) this.#follow(added);
+    this.emit('info');
+    if (message.opening && before === 0 && added) this.emit('opening');
+    if (heal && (!whole || this.#lacks())) this.#pull();
+  }
+
+  #lacks() { return !this.head || this.steps.length < this.total; }
+
+  async #pull() {
+    if (this.#pulling || !this.run) return;
+    this.#pulling = true;
+    const run = this.run, from = this.head ? this.steps.length : 0, known = this.steps.length, hadHead = Boolean(this.head);
+    let answer = null;
+    try { answer = parse(await this.#source.pull({ run, from })); } catch (error) { answer = null; } finally { this.#pulling = false; }
+    if (!answer || answer.run !== run || this.run !== run) return;
+    this.take({ ...answer, total: this.total > answer.total ? this.total : answer.total }, { heal: false });
+    const isHealing = this.steps.length > known || (!hadHead && this.head);
+    if (isHealing && this.#lacks()) this.#pull();
+  }
+
+  // ---- the player's place ------------------------------------------------------------------------------------
+  #follow(added) {
+    const now = performance.now(), gap = this.#arrived ? now - this.#arrived : FULL;
+    this.#arrived = now;
+    if (!this.following || this.playing) return;
+    this.#place(this.steps.length, added === 1 ? gap : 0);
+    if (this.#found !== this.total) return;
+    this.spot = this.selected().step;                         // the place that is explained is seen, not the end
+    this.emit('select', { how: 'found' });
+  }
+
+  #place(cursor, rhythm) {
+    const from = this.cursor;
+    const bounded = cursor < 0 ? 0 : cursor > this.steps.length ? this.steps.length : cursor;
+    if (bounded === from) return;
+    this.cursor = bounded;
+    this.spot = bounded - 1;
+    this.rhythm = bounded === from + 1 && rhythm >= SHORT ? rhythm : 0;
+    this.emit('cursor', { from, to: bounded });
+    this.#pinFirstCut(from, bounded);
+    this.emit('select');
+  }
+
+  #pinFirstCut(from, to) {
+    if (this.#autoPinned || this.pinned) return;
+    for (let index = from; index < to; index += 1) {
+      if (this.steps[index].has_cut) {
+        this.#autoPinned = true;
+        this.pinned = { step: index, ref: this.steps[index].focus };
+        return;
+      }
+    }
+  }
+
+  #stopTimer() {
+    clearTimeout(this.#timer);
+    this.#timer = 0;
+    this.playing = false;
+  }
+
+  #wait() { return this.#opening > 0 ? OPENING.milliseconds : PACES[this.pace] || PACES.reading; }
+
+  #tick() {
+    if (!this.playing) return;
+    if (this.cursor >= this.steps.length) return this.#settle();
+    const time = this.#wait();
+    this.#opening -= 1;
+    this.#place(this.cursor + 1, time);
+    this.#timer = setTimeout(() => this.#tick(), time);
+  }
+
+  #settle() {
+    this.#stopTimer();
+    this.following = true;
+    this.emit('info');
+  }
+
+  #replay() {
+    this.#opening = OPENING.steps;
+    this.following = false;
+    this.playing = true;
+    this.emit('info');
+    if (this.#lacks()) this.#pull();
+    this.#tick();
+  }
+
+  seek(cursor, { animate = false } = {}) {
+    this.#stopTimer();
+    this.#opening = 0;
+    this.following = cursor >= this.steps.length;
+    this.#place(cursor, animate ? 1e9 : 0);
+    this.emit('info');
+  }
+
+  first() { this.seek(1, { animate: true }); }
+  back() { this.seek(this.cursor > 1 ? this.cursor - 1 : 1); }
+  forward() { this.seek(this.cursor + 1, { animate: true }); }
+  last() { this.seek(this.steps.length); }
+
+  toggle() {
+    if (this.playing) {
+      this.#stopTimer();
+      this.#opening = 0;
+    } else if (this.steps.length) {
+      if (this.cursor >= this.steps.length) this.#place(0, 0);
+      this.following = false;
+      this.playing = true;
+      this.#tick();
+    }
+    this.emit('info');
+  }
+
+  setPace(pace) { if (PACES[pace]) this.pace = pace; }
+  phases() { return this.rhythm >= FULL ? 'full' : this.rhythm ? 'short' : 'none'; }
+  isLive() { return Boolean(this.state && ['queued', 'loading', 'running'].includes(this.state.name)); }
+
+  // ---- the selection: hover looks, a click pins, Escape lets go ------------------------------------------------
+  #isShown(place_) { return Boolean(place_ && place_.step < this.cursor); }
+
+  selected() {
+    if (this.#isShown(this.hovered)) return this.hovered;
+    if (this.#isShown(this.pinned)) return this.pinned;
+    const step = this.steps[this.cursor - 1];
+    return step ? { step: this.cursor - 1, ref: step.focus } : null;
+  }
+
+  look() {
+    const place_ = this.selected();
+    return place_ ? this.steps[place_.step].looks[place_.ref] || null : null;
+  }
+
+  hover(place_) {
+    if (!place_ && !this.hovered) return;
+    this.hovered = place_;
+    this.emit('select');
+  }
+
+  hoverStep(step) { this.hover(this.steps[step] ? { step, ref: this.steps[step].focus } : null); }
+  pin(step, ref, how = 'pointer') {
+    if (!this.steps[step]) return;
+    this.#autoPinned = true;
+    this.hovered = null;
+    this.pinned = { step, ref };
+    if (step >= this.cursor) this.seek(step + 1);
+    this.spot = step;
+    this.emit('select', { how });
+  }
+
+  release() {
+    this.#autoPinned = true;
+    this.hovered = null;
+    this.pinned = null;
+    this.spot = this.cursor - 1;
+    this.emit('select', { how: 'release' });
+  }
+
+  refs(step) {
+    const props = this.steps[step];
+    return props ? [...props.cells.map((cell) => cell.ref), ...(props.last ? [props.last.ref] : [])] : [];
+  }
+
+  // Along the tokens of a step and over its ends.
+  moveToken(by) {
+    const place_ = this.selected();
+    if (!place_) return;
+    const refs = this.refs(place_.step), next = refs.indexOf(place_.ref) + by;
+    if (next >= 0 && next < refs.length) return this.pin(place_.step, refs[next], 'key');
+    const step = place_.step + by, others = this.refs(step);
+    if (others.length && step < this.cursor) this.pin(step, by > 0 ? others[0] : others[others.length - 1], 'key');
+  }
+
+  moveStep(by) {
+    const place_ = this.selected();
+    if (place_) this.pinStep(place_.step + by);
+  }
+
+  pinStep(step) {
+    if (this.steps[step] && step < this.cursor) this.pin(step, this.steps[step].focus, 'key');
+  }
+
+  start() { this.#source.start((message) => this.take(message)); }
+}

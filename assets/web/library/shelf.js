@@ -1,0 +1,271 @@
+// shelf.js: the library drawer: runs of this browser, recorded runs that come with specviz, opened files. A run joins
+// when it is over; two that are ticked can be compared. Texts go through textContent.
+import { html, render } from '../vendor/preact_htm.js';
+import { keepRuns } from './keeping.js';
+
+const DELETED = 'specviz-deleted', MOST_DELETED = 60;      // runs that a reload must not bring back
+const PATIENCE = 5, PAUSE_MS = 1000;                       // a run that has left the stage takes a moment to end
+const WORDS = {
+  none: 'No runs yet. A run joins when it is over.',
+  passing: 'This browser does not let the page keep anything (a private window?): your runs stay here until the page is closed.',
+  full: 'This browser has no more room for runs: this one stays here until the page is closed. Delete others, or save its file under Share.',
+  gone: 'This run was deleted in another window.',
+  stuck: 'This browser does not let the page delete this run.',
+  damaged: 'This run cannot be read any more in this browser: delete it.',
+  silent: 'The server gives no answer: is it still running?',
+  reading: 'Reading the file…',
+  tick: 'Tick two runs to compare them.', one: 'Tick one more run to compare it.', two: 'Two runs are ticked.',
+};
+
+const later = (milliseconds) => new Promise((resolve) => { setTimeout(resolve, milliseconds); });
+const deleted = () => {
+  try {
+    const kept = JSON.parse(localStorage.getItem(DELETED));
+    return Array.isArray(kept) ? kept : [];
+  } catch (error) { return []; }
+};
+const markDeleted = (runs) => {
+  try { localStorage.setItem(DELETED, JSON.stringify([...runs, ...deleted()].slice(0, MOST_DELETED))); } catch (error) { /* private mode */ }
+};
+
+// in the time of whoever looks; a run may be as old as it likes
+const CLOCK = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric', hour: '2-digit', minute: '2-digit', second: '2-digit' });
+const dated = (date) => (Number.isNaN(Date.parse(date)) ? [] : [CLOCK.format(new Date(date))]);
+
+const Press = ({ words, title, press }) => html`<button type="button" class="sv-shelf-press" aria-label="${words}: ${title}" onClick=${press}>${words}</button>`;
+
+// One run. buttons: [words, what it does]; ticked: of all that are; tick(isOn).
+function Entry({ id, entry: { title, words, facts, date }, buttons, ticked, tick, isShown }) {
+  const isTicked = ticked.includes(id);
+  return html`<li class="sv-shelf-entry" data-id=${id} aria-current=${isShown ? 'true' : undefined}>
+    <label class="sv-shelf-tick"><input type="checkbox" data-id=${id} checked=${isTicked} disabled=${ticked.length === 2 && !isTicked} aria-label="Compare: ${title}"
+      onChange=${({ target }) => tick(target.checked)} /></label>
+    <div class="sv-shelf-about"><h3>${title}</h3><p class="sv-shelf-words">${words}</p><p class="sv-shelf-facts">${[facts, ...dated(date)].join(' · ')}</p>
+      <div class="sv-shelf-row">${buttons.map(([name, press]) => html`<${Press} words=${name} title=${title} press=${press} />`)}
+        ${isShown && html`<p class="sv-shelf-facts">on the stage now</p>`}</div></div></li>`;
+}
+
+// title: of the group; list: [id, entry, buttons] of each run in it
+export const Group = ({ title, note, list, shown, ticked, tick }) => html`<section class="sv-shelf-group"><h2>${title}</h2><p class="sv-shelf-note">${note}</p>
+  <ul>${list.map(([id, entry, buttons]) => html`<${Entry} key=${id} id=${id} entry=${entry} buttons=${buttons} ticked=${ticked} isShown=${id === shown}
+    tick=${(isOn) => tick(isOn ? [...ticked, id] : ticked.filter((other) => other !== id))} />`)}</ul></section>`;
+
+const isOpen = () => document.documentElement.hasAttribute('data-sv-library');
+
+class Shelf {
+  ids = new Map();                                    // run -> key, of all runs of this page that the drawer knows
+  asked = new Set();                                  // runs that are joining or have joined
+  runs = null; entries = []; shipped = null; ticked = []; watched = null;
+  reading = null;                                     // the run on the stage while a file is read, or null
+  said = ''; undo = null;                             // what is said, and the run that Undo brings back: {entry, packed}
+
+  constructor(holder, { props, trigger, server, page }) {
+    Object.assign(this, { trigger, server, page, limits: JSON.parse(props.value), root: holder.querySelector('.sv-panel') });
+    this.channel = 'BroadcastChannel' in window ? new BroadcastChannel('specviz-library') : null;
+    this.root.classList.add('sv-shelf');
+    this.draw();
+    this.takeFiles();
+    new MutationObserver(() => this.list()).observe(document.documentElement, { attributeFilter: ['data-sv-library'] });
+    this.begin();
+  }
+
+  async begin() {
+    this.runs = await keepRuns();
+    if (this.channel) this.channel.onmessage = () => this.renew();
+    await this.renew();
+    await this.list();
+    this.attach();
+  }
+
+  // null where the server does not answer
+  async ask(name, data) {
+    try { return await this.server[name](data); } catch (error) { return null; }
+  }
+
+  async changed() {
+    this.channel?.postMessage('');
+    await this.renew();
+  }
+
+  // what is said while the drawer is closed is announced at the button that opens it
+  say(words, undo = null) {
+    document.documentElement.toggleAttribute('data-sv-news', !isOpen());
+    Object.assign(this, { said: words, undo });
+    this.draw();
+  }
+
+  // a recorded run has one name everywhere
+  onStage() { return this.ids.get(this.page.hub()?.run) || this.page.hub()?.run; }
+
+  draw() {
+    const { runs, entries, shipped, ticked, said, undo } = this, shown = this.onStage(), tick = (list) => { this.ticked = list; this.draw(); };
+    const own = entries.map((entry) => [entry.key, entry, [['Open', () => this.open(entry)], ['Delete', () => this.remove(entry)]]]);
+    const recorded = (shipped || []).map((entry) => [`shipped:${entry.name}`, entry, [['Open', () => this.openShipped(entry.name)]]]);
+    const note = [runs && !runs.isLasting && WORDS.passing, runs && !entries.length && WORDS.none].filter(Boolean).join(' ');
+    render(html`<p class="sv-shelf-note">A saved run (.jsonl or .jsonl.gz), also one that you drop on this page.</p>
+      <div class="sv-shelf-said" role="status"><p>${said}</p>${undo && html`<button type="button" class="sv-shelf-press" onClick=${() => this.bringBack()}>Undo</button>`}</div>
+      <${Group} title="Runs of this browser" note=${note} list=${own} shown=${shown} ticked=${ticked} tick=${tick} />
+      <${Group} title="Recorded runs that come with specviz" note="" list=${recorded} shown=${shown} ticked=${ticked} tick=${tick} />
+      <div class="sv-shelf-foot"><p class="sv-shelf-note">${[WORDS.tick, WORDS.one, WORDS.two][ticked.length]}</p>
+        <button type="button" class="sv-shelf-press sv-shelf-compare" disabled=${ticked.length < 2} onClick=${() => this.compareTwo()}>Compare these two</button></div>`, this.root);
+  }
+
+  async renew() {
+    this.entries = await this.runs.list();
+    for (const { run, key } of this.entries) if (run) this.ids.set(run, key);
+    const known = [...this.entries.map(({ key }) => key), ...(this.shipped || []).map(({ name }) => `shipped:${name}`)];
+    this.ticked = this.ticked.filter((id) => known.includes(id));
+    this.draw();
+  }
+
+  // ---- joining -----------------------------------------------------------------------------------------------------
+  // a run that is over joins, also one that another run has driven from the stage
+  note() {
+    const { run, state } = this.page.hub();
+    if (this.watched !== run) {
+      if (this.watched) this.join(this.watched, PATIENCE);
+      this.watched = run;
+      this.draw();
+    }
+    if (run && (!state || state.name === 'finished')) this.join(run, 1);
+  }
+
+  async join(run, patience) {
+    if (this.asked.has(run) || deleted().includes(run)) return;
+    this.asked.add(run);
+    for (let left = patience; left > 0; left -= 1) {
+      if (left < patience) await later(PAUSE_MS);
+      const kept = await this.ask('kept', { run, has: this.entries.map(({ key }) => key) });
+      if (kept) return this.keep(run, kept);
+    }
+    this.asked.delete(run);
+  }
+
+  // without `packed` it is one that the browser has
+  async keep(run, { packed, refusal, ...entry }) {
+    if (refusal) return this.say(refusal);
+    this.ids.set(run, entry.key);
+    if (!packed) return this.draw();
+    const isLasting = await this.runs.put({ ...entry, run, at: Date.now() }, packed);
+    if (this.runs.isLasting && !isLasting) this.say(WORDS.full);
+    if (await this.runs.trim(this.limits)) this.say(this.limits.let_go);
+    await this.changed();
+  }
+
+  // ---- what the buttons do -----------------------------------------------------------------------------------------
+  showStage() {
+    this.page.go('explore');
+    this.page.close();
+  }
+
+  async open(entry) {
+    if (entry.key === this.onStage()) return this.showStage();
+    const packed = await this.runs.packed(entry.key);
+    if (!packed) return this.missing(entry.key);
+    this.trigger('show', { packed });
+    this.showStage();
+  }
+
+  openShipped(name) {
+    this.trigger('show', { shipped: name });
+    this.showStage();
+  }
+
+  async missing(key) {
+    await this.renew();
+    this.say(this.entries.some((entry) => entry.key === key) ? WORDS.damaged : WORDS.gone);
+  }
+
+  async remove(entry) {
+    const packed = await this.runs.packed(entry.key);
+    const copies = [...this.ids].filter(([, key]) => key === entry.key).map(([run]) => run);
+    markDeleted([...copies, entry.run].filter(Boolean));
+    if (!await this.runs.remove(entry.key)) return this.say(WORDS.stuck);
+    this.say(`Deleted: ${entry.title}`, packed && { entry, packed });
+    await this.changed();
+    this.root.querySelector('.sv-shelf-said button')?.focus();
+  }
+
+  async bringBack() {
+    const { entry, packed } = this.undo;
+    await this.runs.put(entry, packed);
+    this.say(`${entry.title} is back.`);
+    await this.changed();
+  }
+
+  // what the server calls a run; one that it has forgotten is sent to it again
+  async idOf(id) {
+    if (id.startsWith('shipped:')) return id;
+    const known = [...this.ids].filter(([, key]) => key === id).map(([run]) => run);
+    for (const run of known) if (await this.ask('known', { run })) return run;
+    const packed = await this.runs.packed(id);
+    if (!packed) return this.missing(id);
+    const answer = await this.ask('bring', { packed }) || { refusal: WORDS.silent };
+    if (!answer.run) return this.say(answer.refusal);
+    this.ids.set(answer.run, id);
+    this.asked.add(answer.run);
+    return answer.run;
+  }
+
+  async compareTwo() {
+    const [left, right] = [await this.idOf(this.ticked[0]), await this.idOf(this.ticked[1])];
+    if (left && right) this.page.actIn('compare', 'two-runs', 'show', { left, right });
+  }
+
+  // ---- a file that is dropped on the page is opened as one that is chosen -------------------------------------------
+  setReading(isOn) {
+    this.reading = isOn ? this.page.run() || '' : null;
+    document.documentElement.toggleAttribute('data-sv-reading', isOn);
+    if (isOn) Object.assign(this, { said: WORDS.reading, undo: null });
+    else if (this.said === WORDS.reading) this.said = '';
+    this.draw();
+  }
+
+  takeFiles() {
+    const hasFile = (event) => event.dataTransfer && [...event.dataTransfer.types].includes('Files');
+    const setDropping = (isOn) => document.documentElement.toggleAttribute('data-sv-dropping', isOn);
+    document.addEventListener('change', ({ target }) => {
+      if (target.matches('#library input[type=file]')) this.setReading(target.files.length === 1 && target.files[0].size <= this.limits.most_opened);
+    });
+    document.addEventListener('sv-refused', () => this.setReading(false));
+    this.page.onRun(({ run }) => {
+      if (this.reading === null || run === this.reading) return;
+      this.setReading(false);
+      this.showStage();
+    });
+    document.addEventListener('dragover', (event) => {
+      if (!hasFile(event)) return;
+      event.preventDefault();
+      setDropping(true);
+    });
+    document.addEventListener('dragleave', (event) => { if (!event.relatedTarget) setDropping(false); });
+    document.addEventListener('drop', (event) => {
+      setDropping(false);
+      const input = document.querySelector('#library input[type=file]');
+      if (!hasFile(event) || !input) return;
+      event.preventDefault();
+      input.value = '';                               // the same file again is a change as well
+      input.files = event.dataTransfer.files;
+      input.dispatchEvent(new Event('change', { bubbles: true }));
+    });
+  }
+
+  // ---- the beginning -----------------------------------------------------------------------------------------------
+  async list() {
+    if (isOpen()) document.documentElement.removeAttribute('data-sv-news');
+    if (this.shipped || !isOpen()) return;
+    const answer = await this.ask('listed', {});
+    if (!answer) return this.say(WORDS.silent);
+    this.shipped = answer;
+    this.draw();
+  }
+
+  attach() {
+    const hub = this.page.hub();
+    if (!hub) return setTimeout(() => this.attach(), PAUSE_MS);
+    hub.on('info', () => this.note());
+    this.note();
+  }
+}
+
+export const shelf = (holder, host) => new Shelf(holder, host);

@@ -1,0 +1,239 @@
+// page.js: the app: its pages, the panels beside the stage, ready prompts, saving, and which buttons make sense now.
+// Texts go through textContent; no formula, no request of its own.
+import { element } from './core/element.js';
+import { close, DRAWERS, FIELDS, fold, isOpen, keepTheme, present, setOpen, theme, toggle } from './core/frame.js';
+import { store, stored } from './core/memory.js';
+import { LessonList } from './learn/lesson_list.js';
+import { lessonPanel } from './learn/lesson_panel.js';
+import { predict } from './learn/predict.js';
+import { Turns, TurnsStage } from './learn/turns.js';
+import { shelf } from './library/shelf.js';
+import { addKinds } from './reports/blocks.js';
+import { duel } from './reports/duel.js';
+import { mountReport } from './reports/report.js';
+import { sharing } from './share/sharing.js';
+import { mountHelp } from './stage/help.js';
+import { mountStage } from './stage/stage.js';
+
+const RUN = 'specviz-run', TAB = 'specviz-tab';
+const LIVE = ['queued', 'loading', 'running'];
+const root = document.documentElement;
+let current = null;             // the run on the stage
+let refused = () => {};
+const left = new Set();         // runs that the stage has left: a late last message must not bring them back
+
+const parse = (text) => { try { return text ? JSON.parse(text) : null; } catch (e) { return null; } };
+
+// what the stage sees: the same value, without what belongs to a run that it has left
+function screened(host) {
+  return {
+    ...host,
+    watch: (name, callback) => host.watch(name, () => { if (name !== 'value' || admits(host.props.value)) callback(); }),
+  };
+}
+
+function admits(text) {
+  const message = parse(text);
+  if (!message || !message.run) return true;
+  if (left.has(message.run) && message.state) return false;     // a recorded run has no state, and may come back
+  if (current && current !== message.run) left.add(current);
+  const isNew = current !== message.run, wasLive = LIVE.includes(root.dataset.svState);
+  current = message.run;
+  if (isNew) hold(current);
+  const { name, message: words } = message.state || { name: 'opened' };
+  root.dataset.svState = name;
+  const isOver = !LIVE.includes(name);
+  if (isNew || (wasLive && isOver)) {
+    reports[root.dataset.svPage]?.look();
+    onRun.forEach((tell) => tell({ run: current, isNew, isOver }));
+  }
+  // a running run that has something to say could not adopt a change: the lists go back to what is in force
+  if (name === 'running' && words) refused();
+  return true;
+}
+
+// the run is this tab's; a tab that is new begins with the latest one of this browser
+function hold(run) {
+  store(RUN, run, true);
+  store(RUN, run, false);
+}
+
+function remember(names, values) {
+  store(FIELDS, JSON.stringify(Object.fromEntries(names.map((name, place) => [name, values[place]]))), false);
+}
+
+const restored = () => document.dispatchEvent(new Event(FIELDS));
+
+// a page that was just opened asks for what it had; the server judges whether it may have it
+const recalled = () => ({ fields: parse(stored(FIELDS, false)), own: stored(RUN, true), latest: stored(RUN, false) });
+
+function ask(host, { fields, own, latest }) {
+  if (fields) document.addEventListener(FIELDS, settle, { once: true });
+  else settle();
+  if (fields) host.trigger('restore', { fields });
+  // whoever follows a link to a run or to a lesson waits for what that shows, not for another run
+  const isInvited = /^#(run|lesson)=/.test(location.hash);
+  if (!own && (host.props.value || isInvited)) return;
+  host.trigger('arrive', { run: own || latest, isOwn: Boolean(own), isFirst: !fields && !latest });
+}
+
+// ---- the pages: one is shown; a report page is told what is looked at on the stage whenever it is opened ----
+const PAGES = ['explore', 'compare', 'check', 'learn'];
+const reports = {};
+const routes = {};              // name -> who takes what stands behind "#name=" in the address
+const LOOK = 120, PATIENCE = 10000;                                // milliseconds between two looks at a page, and for all
+let asked = null;               // what is to be done in a page as soon as that is idle
+let settle = () => {};
+const settled = new Promise((done) => { settle = done; });          // the fields are as this browser remembers them
+const onRun = [];               // who is told that another run is on the stage, or that one is over
+let hub = null;
+
+function place() {
+  const selected = hub && hub.selected();
+  return { run: current, step: selected ? selected.step : null, ref: selected ? selected.ref : null };
+}
+
+function open(name) {
+  root.dataset.svPage = name;
+  for (const button of document.querySelectorAll('#pages [data-page]')) {
+    if (button.dataset.page === name) button.setAttribute('aria-current', 'page');
+    else button.removeAttribute('aria-current');
+  }
+  close();
+  setOpen('setup', false);
+  window.scrollTo(0, 0);
+  reports[name]?.look();
+  window.dispatchEvent(new Event('resize'));
+}
+
+// A page of sections, opened; once this section is there and idle, it acts (without `does`: nothing is done) and is shown.
+// Says whether it came to that: not where it takes too long, nor where something else was asked for meanwhile.
+async function actIn(page, section, does, values) {
+  const own = { page, section };
+  asked = own;
+  if (root.dataset.svPage !== page) shared.go(page);
+  for (let waited = 0; waited < PATIENCE && asked === own; waited += LOOK) {
+    const report = document.querySelector(`#${page} .sv-report`), found = report?.querySelector(`[data-section="${section}"]`);
+    if (root.dataset.svPage === page && found && !report.hasAttribute('data-busy')) {
+      if (does) reports[page].act(section, does, values);
+      found.scrollIntoView({ block: 'start' });
+      return true;
+    }
+    await new Promise((look) => { setTimeout(look, LOOK); });
+  }
+  return false;
+}
+
+const named = () => (PAGES.includes(location.hash.slice(1)) ? location.hash.slice(1) : PAGES[0]);
+
+function follow(name) {
+  const [, asked, rest] = /^#([a-z]+)=(.*)$/.exec(location.hash) || [];
+  if (asked && (!name || name === asked)) routes[asked]?.(rest);
+}
+
+// What a panel beside the stage may use of the page.
+const shared = {
+  hub: () => hub,
+  run: () => current,
+  go: (name) => { location.hash = name; },
+  act: (page, section, does, values) => reports[page].act(section, does, values),
+  actIn,
+  toggle, close,
+  route: (name, take) => { routes[name] = take; follow(name); },      // also for the address as it is now
+  onRun: (tell) => onRun.push(tell),
+  settled,
+  filled: () => new Promise((done) => document.addEventListener(FIELDS, done, { once: true })),
+};
+
+// panels beside the stage by name
+const PANELS = { shelf, sharing, lesson: lessonPanel };
+function panel(name, element, host) {
+  PANELS[name](element, { ...host, page: shared });
+}
+
+function pages(element) {
+  for (const button of element.querySelectorAll('[data-page]')) {
+    button.addEventListener('click', () => { location.hash = button.dataset.page; });
+  }
+  window.addEventListener('hashchange', () => { open(named()); follow(); });
+  open(named());
+}
+
+// what this tab calls itself to the server, also after a reload: what was found on its pages is still its own
+function tab() {
+  const random = () => [...crypto.getRandomValues(new Uint8Array(16))].map((each) => each.toString(16).padStart(2, '0')).join('');
+  if (!stored(TAB, true)) store(TAB, random(), true);
+  return stored(TAB, true);
+}
+
+function report(name, element, host) {
+  reports[name] = mountReport(element, { ...host, place, tab: tab() });
+  if (root.dataset.svPage === name) reports[name].look();
+}
+
+function stage(element, host) {
+  const before = recalled();
+  refused = () => host.trigger('refused', {});
+  keepTheme();
+  window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', keepTheme);
+  close();
+  admits(host.props.value);
+  hub = mountStage(element, screened(host));
+  ask(host, before);
+  // a phone that slept has lost its stream: what is still going on comes back
+  document.addEventListener('visibilitychange', () => {
+    if (!document.hidden && current && LIVE.includes(root.dataset.svState)) host.trigger('arrive', { run: current, isOwn: true });
+  });
+}
+
+function picker(holder, { props, trigger }) {
+  const select = holder.querySelector('select');
+  select.append(Object.assign(element('option', '', 'Choose…'), { value: '' }));
+  for (const [kind, titles] of Object.entries(parse(props.value) || {})) {
+    const group = Object.assign(element('optgroup'), { label: kind });
+    for (const title of titles) {
+      const option = Object.assign(element('option', '', title), { value: title });
+      option.dataset.kind = kind;
+      group.append(option);
+    }
+    select.append(group);
+  }
+  select.addEventListener('change', () => {
+    const { value, dataset } = select.selectedOptions[0];
+    if (value) trigger('choose', { kind: dataset.kind, title: value });
+    select.value = '';
+  });
+}
+
+// Escape first closes an open list, which says so itself only until its own listener has run
+let closesList = false;
+document.addEventListener('keydown', ({ target }) => { closesList = target.matches('[role=combobox][aria-expanded=true]'); }, true);
+document.addEventListener('keydown', (event) => {
+  if (event.key !== 'Escape' || closesList) return;
+  if (DRAWERS.some(isOpen)) close();
+  else if (isOpen('present')) present();
+});
+
+// a list opens when it is entered: one that was closed by Escape is left, so that the click enters it again
+document.addEventListener('mousedown', ({ target }) => {
+  if (target === document.activeElement && target.matches('[role=combobox][aria-expanded=false]')) target.blur();
+}, true);
+
+// what the browser does alone is done here, also while the server is away
+const DOES = {
+  theme, present, more: () => toggle('drawer'), 'library-open': () => toggle('library'), 'share-open': () => toggle('share'),
+  back: () => hub?.back(), forward: () => hub?.forward(),
+};
+document.addEventListener('click', ({ target }) => {
+  const name = target.closest('button')?.id;
+  if (name === 'run' || name === 'step') setOpen('setup', false);
+  else if (Object.hasOwn(DOES, name)) DOES[name]();
+});
+
+document.addEventListener('sv-present', present);
+document.addEventListener('sv-opened', ({ detail }) => {           // a person goes on from the opening's last beat
+  if (detail === 'run') document.querySelector('#run').click();
+  else if (detail === 'why') shared.go('check');
+});
+addKinds({ duel, predict, turns: Turns, 'turns-stage': TurnsStage, lessons: LessonList });
+window.specvizPage = { fold, present, stage, pages, report, panel, picker, help: mountHelp, remember, restored, hub: shared.hub };

@@ -1,0 +1,83 @@
+// report.js: a page of sections. Each section arrives whole; what has not changed stays where it is, and what a person
+// has set stays set. A button sends the values of its section; one piece of work goes on at a time.
+import { worded } from '../core/element.js';
+import { html, render, useLayoutEffect, useRef } from '../vendor/preact_htm.js';
+import { Blocks } from './blocks.js';
+
+const BOXES = {
+  choice: ({ name, options }, box) => html`<select name=${name} ref=${box}>
+    ${options.map(([words, value]) => html`<option key=${value} value=${value}>${words}</option>`)}</select>`,
+  count: ({ name, low, high }, box) => html`<input type="number" min=${low} max=${high} step="1" name=${name} ref=${box} />`,
+  lines: ({ name, hint, most }, box) => html`<textarea name=${name} placeholder=${hint} maxlength=${most + 1} rows="3" ref=${box} />`,
+};                                                    // one character too many is refused in words
+
+// It keeps what a person has set, unless the value that it was given has changed or what was set is no choice any more.
+function Field({ control }) {
+  const { kind, label, value, options } = control, box = useRef(), given = useRef(), before = box.current?.value;
+  useLayoutEffect(() => {
+    const isKept = given.current === value && (!options || options.some(([, each]) => String(each) === before));
+    const wanted = isKept ? before : String(value);
+    given.current = value;
+    if (box.current.value !== wanted) box.current.value = wanted;
+  });
+  return html`<label class="sv-control${kind === 'lines' ? ' sv-control-lines' : ''}"><span>${label}</span>${BOXES[kind](control, box)}</label>`;
+}
+
+const Control = ({ control, send }) => (control.kind !== 'button' ? html`<${Field} control=${control} />` : html`
+  <button type="button" class="sv-button${control.primary ? ' sv-primary' : ''}" data-act=${control.do} onClick=${() => send(control.do)}>${control.label}</button>`);
+
+// The values of a section's fields by name, as texts; null where a number is out of its bounds, which is then said.
+function valuesOf(controls) {
+  const fields = [...controls.querySelectorAll('input, select, textarea')];
+  if (!fields.every((field) => field.reportValidity())) return null;
+  return Object.fromEntries(fields.map(({ name, value }) => [name, value]));
+}
+
+export function Section({ id, title, lead, controls, blocks, host }) {
+  const row = useRef();
+  const send = (does) => {
+    const values = valuesOf(row.current);
+    if (values) host.act(id, does, values);
+  };
+  return html`<section class="sv-card sv-section" data-section=${id}>
+    <h2>${title}</h2><p class="sv-section-lead" hidden=${!lead.length}>${worded(lead)}</p>
+    <div class="sv-controls" hidden=${!controls.length} ref=${row}>${controls.map((control) => html`
+      <${Control} key=${`${control.kind} ${control.name} ${control.do}`} control=${control} send=${send} />`)}</div>
+    <div class="sv-blocks"><${Blocks} blocks=${blocks} host=${{ ...host, title }} /></div></section>`;
+}
+
+// holder: holds .sv-report. host: Gradio's props, watch and trigger; `place` says what is looked at on the stage, `tab`
+// what this tab is called.
+export function mountReport(holder, { props, watch, trigger, place, tab }) {
+  const root = holder.querySelector('.sv-report'), body = root.querySelector('.sv-report-body'), live = root.querySelector('.sv-live');
+  const sections = new Map();                         // what was drawn, by name: one that is the same costs nothing
+  let order = [];
+  const host = {
+    root,
+    act: (name, does, values) => {
+      setBusy(true);
+      trigger('act', { section: name, do: does, values, place: place(), tab });
+    },
+    halt: () => trigger('halt', {}),
+  };
+
+  function setBusy(isBusy) {
+    root.toggleAttribute('data-busy', isBusy);
+    for (const made of root.querySelectorAll('[data-act]')) made.disabled = isBusy;
+  }
+
+  function take(message) {
+    order = message.order || order;
+    for (const each of message.sections) sections.set(each.id, html`<${Section} key=${each.id} ...${each} host=${host} />`);
+    for (const name of sections.keys()) if (!order.includes(name)) sections.delete(name);
+    render(order.map((name) => sections.get(name)), body);
+    setBusy(Boolean(message.busy));
+    live.textContent = message.say || '';
+  }
+
+  const read = () => { if (props.value) take(JSON.parse(props.value)); };
+  render(html`<p class="sv-waiting">Waiting for the server…</p>`, body);
+  watch('value', read);
+  read();
+  return { look: () => trigger('look', { place: place(), tab }), act: host.act };
+}

@@ -1,0 +1,30 @@
+// help.js: the panel that says what the chosen method does and what the rule in force means. Text only; a link leads to
+// arXiv or nowhere.
+import { html, render } from '../vendor/preact_htm.js';
+
+const PAPERS = 'https://arxiv.org/abs/';
+
+const paper = ([words, address], place) => [place ? ' · ' : '', address && address.startsWith(PAPERS)
+  ? html`<a href=${address} target="_blank" rel="noopener noreferrer">${words}</a>` : html`<span>${words}</span>`];
+
+const Rule = ({ title, badge, meaning, summary }) => html`<p class="sv-help-rule"><span
+  class="sv-help-badge sv-help-${badge === 'exact' ? 'exact' : 'lossy'}">${badge}</span> <b>${`${title}.`}</b>${` ${summary} ${meaning}`}</p>`;
+
+export const Help = ({ summary, caution, sources, lacks, rule, notes }) => html`
+  ${lacks && html`<p class="sv-help-lacks">${lacks}</p>`}${[summary, caution].filter(Boolean).map((words) => html`<p>${words}</p>`)}
+  ${sources.length > 0 && html`<p class="sv-help-from">${sources.map(paper)}</p>`}${rule && html`<${Rule} ...${rule} />`}
+  ${notes.map((words) => html`<p class="sv-help-note">${words}</p>`)}`;
+
+// holder: holds .sv-help; props.value: JSON of the help, anew whenever the method or the rule changes.
+export function mountHelp(holder, { props, watch }) {
+  const box = holder.querySelector('.sv-help');
+  const show = () => {
+    const help = props.value ? JSON.parse(props.value) : null;
+    box.hidden = !help;
+    if (!help) return;
+    box.setAttribute('aria-label', `About the method: ${help.title}`);
+    render(html`<${Help} ...${help} />`, box);
+  };
+  watch('value', show);
+  show();
+}

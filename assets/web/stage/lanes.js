@@ -1,0 +1,224 @@
+// lanes.js: one row per step, one cell per drafted token: the fill is the chance to be kept or the stopping test, the line is the dart.
+// Only rows near the visible part exist, so a thousand steps cost as much as ten.
+import { button, element, framed, spelled } from '../core/element.js';
+import { pointing } from './pointing.js';
+import { tokenLabel } from './token.js';
+
+const ROW = 40, CHANGE = 24, BEYOND = 6;            // pixels of a row, of a change between rows; rows kept outside
+const GLYPHS_FROM = 5;                              // on a narrow page cells beyond these are glyphs
+
+export class Lanes {
+  constructor(root, hub) {
+    Object.assign(this, { root, hub });
+    this.host = this.root.querySelector('.sv-lanes-body');
+    this.sheet = this.root.querySelector('.sv-lanes-sheet');
+    this.tops = [0];                                   // tops[i]: where row i begins, its change line included
+    this.rows = new Map();
+    this.columns = 1;
+    this.newest = -1;
+    this.toNewest = false;
+    this.stays = false;                                // the newest row is in sight and shall stay there
+    this.isUnseen = false;                             // what is to be revealed waits for a stage that has a height
+    this.redraw = framed(() => this.draw());
+    this.hub.on('reset', () => {
+      this.rows.forEach((made) => made.remove());
+      this.rows = new Map();
+      this.tops = [0];
+      this.columns = 1;
+      this.newest = -1;
+      this.sheet.style.height = '0px';
+    });
+    this.hub.on('cursor', ({ to }) => {
+      this.settle();
+      this.newest = to - 1;
+      const stale = this.rows.get(this.newest);
+      if (stale) {
+        stale.remove();
+        this.rows.delete(this.newest);
+      }
+      this.measure(to);
+      this.toNewest = this.stays = true;
+      this.redraw();
+    });
+    this.hub.on('select', (detail) => {
+      const place = this.hub.selected();
+      const how = detail && detail.how, wasHere = this.root.contains(document.activeElement);
+      if (place && (how === 'key' || how === 'pointer' || how === 'found')) {
+        this.toNewest = this.stays = false;
+        this.isUnseen = !this.host.clientHeight;
+        this.reveal(place.step);
+        this.draw();
+      }
+      const on = this.mark();
+      if (on && how === 'key' && wasHere) on.focus({ preventScroll: true });
+    });
+    this.host.addEventListener('scroll', () => {
+      this.stays = this.host.scrollTop + this.host.clientHeight >= this.tops[this.hub.cursor] - 1;
+      this.redraw();
+    }, { passive: true });
+    new ResizeObserver(() => this.resized()).observe(this.host);
+    window.addEventListener('resize', () => this.resized());
+    pointing(this.sheet, '.sv-cell', this.hub);
+  }
+
+  changed(index) { return this.hub.steps[index].changes.length > 0; }
+
+  heightOf(index) { return ROW + (this.changed(index) ? CHANGE : 0); }
+
+  measure(until) {
+    while (this.tops.length <= until) this.tops.push(this.tops[this.tops.length - 1] + this.heightOf(this.tops.length - 1));
+    this.sheet.style.height = `${this.tops[until]}px`;
+  }
+
+  // All rows in sight share their columns, as many as the widest of them needs.
+  widen(from, until) {
+    let wanted = 1;
+    for (const index of this.rows.keys()) {
+      if (index < from || index > until) continue;
+      const { cells, more, refused } = this.hub.steps[index], own = cells.length + 1 + (more ? 1 : 0) + (refused ? 1 : 0);
+      if (own > wanted) wanted = own;
+    }
+    if (wanted === this.columns) return;
+    this.columns = wanted;
+    this.root.style.setProperty('--sv-columns', String(this.columns));
+    this.root.toggleAttribute('data-many', this.columns > GLYPHS_FROM + 1);
+  }
+
+  cell(index, props, place) {
+    const made = button(`sv-cell sv-is-${props.status}${props.behind_end ? ' sv-behind-end' : ''}`);
+    made.tabIndex = -1;
+    made.dataset.step = index;
+    made.dataset.ref = props.ref;
+    made.setAttribute('aria-label', `step ${index + 1}: ${props.say}`);
+    made.style.setProperty('--sv-place', String(place));
+    if (props.fill !== undefined) {
+      const fill = element('span', 'sv-fill');
+      fill.style.width = `${props.fill}%`;
+      made.append(fill);
+    }
+    if (props.tick !== undefined) {                 // some rules throw no dart
+      const tick = element('span', 'sv-tick');
+      tick.style.left = `${props.tick}%`;
+      made.append(tick);
+    }
+    made.append(tokenLabel('sv-cell-text', props.text));
+    if (props.label) made.append(element('span', 'sv-chance', props.label));
+    return made;
+  }
+
+  // What was drafted and refused as a whole.
+  refusal({ text: [count, words], say }) {
+    const made = element('span', 'sv-refused sv-is-rejected'), body = element('span', 'sv-body', count);
+    made.setAttribute('role', 'img');
+    made.setAttribute('aria-label', say);
+    made.title = say;
+    body.append(element('span', 'sv-more-words', words));
+    made.append(body);
+    return made;
+  }
+
+  // How many more there are; the words only where there is room.
+  others([count, words]) {
+    const made = element('span', 'sv-more', count);
+    if (words) made.append(element('span', 'sv-more-words', words));
+    return made;
+  }
+
+  row(index) {
+    const step = this.hub.steps[index], made = element('div', 'sv-row');
+    made.style.top = `${this.tops[index]}px`;
+    made.style.setProperty('--sv-count', String(step.cells.length));
+    if (this.changed(index)) {
+      const line = element('div', 'sv-change');
+      step.changes.forEach((words) => line.append(element('span', 'sv-change-words', words)));
+      made.append(line);
+    }
+    const lane = element('div', 'sv-lane');
+    lane.append(element('span', 'sv-step-number', spelled(index + 1)));
+    step.cells.forEach((props, place) => lane.append(this.cell(index, props, place)));
+    if (step.more) lane.append(this.others(step.more_words));
+    if (step.refused) lane.append(this.refusal(step.refused));
+    if (step.last) {
+      const last = this.cell(index, step.last, step.cells.length);
+      last.classList.add('sv-last');
+      lane.append(last);
+    } else if (step.cut_off) {
+      lane.append(element('span', 'sv-more', 'end of text'));
+    }
+    if (index === this.newest) made.dataset.phases = this.hub.phases();
+    made.append(lane);
+    return made;
+  }
+
+  // The rows that the visible part needs, by binary search over their tops.
+  rowAt(y) {
+    let low = 0, high = this.hub.cursor;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.tops[middle + 1] <= y) low = middle + 1; else high = middle;
+    }
+    return low;
+  }
+
+  draw() {
+    if (this.toNewest) this.host.scrollTop = this.tops[this.hub.cursor];
+    this.toNewest = false;
+    const height = this.host.clientHeight || ROW * 5;
+    const first = this.rowAt(this.host.scrollTop), last = this.rowAt(this.host.scrollTop + height - 1);
+    const from = first - BEYOND, until = last + BEYOND;
+    for (const [index, made] of this.rows) {
+      if (index < from || index > until || index >= this.hub.cursor) {
+        made.remove();
+        this.rows.delete(index);
+      }
+    }
+    for (let index = from < 0 ? 0 : from; index <= until && index < this.hub.cursor; index += 1) {
+      if (this.rows.has(index)) continue;
+      const made = this.row(index);
+      this.rows.set(index, made);
+      this.sheet.append(made);
+    }
+    this.widen(first, last);
+    const now = this.hub.steps[this.hub.cursor - 1];
+    this.root.toggleAttribute('data-whole', Boolean(now && now.whole));
+    this.root.toggleAttribute('data-dartless', Boolean(now && now.dartless) && !this.sheet.querySelector('.sv-tick'));
+    this.mark();
+  }
+
+  settle() {
+    const before = this.rows.get(this.newest);
+    if (before) delete before.dataset.phases;
+  }
+
+  mark() {
+    const place = this.hub.selected();
+    for (const made of this.sheet.querySelectorAll('.sv-on')) {
+      made.classList.remove('sv-on');
+      made.tabIndex = -1;
+      made.removeAttribute('aria-current');
+    }
+    for (const made of this.sheet.querySelectorAll('.sv-now')) made.classList.remove('sv-now');
+    if (this.rows.has(this.hub.spot)) this.rows.get(this.hub.spot).classList.add('sv-now');
+    const lane = place && this.rows.get(place.step);
+    const on = lane && [...lane.querySelectorAll('.sv-cell')].find((made) => made.dataset.ref === place.ref);
+    if (!on) return null;
+    on.classList.add('sv-on');
+    on.tabIndex = 0;
+    on.setAttribute('aria-current', 'true');
+    return on;
+  }
+
+  reveal(index) {
+    const top = this.tops[index], bottom = this.tops[index + 1];
+    if (top < this.host.scrollTop) this.host.scrollTop = top;
+    else if (bottom > this.host.scrollTop + this.host.clientHeight) this.host.scrollTop = bottom - this.host.clientHeight;
+  }
+
+  resized() {
+    this.toNewest = this.toNewest || this.stays;
+    const chosen = this.isUnseen ? this.hub.selected() : this.hub.pinned;
+    this.isUnseen = this.isUnseen && !this.host.clientHeight;
+    if (!this.toNewest && chosen && chosen.step < this.hub.cursor) this.reveal(chosen.step);
+    this.redraw();
+  }
+}

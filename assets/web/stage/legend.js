@@ -1,0 +1,48 @@
+// legend.js: what the marks mean and how often each has come so far. A pressed entry dims all tokens of other kinds.
+import { button, element, spelled } from '../core/element.js';
+
+export class Legend {
+  constructor(root, hub) {
+    Object.assign(this, { root, hub });
+    this.host = this.root.querySelector('.sv-legend');
+    this.chosen = new Set();
+    this.counts = new Map();
+    this.host.addEventListener('click', (event) => {
+      const button = event.target.closest('.sv-legend-entry');
+      if (button) this.choose(button);
+    });
+    this.hub.on('head', () => { this.entries(); this.count(); });
+    this.hub.on('cursor', () => this.count());
+  }
+
+  entries() {
+    this.counts = new Map();
+    this.host.replaceChildren(...(this.hub.head ? this.hub.head.legend : []).map(([status, short, long]) => {
+      const made = element('li'), press = button('sv-legend-entry'), sample = element('span', `sv-sample sv-is-${status}`);
+      sample.append(element('span', 'sv-body', 'abc'));
+      sample.setAttribute('aria-hidden', 'true');
+      const count = element('span', 'sv-count', '0');
+      this.counts.set(status, count);
+      press.title = long;
+      press.dataset.status = status;
+      press.setAttribute('aria-pressed', String(this.chosen.has(status)));
+      press.append(sample, element('span', 'sv-legend-name', short), count);
+      made.append(press);
+      return made;
+    }));
+  }
+
+  // The style sheet dims by the root's attribute: choosing costs the same however long the run is.
+  choose(button) {
+    const { status } = button.dataset;
+    if (!this.chosen.delete(status)) this.chosen.add(status);
+    button.setAttribute('aria-pressed', String(this.chosen.has(status)));
+    this.root.toggleAttribute('data-only', this.chosen.size > 0);
+    this.root.setAttribute('data-kinds', [...this.chosen].join(' '));
+  }
+
+  count() {
+    const step = this.hub.steps[this.hub.cursor - 1];
+    this.counts.forEach((node, status) => { node.textContent = step ? spelled(step.totals.counts[status]) : '0'; });
+  }
+}

@@ -1,0 +1,142 @@
+// numbers.js: the sentence with K in it, the three numbers, the state of the run, and the table of all numbers.
+import { element, sentence } from '../core/element.js';
+
+const PATIENCE = 30000;                             // milliseconds until Measure may be pressed again
+const LASTING = 1000;                               // milliseconds after which a wait between two steps is told
+
+export class Numbers {
+  constructor(root, hub, { trigger }) {
+    Object.assign(this, { root, hub, trigger });
+    this.lead = this.root.querySelector('.sv-sentence');
+    this.context = this.root.querySelector('.sv-context');
+    this.state = this.root.querySelector('.sv-state');
+    this.table = this.root.querySelector('.sv-table-body');
+    this.measure = this.root.querySelector('[data-do="measure"]');
+    this.loading = this.root.querySelector('.sv-loading');
+    this.bar = this.loading.querySelector('.sv-progress');
+    this.cancel = this.loading.querySelector('[data-do="cancel"]');
+    this.shownSentence = null;
+    this.shownContext = null;
+    this.told = null;
+    this.telling = 0;
+    this.measure.addEventListener('click', () => {
+      this.measure.disabled = true;
+      this.measure.textContent = 'Measuring…';
+      this.trigger('measure', { run: this.hub.run });
+      setTimeout(() => this.idle(), PATIENCE);
+    });
+    this.cancel.addEventListener('click', () => {
+      this.cancel.disabled = true;
+      this.cancel.textContent = 'Cancelling…';
+      this.trigger('cancel', {});
+    });
+    this.table.closest('details').addEventListener('toggle', () => this.numbers());
+    this.hub.on('reset', () => {
+      this.shownSentence = this.shownContext = this.told = null;
+      clearTimeout(this.telling);
+      this.telling = 0;
+      this.context.replaceChildren();
+      this.idle();
+      this.totals();
+    });
+    this.hub.on('cursor', () => this.totals());
+    this.hub.on('info', () => { this.news(); this.speed(); this.numbers(); });
+  }
+
+  part(name) { return this.root.querySelector(`[data-number="${name}"]`); }
+
+  totals() {
+    const step = this.hub.steps[this.hub.cursor - 1];
+    this.part('calls').textContent = step && step.totals.tokens_per_call ? step.totals.tokens_per_call : '–';
+    this.part('kept').textContent = step && step.totals.kept ? step.totals.kept : '–';
+    if (!step) return;
+    this.part('kept-words').textContent = step.totals.kept_words;
+    if (step.sentence !== this.shownSentence) {
+      this.shownSentence = step.sentence;
+      sentence(this.lead, step.sentence);
+    }
+    if (step.context !== this.shownContext) {
+      this.shownContext = step.context;
+      this.context.replaceChildren(...step.context.map(this.chip));
+    }
+  }
+
+  chip([role, words]) {
+    const made = element('span', `sv-chip sv-chip-${role}`, words);
+    made.title = words;
+    return made;
+  }
+
+  speed() {
+    const shown = this.hub.speed || { value: '', words: 'not measured yet', note: '', can_measure: false };
+    this.part('speed').textContent = shown.value || '–';
+    this.part('speed-words').textContent = shown.words;
+    this.part('speed-words').title = shown.note;
+    this.measure.hidden = !shown.can_measure || this.hub.isLive();
+    if (shown.value || shown.note || this.hub.isLive()) this.idle();
+  }
+
+  idle() {
+    this.measure.disabled = false;
+    this.measure.textContent = 'Measure';
+  }
+
+  // The state to tell. Several runs take turns at the engine: a short wait between two steps is no news.
+  toTell() {
+    const isWaiting = this.hub.state && this.hub.state.name === 'queued' && !this.hub.end;
+    if (isWaiting && this.told && this.told.name === 'running') {
+      this.telling = this.telling || setTimeout(() => {
+        this.told = this.hub.state;
+        this.news();
+      }, LASTING);
+    } else {
+      clearTimeout(this.telling);
+      this.telling = 0;
+      this.told = this.hub.state;
+    }
+    return this.told;
+  }
+
+  news() {
+    const now = this.toTell();
+    const name = this.hub.state ? this.hub.state.name : '';
+    const recorded = this.hub.head && this.hub.head.recorded;
+    const ended = this.hub.end && !this.hub.playing ? this.hub.end.words : '';
+    const words = ended || (now && !recorded ? now.words : '');
+    this.state.replaceChildren(...(recorded ? [element('span', 'sv-badge', 'recorded run'), words && ' '] : []), words);
+    this.state.dataset.name = recorded ? 'recorded' : this.hub.end ? this.hub.end.reason : now ? now.name : '';
+    this.state.hidden = !this.state.textContent;
+    this.root.dataset.state = name;
+    this.root.toggleAttribute('data-busy', this.hub.isLive() && !this.hub.steps.length);
+    this.root.querySelector('.sv-busy-words').textContent = this.hub.state && !this.hub.steps.length ? this.hub.state.words : '';
+    this.load(name === 'loading' && !this.hub.end ? this.hub.state.progress : undefined);
+  }
+
+  // How far loading has come; null: nobody knows, undefined: nothing is loaded. It stands where the eye is.
+  load(progress) {
+    this.loading.hidden = progress === undefined;
+    this.root.toggleAttribute('data-loading', progress !== undefined);
+    if (progress === undefined) {
+      this.cancel.disabled = false;
+      this.cancel.textContent = 'Cancel';
+      return;
+    }
+    this.root.querySelector(this.hub.steps.length ? '.sv-state' : '.sv-busy-words').after(this.loading);
+    this.bar.toggleAttribute('data-unknown', !progress);
+    this.bar.firstElementChild.style.width = progress ? `${progress.width}%` : '';
+    if (progress) this.bar.setAttribute('aria-valuenow', String(progress.width));
+    else this.bar.removeAttribute('aria-valuenow');
+    this.loading.querySelector('.sv-progress-words').textContent = progress ? progress.words : '';
+  }
+
+  numbers() {
+    if (!this.hub.head || !this.hub.numbers || !this.table.closest('details').open) return;
+    this.table.replaceChildren(...this.hub.head.metrics.map(([label, formula, also], place) => {
+      const row = element('tr'), name = element('th', '', label);
+      name.scope = 'row';
+      if (also) name.append(element('span', 'sv-also', also));
+      row.append(name, element('td', '', this.hub.numbers[place]), element('td', 'sv-formula', formula));
+      return row;
+    }));
+  }
+}

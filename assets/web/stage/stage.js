@@ -1,0 +1,103 @@
+// stage.js: mounts the Explore stage: one hub, its views, the keyboard, and one spoken message per step.
+import { Hub, streamSource } from '../core/hub.js';
+import { recall, remember } from '../core/memory.js';
+import { labelOf } from '../core/palette.js';
+import { Charts } from './charts.js';
+import { Inspector } from './inspector.js';
+import { Lanes } from './lanes.js';
+import { Legend } from './legend.js';
+import { Numbers } from './numbers.js';
+import { Opening } from './opening.js';
+import { Player } from './player.js';
+import { TextView } from './text.js';
+
+const SPOKEN = 2000;                                // milliseconds between two messages of the live region
+export const SETTLED = 120;                         // milliseconds until a text that has just arrived rests at its end
+const VIEWS = [Numbers, Legend, TextView, Lanes, Inspector, Player, Charts];
+const FIELDS = 'input, select, textarea, [contenteditable]';
+
+function speak(root, hub) {
+  const region = root.querySelector('.sv-live');
+  let waiting = '', timer = 0;
+  const say = () => {
+    timer = 0;
+    if (!waiting) return;
+    region.textContent = waiting;
+    waiting = '';
+    timer = setTimeout(say, SPOKEN);
+  };
+  hub.on('cursor', ({ to }) => {
+    if (!to) return;
+    waiting = hub.steps[to - 1].say;
+    if (!timer) say();
+  });
+}
+
+// The opening: at a first visit by itself, later for the step that is selected. Only a server can tell it.
+function openings(root, hub, server) {
+  const asks = root.querySelectorAll('[data-do="opening"]');
+  for (const each of asks) each.hidden = !server;
+  if (!server) return () => {};
+  const opening = new Opening(root, {
+    ask: (wanted) => server.opening(wanted),
+    leave: (where) => document.dispatchEvent(new CustomEvent('sv-opened', { detail: where })),
+  });
+  const again = () => hub.selected() && opening.open({ run: hub.run, step: hub.selected().step });
+  for (const each of asks) each.addEventListener('click', again);
+  hub.on('opening', () => opening.open({ run: hub.run }));
+  hub.on('reset', () => opening.show(false));                // another run takes the stage
+  return again;
+}
+
+function keys(root, hub, again) {
+  const actions = {
+    ArrowLeft: () => hub.moveToken(-1),
+    ArrowRight: () => hub.moveToken(1),
+    ArrowUp: () => hub.moveStep(-1),
+    ArrowDown: () => hub.moveStep(1),
+    Home: () => hub.pinStep(0),
+    End: () => hub.pinStep(hub.cursor - 1),
+    Escape: () => hub.release(),
+    ' ': () => hub.toggle(),
+    p: () => document.dispatchEvent(new Event('sv-present')),
+    '?': again,
+  };
+  const single = root.querySelector('.sv-keys-on');
+  single.checked = recall('keys', [true, false]);
+  single.addEventListener('change', () => remember('keys', single.checked));
+  root.addEventListener('keydown', (event) => {
+    const action = actions[event.key], { target } = event;
+    if (!action || event.ctrlKey || event.metaKey || event.altKey || target.closest(FIELDS)) return;
+    if (event.key === ' ' && target.closest('button, summary, a') && !target.closest('.sv-cell')) return;
+    if (!single.checked && event.key !== 'Escape') return;
+    if (event.key === 'Escape' && !hub.pinned && !hub.hovered) return;    // the page's own Escape
+    event.preventDefault();
+    event.stopPropagation();
+    action();
+  });
+}
+
+function names(root) {
+  for (const node of root.querySelectorAll('[data-name-of]')) node.textContent = labelOf(node.dataset.nameOf);
+}
+
+// A fresh stage, for one more of them: as the page's first one came, or from the template of a page that is one file.
+let pristine = null;
+export const stageMarkup = () => (pristine || document.getElementById('sv-stage-html').content.firstElementChild).cloneNode(true);
+
+// holder: holds stage.html. props.value, watch, trigger and server are Gradio's, or `source` any other supplier.
+// quiet: another stage speaks.
+export const mountStage = (holder, { props, watch, trigger, server, source, quiet }) => {
+  const root = holder.querySelector('.sv-stage');
+  pristine = pristine || root.cloneNode(true);
+  const hub = new Hub(source || streamSource({ props, watch, server }));
+  names(root);
+  hub.on('reset', () => root.setAttribute('data-empty', ''));
+  hub.on('grow', () => root.removeAttribute('data-empty'));
+  for (const View of VIEWS) new View(root, hub, { trigger });
+  if (!quiet) speak(root, hub);
+  keys(root, hub, openings(root, hub, server));
+  hub.start();
+  if (trigger) trigger('ready', {});
+  return hub;
+};

@@ -1,0 +1,164 @@
+// text.js: the text as it grew. Marks say what befell each token; what was cut stands before what came instead.
+import { button, element, framed } from '../core/element.js';
+import { copyText } from '../core/files.js';
+import { recall, remember } from '../core/memory.js';
+import { pointing } from './pointing.js';
+
+const STEPS_PER_BLOCK = 120;                        // one layout never covers more than this many steps
+const MODES = ['cut', 'final'];
+const LINE = 24;                                    // pixels: as good as at the end
+const LASTING = 1800;                               // milliseconds that "copied" stands there
+const LEAD = /^(\s*)([\s\S]*?)$/;
+
+export class TextView {
+  constructor(root, hub) {
+    Object.assign(this, { root, hub });
+    this.host = this.root.querySelector('.sv-text');
+    this.scroll = this.root.querySelector('.sv-text-scroll');
+    this.body = this.root.querySelector('.sv-text-body');
+    this.copied = this.host.querySelector('.sv-copied');
+    this.boxes = [];                                   // per step the nodes it made, so that the player can go back
+    this.block = null;
+    this.blockSteps = 0;
+    this.marked = [];
+    this.newest = [];
+    this.spot = [];
+    this.isAtEnd = true;
+    this.isPinSeen = false;
+    this.toEnd = framed(() => { this.scroll.scrollTop = this.scroll.scrollHeight; });
+    this.look = framed(() => { this.isPinSeen = Boolean(this.hub.pinned && this.marked[0] && !this.beyond()); });
+    this.keepPin = framed(() => { if (this.marked[0]) this.scroll.scrollTop += this.beyond(); });
+    this.host.querySelector('.sv-modes').addEventListener('click', (event) => {
+      const { mode } = event.target.dataset;
+      if (!mode) return;
+      this.setMode(mode);
+      remember('text', mode);
+    });
+    this.host.querySelector('[data-do="copy"]').addEventListener('click', () => this.copy());
+    this.setMode(recall('text', MODES));
+    // another layout: a pinned piece that was in sight stays there
+    window.addEventListener('resize', () => {
+      if (this.isPinSeen && !this.hub.playing) this.leaveEnd();
+    });
+    this.scroll.addEventListener('scroll', () => {
+      this.look();
+      this.isAtEnd = this.scroll.scrollTop + this.scroll.clientHeight >= this.scroll.scrollHeight - LINE;
+    }, { passive: true });
+    new ResizeObserver(() => { if (this.isAtEnd) this.toEnd(); }).observe(this.body);
+    this.hub.on('reset', () => this.prompt());
+    this.hub.on('head', () => this.prompt());
+    this.hub.on('cursor', ({ to }) => {
+      let last = [];
+      while (this.boxes.length > to) this.drop();
+      while (this.boxes.length < to) last = this.show(this.boxes.length);
+      this.animate(last);
+      this.toEnd();
+    });
+    this.hub.on('select', (detail) => {
+      this.mark();
+      if (detail && detail.how === 'key' && this.marked[0]) this.marked[0].scrollIntoView({ block: 'nearest' });
+      if (detail && detail.how === 'found') this.leaveEnd();
+      this.look();
+    });
+    pointing(this.host, '.sv-piece', this.hub);
+  }
+
+  startBlock() {
+    this.block = element('p', 'sv-block');
+    this.blockSteps = 0;
+    this.body.append(this.block);
+  }
+
+  piece(step, [text, status, ref]) {
+    const made = element(status === 'rejected' ? 'del' : 'span', `sv-piece sv-is-${status}`);
+    const [, lead, rest] = LEAD.exec(text);
+    // the space before a word carries no mark, so that each token has its own line
+    if (lead && rest) made.append(lead);
+    made.append(element('span', 'sv-body', rest || (text ? '␣'.repeat(text.length) : '')));
+    made.dataset.step = step;
+    made.dataset.ref = ref;
+    return made;
+  }
+
+  show(index) {
+    const made = [];
+    if (this.blockSteps >= STEPS_PER_BLOCK) this.startBlock();
+    for (const part of this.hub.steps[index].pieces) {
+      const node = this.piece(index, part);
+      this.block.append(node);
+      made.push(node);
+      if (part[0].endsWith('\n')) this.startBlock();
+    }
+    this.blockSteps += 1;
+    this.boxes.push(made);
+    return made;
+  }
+
+  drop() {
+    for (const node of this.boxes.pop()) node.remove();
+    while (this.body.lastElementChild && this.body.lastElementChild !== this.body.firstElementChild && !this.body.lastElementChild.childNodes.length) {
+      this.body.lastElementChild.remove();
+    }
+    this.block = this.body.lastElementChild;
+  }
+
+  animate(nodes) {
+    for (const node of this.newest) node.classList.remove('sv-new');
+    this.newest = this.hub.phases() === 'none' ? [] : nodes;
+    this.host.dataset.phases = this.hub.phases();
+    for (const node of this.newest) node.classList.add('sv-new');
+  }
+
+  prompt() {
+    this.body.replaceChildren();
+    this.boxes = [];
+    this.startBlock();
+    if (!this.hub.head) return;
+    if (this.hub.head.hidden) this.block.append(this.start(this.hub.head.hidden));
+    this.block.append(element('span', 'sv-prompt', this.hub.head.prompt));
+  }
+
+  // The hidden start of a long prompt: how much it is, and on demand the whole of it.
+  start({ words, text }) {
+    const made = button('sv-more-prompt', `… ${words}`, () => {
+      made.replaceWith(element('span', 'sv-prompt', text));
+      this.scroll.scrollTop = 0;
+      this.scroll.focus();
+    });
+    made.setAttribute('aria-label', `show ${words}`);
+    return made;
+  }
+
+  mark() {
+    for (const node of this.marked) node.classList.remove('sv-on');
+    const place = this.hub.selected();
+    this.marked = place && this.boxes[place.step] ? this.boxes[place.step].filter((node) => node.dataset.ref === place.ref) : [];
+    for (const node of this.marked) node.classList.add('sv-on');
+    for (const node of this.spot) node.classList.remove('sv-now');
+    this.spot = this.boxes[this.hub.spot] || [];
+    for (const node of this.spot) node.classList.add('sv-now');
+  }
+
+  setMode(mode) {
+    this.root.dataset.text = mode;
+    for (const each of this.host.querySelectorAll('[data-mode]')) each.setAttribute('aria-pressed', String(each.dataset.mode === mode));
+  }
+
+  async copy() {
+    const done = await copyText(this.hub.steps.slice(0, this.hub.cursor).map((step) => step.written).join(''));
+    this.copied.textContent = done ? 'copied' : 'the browser did not allow it';
+    setTimeout(() => { this.copied.textContent = ''; }, LASTING);
+  }
+
+  // How far the chosen piece is out of sight: below it more than 0, above it less.
+  beyond() {
+    const { top, bottom } = this.marked[0].getBoundingClientRect(), box = this.scroll.getBoundingClientRect();
+    return top < box.top ? top - box.top - LINE : bottom > box.bottom ? bottom - box.bottom + LINE : 0;
+  }
+
+  // the end is left for the chosen piece
+  leaveEnd() {
+    this.isAtEnd = false;
+    this.keepPin();
+  }
+}

@@ -1,0 +1,257 @@
+"""The opening: one step of a run in at most seven beats, so that a newcomer sees what is drafted, judged and resampled.
+
+A way of seeing any step: every number is the run's own, and a beat that has nothing to show in a step is left out.
+Gives props for opening.js, which moves from beat to beat and computes nothing.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from specviz.drafters import facts_of as method_facts
+from specviz.models.chat import as_messages
+from specviz.rules.facts import facts_of
+from specviz.trace.counters import Counters
+from specviz.trace.file import DraftToken, EmittedToken, Header, Step, Trace
+from specviz.trace.metrics import METRICS, metrics
+from specviz.views.blocks import Props
+from specviz.views.explore.sentences import dart, drafted_nodes, label, percent, prose, quote
+from specviz.views.explore.speed import speed_words
+from specviz.views.explore.steps import most_telling
+from specviz.views.explore.titles import last_token, telling_cut
+
+SLOW = "The target model writes one token at a time. Each token costs one full pass: {cost} in this run."
+DRAFT = "{who} guesses the next {count}. Cheap: {cost} each."
+DRAFT_FREE = "{who} guesses the next {count}. That costs no pass of the target."
+DRAFT_TREE = "{who} drafts a tree of {count}. Shown is the branch that the target follows."
+CHECK = "Now the target reads all of them at once. One pass, not {count}."
+CHECK_ONE = "Now the target reads the guess. One pass, the same as for a token of its own."
+JUDGE = {
+    "overlap": "The bar is the draft's probability for {token}; solid is what both models agree on. Accept {token} if "
+    "the random draw falls in the solid part.",
+    "alone": "Solid is the target's probability for {token}. Accept it if the random draw falls there.",
+    "greedy": "At temperature 0 the target accepts only its own most likely token. No random draw is needed.",
+    "other": "The rule “{rule}” accepts this token {chance} of the time: the solid part.",
+    "no draw": "The rule “{rule}” accepts a token that the target finds likely enough. It draws nothing.",
+}
+REJECT = {
+    "overlap": "{token}: the draw falls outside. The draft wanted this token more than the target does.",
+    "alone": "{token}: the draw falls outside. The target would rarely write this token here.",
+    "greedy": "{token} is not the target's most likely token. It is rejected.",
+    "other": "{token}: the rule “{rule}” rejects it.",
+}
+NONE_REJECTED = "Every guess is accepted: {count} of {count}."
+DROPPED = " What was drafted after it is dropped: it stood on a rejected token."
+RESAMPLED = {
+    "overlap": "The replacement {token} is drawn from the shortfall: exactly what the draft left out.",
+    "alone": "The replacement {token} is drawn from the target's probabilities for all other tokens.",
+    "greedy": "The target writes its own most likely token instead: {token}.",
+    "other": "The rule “{rule}” writes {token} instead.",
+}
+BONUS = "The same pass also gives the next token for free: {token}, the bonus."
+PLAIN = "Nothing was drafted here. The target wrote {token} itself."
+POINT = "{tokens} for one pass, and the text is distributed exactly as if the target had written alone."
+POINT_LOSSY = "{tokens} for one pass. But this rule is lossy: the text is not distributed as the target's own."
+DRAFTERS = {"draft": "A draft model", "heads": "A draft head"}
+COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+WRITTEN = 3  # tokens of the text so far that the first beat writes one by one
+MOST_BEFORE = 110  # characters of the question and of the answer so far
+MOST_SHARES = 4
+OPEN = 0.9  # a chance below this leaves something to guess
+LEAST_COST = 0.01  # milliseconds for a drafted token; below, there is nothing to tell
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One moment. chips: the step's tokens as they stand then, each [text, status, words below it], with the trace's
+    statuses and `drafted`. bar: the random draw on the token that is judged. shares: what a replacement was drawn from,
+    each [text, percent of the longest, words, whether it was drawn]. sweep: the target makes a pass."""
+
+    name: str
+    sentence: str
+    chips: Sequence[Sequence[str]] = ()
+    bar: Mapping[str, Any] = field(default_factory=dict)
+    shares: Sequence[Sequence[Any]] = ()
+    numbers: Sequence[Sequence[str]] = ()
+    sweep: bool = False
+
+    def props(self) -> Props:
+        return {name: value for name in self.__slots__ if (value := getattr(self, name))}
+
+
+def opening(trace: Trace, index: int) -> Props:
+    """The beats of step `index`, 0 <= index < len(trace.steps)."""
+    before = [token for step in trace.steps[:index] for token in step.emitted]
+    written = before[-WRITTEN:] if len(before) > WRITTEN else []
+    text = "".join(token.text for token in before[: len(before) - len(written)])
+    return {
+        "step": index + 1,
+        "question": _end_of(_question(trace.header)),
+        "before": _end_of(text),
+        "written": [label(token.text, token.bytes) for token in written],
+        "beats": [beat.props() for beat in _Opening(trace, trace.steps[index]).beats()],
+    }
+
+
+def telling_step(trace: Trace) -> int:
+    """The first step with everything in it: text before it, a token accepted that might have been rejected, a rejected
+    one and a dropped one. Else the first that has most of that."""
+    return max(range(len(trace.steps)), key=lambda index: (_num_told(trace.steps[index]), -index))
+
+
+def _num_told(step: Step) -> int:
+    statuses = {token.status for token in step.draft}
+    was_open = any(token.status == "accepted" and (token.accept_prob or 0) < OPEN for token in step.draft[:1])
+    return len(statuses & {"accepted", "rejected", "ignored"}) + was_open + (step.index > 0)
+
+
+class _Opening:
+    """One step's beats. The way a token is judged is one of the keys of JUDGE."""
+
+    def __init__(self, trace: Trace, step: Step) -> None:
+        self._trace, self._step = trace, step
+        self._rule, self._last, self._cut = facts_of(step.settings.rule), last_token(step), telling_cut(step)
+        self._shown = [step.draft[node] for node in most_telling(step)[0]]
+        self._judged = [token for token in self._shown if token.is_judged]
+
+    def beats(self) -> Iterator[Beat]:
+        step = self._step
+        passes = median(each.timing.verify_ms for each in self._trace.steps)
+        yield Beat("slow", SLOW.format(cost=_milliseconds(passes)))
+        if self._shown:
+            drafted = [[_label(token), "drafted", _share(token.q)] for token in self._shown]
+            yield Beat("draft", self._draft_sentence(), drafted)
+            num_read = len(drafted_nodes(step))
+            check = CHECK_ONE if num_read == 1 else CHECK.format(count=_count(num_read))
+            yield Beat("check", check, drafted, sweep=True)
+        if self._judged:
+            yield self._judge(self._judged[0], "judge", self._words(JUDGE, self._judged[0]))
+            yield self._verdict()
+        if self._last is not None:
+            yield self._last_beat()
+        yield Beat("point", self._point(), self._chips(len(self._shown), with_last=True), numbers=self._numbers())
+
+    def _draft_sentence(self) -> str:
+        step, method = self._step, method_facts(self._step.settings.method)
+        who = next((words for role, words in DRAFTERS.items() if role in method.roles), method.title)
+        number = len(drafted_nodes(step))
+        if step.is_tree:
+            return DRAFT_TREE.format(who=who, count=_tokens(number))
+        cost = step.timing.draft_ms / number
+        known = {"who": who, "count": "token" if number == 1 else _tokens(number), "cost": _milliseconds(cost)}
+        return (DRAFT if cost >= LEAST_COST else DRAFT_FREE).format(**known)
+
+    def _judge(self, token: DraftToken, name: str, sentence: str) -> Beat:
+        """The moment at which a token is judged, all before it being settled."""
+        bar = {"token": _label(token), "accepted": token.status == "accepted", "target": percent(token.p_judged or 0.0)}
+        bar |= {} if token.q is None else {"draft": percent(token.q)}
+        if self._rule.uses_draw and self._step.settings.temperature > 0:
+            chance, u = token.accept_prob or 0.0, token.u or 0.0
+            bar |= {"fill": round(100 * chance, 3), "x": round(100 * u, 3), "u": dart(chance, u)[1]}
+        return Beat(name, sentence, self._chips(self._shown.index(token), judging=True), bar)
+
+    def _verdict(self) -> Beat:
+        if self._cut is None:
+            count = _count(sum(token.status == "accepted" for token in self._judged))
+            return Beat("verdict", NONE_REJECTED.format(count=count), self._chips(len(self._shown)))
+        sentence = self._words(REJECT, self._cut)
+        is_last = self._shown[-1] is self._cut
+        beat = self._judge(self._cut, "verdict", sentence if is_last else sentence + DROPPED)
+        return Beat(beat.name, beat.sentence, self._chips(len(self._shown)), beat.bar)
+
+    def _last_beat(self) -> Beat:
+        last, chips = self._last, self._chips(len(self._shown), with_last=True)
+        if last.kind != "resampled":
+            return Beat("last", (BONUS if last.kind == "bonus" else PLAIN).format(token=_quoted(last)), chips)
+        return Beat("last", self._words(RESAMPLED, self._cut, last), chips, shares=self._shares())
+
+    def _shares(self) -> list[list[Any]]:
+        """The law that the replacement was drawn from: its likeliest tokens, and the one that was drawn."""
+        if self._step.settings.temperature == 0:
+            return []
+        rows = next((each.top for each in self._step.positions if each.child is None), ())
+        laws = [(p, id_ == self._last.id, label(text)) for id_, text, p, *_ in rows]
+        laws.sort(key=lambda law: (not law[1], -law[0]))
+        shown = sorted(laws[:MOST_SHARES], key=lambda law: -law[0])
+        most = max((p for p, *_ in shown), default=0.0) or 1.0
+        return [[text, round(100 * p / most, 1), percent(p), drawn] for p, drawn, text in shown]
+
+    def _words(self, table: Mapping[str, str], token: DraftToken | None, named: EmittedToken | None = None) -> str:
+        """A sentence on how `token` was judged that names `named`, or the token itself."""
+        words, name = table.get(self._way(token), table["other"]), named or token
+        chance = percent((token and token.accept_prob) or 0.0)
+        return words.format(rule=self._rule.title, token=name and _quoted(name), chance=chance)
+
+    def _way(self, token: DraftToken | None) -> str:
+        """How this token was judged."""
+        if self._step.settings.temperature == 0 and self._step.settings.lossless:
+            return "greedy"
+        if not self._rule.uses_draw:
+            return "no draw"
+        if not self._rule.is_plain:
+            return "other"
+        return "overlap" if token is None or token.q is not None else "alone"
+
+    def _chips(self, num_settled: int, *, judging: bool = False, with_last: bool = False) -> list[list[str]]:
+        """The first tokens as they were judged, the others as drafted; behind them the step's own token."""
+        chips = []
+        for place, token in enumerate(self._shown):
+            is_settled = place < num_settled
+            status = token.status if is_settled else "judged" if judging and place == num_settled else "drafted"
+            chips.append([_label(token), status, "" if is_settled else _share(token.q)])
+        if with_last and self._last is not None:
+            chips.append([label(self._last.text, self._last.bytes), self._last.kind, ""])
+        return chips
+
+    def _point(self) -> str:
+        tokens = _tokens(len(self._step.emitted))
+        return (POINT if self._step.settings.lossless else POINT_LOSSY).format(tokens=tokens.capitalize())
+
+    def _numbers(self) -> list[list[str]]:
+        """The three numbers of the whole run; one that it does not have is left out."""
+        counters = Counters()
+        for event in self._trace.events():
+            counters.add(event)
+        values, speed = metrics(counters), speed_words(counters, None, recorded=True)
+        names = ("tokens_per_target_call", "acceptance_rate_judged")
+        known = [[METRICS[name].spell(values[name]), METRICS[name].label] for name in names if values[name] is not None]
+        return [*known, [speed["value"], speed["words"]]] if speed["value"] else known
+
+
+def _question(header: Header) -> str:
+    """What a person asked; of a conversation the last turn, without the form in which a chat model reads it."""
+    asked = header.request.get("prompt")
+    if not header.request.get("chat") or not isinstance(asked, str):
+        return header.prompt.text
+    messages = as_messages(asked)
+    return messages if isinstance(messages, str) else messages[-1]["content"]
+
+
+def _end_of(text: str) -> str:
+    return prose(text) if len(text) <= MOST_BEFORE else f"… {prose(text[-MOST_BEFORE:].partition(' ')[2])}"
+
+
+def _label(token: DraftToken) -> str:
+    return label(token.text, token.bytes)
+
+
+def _quoted(token: DraftToken | EmittedToken) -> str:
+    word = quote(token)
+    return word if word.startswith("“") else f"“{word}”"
+
+
+def _share(probability: float | None) -> str:
+    return "" if probability is None else percent(probability)
+
+
+def _count(number: int) -> str:
+    return COUNTS[number] if number < len(COUNTS) else f"{number:,}"
+
+
+def _tokens(number: int) -> str:
+    return f"{_count(number)} token{'' if number == 1 else 's'}"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms"

@@ -1,0 +1,111 @@
+"""The opening on the real page: it waits for a person, can be gone through by every hand, and comes back."""
+
+import pytest
+import served as pages
+from access import serious
+from playwright.sync_api import expect
+from windows import PHONE
+
+from specviz.trace.recorded import recorded_trace
+from specviz.views.explore.opening import opening, telling_step
+
+TRACE = recorded_trace("first-visit")
+BEATS = opening(TRACE, telling_step(TRACE))["beats"]
+SENTENCE = ".sv-beat-sentence"
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory):
+    with pages.served(tmp_path_factory.mktemp("models"), TRACE, max_new_tokens=48) as served:
+        yield served
+
+
+@pytest.fixture
+def told(open_page):
+    """The page at a first visit, with its opening."""
+
+    def told(**context):
+        page = open_page(**context)
+        expect(page.locator(SENTENCE)).to_have_text(BEATS[0]["sentence"])
+        return page
+
+    return told
+
+
+def forward(page):
+    page.click(".sv-beat-next")
+
+
+def test_each_beat_waits_and_says_its_sentence_and_the_last_one_starts_a_run(told, app):
+    page = told()
+    for place, beat in enumerate(BEATS):
+        page.wait_for_timeout(300)
+        expect(page.locator(SENTENCE)).to_have_text(beat["sentence"])
+        assert page.get_attribute(".sv-beat-mark[aria-current]", "aria-label") == f"beat {place + 1} of {len(BEATS)}"
+        if beat["name"] == "judge":
+            forward(page)  # lets the draw fall
+        if place + 1 < len(BEATS):
+            forward(page)
+    assert app.page.registry.num_running() == 0
+    before = page.evaluate("specvizPage.hub().run")
+    page.click("text=Run it yourself")
+    page.wait_for_function("(before) => specvizPage.hub().run !== before", arg=before)
+    assert not page.is_visible(".sv-opening")
+
+
+@pytest.mark.parametrize("guess", ["accepted", "rejected"])
+def test_a_guess_is_made_before_the_draw_falls_and_is_told_right_or_wrong(told, guess):
+    page, place = told(), [beat["name"] for beat in BEATS].index("judge")
+    page.click(f"[aria-label='beat {place + 1} of {len(BEATS)}']")
+    assert page.locator(".sv-beat-draw").count() == 0
+    page.click(f".sv-beat-guess >> text={guess}")
+    bar = BEATS[place]["bar"]
+    assert page.inner_text(".sv-beat-draw") == bar["u"]
+    is_right = (guess == "accepted") == bar["accepted"]
+    assert page.inner_text(".sv-beat-said").endswith("You guessed right." if is_right else "You guessed wrong.")
+
+
+def test_keys_go_through_it_and_are_not_the_stages_meanwhile(told):
+    page = told()
+    chosen = page.evaluate("specvizPage.hub().selected()")
+    for key, place in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
+        page.keyboard.press(key)
+        expect(page.locator(SENTENCE)).to_have_text(BEATS[place]["sentence"])
+    assert page.evaluate("specvizPage.hub().selected()") == chosen
+    page.keyboard.press("Escape")
+    assert not page.is_visible(".sv-opening")
+    assert page.is_visible(".sv-text")
+
+
+def test_a_run_that_begins_takes_the_stage(told):
+    page = told()
+    page.click("#run")
+    page.wait_for_selector(".sv-opening", state="hidden")
+    page.wait_for_selector(".sv-text .sv-piece")
+
+
+def test_the_question_mark_plays_it_for_the_step_that_is_selected(told):
+    page = told()
+    page.keyboard.press("Escape")
+    page.evaluate("specvizPage.hub().pin(3, specvizPage.hub().steps[3].focus)")
+    page.click("[data-do=opening]")
+    expect(page.locator(".sv-beat-where")).to_have_text("Step 4, beat by beat")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(SENTENCE)).to_have_text(opening(TRACE, 3)["beats"][1]["sentence"])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_every_beat_fits_the_window_and_nothing_is_hard_to_reach(told, scheme):
+    page = told(viewport=PHONE, color_scheme=scheme)
+    for beat in range(len(BEATS)):
+        page.click(f"[aria-label='beat {beat + 1} of {len(BEATS)}']")
+        page.wait_for_timeout(600)
+        sizes = "(node) => [node.scrollWidth - node.clientWidth, node.scrollHeight - node.clientHeight]"
+        assert max(page.eval_on_selector(".sv-opening", sizes)) <= 1, BEATS[beat]["name"]
+    assert serious(page) == []
+
+
+def test_without_motion_every_beat_is_a_still(told):
+    page = told(reduced_motion="reduce")
+    forward(page)
+    assert page.evaluate("document.querySelector('.sv-opening').getAnimations({subtree: true}).length") == 0

@@ -1,0 +1,74 @@
+"""The bundler: modules follow what they import, names are checked, and what is not understood is refused in words."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from specviz.views.bundle import bundle, web_file
+
+PAGES = ("page.js", "run_file.js", "lesson_file.js", "report_file.js")
+
+
+def write(folder, **sources):
+    """Modules by name, each a source; gives the path of `entry`."""
+    for name, source in sources.items():
+        (folder / f"{name}.js").write_text(source, "utf-8")
+    return folder / "entry.js"
+
+
+def test_a_module_stands_once_and_after_what_it_imports_with_its_sheet(tmp_path):
+    entry = write(
+        tmp_path,
+        entry="import { b } from './b.js';\nimport { a } from './a.js';\nuse(a, b);\n",
+        b="import { a as other } from './a.js';\nexport const b = other;\n",
+        a="export const a = 'once';\n",
+    )
+    (tmp_path / "entry.css").write_text(".entry {}", "utf-8")
+    (tmp_path / "a.css").write_text(".a {}", "utf-8")
+    made = bundle(entry)
+    assert made.script.count("'once'") == 1
+    assert made.script.index("'once'") < made.script.index("const b = other") < made.script.index("use(a, b)")
+    assert made.sheet == ".a {}.entry {}"
+
+
+@pytest.mark.parametrize("source", ["export{x as a,y as b};", "export { x as a, y as b }\n"])
+def test_exports_that_stand_at_the_end_as_minified_code_has_them_are_read(tmp_path, source):
+    entry = write(tmp_path, entry="import { b } from './a.js';\nb();\n", a=f"const x = 1, y = 2;{source}")
+    assert "return { a: x, b: y };" in bundle(entry).script
+
+
+@pytest.mark.parametrize(
+    ("sources", "words"),
+    [
+        ({"entry": "import { a } from './a.js';\n", "a": "import { b } from './entry.js';\n"}, "in a circle .*entry"),
+        ({"entry": "import { a } from './a.js';\n"}, "a file that exists .got a.js, imported by entry.js"),
+        ({"entry": "import { b } from './a.js';\n", "a": "export const a = 1;\n"}, r"imports \['b'\] from ./a.js"),
+        ({"entry": "import a from './a.js';\n", "a": ""}, "only named imports"),
+        ({"entry": "import { a } from 'package';\n"}, "only named imports"),
+        ({"entry": "import { a } from 'https://example.org/a.js';\n"}, "only named imports"),
+        ({"entry": "export default 1;\n"}, "only named imports"),
+        ({"entry": "export let a = 1;\n"}, "only named imports"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_in_words(tmp_path, sources, words):
+    with pytest.raises(ValueError, match=words):
+        bundle(write(tmp_path, **sources))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_is_one_script_that_closes_no_tag(name, tmp_path):
+    made = bundle(web_file(name))
+    assert "</script" not in made.script.lower()
+    assert "</style" not in made.sheet.lower()
+    assert made.sheet.startswith(web_file("core/element.css").read_text("utf-8")), "others build on it"
+    if node := shutil.which("node"):
+        path = tmp_path / name
+        path.write_text(made.script, "utf-8")
+        subprocess.run([node, "--check", path], check=True)
+
+
+def test_no_module_lies_there_that_no_page_needs():
+    needed = "".join(bundle(web_file(name)).script for name in PAGES)
+    first_words = {path.name: path.read_text("utf-8").split("\n")[0] for path in web_file("").rglob("*.js")}
+    assert [name for name, words in first_words.items() if words not in needed] == []

@@ -1,0 +1,113 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { all, fire, node, texts } from './dom.js';
+import { LessonList } from '../../assets/web/learn/lesson_list.js';
+import { Task } from '../../assets/web/learn/lesson_task.js';
+import { Ask } from '../../assets/web/learn/predict.js';
+import { lessonState } from '../../assets/web/learn/progress.js';
+import { html, render } from '../../assets/web/vendor/preact_htm.js';
+
+function remembering(kept = {}) {
+  globalThis.localStorage = { getItem: () => JSON.stringify(kept), setItem: (_, text) => { kept = JSON.parse(text); } };
+  return () => kept;
+}
+const drawn = (view) => {
+  const root = node();
+  render(view, root);
+  for (const each of all(root, '.sv-lesson-why')) each.scrollIntoView = () => {};
+  all(root, '.sv-lesson-task').forEach((box) => { box.querySelectorAll = () => []; });
+  return root;
+};
+const task = (more) => ({ kind: 'choose', words: ['What is ', 'right', '?'], options: [{ words: 'A', right: false, why: 'No.' }, { words: 'B', right: true, why: 'Because.' }],
+  counts: [''], times: 1, praise: 'Well done.', runs: [], reveal: 'It was B.', ...more });
+
+function begun(more, watched = null) {
+  const said = [], briefs = [];
+  const root = drawn(html`<${Task} task=${task(more)} name="task x 0" stage=${{}} watched=${() => watched} brief=${(words) => briefs.push(words)} say=${(words) => said.push(words)} />`);
+  return { root, said, briefs, press: (place) => fire(all(root, '.sv-lesson-option')[place], 'click') };
+}
+
+test('a wrong answer says why and leaves the task open, the right one ends it and is remembered', async () => {
+  const kept = remembering(), { root, said, briefs, press } = begun();
+  await press(0);
+  assert.deepEqual(texts(root, '.sv-lesson-why'), ['Not this one. No.']);
+  assert.equal(all(root, '[data-done]').length, 0);
+  await press(1);
+  assert.deepEqual(said, ['Not this one. No.', 'Yes. Because.', 'Done. Well done.']);
+  assert.deepEqual([all(root, '.sv-wrong').length, all(root, '.sv-right').length, all(root, '[data-done]').length], [1, 1, 1]);
+  assert.deepEqual(kept(), { 'task x 0': true });
+  assert.deepEqual([briefs[0], briefs.at(-1)], ['○ Your task', '✓ Done']);
+});
+
+test('a guess reveals what was right beside what was said, and both stand there again', async () => {
+  const kept = remembering(), first = begun({ kind: 'guess' });
+  assert.deepEqual(texts(first.root, '.sv-lesson-own'), []);
+  await first.press(0);
+  for (const { root } of [first, begun({ kind: 'guess' })]) {
+    assert.deepEqual(texts(root, '.sv-lesson-why'), ['It was B.']);
+    assert.deepEqual(texts(root, '.sv-right'), ['B']);
+    assert.equal(all(root, '.sv-wrong').length, 0);
+    assert.deepEqual(texts(root, '.sv-lesson-own'), ['your guess']);
+  }
+  assert.equal(kept()['task x 0 guess'], 0);
+});
+
+test('a task that is done can be done again, with nothing found out yet', async () => {
+  remembering({ 'task x 0': true });
+  const { root } = begun();
+  assert.deepEqual(texts(root, '.sv-lesson-why'), ['Because.']);
+  await fire(all(root, '.sv-button').at(-1), 'click');
+  assert.deepEqual([texts(root, '.sv-lesson-why'), all(root, '.sv-right').length, all(root, '[data-done]').length], [[''], 0, 0]);
+});
+
+test('what is watched is counted until it is done', async () => {
+  remembering();
+  let tell = null;
+  const { root, briefs } = begun({ kind: 'pin', options: [], counts: ['0 of 2', '1 of 2', '2 of 2'], times: 2 }, { begin: (_, take) => { tell = take; }, end() {} });
+  assert.deepEqual(texts(root, '.sv-lesson-count'), ['0 of 2']);
+  tell(1);
+  await fire(root, 'none');
+  assert.deepEqual([texts(root, '.sv-lesson-count'), briefs.at(-1)], [['1 of 2'], '○ 1 of 2']);
+  tell(2);
+  await fire(root, 'none');
+  assert.deepEqual([texts(root, '.sv-lesson-count'), briefs.at(-1)], [['2 of 2'], '✓ Done']);
+});
+
+test('hands are counted before a room', async () => {
+  remembering();
+  const { root } = begun({ kind: 'guess' }), [, second] = all(root, '.sv-lesson-hands');
+  for (let hand = 0; hand < 3; hand += 1) await fire(second, 'click');
+  assert.deepEqual(texts(root, '.sv-lesson-hands'), ['0', '3']);
+});
+
+test('a lesson is done when its tasks are, else when its end was seen', () => {
+  const lesson = (places) => ({ name: 'x', tasks: { places, words: ['begun', '1 of 2 tasks', '2 of 2'] } });
+  for (const [kept, places, expected] of [
+    [{}, [0, 2], [false, '']], [{ 'task x 0': true }, [0, 2], [false, '1 of 2 tasks']], [{ 'task x 0': true, 'task x 2': true }, [0, 2], [true, '✓ done']],
+    [{ 'lesson x': true }, [0, 2], [false, 'begun']], [{ 'lesson x': true }, [], [true, '✓ done']], [{ 'task x 0': 'yes' }, [0], [false, '']],
+  ]) {
+    remembering(kept);
+    assert.deepEqual(Object.values(lessonState(lesson(places))), expected);
+  }
+});
+
+test('the plan shows the way that is chosen, and what was done', async () => {
+  const kept = remembering({ 'lesson a': true });
+  const entry = (name, clocks) => ({ name, number: 1, title: name, question: '?', misconception: 'm', minutes: '5 min', teacher: [['t']], clocks, tasks: { places: [], words: [] } });
+  const root = drawn(html`<${LessonList} block=${{ entries: [entry('a', ['9:00', '9:00']), entry('b', ['9:05', null]), { title: 'Break', words: 'w', minutes: '10 min', clocks: ['9:10', '9:05'] }], ways: ['all', 'short'], file: null }} />`);
+  const clocks = () => all(root, '.sv-plan-entry').filter((each) => !each.hidden).map((each) => texts(each, 'span')[0]);
+  assert.deepEqual([clocks(), texts(root, '.sv-primary')], [['9:00', '9:05', '9:10'], ['Again', 'Start']]);
+  await fire(all(root, '.sv-mode')[1], 'click');
+  assert.deepEqual([clocks(), kept()['plan way']], [['9:00', '9:05'], 1]);
+});
+
+test('the game says how the guess went and how a bet would have gone, before and after', () => {
+  const props = { at: 1, places: [{ kept: true, bet: '1 of 1' }, { kept: false, bet: '1 of 2' }], right: 1, streak: 1, learned: ['You learned.'], guess() {}, go() {}, restart() {} };
+  const ask = (more) => drawn(html`<${Ask} ...${props} ...${more} />`), shown = (root) => all(root, 'button').filter((each) => !each.hidden).map((each) => each.textContent);
+  const asked = ask({ state: 'asked' }), told = ask({ state: 'told', isRight: false }), over = ask({ state: 'over' });
+  assert.deepEqual([shown(asked), shown(told), shown(over)], [['Accepted', 'Rejected'], ['See how you did'], ['Play again']]);
+  assert.deepEqual(texts(asked, '.sv-predict-score'), ['token 2 of 2 · you were right 1 of 1 · in a row 1 · always betting on the likelier side: 1 of 1']);
+  assert.deepEqual(texts(told, '.sv-predict-outcome'), ['× Wrong: it was rejected.']);
+  assert.deepEqual(texts(over, '.sv-predict-outcome'), ['You were right 1 of 2 times. You learned.']);
+  assert.ok(all(ask({ state: 'falling' }), 'button').every((each) => each.disabled));
+});

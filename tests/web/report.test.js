@@ -1,0 +1,72 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { all, fire, node, texts } from './dom.js';
+import { Section } from '../../assets/web/reports/report.js';
+import { html, render } from '../../assets/web/vendor/preact_htm.js';
+
+const choice = (value, options = ['right', 'wrong']) => ({ kind: 'choice', name: 'rule', label: 'Rule', options: options.map((each) => [each, each]), value });
+const words = (text) => ({ kind: 'words', words: text, small: false });
+const base = { id: 'all', title: 'Everything', lead: ['Kept with ', '63 %'], controls: [choice('right')], blocks: [words('first')] };
+const draw = (changes = {}, root = node()) => {
+  render(html`<${Section} ...${base} ...${changes} host=${{ act() {}, halt() {} }} />`, root);
+  return root;
+};
+
+test('a section has its title, its lead and its blocks, and hides what it does not have', () => {
+  const root = draw({ lead: [], controls: [] });
+  assert.deepEqual(texts(root, 'h2'), ['Everything']);
+  assert.deepEqual(texts(root, '.sv-words'), ['first']);
+  assert.deepEqual(['.sv-section-lead', '.sv-controls'].map((each) => all(root, each)[0].hidden), [true, true]);
+  assert.equal(all(root, '.sv-section')[0].attributes['data-section'], 'all');
+});
+
+test('a field keeps what was set while other things change', () => {
+  const root = draw(), [box] = all(root, 'select');
+  assert.equal(box.value, 'right');
+  box.value = 'wrong';
+  draw({ blocks: [words('second')], controls: [choice('right', ['other', 'right', 'wrong'])] }, root);
+  assert.deepEqual([all(root, 'select')[0] === box, box.value], [true, 'wrong']);
+});
+
+test('a field whose own value has changed shows it', () => {
+  const root = draw(), [box] = all(root, 'select');
+  box.value = 'wrong';
+  draw({ controls: [choice('other', ['other', 'wrong'])] }, root);
+  assert.equal(box.value, 'other');
+});
+
+test('a field whose choice is gone shows what it was given', () => {
+  const root = draw(), [box] = all(root, 'select');
+  box.value = 'wrong';
+  draw({ controls: [choice('right', ['other', 'right'])] }, root);
+  assert.equal(box.value, 'right');
+});
+
+test('a number keeps what was set as a text', () => {
+  const count = (high) => ({ controls: [{ kind: 'count', name: 'n', label: 'Redraws', value: 5000, low: 100, high }] });
+  const root = draw(count(20000)), [box] = all(root, 'input');
+  assert.equal(box.value, '5000');
+  box.value = '700';
+  draw(count(9000), root);
+  assert.equal(box.value, '700');
+});
+
+test('controls that come and go leave the others in their place', () => {
+  const button = (label) => ({ kind: 'button', do: label, label, primary: false });
+  const root = draw({ controls: [choice('right'), button('a')] }), [box] = all(root, 'select');
+  draw({ controls: [button('b'), choice('right'), button('a')] }, root);
+  assert.deepEqual(texts(root, '.sv-button'), ['b', 'a']);
+  assert.equal(all(root, 'select')[0], box);
+});
+
+test('a section without its values sends nothing', async () => {
+  const sent = [], controls = [{ kind: 'button', do: 'redraw', label: 'Redraw', primary: true }];
+  const root = node();
+  render(html`<${Section} ...${base} controls=${controls} host=${{ act: (...all_) => sent.push(all_) }} />`, root);
+  const [row] = all(root, '.sv-controls');
+  row.querySelectorAll = () => [{ name: 'n', value: '7', reportValidity: () => false }];
+  await fire(all(root, '[data-act=redraw]')[0], 'click');
+  row.querySelectorAll = () => [{ name: 'n', value: '700', reportValidity: () => true }];
+  await fire(all(root, '[data-act=redraw]')[0], 'click');
+  assert.deepEqual(sent, [['all', 'redraw', { n: '700' }]]);
+});
