@@ -103,7 +103,7 @@ class ModelFolder:
         if bits is not None and not quantisation.is_quantised(model):
             raise SpecvizError(f"nothing in {self._name} can be held in {bits}; name it without :{bits}")
         model.eval().requires_grad_(False)
-        return model if "device_map" in options else self._explain(lambda: model.to(next(iter(room))))
+        return model if "device_map" in options else self._explain(lambda: _placed(model, next(iter(room))))
 
     def _quantisation(self, config: PreTrainedConfig, dtype: torch.dtype, bits: str) -> QuantizationConfigMixin:
         """The setting with which transformers reduces the weights to so many bits while it reads them."""
@@ -163,6 +163,13 @@ def _torchao_config() -> TorchAoConfig:
     from torchao.quantization import Int8WeightOnlyConfig
 
     return TorchAoConfig(Int8WeightOnlyConfig())
+
+
+def _placed(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+    """The model on the device, all in memory: a mapped file that is cut later would end the process."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(device, copy=True)
+    return model.to(device)
 
 
 def _check_values(values: Mapping[str, object], name: str) -> None:
