@@ -80,9 +80,20 @@ class Target:
     def lives(self) -> bool:
         return self._process.poll() is None
 
+    def end(self, number: int) -> int:
+        """Its exit code after this signal."""
+        self._process.send_signal(number)
+        return self._process.wait(PATIENCE_S)
+
     def cpu_s(self) -> float:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:15])) / _TICK  # its own and those of its ended children
+
+    def num_threads(self) -> int:
+        return len(os.listdir(f"/proc/{self._process.pid}/task"))
+
+    def num_files(self) -> int:
+        return len(os.listdir(f"/proc/{self._process.pid}/fd"))
 
     def megabytes(self, name: str) -> float:
         """VmRSS or VmHWM."""

@@ -8,7 +8,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+import served
+
+from specviz.ui import BoundedLog
+
 OWN = ("127.0.0.1", "localhost", "::1", "0.0.0.0", None, "")
 LOOK_UPS = {"socket.getaddrinfo": 0, "socket.gethostbyname": 0, "socket.connect": 1, "socket.sendto": 1}
 
@@ -24,9 +27,8 @@ def note(event: str, arguments: tuple[object, ...]) -> None:
 
 
 def main() -> None:
-    import served  # the helpers are on the path by now
-
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.stderr = BoundedLog(sys.stderr)  # as the command does
     with tempfile.TemporaryDirectory() as folder, served.served(Path(folder)) as page:
         print(page.address, flush=True)
         sys.addaudithook(note)
