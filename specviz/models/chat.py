@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -41,19 +40,18 @@ def as_messages(text: str) -> str | list[dict[str, str]]:
     return messages[:-1] if messages[-1] == {"role": "assistant", "content": ""} else messages
 
 
-@contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
-    """Ends Python code that takes longer, on this thread. Raises TimeoutError."""
-    deadline, before = time.monotonic() + seconds, sys.gettrace()
+def _in_time(render: Callable[[], str]) -> str:
+    """What it returns. Raises TimeoutError in the midst of Python code that takes too long."""
+    deadline, before = time.monotonic() + MOST_RENDER_S, sys.gettrace()
 
     def look(frame: FrameType, event: str, argument: object) -> Any:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"it takes more than {seconds:g} s")
+            raise TimeoutError(f"it takes more than {MOST_RENDER_S:g} s")
         return look
 
     sys.settrace(look)
     try:
-        yield
+        return render()
     finally:
         sys.settrace(before)
 
@@ -71,7 +69,6 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mappi
         raise SpecvizError("this model has no chat template (it was not trained for chat); turn the chat template off")
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(item) for item in prompt]
     try:
-        with _at_most(MOST_RENDER_S):
-            return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return _in_time(lambda: tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except Exception as error:  # the template is the model's own program: it may fail in any way
         raise SpecvizError(f"the model's chat template cannot render these messages: {error}") from error

@@ -10,9 +10,10 @@ import base64
 import codecs
 import hashlib
 import json
+import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -35,46 +36,28 @@ _ESCAPED = re.compile("[\udc80-\udcff]+")
 
 
 def check_tokenizer(file: Path, name: str) -> None:
-    """SpecvizError for a tokenizer that would take for ever or grow a text without bound. Others are not read here."""
+    """SpecvizError for a tokenizer.json, if there is one, that would take forever or grow a text without bound."""
     if not file.is_file():
         return
     if file.stat().st_size > MOST_TOKENIZER_BYTES:
         raise SpecvizError(f"{name} has a tokenizer.json of more than {MOST_TOKENIZER_BYTES >> 20} MB")
-    parts, growth = json.loads(file.read_bytes()), 1
-    for part in _parts(parts.get("normalizer")):
-        growth *= max(1, _growth(part))
-    if growth > MOST_GROWTH:
+    steps: list[dict[str, Any]] = []
+    json.loads(file.read_bytes(), object_hook=lambda part: steps.append(part) or part)
+    if (growth := math.prod(max(1, _growth(step)) for step in steps)) > MOST_GROWTH:
         raise SpecvizError(f"{name} has a tokenizer that may make a text {growth:,} times as long")
 
 
-def _growth(part: Mapping[str, Any]) -> int:
-    """By how much this step of a normalizer may make a text longer, at most."""
-    if part.get("type") == "Precompiled":  # the size of a search tree, the tree, the texts that it leads to
-        table = base64.b64decode(part.get("precompiled_charsmap") or "")
-        return max(map(len, table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")), default=1)
-    if part.get("type") != "Replace":
-        return 1
-    content, pattern = part.get("content", ""), part.get("pattern") or {}
-    if plain := pattern.get("String"):
-        return -(-len(content) // len(plain))
-    return len(content) + _matches_nothing(pattern.get("Regex", ""))
-
-
-def _matches_nothing(pattern: str) -> bool:
-    """Whether a regular expression may match between any two characters."""
-    try:
-        return re.fullmatch(pattern, "") is not None
-    except re.error:  # another dialect
-        return True
-
-
-def _parts(normalizer: Any) -> Iterator[Mapping[str, Any]]:
-    """A normalizer's steps, however deep they are nested."""
-    left = [normalizer]
-    while left:
-        if isinstance(each := left.pop(), Mapping):
-            left.extend(each.get("normalizers") or ())
-            yield each
+def _growth(step: Mapping[str, Any]) -> int:
+    """By how much this step may make a text longer, at most."""
+    match step:
+        case {"type": "Replace", "pattern": {"String": str(plain)}, "content": str(content)} if plain:
+            return -(-len(content) // len(plain))
+        case {"type": "Replace", "content": str(content)}:
+            return 1 + len(content)  # an expression may match between any two characters
+        case {"type": "Precompiled", "precompiled_charsmap": str(packed)}:
+            table = base64.b64decode(packed)  # the size of a search tree, the tree, the texts that it leads to
+            return max(map(len, table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")))
+    return 1
 
 
 class TokenText:

@@ -7,6 +7,8 @@ line; saving a loaded trace gives the same bytes. Every fault of a file is a Tra
 from __future__ import annotations
 
 import html
+import math
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -185,15 +187,17 @@ def read_trace(
     max_bytes: int | None = MAX_UPLOAD_BYTES,
     max_unpacked: int | None = MAX_UNPACKED_BYTES,
     max_steps: int = MAX_STEPS,
+    max_cpu_s: float = math.inf,
 ) -> Trace:
     """The trace in bytes or a binary stream, gzip or not; TraceError names the line that is wrong. None lifts a cap."""
-    trace = Trace()
+    trace, latest = Trace(), time.thread_time() + max_cpu_s
     pieces = trace_io.unpack(source, max_bytes, max_unpacked)
     for line_number, line, whole in trace_io.numbered_lines(pieces, max_lines=4 * max_steps + 100):
         try:
             trace.num_bytes += trace_io.held_bytes(line)
             fits = trace.num_bytes <= MAX_HELD_BYTES
             require(fits, "", f"the file takes more than {MAX_HELD_BYTES >> 20} MB of memory")
+            require(time.thread_time() <= latest, "", f"the file takes more than {max_cpu_s:g} s of computing")
             data = trace_io.parse_line(line, whole)
             if data is None:
                 break

@@ -7,16 +7,14 @@ before the name of each session, so that nobody acts in another's.
 
 import asyncio
 import re
-import sys
-from collections.abc import AsyncIterator
 from http import HTTPStatus
-from ipaddress import ip_address
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 from anyio import fail_after
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,7 +24,6 @@ from specviz.ui.visitors import Visitors
 UPLOAD = "/gradio_api/upload"
 MOST_BODY_BYTES = 4 * (MAX_UPLOAD_BYTES // 3 + 1) + (256 << 10)
 """A packed run in base64 with what stands around it."""
-TOO_LARGE = f"a body has at most {MOST_BODY_BYTES:,} bytes"
 MOST_VALUES = 50_000
 """Lists, objects and commas of a body: Gradio walks through them several times."""
 MOST_AT_ONCE = 96 << 20
@@ -45,6 +42,8 @@ _ROUTES = {
 _HEARTBEAT = re.compile(rf"({_API}heartbeat/)([\w-]+)")
 _LISTENING = re.compile(rf"{_API}(?:queue/data|call/(?:v2/)?\w+/(\w+))")
 _EVENT = re.compile(rf"{_API}(queue/join|call/)")
+_PLAIN_HOST = re.compile(r"(localhost|[\d.]+|\[[\da-f:.]+])\.?(:\d*)?", re.IGNORECASE)
+_PORT = re.compile(r"\.?(:\d*)?$")
 _SESSION = re.compile(r"[\w-]{1,64}", re.ASCII)
 _FETCHED = re.compile(rb'"path":"[^"]{0,9}//')  # Gradio takes it for a file; a text's own quotes stand behind a \\
 
@@ -64,40 +63,24 @@ class Gate:
             passed = self._check(scope)
             if passed["method"] == "POST":
                 passed, receive = await self._read(passed, receive)
+            with self._visitors.listening(_listener(passed)):
+                await self.app(passed, receive, self._visitors.issue(passed, send))
         except HTTPException as refusal:
-            await _refuse(refusal.status_code, refusal.detail)(scope, receive, send)
-            return
-        with self._visitors.listening(_listener(passed)):
-            await self._answer(passed, receive, self._visitors.issue(passed, send))
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Gradio's answer. What fails in it is told in words and in one line of the log."""
-        begun = []
-
-        async def noted(message: Message) -> None:
-            begun.append(True)
-            await send(message)
-
-        try:
-            await self.app(scope, receive, noted)
-        except Exception as error:
-            if begun:
-                raise
-            print(f"specviz: {scope['path']:.100} failed: {type(error).__name__}: {error!s:.200}", file=sys.stderr)
-            await _refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "this request cannot be served")(scope, receive, send)
+            await JSONResponse({"error": refusal.detail}, refusal.status_code)(scope, receive, send)
 
     def _check(self, scope: Scope) -> Scope:
         """The request as it goes on, with its visitor; its session, if it names one, is the visitor's own."""
         headers, path = Headers(scope=scope), scope["path"]
         host = headers.get("host", "")
-        if not self._is_own(host):
-            told = f"start specviz with --allow-host {_name_of(host):.80}, if that is its name"
+        if not _PLAIN_HOST.fullmatch(host) and not self._is_named(host):
+            told = f"start specviz with --allow-host {_PORT.sub('', host):.80}, if that is its name"
             raise HTTPException(HTTPStatus.MISDIRECTED_REQUEST, f"this server is not called {host!r:.100}: {told}")
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         if method not in _ROUTES or not _ROUTES[method].fullmatch(path):
             raise HTTPException(HTTPStatus.NOT_FOUND, "there is nothing at this address")
         origin = headers.get("origin")
-        if method == "POST" and origin is not None and not self._is_own_origin(origin, host):
+        page = host if origin is None else origin.partition("//")[2]
+        if method == "POST" and page.lower() != host.lower() and not self._is_named(page):
             raise HTTPException(HTTPStatus.FORBIDDEN, f"pages of {origin!r:.100} may not act here")
         visitor = self._visitors.of(scope, headers)
         if method == "POST" and _EVENT.match(path) and not self._visitors.admit(visitor):
@@ -114,17 +97,8 @@ class Gate:
             passed["query_string"] = urlencode({"session_hash": session}).encode()
         return passed
 
-    def _is_own(self, host: str) -> bool:
-        """Whether a Host header names this server. Any plain address does: no name was bound to it by a stranger."""
-        name = _name_of(host)
-        return name == "localhost" or name in self._hosts or _is_address(name)
-
-    def _is_own_origin(self, origin: str, host: str) -> bool:
-        try:
-            parts = urlsplit(origin)
-            return parts.netloc.lower() == host.lower() or (parts.hostname or "") in self._hosts
-        except ValueError:
-            return False
+    def _is_named(self, host: str) -> bool:
+        return _PORT.sub("", host).lower() in self._hosts
 
     async def _read(self, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
         """The request with its body checked and complete. Raises HTTPException."""
@@ -132,53 +106,38 @@ class Gate:
         wanted = "multipart/form-data" if scope["path"] == UPLOAD else "application/json"
         if kind != wanted:
             raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"a body must be {wanted} here (got {kind!r:.60})")
-        num_held = 0
+        body = bytearray()
         try:
-            pieces = []
             with fail_after(BODY_S):
-                async for piece in _pieces(receive):
-                    num_held += len(piece)
+                async for piece in Request(scope, receive).stream():
+                    body += piece
                     self._num_held += len(piece)
-                    if num_held > MOST_BODY_BYTES:
-                        raise HTTPException(
-                            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MOST_BODY_BYTES} bytes"
-                        )
+                    if len(body) > MOST_BODY_BYTES:
+                        words = f"a body has at most {MOST_BODY_BYTES:,} bytes"
+                        raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, words)
                     if self._num_held > MOST_AT_ONCE:
                         raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being sent here: try again")
-                    pieces.append(piece)
-            body = b"".join(pieces)
-            body = body if scope["path"] == UPLOAD else checked_body(body, scope["specviz_visitor"])
+        except ClientDisconnect:
+            raise HTTPException(HTTPStatus.BAD_REQUEST, "the body was cut off") from None
         except TimeoutError:
             raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {BODY_S:g} s") from None
         finally:
-            asyncio.get_running_loop().call_later(QUEUED_S, self._let_go, num_held)
+            asyncio.get_running_loop().call_later(QUEUED_S, self._let_go, len(body))
+        sent = bytes(body) if scope["path"] == UPLOAD else checked_body(bytes(body), scope["specviz_visitor"])
         headers = [each for each in scope["headers"] if each[0] not in (b"content-length", b"transfer-encoding")]
-        headers.append((b"content-length", str(len(body)).encode()))
-        return {**scope, "headers": headers}, _replay(body, receive)
+        headers.append((b"content-length", str(len(sent)).encode()))
+        return {**scope, "headers": headers}, _replay(sent, receive)
 
     def _let_go(self, num_bytes: int) -> None:
         self._num_held -= num_bytes
 
 
-async def _pieces(receive: Receive) -> AsyncIterator[bytes]:
-    """The pieces of a body. Raises HTTPException for one that ends before its time."""
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise HTTPException(HTTPStatus.BAD_REQUEST, "the body was cut off")
-        more = message.get("more_body", False)
-        yield message.get("body", b"")
-
-
 def _replay(body: bytes, receive: Receive) -> Receive:
     """The body once, then what comes after it: whether the other side goes away."""
-    first = [body]
+    first: list[Message] = [{"type": "http.request", "body": body}]
 
     async def replayed() -> Message:
-        if first:
-            return {"type": "http.request", "body": first.pop(), "more_body": False}
-        return await receive()
+        return first.pop() if first else await receive()
 
     return replayed
 
@@ -207,27 +166,8 @@ def _own_session(visitor: str, session: object) -> str:
     return f"{visitor}.{session}"
 
 
-def _refuse(status: int, words: str) -> JSONResponse:
-    return JSONResponse({"error": words}, status)
-
-
-def _listener(scope: Scope) -> str | None:
-    """The session, or the event of the plain API, whose news this request waits for."""
+def _listener(scope: Scope) -> str:
+    """The session, or the event of the plain API, whose news this request waits for; "" for others."""
     if not (asked := _LISTENING.fullmatch(scope["path"])) or scope["method"] != "GET":
-        return None
-    return asked[1] or dict(parse_qsl(scope["query_string"].decode()))["session_hash"]
-
-
-def _name_of(host: str) -> str:
-    """Of a Host header: without its port, an IPv6 address without its brackets."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
-    except ValueError:
         return ""
-
-
-def _is_address(name: str) -> bool:
-    try:
-        return bool(ip_address(name))
-    except ValueError:
-        return False
+    return asked[1] or dict(parse_qsl(scope["query_string"].decode()))["session_hash"]

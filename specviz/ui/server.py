@@ -46,15 +46,14 @@ MAX_SESSIONS = 500
 MAX_THREADS = 160
 """Each running generation holds one thread while it waits for the engine; live controls need threads beside them."""
 
-_POLICY, _SCRIPTS = "content-security-policy", "script-src 'self' 'unsafe-eval'"
 _INLINE = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL)
 _SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    _POLICY: "; ".join(
+    "content-security-policy": "; ".join(
         (
             "default-src 'self'",
-            _SCRIPTS,  # gr.HTML compiles its templates with new Function
+            "script-src 'self' 'unsafe-eval'{hashes}",  # gr.HTML compiles its templates with new Function
             "style-src 'self' 'unsafe-inline'",
             "img-src 'self' data: blob:",
             "font-src 'self' data:",
@@ -89,7 +88,7 @@ class SecurityHeaders:
                 return
             if held:
                 start = held.pop()
-                start["headers"] = [*start["headers"], *_page_headers(message["body"] + self._head)]
+                start["headers"] = [*start["headers"], *_raw_headers(message["body"] + self._head)]
                 await send(start)
             elif message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], *_RAW_HEADERS]
@@ -112,16 +111,11 @@ class PackedPage:
         await (self.packed if is_page else self.app)(scope, receive, send)
 
 
-def _raw_headers(scripts: str = "") -> list[tuple[bytes, bytes]]:
-    """scripts: what a policy says of further scripts that may run."""
-    headers = {**_SECURITY_HEADERS, _POLICY: _SECURITY_HEADERS[_POLICY].replace(_SCRIPTS, f"{_SCRIPTS}{scripts}")}
-    return [(name.encode(), value.encode()) for name, value in headers.items()]
-
-
-def _page_headers(page: bytes) -> list[tuple[bytes, bytes]]:
-    inline = (found[1] for found in _INLINE.finditer(page))
-    hashes = (base64.b64encode(hashlib.sha256(each).digest()).decode() for each in inline)
-    return _raw_headers("".join(f" 'sha256-{each}'" for each in hashes))
+def _raw_headers(page: bytes = b"") -> list[tuple[bytes, bytes]]:
+    """page: the HTML whose inline scripts may run."""
+    digests = (base64.b64encode(hashlib.sha256(found[1]).digest()) for found in _INLINE.finditer(page))
+    hashes = "".join(f" 'sha256-{each.decode()}'" for each in digests)
+    return [(name.encode(), value.format(hashes=hashes).encode()) for name, value in _SECURITY_HEADERS.items()]
 
 
 _RAW_HEADERS = _raw_headers()
@@ -130,7 +124,7 @@ _RAW_HEADERS = _raw_headers()
 def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iterable[str] = ()) -> dict[str, Any]:
     """Keyword arguments for `Blocks.launch` that every way of starting the page shares. hosts: what people type."""
     own = settings()
-    names = frozenset(name.lower() for name in (*hosts, own.space_host) if name)
+    names = frozenset(name.lower() for name in (*hosts, own.space_host, socket.gethostname()) if name)
     head = f"{palette_head()}<style>{_page_bundle().sheet}</style>"
     routes = [
         Route("/healthz", _serve_health(registry, ready)),
@@ -149,6 +143,7 @@ def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iter
                 Middleware(SecurityHeaders, head=head),
                 Middleware(Gate, visitors=Visitors(is_proxied=own.space is not None), hosts=names),
             ],
+            "exception_handlers": {Exception: _tell_failure},
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,
@@ -167,6 +162,11 @@ def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iter
         "quiet": True,
         "_frontend": False,  # it asks for the page once more, and gives up where that takes 3 s
     }
+
+
+def _tell_failure(request: Request, error: Exception) -> Response:
+    """The words to whoever asked; the log has the rest."""
+    return JSONResponse({"error": "this request cannot be served"}, status_code=500)
 
 
 def _serve_health(registry: Registry, ready: Callable[[], bool]) -> Callable[[Request], Any]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
-from urllib.parse import urlsplit
 
 import gradio as gr
 
@@ -36,14 +35,14 @@ class BoundedLog:
     """A text stream that passes on so much in a while, and then says that there was more."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._since, self._written = stream, time.monotonic(), 0
+        self._stream, self._since, self._left = stream, time.monotonic(), MOST_LOGGED
 
     def write(self, text: str) -> int:
         if time.monotonic() - self._since > LOGGED_S:
-            self._since, self._written = time.monotonic(), 0
-        before, self._written = self._written, self._written + len(text)
-        if before <= MOST_LOGGED:
-            self._stream.write(text if self._written <= MOST_LOGGED else "\n... more than a log should hold\n")
+            self._since, self._left = time.monotonic(), MOST_LOGGED
+        if self._left > 0:
+            self._left -= len(text)
+            self._stream.write(text if self._left > 0 else "\n... more than a log should hold\n")
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -62,8 +61,7 @@ class Page:
 
     def launch(self, host: str, port: int, names: Sequence[str] = ()) -> str:
         """Serve in the background; returns the local address. names: by which browsers may call it besides its own."""
-        typed = urlsplit(typed_address(host, port)).hostname
-        options = launch_options(self.registry, ready=self.is_warm.is_set, hosts=[typed, *names])
+        options = launch_options(self.registry, ready=self.is_warm.is_set, hosts=names)
         return self.demo.launch(server_name=host, server_port=port, prevent_thread_lock=True, **options)[1]
 
     def warm_up(self) -> None:
@@ -97,12 +95,7 @@ def first_visit() -> Trace | None:
 
 
 def start(
-    host: str,
-    port: int | None,
-    target: str | None,
-    draft: str | None,
-    opened: Path | None,
-    names: Sequence[str] = (),
+    host: str, port: int | None, target: str | None, draft: str | None, opened: Path | None, names: Sequence[str] = ()
 ) -> Page:
     """Serve the page in the background and print its address. Off this machine only models on offer can be run. names:
     by which browsers may call it besides its own."""

@@ -1,8 +1,8 @@
 """Files that are sent to be opened: one at a time, small, few, and deleted."""
 
-import errno
 import os
 import secrets
+from itertools import accumulate
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 
@@ -14,7 +14,6 @@ from specviz.trace.file import MAX_UPLOAD_BYTES
 
 MOST_BYTES = 128 << 20
 """Of all files together: beyond it the oldest are deleted."""
-WORDS = {errno.ENOSPC: "the disk of this server is full", errno.EDQUOT: "the disk of this server is full"}
 
 
 async def upload(request: Request) -> Response:
@@ -29,29 +28,24 @@ async def upload(request: Request) -> Response:
                 return PlainTextResponse(words, status_code=413)
             place = await anyio.to_thread.run_sync(_keep, file.file, file.filename, request.app)
     except OSError as error:
-        words = WORDS.get(error.errno, error.strerror or "it cannot be written")
-        return PlainTextResponse(f"this file cannot be opened: {words}", status_code=507)
+        return PlainTextResponse(f"the server cannot keep this file ({error.strerror})", status_code=507)
     return JSONResponse([str(place)])
 
 
 def _keep(file: SpooledTemporaryFile, name: str | None, app: object) -> Path:
     """The file under a name that nobody can guess; only its ending is the sender's."""
     kept, suffix = app.get_blocks().upload_file_set, ".gz" if str(name).endswith(".gz") else ".jsonl"
-    place = Path(app.uploaded_file_dir) / secrets.token_hex(16) / f"sent{suffix}"
-    place.parent.mkdir(parents=True)
+    place = Path(app.uploaded_file_dir) / f"{secrets.token_hex(16)}{suffix}"
+    place.parent.mkdir(parents=True, exist_ok=True)
     try:
         place.write_bytes(file.read())
     except OSError:
         place.unlink(missing_ok=True)
-        place.parent.rmdir()
         raise
     kept.add(str(place))
-    sizes = {path: os.stat(path) for path in kept if os.path.exists(path)}
-    too_many = sum(each.st_size for each in sizes.values()) - MOST_BYTES
-    for path in sorted(sizes, key=lambda path: sizes[path].st_mtime):
-        if too_many <= 0:
-            break
-        too_many -= sizes[path].st_size
-        Path(path).unlink(missing_ok=True)
-    kept.intersection_update(path for path in sizes if os.path.exists(path))
+    newest = sorted(filter(os.path.exists, list(kept)), key=os.path.getmtime, reverse=True)
+    for path, size in zip(newest, accumulate(map(os.path.getsize, newest)), strict=True):
+        if size > MOST_BYTES:
+            Path(path).unlink(missing_ok=True)
+            kept.discard(path)
     return place

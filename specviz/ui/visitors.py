@@ -6,6 +6,7 @@ A session of the page bears its visitor's name in front, and that the name of th
 import hashlib
 import hmac
 import secrets
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -50,7 +51,7 @@ class Visitors:
         self._listening: Counter[str] = Counter()
         self._unheard: Counter[str] = Counter()
         self._asked: Counter[str] = Counter()
-        self._since = time.monotonic()
+        self._since, self._lock = time.monotonic(), threading.Lock()
 
     def of(self, scope: Scope, headers: Headers) -> str:
         """The visitor of the cookie if this server has signed it, else of the address."""
@@ -86,11 +87,8 @@ class Visitors:
         return self._asked[network_of(visitor)] <= MOST_ASKED_BY_ALL and not is_one_too_many
 
     @contextmanager
-    def listening(self, name: str | None) -> Iterator[None]:
+    def listening(self, name: str) -> Iterator[None]:
         """While somebody waits for news of this session or event."""
-        if name is None:
-            yield
-            return
         self._listening[name] += 1
         try:
             yield
@@ -102,14 +100,16 @@ class Visitors:
     def await_listener(self, visitor: str, *names: str | None) -> None:
         """Raises SpecvizError where nobody begins to listen to any of these."""
         network, deadline = network_of(visitor), time.monotonic() + LISTENER_S
-        self._unheard[network] += 1
+        with self._lock:
+            self._unheard[network] += 1
         try:
             while not any(self._listening[name] for name in names if name):
                 if time.monotonic() > deadline or self._unheard[network] > MOST_UNHEARD:
                     raise SpecvizError(UNHEARD)
                 time.sleep(0.02)
         finally:
-            self._unheard[network] -= 1
+            with self._lock:
+                self._unheard[network] -= 1
 
     def _address(self, scope: Scope, headers: Headers) -> str:
         """The address that the request came from; of IPv6 the part that a provider gives one customer."""
