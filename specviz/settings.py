@@ -37,6 +37,7 @@ class Settings:
     """The Hugging Face Space that this is, as owner/name."""
     zero_gpu: bool = False
     """Whether it is one whose GPU only worker processes have, each for a while."""
+    space_host: str | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -135,5 +136,6 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "server_name": ("GRADIO_SERVER_NAME", str),
     "server_port": ("GRADIO_SERVER_PORT", _whole(0, 65_535)),
     "zero_gpu": ("SPACES_ZERO_GPU", _yes_or_no),
+    "space_host": ("SPACE_HOST", _text(r"[\w.-]{1,253}", "a host name")),
     "space": ("SPACE_ID", _text(r"[\w.-]+/[\w.-]+", "owner/name")),
 }

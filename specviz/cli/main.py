@@ -87,6 +87,8 @@ def _fitting_draft(options: argparse.Namespace, *, foreign: bool = False) -> str
 def _add_page(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="0.0.0.0 admits other machines (default: GRADIO_SERVER_NAME or 127.0.0.1)")
     parser.add_argument("--port", type=int, help="default: GRADIO_SERVER_PORT or 7860, or the next free one")
+    words = "another name by which browsers may call this server; may be given several times"
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=words)
     parser.add_argument("--open", type=Path, metavar="TRACE", help="show this recorded trace first")
     parser.add_argument("--target", help="a bundled name, a folder or a hub id (default: the bundled pair)")
     parser.add_argument("--draft", help="the draft model, as above")
@@ -160,7 +162,9 @@ def _page(options: argparse.Namespace) -> int:
         import spaces  # noqa: F401  # it changes torch, so it comes first
     from specviz import ui  # it loads gradio
 
-    ui.start(host, options.port, options.target, options.draft, options.open).demo.block_thread()
+    sys.stderr = ui.BoundedLog(sys.stderr)
+    page = ui.start(host, options.port, options.target, options.draft, options.open, options.allow_host)
+    page.demo.block_thread()
     return 0
 
 

@@ -6,14 +6,18 @@ As lines a conversation can be typed into the one prompt field, and models witho
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from specviz.errors import SpecvizError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+MOST_RENDER_S = 5.0
 ROLES = ("system", "user", "assistant")
 _HEAD = re.compile(r"^(System|User|Assistant):[ \t]*", re.MULTILINE)
 
@@ -36,6 +40,22 @@ def as_messages(text: str) -> str | list[dict[str, str]]:
     return messages[:-1] if messages[-1] == {"role": "assistant", "content": ""} else messages
 
 
+def _in_time(render: Callable[[], str]) -> str:
+    """What it returns. Raises TimeoutError in the midst of Python code that takes too long."""
+    deadline, before = time.monotonic() + MOST_RENDER_S, sys.gettrace()
+
+    def look(frame: FrameType, event: str, argument: object) -> Any:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it takes more than {MOST_RENDER_S:g} s")
+        return look
+
+    sys.settrace(look)
+    try:
+        return render()
+    finally:
+        sys.settrace(before)
+
+
 def has_chat_form(tokenizer: PreTrainedTokenizerBase) -> bool:
     return bool(getattr(tokenizer, "chat_template", None))
 
@@ -49,6 +69,6 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mappi
         raise SpecvizError("this model has no chat template (it was not trained for chat); turn the chat template off")
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(item) for item in prompt]
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return _in_time(lambda: tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except Exception as error:  # the template is the model's own program: it may fail in any way
         raise SpecvizError(f"the model's chat template cannot render these messages: {error}") from error

@@ -33,6 +33,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from specviz.errors import SpecvizError
 from specviz.models import memory, quantisation
 from specviz.models.hub import check_files, weight_files
+from specviz.models.tokens import check_tokenizer
 
 FEWER_BITS = "name it with :int8 or :int4 at the end"
 GB = 1e9
@@ -43,6 +44,7 @@ _CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
 _LIMIT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
 _UNKNOWN_LIMIT = 2048
 _WRITES_TEXT = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+MOST_LAYERS, MOST_NUMBER = 1_024, 10**12
 _WRITERS = ("self_attn.o_proj", "mlp.down_proj")  # through which a Llama layer adds to its input
 _OFFLINE = {"local_files_only": True}
 _NO_CODE = {**_OFFLINE, "trust_remote_code": False}
@@ -69,6 +71,7 @@ class ModelFolder:
             raise SpecvizError(
                 f"{self._name} is of the kind {kind!r}, which this transformers does not know; upgrade transformers"
             )
+        _check_values(values, self._name)
         quantisation.check_checkpoint(values, self._name, self._folder)
         config = self._explain(lambda: AutoConfig.from_pretrained(self._folder, **_NO_CODE))
         check_kind(config, MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None), self._name)
@@ -100,7 +103,7 @@ class ModelFolder:
         if bits is not None and not quantisation.is_quantised(model):
             raise SpecvizError(f"nothing in {self._name} can be held in {bits}; name it without :{bits}")
         model.eval().requires_grad_(False)
-        return model if "device_map" in options else self._explain(lambda: model.to(next(iter(room))))
+        return model if "device_map" in options else self._explain(lambda: _placed(model, next(iter(room))))
 
     def _quantisation(self, config: PreTrainedConfig, dtype: torch.dtype, bits: str) -> QuantizationConfigMixin:
         """The setting with which transformers reduces the weights to so many bits while it reads them."""
@@ -125,6 +128,7 @@ class ModelFolder:
         return {"device_map": "auto", "max_memory": {device.index: left for device, left in room.items()}}
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
+        self._explain(lambda: check_tokenizer(self._folder / "tokenizer.json", self._name))
         return self._explain(lambda: AutoTokenizer.from_pretrained(self._folder, **_NO_CODE))
 
     def eos_ids(self, config: PreTrainedConfig) -> frozenset[int]:
@@ -159,6 +163,26 @@ def _torchao_config() -> TorchAoConfig:
     from torchao.quantization import Int8WeightOnlyConfig
 
     return TorchAoConfig(Int8WeightOnlyConfig())
+
+
+def _placed(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+    """The model on the device, all in memory: a mapped file that is cut later would end the process."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(device, copy=True)
+    return model.to(device)
+
+
+def _check_values(values: Mapping[str, object], name: str) -> None:
+    """SpecvizError for numbers that would take forever, and for program code that transformers would fetch."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            _check_values(value, name)
+        elif "layers" in key and type(value) is int and value > MOST_LAYERS:
+            raise SpecvizError(f"{name} must have at most {MOST_LAYERS:,} layers ({key} is {value:,})")
+        elif type(value) is int and abs(value) > MOST_NUMBER and key != "model_max_length":
+            raise SpecvizError(f"{name} has an impossible number in its config.json: {key!r:.60} is {value:.3g}")
+        elif key.endswith("_implementation") and "/" in str(value):
+            raise SpecvizError(f"{name} needs program code of others ({value!r:.80}), which specviz never fetches")
 
 
 def deepen(model: PreTrainedModel, times: int) -> None:

@@ -6,14 +6,17 @@ incomplete character is found.
 
 from __future__ import annotations
 
+import base64
 import codecs
 import hashlib
 import json
+import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, lru_cache, partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import SpecvizError
@@ -23,9 +26,38 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MAX_CHARACTERS = 1_000_000
+MOST_IDS = 1 << 23
+MOST_TOKENIZER_BYTES = 256 << 20
+MOST_GROWTH = 100
+"""How many times as long a text may become before it is cut into tokens; those in use make it up to 3 times so."""
 _SPACE = "▁"  # how sentencepiece writes a space
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _ESCAPED = re.compile("[\udc80-\udcff]+")
+
+
+def check_tokenizer(file: Path, name: str) -> None:
+    """SpecvizError for a tokenizer.json, if there is one, that would take forever or grow a text without bound."""
+    if not file.is_file():
+        return
+    if file.stat().st_size > MOST_TOKENIZER_BYTES:
+        raise SpecvizError(f"{name} has a tokenizer.json of more than {MOST_TOKENIZER_BYTES >> 20} MB")
+    steps: list[dict[str, Any]] = []
+    json.loads(file.read_bytes(), object_hook=lambda part: steps.append(part) or part)
+    if (growth := math.prod(max(1, _growth(step)) for step in steps)) > MOST_GROWTH:
+        raise SpecvizError(f"{name} has a tokenizer that may make a text {growth:,} times as long")
+
+
+def _growth(step: Mapping[str, Any]) -> int:
+    """By how much this step may make a text longer, at most."""
+    match step:
+        case {"type": "Replace", "pattern": {"String": str(plain)}, "content": str(content)} if plain:
+            return -(-len(content) // len(plain))
+        case {"type": "Replace", "content": str(content)}:
+            return 1 + len(content)  # an expression may match between any two characters
+        case {"type": "Precompiled", "precompiled_charsmap": str(packed)}:
+            table = base64.b64decode(packed)  # the size of a search tree, the tree, the texts that it leads to
+            return max(map(len, table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")))
+    return 1
 
 
 class TokenText:
@@ -36,6 +68,8 @@ class TokenText:
         own = tokenizer.eos_token_id
         self.eos_ids = frozenset(eos_ids) | frozenset([own] if isinstance(own, int) else own or ())
         self.num_ids = 1 + max(tokenizer.get_vocab().values(), default=-1)
+        if self.num_ids > MOST_IDS:
+            raise SpecvizError(f"a vocabulary has at most {MOST_IDS:,} ids (got the id {self.num_ids - 1:,})")
         added = {token for token, content in tokenizer.added_tokens_decoder.items() if content.special}
         self.special_ids = frozenset(tokenizer.all_special_ids) | added
         self._to_bytes = _piece_reader(tokenizer)

@@ -7,6 +7,8 @@ line; saving a loaded trace gives the same bytes. Every fault of a file is a Tra
 from __future__ import annotations
 
 import html
+import math
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -42,11 +44,13 @@ from specviz.trace.values import TraceError, require, round9  # noqa: F401
 MAX_UPLOAD_BYTES = 8 << 20
 MAX_UNPACKED_BYTES = 64 << 20
 MAX_STEPS = 5_000
-MAX_CONTAINERS = 4_000_000  # lists and objects in a file; each costs memory far beyond its two characters
+MAX_HELD_BYTES = 256 << 20  # in memory, where an empty list takes far more than its two characters
 
 
 class Trace:
-    """The events of one generation in order, growing while it runs; equal when all events are."""
+    """The events of one generation in order, growing while it runs; equal when all events are.
+
+    num_bytes: what a trace that was read takes in memory, as its lines tell; 0 for others."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.header: Header | None = None
@@ -56,6 +60,7 @@ class Trace:
         self.footer: Footer | None = None
         self._events: list[Event] = []
         self._num_emitted = 0
+        self.num_bytes = 0
         for event in events:
             self.append(event)
 
@@ -182,15 +187,17 @@ def read_trace(
     max_bytes: int | None = MAX_UPLOAD_BYTES,
     max_unpacked: int | None = MAX_UNPACKED_BYTES,
     max_steps: int = MAX_STEPS,
+    max_cpu_s: float = math.inf,
 ) -> Trace:
     """The trace in bytes or a binary stream, gzip or not; TraceError names the line that is wrong. None lifts a cap."""
-    trace, num_containers = Trace(), 0
+    trace, latest = Trace(), time.thread_time() + max_cpu_s
     pieces = trace_io.unpack(source, max_bytes, max_unpacked)
     for line_number, line, whole in trace_io.numbered_lines(pieces, max_lines=4 * max_steps + 100):
         try:
-            num_containers += line.count(b"[") + line.count(b"{")
-            few = num_containers <= MAX_CONTAINERS
-            require(few, "", f"the file has more than {MAX_CONTAINERS:,} lists and objects")
+            trace.num_bytes += trace_io.held_bytes(line)
+            fits = trace.num_bytes <= MAX_HELD_BYTES
+            require(fits, "", f"the file takes more than {MAX_HELD_BYTES >> 20} MB of memory")
+            require(time.thread_time() <= latest, "", f"the file takes more than {max_cpu_s:g} s of computing")
             data = trace_io.parse_line(line, whole)
             if data is None:
                 break

@@ -7,6 +7,6 @@ os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", "100000")  # a summary
 
 from specviz.ui.page import build
 from specviz.ui.server import launch_options
-from specviz.ui.startup import make_page, start
+from specviz.ui.startup import BoundedLog, make_page, start
 
-__all__ = ["build", "launch_options", "make_page", "start"]
+__all__ = ["BoundedLog", "build", "launch_options", "make_page", "start"]

@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 
 from specviz.errors import SpecvizError
+from specviz.ui.visitors import await_listener
 
 QUIET = {"show_progress": "hidden", "api_visibility": "private"}
 NOW = {"queue": False, **QUIET}
@@ -27,11 +28,13 @@ def errors_on_page(*, mildly: bool = False) -> Iterator[None]:
 
 
 def callback(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A callback, plain or streaming, whose SpecvizErrors are shown to the person."""
+    """A callback, plain or streaming, whose SpecvizErrors are shown to the person. A stream needs a listener."""
 
     @functools.wraps(function)
     def stream(*args: Any, **named: Any) -> Iterator[Any]:
         with errors_on_page():
+            for request in (each for each in args if isinstance(each, gr.Request)):
+                await_listener(request)
             yield from function(*args, **named)
 
     return stream if inspect.isgeneratorfunction(function) else errors_on_page()(function)

@@ -73,7 +73,7 @@ def build(
         lessons.add(frame)
         for name, report in reports(registry, bench, offer).items():
             _add_report(name, report, demo)
-    return demo.queue(max_size=QUEUE_LIMIT)
+    return demo.queue(max_size=QUEUE_LIMIT, api_open=False)
 
 
 def reports(registry: Registry, bench: Workbench, offer: Offer) -> dict[str, Report]:

@@ -1,26 +1,31 @@
 """Who looks at what: browser session -> its current view, view id -> view. Knows no Gradio.
 
-The least recently used views are forgotten, those on nobody's stage first, unfinished runs last. A run whose browser
-left waits a while for it to come back, without working; then it is stopped, and its trace stays.
+All views together have one budget of bytes. Beyond it the visitor who takes most of it loses first: his least recently
+used views, those on nobody's stage first, unfinished runs last. A run whose browser left waits a while for it to come
+back, without working; then it is stopped, and its trace stays.
 """
 
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
+from specviz.errors import SpecvizError
 from specviz.session.run import Run
 from specviz.trace.file import Trace
 from specviz.trace.first_difference import should_be_one_text
 from specviz.trace.recorded import recorded_trace
 from specviz.ui.view import GRACE_S, View, view_of
+from specviz.ui.visitors import has_cookie, network_of, visitor_of
 from specviz.views.explore.feed import SO_FAR, Feed
 from specviz.views.learn.lesson import SHIPPED
 
 MOST_VIEWS = 128
-MOST_STEPS = 10_000
-"""In all views together; a step with its records and its props takes about 25 kB."""
+MOST_BYTES = 512 << 20
 MOST_BROUGHT = 16
-"""Views that browsers have brought back and that are on no stage: a browser brings one again when it needs it."""
+"""Views that one visitor's browser has brought back and that are on no stage: it brings one again when it needs it."""
+MOST_RUNS = 4
+"""Of one visitor at a time; a network may take NETWORK_SHARE of all places, so that others always find one."""
+NETWORK_SHARE = 0.75
 PATIENCE_S = 4.0
 """How long a page that was reloaded waits until the server has noticed that the page before it is gone."""
 
@@ -28,8 +33,8 @@ PATIENCE_S = 4.0
 class Registry:
     """Thread-safe; every method is a few dictionary operations."""
 
-    def __init__(self, most_views: int = MOST_VIEWS, most_steps: int = MOST_STEPS, grace_s: float = GRACE_S) -> None:
-        self._most_views, self._most_steps = most_views, most_steps
+    def __init__(self, most_views: int = MOST_VIEWS, most_bytes: int = MOST_BYTES, grace_s: float = GRACE_S) -> None:
+        self._most_views, self._most_bytes = most_views, most_bytes
         self._grace_s = grace_s
         self._lock = threading.Lock()
         self._views: OrderedDict[str, View] = OrderedDict()  # the least recently used first
@@ -44,11 +49,22 @@ class Registry:
         """Make a loaded trace the session's current view."""
         return self.show(view_of(trace), session)
 
-    def keep(self, trace: Trace, *, is_brought: bool = False) -> View:
-        """A view of a loaded trace that is nobody's current one; of those that browsers brought back few are kept."""
+    def keep(self, trace: Trace, *, brought_by: str = "") -> View:
+        """A view of a loaded trace that is nobody's current one; of those that a browser brought back few are kept."""
         view = view_of(trace)
-        view.is_brought = is_brought
+        view.is_brought, view.owner = bool(brought_by), brought_by
         return self.show(view, None)
+
+    def require_place(self, session: str, most: int) -> None:
+        """Raises SpecvizError where the session's visitor, or his network, has as many runs as he may. most: in all."""
+        visitor = visitor_of(session)
+        with self._lock:
+            live = [visitor_of(name) for name, view in self._current.items() if view.is_live and name != session]
+        num_own, network = live.count(visitor), network_of(visitor)
+        if has_cookie(visitor) and num_own >= MOST_RUNS:
+            raise SpecvizError(f"{num_own} of your runs go on in other tabs: stop one of them, or let it end")
+        if sum(network_of(name) == network for name in live) >= max(1, int(NETWORK_SHARE * most)):
+            raise SpecvizError("too many runs from your network go on just now: try again in a moment")
 
     def find_recorded(self, name: str) -> View:
         """The one view of a recorded run that comes with specviz, which all visitors share. Raises SpecvizError."""
@@ -61,6 +77,8 @@ class Registry:
             view.grace_s = self._grace_s
             self._views[view.id] = view
             self._views.move_to_end(view.id)
+            if session is not None and not view.owner and not view.id.startswith(SHIPPED):
+                view.owner = visitor_of(session)
             previous = self._current.get(session)
             if session is not None:
                 self._current[session] = view
@@ -79,15 +97,24 @@ class Registry:
     def _forget(self) -> list[View]:
         """Takes out views until the rest fits; the newest and those that stream stay. Returns those taken out."""
         shown = {view.id for view in self._current.values()}
-        brought = [view for view in self._views.values() if view.is_brought and view.id not in shown]
-        forgotten = [self._views.pop(old.id) for old in brought[:-MOST_BROUGHT]]
-        num_steps = sum(len(view.feed) for view in self._views.values())
-        idle = [view for view in list(self._views.values())[:-1] if view.idle.is_set()]
-        for old in sorted(idle, key=lambda view: (view.id in shown, view.is_live)):
-            if len(self._views) <= self._most_views and num_steps <= self._most_steps:
+        forgotten, num_brought = [], Counter[str]()
+        for view in reversed(list(self._views.values())):
+            if view.is_brought and view.id not in shown:
+                num_brought[view.owner] += 1
+                if num_brought[view.owner] > MOST_BROUGHT:
+                    forgotten.append(self._views.pop(view.id))
+        sizes = {view.id: view.num_bytes for view in self._views.values()}
+        while len(self._views) > self._most_views or sum(sizes.values()) > self._most_bytes:
+            idle = [view for view in list(self._views.values())[:-1] if view.idle.is_set()]
+            if not idle:
                 break
+            shares: Counter[str] = Counter()
+            for view in self._views.values():
+                shares[view.owner] += sizes[view.id] / self._most_bytes + 1 / self._most_views
+            # by eighths of the budget: among those who take little, only time decides
+            old = min(idle, key=lambda view: (-int(8 * shares[view.owner]), view.id in shown, view.is_live))
             forgotten.append(self._views.pop(old.id))
-            num_steps -= len(old.feed)
+            del sizes[old.id]
         gone = {session: view for session, view in self._current.items() if view.id not in self._views}
         self._lost.update(session for session, view in gone.items() if view.is_live)
         self._current = {session: view for session, view in self._current.items() if session not in gone}

@@ -4,12 +4,13 @@ Own routes hand out nothing but the browser's half as one script, plotly.js, doc
 the registry by their unguessable id, also as a page or as tables. No request ever goes to another host.
 """
 
+import base64
 import gzip
 import hashlib
 import re
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,13 +25,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specviz.errors import SpecvizError
 from specviz.models.busy import other_work
-from specviz.settings import assets_dir
+from specviz.settings import assets_dir, settings
 from specviz.trace import export as exports
 from specviz.trace.file import Trace
 from specviz.ui.components import SCRIPT
+from specviz.ui.gate import UPLOAD, Gate
 from specviz.ui.registry import Registry
 from specviz.ui.theme import theme
+from specviz.ui.uploads import upload
 from specviz.ui.view import View
+from specviz.ui.visitors import Visitors
 from specviz.views.bundle import Bundle, bundle, web_file
 from specviz.views.document import palette_head
 from specviz.views.documentation import document_page
@@ -38,18 +42,18 @@ from specviz.views.explore.run_file import stage_page
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import FILE_NAME, FILE_ROUTE
 
-MAX_UPLOAD = "8mb"
 MAX_SESSIONS = 500
 MAX_THREADS = 160
 """Each running generation holds one thread while it waits for the engine; live controls need threads beside them."""
 
+_INLINE = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL)
 _SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "content-security-policy": "; ".join(
         (
             "default-src 'self'",
-            "script-src 'self' 'unsafe-inline' 'unsafe-eval'",  # gr.HTML compiles its templates with new Function
+            "script-src 'self' 'unsafe-eval'{hashes}",  # gr.HTML compiles its templates with new Function
             "style-src 'self' 'unsafe-inline'",
             "img-src 'self' data: blob:",
             "font-src 'self' data:",
@@ -69,14 +73,24 @@ Make = Callable[[Trace, View, Request], bytes | str]
 
 
 class SecurityHeaders:
-    """Pure ASGI middleware (a buffering one would hold the stream back): the same headers on every answer."""
+    """Pure ASGI middleware (a buffering one would hold the stream back): the same headers on every answer. The page's
+    own inline scripts are named by their hashes, no other runs. head: what the page puts into its head later."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, head: str) -> None:
+        self.app, self._head = app, head.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        held: list[Message] = []  # the page's start waits for the page, whose scripts it names
+
         async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] == "http.response.start" and scope["path"] == "/":
+                held.append(message)
+                return
+            if held:
+                start = held.pop()
+                start["headers"] = [*start["headers"], *_raw_headers(message["body"] + self._head)]
+                await send(start)
+            elif message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], *_RAW_HEADERS]
             await send(message)
 
@@ -97,34 +111,49 @@ class PackedPage:
         await (self.packed if is_page else self.app)(scope, receive, send)
 
 
-_RAW_HEADERS = [(name.encode(), value.encode()) for name, value in _SECURITY_HEADERS.items()]
+def _raw_headers(page: bytes = b"") -> list[tuple[bytes, bytes]]:
+    """page: the HTML whose inline scripts may run."""
+    digests = (base64.b64encode(hashlib.sha256(found[1]).digest()) for found in _INLINE.finditer(page))
+    hashes = "".join(f" 'sha256-{each.decode()}'" for each in digests)
+    return [(name.encode(), value.format(hashes=hashes).encode()) for name, value in _SECURITY_HEADERS.items()]
 
 
-def launch_options(registry: Registry, *, ready: Callable[[], bool]) -> dict[str, Any]:
-    """Keyword arguments for `Blocks.launch` that every way of starting the page shares."""
+_RAW_HEADERS = _raw_headers()
+
+
+def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iterable[str] = ()) -> dict[str, Any]:
+    """Keyword arguments for `Blocks.launch` that every way of starting the page shares. hosts: what people type."""
+    own = settings()
+    names = frozenset(name.lower() for name in (*hosts, own.space_host, socket.gethostname()) if name)
+    head = f"{palette_head()}<style>{_page_bundle().sheet}</style>"
     routes = [
         Route("/healthz", _serve_health(registry, ready)),
         Route(SCRIPT, _serve_script),
         Route("/specviz/plotly.min.js", _serve_plotly),
         *(Route(f"/specviz/{path}", _serve_file(registry, *file)) for path, file in _FILES.items()),
         Route(FILE_ROUTE, _serve_lessons),
+        Route(UPLOAD, upload, methods=["POST"]),
         Route("/specviz/{folder}/{file}.md", _serve_document),
     ]
     return {
         "app_kwargs": {
             "routes": routes,
-            "middleware": [Middleware(SecurityHeaders), Middleware(PackedPage)],
+            "middleware": [
+                Middleware(PackedPage),
+                Middleware(SecurityHeaders, head=head),
+                Middleware(Gate, visitors=Visitors(is_proxied=own.space is not None), hosts=names),
+            ],
+            "exception_handlers": {Exception: _tell_failure},
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,
         },
         "theme": theme(),
         "favicon_path": str(Path(__file__).with_name("favicon.svg")),
-        "head": f"{palette_head()}<style>{_page_bundle().sheet}</style>",
+        "head": head,
         "ssr_mode": False,
         "run_history": False,
         "footer_links": [],
-        "max_file_size": MAX_UPLOAD,
         "max_threads": MAX_THREADS,
         "state_session_capacity": MAX_SESSIONS,
         "show_error": False,
@@ -133,6 +162,11 @@ def launch_options(registry: Registry, *, ready: Callable[[], bool]) -> dict[str
         "quiet": True,
         "_frontend": False,  # it asks for the page once more, and gives up where that takes 3 s
     }
+
+
+def _tell_failure(request: Request, error: Exception) -> Response:
+    """The words to whoever asked; the log has the rest."""
+    return JSONResponse({"error": "this request cannot be served"}, status_code=500)
 
 
 def _serve_health(registry: Registry, ready: Callable[[], bool]) -> Callable[[Request], Any]:

@@ -2,9 +2,11 @@
 
 import socket
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, TextIO
 
 import gradio as gr
 
@@ -26,6 +28,26 @@ from specviz.ui.registry import Registry
 from specviz.ui.server import is_loopback, launch_options, typed_address, web_address
 
 PORTS_TRIED = 20
+MOST_LOGGED, LOGGED_S = 20_000, 60.0
+"""Characters of the log in so many seconds: strangers' mistakes fill no disk."""
+
+
+class BoundedLog:
+    """A text stream that passes on so much in a while, and then says that there was more."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._since, self._left = stream, time.monotonic(), MOST_LOGGED
+
+    def write(self, text: str) -> int:
+        if time.monotonic() - self._since > LOGGED_S:
+            self._since, self._left = time.monotonic(), MOST_LOGGED
+        if self._left > 0:
+            self._left -= len(text)
+            self._stream.write(text if self._left > 0 else "\n... more than a log should hold\n")
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +60,9 @@ class Page:
     first: Request
     is_warm: threading.Event = field(default_factory=threading.Event)
 
-    def launch(self, host: str, port: int) -> str:
-        """Serve in the background; returns the local address."""
-        options = launch_options(self.registry, ready=self.is_warm.is_set)
+    def launch(self, host: str, port: int, names: Sequence[str] = ()) -> str:
+        """Serve in the background; returns the local address. names: by which browsers may call it besides its own."""
+        options = launch_options(self.registry, ready=self.is_warm.is_set, hosts=names)
         return self.demo.launch(server_name=host, server_port=port, prevent_thread_lock=True, **options)[1]
 
     def warm_up(self) -> None:
@@ -81,8 +103,11 @@ def first_visit() -> Trace | None:
         return None
 
 
-def start(host: str, port: int | None, target: str | None, draft: str | None, opened: Path | None) -> Page:
-    """Serve the page in the background and print its address. Off this machine only models on offer can be run."""
+def start(
+    host: str, port: int | None, target: str | None, draft: str | None, opened: Path | None, names: Sequence[str] = ()
+) -> Page:
+    """Serve the page in the background and print its address. Off this machine only models on offer can be run. names:
+    by which browsers may call it besides its own."""
     library = workbench().library  # that of whatever works beside the page in this process
     target, draft = (name and library.load(name).name for name in (target, draft))
     library.allow_any = library.allow_any and is_loopback(host)
@@ -97,7 +122,7 @@ def start(host: str, port: int | None, target: str | None, draft: str | None, op
         for kind, name in models_named(offer.first.settings)[:2]:
             library.load(name, as_draft=kind != "target")
         page.is_warm.set()
-    page.launch(host, port)
+    page.launch(host, port, names)
     print(f"specviz: open {web_address(host if is_loopback(host) else 'localhost', port)}", flush=True)
     if not is_loopback(host):
         print(f"specviz: others on this network type {typed_address(host, port)}", flush=True)

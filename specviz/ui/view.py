@@ -20,6 +20,8 @@ from specviz.trace.file import Event, Footer, Step, Trace
 from specviz.views.compare.side_by_side_player import comparison_words
 from specviz.views.explore.feed import CUT_OFF, Feed
 
+BYTES_PER_CHARACTER = 3
+"""Of a feed, with all that it keeps beside its text; the records that it was made of take no more than that again."""
 GRACE_S = 30.0
 """How long a run whose browser left is kept ready to go on: a reload takes seconds, a closed tab never comes back."""
 FLUSH_S = 0.05
@@ -32,7 +34,7 @@ class View:
 
     `unended`: the words of its file where it has no end. `left`: the events of a run whose reader left early; the
     next reader goes on with them. `key`: the hash of its lines, once it was asked for. `twin`: finds another run
-    whose text should be this one's.
+    whose text should be this one's. `owner`: the visitor who brought it here; "" for what came with specviz.
     """
 
     id: str
@@ -47,6 +49,7 @@ class View:
     grace_s: float = GRACE_S
     key: str = ""
     is_brought: bool = False
+    owner: str = ""
     twin: Callable[[View], Trace | None] = lambda view: None
     _claiming: threading.Lock = field(default_factory=threading.Lock)
     _end: threading.Timer | None = None
@@ -57,6 +60,12 @@ class View:
     @property
     def is_live(self) -> bool:
         return self.run is not None and self.run.state != "finished"
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in memory, about: of its records as they were read, else as of its feed, and of its feed."""
+        feed = BYTES_PER_CHARACTER * self.feed.num_characters
+        return feed + max(feed, self.trace.num_bytes)
 
     def claim(self) -> bool:
         """Whether the caller may stream from this view now; whoever may sets `idle` in the end."""

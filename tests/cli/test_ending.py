@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import traces
 import warm
+from small_disk import small_disk
 
 from specviz.trace.file import load_trace
 
@@ -26,9 +27,9 @@ def command(out, *more):
 
 
 @contextmanager
-def running(out, before=""):
+def running(out, *more, before=""):
     """before: what the process does before it becomes the command."""
-    process = warm.start(before + warm.COMMAND, *command(out), cwd=ROOT)
+    process = warm.start(before + warm.COMMAND, *command(out, *more), cwd=ROOT)
     fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)  # a run that nobody reads waits: it can't end before that
     try:
         yield process
@@ -92,7 +93,7 @@ def test_a_run_that_fails_before_its_first_step_leaves_the_older_file(tmp_path):
 
 def test_what_is_told_to_ignore_a_hangup_ignores_it(tmp_path):
     out = tmp_path / "run.jsonl"
-    with running(out, "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n") as process:
+    with running(out, before="import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n") as process:
         assert has_printed_step(process, 2)
         process.send_signal(signal.SIGHUP)
         assert has_printed_step(process, 6)
@@ -136,3 +137,33 @@ def test_a_full_disk_is_said_and_what_was_written_is_kept(tmp_path):
     assert len(kept.steps) >= 2
     assert kept.footer is None
     assert "saved" not in done.stdout
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_disk_that_is_full_keeps_what_was_written_and_takes_the_next_run(tmp_path, suffix):
+    with small_disk(tmp_path / "disk", 40) as disk:
+        out = disk / f"run{suffix}"
+        done = warm.run(warm.COMMAND, *command(out), cwd=ROOT)
+        kept = load_trace(out)
+        assert done.returncode == 2
+        told = f"(No space left on device); it holds the run up to step {len(kept.steps)}\n"
+        assert done.stderr == f"specviz: {out} cannot be written {told}"
+        assert kept.steps
+        out.unlink()
+        done = warm.run(warm.COMMAND, *command(out, "--max-new-tokens", "4"), cwd=ROOT)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert load_trace(out).footer.reason == "length"
+
+
+def test_two_runs_into_one_file_leave_one_of_them_whole(tmp_path):
+    out = tmp_path / "run.jsonl"
+    with running(out, "--seed", "1") as first, running(out, "--seed", "2") as second:
+        assert has_printed_step(first, 2)
+        assert has_printed_step(second, 2)
+        for process in (first, second):
+            process.communicate(timeout=120)
+            assert process.returncode == 0
+    kept = load_trace(out)
+    assert kept.footer.reason in ("length", "eos")
+    assert kept.header.request["seed"] in (1, 2)
+    assert [*tmp_path.iterdir()] == [out]

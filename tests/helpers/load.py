@@ -31,6 +31,7 @@ class Seen:
     at: list[float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     done: int | None = None
+    run: str | None = None
 
     @property
     def longest_gap(self) -> float:
@@ -53,19 +54,22 @@ def values_of(parts: list[dict[str, Any]], **changes: Any) -> list[Any]:
 async def watch(client: httpx.AsyncClient, session: str, event: int, values: list[Any]) -> Seen:
     """One session: it presses Run and listens until the end."""
     began, seen = time.monotonic(), Seen()
-    joined = {"data": values, "fn_index": event, "session_hash": session, "trigger_id": None, "event_data": None}
-    (await client.post("/gradio_api/queue/join", json=joined)).raise_for_status()
-    async for text in _outputs(client, session):
+    await join(client, {"data": values, "fn_index": event, "session_hash": session, "event_data": None})
+    async for text in outputs(client, session):
         message = json.loads(text)
         assert message["from"] <= len(seen.steps), "a hole in the stream"
         for step in message["steps"][len(seen.steps) - message["from"] :]:
             seen.steps.append(step["index"])
             seen.at.append(time.monotonic() - began)
-        seen.done = message.get("done")
+        seen.done, seen.run = message.get("done"), message["run"]
     return seen
 
 
-async def _outputs(client: httpx.AsyncClient, session: str) -> AsyncIterator[str]:
+async def join(client: httpx.AsyncClient, asked: dict[str, Any]) -> None:
+    (await client.post("/gradio_api/queue/join", json={"trigger_id": None, **asked})).raise_for_status()
+
+
+async def outputs(client: httpx.AsyncClient, session: str) -> AsyncIterator[str]:
     """The stage's values as they come; Gradio sends each as a change of the one before."""
     value = ""
     async with client.stream("GET", "/gradio_api/queue/data", params={"session_hash": session}) as answer:

@@ -4,6 +4,7 @@ import gc
 import json
 import re
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -274,6 +275,14 @@ def test_damaged_files_are_named_without_the_path(library, folder):
     assert str(folder) not in str(caught.value)
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells what is mapped")
+def test_no_file_of_a_loaded_model_stays_mapped(library, folder):
+    """So that one which is cut later ends no process."""
+    held = library.load(str(folder))
+    assert str(folder) not in Path("/proc/self/maps").read_text()
+    assert held
+
+
 def test_missing_weights_are_refused_instead_of_made_up(library, folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
@@ -287,6 +296,12 @@ def test_missing_weights_are_refused_instead_of_made_up(library, folder):
         ({"model_type": "nonesuch"}, "of the kind 'nonesuch', which this transformers does not know"),
         ({"model_type": "mine", "auto_map": {"AutoConfig": "m.C"}}, "needs its own program code"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "does not generate text"),
+        ({"num_hidden_layers": 10**6}, r"at most 1,024 layers \(num_hidden_layers is 1,000,000\)"),
+        ({"text_config": {"num_hidden_layers": 10**6}}, "at most 1,024 layers"),
+        ({"hidden_size": 10**15}, "impossible number .*: 'hidden_size' is 1e\\+15"),
+        ({"attn_implementation": "someone/kernels"}, "program code of others .*, which specviz never fetches"),
+        ({"_attn_implementation": "someone/kernels"}, "which specviz never fetches"),
+        ({"experts_implementation": "someone/kernels"}, "which specviz never fetches"),
     ],
 )
 def test_other_kinds_are_refused(library, folder, change, words):
@@ -294,6 +309,38 @@ def test_other_kinds_are_refused(library, folder, change, words):
     (folder / "config.json").write_text(json.dumps(config | change))
     with pytest.raises(SpecvizError, match=words):
         library.load(str(folder))
+
+
+def change_tokenizer(folder, change):
+    file = folder / "tokenizer.json"
+    parts = json.loads(file.read_text("utf-8"))
+    change(parts)
+    file.write_text(json.dumps(parts))
+
+
+def test_a_vocabulary_with_an_absurd_id_is_refused(library, folder):
+    def number(parts):
+        vocabulary = parts["model"]["vocab"]
+        vocabulary[next(iter(vocabulary))] = 4_000_000_000
+
+    change_tokenizer(folder, number)
+    with pytest.raises(SpecvizError, match="at most 8,388,608 ids"):
+        library.load(str(folder))
+
+
+DOUBLING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+BETWEEN = {"type": "Replace", "pattern": {"Regex": "x*"}, "content": "xxxxxxxxxxxxxxxx"}
+USUAL = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
+
+
+@pytest.mark.parametrize(("steps", "is_taken"), [([DOUBLING] * 40, False), ([BETWEEN] * 2, False), ([USUAL] * 4, True)])
+def test_a_tokenizer_that_grows_texts_without_bound_is_refused(library, folder, steps, is_taken):
+    change_tokenizer(folder, lambda parts: parts.update(normalizer={"type": "Sequence", "normalizers": steps}))
+    if is_taken:
+        assert library.load(str(folder))
+    else:
+        with pytest.raises(SpecvizError, match="times as long"):
+            library.load(str(folder))
 
 
 def test_encoder_decoder_and_encoder_models_are_refused(library, tmp_path):

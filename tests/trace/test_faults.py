@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -185,9 +186,41 @@ def test_a_flood_of_lines_is_refused() -> None:
 
 
 def test_a_flood_of_empty_lists_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace, "MAX_CONTAINERS", 1_000)
-    with pytest.raises(TraceError, match="more than 1,000 lists and objects"):
-        read_events([*events_of(traces.empty()), {"event": "note", "x": [[]] * 1_000}])
+    monkeypatch.setattr(trace, "MAX_HELD_BYTES", 1 << 20)
+    with pytest.raises(TraceError, match="takes more than 1 MB of memory"):
+        read_events([*events_of(traces.empty()), {"event": "note", "x": [[]] * 10_000}])
+
+
+def note(*values: object) -> list[dict]:
+    return [*events_of(traces.empty()), {"event": "note", "values": list(values)}]
+
+
+HELD = {
+    "a run": events_of(traces.chain()),
+    "empty lists": note(*[[]] * 20_000),
+    "objects": note(*({f"k{number}": 1.5} for number in range(20_000))),
+    "texts": note(*(f"s{number}" for number in range(20_000))),
+    "numbers": note(*(number + 0.5 for number in range(20_000))),
+    "one wide character": note("x" * 500_000 + "\U0001f600"),
+}
+
+
+@pytest.mark.parametrize("events", HELD.values(), ids=HELD.keys())
+def test_what_a_trace_is_said_to_take_is_at_least_what_it_takes_and_of_that_order(events: list[dict]) -> None:
+    content = as_bytes([json.dumps(event) for event in events])
+    tracemalloc.start()
+    try:
+        read = read_trace(content)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 0.95 * taken <= read.num_bytes <= 6 * taken
+
+
+def test_a_small_file_of_empty_gzip_members_is_refused_at_once() -> None:
+    empty = gzip.compress(b"", mtime=0)
+    with pytest.raises(TraceError, match="gzip files in a row"):
+        read_trace(empty * 10_000)
 
 
 def test_damaged_gzip_is_an_error() -> None:

@@ -1035,8 +1035,8 @@ def test_the_registry_forgets_the_least_recently_used():
     assert registry.get(second.id) is None
 
 
-def test_the_registry_forgets_by_steps_but_never_the_newest_nor_one_that_streams():
-    registry = Registry(most_steps=1)
+def test_the_registry_forgets_by_bytes_but_never_the_newest_nor_one_that_streams():
+    registry = Registry(most_bytes=1)
     streaming, idle = (registry.add_trace(name, traces.chain()) for name in ("one", "two"))
     assert registry.get(streaming.id) is None
     assert idle.claim()
@@ -1053,6 +1053,32 @@ def test_what_is_on_nobodys_stage_is_forgotten_first_and_an_unfinished_run_last(
     last = [registry.add_trace(name, traces.empty()) for name in ("three", "four")]
     assert [registry.current(name) for name in ("one", "two", "three", "four")] == [paused, None, *last]
     assert not registry.has_lost("two"), "it was over"
+
+
+def test_whoever_takes_most_of_the_memory_loses_first():
+    registry = Registry(most_views=16)
+    others = [registry.add_trace(f"visitor{number}.tab", traces.chain()) for number in range(5)]
+    for number in range(30):
+        registry.add_trace(f"greedy.tab{number}", traces.chain())
+    assert [registry.get(view.id) for view in others] == others
+
+
+def test_a_visitor_has_few_runs_at_a_time_and_a_network_leaves_places_to_others():
+    def begin(session):
+        registry.require_place(session, 8)
+        live = SimpleNamespace(state="running")
+        registry.show(View(session, Feed(session), traces.empty(), run=live), session)
+
+    registry = Registry()
+    for number in range(4):
+        begin(f"near-one.{number}")
+    with pytest.raises(SpecvizError, match="4 of your runs go on"):
+        begin("near-one.5")
+    for number in range(2):
+        begin(f"near-{number}.0")
+    with pytest.raises(SpecvizError, match="too many runs from your network"):
+        begin("near-else.0")
+    begin("far-one.0")
 
 
 def test_what_is_shown_again_is_the_newest():

@@ -1,15 +1,20 @@
 """Laws of the pages of sections: what is sent when, one piece of work at a time, turns at the engine, stopping."""
 
+import gc
 import json
 import threading
 import time
+from types import FunctionType, ModuleType
 
 import pytest
+import traces
 from served import tiny_library
 
 from specviz.errors import SpecvizError
 from specviz.session.workbench import Workbench
+from specviz.trace.file import Step, Trace
 from specviz.ui.registry import Registry
+from specviz.ui.reports import report as reports_file
 from specviz.ui.reports.report import KEPT_S, MOST_SESSIONS, Report
 from specviz.ui.reports.section import Look, Place, Section, one_of, whole_number
 from specviz.views import blocks
@@ -177,6 +182,35 @@ def test_what_is_no_name_of_a_tab_is_none(report, tab):
     messages(act(report, "counts"))
     (whole,) = look(report, session="two", tab=tab)
     assert lines(whole["sections"][1]) == ["not yet"]
+
+
+def held_by(thing):
+    """All that this object keeps alive, itself included, but no types, functions or modules."""
+    seen, left = {}, [thing]
+    while left:
+        each = left.pop()
+        if id(each) not in seen and not isinstance(each, (type, FunctionType, ModuleType)):
+            seen[id(each)] = each
+            left.extend(gc.get_referents(each))
+    return list(seen.values())
+
+
+def test_a_page_keeps_no_run_that_the_server_has_let_go(bench):
+    registry = Registry(most_views=1)
+    texts = Section("text", lambda look: look.text, lambda look: words("text", str(look.run and len(look.run.steps))))
+    report = Report([texts], registry, bench)
+    view = registry.keep(traces.chain())
+    assert "7" in next(report.look("one", {"place": {"run": view.id}}))
+    assert not [each for each in held_by(report._sessions) if isinstance(each, (Step, Trace))]
+    registry.keep(traces.empty())
+    assert "None" in next(report.look("one", {"place": {"run": view.id}}))
+
+
+def test_what_all_sessions_see_has_a_bound(report, monkeypatch):
+    monkeypatch.setattr(reports_file, "MOST_CHARACTERS", 1_000)
+    for number in range(20):
+        assert len(next(report.look(f"one{number}", {"place": PLACE}))) > 100
+    assert len(report._sessions) <= 11
 
 
 def test_one_piece_of_work_at_a_time(report):

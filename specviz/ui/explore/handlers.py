@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 import gradio as gr
+from gradio.context import LocalContext
 
 from specviz.bench.speed import measure
 from specviz.drafters import METHODS, find_method
@@ -20,15 +21,18 @@ from specviz.models.chat import as_messages, has_chat_form, render_chat
 from specviz.request import Request, field_of
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
-from specviz.trace.file import MAX_UPLOAD_BYTES, Trace, read_trace
+from specviz.settings import settings
+from specviz.trace.file import Trace
 from specviz.trace.recorded import WELCOME
 from specviz.trace.records import event_dict
 from specviz.ui.choices import Offer, choose_draft, choose_models, choose_rule, rule_to_explain
 from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
 from specviz.ui.explore.form import Form, update_drafts, update_models, update_rules
+from specviz.ui.reading import read_sent
 from specviz.ui.registry import Registry
 from specviz.ui.reports.trace_models import lacks, methods_for
 from specviz.ui.view import View, increments, view_of
+from specviz.ui.visitors import await_listener
 from specviz.views.explore.every_k import every_k as plan
 from specviz.views.explore.help import method_help
 from specviz.views.explore.opening import opening as tell
@@ -70,6 +74,7 @@ class Handlers:
         method = METHODS[wanted.method]
         if method.target_has and (missing := lacks(method, wanted.target, self._bench.library)):
             raise SpecvizError(missing)  # before the previous run leaves the stage
+        self._registry.require_place(request.session_hash, settings().max_runs)
         if previous := self._current(request):
             previous.stop()
             previous.idle.wait(SUPERSEDE_S)
@@ -218,9 +223,11 @@ class Handlers:
         return self.form.fill(Request.from_dict({**view.trace.header.request, **asked}), self._offer)
 
     @callback
-    def open_trace(self, request: gr.Request, content: bytes) -> str:
+    def open_trace(self, request: gr.Request, content: bytes | None) -> str:
         """Show a saved trace on the stage; the views are those of a run, and no model is needed."""
-        trace = read_trace(content, max_bytes=MAX_UPLOAD_BYTES)
+        if content is None:
+            raise SpecvizError("no file was sent: choose one that ends in .jsonl or .jsonl.gz")
+        trace = read_sent(content)
         return self._registry.add_trace(request.session_hash, trace).increment()
 
     @callback
@@ -318,9 +325,11 @@ class Handlers:
         max_new_tokens: int = 64,
         rule: str | None = None,
         params: dict[str, Any] | None = None,
+        caller: gr.Request = None,
     ) -> dict:
         """Run one prompt to its end at full pace; returns its trace: {"events": [header, models, step..., footer]}."""
-        given = {name: value for name, value in locals().items() if name not in ("self", "params")}
+        given = {name: value for name, value in locals().items() if name not in ("self", "params", "caller")}
+        await_listener(caller, LocalContext.event_id.get(None))
         find_method(method)
         models = {"target": target or self._offer.first.target, "draft": draft or self._offer.first.draft}
         request = Request.from_dict({**given, **models, "params": params or {}, "time_limit_s": API_LIMIT_S})

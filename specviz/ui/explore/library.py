@@ -15,14 +15,16 @@ import gradio as gr
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
 from specviz.trace import export as exports
-from specviz.trace.file import MAX_UPLOAD_BYTES, Trace, read_trace
+from specviz.trace.file import MAX_UPLOAD_BYTES, Trace
 from specviz.trace.recorded import recorded_runs
 from specviz.ui import components
 from specviz.ui.events import QUIET, as_fields, callback, data_of, text_or_none
 from specviz.ui.explore.form import Frame
 from specviz.ui.explore.handlers import Handlers
+from specviz.ui.reading import read_sent
 from specviz.ui.registry import Registry
 from specviz.ui.view import View, view_of
+from specviz.ui.visitors import asking_visitor
 from specviz.views.blocks import Props
 from specviz.views.explore import library
 from specviz.views.learn.lesson import SHIPPED
@@ -70,10 +72,11 @@ def calls_of(registry: Registry) -> list[Callable[[Any], Any]]:
         view, has = registry.get(as_fields(asked).get("run")), as_fields(asked).get("has")
         return _pack(view, has if isinstance(has, list) else []) if _is_worth_keeping(view) else None
 
-    def bring(asked: Any) -> Props:
+    def bring(asked: Any, request: gr.Request = None) -> Props:
         """A run that the browser has kept, for the server to know again."""
         try:
-            return {"run": registry.keep(unpack(as_fields(asked).get("packed")), is_brought=True).id}
+            visitor = asking_visitor(request)
+            return {"run": registry.keep(unpack(as_fields(asked).get("packed")), brought_by=visitor).id}
         except SpecvizError as error:
             return {"refusal": str(error)}
 
@@ -97,7 +100,7 @@ def unpack(letters: Any) -> Trace:
     if not isinstance(letters, str) or not 0 < len(letters) <= MOST_LETTERS:
         raise SpecvizError(f"this run cannot be opened: it must be a text of at most {MOST_LETTERS:,} letters")
     try:
-        return read_trace(base64.b64decode(letters, validate=True), max_bytes=MAX_UPLOAD_BYTES)
+        return read_sent(base64.b64decode(letters, validate=True))
     except SpecvizError as error:
         raise SpecvizError(f"this run cannot be opened: {error}") from None
     except ValueError:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from specviz.errors import SpecvizError
@@ -26,6 +27,8 @@ from specviz.views import blocks
 NEVER = object()
 SLICE_S = 0.25  # between two messages about what is being loaded
 MOST_SESSIONS = 500
+MOST_CHARACTERS = 48_000_000
+"""Of all that the sessions of one page see; a character of it takes about 3 bytes."""
 TAB = re.compile(r"[0-9a-f]{32}")
 KEPT_S = 600.0  # how long a tab that has left may come back
 _numbers = itertools.count()
@@ -40,10 +43,11 @@ class Job:
 
 
 class Session:
-    """What one browser session sees of one page."""
+    """What one browser session sees of one page. Of the run that it looks at it holds the id, and how far it was."""
 
     def __init__(self) -> None:
-        self.look = Look(Place(), None)
+        self.place, self.num_events = Place(), 0
+        self.num_characters = 0  # of all that is shown
         self.keys: dict[str, object] = {}
         self.shown: dict[str, Props] = {}
         self.due: list[str] = []  # sections whose opening work is still to be done
@@ -58,7 +62,7 @@ class Session:
         """The same page for the session that takes this one's place; its job is left where it was, and one that had
         begun by itself (a section of `opening`) begins again."""
         session = Session()
-        session.look, session.due = self.look, list(self.due)
+        session.place, session.num_events, session.due = self.place, self.num_events, list(self.due)
         session.keys, session.shown = dict(self.keys), {name: end_bars(props) for name, props in self.shown.items()}
         if self.busy in opening:
             session.keys.pop(self.busy, None)
@@ -117,8 +121,9 @@ class Sessions:
             if session.left_at is not None and session.left_at <= latest:
                 self._by_tab.pop(tab, None)
         for kept in (self._by_name, self._by_tab):
-            while len(kept) >= MOST_SESSIONS:
-                kept.pop(next(iter(kept)), None)
+            size = sum(session.num_characters for session in list(kept.values()))
+            while len(kept) >= MOST_SESSIONS or (kept and size > MOST_CHARACTERS):
+                size -= kept.pop(next(iter(kept))).num_characters
 
 
 class Report:
@@ -132,15 +137,18 @@ class Report:
     def look(self, name: str, data: Mapping[str, Any]) -> Iterator[str]:
         """The whole page for the place that is looked at now; a section whose key has not changed stays as it was."""
         session = self._sessions.open(name, data.get("tab"))
-        session.look = self._look_at(Place.from_data(data.get("place")))
+        self._look_at(session, Place.from_data(data.get("place")))
         self._renew(session)
         whole = [session.shown[name] for name in self._sections]
         job = session.start_job() if session.due else None
+        busy = session.busy if job is None else session.due[0]
+        message = _message(whole, order=list(self._sections), busy=busy)
+        session.num_characters = len(message)
         if job is None:  # the job that goes on does what is due as well
-            yield _message(whole, order=list(self._sections), busy=session.busy)
+            yield message
             return
         try:
-            yield _message(whole, order=list(self._sections), busy=session.due[0])
+            yield message
             yield from self._do_due(session, job)
         finally:
             session.end_job(job)
@@ -159,12 +167,12 @@ class Report:
             raise SpecvizError("one task at a time: wait for the running one, or stop it")
         try:
             place = Place.from_data(data.get("place"))
-            if place.run != session.look.place.run or not session.shown:  # the server has forgotten this session
-                session.look = self._look_at(place)
+            if place.run != session.place.run or not session.shown:  # the server has forgotten this session
+                self._look_at(session, place)
                 self._renew(session)
             given = data.get("values") if isinstance(data.get("values"), dict) else {}
             values = {str(name): value for name, value in given.items() if isinstance(value, str)}
-            yield from self._do(session, section, partial(action, session.look, values), job)
+            yield from self._do(session, section, partial(action, self._look(session), values), job)
             yield from self._do_due(session, job)
         finally:
             session.end_job(job)
@@ -178,22 +186,28 @@ class Report:
         self.halt(name)
         self._sessions.leave(name)
 
-    def _look_at(self, place: Place) -> Look:
+    def _look_at(self, session: Session, place: Place) -> None:
+        """From now on the session looks at this place, in its run as it is now."""
         view = self._registry.get(place.run)
-        return Look(place, None if view is None or view.trace.header is None else Trace(view.trace.events()))
+        session.place, session.num_events = place, 0 if view is None else len(tuple(view.trace.events()))
+
+    def _look(self, session: Session) -> Look:
+        view = self._registry.get(session.place.run)
+        is_known = view is not None and view.trace.header is not None and session.num_events
+        return Look(session.place, Trace(islice(view.trace.events(), session.num_events)) if is_known else None)
 
     def _renew(self, session: Session, keep: str | None = None) -> list[str]:
         """Begin every section whose key has changed, and return their names; the contents of `keep` stay."""
-        renewed = []
+        renewed, look = [], self._look(session)
         with session.renewing:
             for name, section in self._sections.items():
-                key = section.key(session.look)
+                key = section.key(look)
                 if session.keys.get(name, NEVER) == key:
                     continue
                 session.keys[name] = key
                 if name == keep:
                     continue
-                session.shown[name] = _begin(section, session.look, session.shown.get(name))
+                session.shown[name] = _begin(section, look, session.shown.get(name))
                 if section.opening is not None and name not in session.due:
                     session.due.append(name)
                 renewed.append(name)
@@ -204,7 +218,7 @@ class Report:
         while session.due and not session.stop.is_set():
             section = self._sections[session.due.pop(0)]
             try:
-                yield from self._take_turns(session, section, section.opening(session.look), job)
+                yield from self._take_turns(session, section, section.opening(self._look(session)), job)
             except Exception as error:  # nobody has asked for this work: its section shows the error
                 session.shown[section.name] |= {"blocks": [blocks.words(describe_error(error))]}
         while session.due:
@@ -233,7 +247,7 @@ class Report:
     def _load_models(self, session: Session, section: Section) -> Generator[str, None, list[object]]:
         """The models that the section's work needs; they stay loaded as long as the list lives. The engine is free."""
         held = []
-        for name in section.needs(session.look):
+        for name in section.needs(self._look(session)):
             loading = BackgroundTask(partial(self._bench.library.load, name))
             while not loading.wait(SLICE_S) and not session.stop.is_set():
                 message, fraction = loading.news

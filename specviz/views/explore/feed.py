@@ -58,6 +58,7 @@ class Feed:
         self._labels: list[str] = []  # of every token so far, for evidence that points back into the text
         self.measured: Mapping[str, Any] | None = None
         self._steps: list[str] = []  # each step's props as JSON, made once
+        self.num_characters = 0  # of all of them
 
     @classmethod
     def from_trace(cls, trace: Trace, run_id: str, *, unended: str = CUT_OFF) -> Feed:
@@ -100,6 +101,7 @@ class Feed:
         self._settings = step.settings
         self._labels += [label(token.text, token.bytes) for token in step.emitted]
         self._steps.append(_json(props))
+        self.num_characters += len(self._steps[-1])
 
     def message(self, since: int, status: Mapping[str, Any] | None, begin: str = "") -> str:
         """The increment from step `since` on, as JSON. begin: what the page does first: "play" replays the run,

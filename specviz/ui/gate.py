@@ -1,0 +1,173 @@
+"""The gate: the one ASGI layer between strangers and Gradio. What it does not know, it refuses in words.
+
+It lets through the routes that the page, its files and its API use, for the hosts that this server is, and changes from
+its own pages alone; it reads each JSON body once, within bounds, before anything else does; and it puts the visitor
+before the name of each session, so that nobody acts in another's.
+"""
+
+import asyncio
+import re
+from http import HTTPStatus
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+from anyio import fail_after
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from specviz.trace.file import MAX_UPLOAD_BYTES
+from specviz.ui.visitors import Visitors
+
+UPLOAD = "/gradio_api/upload"
+MOST_BODY_BYTES = 4 * (MAX_UPLOAD_BYTES // 3 + 1) + (256 << 10)
+"""A packed run in base64 with what stands around it."""
+MOST_VALUES = 50_000
+"""Lists, objects and commas of a body: Gradio walks through them several times."""
+MOST_AT_ONCE = 96 << 20
+"""Bytes of all bodies that are being read or wait in Gradio's queue."""
+QUEUED_S = 5.0
+BODY_S = 30.0
+"""How long a body counts as waiting once it was handed on, and how long one may take to come."""
+_API = "/gradio_api/"
+_FILES = r"/(assets|static|svelte|specviz)/.+"
+_SINGLE = r"/(config/?|healthz|theme\.css|manifest\.json|robots\.txt|favicon\.ico|pwa_icon(/\d{1,4})?)?"
+_ASKED = r"(info/?|openapi\.json|startup-events|app_id/?|theme\.css|queue/(data|status)|heartbeat/[\w-]+)"
+_ROUTES = {
+    "GET": re.compile(rf"{_FILES}|{_SINGLE}|{_API}({_ASKED}|call/(v2/)?\w+/\w+)"),
+    "POST": re.compile(rf"{_API}(queue/join|run/\w+/?|call/(v2/)?\w+/?|component_server/?|cancel|reset/?|upload)"),
+}
+_HEARTBEAT = re.compile(rf"({_API}heartbeat/)([\w-]+)")
+_LISTENING = re.compile(rf"{_API}(?:queue/data|call/(?:v2/)?\w+/(\w+))")
+_EVENT = re.compile(rf"{_API}(queue/join|call/)")
+_PLAIN_HOST = re.compile(r"(localhost|[\d.]+|\[[\da-f:.]+])\.?(:\d*)?", re.IGNORECASE)
+_PORT = re.compile(r"\.?(:\d*)?$")
+_SESSION = re.compile(r"[\w-]{1,64}", re.ASCII)
+_FETCHED = re.compile(rb'"path":"[^"]{0,9}//')  # Gradio takes it for a file; a text's own quotes stand behind a \\
+
+
+class Gate:
+    """Pure ASGI middleware. hosts: the names of this server besides the loopback's and plain addresses."""
+
+    def __init__(self, app: ASGIApp, visitors: Visitors, hosts: frozenset[str] = frozenset()) -> None:
+        self.app, self._visitors, self._hosts = app, visitors, hosts
+        self._num_held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await (self.app(scope, receive, send) if scope["type"] == "lifespan" else send({"type": "websocket.close"}))
+            return
+        try:
+            passed = self._check(scope)
+            if passed["method"] == "POST":
+                passed, receive = await self._read(passed, receive)
+            with self._visitors.listening(_listener(passed)):
+                await self.app(passed, receive, self._visitors.issue(passed, send))
+        except HTTPException as refusal:
+            await JSONResponse({"error": refusal.detail}, refusal.status_code)(scope, receive, send)
+
+    def _check(self, scope: Scope) -> Scope:
+        """The request as it goes on, with its visitor; its session, if it names one, is the visitor's own."""
+        headers, path = Headers(scope=scope), scope["path"]
+        host = headers.get("host", "")
+        if not _PLAIN_HOST.fullmatch(host) and not self._is_named(host):
+            told = f"start specviz with --allow-host {_PORT.sub('', host):.80}, if that is its name"
+            raise HTTPException(HTTPStatus.MISDIRECTED_REQUEST, f"this server is not called {host!r:.100}: {told}")
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        if method not in _ROUTES or not _ROUTES[method].fullmatch(path):
+            raise HTTPException(HTTPStatus.NOT_FOUND, "there is nothing at this address")
+        origin = headers.get("origin")
+        page = host if origin is None else origin.partition("//")[2]
+        if method == "POST" and page.lower() != host.lower() and not self._is_named(page):
+            raise HTTPException(HTTPStatus.FORBIDDEN, f"pages of {origin!r:.100} may not act here")
+        visitor = self._visitors.of(scope, headers)
+        if method == "POST" and _EVENT.match(path) and not self._visitors.admit(visitor):
+            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, "one visitor may not ask for more: wait a few seconds")
+        passed = {**scope, "specviz_visitor": visitor, "specviz_listeners": self._visitors}
+        if path == "/":
+            passed["query_string"] = b""  # deep links of Gradio are off
+        elif beat := _HEARTBEAT.fullmatch(path):
+            passed["path"] = f"{beat[1]}{_own_session(visitor, beat[2])}"
+            passed["raw_path"] = passed["path"].encode()
+        elif path == f"{_API}queue/data":
+            asked = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+            session = _own_session(visitor, asked.get("session_hash"))
+            passed["query_string"] = urlencode({"session_hash": session}).encode()
+        return passed
+
+    def _is_named(self, host: str) -> bool:
+        return _PORT.sub("", host).lower() in self._hosts
+
+    async def _read(self, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
+        """The request with its body checked and complete. Raises HTTPException."""
+        kind = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
+        wanted = "multipart/form-data" if scope["path"] == UPLOAD else "application/json"
+        if kind != wanted:
+            raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"a body must be {wanted} here (got {kind!r:.60})")
+        body = bytearray()
+        try:
+            with fail_after(BODY_S):
+                async for piece in Request(scope, receive).stream():
+                    body += piece
+                    self._num_held += len(piece)
+                    if len(body) > MOST_BODY_BYTES:
+                        words = f"a body has at most {MOST_BODY_BYTES:,} bytes"
+                        raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, words)
+                    if self._num_held > MOST_AT_ONCE:
+                        raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being sent here: try again")
+        except ClientDisconnect:
+            raise HTTPException(HTTPStatus.BAD_REQUEST, "the body was cut off") from None
+        except TimeoutError:
+            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {BODY_S:g} s") from None
+        finally:
+            asyncio.get_running_loop().call_later(QUEUED_S, self._let_go, len(body))
+        sent = bytes(body) if scope["path"] == UPLOAD else checked_body(bytes(body), scope["specviz_visitor"])
+        headers = [each for each in scope["headers"] if each[0] not in (b"content-length", b"transfer-encoding")]
+        headers.append((b"content-length", str(len(sent)).encode()))
+        return {**scope, "headers": headers}, _replay(sent, receive)
+
+    def _let_go(self, num_bytes: int) -> None:
+        self._num_held -= num_bytes
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """The body once, then what comes after it: whether the other side goes away."""
+    first: list[Message] = [{"type": "http.request", "body": body}]
+
+    async def replayed() -> Message:
+        return first.pop() if first else await receive()
+
+    return replayed
+
+
+def checked_body(body: bytes, visitor: str) -> bytes:
+    """The JSON body with the visitor's own session in it. Raises HTTPException for what Gradio must not see."""
+    if sum(map(body.count, (b"[", b"{", b","))) > MOST_VALUES:
+        raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body holds at most {MOST_VALUES:,} values")
+    try:
+        given = msgspec.json.decode(body)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not JSON in UTF-8 ({error!s:.100})") from None
+    if not isinstance(given, dict):
+        raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body must be a JSON object (got {type(given).__name__})")
+    if given.get("session_hash") is not None:
+        given["session_hash"] = _own_session(visitor, given["session_hash"])
+    encoded = msgspec.json.encode(given)
+    if _FETCHED.search(encoded):
+        raise HTTPException(HTTPStatus.BAD_REQUEST, "a file must be sent here: this server fetches none")
+    return encoded
+
+
+def _own_session(visitor: str, session: object) -> str:
+    if not isinstance(session, str) or not _SESSION.fullmatch(session):
+        raise HTTPException(HTTPStatus.BAD_REQUEST, "session_hash must be 1 to 64 letters, digits, - and _")
+    return f"{visitor}.{session}"
+
+
+def _listener(scope: Scope) -> str:
+    """The session, or the event of the plain API, whose news this request waits for; "" for others."""
+    if not (asked := _LISTENING.fullmatch(scope["path"])) or scope["method"] != "GET":
+        return ""
+    return asked[1] or dict(parse_qsl(scope["query_string"].decode()))["session_hash"]

@@ -1,0 +1,164 @@
+"""Sends hostile inputs to a server one by one, and takes its CPU time, memory and look-ups."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryFile
+
+import httpx
+
+from tests.chaos.inputs import KINDS, SHARES, Attack, Server
+
+ROOT = Path(__file__).parents[2]
+TRACE = ROOT / "assets" / "traces" / "first-visit.jsonl.gz"
+MOST_CPU_S = 2.0
+MOST_MB = 1_600
+PATIENCE_S = 120.0
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Report:
+    """What an attack came to."""
+
+    inputs: Counter[str] = field(default_factory=Counter)
+    answers: Counter[int] = field(default_factory=Counter)
+    crashes: int = 0
+    bare: list[str] = field(default_factory=list)
+    scripts: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    slowest_s: float = 0.0
+    slowest: str = ""
+    most_mb: float = 0.0
+    last_mb: float = 0.0
+    log_bytes: int = 0
+
+    @property
+    def holds(self) -> bool:
+        faults = (self.crashes, self.bare, self.scripts, self.foreign)
+        return not any(faults) and self.slowest_s <= MOST_CPU_S and self.most_mb <= MOST_MB
+
+    def words(self) -> str:
+        kinds = ", ".join(f"{name} {count:,}" for name, count in self.inputs.items())
+        return "; ".join(
+            (
+                f"{self.inputs.total():,} inputs ({kinds})",
+                f"answers {dict(sorted(self.answers.items()))}",
+                f"crashes {self.crashes}",
+                f"bare errors {len(self.bare)} {self.bare[:4]}",
+                f"script runs {len(self.scripts)} {self.scripts[:2]}",
+                f"foreign look-ups {len(self.foreign)} {self.foreign[:2]}",
+                f"slowest {self.slowest_s:.2f} s of CPU ({self.slowest})",
+                f"memory at most {self.most_mb:.0f} MB, at the end {self.last_mb:.0f} MB",
+                f"log {self.log_bytes:,} bytes",
+            )
+        )
+
+
+class Target:
+    """The server's process."""
+
+    def __init__(self, process: subprocess.Popen[str], report: Report) -> None:
+        self._process = process
+        self.address = process.stdout.readline().strip()
+        threading.Thread(target=self._listen, args=(report.foreign,), daemon=True).start()
+
+    def _listen(self, foreign: list[str]) -> None:
+        foreign.extend(line.strip() for line in self._process.stdout if line.startswith("foreign"))
+
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self, number: int) -> int:
+        """Its exit code after this signal."""
+        self._process.send_signal(number)
+        return self._process.wait(PATIENCE_S)
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / _TICK  # its own and those of its ended children
+
+    def num_threads(self) -> int:
+        return len(os.listdir(f"/proc/{self._process.pid}/task"))
+
+    def num_files(self) -> int:
+        return len(os.listdir(f"/proc/{self._process.pid}/fd"))
+
+    def megabytes(self, name: str) -> float:
+        """VmRSS or VmHWM."""
+        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+
+@contextmanager
+def running(report: Report) -> Iterator[Target]:
+    command = [sys.executable, "-m", "tests.chaos.server"]
+    with TemporaryFile() as log:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+        process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
+        try:
+            yield Target(process, report)
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            report.log_bytes = log.seek(0, os.SEEK_END)
+
+
+def attack(num_inputs: int, seed: int, say: Callable[[str], None] = lambda words: None) -> Report:
+    """All inputs in turn, each as if from another address of a few hundred."""
+    chance, report = Random(seed), Report()
+    with running(report) as target, httpx.Client(base_url=target.address, timeout=PATIENCE_S) as client:
+        server = Server.of(client.get("/config").json(), gzip.decompress(TRACE.read_bytes()))
+        before = target.cpu_s()
+        for number in range(num_inputs):
+            name = chance.choices(list(KINDS), SHARES)[0]
+            report.inputs[name] += 1
+            _send(client, KINDS[name](chance, server), f"10.0.{chance.randrange(8)}.{chance.randrange(250)}", report)
+            if not target.lives:
+                report.crashes += 1
+                break
+            after = target.cpu_s()
+            if after - before > report.slowest_s:
+                report.slowest_s, report.slowest = after - before, f"input {number}, {name}"
+            before = after
+            if number % 1_000 == 999:
+                say(f"{number + 1}: {target.megabytes('VmRSS'):.0f} MB, slowest {report.slowest_s:.2f} s")
+        if target.lives:
+            report.most_mb, report.last_mb = target.megabytes("VmHWM"), target.megabytes("VmRSS")
+    return report
+
+
+def _send(client: httpx.Client, attack: Attack, address: str, report: Report) -> None:
+    client.cookies.clear()
+    try:
+        request = client.build_request(
+            attack.method, attack.path, content=attack.content, headers={"x-forwarded-for": address, **attack.headers}
+        )
+    except (httpx.InvalidURL, UnicodeEncodeError, ValueError):
+        return
+    try:
+        answer = client.send(request)
+    except (httpx.RemoteProtocolError, httpx.LocalProtocolError, httpx.WriteError, httpx.ReadError):
+        report.answers[0] += 1  # the connection was closed on it
+        return
+    report.answers[answer.status_code] += 1
+    if answer.status_code >= 500 and b"error" not in answer.content:
+        report.bare.append(f"{attack.method} {attack.path[:60]} {attack.content[:80]!r} {answer.status_code}")
+    policy, kind = answer.headers.get("content-security-policy", ""), answer.headers.get("content-type", "")
+    runs_inline = "'unsafe-inline'" in policy.partition("script-src")[2].partition(";")[0] or not policy
+    if kind.startswith("text/html") and runs_inline and attack.path != "/":
+        report.scripts.append(attack.path)
