@@ -6,12 +6,12 @@ lack tensors, and so would only draft badly, are refused, and so are tensors tha
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
@@ -23,6 +23,8 @@ from specviz.settings import settings
 
 KINDS = ("medusa", "eagle")
 """Each a folder with `heads.py`: `read` makes them from a checkpoint, IGNORED matches tensors that nothing needs."""
+SPECULATORS = ("eagle3", "peagle", "mtp")
+"""The formats of speculators that are read, by their own names."""
 _MOST_CONFIG_BYTES = 2**20
 _MOST_SIZE = 2**20  # of any size in a configuration; the largest public heads stay far below
 _attached = Attached()
@@ -63,7 +65,9 @@ def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progr
     reader = import_module(f"specviz.drafters.{kind}.heads")
     try:
         state = read_tensors(head_files(folder, name))
-        module, keys = reader.read(_read_config(folder), state, target)
+        config = _read_config(folder)
+        refuse_foreign(config, state)
+        module, keys = reader.read(config, state, target)
     except SpecvizError as error:
         raise SpecvizError(f"{name} cannot draft for {target.name}: {error}") from error
     except (MemoryError, RuntimeError) as error:
@@ -96,11 +100,42 @@ def _read_config(folder: Path) -> Mapping[str, object]:
     return config
 
 
-def read_size(config: Mapping[str, object], name: str, default: int | None = None, most: int = _MOST_SIZE) -> int:
-    """A whole number from 1 to `most` in a checkpoint's settings. Raises SpecvizError."""
+def refuse_foreign(config: Mapping[str, object], names: Collection[str]) -> None:
+    """SpecvizError with the way out for a checkpoint of a format that no kind of heads reads, by its name."""
+    kind = config.get("speculators_model_type")
+    foreign = "DFlash" if "dflash_config" in config else None
+    if kind is not None and kind not in SPECULATORS:
+        foreign = f"speculators {kind!r:.40}"
+    if foreign is not None:
+        raise SpecvizError(
+            f"it is of the format {foreign}, which specviz does not run: choose a head of another format that was "
+            f"trained for the same target, as speculators {', '.join(SPECULATORS)}"
+        )
+    if kind is None and any(name.startswith(("mtp.", "model.mtp")) for name in names):
+        raise SpecvizError(
+            "it is a model with modules for multi-token prediction of its own: name it as the target and choose the "
+            "method mtp"
+        )
+
+
+def check_ids(name: str, ids: Tensor, vocab_size: int) -> Tensor:
+    """Ids [D] of the target's tokens from an untrusted file, each once. Raises SpecvizError."""
+    if ids.ndim != 1 or ids.is_floating_point() or not len(ids):
+        raise SpecvizError(f"{name} must hold whole numbers in one row (got {ids.dtype}, {list(ids.shape)!s:.60})")
+    if int(ids.min()) < 0 or int(ids.max()) >= vocab_size or len(ids.unique()) < len(ids):
+        raise SpecvizError(f"its {name} must lead to {len(ids)} different ids of the target, all below {vocab_size}")
+    return ids
+
+
+def read_size(
+    config: Mapping[str, object], name: str, default: int | None = None, most: int = _MOST_SIZE, least: int = 1
+) -> int:
+    """A whole number from `least` to `most` in a checkpoint's settings. Raises SpecvizError."""
     value = config.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise SpecvizError(f"{name} in its config.json must be a whole number from 1 to {most} (got {value!r:.40})")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise SpecvizError(
+            f"{name} in its config.json must be a whole number from {least} to {most} (got {value!r:.40})"
+        )
     return value
 
 

@@ -26,9 +26,11 @@ READERS: Mapping[str, tuple[str, ...]] = {
     "gptq": ("gptqmodel", "optimum", "accelerate"),
     "awq": ("gptqmodel", "accelerate"),
     "compressed-tensors": ("compressed_tensors", "accelerate"),
+    "fp8": ("accelerate",),  # transformers' own, in blocks; it widens them where no GPU multiplies such numbers
 }
 """Kind of a quantised checkpoint -> the packages that reading it needs."""
 
+_BLOCK_SCALES = "_scale_inv"  # behind the name of an FP8 weight: the scales of its blocks
 _OLD_LAYOUTS = {"quantize_config.json": "GPTQ", "quant_config.json": "AWQ"}
 _TABLES = ("embed", "wte", "wpe", "lm_head", "embed_out")  # kept as they are by every library above
 _PACKED = (torch.int8, torch.uint8, torch.int32)
@@ -94,10 +96,13 @@ def needed_bytes(files: Iterable[Path], dtype: torch.dtype, bits: str | None) ->
 
     Raises SafetensorError for a damaged file.
     """
-    total = 0
-    for name, shape, stored in _headers(files):
+    total, held = 0, list(_headers(files))
+    is_widened = not torch.cuda.is_available()
+    widened = {name.removesuffix(_BLOCK_SCALES) for name, _, _ in held if is_widened and name.endswith(_BLOCK_SCALES)}
+    for name, shape, stored in held:
         is_reduced = bits is not None and len(shape) == 2 and not any(key in name for key in _TABLES)
-        each = BITS[bits] if is_reduced else _STORED_BITS.get(stored, 8 * dtype.itemsize)
+        plain = 8 * dtype.itemsize
+        each = BITS[bits] if is_reduced else plain if name in widened else _STORED_BITS.get(stored, plain)
         total += math.prod(shape) * each // 8
     return total
 

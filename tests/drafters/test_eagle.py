@@ -122,6 +122,9 @@ class CertainHead:
     def fuse(self, states):
         return states
 
+    def ahead(self, count):
+        return None
+
     def __call__(self, features, ids, positions, rows, see):
         rows.count += len(ids)
         return features

@@ -10,8 +10,9 @@ import torch
 from eagle_heads import HIDDEN, SlowHead, _random, eagle, eagle3, target_of, texts
 from small_zoo import EAGLE
 
-from specviz.drafters.eagle import heads as eagle_heads
-from specviz.drafters.eagle.heads import Rows, read
+from specviz.drafters.eagle import layouts
+from specviz.drafters.eagle.heads import read
+from specviz.drafters.eagle.layers import Rows
 from specviz.errors import SpecvizError
 from specviz.zoo.training.heads import build_head, head_settings, rotary_of
 
@@ -145,7 +146,7 @@ def with_tensor(name, tensor):
 REFUSED = {
     "another hidden size": (with_config(hidden_size=32), "hidden size must be 16"),
     "another vocabulary": (with_config(vocab_size=13), "vocabulary must have 12"),
-    "two layers": (with_config(num_hidden_layers=2), "one layer"),
+    "too many layers": (with_config(num_hidden_layers=65), "at most 64 layers"),
     "another activation": (with_config(hidden_act="gelu"), "silu"),
     "no number": (with_config(num_attention_heads="four"), "num_attention_heads .*four"),
     "nothing": (with_config(intermediate_size=None), "intermediate_size"),
@@ -170,13 +171,12 @@ REFUSED = {
     "a strange angle": (with_config(rope_theta="fast"), "config.json"),
     "an unknown scaling": (with_config(rope_scaling={"type": "sideways"}), "config.json"),
     "another shape": (with_tensor("fc.weight", torch.zeros(3, 3)), "fc.weight must be of the shape 16 x 48"),
-    "its own layers": (with_config(eagle_aux_hidden_state_layer_ids=[1, 2, 3]), "the layers .2, 4, 5. "),
-    "its own layers, inside": (with_config(eagle_config={"eagle_aux_hidden_state_layer_ids": [0]}), "names .0."),
-    "an output norm of EAGLE-3.1": (
-        with_config(norm_output=True),
-        "sets norm_output: norms that EAGLE-3 itself",
-    ),
-    "its norms, inside": (with_config(eagle_config={"norm_before_fc": True}), "sets norm_before_fc"),
+    "a layer beyond the last": (with_config(eagle_aux_hidden_state_layer_ids=[1, 2, 8]), "from 0 to 7 .got .1, 2, 8."),
+    "one beyond, inside": (with_config(eagle_config={"eagle_aux_hidden_state_layer_ids": [7]}), "from 0 to 6 .got .7."),
+    "a layer twice": (with_config(eagle_aux_hidden_state_layer_ids=[1, 1, 2]), "different layers"),
+    "layers that are no numbers": (with_config(eagle_aux_hidden_state_layer_ids=[True, "2"]), "different layers"),
+    "no layers": (with_config(eagle_aux_hidden_state_layer_ids=[]), "different layers"),
+    "sliding attention": (with_config(layer_types=["sliding_attention"]), "full attention"),
     "d2t too far": (with_tensor("d2t", torch.tensor([0, 0, 99])), "d2t must lead"),
     "d2t twice the same": (with_tensor("d2t", torch.tensor([1, 0, 0])), "d2t must lead"),
     "d2t of decimals": (with_tensor("d2t", torch.zeros(3)), "d2t must hold whole"),
@@ -214,8 +214,8 @@ def test_a_hostile_size_is_refused_before_anything_is_made_of_it(monkeypatch):
     def never(*_, **__):
         raise AssertionError("transformers was asked first")
 
-    monkeypatch.setattr(eagle_heads, "LlamaConfig", never)
-    monkeypatch.setattr(eagle_heads, "LlamaRotaryEmbedding", never)
+    monkeypatch.setattr(layouts, "LlamaConfig", never)
+    monkeypatch.setattr(layouts, "LlamaRotaryEmbedding", never)
     target = target_of(layers=8)
     config, state = eagle3(target, [1, 2, 3])
     with pytest.raises(SpecvizError, match="head_dim"):

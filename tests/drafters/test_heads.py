@@ -154,10 +154,7 @@ def test_a_tensor_that_no_layout_knows_is_refused_with_its_name(library, target,
 
 EAGLES = {
     "EAGLE-3.1, a norm per state": ({"fc_norm.0.weight": torch.ones(EAGLE_HIDDEN)}, r"'fc_norm\.0\.weight'"),
-    "the norms of Qwen3": (
-        {"midlayer.self_attn.q_norm.weight": torch.ones(4)},
-        r"'midlayer\.self_attn\.q_norm\.weight'",
-    ),
+    "a bias of the MLP": ({"midlayer.mlp.down_proj.bias": torch.ones(16)}, r"'midlayer\.mlp\.down_proj\.bias'"),
 }
 
 

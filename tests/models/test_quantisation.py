@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 from runs import finish, greedy, probabilities
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 from specviz.decoding.cached_lm import CachedLM
@@ -137,6 +137,48 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_before_its_weights(library,
     only(*installed)
     with pytest.raises(SpecvizError, match=f"wide holds weights {words}"):
         library.load(str(plain))
+
+
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"]}
+WEIGHTS = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False}
+COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "quantization_status": "compressed",
+    "ignore": ["lm_head"],
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": WEIGHTS}},
+}
+
+
+@pytest.mark.parametrize(
+    ("about", "scale_name", "by_row"),
+    [
+        pytest.param(FP8, "_scale_inv", False, marks=needs("fp8"), id="fp8"),
+        pytest.param(COMPRESSED, "_scale", True, marks=needs("compressed-tensors"), id="compressed-tensors"),
+    ],
+)
+def test_an_fp8_checkpoint_is_the_model_of_its_numbers(library, plain, tmp_path, about, scale_name, by_row):
+    state = load_file(plain / "model.safetensors")
+    stored, exact = dict(state), tiny("llama", vocab_size=len(tiny_tokenizer()), hidden=WIDE, layers=3)
+    for name in [name for name in state if name.endswith("_proj.weight")]:
+        most = state[name].abs().amax(1, keepdim=True) if by_row else state[name].abs().max().reshape(1, 1)
+        scale = most / 448
+        stored |= {name: (state[name] / scale).to(torch.float8_e4m3fn), f"{name}{scale_name}": scale}
+        state[name] = stored[name].float() * scale
+    exact.load_state_dict(state)
+    save_file(stored, plain / "model.safetensors", metadata={"format": "pt"})
+    configured(plain, about)
+    got = library.load(str(plain))
+    expected = exact.eval()(torch.tensor([IDS])).logits[0, -1:]
+    torch.testing.assert_close(got.cached_lm().forward(IDS), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_memory_for_fp8_is_counted_as_it_will_be_held(tmp_path, monkeypatch):
+    weight = torch.zeros(128, 128).to(torch.float8_e4m3fn)
+    save_file({"a.weight": weight, "a.weight_scale_inv": torch.zeros(1, 1), "b.weight": weight.clone()}, tmp_path / "x")
+    for has_gpu, expected in [(False, 4 * 128 * 128 + 4 + 128 * 128), (True, 2 * 128 * 128 + 4)]:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
+        assert quantised.needed_bytes([tmp_path / "x"], torch.float32, None) == expected
 
 
 @pytest.mark.parametrize(("bits", "by"), EVERY_FORMAT)

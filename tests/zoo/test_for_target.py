@@ -17,7 +17,7 @@ from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.drafters.eagle.drafter import EagleDrafter
-from specviz.drafters.eagle.heads import fused_layers
+from specviz.drafters.eagle.layouts import papers_layers
 from specviz.drafters.heads import load_heads
 from specviz.drafters.method import Part, Parts
 from specviz.errors import SpecvizError
@@ -64,7 +64,7 @@ def target():
 def folder(target, tmp_path_factory):
     """Shards of dialogues, written without a break."""
     made = tmp_path_factory.mktemp("dialogues")
-    write_dialogues(target, made, 1500, fused_layers({}, target), size=SIZE)
+    write_dialogues(target, made, 1500, papers_layers(target), size=SIZE)
     return made
 
 
@@ -81,7 +81,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_same_dialogues_follow_after_a_kill(target, folder, tmp_path):
-    layers = fused_layers({}, target)
+    layers = papers_layers(target)
     write_dialogues(target, tmp_path, 1, layers, size=SIZE)
     half = tmp_path / ".00001.partial"  # what a kill leaves
     half.mkdir()
@@ -114,7 +114,7 @@ def test_a_dialogue_is_a_turn_in_the_template_and_the_targets_greedy_answer_wher
 
 
 def test_the_stored_laws_and_states_are_those_of_one_forward(target, texts):
-    layers = fused_layers({}, target)
+    layers = papers_layers(target)
     for text in texts[:9]:
         with torch.inference_mode():
             done = target.model(torch.tensor([text.tokens]), output_hidden_states=True)

@@ -60,20 +60,25 @@ class EagleDrafter(Drafter):
             return EMPTY
         if context.tokens is not self._text:
             self._reset(context.tokens)
-        features = self._read(context.tokens, context.states)
+        features = self._read(context.tokens, context.states, k)
         if self._draws:
             return self._chain(context, features, k)
         return self._prune(self._grow(features, len(context.states), k))
 
-    def _read(self, tokens: Sequence[int], states: Tensor) -> Tensor:
-        """Reads the new tokens: the feature [1, H] behind the last one. Row i reads state i and token i+1."""
+    def _read(self, tokens: Sequence[int], states: Tensor, k: int) -> Tensor:
+        """Reads the new tokens: the feature [1, H] behind the last one, or those [k, H] of all depths where the head
+        makes them at once. Row i reads state i and token i+1."""
         start = min(self._num_read, len(states) - 1)
         self._rows.count = start
         ids = to_device(tokens[start + 1 :], torch.long, states.device)
-        positions = torch.arange(start + 1, len(tokens), device=states.device)
-        features = self._forward(self._head.fuse(states[start:]), ids, positions, None)
+        features = self._head.fuse(states[start:])
+        ahead = self._head.ahead(k - 1)
+        if ahead is not None:
+            features, ids = torch.cat([features, ahead[0]]), torch.cat([ids, ahead[1]])
+        positions = torch.arange(start + 1, start + 1 + len(ids), device=states.device)
+        features = self._forward(features, ids, positions, None)
         self._num_read = len(states)
-        return features[-1:]
+        return features[-1 if ahead is None else -k :]
 
     def _forward(self, features: Tensor, ids: Tensor, positions: Tensor, see: Tensor | None) -> Tensor:
         self.work += Work(1, len(ids))
@@ -82,12 +87,15 @@ class EagleDrafter(Drafter):
     def _chain(self, context: Context, features: Tensor, k: int) -> Draft:
         """K tokens, each drawn from the head's law behind the one before, which is its q."""
         rows, probs, tokens = [], [], []
+        feature = features[:1]
         for node in range(k):
             position = len(context.tokens) + node
-            if node:
+            if node < len(features):
+                feature = features[node : node + 1]
+            else:
                 place = torch.full((1,), position - 1, device=features.device)
-                features = self._forward(features, tokens[-1][None], place, None)
-            rows.append(self._head.logits(features)[0])
+                feature = self._forward(feature, tokens[-1][None], place, None)
+            rows.append(self._head.logits(feature)[0])
             probs.append(context.sampling.probs(rows[-1]))
             tokens.append(context.draws.sample(probs[-1], DRAFT, position, node))
         sums = torch.stack([q.sum(dtype=exact_dtype(q.device)) for q in probs])
@@ -97,10 +105,10 @@ class EagleDrafter(Drafter):
         """Per level the likeliest children of every expanded node; the best of all of them are expanded next."""
         device = features.device
         see = torch.ones(1, self._rows.count, dtype=torch.bool, device=device)
-        front = Front(features, torch.full((1,), ROOT, device=device), torch.zeros(1, device=device), see)
+        front = Front(features[:1], torch.full((1,), ROOT, device=device), torch.zeros(1, device=device), see)
         levels = [self._children(front, 0)]
         for depth in range(1, k):
-            front = self._expand(front, levels[-1], last + depth)
+            front = self._expand(front, levels[-1], last + depth, features[depth : depth + 1])
             levels.append(self._children(front, levels[-1].first + len(levels[-1].tokens)))
         return levels
 
@@ -111,10 +119,13 @@ class EagleDrafter(Drafter):
         scores = chances.clamp_max(0) + front.scores[:, None]  # a child never scores above its parent
         return Level(tokens.flatten(), front.nodes.repeat_interleave(self._width), scores.flatten(), rows, first)
 
-    def _expand(self, front: Front, level: Level, position: int) -> Front:
+    def _expand(self, front: Front, level: Level, position: int, known: Tensor) -> Front:
+        """known [0 or 1, H]: the feature of this depth where the head has made it before, behind whatever token."""
         scores, best = level.scores.topk(min(self._width, len(level.scores)))
         parents = best // self._width
         see = torch.cat([front.see[parents], torch.eye(len(best), dtype=torch.bool, device=best.device)], dim=1)
+        if len(known):
+            return Front(known.expand(len(best), -1), level.first + best, scores, see)
         positions = torch.full_like(best, position)
         features = self._forward(front.features[parents], level.tokens[best], positions, see)
         return Front(features, level.first + best, scores, see)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from specviz.drafters.eagle.heads import fused_layers
+from specviz.drafters.eagle.layouts import papers_layers
 from specviz.models.library import Library, LoadedModel
 from specviz.zoo.config import Shape
 from specviz.zoo.for_target.dialogues import write_dialogues
@@ -29,7 +29,7 @@ _HEAD_SIZE = 32  # of the small draft's attention
 
 
 def run_dialogues(args: argparse.Namespace, target: LoadedModel) -> None:
-    layers = () if args.without_states else fused_layers({}, target)
+    layers = () if args.without_states else papers_layers(target)
     write_dialogues(target, args.folder, args.tokens, layers, args.seed)
 
 

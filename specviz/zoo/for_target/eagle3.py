@@ -16,7 +16,8 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from specviz.drafters.eagle.heads import Attention, Eagle3Head
+from specviz.drafters.eagle.heads import Eagle3Head
+from specviz.drafters.eagle.layers import Attention
 from specviz.models.library import LoadedModel
 from specviz.zoo.for_target.learning import Score, law_losses
 from specviz.zoo.for_target.store import Batch, Text
@@ -54,7 +55,7 @@ class Eagle3:
         self._own_ids = torch.full((target.info.vocab_size,), _NO_TOKEN)
         self._own_ids[ids] = torch.arange(len(ids))
         self.shape = _shape(target, len(ids))
-        self.module = Eagle3Head(self.shape, target, False, False)
+        self.module = Eagle3Head(self.shape, target)
         self.module.rotary = LlamaRotaryEmbedding(self.shape)
         self.module.take(self._vocabulary())
         _start_from(self.module, target, ids)

@@ -1,0 +1,244 @@
+"""Tiny random draft heads in the formats that training tools write, and a plain forward for them.
+
+`SAMPLES` holds one checkpoint of each format of the documents' table, read or refused, under the format's name there.
+"""
+
+import json
+import math
+
+import torch
+from eagle_heads import HIDDEN, SIZES, _random, eagle, eagle3
+from safetensors.torch import save_file
+
+HEAD = 8  # the size of an attention head of the Qwen3 heads, not HIDDEN / heads
+IDS = [1, 2, 5, 7, 11]
+VERIFIER = {"name_or_path": None, "architectures": ["LlamaForCausalLM"]}
+
+
+def folder_of(path, config, state):
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config))
+    save_file({name: tensor.contiguous() for name, tensor in state.items()}, path / "model.safetensors")
+    return str(path)
+
+
+def layer(prefix, random, *, width=HIDDEN, has_norms=True, size=HEAD, bias=False):
+    """A decoder layer's tensors; width: what its attention reads."""
+    rows = {"q": 4 * size, "k": 2 * size, "v": 2 * size}
+    state = {f"{prefix}self_attn.{name}_proj.weight": random(count, width) for name, count in rows.items()}
+    state[f"{prefix}self_attn.o_proj.weight"] = random(HIDDEN, 4 * size)
+    if bias:
+        state |= {f"{prefix}self_attn.{name}_proj.bias": random(count) for name, count in rows.items()}
+        state[f"{prefix}self_attn.o_proj.bias"] = random(HIDDEN)
+    if has_norms:
+        state |= {f"{prefix}self_attn.{name}_norm.weight": 1 + random(size) for name in "qk"}
+    state |= {f"{prefix}mlp.{name}_proj.weight": random(SIZES["intermediate_size"], HIDDEN) for name in ("gate", "up")}
+    state[f"{prefix}mlp.down_proj.weight"] = random(HIDDEN, SIZES["intermediate_size"])
+    norms = ("input_layernorm", "post_attention_layernorm")
+    return state | {f"{prefix}{name}.weight": 1 + random(HIDDEN) for name in norms}
+
+
+def settings(target, algorithm, model="qwen3", layers=1, **more):
+    """config.json as speculators writes it: sizes inside, those that are a Qwen3's own left out."""
+    inner = {"model_type": model, **SIZES, "num_hidden_layers": layers, "vocab_size": target.info.vocab_size}
+    inner |= {"rms_norm_eps": 1e-5, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}
+    inner |= {"head_dim": HEAD} if model == "qwen3" else {}
+    proposal = {"proposal_type": "greedy", "speculative_tokens": 3}
+    about = {"algorithm": algorithm, "default_proposal_method": "greedy", "proposal_methods": [proposal]}
+    return {
+        "speculators_model_type": algorithm,
+        "transformer_layer_config": inner,
+        "speculators_config": {**about, "verifier": VERIFIER},
+        **more,
+    }
+
+
+def speculators_eagle3(
+    target, algorithm="eagle3", *, model="qwen3", layers=1, aux=(2, 4, 5), own_output=True, seed=7, bias=False, **flags
+):
+    """(config, state) of speculators eagle3 or peagle; flags: those of EAGLE-3.1."""
+    random = _random(seed)
+    options = {"has_norms": model == "qwen3", "size": HEAD if model == "qwen3" else HIDDEN // 4, "bias": bias}
+    state = {"fc.weight": random(HIDDEN, len(aux) * HIDDEN), **layer("layers.0.", random, width=2 * HIDDEN, **options)}
+    for number in range(1, layers):
+        state |= layer(f"layers.{number}.", random, **options)
+    state |= {"layers.0.hidden_norm.weight": 1 + random(HIDDEN), "norm.weight": 1 + random(HIDDEN)}
+    state |= {"d2t": torch.tensor(IDS) - torch.arange(len(IDS)), "t2d": torch.isin(torch.arange(12), torch.tensor(IDS))}
+    state |= {"lm_head.weight": random(len(IDS), HIDDEN)} if own_output else {}
+    state |= {"embed_tokens.weight": random(12, HIDDEN)}
+    state |= {"input_norm.weight": 1 + random(len(aux) * HIDDEN)} if flags.get("norm_before_fc") else {}
+    if flags.get("fc_norm"):
+        state |= {f"fc_norm.{place}.weight": 1 + random(HIDDEN) for place in range(len(aux))}
+    flags = {"draft_vocab_size": len(IDS), "eagle_aux_hidden_state_layer_ids": list(aux), **flags}
+    config = settings(target, algorithm, model, layers, **flags)
+    config["transformer_layer_config"]["attention_bias"] = bias
+    return config, state
+
+
+def speculators_peagle(target, **flags):
+    config, state = speculators_eagle3(target, "peagle", mask_token_id=3, **flags)
+    return config, state | {"mask_hidden": _random(8)(1, 1, state["fc.weight"].shape[1])}
+
+
+def speculators_mtp(target, seed=9):
+    random = _random(seed)
+    norms = ("hidden_layernorm", "token_layernorm", "final_layernorm")
+    state = layer("mtp_layers.0.", random) | {f"mtp_layers.0.{name}.weight": 1 + random(HIDDEN) for name in norms}
+    state["mtp_layers.0.input_proj.weight"] = random(HIDDEN, 2 * HIDDEN)
+    return settings(target, "mtp", num_nextn_predict_layers=1), state
+
+
+def wrapped_eagle(target, *, norms=False):
+    """EAGLE-1 as vLLM wraps it: the layer's settings in `model`, the tensors behind `model.`."""
+    config, state = eagle(target, bias=False)
+    config.pop("bias")
+    random = _random(4)
+    named = ("embedding_layernorm", "hidden_states_layernorm") if norms else ()
+    state |= {f"{name}.weight": 1 + random(HIDDEN) for name in named}
+    about = {"model_type": "eagle", "architectures": ["EAGLEModel"], "add_para_norm": norms}
+    return {**about, "model": {"model_type": "llama", **config}}, {
+        f"model.{name}": each for name, each in state.items()
+    }
+
+
+def vllm_medusa(target, *, heads=3, layers=2, bias=False, shared=False, ids=None, prefix=""):
+    random, vocab = _random(6), target.info.vocab_size
+    rows = len(ids) if ids else vocab
+    state = {}
+    for head in range(heads):
+        for number in range(layers):
+            state[f"blocks.{head}.layers.{number}.weight"] = random(HIDDEN, HIDDEN)
+            state |= {f"blocks.{head}.layers.{number}.bias": random(HIDDEN)} if bias else {}
+        state |= {} if shared else {f"lm_heads.{head}.weight": random(rows, HIDDEN)}
+    state |= {"lm_heads.0.weight": random(rows, HIDDEN)} if shared else {}
+    state |= {"token_map": torch.tensor(ids)} if ids else {}
+    config = {"architectures": ["MedusaModel"], "model_type": "medusa", "hidden_size": HIDDEN, "vocab_size": vocab}
+    config |= {"num_heads": heads, "num_hidden_layers": layers, "medusa_fc_bias": bias, "original_lm_head": shared}
+    return {**config, "truncated_vocab_size": rows}, {f"{prefix}{name}": each for name, each in state.items()}
+
+
+def medusa(target):
+    random, vocab = _random(6), target.info.vocab_size
+    return {"medusa_num_heads": 1}, {
+        "0.0.linear.weight": random(HIDDEN, HIDDEN),
+        "0.0.linear.bias": random(HIDDEN),
+        "0.1.weight": random(vocab, HIDDEN),
+    }
+
+
+class PlainHead:
+    """The formats' definitions as one pass over whole matrices, in float64, without a cache."""
+
+    def __init__(self, config, state, target):
+        self.config, self.layer = config, config["transformer_layer_config"]
+        self.state = {name: tensor.double() for name, tensor in state.items()}
+        self.target = target
+        self.is_mtp = config["speculators_model_type"] == "mtp"
+        self.table = self.state.get("embed_tokens.weight", target.model.get_input_embeddings().weight.double())
+
+    def fuse(self, states):
+        if self.is_mtp:
+            return states
+        if self.config.get("norm_before_fc"):
+            states = self._normed(states, "input_norm")
+        if self.config.get("fc_norm"):
+            parts = states.split(HIDDEN, dim=-1)
+            states = torch.cat([self._normed(part, f"fc_norm.{place}") for place, part in enumerate(parts)], dim=-1)
+        return states @ self.state["fc.weight"].T
+
+    def forward(self, features, ids):
+        """features [n, H], ids: the tokens behind them -> the next features [n, H]; row i sees the rows up to i."""
+        embedded = self.table[torch.tensor(ids)]
+        if self.is_mtp:
+            place = "mtp_layers.0."
+            inputs = torch.cat(
+                [self._normed(embedded, f"{place}token_layernorm"), self._normed(features, f"{place}hidden_layernorm")],
+                dim=-1,
+            )
+            hidden = self._block(place, inputs @ self.state[f"{place}input_proj.weight"].T)
+            return self._normed(hidden, f"{place}final_layernorm")
+        normed = self._normed(features, "layers.0.hidden_norm")
+        residual = normed if self.config.get("norm_before_residual") else features
+        inputs = torch.cat([self._normed(embedded, "layers.0.input_layernorm"), normed], dim=-1)
+        hidden = self._behind("layers.0.", residual + self._attention("layers.0.", inputs))
+        for number in range(1, self.layer["num_hidden_layers"]):
+            hidden = self._block(f"layers.{number}.", hidden)
+        return self._normed(hidden, "norm") if self.config.get("norm_output") else hidden
+
+    def logits(self, features):
+        output = self.target.model.get_output_embeddings().weight.double()
+        if self.is_mtp:
+            return features @ output.T
+        rows = features if self.config.get("norm_output") else self._normed(features, "norm")
+        own = rows @ self.state.get("lm_head.weight", output[IDS]).T
+        return torch.full((len(rows), 12), -math.inf, dtype=torch.float64).index_copy(1, torch.tensor(IDS), own)
+
+    def rollout(self, states, tokens, drafted):
+        """Logits of each depth behind the text `tokens`, whose states but the last token's are `states`."""
+        features, ids, said = self.fuse(states), list(tokens[1:]), []
+        for token in [*drafted, None]:
+            hidden = self.forward(features, ids)
+            said.append(self.logits(hidden[-1:])[0])
+            features, ids = torch.cat([features, hidden[-1:]]), [*ids, token]
+        return torch.stack(said)
+
+    def _block(self, place, hidden):
+        return self._behind(place, hidden + self._attention(place, self._normed(hidden, f"{place}input_layernorm")))
+
+    def _behind(self, place, hidden):
+        normed = self._normed(hidden, f"{place}post_attention_layernorm")
+        gate, up = (normed @ self.state[f"{place}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+        return hidden + (gate * gate.sigmoid() * up) @ self.state[f"{place}mlp.down_proj.weight"].T
+
+    def _attention(self, place, inputs):
+        size = self.layer.get("head_dim", HIDDEN // 4)
+        query, key, value = (self._heads(place, name, inputs, size) for name in "qkv")
+        query, key = self._turned(query), self._turned(key)
+        mixed = []
+        for head in range(4):
+            scores = query[:, head] @ key[:, head // 2].T / math.sqrt(size)
+            scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
+            mixed.append(scores.softmax(-1) @ value[:, head // 2])
+        out = torch.cat(mixed, dim=-1) @ self.state[f"{place}self_attn.o_proj.weight"].T
+        return out + self.state.get(f"{place}self_attn.o_proj.bias", 0)
+
+    def _heads(self, place, name, inputs, size):
+        rows = inputs @ self.state[f"{place}self_attn.{name}_proj.weight"].T
+        rows = (rows + self.state.get(f"{place}self_attn.{name}_proj.bias", 0)).unflatten(-1, (-1, size))
+        norm = f"{place}self_attn.{name}_norm"
+        return self._normed(rows, norm) if f"{norm}.weight" in self.state else rows
+
+    def _turned(self, rows):
+        """Rotary angles of the places 1, 2, ..."""
+        half, theta = rows.shape[-1] // 2, self.layer["rope_parameters"]["rope_theta"]
+        speeds = theta ** (-torch.arange(half, dtype=torch.float64) / half)
+        angles = torch.arange(1, len(rows) + 1, dtype=torch.float64)[:, None, None] * speeds
+        left, right = rows[..., :half], rows[..., half:]
+        turned = [left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()]
+        return torch.cat(turned, dim=-1)
+
+    def _normed(self, rows, name):
+        eps = self.layer["rms_norm_eps"]
+        return rows / (rows.square().mean(-1, keepdim=True) + eps).sqrt() * self.state[f"{name}.weight"]
+
+
+def _foreign(config, *names):
+    """A checkpoint of which only settings and names matter."""
+    return lambda target: (config, {name: torch.ones(2, 2) for name in names})
+
+
+EAGLE3_NORMS = {"norm_before_residual": True, "fc_norm": True, "norm_output": True}
+SAMPLES = {
+    "EAGLE-1, EAGLE-2": eagle,
+    "EAGLE-3": lambda target: eagle3(target, IDS),
+    "EAGLE-1, wrapped": wrapped_eagle,
+    "speculators `eagle3`": lambda target: speculators_eagle3(target, layers=2, aux=(0, 3, 4, 7), **EAGLE3_NORMS),
+    "speculators `peagle`": speculators_peagle,
+    "speculators `mtp`": speculators_mtp,
+    "Medusa": medusa,
+    "Medusa, vLLM": vllm_medusa,
+    "speculators `dflash`": _foreign({"speculators_model_type": "dflash", "block_size": 8}, "fc.weight"),
+    "speculators `dspark`": _foreign({"speculators_model_type": "dspark", "markov_rank": 4}, "fc.weight"),
+    "DFlash, z-lab": _foreign({"dflash_config": {"target_layer_ids": [1]}, "block_size": 8}, "fc.weight"),
+    "MTP in the model": _foreign({"num_nextn_predict_layers": 1}, "model.layers.0.mlp.weight", "mtp.fc.weight"),
+}
