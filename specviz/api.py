@@ -65,6 +65,9 @@ def run(
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
+    draft_temperature: float | None = None,
+    draft_top_k: int | None = None,
+    draft_top_p: float | None = None,
     seed: int = 0,
     max_new_tokens: int = 64,
     chat: bool | None = None,
@@ -74,7 +77,8 @@ def run(
 
     prompt: text or token ids. target, draft: a bundled name, a folder, a hub id or a loaded (model, tokenizer) pair;
     by default the bundled pair, and for a target on offer the bundled draft that suits it. num_speculative_tokens: K,
-    the largest depth of a draft. chat: whether the target's chat template is used; None: for a chat model on offer.
+    the largest depth of a draft. draft_temperature, ...: the draft's own, None: as the target's; the text of an exact
+    rule does not depend on them. chat: whether the target's chat template is used; None: for a chat model on offer.
     params: the method's own (`METHODS[method].params`); several models as one text, separated by commas. Raises
     SpecvizError.
     """

@@ -40,10 +40,13 @@ class RunSettings:
     """The knobs of a run: which models, how they draft and judge, how tokens are sampled.
 
     num_speculative_tokens: the largest depth of a draft (K; "k" in files and links). rule None: the method's own;
-    params: the method's; top_k 0 and top_p 1 filter nothing; temperature 0 is greedy.
+    params: the method's; top_k 0 and top_p 1 filter nothing; temperature 0 is greedy. draft_*: the draft's own, None:
+    as the target's.
     """
 
     SAMPLING: ClassVar = ("temperature", "top_k", "top_p")
+    DRAFT_SAMPLING: ClassVar = tuple(f"draft_{name}" for name in SAMPLING)
+    ALL_SAMPLING: ClassVar = (*SAMPLING, *DRAFT_SAMPLING)
     NAMES: ClassVar = ("draft", "method", "rule", "target")  # of a model, a method or a rule
     target: str
     draft: str | None = None
@@ -54,6 +57,9 @@ class RunSettings:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    draft_temperature: float | None = None
+    draft_top_k: int | None = None
+    draft_top_p: float | None = None
 
     def validate(self: Own) -> Own:
         """An equal value with numbers as int or float. SpecvizError: what is wrong, what was got, what is allowed."""
@@ -221,18 +227,29 @@ def _param(name: str, value: object) -> bool | int | float | str | None:
     raise SpecvizError(f"{name} must be a number of ordinary size, a text, true or false {_got(value)}")
 
 
-def _optional_name(name: str, value: object) -> str | None:
-    return None if value is None else _name(name, value)
+def _temperature(name: str, value: object) -> float:
+    return _number(name, value, 0.0, MAX_TEMPERATURE)
+
+
+def _top_k(name: str, value: object) -> int:
+    return _integer(name, value, 0, MAX_TOP_K)
+
+
+def _optional(check: Callable[[str, object], Any]) -> Callable[[str, object], Any]:
+    return lambda name, value: None if value is None else check(name, value)
 
 
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "target": _name,
-    "draft": _optional_name,
+    "draft": _optional(_name),
     "method": _name,
-    "rule": _optional_name,
+    "rule": _optional(_name),
     "params": lambda _, value: _params(value),
     "num_speculative_tokens": lambda _, value: _integer("k", value, 1, MAX_K),
-    "temperature": lambda name, value: _number(name, value, 0.0, MAX_TEMPERATURE),
-    "top_k": lambda name, value: _integer(name, value, 0, MAX_TOP_K),
+    "temperature": _temperature,
+    "top_k": _top_k,
     "top_p": _fraction,
+    "draft_temperature": _optional(_temperature),
+    "draft_top_k": _optional(_top_k),
+    "draft_top_p": _optional(_fraction),
 }

@@ -45,7 +45,7 @@ def load(shard: Shard, library: Library) -> tuple[LoadedModel, tuple[LoadedModel
 
 
 def sampling_of(request: Request) -> Sampling:
-    return Sampling(request.temperature, request.top_k, request.top_p)
+    return Sampling.of(request)
 
 
 def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[RowText], tuple[Refused, ...], tuple[str, ...]]:
@@ -99,7 +99,7 @@ def _is_own_text(row: PromptRow, request: Request, target: LoadedModel) -> bool:
     """Whether the row says that its ids were sampled from this target at these settings; a text may split otherwise."""
     if row.told is None or isinstance(row.completion, str):
         return False
-    wanted = {"target": target.name} | asdict(sampling_of(request))
+    wanted = {"target": target.name} | {name: getattr(request, name) for name in Request.SAMPLING}
     return {"top_k": 0, "top_p": 1.0} | dict(row.told) == wanted
 
 

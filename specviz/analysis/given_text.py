@@ -131,9 +131,11 @@ def _way_words(own: Settings) -> str:
 def _scores(recorded: Trace) -> Scores | None:
     """The newest scores of the whole text, made at the run's sampling."""
     own, size = recorded.steps[-1].settings, len(recorded.tokens)
-    sampling = {name: getattr(own, name) for name in RunSettings.SAMPLING}.items()
-    newest = reversed(recorded.scores)
-    return next((each for each in newest if len(each.p) == size and sampling <= each.sampling.items()), None)
+    sampling = {name: getattr(own, name) for name in RunSettings.ALL_SAMPLING}
+    for each in reversed(recorded.scores):
+        if len(each.p) == size and all(each.sampling.get(name) == value for name, value in sampling.items()):
+            return each
+    return None
 
 
 def _why_not(method: str, scores: Scores | None) -> str:
@@ -200,7 +202,7 @@ def rollouts(recorded: Trace, deepest: int = DEEPEST) -> GivenText:
     own, text = recorded.steps[-1].settings, [token.id for token in recorded.tokens]
     method = find_method(own.method)
     drafter, tokens = method.build(Parts(), method.validate(own.params)), [t.id for t in recorded.header.prompt.tokens]
-    context = Context(tokens, Sampling(own.temperature, own.top_k, own.top_p), Seeded(0), 0)
+    context = Context(tokens, Sampling.of(own), Seeded(0), 0)
     keep, proposed = np.zeros((len(text), deepest)), np.zeros(len(text), dtype=int)
     for start, token in enumerate(text):
         drafted = drafter.draft(context, deepest).tokens
@@ -217,7 +219,7 @@ def judge_by(recorded: Trace, target: LoadedModel, draft: LoadedModel, deepest: 
     from specviz.decoding.sampling import Sampling
 
     own, before = recorded.steps[-1].settings, [token.id for token in recorded.header.prompt.tokens]
-    sampling = Sampling(own.temperature, own.top_k, own.top_p)
+    sampling = Sampling.of(own)
     scored = score_readable(target, draft, before, [token.id for token in recorded.tokens], sampling)
     judged = _judge(recorded, draft.name, scored.p, scored.q, deepest, None)
     return judged, float(np.mean(scored.overlap))

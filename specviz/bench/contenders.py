@@ -10,7 +10,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
@@ -21,6 +21,7 @@ from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.models.library import LoadedModel
+from specviz.request import RunSettings
 from specviz.session.recorder import Recorder
 from specviz.session.setup import Setup
 from specviz.trace import file as trace
@@ -167,7 +168,8 @@ def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: in
             return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # never stops
 
         options: dict[str, object] = {"max_new_tokens": job.num_tokens, "eos_token_id": None, "pad_token_id": 0}
-        options |= {"do_sample": True, **asdict(job.sampling)} if job.sampling.temperature else {"do_sample": False}
+        law = {name: getattr(job.sampling, name) for name in RunSettings.SAMPLING}
+        options |= {"do_sample": True, **law} if job.sampling.temperature else {"do_sample": False}
         options |= {} if assistant is None else {"assistant_model": assistant}
         torch.manual_seed(job.seed)
         ids = torch.tensor([job.prompt.ids], device=target.model.device)

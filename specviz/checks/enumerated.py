@@ -140,7 +140,8 @@ def language_after(pair: Pair, prompt: Sequence[int], sampling: Sampling, k: int
         models.append(pair.draft)
     pooled: list[dict[Text, Tensor]] = [{} for _ in models]
     for text in itertools.chain.from_iterable(itertools.product(range(NUM_CELLS), repeat=n) for n in range(k + 1)):
-        rows = [_row(model, spelled[text], sampling, width) for model in models]
+        laws = zip(models, (sampling, sampling.of_draft), strict=False)
+        rows = [_row(model, spelled[text], law, width) for model, law in laws]
         tokens = torch.stack(rows).amax(0).topk(min(NUM_CELLS, width)).indices.tolist()
         for odds, row in zip(pooled, rows, strict=True):
             odds[text] = _pool(row, tokens)

@@ -82,11 +82,14 @@ def _describe_first(differences: Sequence[TextDifference], tokens: Sequence[Outs
     )
 
 
-def greedy(pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], k: int, num_tokens: int) -> Iterator[Greedy]:
-    """One prompt after the other; the first result stands before any."""
+def greedy(
+    pair: Pair, rule: Rule, prompts: Sequence[Sequence[int]], k: int, num_tokens: int, sampling: Sampling = GREEDY
+) -> Iterator[Greedy]:
+    """One prompt after the other; the first result stands before any. sampling: greedy for the target, whatever the
+    draft's own is."""
     so_far = Greedy(0, len(prompts))
     yield so_far
-    plan, target = pair.plan(rule, GREEDY, k), pair.target
+    plan, target = pair.plan(rule, sampling, k), pair.target
     for number, prompt in enumerate(prompts):
         limits = {"max_new_tokens": num_tokens, "eos_ids": target.text.eos_ids}
         steps = speculate(list(prompt), lambda: plan, Seeded(number), **limits)

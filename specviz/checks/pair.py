@@ -81,12 +81,12 @@ def _rows_of(step: trace.Step, tokens: tuple[int, ...], target: CachedLM, draft:
     if any(token >= target.vocab_size for token in (*tokens, *ids)):
         raise SpecvizError(f"step {step.index + 1} has tokens that the target model does not know")
     settings = step.settings
-    sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
+    sampling = Sampling.of(settings)
     with torch.inference_mode():
         probs = sampling.probs(target.forward(tokens, chain(ids)))
         rows = None
         if draft is not None and ids and any(token.q is not None for token in step.draft):
-            rows = sampling.probs(fit(draft.forward(tokens, chain(ids[:-1])), target.vocab_size))
+            rows = sampling.of_draft.probs(fit(draft.forward(tokens, chain(ids[:-1])), target.vocab_size))
     return StepRows(step, tokens, sampling, chain(ids, rows), probs)
 
 

@@ -73,6 +73,9 @@ def prove(
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
+    draft_temperature: float | None = None,
+    draft_top_k: int | None = None,
+    draft_top_p: float | None = None,
     tokens: int = 2000,
     seed: int = 0,
     samples: str | Path | None = None,
@@ -103,11 +106,12 @@ def prove(
     models = {"target": large.name, "draft": None if small is None else small.name}
     way = {"method": method, "params": dict(params), "rule": rule, "num_speculative_tokens": k}
     law = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    request = Request(**{"prompt": "bundled", **text}, **models, **way, **law).validate()
+    own = {"draft_temperature": draft_temperature, "draft_top_k": draft_top_k, "draft_top_p": draft_top_p}
+    request = Request(**{"prompt": "bundled", **text}, **models, **way, **law, **own).validate()
     prompts = bundled_prompts(large) if prompt is None else (_prompt_ids(large, prompt),)
     pair = Pair(large, small, method, request.params, workbench().library)
     request = replace(request, num_speculative_tokens=(k := pair.setup().k(request.num_speculative_tokens)))
-    sampling = Sampling(request.temperature, request.top_k, request.top_p)
+    sampling = Sampling.of(request)
     return _check_pair(_Job(pair, chosen, prompts, request, sampling, k, tokens, watch))
 
 
@@ -183,7 +187,7 @@ def _enumeration(job: _Job) -> CheckResult:
 def _greedy(job: _Job) -> CheckResult:
     low, high = GREEDY_TOKENS
     length = min(high, max(low, job.tokens // len(job.prompts)))
-    results = greedy(job.pair, job.rule, job.prompts, job.k, length)
+    results = greedy(job.pair, job.rule, job.prompts, job.k, length, job.sampling)
     result = _last_result(results, "comparing with the target's own greedy text", job.watch)
     numbers = {"prompts": result.total, "tokens": result.num_tokens, "texts_that_part": len(result.differences)}
     return CheckResult("greedy text against the target's own", *result.outcome, numbers)
@@ -229,7 +233,7 @@ def _compare_rules(job: _Job) -> tuple[RuleResult, ...]:
     pair, request = job.pair, job.request
     if not METHODS[pair.method].is_plain or request.temperature == 0:
         return ()
-    settings = {name: getattr(request, name) for name in (*Request.SAMPLING, "target", "draft", "seed")}
+    settings = {name: getattr(request, name) for name in (*Request.ALL_SAMPLING, "target", "draft", "seed")}
     recorded = run(list(job.prompts[0]), num_speculative_tokens=job.k, max_new_tokens=RULES_TOKENS, **settings)
     results = side_by_side(recorded, pair.target, pair.draft)
     return _last_result(results, "judging the same drafts by every rule", job.watch).rows

@@ -81,7 +81,8 @@ def score_text(
     p = law_of(logits, sampling)
     q = None
     if pair.comparable_draft is not None and can_read(pair.comparable_draft, text):
-        q = law_of(fit(plain_logits(pair.comparable_draft, text[:-1], len(tokens)), p.shape[-1]), sampling)
+        own = fit(plain_logits(pair.comparable_draft, text[:-1], len(tokens)), p.shape[-1])
+        q = law_of(own, sampling.of_draft)
     moved = None if reach is None else lambda rows: reach(text, rows)
     outside = find_outside(logits, sampling, tokens, ROUNDING[pair.target.model.dtype], moved)
     return Scored(tuple(tokens), p, q, _feature_flags(p, q, pair.comparable_draft is not None), outside)

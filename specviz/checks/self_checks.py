@@ -145,7 +145,7 @@ def _check_claimed_q(pair: Pair, prompt_ids: Sequence[int], sampling: Sampling, 
         draft = step.draft  # a chain whose every token has its q and the logits behind it
         if len(draft) > 0 and draft.is_chain and all(row is not None for row in (*draft.probs, *draft.logits)):
             farthest = max(farthest, _logits_apart(pair.draft, text, step))
-            if problem := _wrong_q(draft, sampling) or _wrong_draw(draft, Seeded(SEED), len(text)):
+            if problem := _wrong_q(draft, sampling.of_draft) or _wrong_draw(draft, Seeded(SEED), len(text)):
                 return Outcome("differs", f"step {step.index + 1}: {problem}")
             num_tokens += len(draft)
         text += step.tokens

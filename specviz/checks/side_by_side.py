@@ -186,7 +186,7 @@ class _Tally:
         """The recorded draft with its rows; for a rule whose mistake lies in drafting, one that is drafted with it."""
         if self._drafter is None or not len(rows.draft):
             return rows.draft, rows.probs
-        context = Context(rows.tokens, rows.sampling, self.rule.tamper(draws), self._target.vocab_size)
+        context = Context(rows.tokens, rows.sampling.of_draft, self.rule.tamper(draws), self._target.vocab_size)
         draft = self._drafter.draft(context, len(rows.draft))
         return draft, rows.sampling.probs(self._target.forward(rows.tokens, draft))
 

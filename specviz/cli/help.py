@@ -52,8 +52,10 @@ def epilog(name: str) -> str:
     return "\n  ".join(["examples:", *examples]) + "\n\n" + "\n  ".join(["exit codes:", *codes])
 
 
-def add_sampling(parser: argparse.ArgumentParser, *, temperature_words: str = "0 is greedy") -> None:
-    """The settings that the target's distribution is made with, and the seed."""
+def add_sampling(
+    parser: argparse.ArgumentParser, *, temperature_words: str = "0 is greedy", of_draft: bool = False
+) -> None:
+    """The settings that the target's distribution is made with, and the seed; of_draft: the draft's own too."""
     words = f"from 0 to 5; {temperature_words} (default: %(default)s)"
     parser.add_argument("--temperature", type=float, default=1.0, help=words)
     words = "keep only this many of the most likely tokens; 0: all (default: %(default)s)"
@@ -61,3 +63,6 @@ def add_sampling(parser: argparse.ArgumentParser, *, temperature_words: str = "0
     words = "keep only the most likely tokens up to this total probability; 1: all (default: %(default)s)"
     parser.add_argument("--top-p", type=float, default=1.0, help=words)
     parser.add_argument("--seed", type=int, default=0, help="for all random draws (default: %(default)s)")
+    for name, kind in (("temperature", float), ("top-k", int), ("top-p", float)) if of_draft else ():
+        words = f"{name} of the draft's own distribution (default: as the target's)"
+        parser.add_argument(f"--draft-{name}", type=kind, help=words)

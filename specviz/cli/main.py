@@ -100,7 +100,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--k", type=_positive, help=f"tokens drafted per step (default: {prove.K})")
     parser.add_argument("--method", default="draft_model", help=METHOD_WORDS)
     parser.add_argument("--rule", default=None, help=RULE_WORDS)
-    add_sampling(parser)
+    add_sampling(parser, of_draft=True)
     parser.add_argument("--max-new-tokens", type=int, default=64, help="most new tokens (default: %(default)s)")
     words = "render the prompt with the target's chat template (default: for a chat model on offer, as smollm2)"
     parser.add_argument("--chat", action=argparse.BooleanOptionalAction, help=words)

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help=PARAM_WORDS)
     parser.add_argument("--rule", help=f"{RULE_WORDS}; broken:NAME: a rule that is wrong on purpose")
     parser.add_argument("--k", type=int, help=f"tokens drafted per step (default: {K})")
-    add_sampling(parser, temperature_words="0 compares with the greedy text")
+    add_sampling(parser, temperature_words="0 compares with the greedy text", of_draft=True)
     parser.add_argument("--tokens", type=int, default=2000, help="tokens to write and judge (default: %(default)s)")
     words = "judge another decoder's samples: JSON lines {prompt_ids, ids, sampling, made_in}"
     parser.add_argument("--samples", type=Path, metavar="FILE", help=words)
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     from specviz.drafters import find_method
     from specviz.request import RunSettings
 
-    names = (*RunSettings.NAMES, *RunSettings.SAMPLING, "tokens", "seed", "samples", "made_in")
+    names = (*RunSettings.NAMES, *RunSettings.ALL_SAMPLING, "tokens", "seed", "samples", "made_in")
     settings = {name: getattr(options, name) for name in names}
     params = find_method(options.method).read(options.param)
     lines = ProgressLines()

@@ -32,7 +32,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """What a drafter may look at. tokens: the text so far, the same growing list at every step.
+    """What a drafter may look at. tokens: the text so far, the same growing list at every step; sampling: the draft's.
 
     hidden: where the drafter names hidden_layers, the target's states behind the tokens that it has read [n, C], C the
     named layers side by side. n is len(tokens) - 1 while a text goes on; less where the target has not read it yet.

@@ -97,7 +97,7 @@ def _step(index: int, text: list[int], plan: Plan, draws: Draws, end: int, eos_i
     before = _work(plan), plan.drafter.work
     clock = PhaseClock(plan.target.device)
     plan.target.capture(plan.drafter.hidden_layers)
-    context = Context(text, plan.sampling, draws, plan.target.vocab_size, plan.target.hidden(text))
+    context = Context(text, plan.sampling.of_draft, draws, plan.target.vocab_size, plan.target.hidden(text))
     most = min(plan.k, limit - position - 1)  # the last token comes from the target
     draft = plan.drafter.draft(context, most).on(plan.target.device)
     if not plan.rule.supports(draft):

@@ -1,8 +1,10 @@
 """Logits to probabilities: the one place, used for the target's p and the draft's q alike."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -13,16 +15,34 @@ from specviz.errors import SpecvizError
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Temperature, then top-k, then top-p, as in transformers' `generate`. temperature 0 is greedy: p is one-hot."""
+    """Temperature, then top-k, then top-p, as in transformers' `generate`. temperature 0 is greedy: p is one-hot.
+
+    draft_*: what q is made with where that differs; None: as p.
+    """
 
     temperature: float = 1.0
     top_k: int = 0  # 0: no limit
     top_p: float = 1.0  # 1: no limit
+    draft_temperature: float | None = None
+    draft_top_k: int | None = None
+    draft_top_p: float | None = None
+
+    @classmethod
+    def of(cls, settings: object) -> Sampling:
+        """As a request, or the settings of a recorded step, have it."""
+        return cls(**{item.name: getattr(settings, item.name) for item in fields(cls)})
+
+    @property
+    def of_draft(self) -> Sampling:
+        """What the draft's logits become q with."""
+        own = (self.draft_temperature, self.draft_top_k, self.draft_top_p)
+        same = (self.temperature, self.top_k, self.top_p)
+        return Sampling(*(here if value is None else value for value, here in zip(own, same, strict=True)))
 
     @property
     def is_plain(self) -> bool:
-        """Whether probabilities are simply the softmax of the logits."""
-        return self.temperature == 1.0 and self.top_k == 0 and self.top_p >= 1.0
+        """Whether p and q are simply the softmax of the logits."""
+        return self.temperature == 1.0 and self.top_k == 0 and self.top_p >= 1.0 and self.of_draft == Sampling()
 
     def probs(self, logits: Tensor) -> Tensor:
         """logits [..., V] of any float dtype -> probabilities [..., V] in float32 (float64 stays float64)."""

@@ -151,7 +151,7 @@ def score(
             p_rows = sampling.probs(rows.target[piece])
             p += of_tokens(p_rows, rows.token[piece]).tolist()
             for own in rows.drafts:
-                q_rows = sampling.probs(own.logits[piece])
+                q_rows = sampling.of_draft.probs(own.logits[piece])
                 readable = own.readable[piece].tolist()
                 q += _hide_unreadable(of_tokens(q_rows, rows.token[piece]), readable)
                 overlap += _hide_unreadable(overlap_of(p_rows, q_rows), readable)

@@ -49,7 +49,7 @@ class ActiveSetup:
         """Loads what is missing and makes `settings` the ones in force. Raises SpecvizError and changes nothing."""
         setup = self._gather(settings)
         rule, k = setup.rule(settings.rule), setup.k(settings.num_speculative_tokens)
-        sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
+        sampling = Sampling.of(settings)
         self.plan = Plan(self._lm("target", setup.target), self._drafter(setup), rule, sampling, k)
         self.settings, self.setup, self.target, self.draft = settings, setup, setup.target, setup.draft
         self._taken |= {*models_named(settings)}

@@ -39,6 +39,7 @@ Kind = Literal["accepted", "resampled", "bonus", "plain"]
 Reason = Literal["length", "eos", "context", "time", "stopped", "error"]
 STATUSES, KINDS = get_args(Status), get_args(Kind)
 Chance = Probability | None
+OF_DRAFT = Meta(description="the draft's own; missing: as the target's")
 Row = tuple[Count, Text, Probability, Chance, Chance, Chance, Chance]
 
 
@@ -128,6 +129,9 @@ class Settings(Record):
     lossless: bool
     draft_model: Name | None
     target: Name
+    draft_temperature: Annotated[Number | None, OF_DRAFT] = None
+    draft_top_k: Annotated[Count | None, OF_DRAFT] = None
+    draft_top_p: Annotated[Probability | None, OF_DRAFT] = None
 
     @property
     def drafts(self) -> bool:

@@ -41,6 +41,10 @@ MANY_STEPS = 20
 SEED_INFO = (
     f"The same seed gives the same text. With seed {FIRST_SEED} the first example shows every mark in its first steps."
 )
+OF_DRAFT_INFO = (
+    "Empty: as the target's. With an exact rule this never changes how the text is distributed, only how much is "
+    "accepted."
+)
 
 _STAGE_JS = """specvizPage.stage(element, {props, watch, trigger, server});
 // events the page listens to: 'measure' 'refused' 'cancel' 'arrive' 'restore' 'really'"""
@@ -144,6 +148,12 @@ def _slider(name: str, label: str, low: float, high: float, value: float, **more
     return gr.Slider(low, high, value, label=label, elem_id=name, buttons=[], **more)
 
 
+def _number(name: str, label: str, value: float | None, info: str | None = None, **more: Any) -> gr.Number:
+    """A number that may be left empty; nothing below 0."""
+    named = {"elem_id": name, "elem_classes": "sv-number"}
+    return gr.Number(value, minimum=0, label=label, info=info, **named, **more)
+
+
 _WHOLE = {"step": 1, "precision": 0}
 
 
@@ -164,8 +174,11 @@ def drawer_fields(first: Request) -> dict[str, Component]:
     return {
         "top_p": _slider("top-p", "Top-p", 0.05, 1, first.top_p, step=0.05),
         "top_k": _slider("top-k", "Top-k (0: off)", 0, 100, first.top_k, **_WHOLE),
+        "draft_temperature": _number("draft-temperature", "Draft temperature", first.draft_temperature, OF_DRAFT_INFO),
+        "draft_top_p": _number("draft-top-p", "Draft top-p", first.draft_top_p),
+        "draft_top_k": _number("draft-top-k", "Draft top-k (0: off)", first.draft_top_k, precision=0),
         "max_new_tokens": _slider("max-tokens", "Max new tokens", 1, most, first.max_new_tokens, **_WHOLE),
-        "seed": gr.Number(first.seed, precision=0, minimum=0, label="Seed", info=SEED_INFO, elem_id="seed"),
+        "seed": _number("seed", "Seed", first.seed, SEED_INFO, precision=0),
         "chat": gr.Checkbox(first.chat, label="Chat template", elem_id="chat"),
     }
 

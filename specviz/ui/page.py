@@ -45,7 +45,7 @@ _STREAM = {"concurrency_limit": RUN_LIMIT, "concurrency_id": "run", "trigger_mod
 _LIVE = {"trigger_mode": "always_last", **QUIET}
 _RAW = {"preprocess": False}
 """While the list of drafts changes with the target, Gradio's own check would refuse good names; handlers check them."""
-_LIVE_NUMBERS = ("k", *RunSettings.SAMPLING, "pace")
+_LIVE_NUMBERS = ("k", *RunSettings.ALL_SAMPLING, "pace")
 _BAR = {"library-open": "Library", "share-open": "Share", "present": "Present", "theme": "Theme"}
 
 

@@ -10,6 +10,7 @@ SECTIONS = {
         "every-k",
         "costs",
         "other-drafts",
+        "draft-temperature",
         "many-prompts",
         "theory",
         "why-slow",

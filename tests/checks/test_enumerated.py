@@ -21,7 +21,13 @@ EVERY = {**ANY_CHAIN, **BROKEN}
 LOSSLESS = [name for name, rule in EVERY.items() if rule.lossless]
 HARMLESS = {"untruncated_q", "clamped_q"}  # over three tokens of models that are nearly flat
 PROMPTS = [tuple(range(5 + i, 25 + i)) for i in range(3)]
-SAMPLINGS = (Sampling(), Sampling(0.3, top_k=5), Sampling(1.2, top_p=0.8), Sampling(0.0))
+SAMPLINGS = (
+    Sampling(),
+    Sampling(0.3, top_k=5),
+    Sampling(1.2, top_p=0.8),
+    Sampling(0.0),
+    Sampling(0.8, draft_temperature=1.6, draft_top_p=0.9),
+)
 
 TREES = [
     ("tree", {}),

@@ -19,7 +19,12 @@ from specviz.models.library import LoadedModel
 from specviz.rules import RULES
 
 PROMPT = (5, 9, 40, 7, 31, 5, 9, 40)
-SAMPLINGS = (Sampling(), Sampling(0.8, top_k=20, top_p=0.9), Sampling(0.0))
+SAMPLINGS = (
+    Sampling(),
+    Sampling(0.8, top_k=20, top_p=0.9),
+    Sampling(0.0),
+    Sampling(0.8, draft_temperature=1.6, draft_top_p=0.9),
+)
 NAMES = [*(f"Cache against a full read, {words}" for words, *_ in FATES),
          "The target as its own draft accepts everything", "The recorded q is the q that was drawn from"]  # fmt: skip
 FULL, MIDDLE, FIRST, OWN, CLAIMED = range(5)

@@ -27,7 +27,7 @@ from specviz.session.workbench import Workbench
 from specviz.trace import file as trace
 
 PROMPT = [0, 2, 1, 0, 3, 2, 1, 0]
-GREEDY = Sampling(0.0)
+PLAIN, GREEDY = Sampling(), Sampling(0.0)
 EXACT, WRONG = 1e-12, 1e-3
 MOST_EVIDENCE = 6_000  # characters of JSON, texts of tokens included
 ROUNDING = {"mtp": 1e-8}  # the norms of its target are made in float32
@@ -103,10 +103,23 @@ def test_rules_that_cannot_judge_a_method_are_refused_by_name(name):
 
 
 @each(LOSSLESS)
-def test_greedy_text_is_the_targets_own(name, rule):
+@pytest.mark.parametrize("of_draft", [None, 1.5], ids=["greedy draft", "drawn draft"])
+def test_greedy_text_is_the_targets_own(name, rule, of_draft):
+    """p is one-hot, so a drawn token is kept where it is the target's own and replaced by that one elsewhere."""
     setup = setup_of(name)
-    steps = run(plan_with(setup, setup.target.cached_lm(), GREEDY, 4, rule), 64)
+    steps = run(plan_with(setup, setup.target.cached_lm(), replace(GREEDY, draft_temperature=of_draft), 4, rule), 64)
     assert text_of(steps) == generated_by(name)
+
+
+@METHOD
+def test_a_drafted_token_is_drawn_from_the_drafts_own_law(name):
+    """Its q is the softmax at the draft's own temperature, of the logits that the draft shows."""
+    setup, own = setup_of(name), Sampling(0.5, draft_temperature=2.0, draft_top_k=3)
+    for step in run(plan_with(setup, setup.target.cached_lm(), own, 3), 24):
+        assert torch.equal(step.probs, Sampling(0.5).probs(step.logits))
+        for q, logits in zip(step.draft.probs, step.draft.logits, strict=True):
+            if q is not None and METHODS[name].drafts_as == "chain":  # a sibling is drawn from what is left of q
+                torch.testing.assert_close(q[: len(logits)], Sampling(2.0, top_k=3).probs(logits)[: len(q)])
 
 
 @cache
@@ -114,10 +127,10 @@ def generated_by(name):
     return generated(setup_of(name), 64)
 
 
-def first_tokens_law(setup, rule, prompt, num_tokens, k=2):
+def first_tokens_law(setup, rule, prompt, num_tokens, k=2, sampling=PLAIN):
     """The exact law of the next tokens, step by step; the target has read the text before each step, as in a run."""
     reader = setup.target.cached_lm()
-    plan = plan_with(setup, reader, Sampling(), k, rule)
+    plan = plan_with(setup, reader, sampling, k, rule)
 
     def laws_after(text, remaining):
         if remaining == 0:
@@ -154,10 +167,11 @@ SMALL_PROMPT = [0, 1, 2, 0, 1, 0, 1]
 
 
 @each(LOSSLESS)
-def test_the_law_of_whole_texts_is_the_targets_exactly(name, rule):
+@pytest.mark.parametrize("of_draft", [None, 0.0, 2.5])
+def test_the_law_of_whole_texts_is_the_targets_exactly(name, rule, of_draft):
     setup = setup_of(name, vocab_size=3, dtype=torch.float64)
-    length = LENGTHS.get(name, 3)
-    mine = first_tokens_law(setup, rule, SMALL_PROMPT, length)
+    length = LENGTHS.get(name, 3) if of_draft is None else 2
+    mine = first_tokens_law(setup, rule, SMALL_PROMPT, length, sampling=Sampling(draft_temperature=of_draft))
     assert abs(sum(mine.values()) - 1) < EXACT
     assert total_variation(mine, law_of_target(name, length)) < ROUNDING.get(name, EXACT)
 

@@ -22,7 +22,13 @@ from specviz.settings import assets_dir
 
 EXACT = 1e-12
 PROMPT = (2, 0, 1)
-SAMPLINGS = [Sampling(), Sampling(0.7, top_k=2), Sampling(1.3, top_p=0.8), Sampling(0.0)]
+SAMPLINGS = [
+    Sampling(),
+    Sampling(0.7, top_k=2),
+    Sampling(1.3, top_p=0.8),
+    Sampling(0.0),
+    Sampling(0.6, draft_temperature=1.5),
+]
 LOSSLESS = [rule for rule in RULES.values() if rule.lossless]
 WAYS = ["reencode", "shared"]
 MIXED = "Zoë said: “ça va?” 🦊🦊 naïve — café.\n\n  if x:\n\treturn 1 # 日本語\n" * 2

@@ -221,7 +221,11 @@ def lossless_chain_rules():
 @pytest.mark.parametrize("rule", lossless_chain_rules())
 @pytest.mark.parametrize(
     ("name", "sampling"),
-    [("EAGLE", Sampling()), *(("EAGLE-3", each) for each in (Sampling(0.8, top_k=2), Sampling(1.3, top_p=0.7)))],
+    [
+        ("EAGLE", Sampling()),
+        ("EAGLE", Sampling(0.0, draft_temperature=1.5)),
+        *(("EAGLE-3", each) for each in (Sampling(0.8, top_k=2), Sampling(1.3, top_p=0.7, draft_temperature=0.5))),
+    ],
     ids=str,
 )
 def test_a_drawn_chain_keeps_the_targets_law_under_every_exact_rule(name, sampling, rule):

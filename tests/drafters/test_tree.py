@@ -26,7 +26,13 @@ PROMPT = (0, 1, 2, 0, 1)
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6]
 KINDS = ("top", "independent", "without_replacement")
 SHAPES = ("dynamic", "even", "fan")
-SAMPLINGS = [Sampling(), Sampling(0.7, top_k=2), Sampling(1.3, top_p=0.8), Sampling(0.0)]
+SAMPLINGS = [
+    Sampling(),
+    Sampling(0.7, top_k=2),
+    Sampling(1.3, top_p=0.8),
+    Sampling(0.0),
+    Sampling(0.0, draft_temperature=1.5),
+]
 LOSSLESS = [RULES[name] for name in METHOD.rules if RULES[name].lossless]
 each_kind, each_shape = pytest.mark.parametrize("children", KINDS), pytest.mark.parametrize("shape", SHAPES)
 

@@ -25,7 +25,12 @@ from specviz.models.tokens import TokenText
 from specviz.session.recorder import Recorder
 from specviz.trace import file as trace
 
-SAMPLINGS = (Sampling(0.0), Sampling(), Sampling(0.7, top_k=20, top_p=0.9))
+SAMPLINGS = (
+    Sampling(0.0),
+    Sampling(),
+    Sampling(0.7, top_k=20, top_p=0.9),
+    Sampling(1.3, top_k=20, draft_temperature=0.6, draft_top_k=0),
+)
 DRAFTERS = ("model", "lookup", "independent", "without", "scratch", "none")
 SETTINGS = trace.Settings(4, "constant", 1.0, 0, 1.0, "any", {}, RULE.name, True, "draft", "target")
 SEED, NUM_TOKENS = 3, 18
@@ -107,7 +112,7 @@ class Case:
         if step.draft.probs[child] is None:
             return np.eye(vocabulary().num_ids)[step.draft.tokens[child]]
         kind = "table" if self.name in ("independent", "without") else "draft"
-        row = law(full_row(kind, self.text_before(step, parent)), self.sampling)
+        row = law(full_row(kind, self.text_before(step, parent)), self.sampling.of_draft)
         if self.name == "without":
             row = row.copy()
             row[[step.draft.tokens[sibling] for sibling in step.draft.children(parent) if sibling < child]] = 0

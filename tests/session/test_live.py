@@ -47,7 +47,16 @@ def changed_after(bench, number, changes, **first):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("num_speculative_tokens", 2), ("temperature", 0.3), ("top_k", 7), ("top_p", 0.6), ("draft", "far")],
+    [
+        ("num_speculative_tokens", 2),
+        ("temperature", 0.3),
+        ("top_k", 7),
+        ("top_p", 0.6),
+        ("draft_temperature", 0.3),
+        ("draft_top_k", 7),
+        ("draft_top_p", 0.6),
+        ("draft", "far"),
+    ],
 )
 def test_a_change_is_in_force_from_the_next_step_on(bench, name, value):
     recorded = changed_after(bench, 3, {name: value})

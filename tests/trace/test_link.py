@@ -29,6 +29,9 @@ EVERY_FIELD = Request(
     temperature=0.73,
     top_k=1_000,
     top_p=0.01,
+    draft_temperature=0.0,
+    draft_top_k=7,
+    draft_top_p=0.9,
     seed=2**53 - 1,
     max_new_tokens=4096,
 )

@@ -105,6 +105,7 @@ def test_a_lossy_rule_is_told():
     [
         ({"top_p": 0.9}, " · top-p 0.9"),
         ({"top_k": 40}, " · top-k 40"),
+        ({"draft_temperature": 0.0}, " · draft temperature 0"),
         ({"rule": "typical"}, " · Typical acceptance"),
         ({"rule": "broken:<b>"}, " · broken:<b>"),
         ({"params": {"k_policy": "constant", "least_confidence": 0.7}}, " · least confidence 0.7"),
@@ -119,7 +120,12 @@ def test_whatever_is_not_as_usual_is_told(changed, told):
     assert library.entry(made, shelf.usual_settings)["title"] == usual + told
     if "params" not in changed:
         later = traces.Builder().chain().chain(changed=changed).finish()
-        before = {"top_p": "top-p 1", "top_k": "top-k 0", "rule": "Speculative sampling"}[next(iter(changed))]
+        before = {
+            "draft_temperature": "as the target's",
+            "top_p": "top-p 1",
+            "top_k": "top-k 0",
+            "rule": "Speculative sampling",
+        }[next(iter(changed))]
         assert f" · {before} → {told.split()[-1]}"[-9:] in library.entry(later)["title"], "and what it was before"
 
 

@@ -60,6 +60,9 @@ FIRST = {
     "target": "tiny-target",
     "top_p": 1.0,
     "top_k": 0,
+    "draft_temperature": None,
+    "draft_top_p": None,
+    "draft_top_k": None,
     "max_new_tokens": 24,
     "seed": 0,
     "chat": False,
@@ -365,7 +368,10 @@ def test_the_temperature_can_be_set_as_high_as_a_request_may_ask():
     assert components.setup_fields(served.tiny_offer())["temperature"].maximum == MAX_TEMPERATURE
 
 
-@pytest.mark.parametrize(("name", "value"), [("k", 2), ("temperature", 0.5), ("top_k", 5), ("top_p", 0.5)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("k", 2), ("temperature", 0.5), ("top_k", 5), ("top_p", 0.5), ("draft_temperature", 0.5), ("draft_top_k", 5)],
+)
 def test_a_live_number_is_in_force_from_the_next_step(page, registry, name, value):
     list(page.step(SESSION, *values()))
     page.live(name)(SESSION, value)

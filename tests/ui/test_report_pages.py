@@ -40,7 +40,12 @@ def one_round():
 
 
 BUTTONS = {
-    "compare": [("costs", "measure", {"context_length": "16"}), ("other-drafts", "ask", {}), ("why-slow", "speed", {})],
+    "compare": [
+        ("costs", "measure", {"context_length": "16"}),
+        ("other-drafts", "ask", {}),
+        ("draft-temperature", "ask", {}),
+        ("why-slow", "speed", {}),
+    ],
     "check": [
         ("one_step", "redraw", {"rule": "speculative_sampling", "n": "1000", "seed": "0"}),
         ("end_to_end", "write", {"rule": "speculative_sampling", "tokens": "100", "seed": "0"}),

@@ -26,7 +26,7 @@ from specviz.ui.explore.form import Frame, refuse_unoffered
 from specviz.ui.view import View
 from specviz.views.blocks import Props
 from specviz.views.explore.inspector import LAST
-from specviz.views.explore.sentences import Sentence, label, quantity, reveal
+from specviz.views.explore.sentences import CHANGE_NAMES, Sentence, label, quantity, reveal
 from specviz.views.explore.titles import last_token
 
 FILES = (
@@ -54,6 +54,7 @@ _TITLES = {
     "top_p": "top-p",
     "max_new_tokens": "max new tokens",
     "chat": "chat template",
+    **{name: CHANGE_NAMES[name] for name in Request.DRAFT_SAMPLING},
 }
 _NAMES = {name: known.title for name, known in (METHODS | FACTS).items()}
 _OTHERS = {"prompt": "another prompt", "prompt_ids": "another prompt"}
@@ -214,7 +215,7 @@ def _values_that_count(request: Request) -> dict[str, Any]:
 def steps_as_asked(steps: Sequence[Step], request: Request) -> tuple[Sequence[Step], bool]:
     """The steps before the first one that was made with other settings than a request's, and whether others follow."""
     values = _values_that_count(complete(request))
-    names = [name for name in (*Request.NAMES, *Request.SAMPLING, "k") if name in values]
+    names = [name for name in (*Request.NAMES, *Request.ALL_SAMPLING, "k") if name in values]
     wanted = {"draft_model" if name == "draft" else name: values[name] for name in names}
     has_them = (all(getattr(step.settings, name) == value for name, value in wanted.items()) for step in steps)
     count = next((index for index, has in enumerate(has_them) if not has), len(steps))

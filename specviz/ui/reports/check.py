@@ -95,7 +95,7 @@ class CheckSections:
         target, draft = self._models.load(look.trace)
         made = look.settings
         pair = Pair(target, draft, made.method, dict(made.params), self._models.bench.library)
-        return pair, Sampling(made.temperature, made.top_k, made.top_p), max(1, made.k)
+        return pair, Sampling.of(made), max(1, made.k)
 
     def _places(self, look: Look, waiting: Props) -> Generator[Props, None, list[Place]]:
         """The places of the run; those of the newest text are kept. `waiting` is yielded every SLICE_S."""
@@ -180,7 +180,7 @@ class CheckSections:
 
         if sampling.temperature == 0:
             length = max(8, min(GREEDY_TOKENS, tokens // len(prompts)))
-            for same in greedy(pair, rule, prompts, k, length):
+            for same in greedy(pair, rule, prompts, k, length, sampling):
                 yield section(None, None, same)
                 if same.wrong:
                     return

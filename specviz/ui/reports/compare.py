@@ -13,10 +13,12 @@ from specviz.alignment.report import live
 from specviz.alignment.report.texts import read_texts, texts_block
 from specviz.analysis.breakdown import why_slow
 from specviz.analysis.costs import Costs, measure_costs
+from specviz.analysis.draft_temperature import ask_models, read_overlaps
 from specviz.analysis.every_k import DraftOnText, OtherDrafts, other_drafts
 from specviz.analysis.given_text import KS, GivenText, judge_run
 from specviz.analysis.whatif import WhatIf
 from specviz.bench.speed import NUM_TOKENS, Speed, measure_in_rounds
+from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
 from specviz.request import Request
@@ -27,6 +29,7 @@ from specviz.ui.choices import Offer, list_drafts
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, own_prompts, whole_number
 from specviz.ui.reports.trace_models import NO_RUN, RunModels, request_of
 from specviz.views.compare import costs as cost_view
+from specviz.views.compare import draft_temperature as temperature_view
 from specviz.views.compare import plan, plan_theory
 from specviz.views.explore.sentences import quantity
 
@@ -56,6 +59,9 @@ class CompareSections:
                 "costs", lambda look: (_pair_of(look), self._known_costs(look)), self._costs_section, costs, needs=needs
             ),
             Section("other-drafts", attrgetter("text"), self._other_drafts, {"ask": self._ask_drafts}, needs=needs),
+            Section(
+                "draft-temperature", attrgetter("text"), self._draft_temperature, {"ask": self._ask_pair}, needs=needs
+            ),
             AlignmentSection(self._models, self._costs).section(),
             Section("theory", self._speed_key, self._theory),
             Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs=needs),
@@ -138,6 +144,23 @@ class CompareSections:
         for result in other_drafts(look.trace, target, models, costs=costs):
             yield self._other_drafts(look, replace(result, rows=(*result.rows, *absent)))
 
+    # ---- the draft's own temperature --------------------------------------------------------------------------------
+
+    def _draft_temperature(self, look: Look) -> Props:
+        if look.run is None:
+            return temperature_view.draft_temperature(None, refusal=plan.NO_RUN)
+        try:
+            return temperature_view.draft_temperature(read_overlaps(look.run), may_ask=_has_draft(look))
+        except SpecvizError as refusal:
+            words = f"The recorded numbers do not tell: {refusal}."
+            return temperature_view.draft_temperature(None, may_ask=_has_draft(look), refusal=words)
+
+    def _ask_pair(self, look: Look, values: Mapping[str, str]) -> Work:
+        target, draft = self._models.load(look.trace)
+        if draft is None:
+            raise SpecvizError("this run has no draft model")
+        yield temperature_view.draft_temperature(ask_models(look.trace, target, draft), may_ask=True)
+
     # ---- why is it slow? --------------------------------------------------------------------------------------------
 
     def _why_slow(self, look: Look, running: Speed | None = None) -> Props:
@@ -168,6 +191,10 @@ def _tool_names(look: Look) -> Props:
     if look.run is None:
         return plan.tool_names((), {})
     return plan.tool_names(tool_numbers(look.run), {tool: export(look.run, tool) for tool in (VLLM, SGLANG)})
+
+
+def _has_draft(look: Look) -> bool:
+    return look.settings.draft_model is not None and not facts_of(look.settings.method).foreign
 
 
 def _pair_of(look: Look) -> tuple[str, str | None] | None:

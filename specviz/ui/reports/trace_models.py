@@ -131,5 +131,5 @@ def request_of(trace: Trace) -> Request:
         params=dict(settings.params),
         num_speculative_tokens=settings.k,
         seed=seed if type(seed) is int else 0,
-        **{name: getattr(settings, name) for name in (*Request.NAMES, *Request.SAMPLING) if name != "draft"},
+        **{name: getattr(settings, name) for name in (*Request.NAMES, *Request.ALL_SAMPLING) if name != "draft"},
     )

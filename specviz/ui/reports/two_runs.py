@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from itertools import compress
 
 from specviz.errors import SpecvizError
+from specviz.request import Request
 from specviz.rules.facts import FACTS
 from specviz.trace.file import Trace
 from specviz.trace.first_difference import are_of_one_prompt
@@ -13,7 +14,7 @@ from specviz.ui.reports.section import Look, Props, Section, Work
 from specviz.views.compare import two_runs as pair
 from specviz.views.compare.race import LETTERS, chosen_values
 from specviz.views.explore import library
-from specviz.views.explore.sentences import label, title_of
+from specviz.views.explore.sentences import CHANGE_NAMES, OF_TARGET, label, title_of
 from specviz.views.learn.lesson import SHIPPED
 
 SEPARATOR = " · "  # of the parts of a title in the library
@@ -22,6 +23,7 @@ GONE = "this run is gone, or has written nothing yet: open it again from the lib
 MAY_DIFFER = {
     "seed": "seed", "rule": "rule", "top_p": "top-p", "top_k": "top-k", "k": "K", "temperature": "temperature",
     "max_new_tokens": "tokens", "target": "target", "draft": "draft", "params": "parameters",
+    **{name: CHANGE_NAMES[name] for name in Request.DRAFT_SAMPLING},
 }  # fmt: skip
 
 
@@ -112,10 +114,12 @@ def _differences(one: Trace, other: Trace) -> list[str]:
     requests = [trace.header.request for trace in (one, other)]
     names = [name for name in MAY_DIFFER if requests[0].get(name) != requests[1].get(name)]
     if names:
-        return [", ".join(f"{MAY_DIFFER[name]} {_spell(each.get(name))}" for name in names) for each in requests]
+        return [", ".join(f"{MAY_DIFFER[name]} {_spell(name, each.get(name))}" for name in names) for each in requests]
     made = [label(trace.header.created) for trace in (one, other)]
     return [f"made {when}" for when in made] if made[0] != made[1] else ["", ""]
 
 
-def _spell(value: object) -> str:
+def _spell(name: str, value: object) -> str:
+    if value is None and name in Request.DRAFT_SAMPLING:
+        return OF_TARGET
     return "its own" if value is None else title_of(str(value), FACTS)

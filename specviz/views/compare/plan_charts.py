@@ -55,7 +55,7 @@ def calls_chart(what_if: WhatIf, point: Point | None) -> Chart:
         _edge("upper edge of the band (95 %)", ks, [outcome.calls_high for outcome in outcomes]) | {"fill": "tonexty"},
         *_mark(ks, point, "target_calls", "this run: %{y} target calls at K %{x}"),
     ]
-    return _figure(f"Target calls for these {what_if.num_tokens:,} tokens", data, "K", "target calls")
+    return figure(f"Target calls for these {what_if.num_tokens:,} tokens", data, "K", "target calls")
 
 
 def tokens_chart(what_if: WhatIf, alpha: float | None, point: Point | None) -> Chart:
@@ -67,7 +67,7 @@ def tokens_chart(what_if: WhatIf, alpha: float | None, point: Point | None) -> C
         formula = [expected_tokens(alpha, k) for k in ks]
         data.append(curve(f"formula at alpha {alpha:.2f}", "q", ks, formula, hover, "dash"))
     data += _mark(ks, point, "tokens_per_call", "this run: %{y:.2f} at K %{x}")
-    return _figure("Tokens per target call", data, "K", "tokens per target call")
+    return figure("Tokens per target call", data, "K", "tokens per target call")
 
 
 def speed_chart(what_if: WhatIf, alpha: float | None, costs: Costs | None, point: Point | None) -> Chart:
@@ -85,7 +85,7 @@ def speed_chart(what_if: WhatIf, alpha: float | None, costs: Costs | None, point
     data.append(curve("no draft", "ignored", ks, [1.0] * len(ks), "no draft: 1", "longdash"))
     name = "measured in short runs" if point is not None and point.of_short_runs else THIS_RUN
     data += _mark(ks, point, "speedup", f"{name}: %{{y:.2f}} at K %{{x}}", name)
-    return _figure("Speedup over no draft", data, "K", "times as fast")
+    return figure("Speedup over no draft", data, "K", "times as fast")
 
 
 def depths_chart(rows: Sequence[DraftOnText]) -> Chart:
@@ -95,7 +95,7 @@ def depths_chart(rows: Sequence[DraftOnText]) -> Chart:
     depths, hover = range(1, deepest + 1), "%{fullData.name}: from %{y:.0%} of positions, %{x} tokens are accepted"
     kept = [row.what_if.by_depth[:deepest] for row in known]
     data = [draft_curve(place, known[place].name, depths, shares, hover) for place, shares in enumerate(kept)]
-    made = _figure("Acceptance by depth, from every position", data, "depth in the draft", "drafts surviving to it")
+    made = figure("Acceptance by depth, from every position", data, "depth in the draft", "drafts surviving to it")
     made["layout"]["yaxis"] |= {"range": [0, 1.02], "tickformat": ".0%"}
     return made
 
@@ -124,7 +124,7 @@ def factors_chart(breakdown: Breakdown) -> Chart:
         data.append(bars)
     shown = (f"x {factor.value:.2f}" for factor in factors)
     data[0]["text"] = [f"{breakdown.ideal}x", *shown, f"{breakdown.speedup:.2f}x"]
-    made = _figure("From the ideal to the measured speedup", data, "", "times as fast as no draft (log)")
+    made = figure("From the ideal to the measured speedup", data, "", "times as fast as no draft (log)")
     made["layout"]["yaxis"]["type"] = "log"
     made["layout"] |= {"barmode": "overlay", "bargap": 0.25}
     made["layout"]["meta"]["table"] = [["factor", 0, "x"], ["value", 0, "text"]]
@@ -175,6 +175,6 @@ def _mark(ks: Sequence[int], point: Point | None, attribute: str, hover: str, na
     return [marked | {"mode": "markers", "marker": {"color": colour("plain"), "size": 13, "symbol": "star"}}]
 
 
-def _figure(title: str, data: list[Chart], x: str, y: str) -> Chart:
+def figure(title: str, data: list[Chart], x: str, y: str) -> Chart:
     axes = axes_of(x, count_axis(y), automargin=True) | {"showlegend": True}
     return chart_of(title, data, axes, list_columns(x, data))

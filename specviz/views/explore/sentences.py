@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from specviz.drafters import METHODS, facts_of
+from specviz.request import RunSettings
 from specviz.rules.facts import FACTS
 from specviz.trace.counters import REFUSED, grade_of
 from specviz.trace.file import DraftToken, EmittedToken, Settings, Step
@@ -41,7 +42,11 @@ CHANGE_NAMES = {
     "temperature": "temperature",
     "method": "method",
     "rule": "rule",
+    "draft_temperature": "draft temperature",
+    "draft_top_k": "draft top-k",
+    "draft_top_p": "draft top-p",
 }
+OF_TARGET = "as the target's"
 VERDICTS = {  # what a headline says after K, by what is drafted
     "chain": "{tokens} ahead. The large target model checks them all in one pass. It accepts those that pass and "
     "resamples the first that fails. ",
@@ -181,15 +186,15 @@ def changes(before: Settings | None, step: Step) -> list[str]:
         return []
     now = step.settings
     known = [name for name in step.changed if name in CHANGE_NAMES]
-    both = ((name, *(_value_words(name, getattr(each, name)) for each in (before, now))) for name in known)
+    both = ((name, *(value_words(name, getattr(each, name)) for each in (before, now))) for name in known)
     return [f"{CHANGE_NAMES[name]} {old} → {new}" for name, old, new in both]
 
 
-def _value_words(name: str, value: object) -> str:
+def value_words(name: str, value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if value is None:
-        return "none"
+        return OF_TARGET if name in RunSettings.DRAFT_SAMPLING else "none"
     return title_of(str(value), TITLES[name]) if name in TITLES else label(str(value))
 
 
