@@ -35,6 +35,9 @@ class Settings:
     server_port: int = 7860
     space: str | None = None
     """The Hugging Face Space that this is, as owner/name."""
+    target: str | None = None
+    draft: str | None = None
+    """The pair that the page begins with, loaded when it starts; None: the bundled one, or a real one that is here."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -133,4 +136,6 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "server_name": ("GRADIO_SERVER_NAME", str),
     "server_port": ("GRADIO_SERVER_PORT", _whole(0, 65_535)),
     "space": ("SPACE_ID", _text(r"[\w.-]+/[\w.-]+", "owner/name")),
+    "target": ("SPECVIZ_TARGET", str),
+    "draft": ("SPECVIZ_DRAFT", str),
 }
