@@ -57,7 +57,7 @@ def test_both_archives_hold_every_file_of_the_package_and_the_assets_once(built)
         files = [member.name.split("/", 1)[1] for member in archive if member.isfile()]
     assert len(files) == len(set(files))
     assert wanted <= set(files)
-    assert {name.split("/")[0] for name in files if "/" in name} == {"assets", "specviz", "specviz.egg-info"}
+    assert {name.split("/")[0] for name in files if "/" in name} == {"assets", "specviz", "specviz_explorer.egg-info"}
 
 
 def test_the_command_works_from_any_folder_and_takes_nothing_from_the_repository(installed):

@@ -1,4 +1,7 @@
-"""python -m specviz export: a recorded run as one HTML page, as tables, as JSON lines. Loads no torch and no model."""
+"""python -m specviz export: a recorded run as one HTML page, as tables, as JSON lines; all lessons; a whole site.
+
+Loads no torch and no model, but for what a site shows of races and checks.
+"""
 
 import argparse
 import sys
@@ -8,6 +11,7 @@ from pathlib import Path
 from specviz.cli.output import Output, output
 from specviz.errors import SpecvizError
 from specviz.trace import export as exports
+from specviz.views.terminal import escape
 
 OUTPUTS = {
     "html": "one offline page: text, steps, probabilities",
@@ -26,17 +30,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-charts", action="store_true", help="for --html: leave out the charts, about 2 MB less")
     words = "all lessons with their runs as one page; without FILE"
     parser.add_argument("--lessons", type=output, metavar="OUT", help=words)
+    words = "a site that needs no server: runs, lessons, games, races and checks; without FILE"
+    parser.add_argument("--site", type=Path, metavar="FOLDER", help=words)
+    words = "for --site: leave out the races and checks, which take some minutes of real work"
+    parser.add_argument("--no-checks", action="store_true", help=words)
+    words = "for --site: the report of an alignment job, its report.html"
+    parser.add_argument("--report", type=Path, metavar="FILE", help=words)
 
 
 def run(options: argparse.Namespace) -> int:
     """Writes what was asked for; raises SpecvizError in words for the person."""
     outputs = {name: out for name in OUTPUTS if (out := getattr(options, name)) is not None}
-    if options.lessons is not None:
+    if options.site is None and (options.no_checks or options.report):
+        raise SpecvizError("--no-checks and --report need --site")
+    if options.lessons is not None or options.site is not None:
         from specviz.views.learn.lesson_file import lesson_page  # it reads all of the page's code
 
-        if options.file is not None or options.no_charts or outputs:
-            raise SpecvizError("--lessons stands alone: no FILE and no other output")
-        options.lessons.write(lesson_page())
+        if options.file is not None or options.no_charts or outputs or None not in (options.lessons, options.site):
+            raise SpecvizError("--lessons and --site stand alone: no FILE and no other output")
+        options.lessons.write(lesson_page()) if options.lessons else _write_site(options)
         return 0
     _check(options, outputs)
     trace = exports.find_trace(options.file)
@@ -52,10 +64,38 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _write_site(options: argparse.Namespace) -> None:
+    from specviz.views.site import site_files
+
+    folder = options.site
+    if folder.exists() and not (folder / "site.js").is_file() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SpecvizError(
+            f"--site needs a new or empty folder, or one with an earlier site (got {str(folder)!r:.200})"
+        )
+    try:
+        report = options.report and options.report.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecvizError(f"--report must be the report.html of an alignment job ({error})") from None
+    recorded = {}
+    if not options.no_checks:
+        from specviz.ui.site import recorded_sections  # it loads gradio and the bundled models
+
+        recorded = recorded_sections(lambda words: print(f"specviz: {words}", file=sys.stderr, flush=True))
+    files = site_files(recorded, report)
+    try:
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, "utf-8", newline="\n")
+    except OSError as error:
+        raise SpecvizError(f"the site could not be written: {error}") from None
+    size = sum(len(text.encode()) for text in files.values())
+    print(f"saved {len(files)} files, {size / 1e6:.1f} MB; open {escape(str(folder / 'index.html'))}")
+
+
 def _check(options: argparse.Namespace, outputs: dict[str, Output]) -> None:
     wanted = ", ".join(f"--{name}" for name in OUTPUTS)
     if options.file is None:
-        raise SpecvizError("name what to export: FILE, or --lessons OUT")
+        raise SpecvizError("name what to export: FILE, --lessons OUT or --site FOLDER")
     if not outputs:
         raise SpecvizError(f"name what to write: at least one of {wanted}")
     if options.no_charts and "html" not in outputs:

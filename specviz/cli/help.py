@@ -27,6 +27,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "run.jsonl.gz --html run.html",
         "first-visit --tokens tokens.csv --steps steps.csv",
         "--lessons all.html",
+        "--site site --report job/report.html",
     ),
     "align": (
         "--prompts prompts.jsonl --draft fable-draft --draft fable-draft-tiny --out job",
@@ -35,6 +36,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "prove": ("", "--rule typical --tokens 500", "--samples samples.jsonl --json report.json"),
     "bench": ("--k 1 2 3 4", "--methods all", "--costs --json costs.json"),
     "models": ("", "--check fable-target fable-draft", "--heads fable-medusa"),
+    "space": (
+        "push OWNER/specviz --target smollm2 --draft smol-eagle",
+        "push OWNER/specviz --target Qwen/Qwen3-8B --draft AngelSlim/Qwen3-8B_eagle3 --hardware zero-a10g",
+        "push OWNER/specviz --dry-run space",
+    ),
     "get": ("", "smollm2", "smollm2 --remove"),
 }
 EXIT_CODES: Mapping[str, Mapping[int, str]] = {

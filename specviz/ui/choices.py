@@ -4,7 +4,7 @@ Only this module decides which draft, rule and further models fit a method and a
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +70,18 @@ class Offer:
 def make_offer(
     target: str | None = None, draft: str | None = None, *, any_model: bool = True, may_get: bool = False
 ) -> Offer:
-    """The catalogue's offer, beginning with `target` and `draft` or the bundled pair."""
+    """The catalogue's offer, beginning with `target` and `draft` or the bundled pair. draft: heads are drafted with by
+    the method that they are made for."""
     target = target or catalog.default_pair()[0]
-    draft = draft or next(iter(catalog.drafts_for(target)), None)
+    heads = catalog.HEADS.get(draft or "")
+    draft = (None if heads else draft) or next(iter(catalog.drafts_for(target)), None)
     file = prompts_file()
     prompts, dialogues = texts_by_title(file["kinds"]), texts_by_title([file["dialogues"]])
     chats = catalog.chats(target)
     kinds, temperature = (dialogues, 0.5) if chats else (prompts, 1.0)  # a small model's answer wanders off at 1
     prompt = next(text for texts in kinds.values() for text in texts.values())
     first = Request(prompt=prompt, chat=chats, target=target, draft=draft, temperature=temperature, seed=FIRST_SEED)
+    first = replace(first, method=heads.kind) if heads else first
     targets = as_options((target, *catalog.targets()))
     return Offer(targets, list_drafts(target, draft), prompts | dialogues, first, any_model, tuple(dialogues), may_get)
 

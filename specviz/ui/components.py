@@ -18,7 +18,7 @@ from specviz.request import MAX_TEMPERATURE, Request
 from specviz.session.controls import PACES
 from specviz.settings import settings
 from specviz.ui.choices import FIRST_SEED, Offer, Option, choose_models, list_models, usual_models
-from specviz.views.document import stage_html
+from specviz.views.document import REPORT_HTML, stage_html
 
 ACTIONS = {
     "back": "‹ Step",
@@ -52,10 +52,6 @@ _REPORT_JS = """specvizPage.report('{name}', element, {{props, watch, trigger}})
 // events the page listens to: 'act' 'halt' 'look'"""
 _PANEL_JS = """specvizPage.panel('{name}', element, {{props, watch, trigger, server}});
 // events the page listens to: {events}"""
-REPORT_HTML = (
-    '<div class="sv-report"><div class="sv-report-body"></div>'
-    '<p class="sv-live sv-hidden" aria-live="polite"></p></div>'
-)
 _HELP_JS = "specvizPage.help(element, {props, watch});"
 _HELP_HTML = '<section class="sv-help"></section><a href="/specviz/docs/methods.md" target="_blank">All methods</a>'
 _PICKER_JS = """specvizPage.picker(element, {props, trigger});

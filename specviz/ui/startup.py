@@ -12,8 +12,9 @@ import gradio as gr
 
 from specviz.errors import SpecvizError
 from specviz.lessons.load import found_lessons
-from specviz.models.catalog import REAL
-from specviz.models.hub import is_here
+from specviz.models import get
+from specviz.models.catalog import HEADS, REAL
+from specviz.models.hub import ignore_progress, is_here
 from specviz.models.library import Library
 from specviz.request import Request
 from specviz.session import run as session
@@ -109,7 +110,7 @@ def start(
     """Serve the page in the background and print its address. Off this machine only models on offer can be run. names:
     by which browsers may call it besides its own."""
     library = workbench().library  # that of whatever works beside the page in this process
-    target, draft = (name and library.load(name).name for name in (target, draft))
+    target, draft = (_load(library, name) for name in (target or settings().target, draft or settings().draft))
     library.allow_any = library.allow_any and is_loopback(host)
     may_get = is_loopback(host) if settings().allow_get is None else settings().allow_get
     target = REAL if target is draft is None and is_here(REAL) else target
@@ -129,6 +130,20 @@ def start(
     if not page.is_warm.is_set():
         threading.Thread(target=page.warm_up, daemon=True, name="warm-up").start()
     return page
+
+
+def _load(library: Library, name: str | None) -> str | None:
+    """Load a model that whoever starts the page has named: any one; smollm2 is fetched where it is not here."""
+    if name is None or name in HEADS:  # heads are loaded with their target
+        return name
+    if name in get.on_offer() and not is_here(name):
+        print(f"specviz: fetching {get.describe(name)}", flush=True)
+        get.get(name, ignore_progress)
+    allowed, library.allow_any = library.allow_any, True
+    try:
+        return library.load(name).name
+    finally:
+        library.allow_any = allowed
 
 
 def free_port(host: str, first: int, tried: int) -> int:

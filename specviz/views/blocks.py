@@ -25,6 +25,12 @@ def section(name: str, title: str, lead: Words, controls: Sequence[Props] = (), 
     return {"id": name, "title": title, "lead": lead, "controls": list(controls), "blocks": list(blocks)}
 
 
+def whole_page(sections: Sequence[Props]) -> Props:
+    """These sections as a report page takes them, without controls: nobody is there to answer them."""
+    shown = [{**section, "controls": []} for section in sections]
+    return {"sections": shown, "order": [section["id"] for section in shown], "busy": None, "say": ""}
+
+
 # ---- controls: what a person sets before pressing a button of the same section --------------------------------------
 
 
@@ -155,6 +161,11 @@ def download(label: str, file_name: str, text: str) -> Props:
 def links(entries: Sequence[tuple[str, str]]) -> Props:
     """Files of this server to save: (words, address) each."""
     return {"kind": "links", "entries": [list(entry) for entry in entries]}
+
+
+def places(entries: Sequence[Props]) -> Props:
+    """Places of this page to open: each has `href`, `title`, `words` and `facts`."""
+    return {"kind": "places", "entries": list(entries)}
 
 
 def details(title: str, blocks: Sequence[Props]) -> Props:

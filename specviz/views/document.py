@@ -1,7 +1,7 @@
-"""HTML: one file that shows sections, and the parts that every page needs in it.
+"""HTML: one file or one folder that shows sections, and the parts that every page needs in it.
 
-The file opens from disk, asks no network and no server, and knows both themes. Code and styles are those of the app's
-report pages. What is shown, and plotly, lie in it compressed; no text from outside is ever markup, and the page's own
+Both open from disk, ask no other host and no server, and know both themes. Code and styles are those of the app's
+report pages. What is shown, and plotly, lie there compressed; no text from outside is ever markup, and the page's own
 policy lets no script run that this module has not put there.
 """
 
@@ -14,16 +14,21 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from specviz.views.blocks import Props, pack
+from specviz.views.blocks import Props, pack, whole_page
 from specviz.views.bundle import bundle, web_file
 from specviz.views.palette import palette, palette_css
 
-NOTHING_ELSE = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+NOTHING_ELSE = "default-src 'none'; img-src data: blob:; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'"
+BESIDE = "'self' file:"
+"""Sources of a folder's policy: the files beside the page, also of one that was opened from disk."""
+REPORT_HTML = (
+    '<div class="sv-report"><div class="sv-report-body"></div>'
+    '<p class="sv-live sv-hidden" aria-live="polite"></p></div>'
+)
 BODY = """<header class="sv-report sv-standalone-head"><h1>{title}</h1>
 <button type="button" class="sv-button" id="sv-theme">Dark</button>
 <nav aria-label="Contents"><ul id="sv-contents"></ul></nav></header>
-<main id="sv-page"><div class="sv-report"><div class="sv-report-body"></div>
-<p class="sv-live sv-hidden" aria-live="polite"></p></div></main>"""
+<main id="sv-page">{report}</main>"""
 
 
 def palette_head() -> str:
@@ -44,11 +49,10 @@ def stage_template() -> str:
 
 
 def page(title: str, sections: Sequence[Props]) -> str:
-    """A whole HTML page of these sections. Their controls are left out: nobody is there to answer them."""
-    shown = [{**section, "controls": []} for section in sections]
-    message = {"sections": shown, "order": [section["id"] for section in shown], "busy": None, "say": ""}
-    body, has_charts = BODY.format(title=html.escape(title)), any(_has_chart(section["blocks"]) for section in shown)
-    return document(title, body, entry="report_file.js", data={"sv-data": pack(message)}, has_charts=has_charts)
+    """A whole HTML page of these sections."""
+    body = BODY.format(title=html.escape(title), report=REPORT_HTML)
+    data, has_charts = {"sv-data": pack(whole_page(sections))}, any(_has_chart(each["blocks"]) for each in sections)
+    return document(title, body, entry="report_file.js", data=data, has_charts=has_charts)
 
 
 def document(title: str, body: str, *, entry: str, data: Mapping[str, str], has_charts: bool) -> str:
@@ -58,23 +62,41 @@ def document(title: str, body: str, *, entry: str, data: Mapping[str, str], has_
     the palette and, with has_charts, plotly lie beside it as "sv-palette" and "sv-plotly".
     """
     plotly, plotly_hash = _plotly() if has_charts else ("", "")
-    texts = {**data, "sv-palette": quiet_json(palette()), **({"sv-plotly": plotly} if has_charts else {})}
     made = bundle(web_file(entry))
-    allowed = " ".join(filter(None, [_hash(made.script), plotly_hash]))
+    allowed = " ".join(filter(None, [script_hash(made.script), plotly_hash]))
+    texts = {**data, **({"sv-plotly": plotly} if has_charts else {})}
+    sheet, script = f"<style>{made.sheet}</style>", f"<script>{made.script}</script>"
+    return _html(title, body, f"{NOTHING_ELSE}; script-src {allowed}", texts, sheet, script)
+
+
+def folder(title: str, body: str, *, entry: str, data: Mapping[str, str]) -> dict[str, str]:
+    """The same page as files that lie side by side, by their paths: index.html, its code and sheet, plotly, and each
+    text of `data` as a script that the page runs when it needs the text (one that was opened from disk may read no
+    other file)."""
+    made, policy = bundle(web_file(entry)), f"{NOTHING_ELSE} {BESIDE}; script-src {BESIDE}"
+    links = '<link rel="stylesheet" href="site.css">', '<script src="site.js"></script>'
+    texts = {f"data/{name}.js": f"document.currentScript.packed = {quiet_json(text)};\n" for name, text in data.items()}
+    page = _html(title, body, policy, {}, *links)
+    return {"index.html": page, "site.css": made.sheet, "site.js": made.script, "plotly.min.js": _plotly_js(), **texts}
+
+
+def _html(title: str, body: str, policy: str, texts: Mapping[str, str], sheet: str, script: str) -> str:
+    """sheet, script: the tags of the page's styles and code."""
+    texts = {**texts, "sv-palette": quiet_json(palette())}
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{NOTHING_ELSE}; script-src {allowed}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{html.escape(title)}</title><style>{palette_css()}</style>",
-        f"<style>{made.sheet}</style>",
+        sheet,
         f"</head>\n<body>{body}\n<noscript><p>This page needs JavaScript. It asks no network.</p></noscript>\n",
         *(f'<script type="text/plain" id="{name}">{text}</script>\n' for name, text in texts.items()),
-        f"<script>{made.script}</script>\n</body></html>\n",
+        f"{script}\n</body></html>\n",
     ]
     return "".join(parts)
 
 
-def _hash(script: str) -> str:
+def script_hash(script: str) -> str:
     """A source of the policy: exactly this script may run."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
@@ -82,10 +104,14 @@ def _hash(script: str) -> str:
 @cache
 def _plotly() -> tuple[str, str]:
     """plotly.js, compressed, and its source of the policy."""
+    source = _plotly_js()
+    return base64.b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode("ascii"), script_hash(source)
+
+
+def _plotly_js() -> str:
     from plotly.offline import get_plotlyjs
 
-    source = get_plotlyjs()
-    return base64.b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode("ascii"), _hash(source)
+    return get_plotlyjs()
 
 
 def _has_chart(shown: Sequence[Props]) -> bool:

@@ -3,22 +3,39 @@
 import html
 import re
 from itertools import pairwise
+from pathlib import Path
 
 from markdown_it import MarkdownIt
 
 from specviz.settings import assets_dir
+from specviz.views.document import NOTHING_ELSE, script_hash
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+LINKED = re.compile(r'(<a href="(?!https?:)[^"#]+)\.md(?=[#"])')
 
 
-def document_page(name: str) -> str:
-    """The page of a document, as "docs/README.md"; its headings have GitHub's ids. KeyError for any other name."""
-    paths = {f"{path.parent.name}/{path.name}": path for path in assets_dir().glob("*/*.md")}
-    tokens = MARKDOWN.parse(paths[name].read_text("utf-8"))
+def document_names() -> list[str]:
+    """The names of all documents, as "docs/README.md"."""
+    return sorted(_documents())
+
+
+def _documents() -> dict[str, Path]:
+    return {f"{path.parent.name}/{path.name}": path for path in assets_dir().glob("*/*.md")}
+
+
+def document_page(name: str, suffix: str = ".md") -> str:
+    """The page of a document; its headings have GitHub's ids. suffix: of the pages that it links to. KeyError for a
+    name that is not one."""
+    tokens = MARKDOWN.parse(_documents()[name].read_text("utf-8"))
     for token, inside in pairwise(tokens):
         if token.type == "heading_open":
             token.attrSet("id", re.sub(r"[^\w -]", "", inside.content.lower()).replace(" ", "-"))
     text = MARKDOWN.renderer.render(tokens, MARKDOWN.options, {})
     text = re.sub("<(pre|table)>", r'<\1 tabindex="0">', text)  # wide ones scroll, also by keys
     template = (assets_dir() / "web" / "documentation.html").read_text("utf-8")
-    return template.replace("{title}", html.escape(tokens[1].content)).replace("{text}", text)
+    policy = f"{NOTHING_ELSE}; script-src {script_hash(SCRIPT.search(template)[1])}"
+    given = {"policy": policy, "title": html.escape(tokens[1].content), "text": text}
+    for place, words in given.items():
+        template = template.replace(f"{{{place}}}", words)
+    return LINKED.sub(rf"\1{suffix}", template)

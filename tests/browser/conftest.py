@@ -70,7 +70,7 @@ def page(open_page) -> object:
 @pytest.fixture
 def opened(chromium, tmp_path) -> Iterator[Callable[..., object]]:
     """Opens a file, or a text as one, from disk: opened(html, place="#lesson=x", viewport=...). Leaving the test checks
-    that nothing went wrong on the page and nothing else was asked for."""
+    that nothing went wrong on the page and nothing else was asked for; with `beside`, files of its folder may be."""
     wrong, own = [], ["data:", "blob:", "about:"]
     watched = {
         "pageerror": lambda error: wrong.append(str(error)),
@@ -79,11 +79,13 @@ def opened(chromium, tmp_path) -> Iterator[Callable[..., object]]:
         "request": lambda request: None if request.url.startswith(tuple(own)) else wrong.append(request.url),
     }
 
-    def opened(html: str | Path, place: str = "", ready: str = IS_DONE, **context: object) -> object:
+    def opened(
+        html: str | Path, place: str = "", ready: str = IS_DONE, *, beside: bool = False, **context: object
+    ) -> object:
         path = html if isinstance(html, Path) else tmp_path / f"page-{len(own)}.html"
         if path is not html:
             path.write_text(html, encoding="utf-8")
-        own.append(path.as_uri())
+        own.append((path.parent if beside else path).as_uri())
         options = {"viewport": DESKTOP, "color_scheme": "light", **context}
         page = pages_left.enter_context(borrowed(chromium, watched, **options))
         page.goto(f"{path.as_uri()}{place}")

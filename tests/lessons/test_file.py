@@ -35,7 +35,7 @@ def test_every_lesson_every_run_and_every_pair_lies_in_it(own):
     lying = dict(LYING.findall(own))
     data = unpacked(lying["sv-data"])
     assert list(data["lessons"]) == list(lessons())
-    assert data["page"]["order"] == ["plan", "predict"]
+    assert data["pages"]["learn"]["order"] == ["plan", "predict"]
     for name, found in lessons().items():
         assert len(data["lessons"][name]["screens"]) == len(found.screens)
         assert {f"sv-run-{run}" for run in found.runs()} <= set(lying)

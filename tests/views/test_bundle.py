@@ -7,7 +7,7 @@ import pytest
 
 from specviz.views.bundle import bundle, web_file
 
-PAGES = ("page.js", "run_file.js", "lesson_file.js", "report_file.js")
+PAGES = ("page.js", "run_file.js", "site.js", "report_file.js")
 
 
 def write(folder, **sources):

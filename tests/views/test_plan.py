@@ -308,8 +308,7 @@ def test_what_is_missing_for_the_factors_is_named():
 
 
 def test_every_tool_has_its_rows_and_two_have_a_file(first_visit):
-    exports = {tool: tool_names.export(first_visit, tool) for tool in (tool_names.VLLM, tool_names.SGLANG)}
-    section = plan.tool_names(tool_names.tool_numbers(first_visit), exports)
+    section = plan.tool_names(first_visit)
     check_form(section)
     assert {row[0] for row in section["blocks"][0]["rows"]} == set(tool_names.TOOLS)
     files = [block for block in section["blocks"] if block["kind"] == "download"]
@@ -318,9 +317,9 @@ def test_every_tool_has_its_rows_and_two_have_a_file(first_visit):
 
 
 def test_undefined_numbers_say_why_and_no_run_says_so():
-    rows = plan.tool_names(tool_names.tool_numbers(traces.plain()), {})["blocks"][0]["rows"]
+    rows = plan.tool_names(traces.plain())["blocks"][0]["rows"]
     assert any(row[2] == "n/a: no token was drafted" for row in rows)
-    assert "Start a run" in said(plan.tool_names((), {}))
+    assert "Start a run" in said(plan.tool_names(None))
 
 
 def test_points_outside_the_ks_are_left_out(text):

@@ -1,23 +1,14 @@
 // figure.js: one chart as plotly draws it, in the page's own colours, with its title, its notes and its numbers as a
 // table. plotly is loaded when the first chart is drawn. Figures arrive computed.
 import { element } from './element.js';
+import { loadScript } from './files.js';
 import { palette } from './palette.js';
 
 const BELOW = 44;                                   // pixels of a margin that holds no note
 const CONFIG = { displayModeBar: false, responsive: true };
 const AXES = ['xaxis', 'yaxis', 'yaxis2'];
 const SERVED = '/specviz/plotly.min.js';
-let library = null, bring = fromServer;
-
-function fromServer() {
-  return new Promise((done, failed) => {
-    const script = document.createElement('script');
-    script.src = SERVED;
-    script.onload = done;
-    script.onerror = () => failed(new Error('plotly did not load'));
-    document.head.append(script);
-  });
-}
+let library = null, bring = () => loadScript(SERVED);
 
 export function loadPlotly() {
   library = library || (window.Plotly ? Promise.resolve() : bring().catch((error) => {

@@ -1,4 +1,4 @@
-// files.js: a text as a file of the person's own, on the clipboard, or unpacked; all without a server.
+// files.js: a text as a file of the person's own, on the clipboard, or unpacked; a script of this page, on demand.
 import { element } from './element.js';
 
 export function saveText(file, text) {
@@ -32,3 +32,9 @@ export function unpack(packed) {
   const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'))).text();
 }
+
+// resolves to the script's element once it has run
+export const loadScript = (src) => new Promise((done, failed) => {
+  const script = Object.assign(element('script'), { src, onload: () => done(script), onerror: () => failed(new Error(`${src} did not load`)) });
+  document.head.append(script);
+});

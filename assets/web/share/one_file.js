@@ -2,9 +2,13 @@
 // when the first chart comes into sight. No server, no network.
 import { element } from '../core/element.js';
 import { bringPlotly } from '../core/figure.js';
-import { unpack } from '../core/files.js';
+import { loadScript, unpack } from '../core/files.js';
 
 export const fileText = (id) => document.getElementById(id)?.textContent;
+
+// The same of a page in a folder, where a text may lie in a file beside the page: a script that leaves it on its own
+// element, which a page that was opened from disk may load as well.
+export const bringText = async (id) => fileText(id) ?? (await loadScript(`data/${id}.js`)).packed;
 
 // in place of a request: the library as a script of this very page
 async function unpackPlotly() {

@@ -24,7 +24,6 @@ from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.session.workbench import Workbench
 from specviz.trace.metrics import metrics
-from specviz.trace.tool_names import SGLANG, VLLM, export, tool_numbers
 from specviz.ui.choices import Offer, list_drafts
 from specviz.ui.reports.section import Look, Props, Section, Work, one_of, own_prompts, whole_number
 from specviz.ui.reports.trace_models import NO_RUN, RunModels, request_of
@@ -65,7 +64,7 @@ class CompareSections:
             AlignmentSection(self._models, self._costs).section(),
             Section("theory", self._speed_key, self._theory),
             Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs=needs),
-            Section("tool-names", attrgetter("text"), _tool_names),
+            Section("tool-names", attrgetter("text"), lambda look: plan.tool_names(look.run)),
         ]
 
     # ---- the keys of the sections ------------------------------------------------------------------------------------
@@ -185,12 +184,6 @@ class CompareSections:
                 while len(self._speeds) > MOST_SPEEDS:
                     self._speeds.popitem(last=False)
             yield self._why_slow(look, None if speed.done == speed.total else speed)
-
-
-def _tool_names(look: Look) -> Props:
-    if look.run is None:
-        return plan.tool_names((), {})
-    return plan.tool_names(tool_numbers(look.run), {tool: export(look.run, tool) for tool in (VLLM, SGLANG)})
 
 
 def _has_draft(look: Look) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specviz.analysis.given_text import is_own_plan
 from specviz.trace.metrics import METRICS, metrics
-from specviz.trace.tool_names import SGLANG, VLLM, ToolNumber
+from specviz.trace.tool_names import SGLANG, VLLM, export, tool_numbers
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
 from specviz.views.compare.plan_charts import (
@@ -226,18 +226,17 @@ TOOL_NAMES = (
 )
 
 
-def tool_names(numbers: Sequence[ToolNumber], exports: Mapping[str, str]) -> Props:
-    """exports: tool -> JSON under its own field names."""
-    if not numbers:
+def tool_names(recorded: Trace | None) -> Props:
+    """The run's numbers under every tool's names, and as JSON under two tools' own field names."""
+    if recorded is None:
         return blocks.section(*TOOL_NAMES, blocks=[blocks.words(NO_RUN)])
     rows = [
         [row.tool, row.name, f"n/a: {row.reason}" if row.reason else row.shown, row.label, row.formula]
-        for row in numbers
+        for row in tool_numbers(recorded)
     ]
     shown = [blocks.table(["tool", "its name", "value", "our name", "formula"], rows)]
     shown += [
-        blocks.download(f"Save as JSON, {tool} field names", f"specviz-{tool.lower()}.json", exports[tool])
+        blocks.download(f"Save as JSON, {tool} field names", f"specviz-{tool.lower()}.json", export(recorded, tool))
         for tool in (VLLM, SGLANG)
-        if tool in exports
     ]
     return blocks.section(*TOOL_NAMES, blocks=shown)

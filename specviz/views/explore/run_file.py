@@ -43,7 +43,7 @@ def stage_page(
     if trace.header is None:
         raise ValueError("trace must have its header (got one that holds nothing yet)")
     feed = feed or Feed.from_trace(trace, RUN, unended=unended)
-    parts = [part if charts else without_charts(part) for part in feed.recorded_parts(RUN)]
+    packed, parts = packed_run(feed, RUN, charts=charts)
     title = _title(trace)
     data = base64.b64encode(gzip.compress(exports.json_lines(trace).encode(), 6, mtime=0)).decode("ascii")
     about = {
@@ -52,13 +52,19 @@ def stage_page(
         "file": exports.file_name(trace, ".jsonl"),
     }
     body = BODY.format(title=html.escape(title), words=html.escape(_words(trace, unended)), template=stage_template())
-    lying = {"sv-about": quiet_json(about), "sv-run": "\n".join(map(pack, parts)), "sv-trace": data}
+    lying = {"sv-about": quiet_json(about), "sv-run": packed, "sv-trace": data}
     if trace.footer is not None:
         lying["sv-every-k"] = pack(every_k(trace))
     return document(title, body, entry="run_file.js", data=lying, has_charts=charts)
 
 
-def without_charts(part: Props) -> Props:
+def packed_run(feed: Feed, view_id: str, *, charts: bool) -> tuple[str, list[Props]]:
+    """A whole run as every page without a server holds it, in one text, and its parts as a stage takes them."""
+    parts = [part if charts else _without_charts(part) for part in feed.recorded_parts(view_id)]
+    return "\n".join(map(pack, parts)), parts
+
+
+def _without_charts(part: Props) -> Props:
     """The part of a run as a stage takes it that has no charts."""
     steps = [{name: value for name, value in step.items() if name != "points"} for step in part["steps"]]
     head = {"head": {**part["head"], "figures": {}}} if "head" in part else {}

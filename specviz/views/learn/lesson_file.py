@@ -4,18 +4,19 @@ It opens from disk without network and server, and leaves out what needs a model
 unpacked when they are first shown; no text from outside becomes markup (see views.document).
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 from specviz import __version__
 from specviz.errors import SpecvizError
 from specviz.lessons.load import lessons
+from specviz.lessons.types import Lesson
 from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views import blocks
 from specviz.views.blocks import Props, pack
 from specviz.views.compare.side_by_side_player import duel_block
-from specviz.views.document import document, stage_template
+from specviz.views.document import REPORT_HTML, document, stage_template
 from specviz.views.explore.feed import Feed
-from specviz.views.explore.run_file import without_charts
+from specviz.views.explore.run_file import packed_run
 from specviz.views.learn.lesson import SHIPPED, lesson_props
 from specviz.views.learn.plan import NONE_YET, PREDICT, plan
 from specviz.views.learn.predict import predict_block
@@ -23,48 +24,65 @@ from specviz.views.learn.predict import predict_block
 TITLE = "specviz: lessons in speculative decoding"
 GAMES = ("first-visit", "hot", "tiny-draft", "misaligned-draft")
 LEAD = "See both models' probabilities of a draft token. Accepted or rejected? Then the random draw falls."
-BODY = f"""<header class="sv-report sv-lessons-head"><h1><a href="#plan">{TITLE}</a></h1>
-<span class="sv-lessons-by">written by specviz {__version__}; works without a network</span>
+BODY = """<header class="sv-report sv-site-head"><h1><a href="#{home}">{title}</a></h1>{pages}
+<span class="sv-site-by">written by specviz {version}; works without a network</span>
 <button type="button" class="sv-button" id="sv-present" aria-pressed="false">Present</button>
 <button type="button" class="sv-button" id="sv-theme">Dark</button></header>
 <main id="sv-file"><div id="lesson"></div><div id="stage"></div>
-<div id="compare"><div class="sv-report"><section class="sv-card sv-section"><h2>Two runs side by side</h2>
-<div class="sv-blocks"></div></section></div></div>
-<div id="learn"><div class="sv-report"><div class="sv-report-body"></div>
-<p class="sv-live sv-hidden" aria-live="polite"></p></div></div></main>"""
+<div id="compare"><div class="sv-report sv-duels"><section class="sv-card sv-section"><h2>Two runs side by side</h2>
+<div class="sv-blocks"></div></section></div><div id="compare-page">{report}</div></div>
+<div id="check"><div id="check-page">{report}</div></div><div id="runs"><div id="runs-page">{report}</div></div>
+<div id="learn"><div id="learn-page">{report}</div></div></main>{template}"""
 
 
 def lesson_page() -> str:
     """The whole HTML page. Raises SpecvizError where the lessons cannot be read, or where there are none."""
-    known = lessons()
-    if not known:
-        raise SpecvizError(NONE_YET)
+    known = _known_lessons()
     runs = dict.fromkeys(name for lesson in known.values() for name in lesson.runs())
-    shows = [screen.show for lesson in known.values() for screen in lesson.screens]
-    pairs = dict.fromkeys(show.compare for show in shows if show is not None and show.compare)
     data = {
-        "sv-data": pack({"lessons": {name: lesson_props(name, has_server=False) for name in known}, "page": _page()}),
-        **{f"sv-run-{name}": "\n".join(map(pack, _parts(name))) for name in runs},
-        **{f"sv-duel-{'-'.join(pair)}": pack(_duel(pair)) for pair in pairs},
+        "sv-data": pack({"lessons": lesson_panels(), "pages": {"learn": learn_page()}, "runs": [], "duels": []}),
+        **{f"sv-run-{name}": run_text(name, charts=False) for name in runs},
+        **{f"sv-duel-{'-'.join(pair)}": pack(duel(pair)) for pair in lesson_pairs()},
     }
-    body = BODY + stage_template()
-    return document(TITLE, body, entry="lesson_file.js", data=data, has_charts=False)
+    return document(TITLE, site_body(TITLE, home="plan"), entry="site.js", data=data, has_charts=False)
 
 
-def _page() -> Props:
+def site_body(title: str, home: str, pages: str = "") -> str:
+    """The markup around what site.js shows. home: the page that the title leads to; pages: links to others."""
+    given = {"title": title, "home": home, "pages": pages, "report": REPORT_HTML}
+    return BODY.format(**given, version=__version__, template=stage_template())
+
+
+def _known_lessons() -> Mapping[str, Lesson]:
+    if not (known := lessons()):
+        raise SpecvizError(NONE_YET)
+    return known
+
+
+def lesson_panels() -> dict[str, Props]:
+    """What the panel shows of each lesson by name, where no server is."""
+    return {name: lesson_props(name, has_server=False) for name in _known_lessons()}
+
+
+def lesson_pairs() -> list[tuple[str, str]]:
+    """The recorded runs that lessons show side by side."""
+    shows = [screen.show for lesson in _known_lessons().values() for screen in lesson.screens]
+    return list(dict.fromkeys(show.compare for show in shows if show is not None and show.compare))
+
+
+def learn_page() -> Props:
     """The plan and the game over the runs of GAMES that exist, as a page of sections is sent."""
     games = {recorded_runs()[name].title: recorded_trace(name) for name in GAMES if name in recorded_runs()}
     game = blocks.section(PREDICT.section, PREDICT.title, LEAD, (), [predict_block(games)])
-    shown = [plan(has_server=False), game]
-    return {"sections": shown, "order": [section["id"] for section in shown], "busy": None, "say": ""}
+    return blocks.whole_page([plan(has_server=False), game])
 
 
-def _parts(run: str) -> Iterator[Props]:
-    """The run in the parts that a stage takes, from the first step on."""
+def run_text(run: str, *, charts: bool) -> str:
+    """A recorded run as it lies in a page, under the id that the app gives it."""
     view_id = f"{SHIPPED}{run}"
-    for part in Feed.from_trace(recorded_trace(run), view_id).recorded_parts(view_id):
-        yield without_charts(part)
+    return packed_run(Feed.from_trace(recorded_trace(run), view_id), view_id, charts=charts)[0]
 
 
-def _duel(names: tuple[str, str]) -> Props:
+def duel(names: tuple[str, str]) -> Props:
+    """Two recorded runs side by side."""
     return duel_block(*map(recorded_trace, names), "token", tuple(recorded_runs()[name].title for name in names))

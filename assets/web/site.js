@@ -1,0 +1,165 @@
+// site.js: specviz without a server: recorded runs on the stage, lessons, games, races and checks. Texts lie compressed in
+// the page (all lessons in one file) or in files beside it (a folder), and are unpacked when they are first shown.
+import { bringPlotly } from './core/figure.js';
+import { loadScript, unpack } from './core/files.js';
+import { embeddedSource } from './core/hub.js';
+import { recall, remember } from './core/memory.js';
+import { mountLesson } from './learn/lesson.js';
+import { LessonList } from './learn/lesson_list.js';
+import { predict } from './learn/predict.js';
+import { lessonOpen, shownAgain } from './learn/progress.js';
+import { Blocks, addKinds } from './reports/blocks.js';
+import { duel } from './reports/duel.js';
+import { mountReport } from './reports/report.js';
+import { bringText, fileText, presentable, openFile } from './share/one_file.js';
+import { SETTLED, stageMarkup, mountStage } from './stage/stage.js';
+import { html, render } from './vendor/preact_htm.js';
+
+const { documentElement: root } = document;
+const SHIPPED = 'shipped:', NAME = /^[a-z0-9-]{1,160}$/;
+const place = (id) => document.getElementById(id);
+const unpacked = async (id) => JSON.parse(await unpack(await bringText(id)));
+
+function turnTo(name) {
+  root.dataset.svPage = name;
+  for (const link of document.querySelectorAll('.sv-pages a')) {
+    if (link.hash === `#${name}`) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+  }
+  window.dispatchEvent(new Event('resize'));
+}
+
+// one stage for all runs; a folder holds plotly, and what the opening tells of every step
+function makeStage(holder, isFolder) {
+  const stage = stageMarkup(), told = new Map();
+  if (!isFolder) stage.querySelector('.sv-charts').remove();
+  holder.append(stage);
+  const opening = async ({ run, step }) => {
+    if (!told.has(run)) told.set(run, unpacked(`sv-opening-${run.slice(SHIPPED.length)}`));
+    const { telling, steps } = await told.get(run);
+    return steps[step ?? telling];
+  };
+  const everyK = isFolder && (({ run }) => unpacked(`sv-every-k-${run.slice(SHIPPED.length)}`));
+  return mountStage(holder, { source: { ...embeddedSource(null), everyK }, server: isFolder && { opening } });
+}
+
+function stageOf(hub) {
+  const known = new Map();
+  let wanted = '';
+
+  const parts = (run) => {
+    if (!known.has(run)) known.set(run, bringText(`sv-run-${run}`).then((text) => Promise.all(text.split('\n').map(unpack))));
+    return known.get(run);
+  };
+
+  async function show({ run, id }, how, then) {
+    wanted = id;
+    turnTo('explore');
+    const texts = hub.run === id ? [] : await parts(run);
+    if (wanted !== id) return;                       // another one was asked for meanwhile
+    const begin = { play: how === 'play' || how === 'come', opening: how === 'opening' };
+    texts.forEach((text, at) => hub.take({ ...JSON.parse(text), ...(at ? {} : begin) }, { heal: false }));
+    if (!texts.length) shownAgain(hub, how);
+    then();
+  }
+  return show;
+}
+
+async function compare(name) {
+  turnTo('compare');
+  const block = await unpacked(`sv-duel-${name}`), holder = place('compare');
+  const host = { root: holder.querySelector('.sv-report'), title: '', act: () => {}, halt: () => {} };
+  render(html`<${Blocks} key=${name} blocks=${[block]} host=${host} />`, holder.querySelector('.sv-blocks'));
+  window.scrollTo(0, 0);
+}
+
+// A page of sections, whole; take() brings further sections.
+function makeReport(name, message) {
+  let read = () => {};
+  const props = { value: JSON.stringify(message) };
+  mountReport(place(`${name}-page`), { props, watch: (_, callback) => { read = callback; }, trigger: () => {}, place: () => null });
+  return (sections) => {
+    props.value = JSON.stringify({ ...message, sections });
+    read();
+  };
+}
+
+// Things to open, each behind a link to a place of this page.
+const Places = ({ block: { entries } }) => html`<ul class="sv-block sv-plan sv-places">${entries.map(({ href, title, words, facts }) => html`
+  <li class="sv-plan-entry"><h3 class="sv-plan-title">${title}</h3><p class="sv-plan-question">${words}</p><p class="sv-plan-wrong">${facts}</p>
+    <a class="sv-button" href=${href} aria-label="Open: ${title}">Open</a></li>`)}</ul>`;
+
+// What the address asks for, as "#lesson=x", "#run=x&step=3&ref=1" or "#check"; a page that was framed has it behind "?".
+const asked = () => Object.fromEntries(new URLSearchParams(`${location.search.slice(1)}&${location.hash.slice(1)}`));
+
+class Site {
+  constructor({ lessons, pages, runs, duels }) {
+    Object.assign(this, { lessons, pages, runs, duels, hub: makeStage(place('stage'), runs.length > 0) });
+    this.reports = Object.fromEntries(Object.entries(pages).map(([name, message]) => [name, makeReport(name, message)]));
+    this.show = stageOf(this.hub);
+    this.hub.on('head', () => this.ofRun());
+    this.panel = mountLesson(place('lesson'), {
+      hub: () => this.hub,
+      show: this.show,
+      compare: (pair) => compare(pair.map(({ run }) => run).join('-')),
+      game(section) {
+        turnTo('learn');
+        document.querySelector(`[data-section="${section}"]`).scrollIntoView({ block: 'start' });
+      },
+      go: (name) => {
+        if (location.hash === `#lesson=${name}`) this.follow();
+        else location.hash = `lesson=${name}`;
+      },
+      plan: () => { location.hash = 'plan'; },
+      leave: () => { location.hash = 'plan'; },
+    });
+  }
+
+  // the sections that speak of the run on the stage
+  async ofRun() {
+    if (this.reports.compare) this.reports.compare(await unpacked(`sv-of-${this.hub.run.slice(SHIPPED.length)}`));
+  }
+
+  open(run, how, pin) {
+    this.show({ run, id: SHIPPED + run }, how, () => setTimeout(() => {
+      const { step, ref } = pin, at = this.hub.steps[Number(step) - 1];
+      if (at) this.hub.pin(Number(step) - 1, at.looks[ref] ? ref : at.focus, 'key');
+    }, SETTLED));
+  }
+
+  // isBack: the page was loaded anew
+  follow(isBack = false) {
+    const { lesson, run, duel: pair, ...more } = asked(), name = NAME.test(lesson) ? lesson : '';
+    root.toggleAttribute('data-sv-lesson', Boolean(name));
+    window.scrollTo(0, 0);
+    if (name) {
+      turnTo('explore');
+      if (Object.hasOwn(this.lessons, name)) return this.panel.open(this.lessons[name], isBack && lessonOpen() === name);
+      return this.panel.refuse('There is no such lesson in this file.');
+    }
+    this.panel.close();
+    if (this.runs.includes(run)) return this.open(run, 'whole', more);
+    if (this.duels.includes(pair)) return compare(pair);
+    const page = Object.keys(this.pages).find((each) => each in more) || (this.runs.length && !('plan' in more) ? 'explore' : 'learn');
+    turnTo(page);
+    if (page === 'explore' && !this.hub.run) this.welcome();
+  }
+
+  welcome() {
+    const isFirst = !recall('visited', [false, true]);
+    remember('visited', true);
+    this.open(this.runs[0], isFirst ? 'opening' : 'whole', {});
+  }
+}
+
+addKinds({ duel, predict, lessons: LessonList, places: Places });
+presentable(place('sv-present'));
+openFile(place('sv-file'), async () => {
+  const site = new Site(await unpacked('sv-data'));
+  if (site.runs.length) bringPlotly(() => loadScript('plotly.min.js'));
+  document.addEventListener('sv-opened', ({ detail }) => {           // a person goes on from the opening's last beat
+    if (detail) location.href = detail === 'why' ? '#check' : 'docs/README.html';
+  });
+  window.addEventListener('hashchange', () => site.follow());
+  site.follow(true);
+});

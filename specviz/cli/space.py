@@ -1,0 +1,155 @@
+"""python -m specviz space push NAME: a Hugging Face Space of one's own, made of this very package, in one line.
+
+What is pushed is a folder: the package with its assets, and the few files by which a Space is built. Loads no torch.
+"""
+
+import argparse
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import requires, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import specviz
+from specviz.errors import SpecvizError
+from specviz.models.catalog import HEADS, MODELS, is_known, without_format
+from specviz.models.hub import find
+from specviz.settings import assets_dir
+from specviz.views.terminal import escape
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+DISTRIBUTION = "specviz-explorer"  # on the package index the name specviz belongs to a tool for astronomers
+TORCH = "torch==2.11.0"  # the newest that ZeroGPU runs; CPU basic runs it as well
+HARDWARE = ("cpu-basic", "zero-a10g")
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+LARGE = ("*.safetensors", "*.gz", "*.png")
+APP = '''"""Serves the page with the pair that the owner of this Space has chosen; its own variables come first."""
+
+import os
+
+for name, value in {settings}.items():
+    os.environ.setdefault(name, value)
+
+from specviz.cli.main import console
+
+if __name__ == "__main__":
+    raise SystemExit(console(["page"]))
+'''
+README = """---
+{front}
+---
+
+# specviz
+
+See, check and debug **speculative decoding** while it runs: {pair}.
+
+Pushed with `specviz space push`, specviz {version}.
+"""
+NOT_THERE = "a Space has the bundled models and those of the hub: {role} must not be a folder here (got {name!r:.200})"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("push",), help="make the Space, or bring it up to date")
+    parser.add_argument("name", metavar="NAME", help="owner/name of the Space")
+    words = "what it begins with, loaded at its start: smollm2, a bundled name or a hub id (default: the bundled pair)"
+    parser.add_argument("--target", help=words)
+    parser.add_argument("--draft", help="the draft model or draft head, likewise")
+    words = "what the Space will run on, which its owner sets on the hub (default: %(default)s)"
+    parser.add_argument("--hardware", choices=HARDWARE, default=HARDWARE[0], help=words)
+    parser.add_argument("--private", action="store_true", help="only its owner sees it")
+    words = "write what would be pushed into this new folder, and push nothing"
+    parser.add_argument("--dry-run", type=Path, metavar="FOLDER", help=words)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the folder and pushes it; raises SpecvizError in words for the person."""
+    if not NAME.fullmatch(options.name):
+        raise SpecvizError(f"NAME must be owner/name (got {options.name!r:.200})")
+    if options.dry_run is not None:
+        if options.dry_run.exists():
+            raise SpecvizError(f"--dry-run must name a folder that is not there (got {str(options.dry_run)!r:.200})")
+        write(options.dry_run, options)
+        print(f"saved {escape(str(options.dry_run))}; nothing was pushed")
+        return 0
+    from huggingface_hub import HfApi
+
+    with TemporaryDirectory() as place:
+        write(Path(place, "space"), options)
+        print(f"pushed: {push(HfApi(), Path(place, 'space'), options.name, private=options.private)}")
+    return 0
+
+
+def write(folder: Path, options: argparse.Namespace) -> None:
+    """Everything that the Space is built of. Raises SpecvizError for a model that it could not load."""
+    chosen = {role: name for role in ("target", "draft") if (name := getattr(options, role))}
+    for role, name in chosen.items():
+        if not is_known(name) and find(name, allow_any=True).folder is not None:
+            raise SpecvizError(NOT_THERE.format(role=role, name=name))
+    leftovers = shutil.ignore_patterns("__pycache__", "*.pyc", "*.pyi", "assets")
+    shutil.copytree(Path(specviz.__file__).parent, folder / "specviz", ignore=leftovers)
+    shutil.copytree(assets_dir(), folder / "assets", ignore=shutil.ignore_patterns("__pycache__", "screenshots"))
+    large = "".join(f"{each} filter=lfs diff=lfs merge=lfs -text\n" for each in LARGE)
+    variables = {f"SPECVIZ_{role.upper()}": name for role, name in chosen.items()}
+    texts = {
+        ".gitattributes": large,  # the hub takes no binary file, however small, unless it is kept so
+        "app.py": APP.format(settings=json.dumps(variables)),
+        "requirements.txt": "\n".join(_requirements()) + "\n",
+        "README.md": README.format(front=_front(options), pair=_pair(chosen), version=specviz.__version__),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, "utf-8", newline="\n")
+
+
+def push(api: "HfApi", folder: Path, name: str, *, private: bool = False) -> str:
+    """The Space's address, once the folder is all that it holds. Raises SpecvizError with the hub's words."""
+    space = {"repo_id": name, "repo_type": "space"}
+    try:
+        made = api.create_repo(**space, space_sdk="gradio", private=private, exist_ok=True)
+        words = f"specviz {specviz.__version__}"
+        api.upload_folder(**space, folder_path=folder, commit_message=words, delete_patterns=["*"])
+    except Exception as error:  # the errors of several HTTP libraries: no login, no right, offline
+        raise SpecvizError(f"{name} was not pushed: {error}; `hf auth login` logs in") from None
+    return str(made)
+
+
+def _requirements() -> list[str]:
+    """What the package needs, with the torch that a Space has to have."""
+    beside = Path(specviz.__file__).parent.parent / "requirements.txt"  # of a checkout or a Space
+    needed = beside.read_text("utf-8").splitlines() if beside.is_file() else requires(DISTRIBUTION)
+    own = [line for line in needed if "extra ==" not in line and not re.match(r"torch\b", line)]
+    return sorted([*own, TORCH])
+
+
+def _front(options: argparse.Namespace) -> str:
+    """The settings that the hub reads. A value is JSON, which YAML holds."""
+    named = [without_format(name) for name in (options.target, options.draft) if name]
+    on_hub = [name for name in named if "/" in name and name.count("/") == 1]
+    settings: Mapping[str, object] = {
+        "title": "specviz",
+        "emoji": "🎯",
+        "colorFrom": "blue",
+        "colorTo": "yellow",
+        "sdk": "gradio",
+        "sdk_version": version("gradio"),
+        "python_version": "3.12",
+        "app_file": "app.py",
+        "short_description": "See, check and debug speculative decoding",
+        "suggested_hardware": options.hardware,
+        "startup_duration_timeout": "1h",
+        "license": "apache-2.0",
+        "models": on_hub,
+        "preload_from_hub": on_hub,
+    }
+    return "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items() if value)
+
+
+def _pair(chosen: Mapping[str, str]) -> str:
+    """What it begins with, in words."""
+    known = {**MODELS, **HEADS}
+    titles = [known[name].title if name in known else name for name in chosen.values()]
+    return " with ".join(titles) or "a bundled pair of small models"

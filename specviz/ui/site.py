@@ -1,0 +1,79 @@
+"""What models had to find out for a site without a server: the app's own sections, with every button pressed once."""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+
+import torch
+
+from specviz import __version__
+from specviz.errors import SpecvizError
+from specviz.models.memory import environment
+from specviz.session.workbench import Workbench
+from specviz.trace.recorded import FIRST_VISIT
+from specviz.ui.choices import make_offer
+from specviz.ui.registry import Registry
+from specviz.ui.reports.check import CheckSections
+from specviz.ui.reports.compare import CompareSections
+from specviz.ui.reports.race import RaceSection
+from specviz.ui.reports.section import Look, Place, Section
+from specviz.views import blocks
+from specviz.views.blocks import Props
+from specviz.views.compare.race import chosen_values
+from specviz.views.explore.sentences import reveal
+from specviz.views.site import OF_A_RUN
+
+WHEN = (
+    "Found by specviz {version} on {date} with torch {torch} on {device_name}, {threads} threads, for the recorded run "
+    "“A good draft”. Speeds are those of that machine: your browser measures nothing."
+)
+
+
+def recorded_sections(say: Callable[[str], None]) -> dict[str, list[Props]]:
+    """The sections of each page, after minutes of real work of the bundled models. say: is told what is done next."""
+    bench, registry, offer = Workbench(), Registry(), make_offer()
+    view = registry.show(registry.find_recorded(FIRST_VISIT), None)
+    look = Look(Place(view.id), view.trace)
+    pages = {
+        "compare": [RaceSection(bench, offer, registry).section(), *CompareSections(bench, offer).sections()],
+        "check": CheckSections(bench, offer).sections(),
+    }
+    found: dict[str, list[Props]] = {}
+    for name, sections in pages.items():
+        found[name] = [blocks.section("found", "How this was found", _when(bench, offer.first.target))]
+        for section in sections:
+            if section.name not in OF_A_RUN:  # the site has those for every run
+                say(re.sub("[-_]", " ", section.name))
+                found[name].append(_without_server(_pressed(section, look, bench)))
+    return found
+
+
+def _pressed(section: Section, look: Look, bench: Workbench) -> Props:
+    """The section once its first button was pressed, with the values that stood in its fields; why not, where it
+    could not be."""
+    shown = section.begin(look)
+    press = next(iter(section.acts.values()), None)
+    values = {name: str(value) for name, value in chosen_values(shown).items()}
+    work = press(look, values) if press else section.opening(look) if section.opening else iter(())
+    try:
+        for state in bench.in_turns(work):
+            shown = state
+    except SpecvizError as error:
+        shown = {**shown, "blocks": [*shown["blocks"], blocks.words(reveal(str(error)))]}
+    return shown
+
+
+def _without_server(part: Props) -> Props:
+    """A section or a fold without what only a server answers: files, and buttons in tables."""
+    kept = [_without_server(each) for each in part.get("blocks", ()) if each["kind"] != "links"]
+    rows = [[_words(cell) for cell in row] for row in part.get("rows", ())] if part.get("kind") == "table" else None
+    return {**part, **({"blocks": kept} if "blocks" in part else {}), **({} if rows is None else {"rows": rows})}
+
+
+def _words(cell: blocks.Cell) -> blocks.Cell:
+    return {name: value for name, value in cell.items() if name != "does"} if isinstance(cell, Mapping) else cell
+
+
+def _when(bench: Workbench, target: str) -> str:
+    machine = environment(torch.device(bench.library.load(target).info.device))
+    return WHEN.format(version=__version__, date=f"{datetime.now(timezone.utc):%Y-%m-%d}", **machine)

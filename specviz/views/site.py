@@ -1,0 +1,116 @@
+"""specviz without a server: a folder that any web server hands out and a browser opens from disk.
+
+The views and the runs are those of the one-file pages, each text in a file of its own; what models had to find out
+(races, checks) is handed in as it was recorded. Loads no torch.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from specviz.analysis.given_text import KS, judge_run
+from specviz.errors import SpecvizError
+from specviz.trace.file import Trace
+from specviz.trace.metrics import metrics
+from specviz.trace.recorded import WELCOME, recorded_runs, recorded_trace
+from specviz.views import blocks
+from specviz.views.blocks import Props, pack
+from specviz.views.compare import plan, plan_theory
+from specviz.views.document import folder
+from specviz.views.documentation import document_names, document_page
+from specviz.views.explore.every_k import every_k
+from specviz.views.explore.library import shipped_entry
+from specviz.views.explore.opening import opening, telling_step
+from specviz.views.explore.sentences import reveal
+from specviz.views.learn.lesson_file import duel, learn_page, lesson_pairs, lesson_panels, run_text, site_body
+
+TITLE = "specviz: speculative decoding, recorded"
+PAGES = {"explore": "Explore", "runs": "Runs", "compare": "Compare", "check": "Check", "learn": "Learn"}
+RACES = (("one-by-one", "first-visit"), ("real-alone", "real-eagle"), ("first-visit", "misaligned-draft"))
+RUNS_LEAD = "Each opens on Explore, with every probability behind every token. All were recorded on a real machine."
+RACES_LEAD = "Two recorded runs side by side: one player moves both, by recorded time or token by token."
+NOT_RECORDED = "Nothing was recorded here: this site was written without its measurements."
+NO_COSTS = blocks.words(plan.NO_COSTS)
+"""What a page without a button to measure with leaves out."""
+OF_A_RUN = ("every-k", "theory", "tool-names")
+"""Sections of Compare that speak of the run on the stage, by their ids."""
+
+
+def site_files(recorded: Mapping[str, Sequence[Props]], report: str | None = None) -> dict[str, str]:
+    """Every file of the site by its path. recorded: the sections of "compare" and "check" that models have filled;
+    report: the HTML page of an alignment job. Raises SpecvizError where a lesson or a run cannot be read."""
+    runs = [WELCOME, *(name for name in recorded_runs() if name != WELCOME)]
+    pairs = list(dict.fromkeys([*RACES, *lesson_pairs()]))
+    pages = {
+        "runs": blocks.whole_page([_runs_section(runs)]),
+        "compare": _compare_page(recorded.get("compare", ()), pairs),
+        "check": blocks.whole_page(recorded.get("check") or [blocks.section("none", "Check", NOT_RECORDED)]),
+        "learn": learn_page(),
+    }
+    duels = {"-".join(pair): pack(duel(pair)) for pair in pairs}
+    data = {
+        "sv-data": pack({"lessons": lesson_panels(), "pages": pages, "runs": runs, "duels": list(duels)}),
+        **{f"sv-duel-{name}": text for name, text in duels.items()},
+    }
+    for name in runs:
+        trace = recorded_trace(name)
+        data |= {
+            f"sv-run-{name}": run_text(name, charts=True),
+            f"sv-opening-{name}": pack(_openings(trace)),
+            f"sv-of-{name}": pack(_of_run(trace)),
+            f"sv-every-k-{name}": pack(every_k(trace)),
+        }
+    body = site_body("specviz", "explore", _links(report is not None))
+    files = folder(TITLE, body, entry="site.js", data=data)
+    documents = {f"{name.removesuffix('.md')}.html": document_page(name, ".html") for name in document_names()}
+    return files | documents | ({} if report is None else {"report.html": report})
+
+
+def _links(has_report: bool) -> str:
+    """The pages of the site, and the ways to its other files."""
+    places = {f"#{name}": title for name, title in PAGES.items()} | {"docs/README.html": "Help"}
+    places |= {"report.html": "Report"} if has_report else {}
+    links = "".join(f'<a href="{place}">{title}</a>' for place, title in places.items())
+    return f'<nav class="sv-pages" aria-label="Pages">{links}</nav>'
+
+
+def _runs_section(names: Sequence[str]) -> Props:
+    entries = [{**shipped_entry(recorded_runs()[name]), "href": f"#run={name}"} for name in names]
+    return blocks.section("runs", "Recorded runs", RUNS_LEAD, (), [blocks.places(entries)])
+
+
+def _compare_page(recorded: Sequence[Props], pairs: Sequence[tuple[str, str]]) -> Props:
+    """Races of recorded runs, what was recorded, and room for what speaks of the run on the stage."""
+    page = blocks.whole_page([_races_section(pairs), *recorded])
+    return {**page, "order": [*page["order"], *OF_A_RUN]}
+
+
+def _races_section(pairs: Sequence[tuple[str, str]]) -> Props:
+    entries = [
+        {
+            "href": f"#duel={'-'.join(pair)}",
+            "title": " and ".join(reveal(recorded_runs()[name].title) for name in pair),
+            "words": reveal(recorded_runs()[pair[1]].about),
+            "facts": "",
+        }
+        for pair in pairs
+    ]
+    return blocks.section("races", "Recorded races", RACES_LEAD, (), [blocks.places(entries)])
+
+
+def _openings(trace: Trace) -> Props:
+    """The opening of every step, and the step that shows most."""
+    return {"telling": telling_step(trace), "steps": [opening(trace, index) for index in range(len(trace.steps))]}
+
+
+def _of_run(trace: Trace) -> list[Props]:
+    """The sections of OF_A_RUN, computed from the trace alone."""
+    point = plan.run_point(trace, None)
+    try:
+        judged = judge_run(trace)
+        what_if = judged.every_k(KS, None)
+    except SpecvizError as refusal:
+        shown = plan.every_k(trace, None, refusal=str(refusal)), plan_theory.theory(None, None, None)
+    else:
+        by_k = plan.every_k(trace, what_if, judged.cuts(), point=point)
+        shown = by_k, plan_theory.theory(what_if, metrics(trace)["alpha"], None, point)
+    sections = [*shown, plan.tool_names(trace)]
+    return [{**section, "blocks": [each for each in section["blocks"] if each != NO_COSTS]} for section in sections]
