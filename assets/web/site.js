@@ -39,8 +39,8 @@ function makeStage(holder, isFolder) {
     const { telling, steps } = await told.get(run);
     return steps[step ?? telling];
   };
-  const everyK = isFolder && (({ run }) => unpacked(`sv-every-k-${run.slice(SHIPPED.length)}`));
-  return mountStage(holder, { source: { ...embeddedSource(null), everyK }, server: isFolder && { opening } });
+  const everyK = ({ run }) => unpacked(`sv-every-k-${run.slice(SHIPPED.length)}`);
+  return mountStage(holder, { source: embeddedSource(null), server: isFolder && { opening, every_k: everyK } });
 }
 
 function stageOf(hub) {
