@@ -22,7 +22,7 @@ from specviz.analysis import rounds, theory
 from specviz.analysis.costs import Costs
 from specviz.analysis.every_k import what_if
 from specviz.checks.statistics import ALPHA, SUSPICION
-from specviz.drafters.eagle.heads import _FEWEST_LAYERS
+from specviz.drafters.eagle.layouts import _FEWEST_LAYERS
 from specviz.lessons.load import lessons
 from specviz.models.catalog import MODELS
 from specviz.models.gguf import _BYTES
