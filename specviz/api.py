@@ -1,6 +1,6 @@
 """run and stream: one call from a prompt to a trace, with models by name, by folder or handed over in memory."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,7 @@ def run(
     draft_top_p: float | None = None,
     seed: int = 0,
     max_new_tokens: int = 64,
+    stop: str | Sequence[str] = (),
     chat: bool | None = None,
     **params: int | float | str,
 ) -> trace.Trace:
@@ -78,9 +79,9 @@ def run(
     prompt: text or token ids. target, draft: a bundled name, a folder, a hub id or a loaded (model, tokenizer) pair;
     by default the bundled pair, and for a target on offer the bundled draft that suits it. num_speculative_tokens: K,
     the largest depth of a draft. draft_temperature, ...: the draft's own, None: as the target's; the text of an exact
-    rule does not depend on them. chat: whether the target's chat template is used; None: for a chat model on offer.
-    params: the method's own (`METHODS[method].params`); several models as one text, separated by commas. Raises
-    SpecvizError.
+    rule does not depend on them. stop: texts, any of which ends the answer (the trace's `answer`) before it.
+    chat: whether the target's chat template is used; None: for a chat model on offer. params: the method's own
+    (`METHODS[method].params`); several models as one text, separated by commas. Raises SpecvizError.
     """
     options = locals()
     return trace.Trace(stream(**options.pop("params"), **options))

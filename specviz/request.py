@@ -8,7 +8,7 @@ library only.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -25,6 +25,8 @@ MAX_PROMPT_IDS = 100_000
 MAX_ID = 2**31 - 1
 MAX_NAME = 500
 MAX_PARAMS = 32
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 200
 _FIELDS = {"k": "num_speculative_tokens"}
 _KEYS = {name: key for key, name in _FIELDS.items()}
 Own = TypeVar("Own", bound="RunSettings")
@@ -73,13 +75,17 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(RunSettings):
-    """One generation. `prompt_ids`, if given, are what the target reads, and `prompt` is only their text."""
+    """One generation. `prompt_ids`, if given, are what the target reads, and `prompt` is only their text.
+
+    stop: texts, any of which ends the answer before it.
+    """
 
     prompt: str = ""
     prompt_ids: tuple[int, ...] | None = None
     chat: bool = False
     seed: int = 0
     max_new_tokens: int = 64
+    stop: tuple[str, ...] = ()
     time_limit_s: float | None = None
 
     @property
@@ -99,6 +105,7 @@ class Request(RunSettings):
             chat=_boolean("chat", self.chat),
             seed=_integer("seed", self.seed, 0, MAX_SEED),
             max_new_tokens=_integer("max_new_tokens", self.max_new_tokens, 1, limits.max_new_tokens),
+            stop=_stops(self.stop),
             time_limit_s=_time_limit(self.time_limit_s, limits.max_seconds),
         )
 
@@ -113,8 +120,8 @@ class Request(RunSettings):
         """Plain JSON values; `from_dict` gives an equal request back."""
         ids = None if self.prompt_ids is None else list(self.prompt_ids)
         text = {"prompt": self.prompt, "prompt_ids": ids, "chat": self.chat}
-        limits = {"seed": self.seed, "max_new_tokens": self.max_new_tokens, "time_limit_s": self.time_limit_s}
-        return {**text, **RunSettings.to_dict(self), **limits}
+        limits = {"max_new_tokens": self.max_new_tokens, "stop": list(self.stop), "time_limit_s": self.time_limit_s}
+        return {**text, **RunSettings.to_dict(self), "seed": self.seed, **limits}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Request:
@@ -208,6 +215,26 @@ def _ids(values: object) -> tuple[int, ...]:
     if len(values) > MAX_PROMPT_IDS:
         raise SpecvizError(f"prompt_ids is too long: at most {MAX_PROMPT_IDS:,} ids are allowed (got {len(values):,})")
     return tuple([_integer("each of prompt_ids", value, 0, MAX_ID) for value in values])
+
+
+def _stops(values: object) -> tuple[str, ...]:
+    given = (values,) if isinstance(values, str) else values
+    if not isinstance(given, (list, tuple)) or len(given) > MAX_STOPS:
+        raise SpecvizError(f"stop must be at most {MAX_STOPS} texts {_got(values)}")
+    for text in given:
+        if not _text("each of stop", text, MAX_STOP_CHARACTERS) or "\ufffd" in text:
+            raise SpecvizError(f"each of stop must be a text of at least one character, without U+FFFD {_got(text)}")
+    return tuple(given)
+
+
+def read_stops(lines: Iterable[str]) -> tuple[str, ...]:
+    r"""Stop texts that were typed, one a line, where \n is a line break and \t a tab; empty lines are none."""
+    return tuple(line.replace("\\n", "\n").replace("\\t", "\t") for line in lines if line)
+
+
+def spell_stops(stops: Iterable[str]) -> str:
+    """The lines that `read_stops` reads."""
+    return "\n".join(stop.replace("\n", "\\n").replace("\t", "\\t") for stop in stops)
 
 
 def _params(values: object) -> dict[str, Any]:

@@ -102,6 +102,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rule", default=None, help=RULE_WORDS)
     add_sampling(parser, of_draft=True)
     parser.add_argument("--max-new-tokens", type=int, default=64, help="most new tokens (default: %(default)s)")
+    words = "end the answer before this text, where \\n is a line break and \\t a tab; may be repeated"
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help=words)
     words = "render the prompt with the target's chat template (default: for a chat model on offer, as smollm2)"
     parser.add_argument("--chat", action=argparse.BooleanOptionalAction, help=words)
     parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help=PARAM_WORDS)
@@ -170,13 +172,14 @@ def _page(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from specviz.drafters import find_method
-    from specviz.request import REQUEST_KEYS, Request
+    from specviz.request import REQUEST_KEYS, Request, read_stops
     from specviz.session import run as session
 
     prompt = _standard_input() if options.prompt == "-" else options.prompt
     method = find_method(options.method)
     params, options.draft = method.read(options.param), _fitting_draft(options, foreign=method.foreign)
     options.chat = chats(options.target) if options.chat is None else options.chat
+    options.stop = read_stops(options.stop)
     given = {name: value for name, value in vars(options).items() if name in REQUEST_KEYS}
     request = Request.from_dict({**given, "prompt": prompt, "params": params, "k": prove.read_k(options)})
     run = session.open_run(request)

@@ -19,6 +19,8 @@ from specviz.decoding.rule import Rule, Verdict
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 
+IsStop = Callable[[int], bool]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
@@ -54,7 +56,7 @@ class Step:
     timing: Timing
     target_work: Work
     draft_work: Work
-    finish: str | None  # "length" | "eos" | "context" on the last step
+    finish: str | None  # "length" | "eos" | "stop" | "context" on the last step
 
 
 def speculate(
@@ -65,12 +67,13 @@ def speculate(
     max_new_tokens: int,
     eos_ids: frozenset[int] = frozenset(),
     first_index: int = 0,
+    is_stop: IsStop = lambda token: False,
 ) -> Iterator[Step]:
-    """Continues `tokens` until max_new_tokens, an end token or the target's context limit.
+    """Continues `tokens` until max_new_tokens, an end token, a stop or the target's context limit.
 
+    is_stop: asked of every token of the text in order, whether it completes what the text is to end with.
     first_index: the number of the first step. A text is gone on with where it was left: with the same draws, the rest
     is the same.
-
     Raises SpecvizError for an empty prompt, one that leaves no room in the context, and a rule that cannot judge the
     draft. Inference mode is entered and left inside each step: a generator may be resumed on another thread.
     """
@@ -86,13 +89,15 @@ def speculate(
                 "shorten the prompt or choose a target with a longer context"
             )
         with torch.inference_mode():
-            step = _step(index, text, current, draws, end, eos_ids)
+            step = _step(index, text, current, draws, end, eos_ids, is_stop)
         text.extend(step.tokens)
         index, finish = index + 1, step.finish
         yield step
 
 
-def _step(index: int, text: list[int], plan: Plan, draws: Draws, end: int, eos_ids: frozenset[int]) -> Step:
+def _step(
+    index: int, text: list[int], plan: Plan, draws: Draws, end: int, eos_ids: frozenset[int], is_stop: IsStop
+) -> Step:
     position, limit = len(text), min(end, plan.target.context_limit)
     before = _work(plan), plan.drafter.work
     clock = PhaseClock(plan.target.device)
@@ -110,7 +115,7 @@ def _step(index: int, text: list[int], plan: Plan, draws: Draws, end: int, eos_i
     clock.mark()
     plan.drafter.observe(draft, probs, verdict)
     emitted = verdict.emitted(draft)
-    kept, finish = _cut(emitted, position, end, plan.target.context_limit, eos_ids)
+    kept, finish = _cut(emitted, position, end, plan.target.context_limit, eos_ids, is_stop)
     return Step(
         index=index,
         context_length=position,
@@ -133,13 +138,15 @@ def _work(plan: Plan) -> Work:
 
 
 def _cut(
-    emitted: tuple[int, ...], position: int, end: int, context_limit: int, eos_ids: frozenset[int]
+    emitted: tuple[int, ...], position: int, end: int, context_limit: int, eos_ids: frozenset[int], is_stop: IsStop
 ) -> tuple[tuple[int, ...], str | None]:
     """What remains of the emitted tokens, and why the text ends here if it does."""
     kept = emitted[: min(end, context_limit) - position]
     for i, token in enumerate(kept):
         if token in eos_ids:
             return kept[: i + 1], "eos"
+        if is_stop(token):
+            return kept[: i + 1], "stop"
     if position + len(kept) >= end:
         return kept, "length"
     return kept, "context" if position + len(kept) >= context_limit else None

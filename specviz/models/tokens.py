@@ -13,7 +13,7 @@ import json
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -130,6 +130,27 @@ class IncrementalText:
     def push(self, token: int) -> Token:
         raw = self._text.bytes_of(token)
         return Token(token, self._decoder.decode(raw), _hex_of_halves(raw))
+
+
+class Watch:
+    """Whether one of these ends (bytes) has come since the place where the watch began, which is the first token."""
+
+    def __init__(self, text: TokenText, *ends: bytes) -> None:
+        self._text, self._ends, self._most = text, ends, max(map(len, ends))
+        self._tail = b""
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        """Behind these tokens; an end may have begun in them."""
+        tail = b"".join(map(self._text.bytes_of, tokens[-self._most :]))
+        self._tail = b"" if tail.endswith(self._ends) else self._shorten(tail)
+
+    def ends_with(self, token: int) -> bool:
+        written = self._tail + self._text.bytes_of(token)
+        self._tail = self._shorten(written)
+        return any(end in written for end in self._ends)
+
+    def _shorten(self, raw: bytes) -> bytes:
+        return raw[max(0, len(raw) - self._most + 1) :]
 
 
 @lru_cache(maxsize=64)

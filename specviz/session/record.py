@@ -1,16 +1,18 @@
 """What stands in every trace of a run beside its steps, and a whole run at once: no pace, no live change, no lock."""
 
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 
 from specviz import __version__
 from specviz.decoding.draws import Seeded
-from specviz.decoding.engine import speculate
+from specviz.decoding.engine import IsStop, speculate
 from specviz.decoding.rule import Rule
 from specviz.models.library import Library
 from specviz.models.memory import environment
 from specviz.models.score import score
+from specviz.models.tokens import Watch
 from specviz.request import Request
 from specviz.rules.broken import tamper_if_broken
 from specviz.session.active_setup import ActiveSetup
@@ -42,6 +44,24 @@ def scores(active: ActiveSetup, recorded: trace.Trace) -> trace.Scores:
     return trace.Scores(None if draft is None else draft.name, law, *columns)
 
 
+def stop_watch(active: ActiveSetup, made: Iterable[int] = ()) -> IsStop:
+    """Whether a token completes one of the request's stop texts; a new watch for every text. made: its tokens so far."""
+    stops = [stop.encode() for stop in active.request.stop]
+    if not stops:
+        return lambda token: False
+    watch = Watch(active.target.text, *stops)
+    for token in made:
+        watch.ends_with(token)
+    return watch.ends_with
+
+
+def stop_of(recorded: trace.Trace, request: Request) -> trace.Stop | None:
+    """The stop text that stands first in the text of a run; None where there is none."""
+    text = recorded.text
+    found = [(place, stop) for stop in request.stop if (place := text.find(stop)) >= 0]
+    return {"text": min(found)[1], "at": min(found)[0]} if found else None
+
+
 def activate(request: Request, library: Library) -> ActiveSetup:
     """The models and the drafter of a checked request, loaded. Raises SpecvizError."""
     active = ActiveSetup(request, library)
@@ -64,6 +84,7 @@ def record(active: ActiveSetup, *, rule: Rule | None = None, scored: bool = Fals
         tamper_if_broken(plan.rule, Seeded(active.request.seed)),
         max_new_tokens=active.request.max_new_tokens,
         eos_ids=active.target.text.eos_ids,
+        is_stop=stop_watch(active),
     )
     with closing(steps):
         for step, event in Recorder(active.target.text).follow(steps, active.setup.settings(plan)):
@@ -71,5 +92,5 @@ def record(active: ActiveSetup, *, rule: Rule | None = None, scored: bool = Fals
             finish = step.finish
     if scored:
         recorded.append(scores(active, recorded))
-    recorded.append(trace.Footer(finish, None, None))
+    recorded.append(trace.Footer(finish, None, None, stop_of(recorded, active.request) if finish == "stop" else None))
     return recorded

@@ -19,7 +19,7 @@ from specviz.models import catalog
 from specviz.request import Request, RunSettings
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.controls import PACES, Controls, ControlState
-from specviz.session.record import header, scores
+from specviz.session.record import header, scores, stop_of, stop_watch
 from specviz.session.recorder import Recorder
 from specviz.session.workbench import NO_NEWS, BackgroundTask, FairQueue, Ticket, Workbench, baseline_key, workbench
 from specviz.trace import file as trace
@@ -180,6 +180,7 @@ class Run:
             max_new_tokens=self.request.max_new_tokens - len(made),
             eos_ids=target.text.eos_ids,
             first_index=len(self.trace.steps),
+            is_stop=stop_watch(self._active, made),
         )
         if is_new:
             yield self._add(header(self._active, rendered, tokens))
@@ -328,7 +329,8 @@ class Run:
             return None
         extra = {"shared_engine": True} if self.shared_engine else {}
         baseline = self.bench.baselines.get(baseline_key(self.trace.steps[-1].settings)) if self.trace.steps else None
-        return self._add(trace.Footer(reason, message, baseline, extra=extra))
+        stop = stop_of(self.trace, self.request) if reason == "stop" else None
+        return self._add(trace.Footer(reason, message, baseline, stop, extra=extra))
 
     def _add(self, event: trace.Event) -> trace.Event:
         self.trace.append(event)

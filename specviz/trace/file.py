@@ -32,6 +32,7 @@ from specviz.trace.records import (  # noqa: F401  what others take from here
     Scores,
     Settings,
     Step,
+    Stop,
     Timing,
     Token,
     UnknownEvent,
@@ -105,6 +106,12 @@ class Trace:
     def text(self) -> str:
         """Exactly the generated text, joined at each call."""
         return "".join(token.text for token in self.tokens)
+
+    @property
+    def answer(self) -> str:
+        """The text up to the stop text that ended it; all of it where none did."""
+        stop = None if self.footer is None else self.footer.stop
+        return self.text if stop is None else self.text[: stop["at"]]
 
     def save(self, path: str | Path) -> None:
         """Write the whole file at once, gzip if the name ends in .gz; the same trace gives the same bytes."""

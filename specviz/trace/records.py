@@ -36,7 +36,7 @@ Node = Annotated[
 ]
 Status = Literal["accepted", "rejected", "ignored", "scratch"]
 Kind = Literal["accepted", "resampled", "bonus", "plain"]
-Reason = Literal["length", "eos", "context", "time", "stopped", "error"]
+Reason = Literal["length", "eos", "stop", "context", "time", "stopped", "error"]
 STATUSES, KINDS = get_args(Status), get_args(Kind)
 Chance = Probability | None
 OF_DRAFT = Meta(description="the draft's own; missing: as the target's")
@@ -64,6 +64,13 @@ class Baseline(TypedDict):
     tokens_per_s: Number
     num_tokens: Count
     environment: Object
+
+
+class Stop(TypedDict):
+    """The text that ended the answer, and where it begins in the generated text, in characters."""
+
+    text: Text
+    at: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +309,7 @@ class Footer(Record):
     reason: Reason
     message: Text | None
     baseline: Baseline | None
+    stop: Stop | None = None
 
 
 @dataclass(frozen=True, slots=True)

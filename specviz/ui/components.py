@@ -14,7 +14,7 @@ from gradio.components import Component
 from specviz.drafters import METHODS
 from specviz.drafters.method import Method
 from specviz.drafters.params import Choice, FloatParam, IntParam, ModelParam, Param
-from specviz.request import MAX_TEMPERATURE, Request
+from specviz.request import MAX_TEMPERATURE, Request, spell_stops
 from specviz.session.controls import PACES
 from specviz.settings import settings
 from specviz.ui.choices import FIRST_SEED, Offer, Option, choose_models, list_models, usual_models
@@ -45,6 +45,7 @@ OF_DRAFT_INFO = (
     "Empty: as the target's. With an exact rule this never changes how the text is distributed, only how much is "
     "accepted."
 )
+STOP_INFO = "One text a line; the answer ends before the first that comes. \\n is a line break, \\t a tab."
 
 _STAGE_JS = """specvizPage.stage(element, {props, watch, trigger, server});
 // events the page listens to: 'measure' 'refused' 'cancel' 'arrive' 'restore' 'really'"""
@@ -174,6 +175,9 @@ def drawer_fields(first: Request) -> dict[str, Component]:
         "draft_top_p": _number("draft-top-p", "Draft top-p", first.draft_top_p),
         "draft_top_k": _number("draft-top-k", "Draft top-k (0: off)", first.draft_top_k, precision=0),
         "max_new_tokens": _slider("max-tokens", "Max new tokens", 1, most, first.max_new_tokens, **_WHOLE),
+        "stop": gr.Textbox(
+            spell_stops(first.stop), label="Stop at", info=STOP_INFO, lines=1, max_lines=4, elem_id="stop-at"
+        ),
         "seed": _number("seed", "Seed", first.seed, SEED_INFO, precision=0),
         "chat": gr.Checkbox(first.chat, label="Chat template", elem_id="chat"),
     }

@@ -60,13 +60,14 @@ def event_text(event: Event, *, colours: bool = False, theme: str = "dark") -> s
     if isinstance(event, Scores):
         return f"scored  {len(event.p):,} tokens with both models"
     if isinstance(event, Footer):
-        return f"ended   {event.reason}{': ' + _clip(event.message) if event.message else ''}"
+        why = event.message or (event.stop["text"] if event.stop else "")
+        return f"ended   {event.reason}{': ' + _clip(why) if why else ''}"
     return ""
 
 
 def generated_text(trace: Trace) -> str:
-    """The generated text, its newlines kept and everything else made harmless."""
-    return escape(trace.text, keep=" \n")
+    """The generated text up to a stop text, its newlines kept and everything else made harmless."""
+    return escape(trace.answer, keep=" \n")
 
 
 def numbers_text(source: Trace | Counters) -> str:

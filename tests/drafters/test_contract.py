@@ -19,6 +19,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError
+from specviz.models.tokens import Watch
 from specviz.request import Request
 from specviz.rules import RULES
 from specviz.session.recorder import Recorder
@@ -50,9 +51,9 @@ def ends_exactly(method):
 EXACT_ONLY = pytest.mark.parametrize("name", [name for name, method in METHODS.items() if ends_exactly(method)])
 
 
-def run(plan, num_tokens, *, seed=0, prompt=PROMPT, eos_ids=frozenset()):
+def run(plan, num_tokens, *, seed=0, prompt=PROMPT, **ends):
     plans = plan if callable(plan) else lambda: plan
-    return list(speculate(prompt, plans, Seeded(seed), max_new_tokens=num_tokens, eos_ids=eos_ids))
+    return list(speculate(prompt, plans, Seeded(seed), max_new_tokens=num_tokens, **ends))
 
 
 def text_of(steps):
@@ -109,6 +110,21 @@ def test_greedy_text_is_the_targets_own(name, rule, of_draft):
     setup = setup_of(name)
     steps = run(plan_with(setup, setup.target.cached_lm(), replace(GREEDY, draft_temperature=of_draft), 4, rule), 64)
     assert text_of(steps) == generated_by(name)
+
+
+@each(PAIRS)
+def test_a_stop_text_cuts_the_same_text_and_changes_nothing_before_it(name, rule):
+    """At places all over the drafts, for a text that begins in one token and ends in the next."""
+    setup = setup_of(name)
+    reader, text = setup.target.cached_lm(), setup.target.text
+    whole = text_of(run(plan_with(setup, reader, PLAIN, 4, rule), 20, seed=1))
+    raw = b"".join(map(text.bytes_of, whole))
+    for place in (2, 7, 8, 13):
+        stop = raw[place : place + 2]  # each token is one letter
+        *before, last = run(plan_with(setup, reader, PLAIN, 4, rule), 20, seed=1, is_stop=Watch(text, stop).ends_with)
+        assert text_of([*before, last]) == whole[: raw.find(stop) + 2]
+        assert last.finish == "stop"
+        assert last.truncated == len(last.verdict.emitted(last.draft)) - len(last.tokens)
 
 
 @METHOD

@@ -43,6 +43,7 @@ requests = st.builds(
     draft_top_p=st.none() | st.floats(0, 1, exclude_min=True),
     seed=st.integers(0, MAX_SEED),
     max_new_tokens=st.integers(1, 4096),
+    stop=st.lists(st.sampled_from(["\n\n", "a\tb", "🦊"]), max_size=2).map(tuple),
     time_limit_s=st.none() | st.floats(0, 3600, exclude_min=True),
 )
 
@@ -94,6 +95,11 @@ def test_a_request_can_be_pickled_and_hashed():
         ("draft_top_p", 0.0, "draft_top_p must be a number above 0"),
         ("max_new_tokens", 0, "max_new_tokens must be a whole number from 1 to 4,096"),
         ("max_new_tokens", 4097, "got 4097"),
+        ("stop", ["a", ""], "each of stop must be a text of at least one character"),
+        ("stop", ["\ufffd"], "without U.FFFD"),
+        ("stop", [3], "each of stop must be a text .got 3"),
+        ("stop", ["a"] * 17, "at most 16 texts"),
+        ("stop", ["a" * 201], "at most 200 characters"),
         ("seed", -1, "seed must be"),
         ("seed", 2**53, "seed must be"),
         ("time_limit_s", 0, "above 0"),

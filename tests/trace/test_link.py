@@ -34,6 +34,7 @@ EVERY_FIELD = Request(
     draft_top_p=0.9,
     seed=2**53 - 1,
     max_new_tokens=4096,
+    stop=("\n\n", "</s>"),
 )
 LINK = Link(EVERY_FIELD, (41, "last"), 64, digest([5, 7, 11]), (120, 1_000_000), goes_on=True)
 

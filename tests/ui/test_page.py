@@ -64,6 +64,7 @@ FIRST = {
     "draft_top_p": None,
     "draft_top_k": None,
     "max_new_tokens": 24,
+    "stop": "",
     "seed": 0,
     "chat": False,
 }

@@ -192,6 +192,7 @@ def test_only_the_same_request_is_compared(machine, changes, state):
             "temperature 0.5 instead of 1, top-k 40 instead of 0, top-p 0.9",
         ),
         ({"draft_temperature": 0.5}, "draft temperature 0.5 instead of none"),
+        ({"stop": ("\n",)}, "stop texts ⏎ instead of none"),
         ({"prompt": "Once"}, "another prompt"),
         ({"chat": True}, "chat template on instead of off"),
         ({"draft": "tiny-other"}, "draft model tiny-other instead of tiny-draft"),

@@ -17,7 +17,7 @@ from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.method import Method, Parts
 from specviz.drafters.params import Choice, FloatParam, IntParam, Value
 from specviz.drafters.policy import Policy
-from specviz.models.tokens import TokenText
+from specviz.models.tokens import TokenText, Watch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,27 +27,6 @@ if TYPE_CHECKING:
 
 MOST_TEXT = 2_000  # characters of a reasoning step in the evidence
 DELIMITERS = {"blank_line": b"\n\n", "line": b"\n"}
-
-
-class Watch:
-    """Whether the delimiter has come since the place where the watch began."""
-
-    def __init__(self, text: TokenText, delimiter: bytes) -> None:
-        self._text, self._delimiter = text, delimiter
-        self._tail = b""
-
-    def begin(self, tokens: Sequence[int]) -> None:
-        """Behind these tokens; a delimiter may have begun in them."""
-        tail = b"".join(map(self._text.bytes_of, tokens[-len(self._delimiter) :]))
-        self._tail = b"" if tail.endswith(self._delimiter) else self._shorten(tail)
-
-    def ends_with(self, token: int) -> bool:
-        written = self._tail + self._text.bytes_of(token)
-        self._tail = self._shorten(written)
-        return self._delimiter in written
-
-    def _shorten(self, raw: bytes) -> bytes:
-        return raw[max(0, len(raw) - len(self._delimiter) + 1) :]
 
 
 class UntilDelimiter(Policy):

@@ -326,6 +326,7 @@ class Handlers:
         draft_top_p: float | None = None,
         seed: int = 0,
         max_new_tokens: int = 64,
+        stop: list[str] | None = None,
         rule: str | None = None,
         params: dict[str, Any] | None = None,
         caller: gr.Request = None,
@@ -335,7 +336,9 @@ class Handlers:
         await_listener(caller, LocalContext.event_id.get(None))
         find_method(method)
         models = {"target": target or self._offer.first.target, "draft": draft or self._offer.first.draft}
-        request = Request.from_dict({**given, **models, "params": params or {}, "time_limit_s": API_LIMIT_S})
+        request = Request.from_dict(
+            {**given, **models, "params": params or {}, "stop": stop or [], "time_limit_s": API_LIMIT_S}
+        )
         run = session.open_run(request, bench=self._bench)
         for _ in run.events():
             pass

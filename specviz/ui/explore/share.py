@@ -54,11 +54,12 @@ _TITLES = {
     "top_p": "top-p",
     "max_new_tokens": "max new tokens",
     "chat": "chat template",
+    "stop": "stop texts",
     **{name: CHANGE_NAMES[name] for name in Request.DRAFT_SAMPLING},
 }
 _NAMES = {name: known.title for name, known in (METHODS | FACTS).items()}
 _OTHERS = {"prompt": "another prompt", "prompt_ids": "another prompt"}
-_OF_ANY_METHOD = ("prompt", "chat", "target", "method", *Request.SAMPLING, "seed", "max_new_tokens")
+_OF_ANY_METHOD = ("prompt", "chat", "target", "method", *Request.SAMPLING, "seed", "max_new_tokens", "stop")
 Place = tuple[int, str]
 """A step and a token in it, as the browser names it."""
 
@@ -265,7 +266,7 @@ def comparison(link: Link, request: Request, trace: Trace) -> Props:
         return _say_unknown("The settings changed during this run: its text cannot be compared with the shared one.")
     if end is None:
         return {"state": "waiting", "words": ["The shared run is being made on this machine."]}
-    if end.reason in ("eos", "length", "context"):
+    if end.reason in ("eos", "stop", "length", "context"):
         return _say_different(link)
     tokens = quantity(link.num_tokens, "token")
     return _say_unknown(f"This run ended before the {tokens} of the shared one: the two cannot be compared.")
@@ -316,6 +317,8 @@ def _titled_values(request: Request) -> dict[str, Any]:
 def _spell(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "on", False: "off", None: "none"}[value]
+    if isinstance(value, list):
+        return label(", ".join(value)) if value else "none"
     if not isinstance(value, str):
         return f"{value:g}" if isinstance(value, float) else f"{value:,}"
     return _NAMES.get(value) or label(value)

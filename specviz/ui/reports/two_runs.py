@@ -22,7 +22,7 @@ ONE_BY_ONE = "one-by-one"
 GONE = "this run is gone, or has written nothing yet: open it again from the library"
 MAY_DIFFER = {
     "seed": "seed", "rule": "rule", "top_p": "top-p", "top_k": "top-k", "k": "K", "temperature": "temperature",
-    "max_new_tokens": "tokens", "target": "target", "draft": "draft", "params": "parameters",
+    "max_new_tokens": "tokens", "target": "target", "draft": "draft", "params": "parameters", "stop": "stop texts",
     **{name: CHANGE_NAMES[name] for name in Request.DRAFT_SAMPLING},
 }  # fmt: skip
 

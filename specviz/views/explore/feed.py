@@ -164,6 +164,7 @@ class Feed:
         footer = self._counters.footer
         words = ENDINGS.get(footer.reason, footer.reason)
         detail = f": {reveal(footer.message)}" if footer.message else ""
+        detail += f", and the answer ends before it: “{label(footer.stop['text'])}”" if footer.stop else ""
         said = filter(None, [self._end_words(f"{words}{detail}"), self.comparison])
         return {"reason": footer.reason, "words": " · ".join(said)}
 

@@ -61,6 +61,7 @@ TYPED, TYPIST = "typed words", "You type up to "  # a game, whose draft model is
 ENDINGS = {
     "length": "done: length reached",
     "eos": "done: the model ended its text",
+    "stop": "done: a stop text was reached",
     "context": "the model's context is full",
     "time": "the time is up",
     "stopped": "stopped",
