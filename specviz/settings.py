@@ -35,6 +35,8 @@ class Settings:
     server_port: int = 7860
     space: str | None = None
     """The Hugging Face Space that this is, as owner/name."""
+    mcp: bool = False
+    """Whether the API's endpoints are MCP tools, too."""
     target: str | None = None
     draft: str | None = None
     """The pair that the page begins with, loaded when it starts; None: the bundled one, or a real one that is here."""
@@ -136,6 +138,7 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "server_name": ("GRADIO_SERVER_NAME", str),
     "server_port": ("GRADIO_SERVER_PORT", _whole(0, 65_535)),
     "space": ("SPACE_ID", _text(r"[\w.-]+/[\w.-]+", "owner/name")),
+    "mcp": ("SPECVIZ_MCP", _yes_or_no),
     "target": ("SPECVIZ_TARGET", str),
     "draft": ("SPECVIZ_DRAFT", str),
 }

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specviz.errors import SpecvizError
 from specviz.models.busy import other_work
-from specviz.settings import assets_dir
+from specviz.settings import assets_dir, settings
 from specviz.trace import export as exports
 from specviz.trace.file import Trace
 from specviz.ui.components import SCRIPT
@@ -101,7 +101,10 @@ _RAW_HEADERS = [(name.encode(), value.encode()) for name, value in _SECURITY_HEA
 
 
 def launch_options(registry: Registry, *, ready: Callable[[], bool]) -> dict[str, Any]:
-    """Keyword arguments for `Blocks.launch` that every way of starting the page shares."""
+    """Keyword arguments for `Blocks.launch` that every way of starting the page shares. Raises SpecvizError where MCP
+    is wanted and its package is missing."""
+    if settings().mcp and find_spec("mcp") is None:
+        raise SpecvizError("SPECVIZ_MCP needs the package mcp: pip install 'gradio[mcp]'")
     routes = [
         Route("/healthz", _serve_health(registry, ready)),
         Route(SCRIPT, _serve_script),
@@ -130,6 +133,7 @@ def launch_options(registry: Registry, *, ready: Callable[[], bool]) -> dict[str
         "show_error": False,
         "enable_monitoring": False,
         "share": False,
+        "mcp_server": settings().mcp,
         "quiet": True,
         "_frontend": False,  # it asks for the page once more, and gives up where that takes 3 s
     }
