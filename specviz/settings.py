@@ -38,6 +38,8 @@ class Settings:
     zero_gpu: bool = False
     """Whether it is one whose GPU only worker processes have, each for a while."""
     space_host: str | None = None
+    mcp: bool = False
+    """Whether the API's endpoints are MCP tools, too."""
     target: str | None = None
     draft: str | None = None
     """The pair that the page begins with, loaded when it starts; None: the bundled one, or a real one that is here."""
@@ -141,6 +143,7 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "zero_gpu": ("SPACES_ZERO_GPU", _yes_or_no),
     "space_host": ("SPACE_HOST", _text(r"[\w.-]{1,253}", "a host name")),
     "space": ("SPACE_ID", _text(r"[\w.-]+/[\w.-]+", "owner/name")),
+    "mcp": ("SPECVIZ_MCP", _yes_or_no),
     "target": ("SPECVIZ_TARGET", str),
     "draft": ("SPECVIZ_DRAFT", str),
 }

@@ -72,6 +72,15 @@ def test_the_command_works_from_any_folder_and_takes_nothing_from_the_repository
     shown = environments.run(command, "show", "run.jsonl.gz", cwd=elsewhere)
     assert "Once upon a time" in shown
     assert printed.replace("saved run.jsonl.gz\n", "") == shown
+    (elsewhere / "prompts.jsonl").write_text('{"prompt": "Once upon a time"}\n{"prompt": "The king said"}\n', "utf-8")
+    words = ("align", "--prompts", "prompts.jsonl", "--out", "job", "--max-new-tokens", "8", "--no-costs")
+    assert "fable-draft" in environments.run(command, *words, cwd=elsewhere)
+    assert (elsewhere / "job" / "report.html").is_file()
+    environments.run(command, "export", "--site", "site", "--no-checks", "--report", "job/report.html", cwd=elsewhere)
+    environments.run(command, "space", "push", "owner/name", "--dry-run", "space", cwd=elsewhere)
+    needed = (elsewhere / "space" / "requirements.txt").read_text("utf-8")
+    assert "torch==2.11.0" in needed
+    assert "transformers>=" in needed
     environments.run(command, "export", "first-visit", "--html", "run.html", cwd=elsewhere)
     environments.run(command, "export", "--lessons", "lessons.html", cwd=elsewhere)
 

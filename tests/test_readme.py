@@ -4,9 +4,6 @@ calls are made shorter."""
 import os
 import re
 import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import warm
@@ -90,16 +87,6 @@ def test_commands_are_understood(parser, command):
     words = shlex.split(command.partition(" && ")[0], comments=True)
     options = parser().parse_args(words)
     assert callable(options.command if parser is cli._parser else options.run)
-
-
-@pytest.mark.parametrize("command", re.findall(r"^hf (.*)", ALL, re.MULTILINE))
-def test_commands_of_the_hub_have_the_options_that_are_given(command):
-    """Read by its help: they need an account."""
-    words = shlex.split(command)
-    name = words[: next(place for place, word in enumerate(words) if "OWNER" in word)]
-    tool = Path(sys.executable).with_name("hf")
-    told = subprocess.run([tool, *name, "--help"], capture_output=True, text=True, check=True, timeout=120).stdout
-    assert [word for word in words if word.startswith("--") and word not in told] == []
 
 
 def test_readme_is_short():

@@ -1,5 +1,6 @@
 // page.js: the app: its pages, the panels beside the stage, ready prompts, saving, and which buttons make sense now.
 // Texts go through textContent; no formula, no request of its own.
+import { inAddress, markFrame, offerWindow } from './core/address.js';
 import { element } from './core/element.js';
 import { close, DRAWERS, FIELDS, fold, isOpen, keepTheme, present, setOpen, theme, toggle } from './core/frame.js';
 import { store, stored } from './core/memory.js';
@@ -13,7 +14,7 @@ import { duel } from './reports/duel.js';
 import { mountReport } from './reports/report.js';
 import { sharing } from './share/sharing.js';
 import { mountHelp } from './stage/help.js';
-import { mountStage } from './stage/stage.js';
+import { mountStage, pinPlace } from './stage/stage.js';
 
 const RUN = 'specviz-run', TAB = 'specviz-tab';
 const LIVE = ['queued', 'loading', 'running'];
@@ -71,6 +72,11 @@ function ask(host, { fields, own, latest }) {
   if (fields) document.addEventListener(FIELDS, settle, { once: true });
   else settle();
   if (fields) host.trigger('restore', { fields });
+  const { run: recorded, step, ref } = inAddress(location.search);
+  if (recorded) {
+    onRun.push(({ run }) => { if (run === `shipped:${recorded}` && step > 0) pinPlace(hub, { step: step - 1, ref }); });
+    return host.trigger('arrive', { recorded });
+  }
   // whoever follows a link to a run or to a lesson waits for what that shows, not for another run
   const isInvited = /^#(run|lesson)=/.test(location.hash);
   if (!own && (host.props.value || isInvited)) return;
@@ -169,6 +175,7 @@ function pages(element) {
     button.addEventListener('click', () => { location.hash = button.dataset.page; });
   }
   window.addEventListener('hashchange', () => { go(); follow(); });
+  offerWindow(element.querySelector('.sv-pages'));
   go();
 }
 
@@ -192,6 +199,7 @@ function stage(element, host) {
   close();
   admits(host.props.value);
   hub = mountStage(element, screened(host));
+  if (root.hasAttribute('data-sv-embed')) offerWindow(element.querySelector('.sv-below'));
   ask(host, before);
   // a phone that slept has lost its stream: what is still going on comes back
   document.addEventListener('visibilitychange', () => {
@@ -243,6 +251,7 @@ document.addEventListener('click', ({ target }) => {
   else if (Object.hasOwn(DOES, name)) DOES[name]();
 });
 
+markFrame();
 document.addEventListener('sv-present', present);
 document.addEventListener('sv-opened', ({ detail }) => {           // a person goes on from the opening's last beat
   if (detail === 'run') document.querySelector('#run').click();

@@ -1,5 +1,6 @@
 // site.js: specviz without a server: recorded runs on the stage, lessons, games, races and checks. Texts lie compressed in
 // the page (all lessons in one file) or in files beside it (a folder), and are unpacked when they are first shown.
+import { inAddress, offerWindow } from './core/address.js';
 import { bringPlotly } from './core/figure.js';
 import { loadScript, unpack } from './core/files.js';
 import { embeddedSource } from './core/hub.js';
@@ -12,7 +13,7 @@ import { Blocks, addKinds } from './reports/blocks.js';
 import { duel } from './reports/duel.js';
 import { mountReport } from './reports/report.js';
 import { bringText, fileText, presentable, openFile } from './share/one_file.js';
-import { SETTLED, stageMarkup, mountStage } from './stage/stage.js';
+import { pinPlace, stageMarkup, mountStage } from './stage/stage.js';
 import { html, render } from './vendor/preact_htm.js';
 
 const { documentElement: root } = document;
@@ -89,9 +90,6 @@ const Places = ({ block: { entries } }) => html`<ul class="sv-block sv-plan sv-p
   <li class="sv-plan-entry"><h3 class="sv-plan-title">${title}</h3><p class="sv-plan-question">${words}</p><p class="sv-plan-wrong">${facts}</p>
     <a class="sv-button" href=${href} aria-label="Open: ${title}">Open</a></li>`)}</ul>`;
 
-// What the address asks for, as "#lesson=x", "#run=x&step=3&ref=1" or "#check"; a page that was framed has it behind "?".
-const asked = () => Object.fromEntries(new URLSearchParams(`${location.search.slice(1)}&${location.hash.slice(1)}`));
-
 class Site {
   constructor({ lessons, pages, runs, duels }) {
     Object.assign(this, { lessons, pages, runs, duels, hub: makeStage(place('stage'), runs.length > 0) });
@@ -120,16 +118,13 @@ class Site {
     if (this.reports.compare) this.reports.compare(await unpacked(`sv-of-${this.hub.run.slice(SHIPPED.length)}`));
   }
 
-  open(run, how, pin) {
-    this.show({ run, id: SHIPPED + run }, how, () => setTimeout(() => {
-      const { step, ref } = pin, at = this.hub.steps[Number(step) - 1];
-      if (at) this.hub.pin(Number(step) - 1, at.looks[ref] ? ref : at.focus, 'key');
-    }, SETTLED));
+  open(run, how, { step, ref }) {
+    this.show({ run, id: SHIPPED + run }, how, () => { if (this.hub.steps[step - 1]) pinPlace(this.hub, { step: step - 1, ref }); });
   }
 
   // isBack: the page was loaded anew
   follow(isBack = false) {
-    const { lesson, run, duel: pair, ...more } = asked(), name = NAME.test(lesson) ? lesson : '';
+    const { lesson, run, duel: pair, ...more } = inAddress(`${location.search.slice(1)}&${location.hash.slice(1)}`), name = NAME.test(lesson) ? lesson : '';
     root.toggleAttribute('data-sv-lesson', Boolean(name));
     window.scrollTo(0, 0);
     if (name) {
@@ -160,6 +155,7 @@ openFile(place('sv-file'), async () => {
   document.addEventListener('sv-opened', ({ detail }) => {           // a person goes on from the opening's last beat
     if (detail) location.href = detail === 'why' ? '#check' : 'docs/README.html';
   });
+  offerWindow(document.querySelector(document.documentElement.hasAttribute('data-sv-embed') ? '#stage .sv-below' : 'header'));
   window.addEventListener('hashchange', () => site.follow());
   site.follow(true);
 });

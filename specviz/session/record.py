@@ -45,7 +45,10 @@ def scores(active: ActiveSetup, recorded: trace.Trace) -> trace.Scores:
 
 
 def stop_watch(active: ActiveSetup, made: Iterable[int] = ()) -> IsStop:
-    """Whether a token completes one of the request's stop texts; a new watch for every text. made: its tokens so far."""
+    """Whether a token completes one of the request's stop texts; a new watch for every text.
+
+    made: its tokens so far.
+    """
     stops = [stop.encode() for stop in active.request.stop]
     if not stops:
         return lambda token: False

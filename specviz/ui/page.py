@@ -13,6 +13,7 @@ from specviz.request import RunSettings
 from specviz.session.workbench import Workbench
 from specviz.trace.file import Trace
 from specviz.ui import components
+from specviz.ui.api import API_LIMIT, add_endpoints
 from specviz.ui.choices import Offer, choose_rule, list_rules, rule_to_explain
 from specviz.ui.events import NOW, QUIET, callback, data_of, text_or_none
 from specviz.ui.explore import getting, lessons
@@ -35,7 +36,6 @@ from specviz.views.learn import plan
 RUN_LIMIT = 128
 """Streams at once. Each waits for its turn at the engine, which is fair; this only bounds threads."""
 QUEUE_LIMIT = 256
-API_LIMIT = 4
 KEEP_UPLOADS = (600, 3600)
 """Seconds between two looks for files that were sent to be opened, and the age at which they are deleted."""
 
@@ -60,7 +60,7 @@ def build(
         more, own = _drawer(offer, bench.library)
         fields |= more
         handlers = Handlers(registry, bench, Form.of(fields), offer, welcome)
-        gr.api(handlers.run_to_end, api_name="run", concurrency_limit=API_LIMIT)
+        add_endpoints(registry, bench, offer)
         wiring = _Wiring(handlers, fields, buttons, own, stage)
         wiring.wire_runs()
         wiring.wire_live()

@@ -122,8 +122,13 @@ _RAW_HEADERS = _raw_headers()
 
 
 def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iterable[str] = ()) -> dict[str, Any]:
-    """Keyword arguments for `Blocks.launch` that every way of starting the page shares. hosts: what people type."""
+    """Keyword arguments for `Blocks.launch` that every way of starting the page shares. hosts: what people type.
+
+    Raises SpecvizError where MCP is wanted and its package is missing.
+    """
     own = settings()
+    if own.mcp and find_spec("mcp") is None:
+        raise SpecvizError("SPECVIZ_MCP needs the package mcp: pip install 'gradio[mcp]'")
     names = frozenset(name.lower() for name in (*hosts, own.space_host, socket.gethostname()) if name)
     head = f"{palette_head()}<style>{_page_bundle().sheet}</style>"
     routes = [
@@ -159,6 +164,7 @@ def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iter
         "show_error": False,
         "enable_monitoring": False,
         "share": False,
+        "mcp_server": settings().mcp,
         "quiet": True,
         "_frontend": False,  # it asks for the page once more, and gives up where that takes 3 s
     }

@@ -31,7 +31,7 @@ from specviz.rules import RULES
 from specviz.session import run as session
 from specviz.session.run import Status
 from specviz.session.workbench import Workbench, workbench
-from specviz.trace.file import Footer, Step, Trace, dump_event, parse_event
+from specviz.trace.file import Footer, Step, Trace, dump_event
 from specviz.trace.recorded import recorded_trace
 from specviz.ui import components
 from specviz.ui.choices import list_methods, make_offer
@@ -840,16 +840,6 @@ def test_remembered_parameters_that_cannot_be_used_change_nothing(methods, chang
     assert page.restore(told(fields=given)) == [gr.skip() for _ in form.names]
 
 
-def test_the_public_endpoint_takes_a_rule_and_parameters(page):
-    answer = page.run_to_end(
-        "The fox", method="prompt_lookup", max_new_tokens=4, rule="typical", params={"max_ngram": 2}
-    )
-    request = answer["events"][0]["request"]
-    assert (request["rule"], request["params"]["max_ngram"]) == ("typical", 2)
-    with pytest.raises(gr.Error, match="has no parameter &#x27;depth"):
-        page.run_to_end("The fox", method="prompt_lookup", params={"depth": 1})
-
-
 def chosen(page, kind, title=None):
     title = title or next(iter(page._offer.prompts[kind]))
     return page.choose_prompt("tiny-target", told(kind=kind, title=title))
@@ -970,22 +960,6 @@ def test_measuring_an_opened_trace_is_refused_in_words(page, registry):
     registry.add_trace("one", traces.chain())
     with pytest.raises(gr.Error, match="press Run first"):
         page.measure(SESSION)
-
-
-def test_the_public_endpoint_returns_the_finished_trace(page):
-    answer = page.run_to_end("The fox", k=2, max_new_tokens=8)
-    trace = Trace(parse_event(event) for event in json.loads(json.dumps(answer))["events"])
-    assert trace.footer.reason in ("length", "eos")
-    assert trace.header.request["k"] == 2
-    assert trace.header.request["time_limit_s"] == handlers.API_LIMIT_S
-
-
-@pytest.mark.parametrize(
-    "change", [{"target": "/etc"}, {"draft": "../x"}, {"method": "no-such"}, {"k": "4"}, {"max_new_tokens": 10**8}]
-)
-def test_the_public_endpoint_refuses_what_is_not_on_offer(page, change):
-    with pytest.raises(gr.Error):
-        page.run_to_end("The fox", **change)
 
 
 def test_only_messages_meant_for_the_person_are_shown():

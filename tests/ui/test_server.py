@@ -12,12 +12,10 @@ import httpx
 import pytest
 import served as pages
 from documents import DOCS
-from gradio_client import Client
-from gradio_client.exceptions import AppError
 from waiting import until
 
 from specviz.settings import assets_dir
-from specviz.trace.file import Trace, parse_event, read_trace
+from specviz.trace.file import read_trace
 from specviz.ui import page
 from specviz.ui import server as serving
 from specviz.ui.explore.handlers import increments_since
@@ -149,21 +147,6 @@ def test_what_counts_as_this_machine_only(host, expected):
 def test_a_name_or_address_bound_to_is_the_one_to_type():
     assert serving.typed_address("10.1.2.3", 7860) == "http://10.1.2.3:7860"
     assert json.dumps(serving.typed_address("0.0.0.0", 7860)).count(":") == 2
-
-
-def test_the_api_has_one_endpoint_and_it_returns_a_trace(served):
-    client = Client(served.address, verbose=False)
-    assert list(client.view_api(return_format="dict")["named_endpoints"]) == ["/run"]
-    answer = client.predict("The fox said", k=2, max_new_tokens=8, seed=3, api_name="/run")
-    trace = Trace(parse_event(event) for event in answer["events"])
-    assert trace.footer.reason in ("length", "eos")
-    assert trace.header.request["seed"] == 3
-
-
-def test_the_api_says_what_was_wrong(served):
-    client = Client(served.address, verbose=False)
-    with pytest.raises(AppError, match="temperature must be"):
-        client.predict("The fox said", temperature=99, api_name="/run")
 
 
 def test_no_page_names_another_host_that_the_browser_would_call(client):

@@ -7,7 +7,9 @@ const DELETED = 'specviz-deleted', MOST_DELETED = 60;      // runs that a reload
 const PATIENCE = 5, PAUSE_MS = 1000;                       // a run that has left the stage takes a moment to end
 const WORDS = {
   none: 'No runs yet. A run joins when it is over.',
-  passing: 'This browser does not let the page keep anything (a private window?): your runs stay here until the page is closed.',
+  passing: isFramed
+    ? 'In this frame the browser keeps nothing: your runs stay until the page is closed. Open specviz in its own window to keep them.'
+    : 'This browser does not let the page keep anything (a private window?): your runs stay here until the page is closed.',
   full: 'This browser has no more room for runs: this one stays here until the page is closed. Delete others, or save its file under Share.',
   gone: 'This run was deleted in another window.',
   stuck: 'This browser does not let the page delete this run.',

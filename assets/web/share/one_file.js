@@ -1,5 +1,6 @@
 // one_file.js: what every page that lies in one file needs: its texts, its theme, large type for a room, plotly unpacked
 // when the first chart comes into sight. No server, no network.
+import { markFrame } from '../core/address.js';
 import { element } from '../core/element.js';
 import { bringPlotly } from '../core/figure.js';
 import { loadScript, unpack } from '../core/files.js';
@@ -46,6 +47,7 @@ export function presentable(button) {
 // unreadable: where it is said that the browser is too old.
 export async function openFile(unreadable, show) {
   if (fileText('sv-plotly')) bringPlotly(unpackPlotly);
+  markFrame();
   theme(document.getElementById('sv-theme'));
   try { await show(); } catch (error) {
     unreadable.append(element('p', '', 'This page could not be unpacked: it takes a browser of 2023 or later.'));

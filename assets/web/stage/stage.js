@@ -86,6 +86,26 @@ function names(root) {
 let pristine = null;
 export const stageMarkup = () => (pristine || document.getElementById('sv-stage-html').content.firstElementChild).cloneNode(true);
 
+// Pins a place once the whole run is there and its text rests; without `ref` the step's own. The chosen token is shown in
+// the text and in the lanes; no sheet opens before anybody has touched the page.
+export function pinPlace(hub, { step, ref }, stage = document.querySelector('#stage .sv-stage')) {
+  let isDone = false;
+  const pin = () => {
+    if (!hub.steps[step]) return;                      // another run took the stage
+    const { looks, focus } = hub.steps[step];
+    hub.pin(step, looks[ref] ? ref : focus, 'key');
+    stage.removeAttribute('data-sheet');
+    if (!stage.querySelector('.sv-text .sv-on')) stage.querySelector('.sv-text .sv-now')?.scrollIntoView({ block: 'nearest' });
+  };
+  const look = () => {
+    if (isDone || hub.steps.length <= step || hub.steps.length < hub.total) return;
+    isDone = true;
+    setTimeout(pin, SETTLED);
+  };
+  hub.on('info', look);
+  look();
+}
+
 // holder: holds stage.html. props.value, watch, trigger and server are Gradio's, or `source` any other supplier.
 // quiet: another stage speaks.
 export const mountStage = (holder, { props, watch, trigger, server, source, quiet }) => {

@@ -11,20 +11,18 @@ from dataclasses import asdict
 from typing import Any
 
 import gradio as gr
-from gradio.context import LocalContext
 
 from specviz.bench.speed import measure
 from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models.catalog import MODELS, without_format
 from specviz.models.chat import as_messages, has_chat_form, render_chat
-from specviz.request import Request, field_of
+from specviz.request import field_of
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.settings import settings
 from specviz.trace.file import Trace
 from specviz.trace.recorded import WELCOME
-from specviz.trace.records import event_dict
 from specviz.ui.choices import Offer, choose_draft, choose_models, choose_rule, rule_to_explain
 from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
 from specviz.ui.explore.form import Form, update_drafts, update_models, update_rules
@@ -32,7 +30,6 @@ from specviz.ui.reading import read_sent
 from specviz.ui.registry import Registry
 from specviz.ui.reports.trace_models import lacks, methods_for
 from specviz.ui.view import View, increments, view_of
-from specviz.ui.visitors import await_listener
 from specviz.views.explore.every_k import every_k as plan
 from specviz.views.explore.help import method_help
 from specviz.views.explore.opening import opening as tell
@@ -43,8 +40,6 @@ SUPERSEDE_S = 5.0
 """How long a new run waits for the end of the step that the old one is in."""
 GONE = "The run shown here is gone: the server restarted or dropped it. Finished runs are in the library."
 RUN_ID = re.compile(r"[0-9a-f]{32}")
-API_LIMIT_S = 60.0
-"""A caller of the API that nobody watches may hold the engine this long."""
 
 
 class Handlers:
@@ -138,9 +133,12 @@ class Handlers:
 
     @callback
     def arrive(self, request: gr.Request, event: gr.EventData) -> Iterator[str]:
-        """What a page that was just opened shows: the run that it had before, at a first visit a recorded one."""
+        """What a page that was just opened shows: the recorded run that its address names, the run that it had before,
+        at a first visit a recorded one."""
         asked = data_of(event)
-        if view := self._registry.adopt(request.session_hash, asked.get("run")):
+        if name := text_or_none(asked.get("recorded")):
+            yield self._registry.show(self._registry.find_recorded(name), request.session_hash).whole()
+        elif view := self._registry.adopt(request.session_hash, asked.get("run")):
             yield view.whole()
             if view.left is not None:
                 yield from increments(view, warn)
@@ -309,40 +307,6 @@ class Handlers:
         method = self.form.method(name, *governors)
         missing = lacks(method, str(target), self._bench.library)
         return json.dumps(method_help(method, rule_to_explain(method, rule), has_k=method.sets_k, lacks=missing))
-
-    @callback
-    def run_to_end(
-        self,
-        prompt: str,
-        target: str | None = None,
-        draft: str | None = None,
-        method: str = "draft_model",
-        k: int = 4,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        draft_temperature: float | None = None,
-        draft_top_k: int | None = None,
-        draft_top_p: float | None = None,
-        seed: int = 0,
-        max_new_tokens: int = 64,
-        stop: list[str] | None = None,
-        rule: str | None = None,
-        params: dict[str, Any] | None = None,
-        caller: gr.Request = None,
-    ) -> dict:
-        """Run one prompt to its end at full pace; returns its trace: {"events": [header, models, step..., footer]}."""
-        given = {name: value for name, value in locals().items() if name not in ("self", "params", "caller")}
-        await_listener(caller, LocalContext.event_id.get(None))
-        find_method(method)
-        models = {"target": target or self._offer.first.target, "draft": draft or self._offer.first.draft}
-        request = Request.from_dict(
-            {**given, **models, "params": params or {}, "stop": stop or [], "time_limit_s": API_LIMIT_S}
-        )
-        run = session.open_run(request, bench=self._bench)
-        for _ in run.events():
-            pass
-        return {"events": [event_dict(event) for event in run.trace.events()]}
 
 
 def increments_since(registry: Registry) -> Callable[[Any], dict[str, Any] | None]:

@@ -1,0 +1,297 @@
+"""What programs and agents may ask over HTTP or MCP: small JSON answers, and files by their address.
+
+The docstrings are what callers read: Gradio shows them as the endpoints' documents and as descriptions of MCP tools.
+Errors are plain text. Anyone who reaches the server may call: names are looked up, and work is bounded.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import gradio as gr
+from gradio.context import LocalContext
+
+from specviz.alignment.causes.doctor import examine
+from specviz.alignment.job import align_steps
+from specviz.alignment.summary import DraftSummary
+from specviz.analysis.given_text import KS, judge_run
+from specviz.checks.prove import prove
+from specviz.drafters import METHODS, find_method
+from specviz.errors import SpecvizError
+from specviz.models import catalog
+from specviz.models.hub import is_here
+from specviz.request import MAX_K, Request
+from specviz.session import run as session
+from specviz.session.workbench import Workbench
+from specviz.trace.metrics import METRICS, count, metrics
+from specviz.ui.choices import Offer
+from specviz.ui.registry import Registry
+from specviz.ui.visitors import await_listener
+from specviz.views.explore import library
+
+API_LIMIT = 4
+API_LIMIT_S = 60.0
+"""A caller that nobody watches may hold the engine this long."""
+MOST_PROVED = 500  # tokens
+MOST_PROMPTS, MOST_ALIGNED = 32, 128  # prompts of a job, tokens of a text
+SHARD = 4  # prompts between two reports of progress
+Answer = TypeVar("Answer")
+
+
+def add_endpoints(registry: Registry, bench: Workbench, offer: Offer) -> None:
+    """The endpoints of the page that is being built."""
+    made = _Endpoints(registry, bench, offer)
+    for endpoint in (made.run, made.what_if, made.prove, made.align, made.doctor, made.models):
+        gr.api(_plainly(endpoint), api_name=endpoint.__name__, concurrency_limit=API_LIMIT)
+
+
+def _plainly(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """The endpoint with its SpecvizErrors as plain text."""
+
+    @functools.wraps(endpoint)
+    def steps(*args: Any, **named: Any) -> Iterator[Any]:
+        try:
+            yield from endpoint(*args, **named)
+        except SpecvizError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+
+    @functools.wraps(endpoint)
+    def whole(*args: Any, **named: Any) -> Any:
+        try:
+            return endpoint(*args, **named)
+        except SpecvizError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+
+    return steps if endpoint.__name__ == "align" else whole
+
+
+class _Endpoints:
+    def __init__(self, registry: Registry, bench: Workbench, offer: Offer) -> None:
+        self._registry, self._bench, self._offer = registry, bench, offer
+
+    def run(
+        self,
+        prompt: str,
+        target: str | None = None,
+        draft: str | None = None,
+        method: str = "draft_model",
+        k: int = 4,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        draft_temperature: float | None = None,
+        draft_top_k: int | None = None,
+        draft_top_p: float | None = None,
+        seed: int = 0,
+        max_new_tokens: int = 64,
+        stop: list[str] | None = None,
+        rule: str | None = None,
+        params: dict[str, Any] | None = None,
+        caller: gr.Request = None,
+    ) -> dict:
+        """Continue one prompt by speculative decoding, to its end, and count what was accepted.
+
+        Example: run("Once upon a time", k=4, max_new_tokens=32)
+
+        Args:
+            prompt: the text to continue
+            target: the target model, a name of `models`; none: the page's own
+            draft: the draft model, a name of `models`; none: the page's own
+            method: how tokens are drafted, such as draft_model, prompt_lookup or eagle
+            k: tokens drafted per step, 1 to 16
+            temperature: 0 (the most likely token) to 5
+            top_k: keep only this many of the most likely tokens; 0: all
+            top_p: keep the most likely tokens up to this total probability; 1: all
+            draft_temperature: the draft model's own temperature; none: the target's; likewise draft_top_k, draft_top_p
+            seed: of all random draws, a whole number from 0
+            max_new_tokens: length of the text in tokens
+            stop: texts that end the answer where one of them appears
+            rule: how drafted tokens are judged; none: the method's own, which is lossless
+            params: the method's own parameters by name
+
+        Returns:
+            run: a name for `what_if`; title, text, end; numbers: by name (tokens_per_target_call in tokens,
+            acceptance_rate_judged from 0 to 1, tokens_per_s in tokens per second; null where undefined); trace,
+            page: addresses on this server of the whole trace (.jsonl.gz) and of a page that shows it
+        """
+        given = {name: value for name, value in locals().items() if name not in ("self", "params", "caller")}
+        await_listener(caller, LocalContext.event_id.get(None))
+        find_method(method)
+        own = {"target": target or self._offer.first.target, "draft": draft or self._offer.first.draft}
+        request = Request.from_dict(
+            {**given, **own, "params": params or {}, "stop": stop or [], "time_limit_s": API_LIMIT_S}
+        )
+        made = session.open_run(request, bench=self._bench)
+        for _ in made.events():
+            pass
+        view, values = self._registry.keep(made.trace), metrics(count(made.trace))
+        return {
+            "run": view.id,
+            "title": library.entry(made.trace)["title"],
+            "text": "".join(token.text for token in made.trace.tokens),
+            "end": made.trace.footer.reason,
+            "numbers": {name: value for name in METRICS if isinstance(value := values[name], float | int | None)},
+            "trace": f"/specviz/trace/{view.id}",
+            "page": f"/specviz/page/{view.id}.html",
+        }
+
+    def what_if(self, run: str, max_k: int = 8) -> dict:
+        """How many target calls each K would have taken on the text of a run, without generating again.
+
+        Example: what_if("first-visit", max_k=4)
+
+        Args:
+            run: what `run` gave back as its run, or the name of a recorded run such as first-visit
+            max_k: the largest K, 1 to 16
+
+        Returns:
+            num_tokens of the text; exact: whether the answer is exact, else note says why; rows: per K the expected
+            target calls with their 5 % and 95 % bounds, and tokens per call
+        """
+        if type(max_k) is not int or not 1 <= max_k <= max(KS):
+            raise SpecvizError(f"max_k must be a whole number from 1 to {max(KS)} (got {max_k!r:.40})")
+        view = self._registry.get(run) or self._registry.find_recorded(run)
+        answer = judge_run(view.trace).every_k(range(1, max_k + 1))
+        rows = [{name: value for name, value in asdict(row).items() if name != "speedup"} for row in answer.outcomes]
+        return {"num_tokens": answer.num_tokens, "exact": answer.exact, "note": answer.note, "rows": rows}
+
+    def prove(
+        self,
+        target: str | None = None,
+        draft: str | None = None,
+        method: str = "draft_model",
+        rule: str | None = None,
+        k: int = 4,
+        temperature: float = 1.0,
+        tokens: int = 200,
+        seed: int = 0,
+    ) -> dict:
+        """Check whether text that was written with a draft is distributed as the target's own text.
+
+        Example: prove(rule="broken:resample_p", tokens=200)
+
+        Args:
+            target: the target model, a name of `models`; none: the page's own
+            draft: the draft model, a name of `models`; none: the page's own
+            method: how tokens are drafted
+            rule: how drafted tokens are judged; broken:NAME is wrong on purpose; none: the method's own
+            k: tokens drafted per step, 1 to 16
+            temperature: 0 to 5; 0 compares with the greedy text
+            tokens: how many tokens are written and judged, 1 to 500; few cannot tell much
+            seed: of all random draws, a whole number from 0
+
+        Returns:
+            verdict: exact, consistent, suspicious, differs or unsure; checks: each with its verdict and words
+        """
+        if type(tokens) is not int or not 1 <= tokens <= MOST_PROVED:
+            raise SpecvizError(f"tokens must be a whole number from 1 to {MOST_PROVED} (got {tokens!r:.40})")
+        pair = dict(zip(("target", "draft"), self._pair(target, draft), strict=True))
+        given = {"method": method, "rule": rule, "k": k, "temperature": temperature, "tokens": tokens, "seed": seed}
+        report = self._alone(lambda: prove(**pair, **given)).to_dict()
+        checks = [{name: check[name] for name in ("name", "verdict", "words")} for check in report["checks"]]
+        return {"verdict": report["verdict"], "checks": checks}
+
+    def align(
+        self,
+        prompts: list[str],
+        target: str | None = None,
+        draft: str | None = None,
+        k: int = 4,
+        temperature: float = 1.0,
+        max_new_tokens: int = 64,
+    ) -> Iterator[dict]:
+        """Find out why a draft model is rejected, over several prompts; reports its progress while it works.
+
+        Example: align(["Once upon a time", "The king said"], max_new_tokens=32)
+
+        Args:
+            prompts: 1 to 32 texts to continue
+            target: the target model, a name of `models`; none: the page's own
+            draft: the draft model, a name of `models`; none: the page's own
+            k: tokens drafted per step, 1 to 16
+            temperature: 0 to 5
+            max_new_tokens: length of each text in tokens, 1 to 128
+
+        Returns:
+            done, total: prompts; words: what is being done. The last answer has result: alpha (the chance that a
+            drafted token is accepted, 0 to 1) with its interval, greedy_agreement (0 to 1), tokens_per_call for each
+            K from 1, the findings (faults with a name) and the reasons for rejections with their share of the loss
+        """
+        if not isinstance(prompts, list) or not 1 <= len(prompts) <= MOST_PROMPTS:
+            raise SpecvizError(f"prompts must be a list of 1 to {MOST_PROMPTS} texts")
+        if type(max_new_tokens) is not int or not 1 <= max_new_tokens <= MOST_ALIGNED:
+            raise SpecvizError(f"max_new_tokens must be from 1 to {MOST_ALIGNED} (got {max_new_tokens!r:.40})")
+        target, draft = self._pair(target, draft)
+        given = {"k": k, "temperature": temperature, "max_new_tokens": max_new_tokens}
+        work = align_steps(prompts, target=target, draft=draft, costs={}, shard_size=SHARD, **given)
+        with closing(work):
+            for progress in self._bench.in_turns(work):
+                told = {"done": progress.done, "total": progress.total, "words": progress.words}
+                made = progress.result
+                yield told if made is None else {**told, "result": _drafts_answer(made.summary.drafts[0])}
+
+    def doctor(self, target: str | None = None, draft: str | None = None) -> dict:
+        """Compare the tokenizers of a target and a draft model: can this one draft for that one, and how?
+
+        Example: doctor("fable-target", "fable-draft-othervocab")
+
+        Args:
+            target: the target model, a name of `models`; none: the page's own
+            draft: the draft model, a name of `models`; none: the page's own
+
+        Returns:
+            direct: whether they share a vocabulary; num_same, num_differing: token ids of the same and of other
+            bytes; ways: how this pair can draft, each with whether it works and why; notes
+        """
+        found = examine(*self._pair(target, draft))
+        ways = [{"name": way.name, "works": way.works, "words": way.words} for way in found.ways]
+        numbers = {"num_same": found.num_same, "num_differing": found.num_differing}
+        return {"direct": found.is_direct, **numbers, "ways": ways, "chat": found.chat, "notes": list(found.notes)}
+
+    def models(self) -> dict:
+        """List the target models on offer with their draft models and draft heads, the best first.
+
+        Example: models()
+
+        Returns:
+            targets: each with name, title, drafts, heads and here (whether it is on this machine); methods: the names
+            that `run` takes
+        """
+        targets = [
+            {
+                "name": name,
+                "title": catalog.MODELS[name].title,
+                "drafts": list(catalog.drafts_for(name)),
+                "heads": [heads.name for heads in catalog.HEADS.values() if heads.target == name],
+                "here": catalog.MODELS[name].is_bundled or name in self._bench.library.loaded_names() or is_here(name),
+            }
+            for name in catalog.targets()
+        ]
+        return {"targets": targets, "methods": list(METHODS)}
+
+    def _pair(self, target: str | None, draft: str | None) -> tuple[str, str | None]:
+        """The named pair, or the page's own. Raises SpecvizError for what is not on offer."""
+        target = target or self._offer.first.target
+        usual = self._offer.first.draft if target == self._offer.first.target else None
+        pair = target, draft or usual or next(iter(catalog.drafts_for(target)), None)
+        for name in filter(None, pair):
+            if not (self._offer.allows(name) or name in self._bench.library.loaded_names()):
+                raise SpecvizError(f"this server offers only the models that `models` lists (got {name!r:.80})")
+        return pair
+
+    def _alone(self, work: Callable[[], Answer]) -> Answer:
+        """The work's answer, made with the engine to itself."""
+        return next(self._bench.in_turns(work() for _ in range(1)))
+
+
+def _drafts_answer(draft: DraftSummary) -> dict[str, Any]:
+    return {
+        "alpha": draft.alpha,
+        "alpha_interval": draft.alpha_interval and asdict(draft.alpha_interval),
+        "greedy_agreement": draft.greedy_agreement,
+        "tokens_per_call": list(draft.tokens_per_call[:MAX_K]),
+        "findings": [each.words for each in draft.findings],
+        "reasons": [{"name": each.name, "share": each.share, "words": each.words} for each in draft.reasons],
+    }

@@ -1,0 +1,126 @@
+"""What programs and agents ask: every endpoint over HTTP, and the same as tools of a real MCP client."""
+
+import asyncio
+import json
+
+import pytest
+import served as pages
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+
+from specviz.trace.file import read_trace
+from specviz.ui import api
+
+NAMES = ["run", "what_if", "prove", "align", "doctor", "models"]
+served, client = pages.fixtures()
+
+
+@pytest.fixture(scope="module")
+def caller(served):
+    return Client(served.address, verbose=False)
+
+
+def test_every_endpoint_says_what_it_takes_and_gives(served, client):
+    told = client.get("/gradio_api/info").json()["named_endpoints"]
+    assert list(told) == [f"/{name}" for name in NAMES]
+    for name in NAMES:
+        words = told[f"/{name}"]["description"]
+        assert "Example: " + name in words, name
+        assert all(each["type"] for each in told[f"/{name}"]["parameters"]), name
+
+
+def test_a_run_gives_its_numbers_and_the_whole_trace_as_a_file(caller, client):
+    answer = caller.predict("The fox said", k=2, max_new_tokens=8, seed=3, api_name="/run")
+    trace = read_trace(client.get(answer["trace"]).content, max_bytes=10**7)
+    assert trace.footer.reason == answer["end"]
+    assert "".join(token.text for token in trace.tokens) == answer["text"]
+    assert trace.header.request["seed"] == 3
+    assert trace.header.request["time_limit_s"] == api.API_LIMIT_S
+    assert answer["numbers"]["emitted"] == len(trace.tokens)
+    assert client.get(answer["page"]).status_code == 200
+    assert len(json.dumps(answer)) < 4_000
+    every_k = caller.predict(answer["run"], max_k=3, api_name="/what_if")
+    assert [row["k"] for row in every_k["rows"]] == [1, 2, 3]
+
+
+def test_a_recorded_run_can_be_asked_for_every_k(caller):
+    answer = caller.predict("first-visit", max_k=4, api_name="/what_if")
+    calls = [row["expected_target_calls"] for row in answer["rows"]]
+    assert calls == sorted(calls, reverse=True)
+
+
+def test_a_job_reports_its_progress_and_ends_with_what_was_found(caller):
+    job = caller.submit(["The fox said", "One day"], max_new_tokens=6, api_name="/align")
+    answers = list(job)
+    assert [answer["done"] for answer in answers] == sorted(answer["done"] for answer in answers)
+    assert "result" not in answers[0]
+    result = answers[-1]["result"]
+    assert 0 < result["alpha"] <= 1
+    assert len(result["tokens_per_call"]) == 16
+
+
+def test_a_pair_is_examined_proved_and_listed(caller):
+    found = caller.predict("tiny-target", "stranger", api_name="/doctor")
+    assert found["direct"] is False
+    assert any(way["works"] for way in found["ways"])
+    proof = caller.predict(rule="broken:resample_p", tokens=24, api_name="/prove")
+    assert proof["verdict"] in ("exact", "consistent", "suspicious", "differs", "unsure")
+    assert proof["checks"]
+    listed = caller.predict(api_name="/models")
+    assert {each["name"]: each["heads"] for each in listed["targets"]}["smollm2"] == ["smol-eagle"]
+    assert "draft_model" in listed["methods"]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("run", {"prompt": "The fox", "temperature": 99}, "temperature must be"),
+        ("run", {"prompt": "The fox", "target": "/etc"}, "/etc"),
+        ("run", {"prompt": "The fox", "method": "prompt_lookup", "params": {"depth": 1}}, "has no parameter 'depth'"),
+        ("what_if", {"run": "nowhere"}, "a recorded run must be one of"),
+        ("what_if", {"run": "first-visit", "max_k": 99}, "max_k must be"),
+        ("prove", {"tokens": 10**6}, "tokens must be"),
+        ("align", {"prompts": []}, "prompts must be a list of 1 to 32 texts"),
+        ("doctor", {"draft": "../x"}, "this server offers only"),
+    ],
+)
+def test_an_error_is_plain_text(caller, name, given, words):
+    with pytest.raises(AppError) as refused:
+        caller.predict(**given, api_name=f"/{name}")
+    assert words in str(refused.value)
+
+
+def test_an_agent_finds_the_same_as_tools_and_uses_them(tmp_path, monkeypatch):
+    mcp = pytest.importorskip("mcp", reason="the package mcp is not installed")
+    from mcp.client.streamable_http import streamablehttp_client
+
+    monkeypatch.setenv("SPECVIZ_MCP", "1")
+
+    async def ask(address):
+        tools = streamablehttp_client(f"{address}/gradio_api/mcp/")
+        async with tools as (read, write, _), mcp.ClientSession(read, write) as session:
+            await session.initialize()
+            listed = await session.call_tool("models", {})
+            made = await session.call_tool("run", {"prompt": "The fox said", "max_new_tokens": 6})
+            refused = await session.call_tool("run", {"prompt": "The fox", "temperature": 99})
+            return (await session.list_tools()).tools, listed, made, refused
+
+    with pages.served(tmp_path) as served:
+        tools, listed, made, refused = asyncio.run(ask(served.address))
+    own = {tool.name: tool for tool in tools}
+    assert set(own) == set(NAMES)
+    assert own["run"].inputSchema["properties"]["k"]["description"] == "tokens drafted per step, 1 to 16"
+    assert "fable-target" in listed.content[0].text
+    assert "tokens_per_target_call" in made.content[0].text
+    assert refused.isError
+    assert "temperature must be" in refused.content[0].text
+
+
+def test_tools_without_their_package_are_refused_in_words(monkeypatch):
+    from specviz.errors import SpecvizError
+    from specviz.ui import server
+
+    monkeypatch.setenv("SPECVIZ_MCP", "1")
+    monkeypatch.setattr(server, "find_spec", lambda name: None)
+    with pytest.raises(SpecvizError, match="SPECVIZ_MCP needs the package mcp"):
+        server.launch_options(None, ready=lambda: True)
