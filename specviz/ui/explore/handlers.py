@@ -17,7 +17,7 @@ from specviz.drafters import METHODS, find_method
 from specviz.errors import SpecvizError
 from specviz.models.catalog import MODELS, without_format
 from specviz.models.chat import as_messages, has_chat_form, render_chat
-from specviz.request import field_of
+from specviz.request import Request, field_of
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
 from specviz.settings import settings
