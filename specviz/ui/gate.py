@@ -28,8 +28,7 @@ MOST_VALUES = 50_000
 """Lists, objects and commas of a body: Gradio walks through them several times."""
 MOST_AT_ONCE = 96 << 20
 """Bytes of all bodies that are being read or wait in Gradio's queue."""
-QUEUED_S = 5.0
-BODY_S = 30.0
+QUEUED_S, BODY_S = 5.0, 30.0
 """How long a body counts as waiting once it was handed on, and how long one may take to come."""
 _API = "/gradio_api/"
 _FILES = r"/(assets|static|svelte|specviz)/.+"
@@ -62,7 +61,7 @@ class Gate:
         try:
             passed = self._check(scope)
             if passed["method"] == "POST":
-                passed, receive = await self._read(passed, receive)
+                receive = await self._read(passed, receive)
             with self._visitors.listening(_listener(passed)):
                 await self.app(passed, receive, self._visitors.issue(passed, send))
         except HTTPException as refusal:
@@ -100,8 +99,8 @@ class Gate:
     def _is_named(self, host: str) -> bool:
         return _PORT.sub("", host).lower() in self._hosts
 
-    async def _read(self, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
-        """The request with its body checked and complete. Raises HTTPException."""
+    async def _read(self, scope: Scope, receive: Receive) -> Receive:
+        """The request's body, complete and checked. Raises HTTPException."""
         kind = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
         wanted = "multipart/form-data" if scope["path"] == UPLOAD else "application/json"
         if kind != wanted:
@@ -118,15 +117,13 @@ class Gate:
                     if self._num_held > MOST_AT_ONCE:
                         raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being sent here: try again")
         except ClientDisconnect:
-            raise HTTPException(HTTPStatus.BAD_REQUEST, "the body was cut off") from None
+            raise HTTPException(HTTPStatus.BAD_REQUEST, "the body ended too early") from None
         except TimeoutError:
             raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {BODY_S:g} s") from None
         finally:
             asyncio.get_running_loop().call_later(QUEUED_S, self._let_go, len(body))
-        sent = bytes(body) if scope["path"] == UPLOAD else checked_body(bytes(body), scope["specviz_visitor"])
-        headers = [each for each in scope["headers"] if each[0] not in (b"content-length", b"transfer-encoding")]
-        headers.append((b"content-length", str(len(sent)).encode()))
-        return {**scope, "headers": headers}, _replay(sent, receive)
+        is_file, visitor = scope["path"] == UPLOAD, scope["specviz_visitor"]
+        return _replay(bytes(body) if is_file else checked_body(bytes(body), visitor), receive)
 
     def _let_go(self, num_bytes: int) -> None:
         self._num_held -= num_bytes

@@ -50,7 +50,7 @@ class Registry:
         return self.show(view_of(trace), session)
 
     def keep(self, trace: Trace, *, brought_by: str = "") -> View:
-        """A view of a loaded trace that is nobody's current one; of those that a browser brought back few are kept."""
+        """A view of a loaded trace that is nobody's current one; few that a browser brought back stay."""
         view = view_of(trace)
         view.is_brought, view.owner = bool(brought_by), brought_by
         return self.show(view, None)

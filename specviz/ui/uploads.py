@@ -10,8 +10,6 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from specviz.trace.file import MAX_UPLOAD_BYTES
-
 MOST_BYTES = 128 << 20
 """Of all files together: beyond it the oldest are deleted."""
 
@@ -23,9 +21,6 @@ async def upload(request: Request) -> Response:
             file = form.get("files")
             if file is None:
                 return PlainTextResponse("a file must be in the field 'files'", status_code=400)
-            if file.size > MAX_UPLOAD_BYTES:
-                words = f"a file has at most {MAX_UPLOAD_BYTES >> 20} MB (got {file.size / (1 << 20):.1f} MB)"
-                return PlainTextResponse(words, status_code=413)
             place = await anyio.to_thread.run_sync(_keep, file.file, file.filename, request.app)
     except OSError as error:
         return PlainTextResponse(f"the server cannot keep this file ({error.strerror})", status_code=507)

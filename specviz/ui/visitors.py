@@ -22,10 +22,10 @@ from specviz.errors import SpecvizError
 
 COOKIE = "specviz-visitor"
 MOST_ASKED, MOST_ASKED_BY_ALL, MOST_UNHEARD = 40, 400, 48
-"""Events of a browser and of a whole network in LISTENER_S, of which opening a page takes about eight; and those of a
+"""Events of a browser and of a whole network in ASKED_S, of which opening a page takes about eight; and those of a
 network that wait for a listener."""
-LISTENER_S = 2.0
-"""How long work waits for whoever asked for it to listen: a browser does so as soon as it knows the work's number."""
+ASKED_S, LISTENER_S = 2.0, 10.0
+"""LISTENER_S: how long work waits for whoever asked for it to listen. A browser does so at once, but may be busy."""
 UNHEARD = "nobody listens to this run: it was not begun"
 
 
@@ -80,7 +80,7 @@ class Visitors:
 
     def admit(self, visitor: str) -> bool:
         """Whether the visitor may ask for one more event now: neither one browser nor one network fills the queue."""
-        if time.monotonic() - self._since > LISTENER_S:
+        if time.monotonic() - self._since > ASKED_S:
             self._asked, self._since = Counter(), time.monotonic()
         self._asked.update({visitor, network_of(visitor)})
         is_one_too_many = has_cookie(visitor) and self._asked[visitor] > MOST_ASKED

@@ -101,7 +101,7 @@ def made(seed, words="Once upon a"):
 
 def test_a_run_joins_when_it_is_over_and_a_reload_brings_it_no_second_time(page):
     wait_for_entries(page, 0)
-    begin(page, steps=2)
+    begin(page, steps=2, tokens=400)
     page.reload()
     page.wait_for_function(READY)
     page.wait_for_function(f"{STATE} === 'running'")

@@ -135,10 +135,9 @@ def attack(num_inputs: int, seed: int, say: Callable[[str], None] = lambda words
             if after - before > report.slowest_s:
                 report.slowest_s, report.slowest = after - before, f"input {number}, {name}"
             before = after
-            if number % 1_000 == 999:
-                say(f"{number + 1}: {target.megabytes('VmRSS'):.0f} MB, slowest {report.slowest_s:.2f} s")
-        if target.lives:
-            report.most_mb, report.last_mb = target.megabytes("VmHWM"), target.megabytes("VmRSS")
+            if number % 1_000 == 999 or number == num_inputs - 1:
+                report.most_mb, report.last_mb = target.megabytes("VmHWM"), target.megabytes("VmRSS")
+                say(report.words())
     return report
 
 

@@ -173,6 +173,7 @@ def test_a_body_is_read_no_further_than_its_bound():
         ("127.0.0.1:7860", True),
         ("[::1]:7860", True),
         ("10.1.2.3:7860", True),
+        (f"{socket.gethostname()}:7860", True),
         ("attacker.invalid", False),
         ("127.0.0.1.attacker.invalid", False),
         ("localhost.attacker.invalid:7860", False),
