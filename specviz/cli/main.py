@@ -130,6 +130,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", nargs="+", metavar="NAME", help=words)
     words = "only: time of one drafted token and of each check; exits with 3 if the machine is too busy"
     parser.add_argument("--costs", action="store_true", help=words)
+    words = "only: time to the first token and to the answer, and memory, with and without a draft"
+    parser.add_argument("--waits", action="store_true", help=words)
     words = "only: greedy, beside llama.cpp with the same pair, through llama-cpp-python where it is installed"
     parser.add_argument("--against", choices=("llama.cpp",), help=words)
     words = "context length for --costs (default: %(default)s)"
@@ -276,7 +278,7 @@ def _bench(options: argparse.Namespace) -> int:
 
 def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
     from specviz.alignment import speed
-    from specviz.bench import methods, report
+    from specviz.bench import methods, report, waits
 
     pair = {"target": options.target, "draft": _fitting_draft(options)}
     save = options.json and options.json.write
@@ -287,6 +289,8 @@ def _bench_lines(options: argparse.Namespace) -> Iterable[str]:
         return report.cost_lines(**pair, context_length=options.context, save=save)
     if options.align:
         return speed.lines(**runs)
+    if options.waits:
+        return waits.lines(**pair, k=options.k[0])
     if (options.methods or options.against) and len(options.k) > 1:
         raise SpecvizError(f"--methods and --against take one K (got {', '.join(map(str, options.k))})")
     if options.methods:

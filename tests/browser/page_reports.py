@@ -14,6 +14,7 @@ SECTIONS = {
         "many-prompts",
         "theory",
         "why-slow",
+        "waits",
         "tool-names",
     ],
     "check": ["identity", "one_step", "end_to_end", "side_by_side", "self_checks", "someone_else"],

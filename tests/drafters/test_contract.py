@@ -116,12 +116,16 @@ def test_greedy_text_is_the_targets_own(name, rule, of_draft):
 def test_a_stop_text_cuts_the_same_text_and_changes_nothing_before_it(name, rule):
     """At places all over the drafts, for a text that begins in one token and ends in the next."""
     setup = setup_of(name)
-    reader, text = setup.target.cached_lm(), setup.target.text
-    whole = text_of(run(plan_with(setup, reader, PLAIN, 4, rule), 20, seed=1))
+    text = setup.target.text
+
+    def written(**ends):
+        return run(plan_with(setup, setup.target.cached_lm(), PLAIN, 4, rule), 20, seed=1, **ends)
+
+    whole = text_of(written())
     raw = b"".join(map(text.bytes_of, whole))
     for place in (2, 7, 8, 13):
         stop = raw[place : place + 2]  # each token is one letter
-        *before, last = run(plan_with(setup, reader, PLAIN, 4, rule), 20, seed=1, is_stop=Watch(text, stop).ends_with)
+        *before, last = written(is_stop=Watch(text, stop).ends_with)
         assert text_of([*before, last]) == whole[: raw.find(stop) + 2]
         assert last.finish == "stop"
         assert last.truncated == len(last.verdict.emitted(last.draft)) - len(last.tokens)

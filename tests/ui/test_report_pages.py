@@ -44,6 +44,7 @@ BUTTONS = {
         ("costs", "measure", {"context_length": "16"}),
         ("other-drafts", "ask", {}),
         ("draft-temperature", "ask", {}),
+        ("waits", "measure", {}),
         ("why-slow", "speed", {}),
     ],
     "check": [

@@ -18,6 +18,7 @@ from specviz.analysis.every_k import DraftOnText, OtherDrafts, other_drafts
 from specviz.analysis.given_text import KS, GivenText, judge_run
 from specviz.analysis.whatif import WhatIf
 from specviz.bench.speed import NUM_TOKENS, Speed, measure_in_rounds
+from specviz.bench.waits import Price, held_table, measure_waits, wait_table
 from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
 from specviz.prompts import prompts_file
@@ -30,6 +31,7 @@ from specviz.ui.reports.trace_models import NO_RUN, RunModels, request_of
 from specviz.views.compare import costs as cost_view
 from specviz.views.compare import draft_temperature as temperature_view
 from specviz.views.compare import plan, plan_theory
+from specviz.views.compare import waits as wait_view
 from specviz.views.explore.sentences import quantity
 
 MOST_CONTEXT = 1_000_000
@@ -64,6 +66,7 @@ class CompareSections:
             AlignmentSection(self._models, self._costs).section(),
             Section("theory", self._speed_key, self._theory),
             Section("why-slow", self._speed_key, self._why_slow, {"speed": self._measure_speed}, needs=needs),
+            Section("waits", attrgetter("text"), _waits, {"measure": self._measure_waits}, needs=needs),
             Section("tool-names", attrgetter("text"), lambda look: plan.tool_names(look.run)),
         ]
 
@@ -184,6 +187,19 @@ class CompareSections:
                 while len(self._speeds) > MOST_SPEEDS:
                     self._speeds.popitem(last=False)
             yield self._why_slow(look, None if speed.done == speed.total else speed)
+
+    def _measure_waits(self, look: Look, values: Mapping[str, str]) -> Work:
+        self._models.load(look.trace)
+        for price in measure_waits(request_of(look.trace), self._models.bench):
+            yield _waits(look, price)
+
+
+def _waits(look: Look, price: Price | None = None) -> Props:
+    if price is None:
+        return wait_view.waits(None, has_run=look.run is not None)
+    if price.done < price.total:
+        return wait_view.waits(None, has_run=True, running=(price.done, price.total))
+    return wait_view.waits((wait_table(price), held_table(price)), has_run=True)
 
 
 def _has_draft(look: Look) -> bool:

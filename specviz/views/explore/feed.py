@@ -13,27 +13,17 @@ from itertools import accumulate
 from typing import Any
 
 from specviz.drafters import METHODS, facts_of
-from specviz.request import RunSettings
 from specviz.rules.facts import FACTS
 from specviz.trace.counters import Counters
 from specviz.trace.file import Event, Header, ModelInfo, Models, Prompt, Settings, Step, Trace
 from specviz.trace.metrics import METRICS, lossy_words, metrics, rounding_words
 from specviz.trace.tool_names import other_names
 from specviz.views.blocks import Props
+from specviz.views.explore import sentences
 from specviz.views.explore.charts import Figures
 from specviz.views.explore.evidence.view import made_props
 from specviz.views.explore.inspector import LOG_TICKS, NUMBERS
-from specviz.views.explore.sentences import (
-    CHANGE_NAMES,
-    ENDINGS,
-    changes,
-    headline,
-    label,
-    prose,
-    reveal,
-    state_words,
-    title_of,
-)
+from specviz.views.explore.sentences import ENDINGS, changes, headline, label, prose, reveal, state_words, title_of
 from specviz.views.explore.speed import speed_words
 from specviz.views.explore.steps import step_props
 from specviz.views.palette import palette, word_of
@@ -219,8 +209,7 @@ def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> li
     sampling = [f"temperature {settings.temperature:g}"]
     sampling += [f"top-k {settings.top_k}"] if settings.top_k else []
     sampling += [f"top-p {settings.top_p:g}"] if settings.top_p < 1 else []
-    own = {name: getattr(settings, name) for name in RunSettings.DRAFT_SAMPLING}
-    sampling += [f"{CHANGE_NAMES[name]} {value:g}" for name, value in own.items() if value is not None]
+    sampling += filter(None, [sentences.own_sampling(settings)])
     return [*words, ["sampling", ", ".join(sampling)]]
 
 

@@ -10,23 +10,14 @@ from typing import Any
 
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
-from specviz.request import MAX_SEED, RunSettings
+from specviz.request import MAX_SEED
 from specviz.rules.facts import FACTS, facts_of
 from specviz.trace.file import Header, Settings, Trace
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
 from specviz.trace.recorded import RecordedRun, recorded_trace
 from specviz.views.blocks import Props
 from specviz.views.explore.feed import CUT_OFF
-from specviz.views.explore.sentences import (
-    CHANGE_NAMES,
-    OF_TARGET,
-    label,
-    percent,
-    quantity,
-    reveal,
-    title_of,
-    value_words,
-)
+from specviz.views.explore.sentences import label, own_sampling, percent, quantity, reveal, title_of
 
 MOST_WORDS = 12  # of a prompt
 MOST_CHARACTERS = 64  # of these
@@ -78,18 +69,11 @@ def _title(trace: Trace, usual: Usual | None) -> str:
         _list_values(trace, lambda now: f"{now.temperature:g}", "temperature "),
         _list_values(trace, lambda now: f"{now.top_p:g}", "top-p ", usual="1"),
         _list_values(trace, lambda now: str(now.top_k), "top-k ", usual="0"),
-        *(_own(trace, name) for name in RunSettings.DRAFT_SAMPLING),
+        _list_values(trace, own_sampling),
         _rules(trace, usual),
         usual and _list_values(trace, lambda now: _params(now, usual)),
     )
     return " · ".join(filter(None, parts)) or "No step was made"
-
-
-def _own(trace: Trace, name: str) -> str:
-    """A setting of the draft alone; "" where it is always the target's."""
-    return _list_values(
-        trace, lambda now: value_words(name, getattr(now, name)), f"{CHANGE_NAMES[name]} ", usual=OF_TARGET
-    )
 
 
 def _rules(trace: Trace, usual: Usual | None) -> str:

@@ -187,11 +187,17 @@ def changes(before: Settings | None, step: Step) -> list[str]:
         return []
     now = step.settings
     known = [name for name in step.changed if name in CHANGE_NAMES]
-    both = ((name, *(value_words(name, getattr(each, name)) for each in (before, now))) for name in known)
+    both = ((name, *(_value_words(name, getattr(each, name)) for each in (before, now))) for name in known)
     return [f"{CHANGE_NAMES[name]} {old} → {new}" for name, old, new in both]
 
 
-def value_words(name: str, value: object) -> str:
+def own_sampling(settings: Settings) -> str:
+    """ "draft temperature 0.5": what the draft alone is sampled with; "" where it is as the target's."""
+    own = {name: getattr(settings, name) for name in RunSettings.DRAFT_SAMPLING}
+    return ", ".join(f"{CHANGE_NAMES[name]} {value:g}" for name, value in own.items() if value is not None)
+
+
+def _value_words(name: str, value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if value is None:
