@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("head", help="draft heads: a bundled name, a folder or a hub id")
     words = "the model that the head was trained for (default: %(default)s)"
     parser.add_argument("--target", default=default_pair()[0], help=words)
-    words = "prompts that the target continues (default: the bundled ones); the first 16 are used"
+    words = "prompts that the target continues (default: the bundled ones); 48 texts, each prompt in turn"
     parser.add_argument("--prompts", type=Path, metavar="FILE", help=words)
 
 
@@ -73,7 +73,7 @@ def doctor_text(diagnosis: HeadDiagnosis) -> str:
     else:
         lines += [f"it accepts more with {best.words}: {_gain(best)}", f"look at {SAYS[best.field]}"]
     width = max((len(trial.words) for trial in diagnosis.trials), default=0)
-    lines += ["", "tried, by the change in agreement (3 standard errors either way)"]
+    lines += ["", "tried, by the change in agreement (mean over texts and depths)"]
     lines += [
         f"  {trial.words:<{width}}  {_gain(trial)}{' !' if trial.is_better else ''}" for trial in diagnosis.trials
     ]
@@ -82,5 +82,4 @@ def doctor_text(diagnosis: HeadDiagnosis) -> str:
 
 
 def _gain(trial: Trial) -> str:
-    low, high = trial.interval
-    return f"{trial.gain:+.3f} ({low:+.3f} to {high:+.3f})".replace("-", "−")
+    return f"{trial.gain:+.3f} (p = {trial.p_value:.2g})".replace("-", "−", trial.gain < 0)

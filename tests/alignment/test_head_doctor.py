@@ -85,6 +85,7 @@ def small(library):
 @pytest.fixture
 def examined(small, tmp_path, monkeypatch):
     """The diagnosis of a head from its files, on a few short texts."""
+    monkeypatch.setattr(head_doctor, "NUM_TEXTS", 4)
     monkeypatch.setattr(head_doctor, "NUM_TOKENS", 12)
 
     def examine(made, kind="eagle", **changes):

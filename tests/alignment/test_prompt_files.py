@@ -8,9 +8,9 @@ import tracemalloc
 
 import pytest
 
-from specviz.alignment import prompt_tables
 from specviz.alignment import prompts as prompt_files
 from specviz.alignment.prompts import MOST_REFUSED, from_values, open_prompts
+from specviz.alignment.prompts import tables as prompt_tables
 from specviz.alignment.types import Message, PromptRow
 from specviz.errors import SpecvizError
 from specviz.request import MAX_PROMPT_CHARACTERS

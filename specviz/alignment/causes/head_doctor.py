@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 
 import numpy as np
 import torch
+from scipy.stats import wilcoxon
 from torch import Tensor
 
 from specviz.alignment.generate import sample
@@ -25,10 +27,10 @@ from specviz.models.chat import has_chat_form, render_chat
 from specviz.models.library import LoadedModel
 from specviz.models.score import overlap_of
 
-NUM_TEXTS, NUM_TOKENS, NUM_DEPTHS = 16, 96, 3
+NUM_TEXTS, NUM_TOKENS, NUM_DEPTHS = 48, 48, 3
 FEWEST_TEXTS = 4
-CLEAR_ERRORS = 3.0  # standard errors over the texts that a gain must exceed, and
 LEAST_GAIN = 0.003  # of overlap; below, another convention changes nothing of use
+CLEAR = 0.001  # the most that a gain's p-value may be: about ten conventions are tried on every head
 PLAIN, CHAT, OTHER_START = "plain", "chat", "other start"
 LAST_NORM = "the target's last norm"
 
@@ -66,18 +68,19 @@ SAYS: Mapping[str, str] = {
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One convention. agreement: sum min(p, q), p the target's and q the head's probabilities, by depth. gain: of its
-    mean over depths and texts against the head as it is served; interval: of the gain, 3 standard errors each way."""
+    mean over depths and texts against the head as it is served; p_value: of no gain, by Wilcoxon's signed ranks over
+    the texts, as gains differ widely between kinds of text."""
 
     convention: Convention
     field: str
     words: str
     agreement: tuple[float, ...]
     gain: float
-    interval: tuple[float, float]
+    p_value: float
 
     @property
     def is_better(self) -> bool:
-        return self.gain > LEAST_GAIN and self.interval[0] > 0
+        return self.gain > LEAST_GAIN and self.p_value <= CLEAR
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ class Reading:
 
 
 class HeadDoctor:
-    """Examines one head on the target's own continuations of the first NUM_TEXTS prompts; each text is read once.
+    """Examines one head on NUM_TEXTS texts with which the target continues the prompts, in turn; each is read once.
 
     Raises SpecvizError for too few prompts, or one that the target cannot read.
     """
@@ -119,7 +122,7 @@ class HeadDoctor:
     def __init__(self, heads: LoadedHeads, target: LoadedModel, prompts: Sequence[str]) -> None:
         if len(prompts) < FEWEST_TEXTS:
             raise SpecvizError(f"a head is examined on at least {FEWEST_TEXTS} prompts (got {len(prompts)})")
-        self._heads, self._target, self._prompts = heads, target, prompts[:NUM_TEXTS]
+        self._heads, self._target, self._prompts = heads, target, tuple(islice(cycle(prompts), NUM_TEXTS))
         self._readings: dict[str, list[Reading]] = {}
 
     @torch.inference_mode()
@@ -147,8 +150,8 @@ class HeadDoctor:
 
 def _trial(convention: Convention, field: str, words: str, base: np.ndarray, found: np.ndarray) -> Trial:
     gains = (found - base).mean(1)
-    gain, error = float(gains.mean()), CLEAR_ERRORS * float(gains.std(ddof=1)) / len(gains) ** 0.5
-    return Trial(convention, field, words, tuple(found.mean(0).tolist()), gain, (gain - error, gain + error))
+    p_value = float(wilcoxon(gains, alternative="greater", zero_method="pratt").pvalue) if gains.any() else 1.0
+    return Trial(convention, field, words, tuple(found.mean(0).tolist()), float(gains.mean()), p_value)
 
 
 # ---- conventions ----------------------------------------------------------------------------------------------------

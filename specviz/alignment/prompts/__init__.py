@@ -1,7 +1,7 @@
 """Prompt files, or values in memory, become checked `PromptRow`s; what cannot be used is named by its line.
 
 The file is not trusted. Every line is read and checked once when the set is opened; `rows()` reads it again, so memory
-stays flat but for the ids, and fails at the end if the file has changed. `prompt_rows` reads a row, `prompt_tables` the
+stays flat but for the ids, and fails at the end if the file has changed. `rows` reads a row, `tables` the
 files that are not JSON lines. Errors of a row go on after "line 7".
 """
 
@@ -15,8 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from specviz.alignment.prompt_rows import SERVED, format_of, own_row
-from specviz.alignment.prompt_tables import MOST_BYTES, table_of
+from specviz.alignment.prompts.rows import SERVED, format_of, own_row
+from specviz.alignment.prompts.tables import MOST_BYTES, table_of
 from specviz.alignment.types import PromptRow, Refused
 from specviz.errors import SpecvizError
 from specviz.trace.lines import parse_line
