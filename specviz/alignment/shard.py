@@ -65,7 +65,10 @@ def texts_of(shard: Shard, target: LoadedModel) -> tuple[list[RowText], tuple[Re
 def _encode(row: PromptRow, request: Request, target: LoadedModel) -> RowText:
     """Raises SpecvizError with what is wrong; it goes on after "line 7"."""
     prompt, is_chat = _prompt_of(row, request, target)
-    prompt_ids = tuple(target.text.encode(prompt, special=not is_chat))
+    is_given = isinstance(row.prompt, tuple)
+    prompt_ids = row.prompt if is_given else tuple(target.text.encode(prompt, special=not is_chat))
+    if is_given and (largest := max(prompt_ids)) >= target.info.vocab_size:
+        raise SpecvizError(f"the prompt has ids that {target.name} does not know (got {largest})")
     given = row.completion
     ids = tuple(target.text.encode(given, special=False)) if isinstance(given, str) else given
     _check_length(len(prompt_ids), ids, target)
@@ -73,7 +76,10 @@ def _encode(row: PromptRow, request: Request, target: LoadedModel) -> RowText:
 
 
 def _prompt_of(row: PromptRow, request: Request, target: LoadedModel) -> tuple[str, bool]:
-    """The text that the target reads, and whether it is in its chat form."""
+    """The text that the target reads, and whether it is in its chat form; ids are read as they are."""
+    if isinstance(row.prompt, tuple):
+        text = target.text.incremental()
+        return "".join(text.push(token).text for token in row.prompt), False
     if row.messages is None and not request.chat:
         return row.prompt, False
     messages = [asdict(message) for message in row.messages or ()]

@@ -30,7 +30,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class PromptRow:
-    """One checked row of the input: a prompt or messages, and the text that followed, if it exists already.
+    """One checked row of the input: a prompt, as text or ids, or messages, and the text that followed, if it exists
+    already.
 
     number: its place among the accepted rows, from 0. line: in the file, from 1. told: {"target", "temperature",
     "top_k", "top_p"} where the row says what its completion was sampled from.
@@ -40,7 +41,7 @@ class PromptRow:
     line: int
     id: str
     tags: tuple[str, ...] = ()
-    prompt: str | None = None
+    prompt: str | tuple[int, ...] | None = None
     messages: tuple[Message, ...] | None = None
     completion: str | tuple[int, ...] | None = None
     told: Mapping[str, object] | None = None

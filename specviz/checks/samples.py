@@ -1,7 +1,8 @@
 """Someone else's decoder: its token ids, line by line, against the target's exact law. No draft model is needed.
 
 The file is not trusted: JSON lines {"prompt_ids", "ids", "sampling": {"temperature", "top_k", "top_p"}} and, if known,
-"made_in", a number format; every line that cannot be used is named by its number, and then nothing is judged.
+"made_in", a number format, also under the names of the alignment lab's rows and of engines; every line that cannot be
+used is named by its number, and then nothing is judged.
 """
 
 import copy
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from msgspec import Meta, Struct, structs
@@ -33,6 +34,11 @@ MOST_BYTES = 64 << 20
 MOST_LINES = 100_000
 MOST_NAMED = 10
 NEEDED = ("prompt_ids", "ids")
+OTHER_NAMES = {
+    "prompt_ids": ("prompt_token_ids", "prompt"),
+    "ids": ("token_ids", "completion"),
+    "sampling": ("sampled",),
+}
 TEXTS = ("text", "prompt", "completion", "output", "response")
 TEXT_REFUSED = (
     "holds text instead of token ids: a text can be split into tokens in several ways, and the check is about the "
@@ -95,7 +101,7 @@ def read_samples(path: Path, target: LoadedModel, made_in: str | None = None) ->
 
 def _sample(number: int, line: bytes, target: LoadedModel, made_in: str | None) -> Sample:
     """Raises SpecvizError with what is wrong; it goes on after "line 7"."""
-    data = parse_line(line, whole=True)
+    data = _renamed(parse_line(line, whole=True))
     names = NEEDED if all(name in data for name in NEEDED) else (*NEEDED, *TEXTS)
     if any(isinstance(data.get(name), str) for name in names):
         raise SpecvizError(TEXT_REFUSED)
@@ -106,6 +112,18 @@ def _sample(number: int, line: bytes, target: LoadedModel, made_in: str | None) 
         raise SpecvizError(f"is longer than the {info.context_limit:,} tokens that {target.name} reads")
     sampling = Sampling(**structs.asdict(read.sampling))
     return Sample(number, read.prompt_ids, read.ids, sampling, read.made_in or made_in)
+
+
+def _renamed(data: dict[str, Any]) -> dict[str, Any]:
+    """The row under this module's own names. A row of the alignment lab names its target, which the check ignores."""
+    found = dict(data)
+    for name, others in OTHER_NAMES.items():
+        other = next((each for each in others if isinstance(data.get(each), (list, dict))), None)
+        if name not in data and other is not None:
+            found[name] = data[other]
+    if "sampling" not in data and isinstance(found.get("sampling"), dict):
+        found["sampling"] = {name: each for name, each in found["sampling"].items() if name != "target"}
+    return found
 
 
 def reach_of(rounded: LoadedModel, text: Sequence[int], logits: Tensor) -> Tensor:

@@ -35,7 +35,9 @@ SIGNIFICANCE = {None: NOT_CALLED, False: "not significant", True: "significant"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     target, draft = default_pair()
-    parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="JSON lines: prompt or messages")
+    parser.add_argument(
+        "--prompts", type=Path, required=True, metavar="FILE", help="prompts or messages, as JSON, CSV, ..."
+    )
     parser.add_argument("--target", help=f"a bundled name, a folder or a hub id (default: {target})")
     words = f"a draft model, likewise; may be given again (default: {draft})"
     parser.add_argument("--draft", action="append", help=words)

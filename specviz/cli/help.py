@@ -33,6 +33,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "--prompts prompts.jsonl --draft fable-draft --draft fable-draft-tiny --out job",
         "--prompts prompts.jsonl --out job2 --fail-under alpha=0.6 --compare job/summary.json",
     ),
+    "doctor": ("fable-eagle", "my-head --target Qwen/Qwen3-8B --prompts prompts.jsonl"),
     "prove": ("", "--rule typical --tokens 500", "--samples samples.jsonl --json report.json"),
     "bench": ("--k 1 2 3 4", "--methods all", "--costs --json costs.json"),
     "models": ("", "--check fable-target fable-draft", "--heads fable-medusa"),
@@ -45,6 +46,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 }
 EXIT_CODES: Mapping[str, Mapping[int, str]] = {
     "align": {1: "below --fail-under, or significantly worse than --compare", 3: "cannot tell"},
+    "doctor": {1: "the head accepts clearly more under another convention"},
     "prove": EXIT_WORDS,
     "bench": {3: "the machine was too busy to measure --costs"},
     "models": {1: "the draft given to --check cannot draft for its target"},

@@ -1,4 +1,7 @@
-"""specviz page | run | show | export | align | prove | bench | models | space | get. Imports heavy packages late."""
+"""specviz page | run | show | export | align | doctor | prove | bench | models | space | get.
+
+Heavy packages are imported late.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specviz import __version__
-from specviz.cli import align, export, prove, space
+from specviz.cli import align, doctor, export, prove, space
 from specviz.cli.ending import Endings
 from specviz.cli.help import METHOD_NAMES, METHOD_WORDS, PARAM_WORDS, RULE_WORDS, add_sampling, epilog
 from specviz.cli.output import Output, ProgressLines, divert_words, drop, output
@@ -313,6 +316,9 @@ _COMMANDS: Mapping[str, _Command] = {
     "show": _Command("replay a recorded run", _add_show, _show),
     "export": _Command("export a recorded run as an HTML page, tables or JSON lines", export.add_arguments, export.run),
     "align": _Command("why the target rejects a draft: many prompts, tables, a report", align.add_arguments, align.run),
+    "doctor": _Command(
+        "is a draft head fed as it was trained? off by one, norms, texts", doctor.add_arguments, doctor.run
+    ),
     "prove": _Command(
         "check a pair and a rule, or another decoder's samples, against the target", prove.add_arguments, prove.run
     ),

@@ -123,7 +123,7 @@ def heads_report(name: str, target: str, library: Library | None = None) -> str:
     """The heads' tensors that are used for that target and those that are not. SpecvizError where none can be used."""
     library = library or Library()
     loaded = library.load(target)
-    heads = _load_any_kind(library, name, loaded)
+    heads = load_any_kind(library, name, loaded)
     used, unused = heads.report.used, heads.report.unused
     lines = [f"{heads.name} are {heads.kind} heads and fit {loaded.name}", f"used: {len(used)} tensors"]
     lines += [f"  {key}" for key in used]
@@ -131,7 +131,7 @@ def heads_report(name: str, target: str, library: Library | None = None) -> str:
     return "\n".join(lines)
 
 
-def _load_any_kind(library: Library, name: str, target: LoadedModel) -> LoadedHeads:
+def load_any_kind(library: Library, name: str, target: LoadedModel) -> LoadedHeads:
     """Heads of the kind that the catalogue names; for unknown heads, of the first kind whose tensors they have."""
     refusals = []
     for kind in [HEADS[name].kind] if name in HEADS else KINDS:

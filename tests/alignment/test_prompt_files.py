@@ -1,5 +1,6 @@
 """Prompt files: what each row becomes, what is refused and in which words, and that nothing is silent or unbounded."""
 
+import csv
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import pytest
 
 from specviz.alignment import prompts as prompt_files
 from specviz.alignment.prompts import MOST_REFUSED, from_values, open_prompts
+from specviz.alignment.prompts import tables as prompt_tables
 from specviz.alignment.types import Message, PromptRow
 from specviz.errors import SpecvizError
 from specviz.request import MAX_PROMPT_CHARACTERS
@@ -164,13 +166,32 @@ def test_sets_that_were_joined_are_read_row_by_row():
         ({"text": "x"}, 'has neither "prompt" nor "messages" .its fields: .*text'),
         ({"prompt": "x", "messages": [USER]}, "has both"),
         ({"prompt": ""}, "needs the prompt as a non-empty text .got ''"),
-        ({"prompt": ["x"]}, "needs the prompt as a non-empty text"),
+        ({"prompt": ["x"]}, "whole numbers from 0 to .* as ids in the prompt .got 'x'"),
+        ({"prompt": []}, "needs 1 to 100,000 ids in the prompt .got 0."),
         ({"prompt": "x" * (MAX_PROMPT_CHARACTERS + 1)}, "needs the prompt to have at most 200,000 .* .got 200,001"),
         ({"messages": []}, "a list of 1 to"),
-        ({"messages": [USER, {"role": "assistant", "content": "x"}]}, 'ends with an assistant message.*"completion"'),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "a message of the user or the system before"),
+        ({"messages": [USER, {"role": "assistant", "content": "x"}], "completion": "y"}, "has an answer twice"),
+        (
+            {"messages": [USER, {"role": "assistant", "content": ""}]},
+            "needs the assistant's answer as a non-empty text",
+        ),
         ({"messages": [{"role": "tool", "content": "x"}]}, "role in message 1 .* system, user, assistant .got 'tool'"),
         ({"messages": [{**USER, "name": "x"}]}, 'message 1 to be an object with only "role" and "content"'),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "content of message 1 as a text"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "a part in message 1 that is not a text"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only parts .*got 'image_url'"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 101}]}, "at most 100 parts"),
+        ({"messages": [{"role": "user", "content": 3}]}, "content of message 1 as a text .got 3"),
+        ({"conversations": []}, "a list of 1 to 1,000 turns"),
+        ({"conversations": [{"from": "tool", "value": "x"}]}, "speaker in turn 1 .* human, gpt, .* .got 'tool'"),
+        ({"conversations": [{"from": "human"}]}, "value of turn 1 as a text .got None"),
+        ({"custom_id": "a", "body": {"model": "m"}}, 'the body with either "messages" or "prompt"'),
+        ({"custom_id": "a", "body": 3}, 'the body with either "messages" or "prompt" .got 3'),
+        ({"custom_id": "a", "response": {"body": {}}}, "an answer of OpenAI's batch API.* give the file of requests"),
+        ({"prompt_ids": "x", "ids": "y"}, "needs the prompt_ids as a list of ids"),
+        ({"prompt_ids": [1], "ids": [-1]}, "ids in the completion .got -1"),
+        ({"instruction": ""}, "needs the instruction as a non-empty text"),
+        ({"instruction": "x", "input": 3}, "the instruction and the input as a non-empty text .got 3"),
         ({"messages": [{"role": "user", "content": ""}]}, "the last message as a non-empty text"),
         ({"messages": [{"role": "user", "content": "x" * 150_000}] * 2}, "at most 200,000 characters .got 300,000"),
         ({"prompt": "x", "id": 1.5}, "needs the id .*got 1.5"),
@@ -245,10 +266,118 @@ def test_a_file_without_a_usable_row_names_the_first_bad_lines(written):
         from_values([])
 
 
-@pytest.mark.parametrize("lines", [['[{"prompt": "x"}]'], ["", " [", '{"prompt": "x"}', "]"]])
-def test_one_list_is_not_lines(written, lines):
-    with pytest.raises(SpecvizError, match="is one JSON list: write one JSON object per line"):
-        open_prompts(written(*lines))
+ANSWER = {"role": "assistant", "content": "Hi."}
+TOLD = {"role": "system", "content": "Be brief."}
+PARTS = {"role": "user", "content": [{"type": "text", "text": "Hello"}, {"type": "input_text", "text": "you"}]}
+TURNS = [{"from": "system", "value": "Be brief."}, {"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi."}]
+ASKED = (Message("system", "Be brief."), Message("user", "Hello"))
+MADE = {
+    "messages with an answer": ({"messages": [TOLD, USER, ANSWER]}, {"messages": ASKED, "completion": "Hi."}),
+    "content parts": ({"messages": [PARTS]}, {"messages": (Message("user", "Hello\nyou"),)}),
+    "conversations": ({"conversations": TURNS, "id": 7}, {"id": "7", "messages": ASKED, "completion": "Hi."}),
+    "conversations, no answer": ({"conversations": TURNS[:2]}, {"messages": ASKED}),
+    "conversations by role": ({"conversations": [TOLD, USER]}, {"messages": ASKED}),
+    "OpenAI batch": (
+        {"custom_id": "r1", "method": "POST", "url": "/v1", "body": {"model": "m", "messages": [TOLD, USER]}},
+        {"id": "r1", "messages": ASKED},
+    ),
+    "OpenAI batch of ids": ({"custom_id": "r1", "body": {"prompt": [3, 4]}}, {"id": "r1", "prompt": (3, 4)}),
+    "ids as prompt": ({"prompt": [3, 4], "completion": [5]}, {"prompt": (3, 4), "completion": (5,)}),
+    "rows of prove": ({"prompt_ids": [3], "ids": [4, 5]}, {"prompt": (3,), "completion": (4, 5)}),
+    "rows of an engine": ({"prompt_token_ids": [3], "token_ids": [4]}, {"prompt": (3,), "completion": (4,)}),
+    "Alpaca": (
+        {"instruction": "Add.", "input": "1 2", "output": "3"},
+        {"messages": (Message("user", "Add.\n\n1 2"),), "completion": "3"},
+    ),
+    "Alpaca, bare": ({"instruction": "Add.", "input": "", "output": ""}, {"messages": (Message("user", "Add."),)}),
+}
+
+
+@pytest.mark.parametrize(("values", "expected"), MADE.values(), ids=MADE)
+def test_rows_of_training_and_serving_tools_are_read(values, expected):
+    assert only(values) == PromptRow(**{"number": 0, "line": 1, "id": "0", **expected})
+
+
+# ---- other kinds of files -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Rows as a file of each kind."""
+
+    def save(rows, kind):
+        path = tmp_path / f"prompts.{kind}"
+        if kind == "json":
+            path.write_text("\ufeff \n" + json.dumps(rows, indent=2))
+        elif kind == "parquet":
+            parquet = pytest.importorskip("pyarrow.parquet")
+            parquet.write_table(pytest.importorskip("pyarrow").Table.from_pylist(rows), path)
+        else:
+            with path.open("w", newline="", encoding="utf-8") as stream:
+                writer = csv.DictWriter(stream, list(rows[0]), delimiter="," if kind == "csv" else "\t")
+                writer.writeheader()
+                for row in rows:
+                    cells = {name: each if isinstance(each, str) else json.dumps(each) for name, each in row.items()}
+                    writer.writerow(cells)
+        return path
+
+    return save
+
+
+ROWS = [
+    {"id": "a", "messages": [TOLD, USER, ANSWER], "tags": ["x", "y"]},
+    {"id": "b", "messages": [USER], "tags": ["x"]},
+]
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "tsv", "parquet"])
+def test_every_kind_of_file_gives_the_rows_that_json_lines_give(saved, written, kind):
+    made, expected = open_prompts(saved(ROWS, kind)), open_prompts(written(*ROWS))
+    assert list(made.rows()) == list(expected.rows())
+    assert made.fingerprint == expected.fingerprint
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
+def test_a_bad_row_of_any_file_is_named_by_its_number(saved, kind):
+    rows = [{"prompt": text, "id": str(number)} for number, text in enumerate(("a", "", "b"))]
+    made = open_prompts(saved(rows, kind))
+    assert [row.prompt for row in made.rows()] == ["a", "b"]
+    assert [item.line for item in made.refused] == [2]
+
+
+def test_lines_of_a_text_are_prompts(tmp_path):
+    (tmp_path / "prompts.txt").write_bytes("\ufeffOnce upon\r\n\n{the} end\n".encode() + b"\xff\n")
+    made = open_prompts(tmp_path / "prompts.txt")
+    assert [row.prompt for row in made.rows()] == ["Once upon", "{the} end"]
+    assert [(item.line, item.reason) for item in made.refused] == [(3, "is not text in UTF-8")]
+
+
+DAMAGED = {
+    "a list that does not end": ("p.json", b'[{"prompt": "x"}', "begins as one JSON list and is none"),
+    "a deep list": ("p.json", b"[" * 200_000, "begins as one JSON list and is none"),
+    "no Parquet": ("p.parquet", b"PAR1" + b"\0" * 64, "is damaged, or not Parquet that pyarrow reads"),
+    "no CSV": ("p.csv", b'prompt\n"x\n', "cannot be read as CSV"),
+    "CSV of other bytes": ("p.csv", b"prompt\n\xff\n", "cannot be read as CSV in UTF-8"),
+    "too many cells": ("p.csv", b"prompt\nx,y,z\n", "line 1 has 3 cells; the first line names 1 columns"),
+    "a cell beyond bounds": ("p.csv", b"prompt\n" + b"x" * 200_000 + b"\n", "cannot be read as CSV"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "words"), DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_file_is_refused_in_words(tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SpecvizError, match=words):
+        open_prompts(tmp_path / name)
+
+
+def test_what_is_held_at_once_is_bounded(saved, monkeypatch):
+    monkeypatch.setattr(prompt_tables, "MOST_LIST_BYTES", 10)
+    with pytest.raises(SpecvizError, match="one JSON list, of which at most 10 bytes are read"):
+        open_prompts(saved(ROWS, "json"))
+    path = saved(ROWS, "parquet")
+    monkeypatch.setattr(prompt_tables, "MOST_UNPACKED", 10)
+    with pytest.raises(SpecvizError, match="unpacks to more than 10 bytes"):
+        open_prompts(path)
 
 
 def test_what_is_no_file_is_refused_without_its_place(tmp_path):

@@ -143,6 +143,16 @@ def test_texts_are_drawn_each_from_its_own_seed(library):
     assert by_prompt(together, "source", "exact")[7] == ["sampled", True]
 
 
+def test_a_prompt_of_ids_is_read_as_it_is(library):
+    target = library.load("large")
+    ids = tuple(target.text.encode("The fox"))
+    by_text, by_ids = (shards.analyse(asking(row(0, prompt)), library) for prompt in ("The fox", ids))
+    assert list(by_ids.tokens["token"]) == list(by_text.tokens["token"])
+    assert by_prompt(by_ids, "prompt_text") == {0: ["The fox"]}
+    (refused,) = shards.analyse(asking(row(0, (target.info.vocab_size,)), row(1, "The fox")), library).refused
+    assert refused.reason == f"the prompt has ids that large does not know (got {target.info.vocab_size})"
+
+
 def test_a_given_completion_is_exact_only_if_it_is_said_to_be_this_targets(library):
     told = {"target": "large", "temperature": 1.0}
     ids = (5, 9, 12, 7)

@@ -317,6 +317,21 @@ def test_an_empty_or_missing_file_is_refused_without_its_folder(tmp_path, target
         assert str(tmp_path) not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [5, 9], "completion": [30, 31], "sampled": {"target": "quick", "temperature": 0.5}},
+        {"prompt_ids": [5, 9], "completion": [30, 31], "sampled": {"target": "other", "temperature": 0.5}, "id": "a"},
+        {"prompt_token_ids": [5, 9], "token_ids": [30, 31], "sampling": {"temperature": 0.5}},
+    ],
+)
+def test_rows_of_the_alignment_lab_and_of_engines_are_read(tmp_path, target, row):
+    path = tmp_path / "samples.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    (sample,) = read_samples(path, target)
+    assert (sample.prompt, sample.ids, sample.sampling) == ((5, 9), (30, 31), Sampling(0.5))
+
+
 def test_a_good_file_is_read_as_it_stands(tmp_path, target):
     path = tmp_path / "samples.jsonl"
     path.write_text(json.dumps(GOOD) + "\n")

@@ -191,7 +191,7 @@ def test_the_version_is_told(cli):
     assert cli("--version") == (0, f"specviz {specviz.__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", ["page", "run", "show", "export", "align", "prove", "bench", "models"])
+@pytest.mark.parametrize("command", ["page", "run", "show", "export", "align", "doctor", "prove", "bench", "models"])
 def test_the_help_of_a_command_has_words_for_every_option_examples_that_work_and_exit_codes(cli, command):
     (one,) = [action for action in _parser()._actions if action.choices]
     parser = one.choices[command]
@@ -204,7 +204,7 @@ def test_the_help_of_a_command_has_words_for_every_option_examples_that_work_and
     assert [int(code.split()[0]) for code in codes] == sorted({0, 2, 130, *VERDICTS.get(command, ())})
 
 
-VERDICTS = {"align": (1, 3), "prove": {*EXIT_CODES.values()} - {0}, "bench": (3,), "models": (1,)}
+VERDICTS = {"align": (1, 3), "doctor": (1,), "prove": {*EXIT_CODES.values()} - {0}, "bench": (3,), "models": (1,)}
 
 
 def test_help_names_every_method_and_rule_and_loads_no_torch(cli):

@@ -63,9 +63,10 @@ def speculators_eagle3(
     for number in range(1, layers):
         state |= layer(f"layers.{number}.", random, **options)
     state |= {"layers.0.hidden_norm.weight": 1 + random(HIDDEN), "norm.weight": 1 + random(HIDDEN)}
-    state |= {"d2t": torch.tensor(IDS) - torch.arange(len(IDS)), "t2d": torch.isin(torch.arange(12), torch.tensor(IDS))}
+    every = torch.arange(target.info.vocab_size)
+    state |= {"d2t": torch.tensor(IDS) - every[: len(IDS)], "t2d": torch.isin(every, torch.tensor(IDS))}
     state |= {"lm_head.weight": random(len(IDS), HIDDEN)} if own_output else {}
-    state |= {"embed_tokens.weight": random(12, HIDDEN)}
+    state |= {"embed_tokens.weight": random(len(every), HIDDEN)}
     state |= {"input_norm.weight": 1 + random(len(aux) * HIDDEN)} if flags.get("norm_before_fc") else {}
     if flags.get("fc_norm"):
         state |= {f"fc_norm.{place}.weight": 1 + random(HIDDEN) for place in range(len(aux))}

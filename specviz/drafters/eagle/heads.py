@@ -7,8 +7,9 @@ is refused by a SpecvizError.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +101,24 @@ class EagleHead(nn.Module):
             self.embed_tokens = nn.Embedding.from_pretrained(table.to(own))
         return {"embed_tokens.weight"}
 
+    def norms(self) -> list[str]:
+        """The names of its norms."""
+        return [name for name, module in self.named_modules() if isinstance(module, LlamaRMSNorm)]
+
+    def flags(self) -> tuple[str, ...]:
+        """Flags of its format that could be the other way round with the same weights."""
+        return ()
+
+    def without(self, norm: str) -> Self:
+        """The same head, weights shared, that skips a norm."""
+        twin = self._twin()
+        twin.set_submodule(norm, nn.Identity())
+        return twin
+
+    def _twin(self) -> Self:
+        shared = [*self.parameters(), *self.buffers(), *self._shared]
+        return copy.deepcopy(self, {id(each): each for each in shared})
+
 
 class MtpHead(EagleHead):
     """One module for multi-token prediction, used again for every further token (FastMTP, arXiv:2509.18362): a plain
@@ -176,6 +195,18 @@ class Eagle3Head(EagleHead):
         names = {name for name in ("d2t", "t2d") if name in state}
         self._target_ids = _target_ids(state, self.num_choices, self.vocab_size).to(self._shared[0].weight.device)
         return names | self._take_table(state, self.fc.out_features)
+
+    def flags(self) -> tuple[str, ...]:
+        return ("norm_before_residual", "norm_output")
+
+    def with_flag_flipped(self, flag: str) -> Self:
+        """The same head, weights shared, with one of its `flags` the other way round."""
+        twin = self._twin()
+        if flag == "norm_output":
+            twin._norms_output = not twin._norms_output
+        else:
+            twin.midlayer.norms_residual = not twin.midlayer.norms_residual
+        return twin
 
     def borrow_output(self) -> None:
         """Takes the target's own rows of its tokens as output matrix, where they fit."""

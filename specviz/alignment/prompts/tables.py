@@ -1,0 +1,113 @@
+"""Prompt files that are not JSON lines: one JSON list, CSV and TSV, Parquet, plain text. Each gives its rows in order.
+
+Files are not trusted: what is held at once is bounded, and nothing but data is read from them.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from specviz.alignment.types import Refused
+from specviz.errors import SpecvizError
+
+MOST_BYTES = 1 << 30
+MOST_LINE_BYTES = 8 << 20
+MOST_LIST_BYTES = 256 << 20  # of one JSON list, which is held whole
+MOST_UNPACKED = 4 << 30  # of a Parquet file, by what it says of itself
+BATCH_ROWS = 256
+_PARQUET = b"PAR1"
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_BY_JSON = ("messages", "conversations", "tags", "completion", "prompt", "prompt_ids", "prompt_token_ids", "sampled")
+"""Columns of a CSV file whose cells may be JSON lists or objects."""
+
+
+def table_of(path: Path) -> Iterator[object] | None:
+    """The rows of a file that is not JSON lines; None for JSON lines. Raises SpecvizError, also while it is read."""
+    suffix = path.suffix.lower()
+    if suffix in _DELIMITERS:
+        return _csv_rows(path, _DELIMITERS[suffix])
+    if suffix == ".txt":
+        return _text_rows(path)
+    with path.open("rb") as stream:
+        start = stream.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start.startswith(_PARQUET):
+        return _parquet_rows(path)
+    return _list_rows(path) if start.startswith(b"[") else None
+
+
+def _text_rows(path: Path) -> Iterator[object]:
+    """Every line with words in it is a prompt; a row's number counts those."""
+    with path.open("rb") as stream:
+        while line := stream.readline(MOST_LINE_BYTES):
+            try:
+                text = line.decode("utf-8").removeprefix("\ufeff").strip()
+            except UnicodeDecodeError:
+                yield Refused(0, "is not text in UTF-8")
+            else:
+                if text:
+                    yield text
+
+
+def _csv_rows(path: Path, delimiter: str) -> Iterator[object]:
+    """Cells are texts; an empty one is no value."""
+    with path.open(encoding="utf-8-sig", errors="strict", newline="") as stream:
+        try:
+            for row in csv.DictReader(stream, delimiter=delimiter, strict=True):
+                yield _csv_row(row)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise SpecvizError(f"{path.name} cannot be read as CSV in UTF-8 ({error})") from None
+
+
+def _csv_row(row: dict[str | None, Any]) -> object:
+    if None in row:  # DictReader's place for cells beyond the last column
+        return Refused(0, f"has {len(row) - 1 + len(row[None]):,} cells; the first line names {len(row) - 1:,} columns")
+    return {name: _cell(name, text) for name, text in row.items() if text}
+
+
+def _cell(name: str, text: str) -> object:
+    if name not in _BY_JSON or text[0] not in "[{":
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _list_rows(path: Path) -> Iterator[object]:
+    if (size := path.stat().st_size) > MOST_LIST_BYTES:
+        raise SpecvizError(
+            f"{path.name} is one JSON list, of which at most {MOST_LIST_BYTES:,} bytes are read (got {size:,}): write "
+            "one JSON object per line"
+        )
+    try:
+        rows = msgspec.json.decode(path.read_bytes().removeprefix(b"\xef\xbb\xbf"), type=list[msgspec.Raw])
+    except (ValueError, RecursionError) as error:
+        raise SpecvizError(f"{path.name} begins as one JSON list and is none ({error})") from None
+    for row in rows:
+        try:
+            yield msgspec.json.decode(row)
+        except (ValueError, RecursionError) as error:
+            yield Refused(0, f"cannot be read as JSON ({error})")
+
+
+def _parquet_rows(path: Path) -> Iterator[object]:
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise SpecvizError(f"{path.name} is Parquet: run `pip install pyarrow`, or save it as JSON lines") from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            groups = (file.metadata.row_group(place) for place in range(file.metadata.num_row_groups))
+            if (size := sum(group.total_byte_size for group in groups)) > MOST_UNPACKED:
+                raise SpecvizError(f"{path.name} unpacks to more than {MOST_UNPACKED:,} bytes (got {size:,})")
+            for batch in file.iter_batches(BATCH_ROWS):
+                yield from batch.to_pylist()
+    except SpecvizError:
+        raise
+    except Exception as error:  # whatever a stranger's file makes pyarrow raise
+        reason = " ".join(str(error).split())[:200]
+        raise SpecvizError(f"{path.name} is damaged, or not Parquet that pyarrow reads ({reason})") from error
