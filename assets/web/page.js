@@ -162,7 +162,7 @@ function pages(element) {
     button.addEventListener('click', () => { location.hash = button.dataset.page; });
   }
   window.addEventListener('hashchange', () => { open(named()); follow(); });
-  offerWindow(element.querySelector('.sv-pages'));
+  if (!root.hasAttribute('data-sv-embed')) offerWindow(element.querySelector('.sv-pages'));
   open(named());
 }
 
