@@ -32,8 +32,10 @@ from specviz.rules.lossy import Lenience
 from specviz.settings import Settings
 from specviz.trace.metrics import metrics
 from specviz.trace.recorded import recorded_trace
+from specviz.ui import api
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import plan
+from specviz.views.site import site_files
 
 NAMES = ["none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
 NUMBER = re.compile(rf"\d|\b({'|'.join([*NAMES[2:], 'half', 'thirds?', 'quarters?', 'twice'])})\b", re.IGNORECASE)
@@ -94,6 +96,9 @@ def claims():
         f"(the wheel … {smollm2.package[1]})",
         f"a folder of {smollm2.megabytes[1]} MB in the cache",
         f"takes {_BYTES} bytes of memory per weight",
+        f"at most {api.API_LIMIT_S:.0f} s",
+        f"at most {api.MOST_PROVED} tokens",
+        f"at most {api.MOST_PROMPTS} prompts",
         "… {}, {} and {} times as deep".format(*(model.dial[1] for model in MODELS.values() if model.dial)),
     ]
 
@@ -190,3 +195,12 @@ def test_the_cost_of_an_early_exit_is_that_of_its_row():
 
 def test_the_lessons_in_one_file_have_the_size_that_is_said():
     assert row("all eleven lessons with their runs as one file") == [f"{len(lesson_page().encode()) / 1e6:.2f} MB"]
+
+
+def test_a_site_has_the_size_that_is_said():
+    sizes = {"own": 0, "runs": 0, "plotly.min.js": 0}
+    for name, text in site_files({}).items():
+        kind = "runs" if re.match(r"data/sv-(run|opening|of|duel)-", name) else name if name in sizes else "own"
+        sizes[kind] += len(text.encode())
+    label = "a site (`export --site site --no-checks`): code, lessons, games and documents; runs; plotly, for charts"
+    assert row(label) == ["; ".join(f"{size / 1e6:.1f} MB" for size in sizes.values())]

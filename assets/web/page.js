@@ -175,7 +175,7 @@ function pages(element) {
     button.addEventListener('click', () => { location.hash = button.dataset.page; });
   }
   window.addEventListener('hashchange', () => { go(); follow(); });
-  offerWindow(element.querySelector('.sv-pages'));
+  if (!root.hasAttribute('data-sv-embed')) offerWindow(element.querySelector('.sv-pages'));
   go();
 }
 

@@ -245,7 +245,9 @@ class _Endpoints:
             direct: whether they share a vocabulary; num_same, num_differing: token ids of the same and of other
             bytes; ways: how this pair can draft, each with whether it works and why; notes
         """
-        found = examine(*self._pair(target, draft))
+        known = self._bench.library.loaded_names()
+        pair = (self._bench.library.load(name) if name in known else name for name in self._pair(target, draft))
+        found = examine(*pair)  # of a model that is not loaded the tokenizer alone is read
         ways = [{"name": way.name, "works": way.works, "words": way.words} for way in found.ways]
         numbers = {"num_same": found.num_same, "num_differing": found.num_differing}
         return {"direct": found.is_direct, **numbers, "ways": ways, "chat": found.chat, "notes": list(found.notes)}
@@ -289,7 +291,7 @@ class _Endpoints:
 def _drafts_answer(draft: DraftSummary) -> dict[str, Any]:
     return {
         "alpha": draft.alpha,
-        "alpha_interval": draft.alpha_interval and asdict(draft.alpha_interval),
+        "alpha_interval": draft.alpha_interval and list(draft.alpha_interval),
         "greedy_agreement": draft.greedy_agreement,
         "tokens_per_call": list(draft.tokens_per_call[:MAX_K]),
         "findings": [each.words for each in draft.findings],

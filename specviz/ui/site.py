@@ -9,9 +9,9 @@ import torch
 from specviz import __version__
 from specviz.errors import SpecvizError
 from specviz.models.memory import environment
-from specviz.session.workbench import Workbench
+from specviz.session.workbench import Workbench, workbench
 from specviz.trace.recorded import FIRST_VISIT
-from specviz.ui.choices import make_offer
+from specviz.ui.choices import Offer, make_offer
 from specviz.ui.registry import Registry
 from specviz.ui.reports.check import CheckSections
 from specviz.ui.reports.compare import CompareSections
@@ -24,16 +24,22 @@ from specviz.views.explore.sentences import reveal
 from specviz.views.site import OF_A_RUN
 
 WHEN = (
-    "Found by specviz {version} on {date} with torch {torch} on {device_name}, {threads} threads, for the recorded run "
-    "“A good draft”. Speeds are those of that machine: your browser measures nothing."
+    "Found by specviz {version} on {date} with torch {torch} on {device_name}, {threads} threads, for one "
+    "recorded run. Speeds are those of that machine: your browser measures nothing."
 )
 
 
 def recorded_sections(say: Callable[[str], None]) -> dict[str, list[Props]]:
     """The sections of each page, after minutes of real work of the bundled models. say: is told what is done next."""
-    bench, registry, offer = Workbench(), Registry(), make_offer()
+    bench, registry, offer = workbench(), Registry(), make_offer()
     view = registry.show(registry.find_recorded(FIRST_VISIT), None)
-    look = Look(Place(view.id), view.trace)
+    return press_all(Look(Place(view.id), view.trace), bench, registry, offer, say)
+
+
+def press_all(
+    look: Look, bench: Workbench, registry: Registry, offer: Offer, say: Callable[[str], None]
+) -> dict[str, list[Props]]:
+    """The same for a run of models that the workbench has."""
     pages = {
         "compare": [RaceSection(bench, offer, registry).section(), *CompareSections(bench, offer).sections()],
         "check": CheckSections(bench, offer).sections(),

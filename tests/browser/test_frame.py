@@ -16,8 +16,8 @@ const frame = document.getElementById('frame');
 const options = '[iFrameSizer]f:8:false:false:32:true:true::bodyOffset::::0:false:child:scroll:false';
 setInterval(() => frame.contentWindow.postMessage(options, '*'), 300);
 window.addEventListener('message', (event) => {{
-  const said = String(event.data);
-  if (said.startsWith('[iFrameSizer]')) frame.style.height = said.split(':')[1] + 'px';
+  const [name, height] = String(event.data).split(':');
+  if (name === '[iFrameSizer]f' && Number(height) > 0) frame.style.height = height + 'px';  // others tell of the mouse
 }});
 </script></body>"""
 HEIGHT = "() => document.getElementById('frame').clientHeight"

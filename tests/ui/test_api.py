@@ -8,6 +8,7 @@ import served as pages
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 
+from specviz.session import workbench
 from specviz.trace.file import read_trace
 from specviz.ui import api
 
@@ -17,7 +18,10 @@ served, client = pages.fixtures()
 
 @pytest.fixture(scope="module")
 def caller(served):
-    return Client(served.address, verbose=False)
+    """Asks the page, whose models are those of the whole process, as where it is started."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workbench, "_shared", [workbench.Workbench(served.page.bench.library)])
+        yield Client(served.address, verbose=False)
 
 
 def test_every_endpoint_says_what_it_takes_and_gives(served, client):
@@ -51,7 +55,8 @@ def test_a_recorded_run_can_be_asked_for_every_k(caller):
 
 def test_a_job_reports_its_progress_and_ends_with_what_was_found(caller):
     job = caller.submit(["The fox said", "One day"], max_new_tokens=6, api_name="/align")
-    answers = list(job)
+    job.result(timeout=pages.PATIENCE_S)
+    answers = job.outputs()
     assert [answer["done"] for answer in answers] == sorted(answer["done"] for answer in answers)
     assert "result" not in answers[0]
     result = answers[-1]["result"]

@@ -1,5 +1,6 @@
 // shelf.js: the library drawer: runs of this browser, recorded runs that come with specviz, opened files. A run joins
 // when it is over; two that are ticked can be compared. Texts go through textContent.
+import { isFramed } from '../core/address.js';
 import { html, render } from '../vendor/preact_htm.js';
 import { keepRuns } from './keeping.js';
 

@@ -1,0 +1,37 @@
+"""What models find out for a site: the app's own sections, every button pressed once, and nothing left to press."""
+
+import served as pages
+
+from specviz.session import workbench
+from specviz.ui.registry import Registry
+from specviz.ui.reports.section import Look, Place
+from specviz.ui.site import press_all
+from specviz.views.site import site_files
+
+KINDS = {"compare": ["found", "race", "costs", "other-drafts", "many-prompts", "why-slow"]}
+KINDS["check"] = ["found", "identity", "one_step", "end_to_end", "side_by_side", "self_checks", "someone_else"]
+
+
+def blocks_of(part):
+    """All blocks of a section, also those inside folds."""
+    for block in part.get("blocks", ()):
+        yield block
+        yield from blocks_of(block)
+
+
+def test_every_section_is_filled_by_real_work_and_asks_for_no_server(tmp_path, monkeypatch):
+    with pages.served(tmp_path) as served:
+        bench, registry, said = served.page.bench, Registry(), []
+        monkeypatch.setattr(workbench, "_shared", [workbench.Workbench(bench.library)])
+        view = registry.keep(served.trace())
+        found = press_all(Look(Place(view.id), view.trace), bench, registry, pages.tiny_offer(), said.append)
+    assert {page: [section["id"] for section in sections] for page, sections in found.items()} == KINDS
+    shown = {section["id"]: list(blocks_of(section)) for sections in found.values() for section in sections}
+    assert any(block["kind"] == "duel" for block in shown["race"])
+    assert any(block["kind"] == "verdict" for block in shown["end_to_end"])
+    assert any(block["kind"] in ("verdict", "table") for block in shown["self_checks"])
+    assert all(block["kind"] not in ("links", "progress") for each in shown.values() for block in each)
+    cells = [cell for each in shown.values() for block in each for row in block.get("rows", ()) for cell in row]
+    assert not [cell for cell in cells if isinstance(cell, dict) and "does" in cell]
+    assert any(name.startswith("data/") for name in site_files(found))
+    assert "race" in said
