@@ -22,8 +22,8 @@ from specviz.views.explore.steps import most_telling
 from specviz.views.explore.titles import last_token, telling_cut
 
 SLOW = "A large model, the target, writes one token at a time. Each token costs one full pass: {cost} in this run."
-DRAFT = "{who} guesses the next {count}. Each guess takes {cost}, not {passes}."
-DRAFT_FREE = "{who} guesses the next {count}. That costs no pass of the target."
+DRAFT = "{who} drafts the next {count}. Each guess takes {cost}, not {passes}."
+DRAFT_FREE = "{who} drafts the next {count}. That costs no pass of the target."
 DRAFT_TREE = "{who} drafts a tree of {count}. Shown is the branch that the target follows."
 CHECK = "The target model checks once per step: one pass reads all {count} guesses. It gives each its own probability."
 CHECK_ONE = "The target model checks once per step: one pass reads the guess. It gives it its own probability."
@@ -203,10 +203,13 @@ class _Opening:
         return "overlap" if token is None or token.q is not None else "alone"
 
     def _chips(self, num_settled: int, *, judging: bool = False, with_last: bool = False) -> list[list[str]]:
-        """The first tokens as they were judged, the others as drafted; behind them the step's own token."""
+        """The first tokens as they were judged, the others as drafted. with_last: the step's own token stands where
+        drafted ones were dropped."""
         chips = []
         for place, token in enumerate(self._shown):
             is_settled = place < num_settled
+            if with_last and token.status == "ignored":
+                continue
             status = token.status if is_settled else "judged" if judging and place == num_settled else "drafted"
             chips.append([_label(token), status, "" if is_settled else _share(token.q)])
         if with_last and self._last is not None:
