@@ -207,9 +207,9 @@ def changed(recorded, **settings):
         (lambda: changed(without(traces.plain(), "scores"), method="none"), "had no draft"),
         (lambda: changed(traces.tree(), method="lookahead"), "earlier steps"),
         (lambda: changed(traces.tree(), method="tree"), "not scored"),
-        (lambda: changed(traces.tree(), method="eagle"), "EAGLE draft starts from"),
-        (lambda: changed(traces.tree(), method="medusa"), "Medusa heads start from"),
-        (lambda: changed(traces.tree(), method="mtp"), "module starts from"),
+        (lambda: changed(traces.tree(), method="eagle"), "EAGLE head's draft depends on"),
+        (lambda: changed(traces.tree(), method="medusa"), "Medusa heads depends on"),
+        (lambda: changed(traces.tree(), method="mtp"), "module's draft depends on"),
         (lambda: changed(traces.tree(), method="cross_vocabulary"), "writes other tokens than the target"),
     ],
 )

@@ -1,12 +1,14 @@
 """python -m tests.browser.screenshots FOLDER: the page in every state, both themes, desktop and phone, as PNG files.
 
-Serves the bundled models on this machine and drives Chromium. The README's picture is `run-desktop-light.png`;
-`--readme` makes that one alone and puts it into assets/screenshots/explore.png.
+Serves the bundled models on this machine and drives Chromium. `--opening`: only the opening's five pictures, by
+which a reader who knows nothing of it is to answer the questions in TOLD. `--readme`: only the README's picture, the
+opening beat by beat, into assets/screenshots/opening.webp.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT / "tests" / "helpers"), str(ROOT)]
 
+from PIL import Image  # noqa: E402
 from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
 from windows import BROWSERS, DESKTOP, PHONE, SWITCHES  # noqa: E402
 
@@ -164,6 +167,15 @@ STATES: dict[str, Callable[[Page], None]] = {
     "check": lambda page: turned_to(page, "check"),
     "check-worked": lambda page: worked_at(page, "check"),
 }
+TOLD = {
+    "draft": "What is drafted, and by whom?",
+    "check": "What does the target model do, and how often?",
+    "verdict": "Why was this token rejected?",
+    "last": "Where did the replacement come from?",
+    "point": "Why is the text the target model's own?",
+}
+README_SIZE = {"width": 1000, "height": 600}
+BEAT_MS, FADE_MS, NUM_FADES = 2600, 60, 3
 WHOLE = ("compare-worked", "check-worked")  # longer than a screen
 
 
@@ -194,17 +206,52 @@ def shoot(browser: Browser, address: str, state: str, size: dict[str, int], sche
     print(file.name, flush=True)
 
 
+def beats(browser: Browser, address: str, size: dict[str, int], scheme: str) -> Iterator[tuple[str, bytes]]:
+    """Each beat of the opening at a first visit, as (name, PNG); the one with a guess before and after the draw."""
+    context = browser.new_context(viewport=size, color_scheme=scheme, has_touch=size is PHONE, reduced_motion="reduce")
+    page = context.new_page()
+    page.goto(address)
+    page.wait_for_selector(".sv-beat-mark")
+    for place in range(page.locator(".sv-beat-mark").count()):
+        page.locator(".sv-beat-mark").nth(place).click()
+        name = page.get_attribute(".sv-opening", "data-beat")
+        yield name, page.screenshot()
+        if page.locator(".sv-beat-guess button").count():
+            page.click(".sv-beat-next")
+            yield name, page.screenshot()
+    context.close()
+
+
+def animate(pictures: list[bytes], file: Path) -> None:
+    """An endless animation that rests on each picture and fades to the next."""
+    stills = [Image.open(io.BytesIO(each)).convert("RGB") for each in pictures]
+    frames, times = [], []
+    for one, other in zip(stills, [*stills[1:], stills[0]], strict=True):
+        fades = [Image.blend(one, other, part / (NUM_FADES + 1)) for part in range(1, NUM_FADES + 1)]
+        frames += [one, *fades]
+        times += [BEAT_MS, *[FADE_MS] * NUM_FADES]
+    frames[0].save(file, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=70, method=6)
+    print(f"{file.name}: {len(frames)} frames, {file.stat().st_size / 1000:.0f} kB")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Pictures of the page in every state.")
     parser.add_argument("folder", type=Path, nargs="?", default=Path("screenshots"))
     parser.add_argument("--states", nargs="*", choices=STATES, default=list(STATES))
+    parser.add_argument("--opening", action="store_true", help="only the opening's five pictures")
     parser.add_argument("--readme", action="store_true", help="only the README's picture, in its place")
     options = parser.parse_args()
     with pages() as (browser, address):
         if options.readme:
-            file = ROOT / "assets" / "screenshots" / "explore.png"
-            return shoot(browser, address, "run", DESKTOP, "light", file)
+            pictures = [picture for _, picture in beats(browser, address, README_SIZE, "light")]
+            return animate(pictures, ROOT / "assets" / "screenshots" / "opening.webp")
         options.folder.mkdir(parents=True, exist_ok=True)
+        if options.opening:
+            told = dict(beats(browser, address, DESKTOP, "light"))
+            for number, name in enumerate(TOLD, 1):
+                (options.folder / f"opening-{number}-{name}.png").write_bytes(told[name])
+                print(f"{number}. {TOLD[name]}")
+            return None
         for state in options.states:
             for name, size in SIZES.items():
                 for scheme in ("light", "dark"):

@@ -154,7 +154,7 @@ def test_a_token_leads_to_its_place_in_the_run():
     ("recorded", "says"),
     [
         (lambda: recorded_trace("tree"), "this run drafted token trees (Token tree), and K is the length of a chain"),
-        (lambda: recorded_trace("real-eagle"), "an EAGLE draft starts from the target's states where its step begins"),
+        (lambda: recorded_trace("real-eagle"), "an EAGLE head's draft depends on where its step begins"),
         (lambda: traces.empty(), "the text has fewer than two tokens"),
         (lambda: traces.resampling_changed(), "the target or the sampling changed during the run"),
     ],

@@ -1,6 +1,6 @@
 // dom.js: as much of a document as views need to be drawn in node: a tree of nodes, their attributes and listeners. What
 // lies in a place, is focused or painted is for the tests in a browser.
-const PROPERTIES = ['value', 'hidden', 'disabled', 'onclick', 'oninput', 'onchange', 'onkeydown', 'onsubmit'];
+const PROPERTIES = ['value', 'checked', 'hidden', 'disabled', 'onclick', 'oninput', 'onchange', 'onkeydown', 'onsubmit'];
 
 class Node {
   constructor(name, data) {
@@ -11,6 +11,12 @@ class Node {
   get firstChild() { return this.childNodes[0] || null; }
 
   get nextSibling() { return this.parentNode?.childNodes[this.parentNode.childNodes.indexOf(this) + 1] || null; }
+
+  set className(value) { this.setAttribute('class', value); }
+
+  set textContent(text) { this.replaceChildren(...(text ? [text] : [])); }
+
+  get dataset() { return this.data_ ||= {}; }
 
   get textContent() { return this.localName ? this.childNodes.map((each) => each.textContent).join('') : this.data; }
 
@@ -26,6 +32,25 @@ class Node {
     this.childNodes.splice(this.childNodes.indexOf(node), 1);
     node.parentNode = null;
   }
+
+  append(...more) { for (const each of more) this.insertBefore(typeof each === 'string' ? new Node('', each) : each, null); }
+
+  replaceChildren(...more) {
+    for (const each of [...this.childNodes]) this.removeChild(each);
+    this.append(...more);
+  }
+
+  before(other) { this.parentNode.insertBefore(other, this); }
+
+  remove() { this.parentNode?.removeChild(this); }
+
+  get isConnected() { return Boolean(this.parentNode); }
+
+  focus() {}
+
+  toggleAttribute(name, on) { if (on) this.setAttribute(name, ''); else this.removeAttribute(name); }
+
+  hasAttribute(name) { return name in this.attributes; }
 
   setAttribute(name, value) { this.attributes[name] = String(value); }
 

@@ -5,7 +5,7 @@ import { copyText } from '../core/files.js';
 
 const MOST = 20000;                                 // characters of an address that are looked at at all
 const OWN = ['localhost', '127.0.0.1', '[::1]'];
-const HERE = 'This address leads to your own computer only. On another one, start specviz there and put the part from # on behind its address.';
+const HERE = 'This address leads to your own computer only. On another one, start specviz there and append everything from # to its address.';
 const root = document.documentElement;
 
 // ---- the drawer: what can be shared of the run on the stage -------------------------------------------------------

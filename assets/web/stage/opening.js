@@ -1,6 +1,7 @@
 // opening.js: one step of a run, beat by beat, over the stage. It waits for a person; every number and sentence is
 // Python's. A screen reader hears each beat's sentence; nothing moves for whoever wants no motion.
 import { html, render } from '../vendor/preact_htm.js';
+import { parts } from './token.js';
 
 const SWIPE = 40;                                          // pixels
 const GUESSES = [['accepted', true], ['rejected', false]];
@@ -8,7 +9,7 @@ const GUESSES = [['accepted', true], ['rejected', false]];
 const button = (words, press, className = '', more = {}) => html`
   <button type="button" class="sv-button ${className}" onClick=${press} ...${more}>${words}</button>`;
 
-const chip = ([text, status, words]) => html`<span class="sv-beat-chip sv-sample sv-is-${status}"><span class="sv-body">${text}</span>
+const chip = ([text, status, words]) => html`<span class="sv-beat-chip sv-sample sv-is-${status}"><span class="sv-body">${parts(text).map(([kind, word]) => html`<span class=${kind}>${word}</span>`)}</span>
   ${words && html`<span class="sv-beat-share">${words}</span>`}</span>`;
 
 const text = ({ before, written }, { name, chips = [], sweep }) => html`<p key=${name} class="sv-beat-text ${sweep ? 'sv-beat-sweep' : ''}">

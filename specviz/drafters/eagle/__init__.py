@@ -47,5 +47,5 @@ METHOD = Method(
     proposer="A small head that reads the target's states guesses up to ",
     drafts_as="token tree",
     chain_when=("children", (DRAWN,)),
-    why_no_what_if="an EAGLE draft starts from the target's states where its step begins",
+    why_no_what_if="an EAGLE head's draft depends on where its step begins",
 )

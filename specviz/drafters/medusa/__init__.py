@@ -120,5 +120,5 @@ METHOD = Method(
     build=_build,
     proposer="Small heads on the target model guess later tokens as a tree, up to ",
     drafts_as="token tree",
-    why_no_what_if="Medusa heads start from the target's state where their step begins",
+    why_no_what_if="the draft of Medusa heads depends on where their step begins",
 )

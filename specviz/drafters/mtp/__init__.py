@@ -50,5 +50,5 @@ METHOD = Method(
     build=_build,
     target_has=("num_mtp_layers", "modules for multi-token prediction"),
     proposer="The target's own modules for later tokens write ",
-    why_no_what_if="a multi-token-prediction module starts from the target's state where its step begins",
+    why_no_what_if="a multi-token module's draft depends on where its step begins",
 )

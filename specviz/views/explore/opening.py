@@ -21,12 +21,12 @@ from specviz.views.explore.speed import speed_words
 from specviz.views.explore.steps import most_telling
 from specviz.views.explore.titles import last_token, telling_cut
 
-SLOW = "The target model writes one token at a time. Each token costs one full pass: {cost} in this run."
-DRAFT = "{who} guesses the next {count}. Cheap: {cost} each."
-DRAFT_FREE = "{who} guesses the next {count}. That costs no pass of the target."
+SLOW = "A large model, the target, writes one token at a time. Each token costs one full pass: {cost} in this run."
+DRAFT = "{who} drafts the next {count}. Each guess takes {cost}, not {passes}."
+DRAFT_FREE = "{who} drafts the next {count}. That costs no pass of the target."
 DRAFT_TREE = "{who} drafts a tree of {count}. Shown is the branch that the target follows."
-CHECK = "Now the target reads all of them at once. One pass, not {count}."
-CHECK_ONE = "Now the target reads the guess. One pass, the same as for a token of its own."
+CHECK = "The target model checks once per step: one pass reads all {count} guesses. It gives each its own probability."
+CHECK_ONE = "The target model checks once per step: one pass reads the guess. It gives it its own probability."
 JUDGE = {
     "overlap": "The bar is the draft's probability for {token}; solid is what both models agree on. Accept {token} if "
     "the random draw falls in the solid part.",
@@ -36,24 +36,31 @@ JUDGE = {
     "no draw": "The rule “{rule}” accepts a token that the target finds likely enough. It draws nothing.",
 }
 REJECT = {
-    "overlap": "{token}: the draw falls outside. The draft wanted this token more than the target does.",
-    "alone": "{token}: the draw falls outside. The target would rarely write this token here.",
+    "overlap": "{token} is rejected: the random draw falls outside the solid part. "
+    "The draft gave it {draft}, the target {target}.",
+    "alone": "{token} is rejected: the random draw falls outside the solid part. The target gave it {target}.",
     "greedy": "{token} is not the target's most likely token. It is rejected.",
     "other": "{token}: the rule “{rule}” rejects it.",
 }
 NONE_REJECTED = "Every guess is accepted: {count} of {count}."
-DROPPED = " What was drafted after it is dropped: it stood on a rejected token."
+DROPPED = " The guesses after it are dropped: they stood on it."
 RESAMPLED = {
-    "overlap": "The replacement {token} is drawn from the shortfall: exactly what the draft left out.",
-    "alone": "The replacement {token} is drawn from the target's probabilities for all other tokens.",
+    "overlap": "The target model writes {token} instead. It is drawn from the shortfall: what the target wanted and "
+    "the draft left out.",
+    "alone": "The target model writes {token} instead. It is drawn from its probabilities of all other tokens.",
     "greedy": "The target writes its own most likely token instead: {token}.",
     "other": "The rule “{rule}” writes {token} instead.",
 }
 BONUS = "The same pass also gives the next token for free: {token}, the bonus."
 PLAIN = "Nothing was drafted here. The target wrote {token} itself."
-POINT = "{tokens} for one pass, and the text is distributed exactly as if the target had written alone."
+POINT = "{tokens} for one pass. {why} the text is distributed exactly as if the target had written alone."
+WHY = {
+    "overlap": "What both models agree on and the shortfall add up to the target's own probabilities. So",
+    "greedy": "Each is the target's own most likely token. So",
+    "other": "And",
+}
 POINT_LOSSY = "{tokens} for one pass. But this rule is lossy: the text is not distributed as the target's own."
-DRAFTERS = {"draft": "A draft model", "heads": "A draft head"}
+DRAFTERS = {"draft": "A small draft model", "heads": "A draft head, a small part added to the target,"}
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 WRITTEN = 3  # tokens of the text so far that the first beat writes one by one
 MOST_BEFORE = 110  # characters of the question and of the answer so far
@@ -113,12 +120,12 @@ class _Opening:
         self._trace, self._step = trace, step
         self._rule, self._last, self._cut = facts_of(step.settings.rule), last_token(step), telling_cut(step)
         self._shown = [step.draft[node] for node in most_telling(step)[0]]
+        self._passes = _milliseconds(median(each.timing.verify_ms for each in trace.steps))
         self._judged = [token for token in self._shown if token.is_judged]
 
     def beats(self) -> Iterator[Beat]:
         step = self._step
-        passes = median(each.timing.verify_ms for each in self._trace.steps)
-        yield Beat("slow", SLOW.format(cost=_milliseconds(passes)))
+        yield Beat("slow", SLOW.format(cost=self._passes))
         if self._shown:
             drafted = [[_label(token), "drafted", _share(token.q)] for token in self._shown]
             yield Beat("draft", self._draft_sentence(), drafted)
@@ -140,6 +147,7 @@ class _Opening:
             return DRAFT_TREE.format(who=who, count=_tokens(number))
         cost = step.timing.draft_ms / number
         known = {"who": who, "count": "token" if number == 1 else _tokens(number), "cost": _milliseconds(cost)}
+        known["passes"] = self._passes
         return (DRAFT if cost >= LEAST_COST else DRAFT_FREE).format(**known)
 
     def _judge(self, token: DraftToken, name: str, sentence: str) -> Beat:
@@ -181,7 +189,8 @@ class _Opening:
         """A sentence on how `token` was judged that names `named`, or the token itself."""
         words, name = table.get(self._way(token), table["other"]), named or token
         chance = percent((token and token.accept_prob) or 0.0)
-        return words.format(rule=self._rule.title, token=name and _quoted(name), chance=chance)
+        gave = {"draft": _share(token and token.q), "target": _share(token and token.p_judged)}
+        return words.format(rule=self._rule.title, token=name and _quoted(name), chance=chance, **gave)
 
     def _way(self, token: DraftToken | None) -> str:
         """How this token was judged."""
@@ -194,10 +203,13 @@ class _Opening:
         return "overlap" if token is None or token.q is not None else "alone"
 
     def _chips(self, num_settled: int, *, judging: bool = False, with_last: bool = False) -> list[list[str]]:
-        """The first tokens as they were judged, the others as drafted; behind them the step's own token."""
+        """The first tokens as they were judged, the others as drafted. with_last: the step's own token stands where
+        drafted ones were dropped."""
         chips = []
         for place, token in enumerate(self._shown):
             is_settled = place < num_settled
+            if with_last and token.status == "ignored":
+                continue
             status = token.status if is_settled else "judged" if judging and place == num_settled else "drafted"
             chips.append([_label(token), status, "" if is_settled else _share(token.q)])
         if with_last and self._last is not None:
@@ -206,7 +218,8 @@ class _Opening:
 
     def _point(self) -> str:
         tokens = _tokens(len(self._step.emitted))
-        return (POINT if self._step.settings.lossless else POINT_LOSSY).format(tokens=tokens.capitalize())
+        why = WHY.get(self._way(self._judged[0]), WHY["other"]) if self._judged else WHY["other"]
+        return (POINT if self._step.settings.lossless else POINT_LOSSY).format(tokens=tokens.capitalize(), why=why)
 
     def _numbers(self) -> list[list[str]]:
         """The three numbers of the whole run; one that it does not have is left out."""

@@ -5,12 +5,12 @@ Props for picture.js, which computes nothing. Loads no torch.
 
 from specviz.lessons.types import Lesson, See, Show, Throw
 from specviz.rules.facts import facts_of
-from specviz.trace.file import Step
+from specviz.trace.file import DraftToken, EmittedToken, Step
 from specviz.trace.recorded import recorded_runs, recorded_trace
 from specviz.views import blocks
 from specviz.views.blocks import Props
 from specviz.views.check.laws import law_block
-from specviz.views.explore.sentences import label, percent, reveal
+from specviz.views.explore.sentences import SPACE, label, percent, reveal
 from specviz.views.explore.steps import most_telling
 from specviz.views.explore.titles import last_token
 
@@ -23,7 +23,7 @@ def picture(lesson: Lesson) -> Props:
     screens = lesson.screens
     if law := next((screen.law for screen in screens if screen.law), None):
         block = law_block(recorded_trace(law.run), law.step, law.ref, law.rules)
-        return {"words": "how often each token is written, by two rules", "bars": block["rows"][: 2 * MOST_ROWS]}
+        return {"words": "how often each token is written, by two rules", "bars": block["rows"][: 2 * len(law.rules)]}
     thrown = [screen.show for screen in screens if screen.task and isinstance(screen.task.done, Throw) and screen.show]
     if bar := next(filter(None, map(_draw, thrown)), None):
         return {"words": "a random draw falls on a bar", "bars": [bar]}
@@ -48,9 +48,14 @@ def _widest(steps: tuple[Step, ...]) -> Step | None:
 
 def _cells(step: Step) -> list[list[str]]:
     drafted = [step.draft[node] for node in most_telling(step)[0]]
-    cells = [[label(token.text, token.bytes), token.status] for token in drafted]
-    last = last_token(step)
-    return cells + ([[label(last.text, last.bytes), last.kind]] if last else [])
+    cells, last = [[_word(token), token.status] for token in drafted], last_token(step)
+    return cells + ([[_word(last), last.kind]] if last else [])
+
+
+def _word(token: DraftToken | EmittedToken) -> str:
+    """A token without the space that it may begin with: a picture is looked at, not counted."""
+    word = label(token.text, token.bytes)
+    return word.strip(SPACE) or word
 
 
 def _draw(show: Show) -> Props | None:
@@ -63,4 +68,4 @@ def _draw(show: Show) -> Props | None:
         return None
     chance = 100 * token.accept_prob
     parts = [("both", chance), ("cut", 100 - chance)]
-    return blocks.bar(label(token.text, token.bytes), parts, (percent(token.accept_prob),), 100 * token.u)
+    return blocks.bar(_word(token), parts, (percent(token.accept_prob),), 100 * token.u)

@@ -1,0 +1,65 @@
+"""K over a finished run on the real page: one drag shows another K, and one press runs it for real."""
+
+from access import serious
+from explore_page import run_to_end, slide
+from playwright.sync_api import expect
+from windows import PHONE
+
+SLIDER = ".sv-every-k input"
+
+
+def drag(page, k):
+    page.eval_on_selector(
+        SLIDER, "(node, k) => { node.value = k; node.dispatchEvent(new Event('input', {bubbles: true})); }", k
+    )
+
+
+CELLS = """() => [...document.querySelectorAll('.sv-lanes .sv-cell')].map((cell) => [
+  cell.style.getPropertyValue('--sv-place'), [...cell.classList].find((name) => name.startsWith('sv-is-')),
+  cell.querySelector('.sv-cell-text').textContent])"""
+
+
+def lanes(page):
+    """Place, status and text of all cells that are laid out."""
+    return page.evaluate(CELLS)
+
+
+def test_the_lanes_of_a_k_are_those_of_the_run_that_is_then_made_for_real(page):
+    slide(page, "temperature", 0)
+    slide(page, "max-tokens", 16)
+    run_to_end(page)
+    own = lanes(page)
+    drag(page, 2)
+    expect(page.locator(".sv-sentence")).to_contain_text("The lanes below are those of a real run with this K.")
+    page.eval_on_selector(".sv-lanes-body", "(node) => { node.scrollTop = 0; }")
+    page.wait_for_timeout(200)
+    imagined, before = lanes(page), page.evaluate("specvizPage.hub().run")
+    assert imagined != own
+    assert serious(page) == []
+    page.click(".sv-every-k button")
+    page.wait_for_function(
+        "(before) => specvizPage.hub().run !== before && document.documentElement.dataset.svState === 'finished'",
+        arg=before,
+    )
+    expect(page.locator(SLIDER)).to_have_value("2")
+    assert page.evaluate("specvizPage.hub().steps.every((step) => step.k === 2)")
+    page.eval_on_selector(".sv-lanes-body", "(node) => { node.scrollTop = 0; }")
+    page.wait_for_timeout(200)
+    real = lanes(page)
+    assert [cell[:2] for cell in imagined[: len(real)]] == [cell[:2] for cell in real[: len(imagined)]]
+    assert all(one in ("·", other) for (*_, one), (*_, other) in zip(imagined, real, strict=False))
+
+
+def test_above_0_no_cell_is_rejected_and_the_runs_own_lanes_come_back(open_page):
+    page = open_page(viewport=PHONE, has_touch=True)
+    page.click("#fold")
+    run_to_end(page)
+    before = lanes(page)
+    drag(page, 9)
+    page.wait_for_function("document.querySelectorAll('.sv-cell.sv-is-likely').length > 4")
+    assert {status for _, status, _ in lanes(page)} == {"sv-is-likely"}
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    drag(page, 4)
+    page.wait_for_function("!document.querySelector('.sv-cell.sv-is-likely')")
+    page.wait_for_timeout(200)
+    assert lanes(page) == before
