@@ -16,12 +16,12 @@ import numpy as np
 from specviz.alignment.causes import findings
 from specviz.alignment.causes.findings import Cliff
 from specviz.alignment.job_folder import Job, Preparation
-from specviz.alignment.summary import Comparison, DraftSummary, Interval, Slice, Summary
+from specviz.alignment.summary import Comparison, DraftSummary, Interval, Slice, Summary, Way
 from specviz.alignment.tables.compare import compare_drafts, sampling_of
 from specviz.alignment.tables.shard_tables import CLASSES
 from specviz.alignment.tables.slices import Part, Parts, alpha_intervals, bucket_start, by_part, records
-from specviz.alignment.tables.totals import BY_K, NAMES, DraftTotals, Totals
-from specviz.alignment.types import KS, SAMPLED, Array, Refused, ShardTables
+from specviz.alignment.tables.totals import NAMES, DraftTotals, Totals
+from specviz.alignment.types import BY_K, KEPT, KS, SAMPLED, Array, Refused, ShardTables
 from specviz.analysis import theory, whatif
 from specviz.request import Request
 from specviz.views.explore.sentences import quantity
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MOST_TAGS = 1000  # told apart; of them the summary has the largest
 TAGS_SHOWN = 100
 MOST_REFUSED = 20  # lines listed; all are counted
-KINDS = ("all", "tag", "class", "depth", "context")
+KINDS = ("all", "tag", "class", "depth", "context", "ahead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,20 @@ class Facts:
         costs = self.costs.get(draft)
         return None if costs is None or costs.doubt else costs
 
-    def speedups(self, draft: str, total: Totals) -> list[float] | None:
+    def speedups(self, draft: str, total: Totals, *, by_argmax: bool = False) -> list[float] | None:
         """For every K; None where costs are not known or not steady."""
         costs = self.steady_costs(draft)
-        return None if costs is None else total.speedups(theory.step_ms(costs, 0))
+        return None if costs is None else total.speedups(theory.step_ms(costs, 0), by_argmax=by_argmax)
+
+    def by_argmax(self, draft: str, total: Totals, k: int) -> Way:
+        speedups = self.speedups(draft, total, by_argmax=True)
+        per_call = tuple(total.tokens_per_call(by_argmax=True).tolist()) if total["num_tokens"] else ()
+        kept = total.by_position(k, by_argmax=True)
+        return Way(total.share("argmax"), per_call, speedups and tuple(speedups), _best_k(speedups), kept)
+
+
+def _best_k(speedups: Sequence[float] | None) -> tuple[int, int] | None:
+    return speedups and whatif.best_range(dict(zip(KS, speedups, strict=True)))
 
 
 class Aggregator:
@@ -105,10 +115,11 @@ class Aggregator:
     def _add_sums(self, sums: pandas.DataFrame) -> None:
         numbers = sums[list(NAMES)].to_numpy(np.float64)
         by_k = np.array([list(sums[name]) for name in BY_K], dtype=np.float64)
+        kept = np.array([list(sums[name]) for name in KEPT], dtype=np.float64)
         part_numbers = np.zeros(len(numbers), dtype=np.int32)
         for place, part in enumerate(map(Part, sums["draft"], sums["kind"], sums["value"])):
             if self._has_room_for(part):
-                self._totals.setdefault(part, Totals()).add(numbers[place], by_k[:, place])
+                self._totals.setdefault(part, Totals()).add(numbers[place], by_k[:, place], kept[:, place])
                 part_numbers[place] = self._numbers.setdefault(part, 1 + len(self._numbers))
         own = records(sums["prompt"], part_numbers, sums["num_readable"], sums["overlap"])
         shared = records(sums["prompt"], part_numbers, sums["num_shared"], sums["shared_overlap"])
@@ -165,8 +176,9 @@ class Aggregator:
         return {part: parts[part] for part in sorted(shown, key=self._order)}
 
     def _order(self, part: Part) -> tuple[int, int, int, str]:
-        order = {"class": CLASSES.index, "depth": bucket_start, "context": bucket_start}.get(part.kind, lambda _: 0)
-        return self.drafts.index(part.draft), KINDS.index(part.kind), order(part.value), part.value
+        order = {"class": CLASSES.index, "depth": bucket_start, "context": bucket_start, "ahead": int}
+        own = order.get(part.kind, lambda _: 0)
+        return self.drafts.index(part.draft), KINDS.index(part.kind), own(part.value), part.value
 
     def _draft(
         self, name: str, facts: Facts, intervals: Mapping[Part, Interval | None], cliffs: Sequence[Cliff]
@@ -183,9 +195,10 @@ class Aggregator:
             greedy_agreement=total.share("agreement"),
             mean_keep=total.share("keep"),
             calls=float(total.by_k[0][self.k - KS[0]]),
-            tokens_per_call=tuple(total.tokens_per_call.tolist()) if total["num_tokens"] else (),
+            tokens_per_call=tuple(total.tokens_per_call().tolist()) if total["num_tokens"] else (),
             speedups=speedups and tuple(speedups),
-            best_k=speedups and whatif.best_range(dict(zip(KS, speedups, strict=True))),
+            best_k=_best_k(speedups),
+            by_position=total.by_position(self.k),
             readable=total["num_readable"] / max(total["num_tokens"], 1.0),
             ceiling=None if outside is None else 1 - outside,
             calibration=findings.calibration(own.confidence, None if costs is None else theory.cost_ratio(costs)),
@@ -193,6 +206,7 @@ class Aggregator:
             losses=own.losses(),
             costliest=tuple(own.costliest),
             findings=(),
+            by_argmax=facts.by_argmax(name, total, self.k),
         )
         of_models = tuple(finding for finding in facts.preparation.findings if finding.draft == name)
         return replace(made, findings=of_models + findings.of_draft(made, cliffs, facts.num_ids.get(name)))
@@ -204,14 +218,14 @@ class Aggregator:
         for part in parts:
             total = self._totals[part]
             speedups = facts.speedups(part.draft, total)
-            rate = float(total.tokens_per_call[self.k - KS[0]])
+            rate = float(total.tokens_per_call()[self.k - KS[0]])
             yield Slice(
                 *part,
                 num_tokens=int(total["num_readable"]),
                 num_prompts=total.num_prompts,
                 alpha=total.share("overlap"),
                 alpha_interval=intervals[part],
-                greedy_agreement=total.share("agreement"),
+                greedy_agreement=total.share("argmax" if part.kind == "ahead" else "agreement"),
                 tokens_per_call=rate if np.isfinite(rate) else None,
                 best_k=speedups and KS[int(np.argmax(speedups))],
                 speedup=speedups and max(speedups),
@@ -237,8 +251,10 @@ class Aggregator:
         whole = shared.get(Part(self.drafts[0], "all", "all"))
         words = "No token can be read by all drafts, so nothing is compared."
         if whole is not None:
-            count = f"{int(whole.num_tokens.sum(dtype=np.float64)):,} of {self.num_tokens:,} tokens"
+            num_shared = int(whole.num_tokens.sum(dtype=np.float64))
+            count = f"{num_shared:,} of {self.num_tokens:,} tokens"
             words = f"Only over the {count} that all drafts can read: their contexts or vocabularies differ."
+            words = words if num_shared < self.num_tokens else ""
         return compare_drafts(shared, self.drafts, self.ids, words)
 
     def _all_warnings(self, facts: Facts) -> tuple[str, ...]:

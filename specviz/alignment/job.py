@@ -34,6 +34,7 @@ from specviz.analysis import theory
 from specviz.analysis.costs import CONTEXT, Costs, longest_context, measure_costs
 from specviz.errors import SpecvizError
 from specviz.models import catalog
+from specviz.models.library import LoadedModel
 from specviz.request import Request
 from specviz.session.workbench import workbench
 
@@ -207,12 +208,15 @@ def _check_costs(costs: Mapping[str, Costs], models: Sequence[Identity]) -> None
 
 
 def measure_models(models: Sequence[Identity]) -> tuple[Costs, ...]:
-    """The costs of a target and each of its drafts, timed in the same rounds, behind the longest context up to
+    """The costs of a target and each of its draft models, timed in the same rounds, behind the longest context up to
     `costs.CONTEXT` that all have room for."""
     target, drafts = load(models, workbench().library)
+    names = [own.name for own, draft in zip(models[1:], drafts, strict=True) if isinstance(draft, LoadedModel)]
+    drafts = tuple(draft for draft in drafts if isinstance(draft, LoadedModel))
+    if not drafts:
+        return ()
     *_, last = measure_costs(target, drafts, context_length=min(CONTEXT, longest_context(target, drafts)))
-    names = [model.name for model in models]
-    return tuple(replace(own, target=names[0], draft=name) for own, name in zip(last.costs, names[1:], strict=True))
+    return tuple(replace(own, target=models[0].name, draft=name) for own, name in zip(last.costs, names, strict=True))
 
 
 @dataclass(slots=True)
@@ -242,7 +246,7 @@ class _JobRun:
         costs = dict(given or {})
         if given is None:
             yield self._words(f"measuring the costs of {', '.join(self.drafts)}")
-            costs = dict(zip(self.drafts, self._run_one(measure_models, self.models), strict=True))
+            costs = {own.draft: own for own in self._run_one(measure_models, self.models)}
         yield self._words("looking for faults in the drafts")
         first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
         found = self._run_one(look, self._shard(first, {}))

@@ -9,6 +9,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from torch import nn
+
+from specviz.alignment.ahead import Draft, Proposer, load_draft
 from specviz.alignment.types import Identity
 from specviz.errors import SpecvizError
 from specviz.models.library import Library, LoadedModel, check_pair
@@ -23,7 +26,7 @@ def identify(wanted: Sequence[Any], library: Library | None = None) -> tuple[Ide
     return tuple(map(_identity, _load_each(wanted, library or workbench().library), wanted))
 
 
-def load(models: Sequence[Identity], library: Library) -> tuple[LoadedModel, tuple[LoadedModel, ...]]:
+def load(models: Sequence[Identity], library: Library) -> tuple[LoadedModel, tuple[Draft, ...]]:
     """These very models, the target first. Raises SpecvizError where one holds something else by now."""
     target, *drafts = loaded = _load_each([model.wanted for model in models], library)
     for model, own in zip(models, loaded, strict=True):
@@ -35,20 +38,32 @@ def load(models: Sequence[Identity], library: Library) -> tuple[LoadedModel, tup
     return target, tuple(drafts)
 
 
-def _load_each(wanted: Sequence[Any], library: Library) -> list[LoadedModel]:
-    target, *drafts = loaded = [library.load(each, as_draft=place > 0) for place, each in enumerate(wanted)]
+def _load_each(wanted: Sequence[Any], library: Library) -> list[Draft]:
+    target = library.load(wanted[0])
+    drafts = [load_draft(each, library, target) for each in wanted[1:]]
     for draft in drafts:
-        check_pair(target, draft)
-    return loaded
+        if isinstance(draft, LoadedModel):
+            check_pair(target, draft)
+    return [target, *drafts]
 
 
-def _identity(loaded: LoadedModel, wanted: Any) -> Identity:
+def _identity(loaded: Draft, wanted: Any) -> Identity:
+    if isinstance(loaded, Proposer):
+        heads, target = loaded.setup.heads, loaded.setup.target
+        digest = hashlib.sha256(f"{loaded.setup.method.name} {sorted(loaded.setup.params.items())!r}".encode())
+        if heads is not None:
+            _hash_tables(digest, heads.module)
+        return Identity(loaded.name, digest.hexdigest()[:16], min(target.info.vocab_size, target.text.num_ids), wanted)
     facts = (loaded.text.sha, loaded.tokenizer.chat_template, sorted(loaded.text.eos_ids), loaded.info.context_limit)
     config = {name: value for name, value in loaded.model.config.to_dict().items() if name not in NOT_ITS_OWN}
     digest = hashlib.sha256(f"{facts!r} {json.dumps(config, sort_keys=True, default=str)}".encode())
-    for name, table in loaded.model.named_parameters():
+    _hash_tables(digest, loaded.model)
+    num_ids = min(loaded.info.vocab_size, loaded.text.num_ids)
+    return Identity(loaded.name, digest.hexdigest()[:16], num_ids, wanted)
+
+
+def _hash_tables(digest: Any, module: nn.Module) -> None:
+    for name, table in module.named_parameters():
         flat = table.detach().flatten()
         some = flat[:: max(1, len(flat) // VALUES_PER_TABLE)][:VALUES_PER_TABLE].float().cpu()
         digest.update(f"{name} {tuple(table.shape)} {table.dtype}".encode() + some.numpy().tobytes())
-    num_ids = min(loaded.info.vocab_size, loaded.text.num_ids)
-    return Identity(loaded.name, digest.hexdigest()[:16], num_ids, wanted)

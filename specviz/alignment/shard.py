@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from specviz.alignment import model_identity as identity
+from specviz.alignment.ahead import Draft, Proposer, measure_ahead
 from specviz.alignment.generate import sample
 from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.token_stats import Numbers, measure_texts
@@ -40,7 +41,7 @@ def analyse(shard: Shard, library: Library | None = None) -> ShardTables:
     return analyse_texts(shard, target, drafts, *texts_of(shard, target))
 
 
-def load(shard: Shard, library: Library) -> tuple[LoadedModel, tuple[LoadedModel, ...]]:
+def load(shard: Shard, library: Library) -> tuple[LoadedModel, tuple[Draft, ...]]:
     return identity.load(shard.models or identity.identify((shard.request.target, *shard.drafts), library), library)
 
 
@@ -138,10 +139,26 @@ def in_batches(work: Callable[[Sequence[Item]], list[Result]], items: Sequence[I
 
 
 def _read(
-    target: LoadedModel, drafts: Sequence[LoadedModel], written: Sequence[RowText], sampling: Sampling, batch: int
+    target: LoadedModel, drafts: Sequence[Draft], written: Sequence[RowText], sampling: Sampling, batch: int
 ) -> list[list[Numbers]]:
-    """One pass of every model; texts of similar length are read together, for little padding."""
+    """Of each text the target's numbers, then each draft's. One pass of every model; texts of similar length are read
+    together, for little padding. Drafts that are no models read one text at a time."""
     texts = [Text(each.prompt_ids, each.ids) for each in written]
+    models, others = ([own for own in drafts if isinstance(own, kind)] for kind in (LoadedModel, Proposer))
+    read = _read_models(target, models, texts, sampling, batch)
+    if not others:
+        return read
+    more = in_batches(lambda few: [measure_ahead(target, others, few[0], sampling)], texts, 1)
+    found = []
+    for own, ahead in zip(read, more, strict=True):
+        of_models, of_others = iter(own[1:]), iter(ahead)
+        found.append([own[0], *(next(of_models if isinstance(each, LoadedModel) else of_others) for each in drafts)])
+    return found
+
+
+def _read_models(
+    target: LoadedModel, drafts: Sequence[LoadedModel], texts: Sequence[Text], sampling: Sampling, batch: int
+) -> list[list[Numbers]]:
     most = READ_TOKENS_CUDA if target.model.device.type == "cuda" else READ_TOKENS
     found: dict[int, list[Numbers]] = {}
     for places in _group_by_length(texts, batch, most):
@@ -166,7 +183,7 @@ def _group_by_length(texts: Sequence[Text], batch: int, most_tokens: int) -> Ite
 def analyse_texts(
     shard: Shard,
     target: LoadedModel,
-    drafts: Sequence[LoadedModel],
+    drafts: Sequence[Draft],
     texts: Sequence[RowText],
     refused: tuple[Refused, ...] = (),
     warnings: tuple[str, ...] = (),
@@ -198,7 +215,11 @@ def _describe(text: RowText, numbers: Sequence[Numbers], target: LoadedModel, sh
 
 def _draft_columns(numbers: Numbers, p: np.ndarray, target: LoadedModel, k: int, most_tokens: int) -> Columns:
     keep = np.where(numbers["readable"], whatif.keep_chances(p, numbers["q"]), 0.0)
-    chances = tables.draft_chances(keep, numbers["readable"], most_tokens)
+    ahead = numbers.get("ahead")
+    if ahead is None:
+        chances = tables.draft_chances(keep, numbers["readable"], most_tokens)
+    else:
+        chances = tables.draft_chances(ahead.keep, ahead.readable, most_tokens, waits=ahead.waits)
     return numbers | {
         "keep": keep,
         "draft_favourite_text": _labels(target, numbers["draft_favourite"]),

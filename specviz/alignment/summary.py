@@ -17,9 +17,10 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A part of the tokens. kind: all, tag, class, depth (tokens of text before) or context (tokens before, prompt
-    included). tokens_per_call: of steps that begin at these tokens, at the job's K; None where none begins. cliff:
-    alpha falls here."""
+    """A part of the tokens. kind: all, tag, class, depth (tokens of text before), context (tokens before, prompt
+    included) or ahead (the depth in a draft, over all places where a step may begin; its greedy_agreement is the mean p
+    of the draft's likeliest token). tokens_per_call: of steps that begin at these tokens, at the job's K; None where
+    none begins. cliff: alpha falls here."""
 
     draft: str
     kind: str
@@ -120,12 +121,26 @@ class Examined:
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """A way of drafting. alpha: the mean probability that the first drafted token is accepted. tokens_per_call,
+    speedups, best_k, by_position: as `DraftSummary` has them for drawn tokens."""
+
+    alpha: float | None
+    tokens_per_call: tuple[float, ...]
+    speedups: tuple[float, ...] | None
+    best_k: tuple[int, int] | None
+    by_position: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DraftSummary:
     """One draft against the target. tokens_per_call, speedups: for K = 1, 2, ... 16. best_k: the range within 2 % of
     the fastest. readable: the share of tokens that the draft's context reaches; alpha, greedy_agreement, mean_keep and
     ceiling are means over these, None where there are none. ceiling: 1 - the mean target probability outside the
     draft's vocabulary, which alpha cannot exceed. calls: expected target calls for all texts at the job's K. losses:
-    largest first, classes then reasons."""
+    largest first, classes then reasons. by_argmax: where the draft's likeliest tokens are drafted; all else is of
+    drawn ones; older summaries have none. by_position: of the steps at the job's K that draft, the share that keeps 1,
+    2, ... K tokens or more, as engines count it."""
 
     name: str
     num_tokens: int
@@ -145,6 +160,8 @@ class DraftSummary:
     losses: tuple[Loss, ...]
     costliest: tuple[Rejection, ...]
     findings: tuple[Finding, ...]
+    by_argmax: Way | None = None
+    by_position: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

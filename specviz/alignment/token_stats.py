@@ -26,7 +26,7 @@ def measure_texts(
     owners: list[np.ndarray] = []  # of the rows: which text
     blocks: list[list[Numbers]] = []  # of rows: columns per model
     for rows in read(target, drafts, texts):
-        for block in _blocks(rows):
+        for block in _split(rows):
             owners.append(block.text.cpu().numpy())
             numbers = _numbers(block, sampling)
             blocks.append([{name: values.cpu().numpy() for name, values in own.items()} for own in numbers])
@@ -42,11 +42,15 @@ def measure_texts(
     return [[{name: own[i] for name, own in model.items()} for model in models] for i in range(len(texts))]
 
 
-def _blocks(rows: Rows) -> Iterator[Rows]:
-    most = BLOCK_BYTES_CUDA if rows.target.is_cuda else BLOCK_BYTES
-    size = max(1, most // (4 * rows.target.shape[1]))
-    for start in range(0, len(rows.token), size):
-        piece = slice(start, start + size)
+def blocks(count: int, logits: Tensor) -> Iterator[slice]:
+    """Pieces of so many rows, each small enough for a processor's cache."""
+    most = BLOCK_BYTES_CUDA if logits.is_cuda else BLOCK_BYTES
+    size = max(1, most // (4 * logits.shape[-1]))
+    return (slice(start, start + size) for start in range(0, count, size))
+
+
+def _split(rows: Rows) -> Iterator[Rows]:
+    for piece in blocks(len(rows.token), rows.target):
         drafts = tuple(DraftRows(own.logits[piece], own.readable[piece]) for own in rows.drafts)
         yield Rows(rows.text[piece], rows.place[piece], rows.token[piece], rows.target[piece], drafts)
 
@@ -64,10 +68,10 @@ def _numbers(rows: Rows, sampling: Sampling) -> list[dict[str, Tensor]]:
         "favourite_p": favourite_p,
     }
     refuse_nan(of_target["p_entropy"].tolist(), TARGET)
-    return [of_target, *(_draft_numbers(own, rows, p, favourite, sampling) for own in rows.drafts)]
+    return [of_target, *(draft_numbers(own, rows, p, favourite, sampling) for own in rows.drafts)]
 
 
-def _draft_numbers(own: DraftRows, rows: Rows, p: Tensor, favourite: Tensor, sampling: Sampling) -> dict[str, Tensor]:
+def draft_numbers(own: DraftRows, rows: Rows, p: Tensor, favourite: Tensor, sampling: Sampling) -> dict[str, Tensor]:
     """Where the draft cannot read, its chances are 0 and its confidences are not counted."""
     known, logits = own.readable, own.logits
     q = sampling.probs(logits)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Array = np.ndarray
 KS = range(1, 17)  # the K that every text is planned for
 BINS = 10  # of the draft's confidence, all of equal width
+BY_K = ("calls", "emitted", "time_ms", "argmax_calls", "argmax_emitted", "argmax_time_ms")
+KEPT = ("kept", "argmax_kept")
+DEPTHS = 8  # that a draft which is no model is read to
 SAMPLED, GIVEN = "sampled", "given"
 
 
@@ -87,6 +90,22 @@ class Refused:
 Columns = Mapping[str, Any]
 """A table by columns: name -> a numpy array or a list, all of one length."""
 
+AHEAD = ("keep", "hit", "overlap", "favourite_p", "readable")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ahead:
+    """A draft whose q hangs on where its step began. [s, j] of each array: of the token j places behind start s, given
+    the text in between: its chance to be kept if drawn; whether it is the draft's likeliest; sum min(p, q); p of the
+    draft's likeliest; whether anything is drafted. waits: the first step of a text drafts nothing."""
+
+    keep: Array
+    hit: Array
+    overlap: Array
+    favourite_p: Array
+    readable: Array
+    waits: bool
+
 
 @dataclass(frozen=True, slots=True)
 class RowText:
@@ -105,8 +124,8 @@ class RowText:
 @dataclass(frozen=True, slots=True, eq=False)
 class AnalysedText:
     """One text of N tokens. tokens: the columns of `columns.TOKENS` that hold for every draft; drafts: those of each
-    draft but reason, and its `confidence` [BINS, 3]: over all places and all tokens x that it might have drawn, by q(x)
-    in ten bins, the sums of q, of q * q and of min(p, q)."""
+    draft but reason, `ahead` where it is no model, and its `confidence` [BINS, 3]: over all places and all tokens x
+    that it might have drawn, by q(x) in ten bins, the sums of q, of q * q and of min(p, q)."""
 
     written: RowText
     tokens: Columns

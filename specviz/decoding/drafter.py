@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,12 @@ class Context:
         return self.hidden if has_all else None
 
 
+Ahead = Callable[["Tensor", int], Iterator[tuple["Tensor", "Tensor | None"]]]
+"""(starts [S], depths) -> for each depth, from 0, up to so many: logits [S, V] behind q of the token so far behind each
+start, given the text's own tokens in between, or the ids [S] of point masses; and where there is such a draft token
+[S], None: everywhere."""
+
+
 class Drafter:
     """Proposes drafts. Keeps whatever state it likes, but its draft may depend on the context and the draws alone.
 
@@ -74,6 +80,18 @@ class Drafter:
     def draft(self, context: Context, k: int) -> Draft:
         """A draft of depth at most k; empty where the drafter has nothing to say or cannot read the text."""
         raise NotImplementedError
+
+    @property
+    def waits(self) -> bool:
+        """Whether it drafts only once the target has read the text."""
+        return bool(self.hidden_layers)
+
+    def along(self, tokens: Tensor, states: Tensor) -> Ahead | None:
+        """What it would draft at every place of a text that exists, from 2 on; None where nobody has worked that out.
+
+        tokens: [T]; states: the target's of `hidden_layers` [T, C]. What the draft hangs on is the text alone.
+        """
+        return None
 
     def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
         """Called after each step with the target's rows [1+N, V] and the verdict."""

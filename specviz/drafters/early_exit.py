@@ -3,16 +3,22 @@
 They read behind the rows that the whole target left of the text, so nothing is read twice and nothing is loaded.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from __future__ import annotations
 
-from specviz.decoding.draft import EMPTY, Draft
-from specviz.decoding.drafter import Context
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from specviz.decoding.draft import EMPTY, Draft, chain
+from specviz.decoding.drafter import Ahead, Context
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.method import Method, Parts
 from specviz.drafters.params import Choice, IntParam, Value
 from specviz.drafters.policy import K_PARAMS, Policy, make_policy
 from specviz.errors import SpecvizError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class EarlyExit(ModelDrafter):
@@ -20,6 +26,7 @@ class EarlyExit(ModelDrafter):
 
     def __init__(self, parts: Parts, layers: tuple[int, ...], policy: Policy) -> None:
         super().__init__(parts.target.lm.exit(layers), policy)
+        self._target, self._is_first = parts.target, layers == tuple(range(len(layers)))
         self._evidence = {"layers": list(layers), "of": parts.target.lm.num_layers}
 
     def draft(self, context: Context, k: int) -> Draft:
@@ -27,6 +34,22 @@ class EarlyExit(ModelDrafter):
             return EMPTY
         draft = super().draft(context, k)
         return replace(draft, evidence={**self._evidence, **draft.evidence}) if len(draft) else draft
+
+    waits = True
+
+    def along(self, tokens: Tensor, states: Tensor) -> Ahead | None:
+        """Of the first layers, whose rows of the text are the target's own. Where layers are skipped in between, what
+        they draft hangs on where the step began."""
+        if not self._is_first:
+            return None
+        first, *rest = tokens.tolist()
+        logits = self._target.another().exit(self._evidence["layers"]).forward([first], chain(rest))
+
+        def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, None]]:
+            for depth in range(depths):
+                yield logits[(starts + depth - 1).clamp_max(len(tokens) - 1)], None
+
+        return ahead
 
 
 def outer_layers(count: int, of: int) -> tuple[int, ...]:

@@ -106,3 +106,15 @@ class ModelParam(Param):
 def split_names(value: str) -> list[str]:
     """The names that a text separates by commas."""
     return [name.strip() for name in value.split(",") if name.strip()]
+
+
+TOP, DRAWN = "top", "drawn"
+
+
+def drawn_or_top(top: str, drawn: str) -> Choice:
+    """The choice between a tree of likely tokens and a chain of drawn ones, each in words."""
+    words = (
+        "What is drafted. A drawn token is accepted as often as head and target overlap, a most likely one only as "
+        "often as the target draws it."
+    )
+    return Choice("children", "drafts", TOP, words, {TOP: top, DRAWN: drawn})

@@ -1,15 +1,22 @@
 """Prompt lookup: if the last words stood in the text before, propose what followed them then."""
 
+from __future__ import annotations
+
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from specviz.decoding.draft import EMPTY, Draft, chain, common_prefix
-from specviz.decoding.drafter import Context
+from specviz.decoding.drafter import Ahead, Context
 from specviz.drafters.method import Method, Parts
 from specviz.drafters.params import IntParam, Value
 from specviz.drafters.policy import BLIND_K_PARAMS, ChainDrafter, Policy, make_policy
 from specviz.errors import SpecvizError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOST_AHEAD = 32  # tokens, where it is read along a text
 MOST_TAKEN_BACK = 512  # tokens; a draft that another model threw away is shorter
 Entry = tuple[int, tuple[int, ...], int | None]  # where an n-gram ends, the n-gram, where it ended before
 
@@ -45,6 +52,27 @@ class PromptLookup(ChainDrafter):
                 span = {"start": end - size, "matched": size, "proposed": len(found)}
                 return chain(found, evidence={**span, **self._policy.evidence(k)})
         return EMPTY
+
+    def along(self, tokens: Tensor, states: Tensor) -> Ahead:
+        """Its proposals from every place, as point masses; one behind a proposal that the text refutes is none."""
+        from specviz.decoding.draws import Seeded
+        from specviz.decoding.sampling import Sampling
+
+        text, found = tokens.tolist(), {}
+        context = Context(grown := text[:2], Sampling(), Seeded(0), 0)
+        for start, token in enumerate(text[2:], 2):
+            drafted = self.draft(context, MOST_AHEAD).tokens
+            found[start] = drafted[: 1 + common_prefix(drafted, text[start:], min(len(drafted), len(text) - start))]
+            grown.append(token)
+
+        def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, Tensor]]:
+            places = starts.tolist()
+            for depth in range(depths):
+                known = starts.new_tensor([depth < len(found[start]) for start in places]).bool()
+                ids = starts.new_tensor([found[start][depth] if depth < len(found[start]) else 0 for start in places])
+                yield ids, known
+
+        return ahead
 
     def _learn(self, tokens: Sequence[int]) -> None:
         """Notes where each n-gram ended last, up to but without the one the text ends with."""

@@ -63,7 +63,7 @@ def test_a_better_draft_is_found_better(summary):
     whole, *slices = summary.comparisons[0].slices
     assert (whole.kind, whole.significant, whole.num_prompts) == ("all", True, 35)
     assert whole.interval[0] < whole.difference < whole.interval[1] < 0
-    assert {each.kind for each in slices} == {"class", "depth", "context"}
+    assert {each.kind for each in slices} == {"class", "depth", "context", "ahead"}
 
 
 def test_the_difference_is_the_mean_of_the_prompts_own(summary):

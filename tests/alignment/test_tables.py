@@ -59,7 +59,7 @@ def walked(keep, readable, k, allowed):
 def test_calls_tokens_and_time_of_every_slice_are_those_of_all_ways_to_cut_the_text(limit, finish, allowed):
     text = aligned.text(0, size=7, drafts=DRAFTS, tags=("a",), limit=limit, finish=finish)
     sums, draft = made([text]).sums, text.drafts["one"]
-    slices = {(row["kind"], row["value"]): row for row in rows_of(sums, draft="one")}
+    slices = {(row["kind"], row["value"]): row for row in rows_of(sums, draft="one") if row["kind"] != "ahead"}
     inside = {
         ("all", "all"): range(7),
         ("tag", "a"): range(7),
@@ -117,7 +117,7 @@ def test_without_costs_there_is_no_time_and_no_best_k():
     found = made([aligned.text(0, drafts=DRAFTS)])
     (row,) = rows_of(found.prompts, draft="two")
     assert (row["best_k"], math.isnan(row["speedup"])) == (0, True)
-    assert all(np.isnan(row["time_ms"]).all() for row in rows_of(found.sums, draft="two"))
+    assert all(np.isnan(row["time_ms"]).all() for row in rows_of(found.sums, draft="two", kind="all"))
 
 
 # ---- columns --------------------------------------------------------------------------------------------------------
@@ -133,7 +133,8 @@ def test_tables_have_the_columns_that_are_documented_in_their_types(num_texts):
             is_list = documented.type == "list<float>"
             kind = "object" if is_list or documented.type == "string" else documented.type
             assert table[column].dtype == kind, column
-            assert not is_list or all((cell.shape, cell.dtype) == ((16,), np.float32) for cell in table[column])
+            width = 17 if column.endswith("kept") else 16
+            assert not is_list or all((cell.shape, cell.dtype) == ((width,), np.float32) for cell in table[column])
 
 
 def test_columns_of_slices_are_the_fields_of_a_slice():

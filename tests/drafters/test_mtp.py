@@ -115,6 +115,21 @@ def test_after_full_accepts_the_rows_that_were_made_with_drafted_tokens_are_kept
     assert mine.work.fed <= sum(len(PROMPT) + 1 + 4 * 6 for _ in range(3))  # each module reads every token once
 
 
+@torch.no_grad()
+def test_along_a_text_every_module_gives_what_it_drafts_where_the_text_itself_is_drafted():
+    target, modules = pair()
+    tokens = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3])
+    states = target(tokens[None], output_hidden_states=True).hidden_states[-1][0]
+    starts = torch.arange(2, 8)
+    found = [rows for rows, _ in drafter_of(target, modules).along(tokens, states)(starts, 5)]
+    assert len(found) == 3
+    for place, start in enumerate(starts.tolist()):
+        text = tokens.tolist()
+        expected = direct(target, modules, text[:start], text[start : start + 3])
+        told = torch.stack([rows[place] for rows in found[: len(expected)]])
+        assert torch.allclose(told, expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("policy", [Heuristic(), Confidence(0.3)], ids=lambda policy: policy.name)
 def test_a_policy_shortens_the_draft_and_nothing_is_read_twice(policy):
     target, modules = pair()

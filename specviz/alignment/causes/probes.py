@@ -1,159 +1,177 @@
-"""Faults that only the draft itself shows: a layer that does harm, and a chat form that is not the target's.
+"""Why a draft is rejected, by trying it: cures are applied to the draft on a few of the job's own texts.
 
-A few short texts are enough. Each layer is skipped once: a sound draft agrees less with the target without it, one with
-damaged weights agrees more. Chats are read once more in the draft's own form.
+Half of the texts choose the cures that clearly gain agreement; the other half measures what each gains when applied.
+Only what holds there is named, the largest gain first. Two kinds have no cure to try and are read off the weights and
+the chat forms.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
-import numpy as np
-import torch
-from torch import Tensor
-
+from specviz.alignment.ahead import Draft, Proposer
+from specviz.alignment.causes import token_ids, weights
 from specviz.alignment.causes.doctor import chat_difference
+from specviz.alignment.causes.sample import Sample
+from specviz.alignment.causes.shifts import shift_trials
+from specviz.alignment.causes.trials import Trial, all_trials
 from specviz.alignment.shard import load, sampling_of, texts_of
 from specviz.alignment.summary import Examined, Finding
-from specviz.alignment.types import PromptRow, Shard
+from specviz.alignment.tables.slices import excludes_zero, interval, without_each
+from specviz.alignment.types import Array, PromptRow, RowText, Shard
 from specviz.checks.scoring import can_read
-from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
-from specviz.models.chat import render_chat
+from specviz.models.chat import has_chat_form, render_chat
 from specviz.models.library import Library, LoadedModel
-from specviz.models.score import Text, overlap_of, read
+from specviz.models.score import Text
 from specviz.session.workbench import workbench
 
-NUM_TEXTS, NUM_TOKENS = 12, 64
-FEWEST_TEXTS = 4
-CLEAR_GAIN = 0.02  # of overlap; and so many standard errors over the texts:
-CLEAR_ERRORS = 3.0
-
-DAMAGED_LAYER, OTHER_FORM = "a damaged layer", "a different chat format"
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Mean of sum min(p, q) over one text: as it is, without each of the layers, and where the text follows a chat also
-    with the chat in the draft's own form."""
-
-    whole: float
-    without: tuple[float, ...]
-    own_form: float | None
+NUM_TEXTS, NUM_TOKENS = 24, 64
+FEWEST_TEXTS = 8  # half of them choose
+CLEAR_GAIN = 0.02  # of agreement
+KINDS = {  # of causes, in words
+    "temperature": "a wrong temperature of its logits",
+    "rope": "wrong rotary positions",
+    "setting": "settings that are not the target's",
+    "layer": "a damaged layer",
+    "order": "layers in a wrong order",
+    "window": "too much context",
+    "start": "a start token too many or too few",
+    "precision": "a coarse number format",
+    "bits": "coarsely rounded weights",
+    "token ids": "rows of the embedding in wrong places",
+    "template": "a different chat format",
+    "feature": "target states of a wrong layer or position",
+}
+OF_HEADS = ("temperature", "feature")
 
 
 def look(shard: Shard, library: Library | None = None) -> Examined:
-    """Findings of the kinds layer and template, and warnings, from the shard's first rows. Raises SpecvizError."""
+    """The causes of every draft with what their cures gain, and warnings, from the shard's first rows. SpecvizError."""
     library = library or workbench().library
     target, drafts = load(shard, library)
-    sampling = sampling_of(shard.request)
     short = replace(shard.request, max_new_tokens=min(NUM_TOKENS, shard.request.max_new_tokens))
     written, _, _ = texts_of(replace(shard, request=short, rows=shard.rows[:NUM_TEXTS]), target)
-    has_chats = any(each.is_chat for each in written)
-    differences = [chat_difference(target.tokenizer, draft.tokenizer) if has_chats else None for draft in drafts]
-    found: list[list[Agreement]] = [[] for _ in drafts]
-    for each in written:
-        text = Text(each.prompt_ids, each.ids[:NUM_TOKENS])
-        p = _probs(target, text, sampling)
-        for draft, difference, agreements in zip(drafts, differences, found, strict=True):
-            if can_read(draft, [*text.prompt, *text.ids]):
-                chat = each.row if difference and each.is_chat else None
-                agreements.append(_agreement(draft, text, p, sampling, chat))
-    findings, warnings = [], []
-    for draft, agreements, difference in zip(drafts, found, differences, strict=True):
-        form = _form_findings(draft, agreements, difference)
-        findings += [*_layer_findings(draft, agreements), *form]
-        if difference and not form:  # it does no clear harm
-            warnings.append(f"{draft.name}: {difference}.")
-    layers = all(len(agreements) >= FEWEST_TEXTS and agreements[0].without for agreements in found)
-    looked_for = (DAMAGED_LAYER,) * layers + (OTHER_FORM,) * has_chats
-    return Examined(tuple(findings), tuple(warnings), looked_for)
+    written = [replace(each, ids=each.ids[:NUM_TOKENS]) for each in written]
+    found: list[Finding] = []
+    warnings: list[str] = []
+    tried: set[str] = set()
+    for name, draft in zip(shard.drafts, drafts, strict=True):
+        own = [
+            each for each in written if isinstance(draft, Proposer) or can_read(draft, [*each.prompt_ids, *each.ids])
+        ]
+        difference = _chat_difference(target, draft, own)
+        if len(own) >= FEWEST_TEXTS:
+            halves = [_sample(target, own[place::2], shard) for place in (0, 1)]
+            causes = _Causes(name, draft, own, halves, library)
+            found += causes.find(difference)
+            tried |= {KINDS[kind] for kind in causes.tried}
+        if difference and not any((each.draft, each.kind) == (name, "template") for each in found):
+            warnings.append(f"{name}: {difference}.")  # it does no clear harm
+    return Examined(tuple(found), tuple(warnings), tuple(words for words in KINDS.values() if words in tried))
 
 
-def _probs(model: LoadedModel, text: Text, sampling: Sampling) -> Tensor:
-    """[N, V]"""
-    return torch.cat([sampling.probs(rows.target) for rows in read(model, [], [text])])
+def _chat_difference(target: LoadedModel, draft: Draft, written: Sequence[RowText]) -> str | None:
+    has_chats = isinstance(draft, LoadedModel) and any(each.is_chat for each in written)
+    return chat_difference(target.tokenizer, draft.tokenizer) if has_chats else None
 
 
-def _agreement(draft: LoadedModel, text: Text, p: Tensor, sampling: Sampling, chat: PromptRow | None) -> Agreement:
-    """chat: the row whose chat the text follows, if the draft has another form for it."""
-    without = []
-    for layer in _layers(draft):
-        with _skip(layer):
-            without.append(_overlap(draft, text, p, sampling))
-    own = None if chat is None else _rewrite_chat(draft, text, chat)
-    own_form = None if own is None else _overlap(draft, own, p, sampling)
-    return Agreement(_overlap(draft, text, p, sampling), tuple(without), own_form)
+def _sample(target: LoadedModel, written: Sequence[RowText], shard: Shard) -> Sample:
+    return Sample(target, [Text(each.prompt_ids, each.ids) for each in written], sampling_of(shard.request))
 
 
-def _overlap(draft: LoadedModel, text: Text, p: Tensor, sampling: Sampling) -> float:
-    q = _probs(draft, text, sampling).to(p.device)
-    width = min(p.shape[1], q.shape[1])
-    return float(overlap_of(p[:, :width], q[:, :width]).mean())
+class _Causes:
+    """What one draft gains by every cure. halves: the texts that choose, and those that measure."""
+
+    def __init__(
+        self, name: str, draft: Draft, written: Sequence[RowText], halves: Sequence[Sample], library: Library
+    ) -> None:
+        self._name, self._draft, self._halves, self._library = name, draft, halves, library
+        self._written = [written[place::2][: len(half.texts)] for place, half in enumerate(halves)]
+        self._before = [Trial("", "", draft, half.texts).agreement(half) for half in halves]
+        self.tried: list[str] = []
+
+    def find(self, difference: str | None) -> list[Finding]:
+        """Those that gain, the largest gain first, behind what is read off the weights."""
+        first, second = ([*self._trials(place, difference)] for place in (0, 1))
+        self.tried = [*dict.fromkeys(each.kind for each in first)]
+        gains = [each.agreement(self._halves[0]) - self._before[0] for each in first]
+        claimed = [place for place, gain in enumerate(gains) if _is_clear(gain, len(gains))]
+        best = {kind: max((n for n in claimed if first[n].kind == kind), key=lambda n: gains[n].mean(), default=None)
+                for kind in self.tried}  # fmt: skip
+        found = [self._measure(second[n], gains[n], difference) for n in best.values() if n is not None]
+        causes = sorted(filter(None, found), key=lambda each: -each.numbers["applied"])
+        return [*self._of_weights(), *causes]
+
+    def _trials(self, place: int, difference: str | None) -> Iterator[Trial]:
+        """The same in the same order for both halves."""
+        half, draft, target = self._halves[place], self._draft, self._halves[0].target
+        if isinstance(draft, Proposer):
+            yield from shift_trials(draft)
+            return
+        yield from all_trials(draft, target, half.texts, self._library)
+        yield from token_ids.swap_trials(draft, half.texts, self._deaf.found)
+        forms = [_forms(draft, target, each, difference) for each in self._written[place]]
+        for name in dict.fromkeys(name for form in forms for name in form):
+            texts = [form.get(name, text) for form, text in zip(forms, half.texts, strict=True)]
+            yield Trial("template", name, draft, texts)
+
+    @property
+    def _deaf(self) -> token_ids.DeafIds:
+        if not hasattr(self, "_ids"):
+            self._ids = token_ids.deaf_ids(self._halves[0], self._draft, self._halves[0].texts)
+        return self._ids
+
+    def _of_weights(self) -> list[Finding]:
+        if isinstance(self._draft, Proposer):
+            return []
+        self.tried.append("bits")
+        words, bits = weights.coarse_words(self._draft.model)
+        return [Finding(self._name, "bits", words, {"bits": bits})] if words else []
+
+    def _measure(self, trial: Trial, claim: Array, difference: str | None) -> Finding | None:
+        """The cause if its cure holds on the other half."""
+        half, before = self._halves[1], self._before[1]
+        gain = trial.agreement(half) - before
+        low, high = interval(without_each(gain) / (len(gain) - 1))
+        if low <= 0 or gain.mean() < CLEAR_GAIN / 2:
+            return None
+        about = f"{difference}. " if trial.kind == "template" and difference else ""
+        words = (
+            f"{about}Probably {KINDS[trial.kind]}: with {trial.cure}, the agreement rises by "
+            f"{100 * gain.mean():.1f} points (95 % interval {100 * low:.1f} to {100 * high:.1f}, {len(gain)} texts), "
+            f"from {before.mean():.2f} to {(before + gain).mean():.2f}. "
+            f"Chosen on {len(claim)} other texts, where it gained {100 * claim.mean():.1f}."
+        )
+        numbers = {"claimed": claim.mean(), "applied": gain.mean(), "low": low, "high": high}
+        return Finding(self._name, trial.kind, words, {name: float(value) for name, value in numbers.items()})
 
 
-def _layer_findings(draft: LoadedModel, agreements: Sequence[Agreement]) -> list[Finding]:
-    """The layer that the draft is best without, if it does clear harm."""
-    if len(agreements) < FEWEST_TEXTS or not agreements[0].without:
-        return []
-    whole = np.array([each.whole for each in agreements])
-    without = np.array([each.without for each in agreements])  # [texts, layers]
-    worst = int(without.mean(0).argmax())
-    if not _is_clear(without[:, worst] - whole):
-        return []
-    alpha, better = float(whole.mean()), float(without[:, worst].mean())
-    words = (
-        f"Layer {worst + 1} of {without.shape[1]} does harm: without it, the agreement with the target rises from "
-        f"{alpha:.2f} to {better:.2f} ({len(agreements)} texts). Its weights look damaged."
-    )
-    return [Finding(draft.name, "layer", words, {"layer": worst + 1, "alpha": alpha, "alpha_without": better})]
+def _is_clear(gain: Array, num_asked: int) -> bool:
+    found = interval(without_each(gain) / (len(gain) - 1))
+    return bool(gain.mean() >= CLEAR_GAIN and excludes_zero(found, gain.mean(), len(gain), num_asked))
 
 
-def _is_clear(gains: np.ndarray) -> bool:
-    error = gains.std(ddof=1) / len(gains) ** 0.5
-    return bool(gains.mean() > max(CLEAR_GAIN, CLEAR_ERRORS * error))
+def _forms(draft: LoadedModel, target: LoadedModel, written: RowText, difference: str | None) -> dict[str, Text]:
+    """The same text behind its prompt in other forms, by their names; only those that the draft can read."""
+    row, found = written.row, {}
+    messages = [asdict(message) for message in row.messages or ()] or row.prompt
+    if difference and written.is_chat:
+        found["the chats in its own format"] = _rendered(draft, messages)
+    if written.is_chat and has_chat_form(target.tokenizer):
+        found["the bare text of each chat"] = _bare(draft, row)
+    if not written.is_chat and has_chat_form(draft.tokenizer):
+        found["the prompts in its own chat format"] = _rendered(draft, messages)
+    texts = {name: Text(prompt, written.ids) for name, prompt in found.items() if prompt}
+    return {name: text for name, text in texts.items() if can_read(draft, [*text.prompt, *text.ids])}
 
 
-def _layers(draft: LoadedModel) -> list[torch.nn.Module]:
-    """The decoder's layers, first to last; none where they cannot be found."""
-    count = draft.model.config.get_text_config(decoder=True).num_hidden_layers
-    stacks = [part for part in draft.model.modules() if isinstance(part, torch.nn.ModuleList) and len(part) == count]
-    return list(stacks[0]) if stacks else []
-
-
-@contextmanager
-def _skip(layer: torch.nn.Module) -> Iterator[None]:
-    """Makes the layer return its input."""
-
-    def return_input(_, args, kwargs, output):
-        given = args[0] if args else kwargs["hidden_states"]
-        return given if isinstance(output, Tensor) else (given, *output[1:])
-
-    handle = layer.register_forward_hook(return_input, with_kwargs=True)
+def _rendered(draft: LoadedModel, messages: object) -> list[int]:
     try:
-        yield
-    finally:
-        handle.remove()
-
-
-def _form_findings(draft: LoadedModel, agreements: Sequence[Agreement], difference: str | None) -> list[Finding]:
-    """The other chat form, if the draft agrees clearly better where it reads the chats in its own."""
-    pairs = np.array([(each.whole, each.own_form) for each in agreements if each.own_form is not None])
-    if len(pairs) < FEWEST_TEXTS or not _is_clear(pairs[:, 1] - pairs[:, 0]):
-        return []
-    alpha, own = pairs.mean(0).tolist()
-    words = (
-        f"{difference}. On {len(pairs)} chats, it agrees {alpha:.2f} with the target as it is, and {own:.2f} when it "
-        "reads them in its own format."
-    )
-    return [Finding(draft.name, "template", words, {"alpha": alpha, "alpha_own_form": own})]
-
-
-def _rewrite_chat(draft: LoadedModel, text: Text, row: PromptRow) -> Text | None:
-    """The same text behind the same chat in the draft's form; None where it cannot be read so."""
-    messages = row.prompt if row.messages is None else [asdict(message) for message in row.messages]
-    try:
-        prompt = draft.text.encode(render_chat(draft.tokenizer, messages), special=False)
+        return draft.text.encode(render_chat(draft.tokenizer, messages), special=False)
     except SpecvizError:
-        return None
-    return Text(prompt, text.ids) if prompt and can_read(draft, [*prompt, *text.ids]) else None
+        return []
+
+
+def _bare(draft: LoadedModel, row: PromptRow) -> list[int]:
+    texts = [message.content for message in row.messages or ()] or [row.prompt or ""]
+    return draft.text.encode("\n\n".join(texts))

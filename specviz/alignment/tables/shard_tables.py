@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from specviz.alignment import types
 from specviz.alignment.tables.columns import COLUMNS
 from specviz.alignment.tables.reasons import NAMES, find_reasons
 from specviz.alignment.tables.slices import Membership, find_slices
-from specviz.alignment.types import BINS, GIVEN, KS, SAMPLED, AnalysedText, Array, Refused, Shard, ShardTables
+from specviz.alignment.types import BY_K, DEPTHS, KEPT, KS, Ahead, AnalysedText, Array, Refused, Shard, ShardTables
 from specviz.analysis import whatif
 from specviz.analysis.whatif import Chances
 
@@ -74,31 +75,54 @@ def build_tables(
 ) -> ShardTables:
     """The tables of a shard, columns as in `columns`; a cell of a list column is an array [16], by K."""
     tokens, prompts, sums = [], [], []
-    confidence = {name: np.zeros((BINS, 3)) for name in shard.drafts}
+    confidence = {name: np.zeros((types.BINS, 3)) for name in shard.drafts}
     for text in texts:
         slices = find_slices(text)
+        read_ahead = np.logical_and.reduce([_reads(ahead_of(text, name)) for name in shard.drafts])
         shared = np.logical_and.reduce([draft["readable"] for draft in text.drafts.values()])
         for name in shard.drafts:
-            steps = _expect_steps(text, name, shard)
+            steps, by_argmax = (_expect_steps(text, name, shard, way) for way in ("keep", "hit"))
             tokens.append(_token_rows(text, name))
             prompts.append(_prompt_row(text, name, steps, shard.request.num_speculative_tokens))
-            sums.append(_sum_rows(text, name, steps, slices, shared))
+            sums.append(_sum_rows(text, name, steps, by_argmax, slices, shared))
+            sums.append(_depth_rows(text, name, read_ahead))
             confidence[name] += text.drafts[name]["confidence"]
     rows = {"tokens": tokens, "prompts": prompts, "sums": sums}
     tables = {name: _frame(name, pieces) for name, pieces in rows.items()}
     return ShardTables(**tables, confidence=confidence, refused=tuple(refused), warnings=tuple(warnings))
 
 
-def draft_chances(keep: Array, readable: Array, most_tokens: int | None = None) -> Chances:
+def draft_chances(keep: Array, readable: Array, most_tokens: int | None = None, *, waits: bool = False) -> Chances:
     """The what-if's chances of a text, for every K of `KS`: a draft drafts up to the first place it cannot read.
 
-    most_tokens: the length the text was allowed, if it ended before it.
+    keep, readable: by place [N] for a draft whose q hangs on the text alone, else by start and depth [N, depths].
+    most_tokens: the length the text was allowed, if it ended before it. waits: the first step drafts nothing.
     """
-    chances = whatif.chances_along_text(keep, deepest=KS[-1], most_tokens=most_tokens)
-    places = np.arange(len(keep))
-    unreadable = np.where(readable, len(keep) + KS[-1], places)
-    first = np.minimum.accumulate(unreadable[::-1])[::-1]
-    return Chances(chances.keep, np.minimum(chances.drafted, first - places))
+    reads = _by_start(readable, 1.0) > 0
+    drafted = np.minimum(whatif.draft_room(len(keep), most_tokens), np.cumprod(reads, axis=1).sum(1))
+    drafted[:1] *= not waits
+    return Chances(_by_start(keep, 0.0), drafted)
+
+
+def _by_start(values: Array, beyond: float) -> Array:
+    """[N, 16]: for a start and every K the value there; of what hangs on the text alone, `beyond` behind it."""
+    values = np.asarray(values, dtype=np.float64)
+    if values.ndim == 2:
+        return np.pad(values, ((0, 0), (0, KS[-1] - values.shape[1])))
+    padded = np.append(values, np.full(KS[-1] - 1, beyond))
+    return np.lib.stride_tricks.sliding_window_view(padded, KS[-1])
+
+
+def ahead_of(text: AnalysedText, name: str) -> Ahead:
+    """A draft at every depth behind every start; of a model, what it says of the text."""
+    draft = text.drafts[name]
+    if "ahead" in draft:
+        return draft["ahead"]
+    columns = {
+        "keep": draft["keep"], "hit": text.tokens["token"] == draft["draft_favourite"], "overlap": draft["overlap"],
+        "favourite_p": draft["draft_favourite_p"], "readable": draft["readable"],
+    }  # fmt: skip
+    return Ahead(**{each: _by_start(values, each == "readable") for each, values in columns.items()}, waits=False)
 
 
 def allowed_tokens(text_length: int, finish: str, max_new_tokens: int) -> int:
@@ -107,26 +131,34 @@ def allowed_tokens(text_length: int, finish: str, max_new_tokens: int) -> int:
 
 
 class _Steps(NamedTuple):
-    """The expected steps of a draft along a text, each [16, N] by K and first token. plain_ms: a step without a draft;
-    nan, as time_ms, where costs are not known."""
+    """The expected steps of a draft along a text, each [16, N] by K and first token. kept [17, N]: at the job's K those
+    that draft, and those that keep 1, 2, ... 16 tokens or more. plain_ms: a step without a draft; nan, as time_ms,
+    where costs are not known."""
 
     begins: Array
     emitted: Array
     time_ms: Array
+    kept: Array
     plain_ms: float
 
 
-def _expect_steps(text: AnalysedText, name: str, shard: Shard) -> _Steps:
-    draft, size = text.drafts[name], len(text.tokens["token"])
+def _expect_steps(text: AnalysedText, name: str, shard: Shard, way: str) -> _Steps:
+    """way: "keep" for drawn drafts, "hit" for the likeliest tokens."""
+    ahead, size = ahead_of(text, name), len(text.tokens["token"])
     most = allowed_tokens(size, text.written.finish, shard.request.max_new_tokens)
-    chances = draft_chances(draft["keep"], draft["readable"], most)
+    chances = draft_chances(getattr(ahead, way), ahead.readable, most, waits=ahead.waits)
     step_ms = np.array(shard.step_ms.get(name, [np.nan] * (KS[-1] + 1)), dtype=np.float64)
     begins = whatif.start_chances(chances, KS)
     longest = whatif.step_laws(chances, KS[-1])  # [N, 17]; a smaller K only cuts the same step short
     reached = np.cumsum(longest[:, ::-1], axis=1)[:, ::-1]  # the chance of at least 1, 2, ... 17 tokens
     lengths = np.cumsum(reached, axis=1)[:, 1:].T
     time_ms = np.array([step_ms[chances.depths(k)] for k in KS])
-    return _Steps(begins, begins * lengths, begins * time_ms, float(step_ms[0]))
+    k = shard.request.num_speculative_tokens
+    own = np.cumsum(whatif.step_laws(chances, k)[:, ::-1], axis=1)[:, ::-1].T  # at least 1, 2, ... k + 1 tokens
+    own[0] = chances.depths(k) > 0
+    kept = np.zeros((KS[-1] + 1, size))
+    kept[: k + 1] = own * begins[k - KS[0]]
+    return _Steps(begins, begins * lengths, begins * time_ms, kept, float(step_ms[0]))
 
 
 def _frame(table: str, pieces: Sequence[Mapping[str, object]]) -> pandas.DataFrame:
@@ -157,7 +189,7 @@ def _prompt_row(text: AnalysedText, name: str, steps: _Steps, k: int) -> dict[st
         "id": row.id,
         "tags": "|".join(row.tags),
         "line": row.line,
-        "source": GIVEN if written.finish == GIVEN else SAMPLED,
+        "source": types.GIVEN if written.finish == types.GIVEN else types.SAMPLED,
         "exact": written.exact,
         "finish": written.finish,
         "prompt_text": written.prompt,
@@ -177,11 +209,15 @@ def _agreement(text: AnalysedText, name: str) -> Array:
     return text.tokens["favourite"] == text.drafts[name]["draft_favourite"]
 
 
-def _sum_rows(text: AnalysedText, name: str, steps: _Steps, slices: Membership, shared: Array) -> dict[str, object]:
+def _sum_rows(
+    text: AnalysedText, name: str, steps: _Steps, by_argmax: _Steps, slices: Membership, shared: Array
+) -> dict[str, object]:
     """shared: the places that every draft can read [N]."""
     draft, size, inside = text.drafts[name], len(slices.kinds), slices.inside  # [S, N]
     over_readable, over_shared = inside * draft["readable"], inside * shared
     by_k = {"calls": steps.begins, "emitted": steps.emitted, "time_ms": steps.time_ms}
+    by_k |= {"kept": steps.kept, "argmax_kept": by_argmax.kept}
+    by_k |= {"argmax_calls": by_argmax.begins, "argmax_emitted": by_argmax.emitted, "argmax_time_ms": by_argmax.time_ms}
     return {
         "prompt": np.full(size, text.written.row.number),
         "draft": np.full(size, name, dtype=object),
@@ -193,7 +229,40 @@ def _sum_rows(text: AnalysedText, name: str, steps: _Steps, slices: Membership, 
         "keep": over_readable @ draft["keep"],
         "agreement": over_readable @ _agreement(text, name),
         "outside": over_readable @ draft["outside"],
+        "argmax": over_readable @ draft["draft_favourite_p"],
         "num_shared": over_shared.sum(1),
         "shared_overlap": over_shared @ draft["overlap"],
         **{name: list((inside @ numbers.T).astype(np.float32)) for name, numbers in by_k.items()},
+    }
+
+
+def _reads(ahead: Ahead) -> Array:
+    """Where something is drafted, within the text [N, DEPTHS]."""
+    reads = _by_start(ahead.readable, 0.0)[:, :DEPTHS] > 0
+    return reads & (np.arange(len(reads))[:, None] + np.arange(DEPTHS) < len(reads))
+
+
+def _depth_rows(text: AnalysedText, name: str, shared: Array) -> dict[str, object]:
+    """One row per depth of a draft: over all starts that have so much text behind them, whatever was judged before.
+
+    shared: where every draft drafts [N, DEPTHS]."""
+    ahead = ahead_of(text, name)
+    reads = _reads(ahead)
+    depths = np.flatnonzero(reads.any(0))
+    reads, shared, none = reads[:, depths], shared[:, depths], np.zeros(len(depths))
+    sums = {"overlap": ahead.overlap, "keep": ahead.keep, "argmax": ahead.favourite_p}
+    return {
+        "prompt": np.full(len(depths), text.written.row.number),
+        "draft": np.full(len(depths), name, dtype=object),
+        "kind": np.full(len(depths), "ahead", dtype=object),
+        "value": np.array([str(depth + 1) for depth in depths], dtype=object),
+        "num_tokens": len(reads) - depths,
+        "num_readable": reads.sum(0),
+        "num_shared": shared.sum(0),
+        "agreement": none,
+        "outside": none,
+        "shared_overlap": (shared * ahead.overlap[:, depths]).sum(0),
+        **{each: (reads * values[:, depths]).sum(0) for each, values in sums.items()},
+        **{each: [np.zeros(len(KS), np.float32)] * len(depths) for each in BY_K},
+        **{each: [np.zeros(len(KS) + 1, np.float32)] * len(depths) for each in KEPT},
     }

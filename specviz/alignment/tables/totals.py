@@ -14,7 +14,7 @@ import numpy as np
 
 from specviz.alignment.summary import Loss, Reason, Rejection
 from specviz.alignment.tables.reasons import NO_REASON, REASONS, find_reasons, lost_by_reason
-from specviz.alignment.types import BINS, KS, Array, Columns
+from specviz.alignment.types import BINS, BY_K, KEPT, KS, Array, Columns
 
 if TYPE_CHECKING:
     import pandas
@@ -25,23 +25,24 @@ AROUND = 12  # tokens shown on either side of a rejection
 AROUND_CHARACTERS = 240
 
 
-NAMES = ("num_tokens", "num_readable", "overlap", "keep", "agreement", "outside")
-BY_K = ("calls", "emitted", "time_ms")
+NAMES = ("num_tokens", "num_readable", "overlap", "keep", "agreement", "outside", "argmax")
 
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over the tokens of one slice under one draft: of NAMES, and of BY_K for every K [3, 16]. num_prompts: those
-    with readable tokens."""
+    """Sums over the tokens of one slice under one draft: of NAMES, of BY_K for every K [6, 16], of KEPT [2, 17].
+    num_prompts: those with readable tokens."""
 
     sums: Array = field(default_factory=lambda: np.zeros(len(NAMES)))
     by_k: Array = field(default_factory=lambda: np.zeros((len(BY_K), len(KS))))
+    kept: Array = field(default_factory=lambda: np.zeros((len(KEPT), len(KS) + 1)))
     num_prompts: int = 0
 
-    def add(self, sums: Array, by_k: Array) -> None:
+    def add(self, sums: Array, by_k: Array, kept: Array) -> None:
         """Those of one text."""
         self.sums += sums
         self.by_k += by_k
+        self.kept += kept
         self.num_prompts += int(sums[NAMES.index("num_readable")] > 0)
 
     def __getitem__(self, name: str) -> float:
@@ -51,15 +52,22 @@ class Totals:
         """A mean over readable tokens; None where there are none."""
         return self[name] / self["num_readable"] if self["num_readable"] else None
 
-    @property
-    def tokens_per_call(self) -> Array:
+    def tokens_per_call(self, *, by_argmax: bool = False) -> Array:
         """For every K, of steps that begin here; nan where none does. [16]"""
-        calls, emitted, _ = self.by_k
+        calls, emitted, _ = self._way(by_argmax)
         return np.where(calls > 0, emitted / np.where(calls > 0, calls, 1.0), np.nan)
 
-    def speedups(self, plain_ms: float) -> list[float] | None:
+    def by_position(self, k: int, *, by_argmax: bool = False) -> tuple[float, ...]:
+        """Of the steps at this K that draft, the share that keeps 1, 2, ... k tokens or more; empty without any."""
+        drafting, *kept = self.kept[int(by_argmax), : k + 1]
+        return tuple((np.array(kept) / drafting).tolist()) if drafting > 0 else ()
+
+    def _way(self, by_argmax: bool) -> Array:
+        return self.by_k[3:] if by_argmax else self.by_k[:3]
+
+    def speedups(self, plain_ms: float, *, by_argmax: bool = False) -> list[float] | None:
         """For every K; None where the times of some K are not known. plain_ms: of a step without a draft."""
-        _, emitted, time_ms = self.by_k
+        _, emitted, time_ms = self._way(by_argmax)
         return (emitted * plain_ms / time_ms).tolist() if (time_ms > 0).all() else None
 
 

@@ -1,9 +1,7 @@
 """EAGLE: a small head goes on in the target's feature space and grows a token tree (arXiv:2401.15077, 2406.16858)."""
 
 from specviz.drafters.method import TREE_RULES, Method, load_build
-from specviz.drafters.params import Choice, IntParam, ModelParam
-
-TOP, DRAWN = "top", "drawn"
+from specviz.drafters.params import DRAWN, TOP, IntParam, ModelParam, drawn_or_top
 
 METHOD = Method(
     name="eagle",
@@ -15,14 +13,7 @@ METHOD = Method(
     roles=("heads",),
     params=(
         ModelParam("heads", "EAGLE head", None, "A head that was trained for the target.", "eagle"),
-        Choice(
-            "children",
-            "drafts",
-            TOP,
-            "What is drafted. A drawn token is accepted as often as head and target overlap, a most likely one only "
-            "as often as the target draws it.",
-            {TOP: "a tree of the head's most likely tokens", DRAWN: "a chain of K tokens, each drawn"},
-        ),
+        drawn_or_top("a tree of the head's most likely tokens", "a chain of K tokens, each drawn"),
         IntParam(
             "width",
             "width",

@@ -1,6 +1,6 @@
 """EagleDrafter: grows and prunes a token tree from an EAGLE head (arXiv:2401.15077, 2406.16858), or draws a chain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,13 +8,12 @@ from torch import Tensor
 
 from specviz.decoding.device import exact_dtype, to_device, to_host
 from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder, chain
-from specviz.decoding.drafter import Context, Drafter, Work
+from specviz.decoding.drafter import Ahead, Context, Drafter, Work
 from specviz.decoding.draws import DRAFT
 from specviz.decoding.sampling import HEADS, fetch_tokens, refuse_nan
-from specviz.drafters.eagle import TOP
 from specviz.drafters.eagle.heads import EagleHead, Rows
 from specviz.drafters.method import Parts
-from specviz.drafters.params import Value
+from specviz.drafters.params import TOP, Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,6 +99,24 @@ class EagleDrafter(Drafter):
             tokens.append(context.draws.sample(probs[-1], DRAFT, position, node))
         sums = torch.stack([q.sum(dtype=exact_dtype(q.device)) for q in probs])
         return chain(fetch_tokens(torch.stack(tokens), sums, HEADS)[0], probs, rows)
+
+    def along(self, tokens: Tensor, states: Tensor) -> Ahead:
+        """The head's own rollout behind the true text, from many starts at once: one pass per depth."""
+        rows, size = Rows(), len(tokens) - 1
+        places = torch.arange(1, len(tokens), device=tokens.device)
+        features = self._head(self._head.fuse(states[:-1]), tokens[1:], places, rows, None)  # row i: behind token i+1
+
+        def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, None]]:
+            rows.count, own = size, features[starts - 2]
+            see = torch.arange(size, device=tokens.device) < (starts - 1)[:, None]
+            yield self._head.logits(own), None
+            for depth in range(1, depths):
+                at = (starts + depth - 1).clamp_max(size)
+                see = torch.cat([see, torch.eye(len(starts), dtype=torch.bool, device=tokens.device)], dim=1)
+                own = self._head(own, tokens[at], at, rows, see)
+                yield self._head.logits(own), None
+
+        return ahead
 
     def _grow(self, features: Tensor, last: int, k: int) -> list[Level]:
         """Per level the likeliest children of every expanded node; the best of all of them are expanded next."""

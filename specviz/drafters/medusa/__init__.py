@@ -8,17 +8,17 @@ All heads guess at once, none has seen another's guess, so a deeper node is less
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
-from specviz.decoding.drafter import Context, Drafter, Work
+from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder, chain
+from specviz.decoding.drafter import Ahead, Context, Drafter, Work
 from specviz.drafters.method import TREE_RULES, Method, Parts
-from specviz.drafters.params import Choice, IntParam, ModelParam, Value
+from specviz.drafters.params import DRAWN, TOP, Choice, IntParam, ModelParam, Value, drawn_or_top
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from specviz.drafters.medusa.heads import MedusaHeads
 
@@ -69,8 +69,10 @@ class MedusaDrafter(Drafter):
     hidden_layers = (-1,)
     work = Work()
 
-    def __init__(self, heads: MedusaHeads, output: nn.Module, num_nodes: int, tree: str = "fixed") -> None:
-        self._heads, self._output = heads, output
+    def __init__(
+        self, heads: MedusaHeads, output: nn.Module, num_nodes: int, tree: str = "fixed", *, draws: bool = False
+    ) -> None:
+        self._heads, self._output, self._draws = heads, output, draws
         self._num_nodes, self._paths = num_nodes, _TREES[tree]
 
     def draft(self, context: Context, k: int) -> Draft:
@@ -79,6 +81,8 @@ class MedusaDrafter(Drafter):
             return EMPTY
         self.work += Work(1, 1)
         # the last token has not been read: from the state before it, head j sees the token that is drafted at depth j+1
+        if self._draws:
+            return self._chain(context, states[-1], depth)
         logits, ids, chances = self._heads.guess(states[-1], self._output, depth, len(HITS[0]))
         builder, nodes = DraftBuilder(), {(): ROOT}
         paths = self._paths(chances, self._num_nodes)
@@ -89,10 +93,30 @@ class MedusaDrafter(Drafter):
         ranks = [path[-1] for path in paths]
         return builder.build(evidence={"heads": len(self._heads), "ranks": ranks, "scores": scores})
 
+    def _chain(self, context: Context, state: Tensor, depth: int) -> Draft:
+        """A token from each head, drawn from its law, which is its q."""
+        import torch
+
+        from specviz.decoding.device import exact_dtype
+        from specviz.decoding.draws import DRAFT
+        from specviz.decoding.sampling import HEADS, fetch_tokens
+
+        rows = torch.stack([self._heads.one(head, state, self._output) for head in range(depth)])
+        probs = context.sampling.probs(rows)
+        tokens = context.draws.sample(probs, DRAFT, len(context.tokens), 0)
+        return chain(fetch_tokens(tokens, probs.sum(-1, dtype=exact_dtype(probs.device)), HEADS)[0], probs, rows)
+
+    def along(self, tokens: Tensor, states: Tensor) -> Ahead:
+        def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, None]]:
+            for head in range(min(depths, len(self._heads))):
+                yield self._heads.one(head, states[starts - 2], self._output), None
+
+        return ahead
+
 
 def _build(parts: Parts, params: Mapping[str, Value]) -> MedusaDrafter:
     output = parts.target.lm.model.get_output_embeddings()
-    return MedusaDrafter(parts.heads, output, params["nodes"], params["tree"])
+    return MedusaDrafter(parts.heads, output, params["nodes"], params["tree"], draws=params["children"] != TOP)
 
 
 METHOD = Method(
@@ -106,7 +130,16 @@ METHOD = Method(
     roles=("heads",),
     params=(
         ModelParam("heads", "Medusa heads", None, "Heads that were trained for the target.", "medusa"),
-        IntParam("nodes", "tree nodes", 24, "How many tokens the tree may hold at most. K is its depth.", 1, 256),
+        drawn_or_top("a tree of the heads' most likely tokens", "a chain, a token drawn from each head"),
+        IntParam(
+            "nodes",
+            "tree nodes",
+            24,
+            "How many tokens the tree may hold at most. K is its depth.",
+            1,
+            256,
+            needs=("children", (TOP,)),
+        ),
         Choice(
             "tree",
             "tree",
@@ -114,11 +147,13 @@ METHOD = Method(
             "Which guesses are checked: the paper's tree, the same at every step, by how often each rank was right; or "
             "a tree grown at each step from the heads' probabilities there.",
             {"fixed": "the same at every step", "likeliest": "the most likely guesses of each step"},
+            needs=("children", (TOP,)),
         ),
     ),
     rules=TREE_RULES,
     build=_build,
     proposer="Small heads on the target model guess later tokens as a tree, up to ",
     drafts_as="token tree",
+    chain_when=("children", (DRAWN,)),
     why_no_what_if="the draft of Medusa heads depends on where their step begins",
 )

@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specviz.decoding.draft import EMPTY, Draft
-from specviz.decoding.drafter import Context
+from specviz.decoding.drafter import Ahead, Context
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.method import Method, Parts
 from specviz.drafters.params import Value
 from specviz.drafters.policy import K_PARAMS, make_policy
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from specviz.drafters.mtp.modules import Modules
 
 
@@ -30,6 +32,15 @@ class MtpDrafter(ModelDrafter):
         self._lm.see(context.states)
         draft = super().draft(context, min(k, self._lm.depth))
         return replace(draft, evidence={**draft.evidence, "modules": self._lm.depth}) if len(draft) else draft
+
+    def along(self, tokens: Tensor, states: Tensor) -> Ahead:
+        rows = self._lm.along(tokens, states)
+
+        def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, None]]:
+            for own in rows[:depths]:
+                yield self._lm.logits(own[(starts - 2).clamp_max(len(own) - 1)]), None
+
+        return ahead
 
 
 def _build(parts: Parts, params: Mapping[str, Value]) -> MtpDrafter:

@@ -86,7 +86,21 @@ class Modules:
         self._num_rows[index] = length
         self.calls += 1
         self.fed += ids.shape[1]
-        return self._model._project_to_logits(states[None, -1:])[0, -1]
+        return self.logits(states[-1:])[0]
+
+    def logits(self, states: Tensor) -> Tensor:
+        """A module's states [R, H] -> logits [R, V]."""
+        return self._model._project_to_logits(states[None])[0]
+
+    def along(self, tokens: Tensor, states: Tensor) -> list[Tensor]:
+        """Of each module its states behind every token of a text [T] that the target has read [T, H]; each is a row
+        shorter than the one before."""
+        cache, found, before = self._new_cache(), [], states
+        for index in range(min(self.depth, len(tokens) - 1)):
+            ids, positions = tokens[index + 1 :], torch.arange(index + 1, len(tokens), device=tokens.device)
+            before = self._model.forward_layer(index, before[None, :-1], positions[None], cache, input_ids=ids[None])[0]
+            found.append(before)
+        return found
 
 
 def modules_of(part: Part) -> nn.Module:

@@ -1,0 +1,203 @@
+"""Drafts that are no models (heads, modules, early exit, prompt lookup) along a text: their numbers at every depth.
+
+A step may begin at every place of the text; `Drafter.along` says what would be drafted behind it. One interface: what
+a method does to get there is its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specviz.alignment.token_stats import Numbers, blocks, draft_numbers
+from specviz.alignment.types import AHEAD, DEPTHS, Ahead
+from specviz.analysis.whatif import keep_chances
+from specviz.decoding.draft import chain
+from specviz.decoding.drafter import Ahead as ReadAhead
+from specviz.decoding.drafter import Drafter
+from specviz.decoding.sampling import Sampling
+from specviz.drafters import METHODS
+from specviz.drafters.heads import KINDS
+from specviz.errors import SpecvizError
+from specviz.models import catalog
+from specviz.models.library import Library, LoadedModel
+from specviz.models.score import LOGITS_BYTES, LOGITS_BYTES_CUDA, DraftRows, Rows, Text, of_tokens, overlap_of
+from specviz.session.setup import Setup, gather
+
+FEWEST_BEFORE = 2  # tokens before a draft: the target must have read one, and the last it never has
+NOTHING = -1e4  # a logit that leaves no probability at any temperature in use
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposer:
+    """A draft that is no model. name: as it is shown."""
+
+    name: str
+    setup: Setup
+
+    def drafter(self) -> Drafter:
+        return self.setup.drafter(self.setup.target.cached_lm())
+
+
+Draft = LoadedModel | Proposer
+
+
+def load_draft(wanted: Any, library: Library, target: LoadedModel) -> Draft:
+    """A draft model, or the drafter that the name asks for: heads by their name or folder, or METHOD:HEADS,NAME=VALUE.
+
+    Raises SpecvizError, also for a method that cannot be read along a text.
+    """
+    method, heads, pairs = _split(wanted) if isinstance(wanted, str) else ("", "", ())
+    if not method:
+        return library.load(wanted, as_draft=True)
+    params = METHODS[method].read(pairs) | ({"heads": heads} if heads else {})
+    setup = gather(METHODS[method], params, target, None, library)
+    held = "" if setup.heads is None else setup.heads.name
+    made = Proposer(held if held and not pairs else f"{method}:{held}{','.join(pairs)}".rstrip(":"), setup)
+    if _along(made, made.drafter(), torch.zeros(FEWEST_BEFORE, dtype=torch.long, device=target.model.device)) is None:
+        can = ", ".join(sorted(READABLE))
+        raise SpecvizError(
+            f"{made.name} cannot be read along a text: what it drafts depends on more than the text before (these can "
+            f"be: {can})"
+        )
+    return made
+
+
+READABLE = ("eagle", "medusa", "mtp", "early_exit", "prompt_lookup")
+
+
+def _split(wanted: str) -> tuple[str, str, tuple[str, ...]]:
+    """Method, heads and parameters; an empty method for the name of a draft model."""
+    method, _, rest = wanted.partition(":")
+    if method in READABLE:
+        words = [word for word in rest.split(",") if word]
+        return method, "".join(word for word in words if "=" not in word), tuple(w for w in words if "=" in w)
+    known = catalog.HEADS.get(wanted)
+    return (known.kind if known else _kind_of_folder(Path(wanted)), wanted, ())
+
+
+def _kind_of_folder(folder: Path) -> str:
+    """The kind of heads that a folder's config.json speaks of; empty for a model, or none at all."""
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return ""
+    told = [str(config.get(name, "")) for name in ("architectures", "speculators_model_type", "model_type")]
+    words = " ".join([*told, *config]).lower() if isinstance(config, dict) else ""
+    return next((kind for kind in KINDS if kind in words), "")
+
+
+def _along(proposer: Proposer, drafter: Drafter, tokens: Tensor) -> ReadAhead | None:
+    width = len(drafter.hidden_layers) * proposer.setup.target.model.config.get_text_config(decoder=True).hidden_size
+    model = proposer.setup.target.model
+    return drafter.along(tokens, torch.zeros(len(tokens), width, dtype=model.dtype, device=tokens.device))
+
+
+# ---- numbers along a text -------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def measure_ahead(
+    target: LoadedModel,
+    proposers: Sequence[Proposer],
+    text: Text,
+    sampling: Sampling,
+    depths: int = DEPTHS,
+    made: Callable[[Drafter], Drafter] = lambda drafter: drafter,
+) -> list[Numbers]:
+    """Of each proposer what `measure_texts` gives of a draft model, at depth 1, and as "ahead" every depth. made: puts
+    another drafter in the place of each."""
+    lm, ids = target.cached_lm(), [*text.prompt, *text.ids]
+    tokens = torch.tensor(ids, device=lm.device)
+    drafters = [made(proposer.drafter()) for proposer in proposers]
+    states = _states(target, drafters, ids)
+    ways = [drafter.along(tokens, own) for drafter, own in zip(drafters, states, strict=True)]
+    found: list[list] = [[] for _ in drafters]  # by drafter, window and depth
+    most = LOGITS_BYTES_CUDA if lm.device.type == "cuda" else LOGITS_BYTES
+    window = max(1, most // (8 * lm.vocab_size) - depths)
+    for begin in range(0, len(text.ids), window):
+        end = min(begin + window, len(text.ids))
+        places = text.ids[begin : end + depths - 1]
+        before = [*text.prompt, *text.ids[:begin]]
+        logits = lm.forward(before, chain(places))[: len(places)]
+        starts = torch.arange(len(before), len(before) + end - begin, device=lm.device)
+        for own, along in zip(found, ways, strict=True):
+            guesses = _each_depth(along, starts, min(depths, len(places)))
+            own.append([_numbers(*guess, logits, places, sampling) for guess in guesses])
+    return [_join(windows, len(text.ids), drafter) for windows, drafter in zip(found, drafters, strict=True)]
+
+
+def _states(target: LoadedModel, drafters: Sequence[Drafter], ids: Sequence[int]) -> list[Tensor]:
+    """The target's states behind every token that each of the drafters reads [T, C]."""
+    lm, found = target.cached_lm(), []
+    for layers in (drafter.hidden_layers for drafter in drafters):
+        lm.capture(layers)
+        if layers:
+            lm.forward(ids)
+        found.append(lm.hidden([*ids, 0]) if layers else torch.zeros(len(ids), 0, device=lm.device))
+    return found
+
+
+def _each_depth(along: ReadAhead, starts: Tensor, depths: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """(depth, logits [S, V] or ids [S], known [S]); a place with too little before it is not known."""
+    can = starts >= FEWEST_BEFORE
+    for depth, (rows, known) in enumerate(along(starts.clamp_min(FEWEST_BEFORE), depths)):
+        yield depth, rows, can if known is None else can & known
+
+
+def _numbers(
+    depth: int, rows: Tensor, known: Tensor, logits: Tensor, places: Sequence[int], sampling: Sampling
+) -> tuple[Numbers, Numbers]:
+    """The columns of `Ahead` so far behind each start, as far as the text goes; at depth 0 also all of a draft's."""
+    size = min(len(known), len(places) - depth)
+    token, p_logits = torch.tensor(places[depth : depth + size], device=logits.device), logits[depth : depth + size]
+    found: list[tuple[Numbers, Numbers]] = []
+    for piece in blocks(size, logits):
+        it, own, reads = token[piece], rows[:size][piece], known[:size][piece]
+        q_logits = own if rows.dim() == 2 else _point_masses(own, p_logits[piece])
+        p, q, mine = sampling.probs(p_logits[piece]), sampling.probs(q_logits), q_logits.argmax(-1)
+        p_token, q_token = of_tokens(p, it).cpu().numpy(), of_tokens(q, it).cpu().numpy()
+        ahead = {
+            "keep": keep_chances(p_token, q_token),
+            "hit": (mine == it).cpu().numpy(),
+            "overlap": overlap_of(p, q).cpu().numpy(),
+            "favourite_p": of_tokens(p, mine).cpu().numpy(),
+            "readable": reads.cpu().numpy(),
+        }
+        whole = {}
+        if depth == 0:
+            read = Rows(it, it, it, p_logits[piece], ())
+            whole = draft_numbers(DraftRows(q_logits, reads), read, p, p_logits[piece].argmax(-1), sampling)
+        found.append((ahead, {name: values.cpu().numpy() for name, values in whole.items()}))
+    ahead, whole = (_behind_each_other(side) for side in zip(*found, strict=True))
+    return ahead, whole
+
+
+def _behind_each_other(pieces: Sequence[Numbers]) -> Numbers:
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def _point_masses(ids: Tensor, like: Tensor) -> Tensor:
+    return torch.full_like(like, NOTHING).scatter_(1, ids[:, None], 0.0)
+
+
+def _join(windows: Sequence[Sequence[tuple[Numbers, Numbers]]], size: int, drafter: Drafter) -> Numbers:
+    """The windows of one text behind each other."""
+    columns = _behind_each_other([window[0][1] for window in windows])
+    ahead = {name: np.zeros((size, len(windows[0]))) for name in AHEAD}
+    ahead["readable"] += 1  # nothing stops a draft behind the text
+    begin = 0
+    for window in windows:
+        for depth, (numbers, _) in enumerate(window):
+            for name, values in numbers.items():
+                ahead[name][begin : begin + len(values), depth] = values
+        begin += len(window[0][0]["keep"])
+    columns["confidence"] = columns["confidence"].sum(0, dtype=np.float64)
+    return columns | {"ahead": Ahead(**ahead, waits=drafter.waits)}

@@ -1,0 +1,75 @@
+"""The texts that faults are looked for in, with the target's rows on them, and how far any draft agrees with these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specviz.alignment.ahead import Proposer, measure_ahead
+from specviz.alignment.token_stats import blocks
+from specviz.alignment.types import Array
+from specviz.decoding.drafter import Drafter
+from specviz.decoding.sampling import Sampling, fit
+from specviz.models.library import LoadedModel
+from specviz.models.score import Text, overlap_of, read
+
+MOST_BYTES = 512 << 20  # of the target's rows
+Change = Callable[[Tensor], Tensor]
+"""Logits [R, V] of a draft -> logits [R, V]."""
+
+
+def keep_logits(logits: Tensor) -> Tensor:
+    return logits
+
+
+def keep_drafter(drafter: Drafter) -> Drafter:
+    return drafter
+
+
+class Sample:
+    """texts: those of the target, as it reads them. p: its probabilities, row behind row [R, V]."""
+
+    def __init__(self, target: LoadedModel, texts: Sequence[Text], sampling: Sampling) -> None:
+        self.target, self.sampling = target, sampling
+        self.texts = tuple(texts[: max(1, MOST_BYTES // (4 * target.info.vocab_size * max(map(_length, texts))))])
+        self.starts = np.cumsum([0, *(len(text.ids) for text in self.texts)])
+        rows = [(rows.text, rows.place, sampling.probs(rows.target)) for rows in read(target, [], self.texts)]
+        self.p = torch.empty(int(self.starts[-1]), target.info.vocab_size, device=rows[0][2].device)
+        for text, place, p in rows:
+            self.p[self._rows(text) + place] = p.float()
+
+    def _rows(self, text: Tensor) -> Tensor:
+        return torch.as_tensor(self.starts, device=text.device)[text]
+
+    def each(self, draft: LoadedModel, texts: Sequence[Text], of: Callable[[Tensor, Tensor, Tensor], None]) -> None:
+        """Calls `of` with pieces of rows: the texts' numbers [R], the target's p [R, V], the draft's logits [R, V].
+
+        texts: what the draft reads, one for each of the sample's: the same ids behind any prompt.
+        """
+        for rows in read(draft, [], texts):
+            for piece in blocks(len(rows.token), rows.target):
+                p = self.p[self._rows(rows.text[piece]) + rows.place[piece]]
+                of(rows.text[piece], p, fit(rows.target[piece].to(p.device).float(), p.shape[1]))
+
+    def agreement(self, draft: LoadedModel, texts: Sequence[Text], change: Change = keep_logits) -> Array:
+        """The mean of sum min(p, q) over each text, the logits changed [texts]."""
+        sums = np.zeros(len(texts))
+
+        def add(text: Tensor, p: Tensor, logits: Tensor) -> None:
+            overlap = overlap_of(p, self.sampling.probs(change(logits))).double().cpu().numpy()
+            sums[:] += np.bincount(text.cpu().numpy(), overlap, minlength=len(texts))
+
+        self.each(draft, texts, add)
+        return sums / np.diff(self.starts)
+
+    def ahead(self, proposer: Proposer, made: Callable[[Drafter], Drafter]) -> Array:
+        """The same of a draft that is no model, of the first token of every draft, as changed by `made` [texts]."""
+        found = [measure_ahead(self.target, [proposer], text, self.sampling, 1, made)[0] for text in self.texts]
+        return np.array([np.mean(numbers["overlap"]) for numbers in found])
+
+
+def _length(text: Text) -> int:
+    return len(text.ids)

@@ -1,0 +1,58 @@
+"""What is tried on heads: the target's states of a neighbouring layer or position, and another temperature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from torch import Tensor
+
+from specviz.alignment.ahead import Proposer
+from specviz.alignment.causes.trials import TEMPERATURES, Trial
+from specviz.decoding.drafter import Ahead, Drafter
+
+LAYERS, POSITIONS = (-1, 1), (-1, 1)
+
+
+class Changed(Drafter):
+    """Another drafter along a text, with its states or its logits changed."""
+
+    def __init__(self, drafter: Drafter, layers: int = 0, places: int = 0, divided_by: float = 1.0) -> None:
+        self._drafter, self._places, self._divided_by = drafter, places, divided_by
+        self.hidden_layers = tuple(layer + layers for layer in drafter.hidden_layers)
+
+    @property
+    def waits(self) -> bool:
+        return self._drafter.waits
+
+    def along(self, tokens: Tensor, states: Tensor) -> Ahead | None:
+        ahead = self._drafter.along(tokens, states.roll(self._places, 0))
+
+        def changed(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+            return (
+                (rows / self._divided_by if rows.dim() == 2 else rows, known) for rows, known in ahead(starts, depths)
+            )
+
+        return changed
+
+
+def shift_trials(proposer: Proposer) -> Iterator[Trial]:
+    """Nothing for drafts without states and without probabilities."""
+    drafter, target = proposer.drafter(), proposer.setup.target
+
+    def trial(kind: str, cure: str, **change: float) -> Trial:
+        made: Callable[[Drafter], Drafter] = lambda drafter: Changed(drafter, **change)  # noqa: E731
+        return Trial(kind, cure, proposer, (), made=made)
+
+    if proposer.setup.method.replays_from_text:
+        return
+    for each in TEMPERATURES:
+        yield trial("temperature", f"its logits divided by {each:g}", divided_by=each)
+    if not drafter.hidden_layers:
+        return
+    count = target.model.config.get_text_config(decoder=True).num_hidden_layers
+    for step in LAYERS:
+        if all(0 <= layer % (count + 1) + step <= count for layer in drafter.hidden_layers):
+            yield trial("feature", f"the states of {abs(step)} layer {'later' if step > 0 else 'earlier'}", layers=step)
+    for step in POSITIONS:
+        cure = f"the states of the token {'before' if step > 0 else 'behind'}"
+        yield trial("feature", cure, places=step)

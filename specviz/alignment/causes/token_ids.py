@@ -1,0 +1,95 @@
+"""Ids that a draft never gives where the target wants them: rows of its embedding or head that stand in a wrong place.
+
+Where the target wants x and the draft gives y instead, again and again, and y is such an id too, the rows of x and y
+are in each other's place: reading y's row for x is a cure that can be tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from specviz.alignment.causes.sample import Sample
+from specviz.alignment.causes.trials import Trial, twin
+from specviz.models.library import LoadedModel
+from specviz.models.score import Text
+
+FEWEST_WANTED = 1.0  # tokens' worth of the target's probability, to speak of an id at all
+DEAF = 0.1  # of what the draft gives to other wanted ids, at most
+CLEAR = 0.15  # mean q of the other id where this one is wanted, at least
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeafIds:
+    """ids: those that the target wants and the draft does not give. share: of the target's probability. found: for
+    some of them the id whose row they should have."""
+
+    ids: tuple[int, ...]
+    num_wanted: int
+    share: float
+    found: Mapping[int, int]
+
+
+def deaf_ids(sample: Sample, draft: LoadedModel, texts: Sequence[Text]) -> DeafIds:
+    width = sample.p.shape[1]
+    wanted, kept = (torch.zeros(width, dtype=torch.float64, device=sample.p.device) for _ in range(2))
+
+    def count(_: Tensor, p: Tensor, logits: Tensor) -> None:
+        wanted.add_(p.sum(0))
+        kept.add_(torch.minimum(p, sample.sampling.probs(logits)).sum(0))
+
+    sample.each(draft, texts, count)
+    often = wanted >= FEWEST_WANTED
+    usual = float(kept[often].sum() / wanted[often].sum().clamp_min(1e-9))
+    deaf = torch.nonzero(often & (kept < DEAF * usual * wanted)).flatten()
+    share = float((wanted[deaf] - kept[deaf]).sum() / wanted.sum())
+    return DeafIds(tuple(deaf.tolist()), int(often.sum()), share, _whose(sample, draft, texts, deaf, wanted))
+
+
+def _whose(
+    sample: Sample, draft: LoadedModel, texts: Sequence[Text], deaf: Tensor, wanted: Tensor
+) -> Mapping[int, int]:
+    """For a deaf id the one that the draft gives in its place, each at most once, the clearest first."""
+    given = torch.zeros(len(deaf), sample.p.shape[1], device=sample.p.device)
+
+    def count(_: Tensor, p: Tensor, logits: Tensor) -> None:
+        extra = (sample.sampling.probs(logits) - p).clamp_min(0)  # what the target does not want itself
+        given.add_(p[:, deaf].T @ extra)
+
+    if not len(deaf):
+        return {}
+    sample.each(draft, texts, count)
+    rates = given / wanted[deaf, None].float()
+    best, other = rates.max(1)
+    found: dict[int, int] = {}
+    for place in best.argsort(descending=True).tolist():
+        if best[place] >= CLEAR and int(other[place]) not in found.values():
+            found[int(deaf[place])] = int(other[place])
+    return found
+
+
+def swap_trials(draft: LoadedModel, texts: Sequence[Text], found: Mapping[int, int]) -> list[Trial]:
+    """Every such id with the row of its other one: in the embedding and the output matrix, and in either alone."""
+    if not found:
+        return []
+    cure = f"the rows of {len(found):,} ids put back in their places"
+    is_tied = draft.model.get_input_embeddings().weight is draft.model.get_output_embeddings().weight
+    sides = {"embedding and output": (True, True)}
+    if not is_tied:
+        sides |= {"output": (False, True)}
+    return [
+        Trial("token ids", f"{cure} ({side})", twin(draft, lambda model, own=own: _put_back(model, found, *own)), texts)
+        for side, own in sides.items()
+    ]
+
+
+def _put_back(model: nn.Module, found: Mapping[int, int], in_embedding: bool, in_output: bool) -> None:
+    to, source = (torch.tensor([*ids]) for ids in (found.keys(), found.values()))
+    tables = [model.get_input_embeddings()] * in_embedding + [model.get_output_embeddings()] * in_output
+    rows = [table.weight.detach().clone() for table in tables]
+    for table, own in zip(tables, rows, strict=True):
+        own[to.to(own.device)] = own[source.to(own.device)]
+        table.weight = nn.Parameter(own, requires_grad=False)

@@ -1,0 +1,208 @@
+"""What is tried on a draft model to see whether it then agrees more: each trial is a cure in words and a changed twin.
+
+A twin shares the weights of its model, so that nothing changes for anybody else.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from specviz.alignment.ahead import Draft
+from specviz.alignment.causes.sample import Change, Sample, keep_drafter, keep_logits
+from specviz.alignment.types import Array
+from specviz.decoding.drafter import Drafter
+from specviz.models.library import Library, LoadedModel
+from specviz.models.quantisation import split_format
+from specviz.models.score import Text
+
+TEMPERATURES = (0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 1.7, 2.0, 2.5, 3.5)
+BASES = (1e3, 1e4, 1e5, 5e5, 1e6, 1e7)  # of rotary embeddings, as models have them
+STRETCHES = (0.5, 2.0, 4.0, 8.0)
+WINDOWS = (32, 64, 128, 256, 512, 1024, 2048)
+MOST_COPIED = 2_000_000_000  # parameters that are copied into another number format
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """kind: of the cause. cure: what was changed, as words behind "with". change: of a model's logits; made: of a draft
+    that is no model."""
+
+    kind: str
+    cure: str
+    draft: Draft
+    texts: Sequence[Text]
+    change: Change = keep_logits
+    made: Callable[[Drafter], Drafter] = keep_drafter
+
+    def agreement(self, sample: Sample) -> Array:
+        """Mean of sum min(p, q) over each text [texts]."""
+        if isinstance(self.draft, LoadedModel):
+            return sample.agreement(self.draft, self.texts, self.change)
+        return sample.ahead(self.draft, self.made)
+
+
+def twin(draft: LoadedModel, change: Callable[[nn.Module], None]) -> LoadedModel:
+    """The same weights in modules of its own, which are then changed."""
+    tensors = [*draft.model.parameters(), *draft.model.buffers()]
+    model = copy.deepcopy(draft.model, {id(tensor): tensor for tensor in tensors})
+    change(model)
+    return replace(draft, model=model)
+
+
+def all_trials(draft: LoadedModel, target: LoadedModel, texts: Sequence[Text], library: Library) -> Iterator[Trial]:
+    """Those that one pass of the draft each decides. texts: as the target reads them."""
+    yield from temperatures(draft, texts)
+    for kind, cure, change in (*_layers(draft), *_rotary(draft, target), *_settings(draft, target)):
+        yield Trial(kind, cure, twin(draft, change), texts)
+    yield from _windows(draft, texts)
+    yield from _starts(draft, texts)
+    yield from _precision(draft, texts, library)
+
+
+def temperatures(draft: LoadedModel, texts: Sequence[Text]) -> list[Trial]:
+    return [
+        Trial("temperature", f"its logits divided by {each:g}", draft, texts, lambda rows, each=each: rows / each)
+        for each in TEMPERATURES
+    ]
+
+
+Made = tuple[str, str, Callable[[nn.Module], None]]
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The decoder's layers, first to last; none where they cannot be found."""
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
+    return list(stacks[0]) if stacks else []
+
+
+def _layers(draft: LoadedModel) -> Iterator[Made]:
+    """Each layer left out, each part of a layer left out, and two neighbours swapped."""
+    layers = layers_of(draft.model)
+    for place, layer in enumerate(layers):
+        name = f"layer {place + 1} of {len(layers)}"
+        yield "layer", f"{name} left out", lambda model, place=place: _skip(layers_of(model)[place])
+        for part in _parts(layer):
+            cure = f"{part.replace('_', ' ')} of {name} left out"
+            yield "layer", cure, lambda model, place=place, part=part: _silence(getattr(layers_of(model)[place], part))
+        if place:
+            yield "order", f"layers {place} and {place + 1} swapped", lambda model, place=place: _swap(model, place)
+
+
+def _parts(layer: nn.Module) -> list[str]:
+    """Attention and feed-forward: the parts with matrices."""
+    return [name for name, part in layer.named_children() if any(each.ndim > 1 for each in part.parameters())]
+
+
+def _skip(layer: nn.Module) -> None:
+    """Makes the layer return its input."""
+
+    def return_input(_, args, kwargs, output):
+        given = args[0] if args else kwargs["hidden_states"]
+        return given if isinstance(output, Tensor) else (given, *output[1:])
+
+    layer.register_forward_hook(return_input, with_kwargs=True)
+
+
+def _silence(part: nn.Module) -> None:
+    """Makes the part add nothing."""
+
+    def return_zeros(_, args, output):
+        return torch.zeros_like(output) if isinstance(output, Tensor) else (torch.zeros_like(output[0]), *output[1:])
+
+    part.register_forward_hook(return_zeros)
+
+
+def _swap(model: nn.Module, place: int) -> None:
+    for stack in (part for part in model.modules() if isinstance(part, nn.ModuleList)):
+        if len(stack) == len(layers_of(model)) and stack[0] is layers_of(model)[0]:
+            stack[place - 1], stack[place] = stack[place], stack[place - 1]
+
+
+def _rotary(draft: LoadedModel, target: LoadedModel) -> Iterator[Made]:
+    """The target's angles of positions where it has as many, usual bases, and positions stretched."""
+    ours, theirs = _frequencies(draft.model), _frequencies(target.model)
+    if ours is None:
+        return
+    if theirs is not None and theirs.shape == ours.shape and not torch.allclose(ours, theirs.to(ours)):
+        yield "rope", "the target's own rope parameters", lambda model: _turn(model, theirs)
+    exponents = torch.arange(len(ours), dtype=torch.float32) / len(ours)
+    for base in BASES:
+        speeds = base**-exponents
+        if not torch.allclose(ours.cpu().float(), speeds, rtol=1e-3):
+            yield "rope", f"rope_theta = {base:,.0f}", lambda model, speeds=speeds: _turn(model, speeds)
+    for factor in STRETCHES:
+        cure = f"positions divided by {factor:g} (rope_scaling)"
+        yield "rope", cure, lambda model, factor=factor: _turn(model, ours / factor)
+
+
+def _frequencies(model: nn.Module) -> Tensor | None:
+    found = [part.inv_freq for part in model.modules() if isinstance(getattr(part, "inv_freq", None), Tensor)]
+    return found[0] if found and found[0].ndim == 1 else None
+
+
+def _turn(model: nn.Module, speeds: Tensor) -> None:
+    for part in (part for part in model.modules() if isinstance(getattr(part, "inv_freq", None), Tensor)):
+        if part.inv_freq.shape == speeds.shape:
+            part.inv_freq = speeds.to(part.inv_freq)
+
+
+_SETTINGS = ("variance_epsilon", "eps", "scaling", "act_fn", "sliding_window", "is_causal", "final_logit_softcapping")
+
+
+def _settings(draft: LoadedModel, target: LoadedModel) -> Iterator[Made]:
+    """What modules of the same name hold in both models and that differs: the target's value."""
+    for name in _SETTINGS:
+        ours, theirs = (_values(model.model, name) for model in (draft, target))
+        if ours and theirs and len(theirs) == 1 and ours.keys() != theirs.keys():
+            value = next(iter(theirs.values()))
+            cure = f"the target's {name} ({next(iter(theirs))})"
+            yield "setting", cure, lambda model, name=name, value=value: _set(model, name, value)
+
+
+def _values(model: nn.Module, name: str) -> dict[str, object]:
+    """By its words."""
+    found = [getattr(part, name) for part in model.modules() if getattr(part, name, None) is not None]
+    return {(type(each).__name__ if isinstance(each, nn.Module) else str(each)): each for each in found}
+
+
+def _set(model: nn.Module, name: str, value: object) -> None:
+    for part in model.modules():
+        if getattr(part, name, None) is not None:
+            setattr(part, name, value)
+
+
+def _windows(draft: LoadedModel, texts: Sequence[Text]) -> Iterator[Trial]:
+    longest = max(len(text.prompt) for text in texts)
+    for size in WINDOWS:
+        if size < longest:
+            cut = [Text([*text.prompt[:1], *text.prompt[-size:]][-len(text.prompt) :], text.ids) for text in texts]
+            yield Trial("window", f"only the last {size:,} tokens of each prompt to read", draft, cut)
+
+
+def _starts(draft: LoadedModel, texts: Sequence[Text]) -> Iterator[Trial]:
+    """With the draft's own start token before every text, or without the one that is there."""
+    bos = draft.tokenizer.bos_token_id
+    if bos is None or bos >= draft.info.vocab_size:
+        return
+    name = f"its start token {draft.text.label(bos)} (id {bos})"
+    if all(text.prompt[0] == bos and len(text.prompt) > 1 for text in texts):
+        yield Trial("start", f"{name} left out", draft, [Text(text.prompt[1:], text.ids) for text in texts])
+    elif all(len(text) < draft.info.context_limit for text in texts):
+        yield Trial(
+            "start", f"{name} before every text", draft, [Text([bos, *text.prompt], text.ids) for text in texts]
+        )
+
+
+def _precision(draft: LoadedModel, texts: Sequence[Text], library: Library) -> Iterator[Trial]:
+    plain, bits = split_format(draft.name)
+    if bits is not None:
+        yield Trial("precision", f"its own weights instead of {bits}", library.load(plain, as_draft=True), texts)
+    elif draft.model.dtype in (torch.bfloat16, torch.float16) and draft.info.num_parameters <= MOST_COPIED:
+        wide = replace(draft, model=copy.deepcopy(draft.model).float())
+        yield Trial("precision", f"float32 instead of {str(draft.model.dtype).removeprefix('torch.')}", wide, texts)
