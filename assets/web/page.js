@@ -1,7 +1,7 @@
 // page.js: the app: its pages, the panels beside the stage, ready prompts, saving, and which buttons make sense now.
 // Texts go through textContent; no formula, no request of its own.
 import { element } from './core/element.js';
-import { close, DRAWERS, FIELDS, fold, isOpen, keepTheme, present, setOpen, theme, toggle } from './core/frame.js';
+import { allControls, close, DRAWERS, FIELDS, fold, isOpen, isSimple, keepControls, keepTheme, present, setOpen, theme, toggle } from './core/frame.js';
 import { store, stored } from './core/memory.js';
 import { LessonList } from './learn/lesson_list.js';
 import { lessonPanel } from './learn/lesson_panel.js';
@@ -62,7 +62,11 @@ function remember(names, values) {
   store(FIELDS, JSON.stringify(Object.fromEntries(names.map((name, place) => [name, values[place]]))), false);
 }
 
-const restored = () => document.dispatchEvent(new Event(FIELDS));
+// first: the values of a new page. What differs from them and is out of sight in the simple view comes into sight.
+function restored(first, values) {
+  if (first.some((value, place) => String(value) !== String(values[place]))) allControls(true);
+  document.dispatchEvent(new Event(FIELDS));
+}
 
 // a page that was just opened asks for what it had; the server judges whether it may have it
 const recalled = () => ({ fields: parse(stored(FIELDS, false)), own: stored(RUN, true), latest: stored(RUN, false) });
@@ -138,7 +142,7 @@ const shared = {
   go: (name) => { location.hash = name; },
   act: (page, section, does, values) => reports[page].act(section, does, values),
   actIn,
-  toggle, close,
+  toggle, close, allControls, keepControls,
   route: (name, take) => { routes[name] = take; follow(name); },      // also for the address as it is now
   onRun: (tell) => onRun.push(tell),
   settled,
@@ -175,6 +179,7 @@ function stage(element, host) {
   const before = recalled();
   refused = () => host.trigger('refused', {});
   keepTheme();
+  keepControls();
   window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', keepTheme);
   close();
   admits(host.props.value);
@@ -186,18 +191,22 @@ function stage(element, host) {
   });
 }
 
-function picker(holder, { props, trigger }) {
+function picker(holder, { props, watch, trigger }) {
   const select = holder.querySelector('select');
-  select.append(Object.assign(element('option', '', 'Choose…'), { value: '' }));
-  for (const [kind, titles] of Object.entries(parse(props.value) || {})) {
-    const group = Object.assign(element('optgroup'), { label: kind });
-    for (const title of titles) {
-      const option = Object.assign(element('option', '', title), { value: title });
-      option.dataset.kind = kind;
-      group.append(option);
+  const list = () => {
+    select.replaceChildren(Object.assign(element('option', '', 'Choose…'), { value: '' }));
+    for (const [kind, titles] of Object.entries(parse(props.value) || {})) {
+      const group = Object.assign(element('optgroup'), { label: kind });
+      for (const title of titles) {
+        const option = Object.assign(element('option', '', title), { value: title });
+        option.dataset.kind = kind;
+        group.append(option);
+      }
+      select.append(group);
     }
-    select.append(group);
-  }
+  };
+  watch('value', list);
+  list();
   select.addEventListener('change', () => {
     const { value, dataset } = select.selectedOptions[0];
     if (value) trigger('choose', { kind: dataset.kind, title: value });
@@ -221,7 +230,7 @@ document.addEventListener('mousedown', ({ target }) => {
 
 // what the browser does alone is done here, also while the server is away
 const DOES = {
-  theme, present, more: () => toggle('drawer'), 'library-open': () => toggle('library'), 'share-open': () => toggle('share'),
+  theme, present, 'all-controls': () => allControls(isSimple(), true), more: () => toggle('drawer'), 'library-open': () => toggle('library'), 'share-open': () => toggle('share'),
   back: () => hub?.back(), forward: () => hub?.forward(),
 };
 document.addEventListener('click', ({ target }) => {

@@ -94,6 +94,7 @@ export const mountStage = (holder, { props, watch, trigger, server, source, quie
   names(root);
   hub.on('reset', () => root.setAttribute('data-empty', ''));
   hub.on('grow', () => root.removeAttribute('data-empty'));
+  window.addEventListener('resize', () => hub.present(document.documentElement.hasAttribute('data-sv-present')));
   for (const View of VIEWS) new View(root, hub, { trigger });
   if (!quiet) speak(root, hub);
   keys(root, hub, openings(root, hub, server));
