@@ -2,7 +2,7 @@
 // Texts go through textContent; no formula, no request of its own.
 import { inAddress, markFrame, offerWindow } from './core/address.js';
 import { element } from './core/element.js';
-import { close, DRAWERS, FIELDS, fold, isOpen, keepTheme, present, setOpen, theme, toggle } from './core/frame.js';
+import { allControls, close, DRAWERS, FIELDS, fold, isOpen, isSimple, keepControls, keepTheme, present, setOpen, theme, toggle } from './core/frame.js';
 import { store, stored } from './core/memory.js';
 import { LessonList } from './learn/lesson_list.js';
 import { lessonPanel } from './learn/lesson_panel.js';
@@ -63,7 +63,11 @@ function remember(names, values) {
   store(FIELDS, JSON.stringify(Object.fromEntries(names.map((name, place) => [name, values[place]]))), false);
 }
 
-const restored = () => document.dispatchEvent(new Event(FIELDS));
+// first: the values of a new page. What differs from them and is out of sight in the simple view comes into sight.
+function restored(first, values) {
+  if (first.some((value, place) => String(value) !== String(values[place]))) allControls(true);
+  document.dispatchEvent(new Event(FIELDS));
+}
 
 // a page that was just opened asks for what it had; the server judges whether it may have it
 const recalled = () => ({ fields: parse(stored(FIELDS, false)), own: stored(RUN, true), latest: stored(RUN, false) });
@@ -157,7 +161,7 @@ const shared = {
   go: (name) => { location.hash = name; },
   act: (page, section, does, values) => reports[page].act(section, does, values),
   actIn,
-  toggle, close,
+  toggle, close, allControls, keepControls,
   route: (name, take) => { routes[name] = take; follow(name); },      // also for the address as it is now
   onRun: (tell) => onRun.push(tell),
   settled,
@@ -195,6 +199,7 @@ function stage(element, host) {
   const before = recalled();
   refused = () => host.trigger('refused', {});
   keepTheme();
+  keepControls();
   window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', keepTheme);
   close();
   admits(host.props.value);
@@ -207,18 +212,22 @@ function stage(element, host) {
   });
 }
 
-function picker(holder, { props, trigger }) {
+function picker(holder, { props, watch, trigger }) {
   const select = holder.querySelector('select');
-  select.append(Object.assign(element('option', '', 'Choose…'), { value: '' }));
-  for (const [kind, titles] of Object.entries(parse(props.value) || {})) {
-    const group = Object.assign(element('optgroup'), { label: kind });
-    for (const title of titles) {
-      const option = Object.assign(element('option', '', title), { value: title });
-      option.dataset.kind = kind;
-      group.append(option);
+  const list = () => {
+    select.replaceChildren(Object.assign(element('option', '', 'Choose…'), { value: '' }));
+    for (const [kind, titles] of Object.entries(parse(props.value) || {})) {
+      const group = Object.assign(element('optgroup'), { label: kind });
+      for (const title of titles) {
+        const option = Object.assign(element('option', '', title), { value: title });
+        option.dataset.kind = kind;
+        group.append(option);
+      }
+      select.append(group);
     }
-    select.append(group);
-  }
+  };
+  watch('value', list);
+  list();
   select.addEventListener('change', () => {
     const { value, dataset } = select.selectedOptions[0];
     if (value) trigger('choose', { kind: dataset.kind, title: value });
@@ -242,7 +251,7 @@ document.addEventListener('mousedown', ({ target }) => {
 
 // what the browser does alone is done here, also while the server is away
 const DOES = {
-  theme, present, more: () => toggle('drawer'), 'library-open': () => toggle('library'), 'share-open': () => toggle('share'),
+  theme, present, 'all-controls': () => allControls(isSimple(), true), more: () => toggle('drawer'), 'library-open': () => toggle('library'), 'share-open': () => toggle('share'),
   back: () => hub?.back(), forward: () => hub?.forward(),
 };
 document.addEventListener('click', ({ target }) => {

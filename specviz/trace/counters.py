@@ -64,6 +64,7 @@ class Counters:
         self.judged_at: list[int] = []  # steps that judged a token of this depth
         self.accepted_to: list[int] = []  # steps that kept this many
         self.overlap_sum, self.num_overlaps = 0.0, 0
+        self.targets: dict[str, list[float]] = {}  # name -> tokens emitted, target calls, ms of work
         self.scores: Scores | None = None
         self.footer: Footer | None = None
         self.law_changed = False  # the target or the sampling settings
@@ -95,6 +96,9 @@ class Counters:
                 self.num_overlaps += 1
         self._add_promise(step)
         settings = step.settings
+        timing, sums = step.timing, self.targets.setdefault(settings.target, [0, 0, 0.0])
+        for place, more in enumerate((len(step.emitted), step.calls["target"], timing.total_ms - timing.wait_ms)):
+            sums[place] += more
         law = (settings.target, settings.temperature, settings.top_k, settings.top_p)
         self.law_changed = self.law_changed or self._law not in (None, law)
         self._law = law

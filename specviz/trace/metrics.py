@@ -48,6 +48,10 @@ class Metric:
         return "; ".join(filter(None, notes))
 
 
+def _spell_or_not(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.2f}"
+
+
 _SPELL: dict[str, Callable[[Any], str]] = {
     "count": "{:,}".format,
     "number": "{:.2f}".format,
@@ -57,6 +61,10 @@ _SPELL: dict[str, Callable[[Any], str]] = {
     "counts": lambda values: " ".join(map(str, values)),
     "rates": lambda values: " ".join("n/a" if value is None else f"{100 * value:.0f} %" for value in values),
     "depths": lambda rows: " ".join(f"{100 * row['joint']:.0f} %" for row in rows),
+    "targets": lambda rows: "; ".join(
+        f"{row['target']!r} {_spell_or_not(row['per_call'])} per call, {_spell_or_not(row['per_s'])} tokens/s"
+        for row in rows
+    ),
     "times": lambda times: ", ".join(f"{phase.removesuffix('_ms')} {value:.0f}" for phase, value in times.items()),
 }
 
@@ -79,9 +87,13 @@ def rounding_words(counters: Counters) -> str:
     return f"exact rule; {counters.rounds_in} rounding may change the text at near-ties"
 
 
-def _ratio(numerator: float, denominator: float, why_not: str) -> float:
+def _finite(numerator: float, denominator: float) -> float | None:
     ratio = numerator / denominator if denominator > 0 else math.inf
-    if not math.isfinite(ratio):
+    return ratio if math.isfinite(ratio) else None
+
+
+def _ratio(numerator: float, denominator: float, why_not: str) -> float:
+    if (ratio := _finite(numerator, denominator)) is None:
         raise Undefined(why_not)
     return ratio
 
@@ -126,6 +138,15 @@ def _speedup(c: Counters) -> float:
     if baseline is None:
         raise Undefined("the speed without a draft was not measured in this session")
     return _ratio(_speed(c), baseline["tokens_per_s"], "the measured speed without a draft is zero")
+
+
+def _by_target(c: Counters) -> list[dict[str, Any]]:
+    if len(c.targets) < 2:
+        raise Undefined("no second target model had a part in this run")
+    return [
+        {"target": name, "per_call": _finite(tokens, calls), "per_s": _finite(1000 * tokens, ms)}
+        for name, (tokens, calls, ms) in c.targets.items()
+    ]
 
 
 METRICS: dict[str, Metric] = {
@@ -175,6 +196,9 @@ METRICS: dict[str, Metric] = {
         "accepted whole / graded by the target",
         lambda c: _ratio(c.num_graded_kept, c.num_graded, "no reasoning step was graded"),
         "percent",
+    ),
+    "by_target": Metric(
+        "by target model", "of each one's steps: tokens per target call, tokens/s", _by_target, "targets"
     ),
     "steps": Metric("steps", "draft-verify rounds", lambda c: c.num_steps, "count"),
     "lossy_steps": Metric(

@@ -62,6 +62,19 @@ class Offer:
         named = ((param, name) for param in models for name in split_names(str(checked[param.name] or "")))
         return all(name in param.reserved or self.allows(name) for param, name in named)
 
+    def kinds_for(self, *, answers: bool) -> dict[str, list[str]]:
+        """The titles of the ready prompts by kind; questions come first, and only for a model that answers."""
+        questions = self.dialogues if answers else ()
+        kinds = [*questions, *(kind for kind in self.prompts if kind not in self.dialogues)]
+        return {kind: list(self.prompts[kind]) for kind in kinds}
+
+    def suit(self, prompt: object, *, answers: bool) -> str | None:
+        """A ready prompt in place of one that suits a model that answers, or does not; None: `prompt` stays."""
+        ready = {text: kind in self.dialogues for kind, texts in self.prompts.items() for text in texts.values()}
+        if ready.get(prompt, answers) == answers:
+            return None
+        return next(text for text, is_question in ready.items() if is_question == answers)
+
     def drafts_for(self, target: str, method: Method) -> tuple[Option, ...]:
         """The draft models that suit a target under a method."""
         return as_options(catalog.drafts_for(target, foreign=method.foreign)) or self.drafts

@@ -22,12 +22,12 @@ from specviz.views.document import REPORT_HTML, stage_html
 
 ACTIONS = {
     "back": "‹ Step",
-    "run": "Run",
     "pause": "Pause",
     "resume": "Resume",
+    "stop": "Stop",
+    "run": "Run",
     "forward": "Step ›",
     "step": "Step",
-    "stop": "Stop",
     "more": "More",
 }
 PAGES = {"explore": "Explore", "compare": "Compare", "check": "Check", "learn": "Learn"}
@@ -55,7 +55,7 @@ _PANEL_JS = """specvizPage.panel('{name}', element, {{props, watch, trigger, ser
 // events the page listens to: {events}"""
 _HELP_JS = "specvizPage.help(element, {props, watch});"
 _HELP_HTML = '<section class="sv-help"></section><a href="/specviz/docs/methods.md" target="_blank">All methods</a>'
-_PICKER_JS = """specvizPage.picker(element, {props, trigger});
+_PICKER_JS = """specvizPage.picker(element, {props, watch, trigger});
 // events the page listens to: 'choose'"""
 _PICKER_HTML = '<label class="sv-field"><span>Examples</span><select aria-label="Ready prompts"></select></label>'
 
@@ -99,6 +99,11 @@ def prompt_picker(titles: Mapping[str, Sequence[str]]) -> gr.HTML:
     return _html("picker", _PICKER_HTML, _PICKER_JS, json.dumps(titles))
 
 
+def prompt_label(*, answers: bool) -> str:
+    """What the chosen model can do with a prompt."""
+    return "Prompt: ask a question" if answers else "Prompt: begin a text"
+
+
 def fold_line() -> gr.HTML:
     """On a phone, the one line that stands for the setup row and opens it."""
     template = '<button class="sv-setup-line" aria-expanded="false"><span>Setup</span></button>'
@@ -114,8 +119,8 @@ def button(name: str, words: str) -> gr.Button:
     return gr.Button(words, elem_id=name, size="sm", variant="primary" if name == "run" else "secondary")
 
 
-def prompt_box(value: str) -> gr.Textbox:
-    return gr.Textbox(value, label="Prompt", lines=1, max_lines=8, elem_id="prompt", placeholder="Begin a text here")
+def prompt_box(value: str, *, answers: bool = False) -> gr.Textbox:
+    return gr.Textbox(value, label=prompt_label(answers=answers), lines=1, max_lines=8, elem_id="prompt")
 
 
 def rendered_prompt() -> gr.Textbox:
@@ -159,6 +164,7 @@ def setup_fields(offer: Offer) -> dict[str, Component]:
     first = offer.first
     return {
         "draft": model_list("draft", "Draft model", offer.drafts, first.draft, offer.any_model),
+        "target": model_list("target", "Target model", offer.targets, first.target, offer.any_model),
         "k": _slider("k", "K", 1, 16, first.num_speculative_tokens, **_WHOLE),
         "temperature": _slider("temperature", "Temperature", 0, MAX_TEMPERATURE, first.temperature, step=0.05),
         "pace": gr.Radio(list(PACES), value="reading", label="Pace", elem_id="pace"),

@@ -46,7 +46,15 @@ _LIVE = {"trigger_mode": "always_last", **QUIET}
 _RAW = {"preprocess": False}
 """While the list of drafts changes with the target, Gradio's own check would refuse good names; handlers check them."""
 _LIVE_NUMBERS = ("k", *RunSettings.ALL_SAMPLING, "pace")
-_BAR = {"library-open": "Library", "share-open": "Share", "present": "Present", "theme": "Theme"}
+_OUT_OF_SIGHT = {*RunSettings.NAMES, *RunSettings.ALL_SAMPLING, "chat", "stop"} - {"draft", "temperature"}
+"""What decides a run and is no part of the simple view, beside the parameters of the first method."""
+_BAR = {
+    "all-controls": "All controls",
+    "library-open": "Library",
+    "share-open": "Share",
+    "present": "Present",
+    "theme": "Theme",
+}
 
 
 def build(
@@ -55,9 +63,9 @@ def build(
     """The whole page. `shown`: the stage's first message; `welcome`: the recorded run that a first visit sees."""
     with gr.Blocks(title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS) as demo:
         _bar()
-        fields, buttons = _setup(offer)
+        fields, buttons = _setup(offer, bench.library)
         stage = components.stage([increments_since(registry), opening_of(registry), every_k_of(registry)], shown)
-        more, own = _drawer(offer, bench.library)
+        more, own = _drawer(offer, fields["target"])
         fields |= more
         handlers = Handlers(registry, bench, Form.of(fields), offer, welcome)
         add_endpoints(registry, bench, offer)
@@ -122,28 +130,27 @@ def _bar() -> None:
     components.fold_line()
 
 
-def _setup(offer: Offer) -> tuple[Parts, Parts]:
+def _setup(offer: Offer, library: Library) -> tuple[Parts, Parts]:
     """The row above the stage: the fields people change most, and the buttons."""
+    first = offer.first
     with gr.Row(elem_id="setup"):
-        fields: Parts = {"prompt": components.prompt_box(offer.first.prompt)}
-        picker = components.prompt_picker({kind: list(texts) for kind, texts in offer.prompts.items()})
+        fields: Parts = {"prompt": components.prompt_box(first.prompt, answers=first.chat)}
+        picker = components.prompt_picker(offer.kinds_for(answers=first.chat))
+        fields["method"] = components.method_list(methods_for(first.target, library, first.method), first.method)
         fields |= components.setup_fields(offer)
         with gr.Row(elem_id="actions"):
             actions = {name: components.button(name, words) for name, words in components.ACTIONS.items()}
     return fields, actions | {"picker": picker}
 
 
-def _drawer(offer: Offer, library: Library) -> tuple[Parts, Parts]:
-    """What is needed less often, and one group of fields per method that has parameters of its own."""
+def _drawer(offer: Offer, target: Component) -> tuple[Parts, Parts]:
+    """What is needed less often, and one group of fields per method that has parameters of its own. target: the list
+    of target models, which a model that was fetched joins."""
     first = offer.first
     method = METHODS[first.method]
     rule = choose_rule(method, first.rule)
     with gr.Column(elem_id="drawer"):
-        methods = methods_for(first.target, library, method.name)
-        fields: Parts = {
-            "method": components.method_list(methods, method.name),
-            "rule": components.rule_list(list_rules(method), rule, visible=method.drafts),
-        }
+        fields: Parts = {"rule": components.rule_list(list_rules(method), rule, visible=method.drafts)}
         words = method_help(method, rule_to_explain(method, rule), has_k=method.sets_k)
         own = {"help": components.method_panel(words), "wanted": gr.State(rule)}
         for each in (each for each in METHODS.values() if each.params):
@@ -151,8 +158,7 @@ def _drawer(offer: Offer, library: Library) -> tuple[Parts, Parts]:
                 fields |= {
                     f"{each.name}.{param.name}": components.parameter(each, param, offer) for param in each.params
                 }
-        fields["target"] = components.model_list("target", "Target model", offer.targets, first.target, offer.any_model)
-        getting.add(offer, fields["target"])
+        getting.add(offer, target)
         fields |= components.drawer_fields(first)
         own["rendered"] = components.rendered_prompt()
     return fields, own
@@ -167,7 +173,7 @@ class _Wiring:
 
     def __init__(self, handlers: Handlers, fields: Parts, buttons: Parts, own: Parts, stage: gr.HTML) -> None:
         self._handlers, self._fields, self._buttons, self._own, self._stage = handlers, fields, buttons, own, stage
-        self._everything = list(fields.values())
+        self._everything, self._picker = list(fields.values()), buttons["picker"]
         draft, method, rule, target = (fields[name] for name in RunSettings.NAMES)
         governors = [fields[name] for name in handlers.form.governors()]
         inputs = [method, own["wanted"], draft, target, *governors]
@@ -209,23 +215,28 @@ class _Wiring:
             fields[name].input(**self._show_dependents).then(**self._fit).then(**self._explain)
         target, draft, method = fields["target"], fields["draft"], fields["method"]
         target.change(**_call(handlers.fit_target, [target, draft, method], [draft, method])).then(**self._explain)
-        target.input(**_call(handlers.fit_chat, target, fields["chat"]))
+        chat, prompt, picker = fields["chat"], fields["prompt"], self._picker
+        target.input(**_call(handlers.fit_chat, [target, prompt], [chat, prompt]))
+        target.change(**_call(handlers.fit_prompts, target, [prompt, picker]))
         if models := [fields[name] for name in handlers.form.model_params()]:
             target.change(**_call(handlers.fit_models, [target, *models], models))
 
-    def fill(self, event: Any, function: Callable[..., Any]) -> Any:
-        """Wire an event that gives all fields their values, and then, in order, all that follows from these. Returns
-        its first part, for what is to follow only where the fields have been filled."""
+    def fill(self, event: Any, function: Callable[..., Any], *, opens: bool = True) -> Any:
+        """Wire an event that gives all fields their values, and then, in order, all that follows from these. opens:
+        where a value differs that the simple view does not show, all controls are shown. Returns its first part, for
+        what is to follow only where the fields have been filled."""
         first = event(function, None, self._everything, **NOW)
         filled = first.then(**self._keep_rule).then(**self._fit).then(**self._explain).then(**self._show_dependents)
-        filled.then(None, None, None, js="() => specvizPage.restored()")
+        own = f"{self._fields['method'].value}."
+        hidden = [field for name, field in self._fields.items() if name in _OUT_OF_SIGHT or name.startswith(own)]
+        shown = json.dumps([field.value for field in hidden]) if opens else "[]"
+        filled.then(None, hidden, None, js=f"(...values) => specvizPage.restored({shown}, values)")
         return first
 
     def wire_prompt(self) -> None:
         """The ready prompts, and what the target reads of a conversation."""
         handlers, prompt, target, chat = self._handlers, *(self._fields[name] for name in ("prompt", "target", "chat"))
-        picker = self._buttons["picker"]
-        picker.choose(handlers.choose_prompt, target, [prompt, chat], concurrency_limit=None, **QUIET)
+        self._picker.choose(handlers.choose_prompt, target, [prompt, chat], concurrency_limit=None, **QUIET)
         changes = [prompt.blur, target.change, chat.change]
         gr.on(changes, handlers.render_prompt, [prompt, target, chat], self._own["rendered"], **_LIVE)
 
@@ -236,7 +247,7 @@ class _Wiring:
         used += [field.input for field in self._everything]
         remember = f"(...values) => specvizPage.remember({json.dumps(list(self._fields))}, values)"
         gr.on(used, None, self._everything, None, js=remember, trigger_mode="multiple")
-        self.fill(self._stage.restore, self._handlers.restore)
+        self.fill(self._stage.restore, self._handlers.restore, opens=False)
         self._stage.arrive(self._handlers.arrive, None, self._stage, **_STREAM)
 
 

@@ -16,6 +16,11 @@ playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is no
 ON_LEAVING = ("AbortError: signal is aborted", "Connection errored out")
 """What Gradio itself says in the console of a page that is left while it streams."""
 
+ALL_CONTROLS = """try {
+  if (!localStorage['specviz-stage']) localStorage['specviz-stage'] = '{"controls": "all"}';
+} catch (nothingToKeep) { /* about:blank */ }"""
+"""As if a person had asked for all controls before."""
+
 IS_DONE = "() => document.documentElement.dataset.done"
 """What a page in a file says when all of it is there."""
 
@@ -40,7 +45,7 @@ def app(tmp_path_factory) -> Iterator[pages.Served]:
 
 @pytest.fixture
 def open_page(chromium, app) -> Iterator[Callable[..., object]]:
-    """Opens the page in a window of its own: open_page(place="#learn", viewport=..., color_scheme="dark")."""
+    """Opens the page with all controls in a window of its own: open_page(place="#learn", viewport=..., simple=True)."""
     wrong = []
     watched = {
         "pageerror": lambda error: wrong.append(f"page error: {error}"),
@@ -48,10 +53,10 @@ def open_page(chromium, app) -> Iterator[Callable[..., object]]:
         "request": lambda request: wrong.append(request.url) if _is_foreign(request.url, app) else None,
     }
 
-    def open_page(place: str = "", **context: object) -> object:
-        page = opened.enter_context(
-            borrowed(chromium, watched, **{"viewport": DESKTOP, "color_scheme": "light", **context})
-        )
+    def open_page(place: str = "", *, simple: bool = False, scripts: tuple[str, ...] = (), **context: object) -> object:
+        scripts = scripts if simple else (ALL_CONTROLS, *scripts)
+        options = {"viewport": DESKTOP, "color_scheme": "light", **context}
+        page = opened.enter_context(borrowed(chromium, watched, scripts=scripts, **options))
         page.goto(f"{app.address}/{place}")
         page.wait_for_selector(".sv-stage")
         page.wait_for_function("window.specvizPage?.hub() && document.querySelector('#k input')")

@@ -37,7 +37,8 @@ def open_drawer(page):
 @pytest.mark.parametrize("size", [{}, {"viewport": PHONE, "has_touch": True}])
 def test_the_list_of_methods_has_two_groups(open_page, size):
     page = open_page(**size)
-    open_drawer(page)
+    if not page.is_visible("#method"):
+        page.click("#fold button")
     page.click("#method input")
     names = page.eval_on_selector_all("#method [role=option]", OPTIONS)
     assert names[:2] == ["Draft model", "Prompt lookup"]

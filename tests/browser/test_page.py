@@ -38,7 +38,7 @@ def test_presenting_hides_the_setup_and_keeps_the_buttons_of_a_run(open_page, si
     run_to_end(page)
     page.click("#present")
     assert page.evaluate(PRESENTED)
-    for name in ("prompt", "k", "draft", "pace", "open", "theme", "more"):
+    for name in ("prompt", "pace", "open", "theme", "more"):
         assert not page.is_visible(f"#{name}"), name
     screen = box(page, ".sv-screen")
     assert screen["y"] + screen["height"] <= size["height"]
@@ -158,11 +158,9 @@ def test_a_broken_file_opened_during_a_run_does_not_disturb_it(page, tmp_path):
 
 def test_a_target_of_other_tokens_is_refused_during_a_run_which_goes_on(page):
     begin(page)
-    page.click("#more")
     choose(page, "target", "fable-target")
     page.wait_for_selector(".toast-body.warning:has-text('start a new run with it')")
     page.wait_for_function("document.querySelector('#target input').value === 'tiny-target'")
-    page.click("#more")
     choose_pace(page, "full")
     wait_for_state(page, "finished")
     assert saved(page).footer.reason in ("length", "eos")

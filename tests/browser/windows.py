@@ -28,15 +28,20 @@ _left: dict[str, list[Any]] = {}
 
 @contextmanager
 def borrowed(
-    browser: Any, watched: Mapping[str, Callable[[Any], object]], *, fresh: bool = False, **context: Any
+    browser: Any,
+    watched: Mapping[str, Callable[[Any], object]],
+    *,
+    scripts: tuple[str, ...] = (),
+    fresh: bool = False,
+    **context: Any,
 ) -> Iterator[Any]:
     """A page in a window of its own with nothing stored, and who is told of its events.
 
     A page that an earlier test has left is emptied and used again: a new one costs up to five times as much. fresh: a
-    new one, for what stays on a page however it is left (a clock, a medium, scripts before all others).
+    new one, for what stays on a page however it is left (a clock, a medium). scripts: run before those of every page.
     """
-    left = _left.setdefault(json.dumps(context, sort_keys=True), [])
-    page = browser.new_context(**context).new_page() if fresh or not left else left.pop()
+    left = _left.setdefault(json.dumps([context, scripts], sort_keys=True), [])
+    page = left.pop() if left and not fresh else _new(browser, scripts, context)
     page.set_default_timeout(PATIENCE_MS)
     for event, tell in watched.items():
         page.on(event, tell)
@@ -48,6 +53,13 @@ def borrowed(
     else:
         _empty(page, context["viewport"])
         left.append(page)
+
+
+def _new(browser: Any, scripts: tuple[str, ...], context: dict[str, Any]) -> Any:
+    page = browser.new_context(**context).new_page()
+    for script in scripts:
+        page.add_init_script(script)
+    return page
 
 
 def _empty(page: Any, viewport: dict[str, int]) -> None:

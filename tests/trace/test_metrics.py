@@ -275,6 +275,21 @@ def test_a_change_of_k_leaves_the_speedup() -> None:
     assert metrics(traces.changed_k())["speedup"] is not None
 
 
+def test_each_target_of_a_run_has_numbers_of_its_own() -> None:
+    made = traces.chain()
+    settings = replace(made.steps[-1].settings, target="deeper")
+    last = replace(made.steps[-1], settings=settings)
+    both = Trace([last if event is made.steps[-1] else event for event in made.events()])
+    rows = {row["target"]: row for row in metrics(both)["by_target"]}
+    assert list(rows) == [made.steps[0].settings.target, "deeper"]
+    assert rows["deeper"]["per_call"] == len(last.emitted) / last.calls["target"]
+    others = made.steps[:-1]
+    spent = sum(step.timing.total_ms - step.timing.wait_ms for step in others)
+    speed = 1000 * sum(len(step.emitted) for step in others) / spent
+    assert rows[made.steps[0].settings.target]["per_s"] == pytest.approx(speed)
+    assert metrics(made)["reasons"]["by_target"] == "no second target model had a part in this run"
+
+
 def test_the_latest_footer_decides() -> None:
     counters = Counters().add(Footer("stopped", None, None))
     assert counters.footer.reason == "stopped"

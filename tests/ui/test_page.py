@@ -642,8 +642,34 @@ def test_another_target_brings_what_suits_it(methods):
     [("smollm2", True), ("fable-target", False), ("Qwen/Qwen3-8B", "as it was"), ("a/b", "as it was")],
 )
 def test_a_chat_model_on_offer_is_asked_in_its_chat_form(page, target, chat):
-    update = page.fit_chat(target)
+    update, prompt = page.fit_chat(SESSION, target, "My own prompt")
     assert update == (gr.skip() if chat == "as it was" else chat)
+    assert prompt == gr.skip()
+
+
+def test_a_ready_prompt_gives_way_to_one_that_the_target_can_use(page):
+    stories, questions = (list(page._offer.prompts[kind].values()) for kind in ("Story", "Ask a question"))
+    assert page.fit_chat(SESSION, "smollm2", stories[1]) == (True, questions[0])
+    assert page.fit_chat(SESSION, "fable-target", questions[2]) == (False, stories[0])
+    assert page.fit_chat(SESSION, "fable-target-x4", stories[1]) == (False, gr.skip())
+
+
+def test_a_target_that_is_chosen_during_a_run_leaves_its_prompt_alone(page):
+    running = page.run(SESSION, *values(max_new_tokens=32))
+    next(running)
+    assert page.fit_chat(SESSION, "smollm2", next(iter(page._offer.prompts["Story"].values()))) == (
+        gr.skip(),
+        gr.skip(),
+    )
+    running.close()
+
+
+@pytest.mark.parametrize(("target", "answers"), [("smollm2", True), ("fable-target", False), ("tiny-target", False)])
+def test_questions_are_offered_with_a_model_that_answers(page, target, answers):
+    field, kinds = page.fit_prompts(target)
+    assert ("ask a question" in field["label"]) is answers
+    assert ("Ask a question" in json.loads(kinds)) is answers
+    assert next(iter(json.loads(kinds))) == ("Ask a question" if answers else "Story")
 
 
 def test_a_model_that_was_typed_stays_beside_another_target(methods):
@@ -854,7 +880,7 @@ def test_a_ready_prompt_is_a_text_to_go_on_with(page, kind):
 def test_a_ready_conversation_is_plain_lines_with_a_note_where_there_is_no_template(page, monkeypatch):
     warned = []
     monkeypatch.setattr(gr, "Warning", warned.append)
-    text, chat = chosen(page, "Chat", "Bedtime")
+    text, chat = chosen(page, "Ask a question", "Bedtime")
     assert text.startswith("System: ")
     assert text.endswith("\nAssistant:")
     assert chat is False
@@ -863,7 +889,7 @@ def test_a_ready_conversation_is_plain_lines_with_a_note_where_there_is_no_templ
 
 def test_a_ready_conversation_uses_the_models_template_where_it_has_one(library, page, monkeypatch):
     monkeypatch.setattr(library.load("tiny-target").tokenizer, "chat_template", "{{ messages | length }}")
-    text, chat = chosen(page, "Chat", "Bedtime")
+    text, chat = chosen(page, "Ask a question", "Bedtime")
     assert chat is True
     assert page.render_prompt(text, "tiny-target", chat)["value"] == "2"
 

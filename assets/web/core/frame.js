@@ -1,6 +1,6 @@
 // frame.js: the frame around the page's parts: theme, drawers, the folded setup of a phone, large type for a room. Its
 // sheet stands before those of the panels, which change what it says of all drawers.
-import { store, stored } from './memory.js';
+import { recall, remember, store, stored } from './memory.js';
 
 const THEME = 'specviz-theme', root = document.documentElement;
 export const FIELDS = 'specviz-fields';              // they are kept under this name, and are other ones after this event
@@ -32,6 +32,22 @@ export function setOpen(name, isOpen) {
 export const isOpen = (name) => root.hasAttribute(`data-sv-${name}`);
 export const toggle = (name) => setOpen(name, !isOpen(name));
 export const close = () => DRAWERS.forEach((name) => setOpen(name, false));
+
+// ---- the simple view: what a first run needs; "All controls" shows the rest, and what a person chose is remembered ----
+const CONTROLS = ['simple', 'all'];
+export const isSimple = () => root.hasAttribute('data-sv-simple');
+
+export function allControls(isAll, isChosen) {
+  if (isChosen) remember('controls', CONTROLS[Number(isAll)]);
+  if (!isAll) close();
+  root.toggleAttribute('data-sv-simple', !isAll);
+  document.querySelector('#all-controls')?.setAttribute('aria-expanded', String(isAll));
+  document.dispatchEvent(new Event('sv-controls'));
+  window.dispatchEvent(new Event('resize'));
+}
+
+export const keepControls = () => allControls(recall('controls', CONTROLS) === 'all');
+keepControls();                                       // before anything is drawn
 
 // on a phone: the one line that stands for the folded setup, and opens it
 export function fold(element) {

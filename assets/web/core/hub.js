@@ -31,6 +31,7 @@ export class Hub {
   pinned = null; hovered = null; spot = -1;           // spot: the step that was last moved to or pinned
   imagined = null;                                    // what another K would have done with the text, and its rows
   #listeners = new Map(); #source; #pulling = false; #timer = 0; #arrived = 0; #autoPinned = false; #opening = 0;
+  isPresented = false;
   #wasLive = false; #found = 0;                       // found: how many steps a run has that was over when it came
 
   constructor(source) { this.#source = source; }
@@ -209,9 +210,16 @@ export class Hub {
 
   selected() {
     if (this.#isShown(this.hovered)) return this.hovered;
-    if (this.#isShown(this.pinned)) return this.pinned;
-    const step = this.steps[this.cursor - 1];
-    return step ? { step: this.cursor - 1, ref: step.focus } : null;
+    if (this.#isShown(this.pinned) && (!this.isPresented || this.pinned.step === this.spot)) return this.pinned;
+    const index = this.isPresented ? this.spot : this.cursor - 1, step = this.steps[index];
+    return step ? { step: index, ref: step.focus } : null;
+  }
+
+  // Before a room, what is explained is the step that stands out.
+  present(isPresented) {
+    if (isPresented === this.isPresented) return;
+    this.isPresented = isPresented;
+    this.emit('select');
   }
 
   look() {

@@ -26,6 +26,7 @@ export const lessonPanel = (element, { page, server, trigger }) => {
   function close() {
     panel.close();
     root.removeAttribute('data-sv-lesson');
+    page.keepControls();
     if (location.hash.startsWith('#lesson=')) history.replaceState(null, '', '#explore');
     window.dispatchEvent(new Event('resize'));
   }
@@ -33,6 +34,7 @@ export const lessonPanel = (element, { page, server, trigger }) => {
   async function open(name) {
     const answer = await server.lesson({ name: name.slice(0, 200) });
     root.setAttribute('data-sv-lesson', '');
+    page.allControls(true);                             // a lesson asks for what the simple view does not show
     if (!answer || answer.refusal) panel.refuse(answer ? answer.refusal : 'The server did not answer.');
     else panel.open(answer, isBack);
     isBack = stays = false;

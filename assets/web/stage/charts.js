@@ -72,13 +72,16 @@ export class Charts {
     if (fold.open) fillTable(figure, table);
   }
 
-  // ---- the selection, on every chart where it has a place -------------------------------------------------------
+  // ---- the selection, and what was changed during the run, on every chart where they have a place ----------------
   shapes({ figure }) {
-    const selected = this.hub.selected(), place = selected ? placeOf(figure, selected) : -1;
-    if (place < 0) return [];
-    const x = figure.data[0].x[place], ink = getComputedStyle(this.root).color;
-    const line = { color: ink, width: 2, dash: 'dot' };
-    return [{ type: 'line', x0: x, x1: x, y0: 0, y1: 1, yref: 'paper', line, opacity: 0.7, layer: 'above' }];
+    const color = getComputedStyle(this.root).color, selected = this.hub.selected();
+    const line = (at, dash, words = '') => {
+      const place = at ? placeOf(figure, at) : -1, x = place < 0 ? null : figure.data[0].x[place];
+      const label = { text: words, textposition: 'end', textangle: 0, xanchor: 'left', font: { size: 12, color } };
+      return x === null ? [] : [{ type: 'line', x0: x, x1: x, y0: 0, y1: 1, yref: 'paper', line: { color, width: 2, dash }, opacity: 0.7, layer: 'above', label }];
+    };
+    const changed = this.hub.steps.flatMap(({ changes, focus }, step) => (changes.length ? line({ step, ref: focus }, 'dash', changes.join(', ')) : []));
+    return [...changed, ...line(selected, 'dot')];
   }
 
   point(made) {

@@ -13,6 +13,7 @@ export class Legend {
     });
     this.hub.on('head', () => { this.entries(); this.count(); });
     this.hub.on('cursor', () => this.count());
+    document.addEventListener('sv-controls', () => this.still());
   }
 
   entries() {
@@ -30,6 +31,16 @@ export class Legend {
       made.append(press);
       return made;
     }));
+    this.still();
+  }
+
+  // In the simple view the marks are explained, and nothing is chosen among them.
+  still() {
+    const isSimple = document.documentElement.hasAttribute('data-sv-simple');
+    for (const press of this.host.querySelectorAll('.sv-legend-entry')) {
+      if (isSimple && press.getAttribute('aria-pressed') === 'true') this.choose(press);
+      press.disabled = isSimple;
+    }
   }
 
   // The style sheet dims by the root's attribute: choosing costs the same however long the run is.

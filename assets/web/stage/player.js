@@ -35,7 +35,7 @@ export class Player {
     });
     this.strip.addEventListener('pointermove', (event) => {
       const step = this.hub.steps[this.stepAt(event)];
-      this.strip.title = step ? step.say : '';
+      this.strip.title = step ? [...step.changes, step.say].join(' · ') : '';
       if (event.pointerType !== 'touch') this.hub.hoverStep(this.stepAt(event));
     });
     this.strip.addEventListener('pointerleave', () => this.hub.hover(null));
@@ -79,6 +79,7 @@ export class Player {
       y -= height;
       made.append(this.shape('rect', { class: `sv-bar-${part}`, x: 1, width: this.width - 2, y, height: height - 1 < 1 ? 1 : height - 1 }));
     }
+    if (step.changes.length) made.append(this.shape('line', { class: 'sv-bar-changed', y2: HEIGHT }));
     made.setAttribute('transform', `translate(${index * this.width} 0)`);
     made.dataset.step = index;
     return made;

@@ -115,6 +115,7 @@ export const mountStage = (holder, { props, watch, trigger, server, source, quie
   names(root);
   hub.on('reset', () => root.setAttribute('data-empty', ''));
   hub.on('grow', () => root.removeAttribute('data-empty'));
+  window.addEventListener('resize', () => hub.present(document.documentElement.hasAttribute('data-sv-present')));
   for (const View of VIEWS) new View(root, hub, { trigger });
   const everyK = server ? server.every_k : source && source.everyK;
   if (everyK) new EveryK(root, hub, { ask: everyK, trigger });

@@ -24,6 +24,7 @@ from specviz.settings import settings
 from specviz.trace.file import Trace
 from specviz.trace.recorded import WELCOME
 from specviz.ui.choices import Offer, choose_draft, choose_models, choose_rule, rule_to_explain
+from specviz.ui.components import prompt_label
 from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
 from specviz.ui.explore.form import Form, update_drafts, update_models, update_rules
 from specviz.ui.reading import read_sent
@@ -246,17 +247,18 @@ class Handlers:
         text = self._offer.prompts.get(kind, {}).get(str(asked.get("title")))
         if text is None:
             return gr.skip(), gr.skip()
-        return text, kind in self._offer.dialogues and self._can_chat(target)
+        if kind not in self._offer.dialogues or self._can_chat(target):
+            return text, kind in self._offer.dialogues
+        warn(f"{target} has no chat template: it reads the conversation as plain lines")
+        return text, False
 
     def _can_chat(self, target: str) -> bool:
         """True for a model that is not in memory, too; a run would say if it cannot."""
-        if target not in self._bench.library.loaded_names():
-            return True
-        loaded = self._bench.library.load(target)
-        if has_chat_form(loaded.tokenizer):
-            return True
-        warn(f"{loaded.name} has no chat template: it reads the conversation as plain lines")
-        return False
+        library = self._bench.library
+        known = MODELS.get(without_format(target))
+        if known and known.is_bundled:
+            return known.chats
+        return target not in library.loaded_names() or has_chat_form(library.load(target).tokenizer)
 
     @callback
     def render_prompt(self, prompt: str, target: str, chat: bool) -> Any:
@@ -275,10 +277,21 @@ class Handlers:
         return [update_drafts(self._offer, str(target), known, chosen), self._methods(str(target), method)]
 
     @callback
-    def fit_chat(self, target: Any) -> Any:
-        """The chat template is on for a chat model on offer, off for the bundled ones, and else as it was."""
+    def fit_chat(self, request: gr.Request, target: Any, prompt: Any) -> Any:
+        """The chat template, and a ready prompt that suits: on for a chat model on offer, off for the bundled ones, and
+        else as it was, as during a run, whose prompt is written."""
         known = MODELS.get(without_format(str(target)))
-        return known.chats if known and (known.chats or known.is_bundled) else gr.skip()
+        if not known or not (known.chats or known.is_bundled) or self._live_view(request):
+            return gr.skip(), gr.skip()
+        suiting = self._offer.suit(prompt, answers=known.chats)
+        return known.chats, gr.skip() if suiting is None else suiting
+
+    @callback
+    def fit_prompts(self, target: Any) -> Any:
+        """What the prompt's field asks for, and the ready prompts that the target can use."""
+        answers = self._can_chat(str(target))
+        label = gr.update(label=prompt_label(answers=answers))
+        return label, json.dumps(self._offer.kinds_for(answers=answers))
 
     def _methods(self, target: str, chosen: Any) -> Any:
         return gr.update(choices=list(methods_for(target, self._bench.library, chosen)))
