@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specviz.analysis.given_text import is_own_plan
 from specviz.trace.metrics import METRICS, metrics
-from specviz.trace.tool_names import SGLANG, ToolNumber, VLLM, WAYS_OF_DRAFTING
+from specviz.trace.tool_names import SGLANG, VLLM, WAYS_OF_DRAFTING, ToolNumber
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
 from specviz.views.compare.plan_charts import (
