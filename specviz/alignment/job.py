@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     Prompts = str | Path | PromptSet | Sequence[str | Mapping[str, Any]] | pandas.DataFrame
 
-MOST_DRAFTS = 8
+MOST_DRAFTS = 16
 MOST = {"k": KS[-1], "batch": 4096, "shard_size": 4096, "limit": 1_000_000_000}
 SHARD_SIZE = 32
 READING = "writing and reading the texts"

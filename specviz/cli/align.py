@@ -39,8 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompts", type=Path, required=True, metavar="FILE", help="prompts or messages, as JSON, CSV, ..."
     )
     parser.add_argument("--target", help=f"a bundled name, a folder or a hub id (default: {target})")
-    words = f"a draft model, likewise; may be given again (default: {draft})"
-    parser.add_argument("--draft", action="append", help=words)
+    words = (
+        "draft models or heads, likewise, also run/step-*; or METHOD:HEADS,NAME=VALUE, such as prompt_lookup or "
+        f"early_exit:layers=4 (default: {draft})"
+    )
+    parser.add_argument("--draft", action="extend", nargs="+", help=words)
     words = "folder of the job; the same job continues there"
     parser.add_argument("--out", type=_folder, required=True, metavar="DIR", help=words)
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
@@ -251,7 +254,8 @@ def summary_text(summary: Summary) -> str:
 
 
 def _table(summary: Summary) -> list[str]:
-    head = ("draft", "agreement, 95 %", "same top token", f"tokens per target call, K={summary.k}", "best K", "speedup")
+    per_call = f"tokens per target call, K={summary.k}"
+    head = ("draft", "agreement, 95 %", "most likely accepted", per_call, "with most likely", "best K", "speedup")
     rows = [head, *(_row(draft, summary.k) for draft in summary.drafts)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -262,8 +266,9 @@ def _row(draft: DraftSummary, k: int) -> tuple[str, ...]:
     speedup = "no costs" if draft.speedups is None else f"{max(draft.speedups):.2f}x"
     cells = (
         f"{_format(draft.alpha, '.3f')}{_format_interval(draft.alpha_interval)}",
-        _format(draft.greedy_agreement, ".1%"),
+        _format(draft.by_argmax and draft.by_argmax.alpha, ".3f"),
         _format(draft.tokens_per_call[k - 1], ".2f"),
+        _format(draft.by_argmax and draft.by_argmax.tokens_per_call[k - 1], ".2f"),
     )
     return (draft.name, *cells, best, speedup)
 

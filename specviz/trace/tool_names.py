@@ -29,6 +29,12 @@ _NAMES: tuple[tuple[str, str, str], ...] = (  # tool, its name, name in METRICS
     (EAGLE, "compression ratio", "compression_ratio"),
     (LEVIATHAN, "alpha", "alpha"),
 )
+WAYS_OF_DRAFTING = (
+    "Which tokens does a served log's acceptance belong to? By default, vLLM (draft_sample_method greedy), SGLang, "
+    "TensorRT-LLM and llama.cpp draft the most likely tokens. Drawn tokens are drafted by vLLM with "
+    "draft_sample_method probabilistic, by SGLang with --speculative-use-rejection-sampling, and by TensorRT-LLM with "
+    "use_rejection_sampling."
+)
 _SHORT_NAMES = {"AR (a number of tokens, not a share)": "AR", "accepted draft tokens, %": "accepted %"}
 
 

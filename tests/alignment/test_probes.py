@@ -4,10 +4,12 @@ import copy
 
 import pytest
 import torch
+from planted import PLANTED
 
 from specviz.alignment.causes import probes as faults
 from specviz.alignment.job import align
 from specviz.alignment.types import Message, PromptRow, Shard
+from specviz.drafters.heads import load_heads
 from specviz.models.library import Library
 from specviz.prompts import prompts_file
 from specviz.request import Request
@@ -43,22 +45,50 @@ def findings(prompts, draft, *, target="fable-target", max_new_tokens=32, **opti
     return {finding.kind: finding for finding in own.findings}, made
 
 
-@pytest.mark.parametrize("name", ["fable-draft", "fable-draft-undistilled", "fable-draft-tiny", "fable-draft-code"])
+@pytest.mark.parametrize("name", ["fable-draft", "fable-draft-undistilled", "fable-draft-tiny"])
 def test_in_sound_drafts_nothing_is_found(prompts, name):
     found, _ = findings(prompts, name)
     assert found == {}
 
 
-def test_a_layer_of_noise_is_named(library, prompts):
+def test_of_a_draft_that_was_trained_on_code_alone_the_words_are_named_that_it_never_gives(prompts):
+    found, _ = findings(prompts, "fable-draft-code")
+    assert [*found] == ["token ids"]
+    assert found["token ids"].numbers["share"] > 0.1
+
+
+# ---- planted faults: each in a copy of a sound draft ----------------------------------------------------------------
+
+
+CURES = {"temperature": "logits divided by 1.7", "rope": "the target's own rope parameters", "layer": "layer 2 of 2"}
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_fault_is_the_first_cause_and_its_cure_holds_on_other_texts(library, plant, prompts):
     sound = library.load("fable-draft")
-    model, generator = copy.deepcopy(sound.model), torch.Generator().manual_seed(0)
-    for weight in model.model.layers[1].parameters():
-        weight.data += weight.data.std() * torch.randn(weight.shape, generator=generator)
-    noised = named(library, "noised", model, sound.tokenizer)
-    found, made = findings(prompts, noised.name)
-    assert found["layer"].words.startswith("Layer 2 of 2 does harm")
-    assert found["layer"].numbers["alpha_without"] > found["layer"].numbers["alpha"] + 0.02
-    assert made.summary.drafts[0].alpha < 0.4
+    model = copy.deepcopy(sound.model)
+    plant(model, torch.Generator().manual_seed(0))
+    found, _ = findings(prompts, named(library, plant.__name__, model, sound.tokenizer).name, max_new_tokens=64)
+    kind = PLANTED[plant]
+    assert next(iter(found)) == kind
+    assert CURES.get(kind, "") in found[kind].words
+    if kind not in ("bits", "token ids"):
+        assert found[kind].numbers["low"] > 0
+        assert found[kind].numbers["applied"] > 0.02
+
+
+def test_heads_that_are_given_the_states_of_another_position_are_told_so(library, prompts, monkeypatch):
+    target = library.load("fable-target")
+    head = load_heads(library, "fable-eagle", "eagle", target).module
+    fuse = head.fuse
+    monkeypatch.setattr(head, "fuse", lambda states: fuse(states).roll(1, 0), raising=False)
+    found, _ = findings(prompts, "fable-eagle", max_new_tokens=64)
+    assert [*found] == ["feature"]
+    assert "the states of the token behind" in found["feature"].words
+
+
+def test_sound_heads_have_no_cause(prompts):
+    assert findings(prompts, "fable-medusa", max_new_tokens=64)[0] == {}
 
 
 def chatting(library, name, template, called):
@@ -104,10 +134,10 @@ def test_another_chat_form_is_a_finding_where_the_draft_agrees_better_in_its_own
         return embedded + ((ids[0] == mark).cumsum(1) > 0)[..., None] * embedded.std() * noise
 
     draft.model.get_input_embeddings().register_forward_hook(put_off)
-    found, made = findings(chats(), draft.name, target=target.name)
-    assert found["template"].numbers["alpha_own_form"] > found["template"].numbers["alpha"] + 0.02
+    found, made = findings(chats(24), draft.name, target=target.name)
+    assert found["template"].numbers["applied"] > 0.02
     assert "the draft's with" in found["template"].words
-    assert '". On 8 chats, it agrees' in found["template"].words
+    assert "with the chats in its own format" in found["template"].words
     assert not any("plain-draft: " in warning for warning in made.summary.warnings)
 
 
@@ -117,13 +147,14 @@ def looked_for(library, rows, drafts=("fable-draft",), target="fable-target"):
     return faults.look(Shard(request, drafts, tuple(made), {}), library).looked_for
 
 
-def test_a_damaged_layer_is_looked_for_where_texts_suffice_and_a_chat_form_where_chats_are_read(library):
+def test_causes_are_looked_for_where_texts_suffice_and_a_chat_form_where_the_draft_has_another(library):
     target = chatting(library, "fable-target", TOLD, "told-target").name
+    draft = chatting(library, "fable-draft", ASKED, "asked-draft").name
     prompts, chat = {"prompt": "Once upon a time"}, {"messages": (Message("user", "Tell me."),)}
-    assert looked_for(library, [prompts] * 3) == ()
-    assert looked_for(library, [prompts] * 4) == ("a damaged layer",)
-    assert looked_for(library, [prompts] * 3 + [chat], target=target) == ("a damaged layer", "a different chat format")
-    assert looked_for(library, [chat], target=target) == ("a different chat format",)
+    assert looked_for(library, [prompts] * 7) == ()
+    assert {"a damaged layer", "wrong rotary positions"} < {*looked_for(library, [prompts] * 8)}
+    assert "a different chat format" in looked_for(library, [chat] * 8, (draft,), target)
+    assert "a different chat format" not in looked_for(library, [prompts] * 8)
 
 
 def test_a_cut_vocabulary_is_named_with_its_ceiling(library, prompts):

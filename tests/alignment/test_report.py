@@ -34,6 +34,7 @@ from specviz.alignment.report import (
 )
 from specviz.alignment.summary import (
     Finding,
+    Way,
 )
 from specviz.alignment.tables.columns import COLUMNS
 
@@ -92,7 +93,7 @@ def test_the_overview_answers_its_title_for_each_draft():
     first, second, third = answers(made_summary())
     parts = "5.8 target certain, draft picks another; 5.8 draft overconfident; 5.8 near-tie"
     lost = f"It loses 29 points: {parts}."
-    classes = "By class of token, name holds 57\u00a0% of the loss; name agrees least (51\u00a0%)."
+    classes = "The class name is 33\u00a0% of the tokens and 57\u00a0% of the loss (agreement 51\u00a0%)."
     best = "Best: K = 4, 1.40x the speed without a draft (predicted)."
     assert first == f"fable-draft agrees 71\u00a0%. {lost} {classes} {best}"
     assert third.endswith("Best: K = 4, 0.83x the speed without a draft (predicted), slower.")
@@ -100,9 +101,32 @@ def test_the_overview_answers_its_title_for_each_draft():
     assert second.startswith("fable-draft-undistilled agrees 62")
 
 
-def test_a_class_of_few_tokens_is_not_called_the_one_that_agrees_least():
-    few = tuple(replace(each, num_tokens=29) if each.value == "name" else each for each in made_summary().slices)
-    assert "; word agrees least (73\u00a0%)" in answers(made_summary(slices=few))[0]
+def with_classes(**classes):
+    """(tokens, agreement) by class, for the first draft."""
+    some = next(each for each in made_summary().slices if each.kind == "class")
+    own = (replace(some, value=name, num_tokens=n, alpha=alpha) for name, (n, alpha) in classes.items())
+    return answers(made_summary(slices=tuple(own)))[0]
+
+
+def test_a_class_is_named_by_what_it_loses_beyond_its_share_of_the_tokens():
+    """That words hold most of the loss says nothing where most tokens are words."""
+    even = with_classes(word=(760, 0.70), name=(240, 0.72))
+    assert "No class of token loses much more than its share." in even
+    told = with_classes(word=(800, 0.80), name=(200, 0.40))
+    assert "The class name is 20\u00a0% of the tokens and 43\u00a0% of the loss (agreement 40\u00a0%)." in told
+
+
+def test_a_class_of_few_tokens_is_not_named():
+    assert "class name" not in with_classes(word=(800, 0.80), name=(29, 0.10))
+
+
+def test_both_ways_of_drafting_stand_side_by_side_with_the_engines_names_for_them():
+    way = Way(0.28, (1.3,) * 16, None, None, (0.3, 0.1))
+    drafts = tuple(replace(each, by_argmax=way, by_position=(0.7, 0.5)) for each in made_summary().drafts)
+    shown = section_of(made_summary(drafts=drafts), "ways")
+    (table,) = tables(shown["blocks"])
+    assert texts_of(table["rows"][1])[:4] == ["fable-draft", "most likely", "28\u00a0%", "1.30"]
+    assert "draft_sample_method" in said(shown)
 
 
 @pytest.mark.parametrize(

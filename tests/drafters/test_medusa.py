@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from functools import partial
 from itertools import cycle
 
 import pytest
@@ -127,10 +128,12 @@ class WrongQ(MedusaDrafter):
     [
         (MedusaDrafter, "speculative_sampling", 0, 1e-7),
         (MedusaDrafter, "sample_and_match", 0, 1e-7),
+        (partial(MedusaDrafter, draws=True), "speculative_sampling", 0, 1e-7),
+        (partial(MedusaDrafter, draws=True), "block_verification", 0, 1e-7),
         (MedusaDrafter, "typical", 1e-3, 1),
         (WrongQ, "speculative_sampling", 1e-3, 1),
     ],
-    ids=["ratio", "match", "typical", "wrong q"],
+    ids=["ratio", "match", "drawn", "drawn blocks", "typical", "wrong q"],
 )
 def test_the_texts_law(kind, rule, least, most):
     """Up to what norms in float32, inside a model in float64, make of two orders of reading."""

@@ -100,7 +100,7 @@ class _Causes:
                 for kind in self.tried}  # fmt: skip
         found = [self._measure(second[n], gains[n], difference) for n in best.values() if n is not None]
         causes = sorted(filter(None, found), key=lambda each: -each.numbers["applied"])
-        return [*self._of_weights(), *causes]
+        return [*self._of_weights(), *self._of_ids(causes), *causes]
 
     def _trials(self, place: int, difference: str | None) -> Iterator[Trial]:
         """The same in the same order for both halves."""
@@ -127,6 +127,14 @@ class _Causes:
         self.tried.append("bits")
         words, bits = weights.coarse_words(self._draft.model)
         return [Finding(self._name, "bits", words, {"bits": bits})] if words else []
+
+    def _of_ids(self, causes: Sequence[Finding]) -> list[Finding]:
+        """Ids that are never given, where no cure for them is known."""
+        if isinstance(self._draft, Proposer) or any(each.kind == "token ids" for each in causes):
+            return []
+        self.tried.append("token ids")
+        words = token_ids.deaf_words(self._draft, self._deaf)
+        return [Finding(self._name, "token ids", words, {"share": self._deaf.share})] if words else []
 
     def _measure(self, trial: Trial, claim: Array, difference: str | None) -> Finding | None:
         """The cause if its cure holds on the other half."""

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from torch import Tensor
 
 from specviz.alignment.ahead import Proposer
-from specviz.alignment.causes.trials import TEMPERATURES, Trial
+from specviz.alignment.causes.trials import Trial
 from specviz.decoding.drafter import Ahead, Drafter
 
 LAYERS, POSITIONS = (-1, 1), (-1, 1)
+TEMPERATURES = (0.5, 0.7, 1.4, 1.7, 2.0, 2.5)  # fewer than for a model: each reads the texts once more
 
 
 class Changed(Drafter):

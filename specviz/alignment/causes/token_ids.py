@@ -16,10 +16,12 @@ from specviz.alignment.causes.sample import Sample
 from specviz.alignment.causes.trials import Trial, twin
 from specviz.models.library import LoadedModel
 from specviz.models.score import Text
+from specviz.views.explore.sentences import label, percent
 
-FEWEST_WANTED = 1.0  # tokens' worth of the target's probability, to speak of an id at all
-DEAF = 0.1  # of what the draft gives to other wanted ids, at most
-CLEAR = 0.15  # mean q of the other id where this one is wanted, at least
+FEWEST_WANTED = 0.5  # tokens' worth of the target's probability, to speak of an id at all
+DEAF = 0.05  # of what the draft gives to other wanted ids, at most
+CLEAR = 0.1  # mean q of the other id where this one is wanted, at least
+LEAST_SHARE, FEWEST_IDS, SHOWN = 0.02, 5, 6  # below these, nothing is said of them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +71,18 @@ def _whose(
         if best[place] >= CLEAR and int(other[place]) not in found.values():
             found[int(deaf[place])] = int(other[place])
     return found
+
+
+def deaf_words(draft: LoadedModel, found: DeafIds) -> str:
+    """What is wrong with these ids; empty where they are too few or too seldom wanted."""
+    if found.share < LEAST_SHARE or len(found.ids) < FEWEST_IDS:
+        return ""
+    shown = ", ".join(label(draft.text.label(token)) for token in found.ids[:SHOWN])
+    return (
+        f"The draft hardly ever gives {len(found.ids):,} of {found.num_wanted:,} ids that the target wants here, such "
+        f"as {shown}: {percent(found.share)} of the target's probability is on them. Their rows in the embedding or "
+        "the output matrix stand in wrong places, or were never trained."
+    )
 
 
 def swap_trials(draft: LoadedModel, texts: Sequence[Text], found: Mapping[int, int]) -> list[Trial]:

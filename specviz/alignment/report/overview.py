@@ -30,7 +30,8 @@ COLUMN_WORDS = (
     "Student's t over prompts; they are wide if prompts are few. Speedups are predicted from costs, not timed."
 )
 NOTHING_LOOKED_FOR = "Too few prompts to look for faults in the draft models."
-FEWEST_TOKENS = 30  # of a class that is named as the one that agrees least
+FEWEST_TOKENS = 30  # of a class that is named
+MOST_EXCESS = 0.05  # of the loss beyond a class's share of the tokens, before it is named
 MOST_REASONS = 3
 TOO_CLOSE = 0.1  # speedups that differ by less are not ranked: costs timed again differ as much
 
@@ -113,16 +114,19 @@ def _lost_words(alpha: float, parts: Sequence[Reason]) -> list[str]:
 
 
 def _class_words(classes: Sequence[Slice]) -> list[list[str]]:
-    """The class that holds most of what is lost, and the one that agrees least."""
-    known = [each for each in classes if cells.is_known(each.alpha)]
-    loss = {each.value: each.num_tokens * (1 - each.alpha) for each in known}
-    enough = [each for each in known if each.num_tokens >= FEWEST_TOKENS]
-    total = sum(loss.values())
-    if not enough or total <= 0:
+    """The class that loses most beyond its share of the tokens, if any does by MOST_EXCESS, against what it holds."""
+    known = [each for each in classes if cells.is_known(each.alpha) and each.num_tokens >= FEWEST_TOKENS]
+    size = sum(each.num_tokens for each in known)
+    lost = sum(each.num_tokens * (1 - each.alpha) for each in known)
+    if not known or lost <= 0:
         return []
-    most, least = max(loss, key=loss.get), min(enough, key=lambda each: each.alpha)
-    held = ["By class of token, ", label(most), f" holds {percent(loss[most] / total)} of the loss; "]
-    return [[*held, label(least.value), f" agrees least ({percent(least.alpha)})."]]
+    shares = {each.value: (each.num_tokens / size, each.num_tokens * (1 - each.alpha) / lost) for each in known}
+    worst = max(known, key=lambda each: shares[each.value][1] - shares[each.value][0])
+    of_tokens, of_loss = shares[worst.value]
+    if of_loss - of_tokens < MOST_EXCESS:
+        return [["No class of token loses much more than its share."]]
+    told = f" is {percent(of_tokens)} of the tokens and {percent(of_loss)} of the loss (agreement "
+    return [["The class ", label(worst.value), told, percent(worst.alpha), ")."]]
 
 
 def _points(value: float) -> str:

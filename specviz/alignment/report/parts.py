@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from specviz.alignment.report import cells
 from specviz.alignment.report.charts import calibration_chart, slices_chart, speed_chart, tokens_chart
-from specviz.alignment.summary import ENOUGH_PROMPTS, NOT_CALLED
+from specviz.alignment.summary import ENOUGH_PROMPTS, NOT_CALLED, Way
 from specviz.alignment.tables.reasons import REASONS
+from specviz.trace.tool_names import WAYS_OF_DRAFTING
 from specviz.views import blocks
 from specviz.views.blocks import Cell, Props, Words
 from specviz.views.explore.sentences import label, percent, reveal
@@ -111,13 +112,35 @@ def _speed_words(draft: DraftSummary) -> Words:
             f" the speed without a draft.{end}"]  # fmt: skip
 
 
+def ways(summary: Summary) -> list[Props]:
+    """Each draft twice: drawn tokens, then its most likely ones."""
+    k, rows = summary.k, []
+    for draft in (draft for draft in summary.drafts if draft.by_argmax is not None):
+        drawn = Way(draft.alpha, draft.tokens_per_call, draft.speedups, draft.best_k, draft.by_position)
+        rows += [(draft.name, "drawn", drawn), (draft.name, "most likely", draft.by_argmax)]
+    if not rows:
+        return []
+    columns = {
+        "draft": lambda row: label(row[0]),
+        "drafted token": lambda row: row[1],
+        "first token accepted": lambda row: cells.share(row[2].alpha),
+        f"tokens per target call at K = {k}": lambda row: cells.number(
+            row[2].tokens_per_call[k - 1] if row[2].tokens_per_call else None, "{:.2f}".format
+        ),
+        "best K": lambda row: cells.best_k(row[2].best_k),
+        "steps that accept 1, 2, ... K tokens": lambda row: ", ".join(map(percent, row[2].by_position)) or cells.NONE,
+    }
+    return [blocks.table_of(rows, columns, sortable=True), blocks.words(WAYS_OF_DRAFTING, small=True)]
+
+
 SLICES = (
     ("depth", "by depth", "tokens of text before"),
     ("context", "by context length", "tokens before, prompt included"),
     ("class", "by class of token", "class"),
     ("tag", "by tag", "tag"),
+    ("ahead", "by depth in the draft", "drafted token, from 1"),
 )
-CHARTED = ("depth", "context")
+CHARTED = ("depth", "context", "ahead")
 
 
 def slices(summary: Summary) -> list[Props]:
@@ -156,6 +179,9 @@ def _slices_table(found: Sequence[Slice], title: str, k: int) -> Props:
         ),
         **cells.COUNTS,
     }
+    if found[0].kind == "ahead":
+        columns["accepted if the most likely token is drafted"] = columns.pop("same top token")
+        columns = {name: of for name, of in columns.items() if "speedup" not in name and "K" not in name}
     is_cut = len(found) > MOST_ROWS
     caption = f"The first {MOST_ROWS:,} of {len(found):,} rows; all are in slices.parquet." if is_cut else ""
     return blocks.table_of(found[:MOST_ROWS], columns, caption=caption, sortable=True)

@@ -112,6 +112,13 @@ PARTS = (  # name, title, lead and what makes the blocks: none where there is no
         parts.every_k,
     ),
     (
+        "ways",
+        "Drawn or most likely tokens",
+        "The same draft used in both ways. A drawn token is accepted as often as both models overlap, the most likely "
+        "one as often as the target draws it. A served log means the way of its engine.",
+        parts.ways,
+    ),
+    (
         "slices",
         "Where in the text",
         "Agreement for groups of tokens. A fall of 10 points or more from one group to the next is marked.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specviz.analysis.given_text import is_own_plan
 from specviz.trace.metrics import METRICS, metrics
-from specviz.trace.tool_names import SGLANG, VLLM, export, tool_numbers
+from specviz.trace.tool_names import SGLANG, VLLM, WAYS_OF_DRAFTING, export, tool_numbers
 from specviz.views import blocks
 from specviz.views.blocks import Props, Words
 from specviz.views.compare.plan_charts import (
@@ -235,6 +235,7 @@ def tool_names(recorded: Trace | None) -> Props:
         for row in tool_numbers(recorded)
     ]
     shown = [blocks.table(["tool", "its name", "value", "our name", "formula"], rows)]
+    shown.append(blocks.words(WAYS_OF_DRAFTING, small=True))
     shown += [
         blocks.download(f"Save as JSON, {tool} field names", f"specviz-{tool.lower()}.json", export(recorded, tool))
         for tool in (VLLM, SGLANG)
