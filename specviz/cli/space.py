@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import specviz
 from specviz.errors import SpecvizError
-from specviz.models.catalog import HEADS, MODELS, is_known, without_format
+from specviz.models.catalog import is_known, without_format
 from specviz.models.hub import find
 from specviz.settings import assets_dir
 from specviz.views.terminal import escape
@@ -46,9 +46,7 @@ README = """---
 
 # specviz
 
-See, check and debug **speculative decoding** while it runs: {pair}.
-
-Pushed with `specviz space push`, specviz {version}.
+See, check and debug **speculative decoding** while it runs. Pushed with `specviz space push`, specviz {version}.
 """
 NOT_THERE = "a Space has the bundled models and those of the hub: {role} must not be a folder here (got {name!r:.200})"
 
@@ -61,7 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", help="the draft model or draft head, likewise")
     words = "what the Space will run on, which its owner sets on the hub (default: %(default)s)"
     parser.add_argument("--hardware", choices=HARDWARE, default=HARDWARE[0], help=words)
-    parser.add_argument("--private", action="store_true", help="only its owner sees it")
     words = "write what would be pushed into this new folder, and push nothing"
     parser.add_argument("--dry-run", type=Path, metavar="FOLDER", help=words)
 
@@ -80,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
     with TemporaryDirectory() as place:
         write(Path(place, "space"), options)
-        print(f"pushed: {push(HfApi(), Path(place, 'space'), options.name, private=options.private)}")
+        print(f"pushed: {push(HfApi(), Path(place, 'space'), options.name)}")
     return 0
 
 
@@ -99,17 +96,17 @@ def write(folder: Path, options: argparse.Namespace) -> None:
         ".gitattributes": large,  # the hub takes no binary file, however small, unless it is kept so
         "app.py": APP.format(settings=json.dumps(variables)),
         "requirements.txt": "\n".join(_requirements()) + "\n",
-        "README.md": README.format(front=_front(options), pair=_pair(chosen), version=specviz.__version__),
+        "README.md": README.format(front=_front(options), version=specviz.__version__),
     }
     for name, text in texts.items():
         (folder / name).write_text(text, "utf-8", newline="\n")
 
 
-def push(api: "HfApi", folder: Path, name: str, *, private: bool = False) -> str:
+def push(api: "HfApi", folder: Path, name: str) -> str:
     """The Space's address, once the folder is all that it holds. Raises SpecvizError with the hub's words."""
     space = {"repo_id": name, "repo_type": "space"}
     try:
-        made = api.create_repo(**space, space_sdk="gradio", private=private, exist_ok=True)
+        made = api.create_repo(**space, space_sdk="gradio", exist_ok=True)
         words = f"specviz {specviz.__version__}"
         api.upload_folder(**space, folder_path=folder, commit_message=words, delete_patterns=["*"])
     except Exception as error:  # the errors of several HTTP libraries: no login, no right, offline
@@ -146,10 +143,3 @@ def _front(options: argparse.Namespace) -> str:
         "preload_from_hub": on_hub,
     }
     return "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items() if value)
-
-
-def _pair(chosen: Mapping[str, str]) -> str:
-    """What it begins with, in words."""
-    known = {**MODELS, **HEADS}
-    titles = [known[name].title if name in known else name for name in chosen.values()]
-    return " with ".join(titles) or "a bundled pair of small models"

@@ -1,12 +1,14 @@
 """What programs and agents may ask over HTTP or MCP: small JSON answers, and files by their address.
 
-The docstrings are what callers read: Gradio shows them as the endpoints' documents and as descriptions of MCP tools.
-Errors are plain text. Anyone who reaches the server may call: names are looked up, and work is bounded.
+Callers read the docstrings, with the words of PARAMETERS put in: Gradio shows them as the endpoints' documents and as
+descriptions of MCP tools. Errors are plain text. Anyone who reaches the
+server may call: names are looked up, and work is bounded.
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -37,6 +39,24 @@ API_LIMIT_S = 60.0
 MOST_PROVED = 500  # tokens
 MOST_PROMPTS, MOST_ALIGNED = 32, 128  # prompts of a job, tokens of a text
 SHARD = 4  # prompts between two reports of progress
+PARAMETERS = {
+    "prompt": "the text to continue",
+    "prompts": "1 to 32 texts to continue",
+    "target": "the target model, a name of `models`; none: the page's own",
+    "draft": "the draft model, a name of `models`; none: the page's own",
+    "method": "how tokens are drafted, such as draft_model, prompt_lookup or eagle",
+    "rule": "how drafted tokens are judged; none: the method's own, which is lossless; broken:NAME for `prove` alone",
+    "params": "the method's own parameters by name",
+    "k": "tokens drafted per step, 1 to 16",
+    "max_k": "the largest K, 1 to 16",
+    "temperature": "0 (the most likely token) to 5",
+    "top_k": "keep only this many of the most likely tokens; 0: all",
+    "top_p": "keep the most likely tokens up to this total probability; 1: all",
+    "seed": "of all random draws, a whole number from 0",
+    "max_new_tokens": "length of a text in tokens; `align` takes at most 128",
+    "tokens": "how many tokens are written and judged, 1 to 500; few cannot tell much",
+    "run": "what `run` gave back as its run, or the name of a recorded run such as first-visit",
+}
 Answer = TypeVar("Answer")
 
 
@@ -44,27 +64,29 @@ def add_endpoints(registry: Registry, bench: Workbench, offer: Offer) -> None:
     """The endpoints of the page that is being built."""
     made = _Endpoints(registry, bench, offer)
     for endpoint in (made.run, made.what_if, made.prove, made.align, made.doctor, made.models):
-        gr.api(_plainly(endpoint), api_name=endpoint.__name__, concurrency_limit=API_LIMIT)
+        gr.api(_for_callers(endpoint), api_name=endpoint.__name__, concurrency_limit=API_LIMIT)
 
 
-def _plainly(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """The endpoint with its SpecvizErrors as plain text."""
+def _for_callers(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """The endpoint with its parameters described and its SpecvizErrors as plain text."""
 
     @functools.wraps(endpoint)
     def steps(*args: Any, **named: Any) -> Iterator[Any]:
-        try:
+        with _plain_errors():
             yield from endpoint(*args, **named)
-        except SpecvizError as error:
-            raise gr.Error(str(error), print_exception=False) from error
 
-    @functools.wraps(endpoint)
-    def whole(*args: Any, **named: Any) -> Any:
-        try:
-            return endpoint(*args, **named)
-        except SpecvizError as error:
-            raise gr.Error(str(error), print_exception=False) from error
+    made = steps if inspect.isgeneratorfunction(endpoint) else _plain_errors()(endpoint)
+    words = "".join(f"\n    {name}: {PARAMETERS[name]}" for name in inspect.signature(endpoint).parameters)
+    made.__doc__ = inspect.getdoc(endpoint).replace("\n\nReturns:", f"\n\nArgs:{words}\n\nReturns:")
+    return made
 
-    return steps if endpoint.__name__ == "align" else whole
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    try:
+        yield
+    except SpecvizError as error:
+        raise gr.Error(str(error), print_exception=False) from error
 
 
 class _Endpoints:
@@ -95,6 +117,7 @@ class _Endpoints:
 
         Example: run("Once upon a time", k=4, max_new_tokens=32)
 
+<<<<<<< HEAD
         Args:
             prompt: the text to continue
             target: the target model, a name of `models`; none: the page's own
@@ -111,6 +134,8 @@ class _Endpoints:
             rule: how drafted tokens are judged; none: the method's own, which is lossless
             params: the method's own parameters by name
 
+=======
+>>>>>>> site
         Returns:
             run: a name for `what_if`; title, text, end; numbers: by name (tokens_per_target_call in tokens,
             acceptance_rate_judged from 0 to 1, tokens_per_s in tokens per second; null where undefined); trace,
@@ -142,10 +167,6 @@ class _Endpoints:
 
         Example: what_if("first-visit", max_k=4)
 
-        Args:
-            run: what `run` gave back as its run, or the name of a recorded run such as first-visit
-            max_k: the largest K, 1 to 16
-
         Returns:
             num_tokens of the text; exact: whether the answer is exact, else note says why; rows: per K the expected
             target calls with their 5 % and 95 % bounds, and tokens per call
@@ -172,16 +193,6 @@ class _Endpoints:
 
         Example: prove(rule="broken:resample_p", tokens=200)
 
-        Args:
-            target: the target model, a name of `models`; none: the page's own
-            draft: the draft model, a name of `models`; none: the page's own
-            method: how tokens are drafted
-            rule: how drafted tokens are judged; broken:NAME is wrong on purpose; none: the method's own
-            k: tokens drafted per step, 1 to 16
-            temperature: 0 to 5; 0 compares with the greedy text
-            tokens: how many tokens are written and judged, 1 to 500; few cannot tell much
-            seed: of all random draws, a whole number from 0
-
         Returns:
             verdict: exact, consistent, suspicious, differs or unsure; checks: each with its verdict and words
         """
@@ -206,14 +217,6 @@ class _Endpoints:
 
         Example: align(["Once upon a time", "The king said"], max_new_tokens=32)
 
-        Args:
-            prompts: 1 to 32 texts to continue
-            target: the target model, a name of `models`; none: the page's own
-            draft: the draft model, a name of `models`; none: the page's own
-            k: tokens drafted per step, 1 to 16
-            temperature: 0 to 5
-            max_new_tokens: length of each text in tokens, 1 to 128
-
         Returns:
             done, total: prompts; words: what is being done. The last answer has result: alpha (the chance that a
             drafted token is accepted, 0 to 1) with its interval, greedy_agreement (0 to 1), tokens_per_call for each
@@ -236,10 +239,6 @@ class _Endpoints:
         """Compare the tokenizers of a target and a draft model: can this one draft for that one, and how?
 
         Example: doctor("fable-target", "fable-draft-othervocab")
-
-        Args:
-            target: the target model, a name of `models`; none: the page's own
-            draft: the draft model, a name of `models`; none: the page's own
 
         Returns:
             direct: whether they share a vocabulary; num_same, num_differing: token ids of the same and of other

@@ -60,9 +60,9 @@ def _pressed(section: Section, look: Look, bench: Workbench) -> Props:
     shown = section.begin(look)
     press = next(iter(section.acts.values()), None)
     values = {name: str(value) for name, value in chosen_values(shown).items()}
-    work = press(look, values) if press else section.opening(look) if section.opening else iter(())
+    work = press(look, values) if press else section.opening(look) if section.opening else None
     try:
-        for state in bench.in_turns(work):
+        for state in bench.in_turns(work) if work else ():
             shown = state
     except SpecvizError as error:
         shown = {**shown, "blocks": [*shown["blocks"], blocks.words(reveal(str(error)))]}

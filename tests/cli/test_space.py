@@ -9,10 +9,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from huggingface_hub import HfApi, constants
+from served import tiny_library
+from tiny_models import tiny, tiny_folder, tiny_tokenizer
 
 from specviz.cli import space
 from specviz.cli.main import main
 from specviz.errors import SpecvizError
+from specviz.models.catalog import drafts_for
+from specviz.ui import startup
+from specviz.ui.choices import make_offer
 
 NAME = "owner/specviz"
 PAIR = ["--target", "Qwen/Qwen3-8B", "--draft", "AngelSlim/Qwen3-8B_eagle3", "--hardware", "zero-a10g"]
@@ -153,3 +158,28 @@ def test_what_no_space_can_be_made_of_is_refused(arguments, words, tmp_path, cap
     assert main(["space", "push", *arguments, "--dry-run", str(tmp_path / "new")]) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "method"),
+    [
+        ("smollm2", "smol-eagle", "eagle"),
+        ("Qwen/Qwen3-8B", "AngelSlim/Qwen3-8B_eagle3", "eagle"),
+        (None, None, "draft_model"),
+    ],
+)
+def test_a_draft_head_is_drafted_with_by_the_method_it_is_made_for(target, draft, method):
+    first = make_offer(target, draft).first
+    assert first.method == method
+    assert first.target == (target or "fable-target")
+    assert draft is None or first.draft in drafts_for(target)
+
+
+def test_a_model_that_the_owner_names_is_loaded_where_visitors_may_name_none(tmp_path):
+    library = tiny_library(tmp_path)
+    library.allow_any = False
+    stranger = tiny_folder(tmp_path / "owned", tiny("llama", vocab_size=len(tiny_tokenizer())), tiny_tokenizer())
+    assert startup._load(library, str(stranger)) in library.loaded_names()
+    assert library.allow_any is False
+    assert startup._load(library, "smol-eagle") == "smol-eagle"
+    assert startup._load(library, None) is None
