@@ -1,8 +1,8 @@
 """What programs and agents may ask over HTTP or MCP: small JSON answers, and files by their address.
 
 Callers read the docstrings, with the words of PARAMETERS put in: Gradio shows them as the endpoints' documents and as
-descriptions of MCP tools. Errors are plain text. Anyone who reaches the
-server may call: names are looked up, and work is bounded.
+descriptions of MCP tools. Errors are plain text. Anyone who reaches the server may call: names are looked up, and work
+is bounded.
 """
 
 import functools
@@ -52,6 +52,10 @@ PARAMETERS = {
     "temperature": "0 (the most likely token) to 5",
     "top_k": "keep only this many of the most likely tokens; 0: all",
     "top_p": "keep the most likely tokens up to this total probability; 1: all",
+    "draft_temperature": "the draft model's own temperature; none: the target's",
+    "draft_top_k": "likewise",
+    "draft_top_p": "likewise",
+    "stop": "texts; the answer ends where one of them appears",
     "seed": "of all random draws, a whole number from 0",
     "max_new_tokens": "length of a text in tokens; `align` takes at most 128",
     "tokens": "how many tokens are written and judged, 1 to 500; few cannot tell much",
@@ -76,7 +80,9 @@ def _for_callers(endpoint: Callable[..., Any]) -> Callable[..., Any]:
             yield from endpoint(*args, **named)
 
     made = steps if inspect.isgeneratorfunction(endpoint) else _plain_errors()(endpoint)
-    words = "".join(f"\n    {name}: {PARAMETERS[name]}" for name in inspect.signature(endpoint).parameters)
+    words = "".join(
+        f"\n    {name}: {PARAMETERS[name]}" for name in inspect.signature(endpoint).parameters if name in PARAMETERS
+    )
     made.__doc__ = inspect.getdoc(endpoint).replace("\n\nReturns:", f"\n\nArgs:{words}\n\nReturns:")
     return made
 
@@ -117,25 +123,6 @@ class _Endpoints:
 
         Example: run("Once upon a time", k=4, max_new_tokens=32)
 
-<<<<<<< HEAD
-        Args:
-            prompt: the text to continue
-            target: the target model, a name of `models`; none: the page's own
-            draft: the draft model, a name of `models`; none: the page's own
-            method: how tokens are drafted, such as draft_model, prompt_lookup or eagle
-            k: tokens drafted per step, 1 to 16
-            temperature: 0 (the most likely token) to 5
-            top_k: keep only this many of the most likely tokens; 0: all
-            top_p: keep the most likely tokens up to this total probability; 1: all
-            draft_temperature: the draft model's own temperature; none: the target's; likewise draft_top_k, draft_top_p
-            seed: of all random draws, a whole number from 0
-            max_new_tokens: length of the text in tokens
-            stop: texts that end the answer where one of them appears
-            rule: how drafted tokens are judged; none: the method's own, which is lossless
-            params: the method's own parameters by name
-
-=======
->>>>>>> site
         Returns:
             run: a name for `what_if`; title, text, end; numbers: by name (tokens_per_target_call in tokens,
             acceptance_rate_judged from 0 to 1, tokens_per_s in tokens per second; null where undefined); trace,
