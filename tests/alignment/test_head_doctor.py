@@ -43,7 +43,6 @@ PLANTED = [
     Convention(layer=-1),
     Convention(row=1),
     Convention(row=-1),
-    Convention(position=1),
     Convention(position=-1),
     Convention(skipped=LAST_NORM),
     Convention(skipped="layers.0.post_attention_layernorm"),

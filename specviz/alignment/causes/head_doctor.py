@@ -32,6 +32,11 @@ FEWEST_TEXTS = 4
 LEAST_GAIN = 0.003  # of overlap; below, another convention changes nothing of use
 CLEAR = 0.001  # the most that a gain's p-value may be: about ten conventions are tried on every head
 PLAIN, CHAT, OTHER_START = "plain", "chat", "other start"
+TEXTS: Mapping[str, str] = {
+    PLAIN: "plain text, as the tokenizer begins it",
+    CHAT: "the target's chat template",
+    OTHER_START: "plain text with a start token, or without the tokenizer's own",
+}
 LAST_NORM = "the target's last norm"
 
 
@@ -180,16 +185,10 @@ def _neighbours(
         yield "skipped", f"{'with' if is_off else 'without'} {name}", replace(served, skipped="" if is_off else name)
     for flag in head.flags() if is_eagle else ():
         yield "flipped", f"{flag} the other way round", replace(served, flipped="" if served.flipped == flag else flag)
-    yield from _other_texts(target, served)
-
-
-def _other_texts(target: LoadedModel, served: Convention) -> Iterator[tuple[str, str, Convention]]:
-    words = {PLAIN: "plain text, as the tokenizer begins it", CHAT: "the target's chat template"}
-    words[OTHER_START] = "plain text with a start token, or without the tokenizer's own"
     possible = {PLAIN: True, CHAT: has_chat_form(target.tokenizer), OTHER_START: _other_start(target, "a") is not None}
-    for text, is_possible in possible.items():
-        if is_possible and text != served.text:
-            yield "text", words[text], replace(served, text=text)
+    for text, words in TEXTS.items():
+        if possible[text] and text != served.text:
+            yield "text", words, replace(served, text=text)
 
 
 def _changed(head: torch.nn.Module, convention: Convention) -> torch.nn.Module:

@@ -6,6 +6,7 @@ import json
 import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from specviz.alignment.types import Message, PromptRow
@@ -219,18 +220,13 @@ def _instruction(values: Values) -> Values:
     return {"messages": [{"role": "user", "content": "\n\n".join(texts)}], **answer, **_named(values, "id", "tags")}
 
 
-def _samples(names: tuple[str, str]) -> Callable[[Values], Values]:
+def _samples(values: Values, names: tuple[str, str]) -> Values:
     """Rows of token ids, as `prove --samples` and engines write them."""
-    prompt, ids = names
-
-    def own(values: Values) -> Values:
-        for name in names:
-            if not isinstance(values.get(name, []), list):
-                raise SpecvizError(f"needs the {name} as a list of ids {format_got(values[name])}")
-        answer = {"completion": values[ids]} if values.get(ids) is not None else {}
-        return {"prompt": values[prompt], **answer, **_named(values, "id", "tags")}
-
-    return own
+    for name in names:
+        if not isinstance(values.get(name, []), list):
+            raise SpecvizError(f"needs the {name} as a list of ids {format_got(values[name])}")
+    own = {as_own: values[name] for as_own, name in zip(("prompt", "completion"), names, strict=True) if name in values}
+    return own | _named(values, "id", "tags")
 
 
 def _named(values: Values, *names: str) -> Values:
@@ -247,8 +243,8 @@ FORMATS = (  # the first whose fields are all there reads the row
     Format("conversations", ("conversations",), ("conversations", "id", "tags"), _conversation),
     Format("OpenAI batch", ("custom_id", "body"), ("custom_id", "body", "method", "url"), _batch_request),
     Format("OpenAI batch", ("custom_id", "response"), (), _batch_answer),
-    Format("token ids", ("prompt_ids",), (*_PROVE, "id", "tags"), _samples(_PROVE)),
-    Format("token ids", ("prompt_token_ids",), (*_ENGINE, "id", "tags"), _samples(_ENGINE)),
+    Format("token ids", ("prompt_ids",), (*_PROVE, "id", "tags"), partial(_samples, names=_PROVE)),
+    Format("token ids", ("prompt_token_ids",), (*_ENGINE, "id", "tags"), partial(_samples, names=_ENGINE)),
     Format("Alpaca", ("instruction",), ("instruction", "input", "output", "id", "tags"), _instruction),
     Format("MT-Bench or Spec-Bench, first turns", _TURNS, _TURNS, _first_turn),
     Format("GSM8K", ("question", "answer"), ("question",),

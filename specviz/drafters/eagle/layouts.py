@@ -131,7 +131,8 @@ def shape_of(layout: Layout, target: LoadedModel) -> LlamaConfig:
     if sizes["num_hidden_layers"] > most or config.get("hidden_act", "silu") != "silu":
         words = "one layer" if most == 1 else f"at most {most} layers"
         raise SpecvizError(f"it must have {words} with the activation silu (its config.json says otherwise)")
-    if {"full_attention"} != set(_texts(config.get("layer_types")) or ("full_attention",)):
+    kinds = config.get("layer_types") or []
+    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
         raise SpecvizError("its layers must have full attention (layer_types in its config.json names another)")
     is_third = layout.kind == EAGLE3
     width = config.get("target_hidden_size") if is_third else None
@@ -153,10 +154,6 @@ def shape_of(layout: Layout, target: LoadedModel) -> LlamaConfig:
     if not bool(((speeds > 0) & speeds.isfinite()).all()) or 2 * angles.inv_freq.numel() != shape.head_dim:
         raise SpecvizError("its config.json gives no usable angles to positions (rope_theta, or rope_scaling)")
     return shape
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(map(str, value[:_MOST_LAYERS])) if isinstance(value, list) else ()
 
 
 def _check_attention(config: Settings, sizes: Mapping[str, int]) -> None:
