@@ -80,9 +80,8 @@ def _for_callers(endpoint: Callable[..., Any]) -> Callable[..., Any]:
             yield from endpoint(*args, **named)
 
     made = steps if inspect.isgeneratorfunction(endpoint) else _plain_errors()(endpoint)
-    words = "".join(
-        f"\n    {name}: {PARAMETERS[name]}" for name in inspect.signature(endpoint).parameters if name in PARAMETERS
-    )
+    named = [name for name in inspect.signature(endpoint).parameters if name in PARAMETERS]
+    words = "".join(f"\n    {name}: {PARAMETERS[name]}" for name in named)
     made.__doc__ = inspect.getdoc(endpoint).replace("\n\nReturns:", f"\n\nArgs:{words}\n\nReturns:")
     return made
 

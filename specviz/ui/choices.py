@@ -16,7 +16,7 @@ from specviz.models import catalog
 from specviz.models.chat import as_lines
 from specviz.models.hub import is_here
 from specviz.prompts import prompts_file
-from specviz.request import Request
+from specviz.request import Request, spell_stops
 from specviz.rules import RULES
 
 FIRST_SEED = 5
@@ -113,6 +113,21 @@ def texts_by_title(kinds: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, st
 def list_drafts(target: str, *others: str | None) -> tuple[Option, ...]:
     """The draft models that suit `target`, after the `others` named."""
     return as_options((*others, *catalog.drafts_for(target)))
+
+
+def number_or_none(value: Any) -> Any:
+    """The number typed into a field that may be empty; what is none stays as it came, for its check to refuse."""
+    text = "" if value is None else str(value).strip()
+    try:
+        return None if not text else int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        return value
+
+
+def spelled(request: Request) -> dict[str, str]:
+    """The fields of a request that are typed as text."""
+    own = ((name, getattr(request, name)) for name in Request.DRAFT_SAMPLING)
+    return {"stop": spell_stops(request.stop)} | {name: "" if value is None else str(value) for name, value in own}
 
 
 def as_options(names: Iterable[str | None]) -> tuple[Option, ...]:

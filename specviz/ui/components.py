@@ -14,10 +14,10 @@ from gradio.components import Component
 from specviz.drafters import METHODS
 from specviz.drafters.method import Method
 from specviz.drafters.params import Choice, FloatParam, IntParam, ModelParam, Param
-from specviz.request import MAX_TEMPERATURE, Request, spell_stops
+from specviz.request import MAX_TEMPERATURE, Request
 from specviz.session.controls import PACES
 from specviz.settings import settings
-from specviz.ui.choices import FIRST_SEED, Offer, Option, choose_models, list_models, usual_models
+from specviz.ui.choices import FIRST_SEED, Offer, Option, choose_models, list_models, spelled, usual_models
 from specviz.views.document import REPORT_HTML, stage_html
 
 ACTIONS = {
@@ -150,10 +150,9 @@ def _slider(name: str, label: str, low: float, high: float, value: float, **more
     return gr.Slider(low, high, value, label=label, elem_id=name, buttons=[], **more)
 
 
-def _number(name: str, label: str, value: float | None, info: str | None = None, **more: Any) -> gr.Number:
-    """A number that may be left empty; nothing below 0."""
-    named = {"elem_id": name, "elem_classes": "sv-number"}
-    return gr.Number(value, minimum=0, label=label, info=info, **named, **more)
+def _text(name: str, label: str, value: str, info: str | None = None, **more: Any) -> gr.Textbox:
+    """A field that may be left empty, which a number field of Gradio's may not: it would show 0."""
+    return gr.Textbox(value, label=label, info=info, elem_id=name, max_lines=4, **more)
 
 
 _WHOLE = {"step": 1, "precision": 0}
@@ -173,18 +172,16 @@ def setup_fields(offer: Offer) -> dict[str, Component]:
 
 def drawer_fields(first: Request) -> dict[str, Component]:
     """What every method understands but few people change, by the name of the request's field."""
-    most = min(MOST_NEW_TOKENS, settings().max_new_tokens)
+    most, own = min(MOST_NEW_TOKENS, settings().max_new_tokens), spelled(first)
     return {
         "top_p": _slider("top-p", "Top-p", 0.05, 1, first.top_p, step=0.05),
         "top_k": _slider("top-k", "Top-k (0: off)", 0, 100, first.top_k, **_WHOLE),
-        "draft_temperature": _number("draft-temperature", "Draft temperature", first.draft_temperature, OF_DRAFT_INFO),
-        "draft_top_p": _number("draft-top-p", "Draft top-p", first.draft_top_p),
-        "draft_top_k": _number("draft-top-k", "Draft top-k (0: off)", first.draft_top_k, precision=0),
+        "draft_temperature": _text("draft-temperature", "Draft temperature", own["draft_temperature"], OF_DRAFT_INFO),
+        "draft_top_p": _text("draft-top-p", "Draft top-p", own["draft_top_p"]),
+        "draft_top_k": _text("draft-top-k", "Draft top-k (0: off)", own["draft_top_k"]),
         "max_new_tokens": _slider("max-tokens", "Max new tokens", 1, most, first.max_new_tokens, **_WHOLE),
-        "stop": gr.Textbox(
-            spell_stops(first.stop), label="Stop at", info=STOP_INFO, lines=1, max_lines=4, elem_id="stop-at"
-        ),
-        "seed": _number("seed", "Seed", first.seed, SEED_INFO, precision=0),
+        "stop": _text("stop-at", "Stop at", own["stop"], STOP_INFO),
+        "seed": gr.Number(first.seed, precision=0, minimum=0, label="Seed", info=SEED_INFO, elem_id="seed"),
         "chat": gr.Checkbox(first.chat, label="Chat template", elem_id="chat"),
     }
 

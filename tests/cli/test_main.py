@@ -486,3 +486,14 @@ def test_models_checks_a_pair_and_says_so_by_its_status(cli, tmp_path):
     status, out, err = cli("models", "--check", names[0], names[2])
     assert (status, out.splitlines()[0], err) == (1, "c cannot draft for a directly", "")
     assert cli("models", "--check", names[0], "no/such/model")[0] == 2
+
+
+def test_a_stop_text_ends_the_printed_answer_and_the_draft_has_its_own_temperature(capsys, tmp_path):
+    file, prompt = tmp_path / "run.jsonl", ["run", "--prompt", "Once upon a time", "--temperature", "0"]
+    assert main([*prompt, "--stop", "\\n", "--stop", ".", "--draft-temperature", "0.7", "--out", str(file)]) == 0
+    made, said = load_trace(file), capsys.readouterr().out
+    assert made.header.request["stop"] == ["\n", "."]
+    assert made.steps[0].settings.draft_temperature == 0.7
+    assert "ended   stop: " in said
+    assert f"\nOnce upon a time{made.answer}\n" in said
+    assert made.answer == made.text[: made.footer.stop["at"]] != made.text

@@ -382,6 +382,32 @@ def test_a_live_number_is_in_force_from_the_next_step(page, registry, name, valu
     assert after.changed == (name,)
 
 
+@pytest.mark.parametrize(("typed", "value"), [("", None), (" 0.5 ", 0.5), ("0", 0.0), ("2", 2.0)])
+def test_a_field_of_the_draft_alone_may_be_empty(page, registry, typed, value):
+    """Gradio shows an empty number as 0, which would be a greedy draft: so these fields are texts."""
+    assert components.drawer_fields(served.tiny_offer().first)["draft_temperature"].value == ""
+    list(page.step(SESSION, *values(draft_temperature=typed)))
+    assert registry.current("one").trace.steps[0].settings.draft_temperature == value
+    page.live("draft_temperature")(SESSION, "1.5")
+    page.live("draft_temperature")(SESSION, typed)
+    list(page.step(SESSION, *values()))
+    assert registry.current("one").trace.steps[1].settings.draft_temperature == value
+    with pytest.raises(gr.Error, match="draft_temperature must be a number"):
+        page.live("draft_temperature")(SESSION, "warm")
+
+
+def test_what_is_typed_as_a_stop_ends_the_answer_and_comes_back_into_the_field(page, registry):
+    list(page.run(SESSION, *values()))
+    text = registry.current("one").trace.text
+    stop = next(char for char in text if char.isprintable() and char != "\ufffd" and char.strip())
+    list(page.run(SESSION, *values(stop=f"{stop}\n\\n\\n")))
+    run = registry.current("one").run
+    assert run.request.stop == (stop, "\n\n")
+    assert run.trace.answer == text[: text.index(stop)]
+    fields = dict(zip(FORM.names, FORM.fill(run.request, served.tiny_offer()), strict=True))
+    assert fields["stop"] == f"{stop}\n\\n\\n"
+
+
 def test_a_live_draft_is_in_force_from_the_next_step(page, registry):
     list(page.step(SESSION, *values()))
     assert page.live_choice("draft")(SESSION, "tiny-other") == "tiny-other"

@@ -11,6 +11,7 @@ import traces
 from visits import Visit, made, said
 
 from specviz.analysis.costs import Costs, measure_costs
+from specviz.bench import waits
 from specviz.errors import SpecvizError
 from specviz.session import run as session
 from specviz.session.workbench import Workbench
@@ -33,9 +34,10 @@ def trace(library):
 
 @pytest.fixture(scope="module", autouse=True)
 def one_round():
-    """Costs are measured in one round: how well many of them agree is a law of `tests/analysis/test_costs.py`."""
+    """Costs and waits are measured in one round: how well many agree is a law of `tests/analysis/test_costs.py`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compare, "measure_costs", partial(measure_costs, rounds=1))
+        patch.setattr(waits, "FEWEST", 1)
         yield
 
 

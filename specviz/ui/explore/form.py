@@ -16,9 +16,9 @@ from specviz.drafters import METHODS, find_method
 from specviz.drafters.method import Method
 from specviz.drafters.params import ModelParam, Param, Value, split_names
 from specviz.errors import SpecvizError
-from specviz.request import Request, read_stops, spell_stops
+from specviz.request import Request, read_stops
 from specviz.session.controls import PACES
-from specviz.ui.choices import Offer, as_options, as_value, list_models, list_rules
+from specviz.ui.choices import Offer, as_options, as_value, list_models, list_rules, number_or_none, spelled
 from specviz.ui.components import update_list
 from specviz.ui.registry import Registry
 
@@ -61,6 +61,7 @@ class Form:
         pace = given.pop("pace")
         own = {name: value for name, value in given.items() if "." not in name}
         own["stop"] = read_stops(str(own.get("stop") or "").splitlines())
+        own |= {name: number_or_none(own.get(name)) for name in Request.DRAFT_SAMPLING}
         method = find_method(own["method"])
         return Request.from_dict({**own, "params": params_of(method, given)}), pace
 
@@ -103,7 +104,7 @@ class Form:
         request = replace(request, rule=request.rule or method.default_rule, params=method.validate(request.params))
         refuse_unoffered(offer, request)
         own = {f"{method.name}.{name}": value for name, value in request.params.items()}
-        return self._updates(request, own | request.to_dict() | {"stop": spell_stops(request.stop)}, offer)
+        return self._updates(request, own | request.to_dict() | spelled(request), offer)
 
     def restore(self, given: Any, offer: Offer) -> list[Any]:
         """Updates that put back what a browser remembers of the fields. Raises SpecvizError if it cannot be used."""

@@ -23,7 +23,7 @@ from specviz.session.workbench import Workbench
 from specviz.settings import settings
 from specviz.trace.file import Trace
 from specviz.trace.recorded import WELCOME
-from specviz.ui.choices import Offer, choose_draft, choose_models, choose_rule, rule_to_explain
+from specviz.ui.choices import Offer, choose_draft, choose_models, choose_rule, number_or_none, rule_to_explain
 from specviz.ui.components import prompt_label
 from specviz.ui.events import as_fields, callback, data_of, errors_on_page, text_or_none, warn
 from specviz.ui.explore.form import Form, update_drafts, update_models, update_rules
@@ -168,7 +168,8 @@ class Handlers:
         @callback
         def change(request: gr.Request, value: Any) -> None:
             if view := self._live_view(request):
-                view.run.controls.set(field_of(name), value)
+                typed = number_or_none(value) if name in Request.DRAFT_SAMPLING else value
+                view.run.controls.set(field_of(name), typed)
 
         return change
 
