@@ -9,6 +9,7 @@ import json
 import re
 import socket
 import sys
+import threading
 import time
 from http import HTTPStatus
 from pathlib import Path
@@ -272,6 +273,13 @@ def test_whoever_listens_may_begin_and_nobody_else():
             own.await_listener("net-a", "net-a.tab")
     finally:
         visitors.LISTENER_S = visitors_s
+
+
+def test_a_busy_browser_may_take_seconds_until_it_listens():
+    own = Visitors()
+    listening = own.listening("net-a.tab")
+    threading.Timer(2.5, listening.__enter__).start()
+    own.await_listener("net-a", "net-a.tab")
 
 
 def test_neither_a_browser_nor_a_network_fills_the_queue():
