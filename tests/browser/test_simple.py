@@ -170,8 +170,9 @@ def test_presented_on_a_projector_nothing_is_small_and_a_wide_lane_is_whole(open
 def test_presented_the_step_that_stands_out_is_the_one_that_is_explained(page):
     begin(page, "reading", steps=3)
     page.click("#present")
-    spot = ".sv-row.sv-now .sv-step-number"
-    same = f"document.querySelector('.sv-where')?.textContent === `step ${{document.querySelector('{spot}')?.textContent}}`"
+    step = "document.querySelector('{}')?.textContent"
+    spot, explained = step.format(".sv-row.sv-now .sv-step-number"), step.format(".sv-where")
+    same = f"{explained} === `step ${{{spot}}}`"
     for press in ("", "[data-do=back]", "[data-do=back]", "[data-do=forward]", ".sv-cell >> nth=0", "[data-do=last]"):
         if press:
             page.click(press)
