@@ -69,7 +69,7 @@ def test_all_controls_are_one_press_away_and_what_was_chosen_is_remembered(open_
     page.click("#more")
     page.click(BUTTON)
     expect_simple(page, True)
-    assert not page.is_visible("#drawer")
+    page.wait_for_selector("#drawer", state="hidden")
     page.reload()
     expect_simple(page, True)
 
@@ -195,7 +195,7 @@ def test_at_320_pixels_nothing_scrolls_sideways(open_page, is_simple):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("is_simple", [True, False])
 def test_both_views_have_contrast_and_names(open_page, is_simple, scheme):
-    page = open_page(simple=is_simple, color_scheme=scheme)
+    page = open_page(simple=is_simple, color_scheme=scheme, reduced_motion="reduce")
     page.click("#run")
     wait_for_state(page, "finished")
     assert serious(page) == []
