@@ -9,17 +9,12 @@ from pathlib import Path
 
 import pytest
 import served as pages
-from windows import BROWSERS, DESKTOP, PATIENCE_MS, SWITCHES, borrowed
+from windows import ALL_CONTROLS, BROWSERS, DESKTOP, PATIENCE_MS, SWITCHES, borrowed
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
 ON_LEAVING = ("AbortError: signal is aborted", "Connection errored out")
 """What Gradio itself says in the console of a page that is left while it streams."""
-
-ALL_CONTROLS = """try {
-  if (!localStorage['specviz-stage']) localStorage['specviz-stage'] = '{"controls": "all"}';
-} catch (nothingToKeep) { /* about:blank */ }"""
-"""As if a person had asked for all controls before."""
 
 IS_DONE = "() => document.documentElement.dataset.done"
 """What a page in a file says when all of it is there."""

@@ -1,4 +1,4 @@
-"""python -m tests.browser.screenshots FOLDER: the page in every state, both themes, desktop and phone, as PNG files.
+"""python -m tests.browser.screenshots FOLDER: the page in every state, both themes, phone to projector, as PNG files.
 
 Serves the bundled models on this machine and drives Chromium. `--opening`: only the opening's five pictures, by
 which a reader who knows nothing of it is to answer the questions in TOLD. `--readme`: only the README's picture, the
@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT / "tests" / "helpers")
 
 from PIL import Image  # noqa: E402
 from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
-from windows import BROWSERS, DESKTOP, PHONE, SWITCHES  # noqa: E402
+from windows import ALL_CONTROLS, BROWSERS, DESKTOP, PHONE, SWITCHES  # noqa: E402
 
 from specviz.models.library import Library  # noqa: E402
 from specviz.ui.choices import make_offer  # noqa: E402
@@ -28,7 +28,8 @@ from specviz.ui.startup import first_visit, free_port, make_page  # noqa: E402
 
 HOST = "127.0.0.1"
 PROJECTOR = {"width": 1920, "height": 1080}
-SIZES = {"desktop": DESKTOP, "phone": PHONE}
+TABLET = {"width": 768, "height": 1024}
+SIZES = {"desktop": DESKTOP, "phone": PHONE, "tablet": TABLET, "projector": PROJECTOR}
 STATE = "document.documentElement.dataset.svState"
 IDLE = "(name) => !document.querySelector(`#${name} .sv-report`).hasAttribute('data-busy')"
 HELD = "sessionStorage.setItem('specviz-run', ''); localStorage.setItem('specviz-run', '-')"
@@ -149,9 +150,17 @@ def worked_at(page: Page, name: str) -> None:
     page.evaluate("window.scrollTo(0, 0)")
 
 
+def simple(page: Page) -> None:
+    """The simple view of a finished run."""
+    page.click("#run")
+    wait_for(page, "finished")
+
+
+SIMPLE = ("first", "simple")
 STATES: dict[str, Callable[[Page], None]] = {
     "welcome": lambda page: None,
     "first": first,
+    "simple": simple,
     "running": running,
     "paused": paused,
     "run": finished,
@@ -194,6 +203,8 @@ def pages() -> Iterator[tuple[Browser, str]]:
 
 def shoot(browser: Browser, address: str, state: str, size: dict[str, int], scheme: str, file: Path) -> None:
     context = browser.new_context(viewport=size, color_scheme=scheme, has_touch=size is PHONE, reduced_motion="reduce")
+    if state not in SIMPLE:
+        context.add_init_script(ALL_CONTROLS)
     if state != "first":
         context.add_init_script(HELD)
     page = context.new_page()
@@ -256,8 +267,6 @@ def main() -> None:
             for name, size in SIZES.items():
                 for scheme in ("light", "dark"):
                     shoot(browser, address, state, size, scheme, options.folder / f"{state}-{name}-{scheme}.png")
-        if "presented" in options.states:
-            shoot(browser, address, "presented", PROJECTOR, "light", options.folder / "presented-projector-light.png")
     return None
 
 

@@ -1,5 +1,7 @@
 """The opening on the real page: it waits for a person, can be gone through by every hand, and comes back."""
 
+from itertools import pairwise
+
 import pytest
 import served as pages
 from access import serious
@@ -109,3 +111,15 @@ def test_without_motion_every_beat_is_a_still(told):
     page = told(reduced_motion="reduce")
     forward(page)
     assert page.evaluate("document.querySelector('.sv-opening').getAnimations({subtree: true}).length") == 0
+
+
+def test_the_probabilities_under_short_tokens_do_not_touch(told):
+    page = told(reduced_motion="reduce")
+    forward(page)
+    page.eval_on_selector_all(
+        ".sv-beat-chip .sv-body", "(nodes) => nodes.forEach((node) => { node.textContent = 'i'; })"
+    )
+    edges = "(nodes) => nodes.map((node) => node.getBoundingClientRect()).map(({ left, right }) => [left, right])"
+    shares = page.eval_on_selector_all(".sv-beat-share", edges)
+    assert len(shares) > 1
+    assert all(right < left for (_, right), (left, _) in pairwise(shares))

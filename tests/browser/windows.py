@@ -22,6 +22,11 @@ PHONE = {"width": 390, "height": 844}
 PATIENCE_MS = 30_000
 """For a state on a busy machine: only a test that fails waits so long."""
 
+ALL_CONTROLS = """try {
+  if (!localStorage['specviz-stage']) localStorage['specviz-stage'] = '{"controls": "all"}';
+} catch (nothingToKeep) { /* about:blank */ }"""
+"""As if a person had asked for all controls before."""
+
 _left: dict[str, list[Any]] = {}
 """Empty pages by the options of their windows."""
 
