@@ -183,7 +183,7 @@ TOLD = {
     "last": "Where did the replacement come from?",
     "point": "Why is the text the target model's own?",
 }
-README_SIZE = {"width": 1000, "height": 600}
+README_SIZE = {"width": 1200, "height": 760}  # of the window; the picture is the opening alone
 BEAT_MS, FADE_MS, NUM_FADES = 2600, 60, 3
 WHOLE = ("compare-worked", "check-worked")  # longer than a screen
 
@@ -217,19 +217,19 @@ def shoot(browser: Browser, address: str, state: str, size: dict[str, int], sche
     print(file.name, flush=True)
 
 
-def beats(browser: Browser, address: str, size: dict[str, int], scheme: str) -> Iterator[tuple[str, bytes]]:
+def beats(browser: Browser, address: str, size: dict[str, int], part: str = "body") -> Iterator[tuple[str, bytes]]:
     """Each beat of the opening at a first visit, as (name, PNG); the one with a guess before and after the draw."""
-    context = browser.new_context(viewport=size, color_scheme=scheme, has_touch=size is PHONE, reduced_motion="reduce")
+    context = browser.new_context(viewport=size, color_scheme="light", reduced_motion="reduce")
     page = context.new_page()
     page.goto(address)
     page.wait_for_selector(".sv-beat-mark")
     for place in range(page.locator(".sv-beat-mark").count()):
         page.locator(".sv-beat-mark").nth(place).click()
         name = page.get_attribute(".sv-opening", "data-beat")
-        yield name, page.screenshot()
+        yield name, page.locator(part).screenshot()
         if page.locator(".sv-beat-guess button").count():
             page.click(".sv-beat-next")
-            yield name, page.screenshot()
+            yield name, page.locator(part).screenshot()
     context.close()
 
 
@@ -254,11 +254,11 @@ def main() -> None:
     options = parser.parse_args()
     with pages() as (browser, address):
         if options.readme:
-            pictures = [picture for _, picture in beats(browser, address, README_SIZE, "light")]
+            pictures = [picture for _, picture in beats(browser, address, README_SIZE, ".sv-opening")]
             return animate(pictures, ROOT / "assets" / "screenshots" / "opening.webp")
         options.folder.mkdir(parents=True, exist_ok=True)
         if options.opening:
-            told = dict(beats(browser, address, DESKTOP, "light"))
+            told = dict(beats(browser, address, DESKTOP))
             for number, name in enumerate(TOLD, 1):
                 (options.folder / f"opening-{number}-{name}.png").write_bytes(told[name])
                 print(f"{number}. {TOLD[name]}")

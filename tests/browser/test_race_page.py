@@ -126,7 +126,7 @@ def test_a_race_is_run_and_replayed(open_page, size, theme):
     page.fill("[data-section=race] [name=tokens]", "16")
     page.fill("[data-section=race] [name=prompts]", "2")
     press(page, "race", "race")
-    rows = page.locator("[data-section=race] .sv-blocks > .sv-tabled").last.evaluate(
+    rows = page.locator("[data-section=race] .sv-blocks > .sv-tabled", has_text="The two runs above").evaluate(
         "(table) => [...table.querySelectorAll('tbody tr')].map((row) => row.innerText.split('\\t'))"
     )
     assert [row[0].strip() for row in rows[:2]] == ["A · No draft", "B · Draft model, tiny-draft, K 4"]
@@ -143,7 +143,7 @@ def test_a_race_is_run_and_replayed(open_page, size, theme):
     expect(page.locator(".sv-duel-end").nth(1)).not_to_have_text("")
     heads = page.locator("[data-section=race] .sv-blocks > .sv-tabled thead tr").first
     assert heads.evaluate("(row) => row.getBoundingClientRect().height") < 40  # in one line
-    caption = page.locator("[data-section=race] .sv-caption").last
+    caption = page.locator("[data-section=race] .sv-blocks > .sv-words", has_text="Both runs on the prompt")
     assert caption.evaluate("(words) => words.getBoundingClientRect().right") <= size["width"]
     expect(caption).to_contain_text("Once upon")
     page.locator("[data-section=race] [data-act=replay]").nth(1).click()
