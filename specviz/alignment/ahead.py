@@ -70,7 +70,7 @@ def load_draft(wanted: Any, library: Library, target: LoadedModel) -> Draft:
     return made
 
 
-READABLE = ("eagle", "medusa", "mtp", "early_exit", "prompt_lookup")
+READABLE = tuple(method.name for method in METHODS.values() if method.reads_ahead)
 
 
 def _split(wanted: str) -> tuple[str, str, tuple[str, ...]]:

@@ -97,4 +97,5 @@ METHOD = Method(
     is_common=True,
     proposer="The target's own first layers write ",
     why_no_what_if="what the first layers would have drafted elsewhere in this text was not recorded",
+    reads_ahead=True,
 )

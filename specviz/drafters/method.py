@@ -74,6 +74,7 @@ class Method:
     is_plain: a draft model writes K tokens, each drawn from its own row of the text.
     replays_from_text: it needs no model: what it drafts at any place follows from the text before.
     needs_only_odds: it can draft over tables of odds; other methods need the layers or the words of a real model.
+    reads_ahead: what would be drafted at any place of a known text can be told (see Drafter.along).
     why_no_what_if: why other K cannot be told from a run's text, as a clause; empty: they can, or nothing is known.
     """
 
@@ -96,6 +97,7 @@ class Method:
     is_plain: bool = False
     replays_from_text: bool = False
     needs_only_odds: bool = False
+    reads_ahead: bool = False
     why_no_what_if: str = ""
 
     def under(self, params: Mapping[str, object]) -> Method:

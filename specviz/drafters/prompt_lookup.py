@@ -123,4 +123,5 @@ METHOD = Method(
     proposer="Matching earlier text proposes up to ",
     replays_from_text=True,
     needs_only_odds=True,
+    reads_ahead=True,
 )

@@ -39,4 +39,5 @@ METHOD = Method(
     drafts_as="token tree",
     chain_when=("children", (DRAWN,)),
     why_no_what_if="an EAGLE head's draft depends on where its step begins",
+    reads_ahead=True,
 )

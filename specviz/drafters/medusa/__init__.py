@@ -156,4 +156,5 @@ METHOD = Method(
     drafts_as="token tree",
     chain_when=("children", (DRAWN,)),
     why_no_what_if="the draft of Medusa heads depends on where their step begins",
+    reads_ahead=True,
 )

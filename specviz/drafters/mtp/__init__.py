@@ -62,4 +62,5 @@ METHOD = Method(
     target_has=("num_mtp_layers", "modules for multi-token prediction"),
     proposer="The target's own modules for later tokens write ",
     why_no_what_if="a multi-token module's draft depends on where its step begins",
+    reads_ahead=True,
 )
