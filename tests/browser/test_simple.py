@@ -17,6 +17,8 @@ from specviz.trace.link import Link, encode
 
 PROJECTOR = {"width": 1920, "height": 1080}
 SETUP = ["prompt", "draft", "k", "temperature", "run"]
+NARROW = {"width": 320, "height": 640}
+ROOT_WIDTH = "document.documentElement.scrollWidth"
 IS_SIMPLE = "document.documentElement.hasAttribute('data-sv-simple')"
 BUTTON = "#all-controls"
 
@@ -177,6 +179,17 @@ def test_presented_the_step_that_stands_out_is_the_one_that_is_explained(page):
         page.wait_for_function(same)
     page.evaluate("document.querySelector('#stop').click()")
     wait_for_state(page, "finished")
+
+
+@pytest.mark.parametrize("is_simple", [True, False])
+def test_at_320_pixels_nothing_scrolls_sideways(open_page, is_simple):
+    page = open_page(viewport=NARROW, has_touch=True, simple=is_simple)
+    assert page.evaluate(ROOT_WIDTH) == NARROW["width"]
+    page.click("#run")
+    wait_for_state(page, "finished")
+    assert page.evaluate(ROOT_WIDTH) == NARROW["width"]
+    page.click("#fold")
+    assert page.evaluate(ROOT_WIDTH) == NARROW["width"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
