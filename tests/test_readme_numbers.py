@@ -15,9 +15,13 @@ import restated
 from documents import ALL, MEASURED
 
 from specviz import settings
+from specviz.alignment.causes import probes
+from specviz.alignment.causes.weights import MOST_BITS
+from specviz.alignment.job import MOST_DRAFTS
 from specviz.alignment.outputs import CSV_NAMES
 from specviz.alignment.summary import ENOUGH_PROMPTS
 from specviz.alignment.tables.totals import MOST_COSTLY
+from specviz.alignment.types import DEPTHS
 from specviz.analysis import rounds, theory
 from specviz.analysis.costs import Costs
 from specviz.analysis.every_k import what_if
@@ -29,10 +33,11 @@ from specviz.models.gguf import _BYTES
 from specviz.prompts import prompts_file
 from specviz.rules.broken import BROKEN
 from specviz.rules.lossy import Lenience
+from specviz.session import gpu_worker
 from specviz.settings import Settings
 from specviz.trace.metrics import metrics
 from specviz.trace.recorded import recorded_trace
-from specviz.ui import api
+from specviz.ui import api, registry
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import plan
 from specviz.views.site import site_files
@@ -42,11 +47,12 @@ NUMBER = re.compile(rf"\d|\b({'|'.join([*NAMES[2:], 'half', 'thirds?', 'quarters
 TOLD_ELSEWHERE = re.compile(
     r"Python 3\.\d+(, 3\.\d+)*( and 3\.\d+)?|3\.10 and 3\.13|torch 2\.\d+|Chromium \d+|Firefox \d+ ESR"  # versions
     r"|WebKitGTK [\d.]+|JupyterLab [\d.]+|UTF-8|GSM8K|Apache-2\.0"
-    r"|\bet al\. \d{4}|(Saxena|Spector and Ré) \d{4}|EAGLE-1, -2, -3|EAGLE-3\.1|EAGLE-[23]|DeepSeek-V3|Phi-3 128k"
+    r"|\bet al\. \d{4}|(Saxena|Spector and Ré) \d{4}|EAGLE-1 to -3\.1|EAGLE-3\.1|EAGLE-[123]|DeepSeek-V3|Phi-3 128k|FP8"
     r"|A\.5|bf16|fp16|b?float16|float32|sha256|SmolLM2-135M-Instruct|Llama 3|Qwen[23]"  # names
     r"|is 128 \+ the|count as 0|min\(1, p/|max\(0, p"  # codes
     r"|in two processes|took 16 minutes on two busy cores|Each prompt is raced twice per side|any two (setups|traces)"
-    r"|\*Two runs\*|none twice"
+    r"|\*Two runs\*|none twice|in two ways|at temperature [01]|accept 1, 2, \.\.\. K|two neighbours|half precision"
+    r"|[Hh]alf of the texts choose|the other half|that half"
 )
 PROSE = ALL.split("---\n", 2)[2].replace(MEASURED, "")
 
@@ -99,6 +105,15 @@ def claims():
         f"at most {api.API_LIMIT_S:.0f} s",
         f"at most {api.MOST_PROVED} tokens",
         f"at most {api.MOST_PROMPTS} prompts",
+        f"up to {MOST_DRAFTS}: …",
+        f"read at depths 1 to {DEPTHS} behind",
+        f"drafts {DEPTHS} tokens",
+        f"On up to {probes.NUM_TEXTS} texts of {probes.NUM_TOKENS} tokens, at least {probes.FEWEST_TEXTS}",
+        f"must gain {probes.CLEAR_GAIN * 100:.0f} points",
+        f"rounded to {MOST_BITS} bits or fewer",
+        f"{gpu_worker.START_S} s, {gpu_worker.LOAD_S} s for each model to load",
+        f"at most {gpu_worker.LONGEST_S} s in all",
+        f"one budget of memory ({registry.MOST_BYTES >> 20} MB)",
         "… {}, {} and {} times as deep".format(*(model.dial[1] for model in MODELS.values() if model.dial)),
     ]
 
