@@ -52,7 +52,7 @@ TOLD_ELSEWHERE = re.compile(
     r"|is 128 \+ the|count as 0|min\(1, p/|max\(0, p"  # codes
     r"|in two processes|took 16 minutes on two busy cores|Each prompt is raced twice per side|any two (setups|traces)"
     r"|\*Two runs\*|none twice|in two ways|at temperature [01]|accept 1, 2, \.\.\. K|two neighbours|half precision"
-    r"|[Hh]alf of the texts choose|the other half|that half"
+    r"|[Hh]alf of the texts choose|[Tt]he other half|that half"
 )
 PROSE = ALL.split("---\n", 2)[2].replace(MEASURED, "")
 
