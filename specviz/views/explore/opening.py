@@ -22,11 +22,11 @@ from specviz.views.explore.steps import most_telling
 from specviz.views.explore.titles import last_token, telling_cut
 
 SLOW = "A large model, the target, writes one token at a time. Each token costs one full pass: {cost} in this run."
-DRAFT = "{who} drafts the next {count}. Each guess takes {cost}, not {passes}."
+DRAFT = "{who} drafts the next {count}, each with its probability below it. A guess takes {cost}, not {passes}."
 DRAFT_FREE = "{who} drafts the next {count}. That costs no pass of the target."
 DRAFT_TREE = "{who} drafts a tree of {count}. Shown is the branch that the target follows."
-CHECK = "The target model checks once per step: one pass reads all {count} guesses. It gives each its own probability."
-CHECK_ONE = "The target model checks once per step: one pass reads the guess. It gives it its own probability."
+CHECK = "The target checks once per step: one pass reads all {count} guesses. It has a probability of its own for each."
+CHECK_ONE = "The target checks once per step: one pass reads the guess. It has a probability of its own for it."
 JUDGE = {
     "overlap": "The bar is the draft's probability for {token}; solid is what both models agree on. Accept {token} if "
     "the random draw falls in the solid part.",
@@ -43,7 +43,7 @@ REJECT = {
     "other": "{token}: the rule “{rule}” rejects it.",
 }
 NONE_REJECTED = "Every guess is accepted: {count} of {count}."
-DROPPED = " The guesses after it are dropped: they stood on it."
+DROPPED = " The guesses after it are dropped: they continue from it."
 RESAMPLED = {
     "overlap": "The target model writes {token} instead. It is drawn from the shortfall: what the target wanted and "
     "the draft left out.",
@@ -66,6 +66,7 @@ WRITTEN = 3  # tokens of the text so far that the first beat writes one by one
 MOST_BEFORE = 110  # characters of the question and of the answer so far
 MOST_SHARES = 4
 OPEN = 0.9  # a chance below this leaves something to guess
+SEEN = 0.05  # of a bar: a solid part that can be seen
 LEAST_COST = 0.01  # milliseconds for a drafted token; below, there is nothing to tell
 
 
@@ -103,14 +104,15 @@ def opening(trace: Trace, index: int) -> Props:
 
 def telling_step(trace: Trace) -> int:
     """The first step with everything in it: text before it, a token accepted that might have been rejected, a rejected
-    one and a dropped one. Else the first that has most of that."""
+    one that might have been accepted, and a dropped one. Else the first that has most of that."""
     return max(range(len(trace.steps)), key=lambda index: (_num_told(trace.steps[index]), -index))
 
 
 def _num_told(step: Step) -> int:
     statuses = {token.status for token in step.draft}
     was_open = any(token.status == "accepted" and (token.accept_prob or 0) < OPEN for token in step.draft[:1])
-    return len(statuses & {"accepted", "rejected", "ignored"}) + was_open + (step.index > 0)
+    is_seen = any(token.status == "rejected" and (token.accept_prob or 0) > SEEN for token in step.draft)
+    return len(statuses & {"accepted", "rejected", "ignored"}) + was_open + is_seen + (step.index > 0)
 
 
 class _Opening:
