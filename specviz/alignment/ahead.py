@@ -6,8 +6,7 @@ a method does to get there is its own.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from specviz.decoding.drafter import Ahead as ReadAhead
 from specviz.decoding.drafter import Drafter
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
-from specviz.drafters.heads import KINDS
+from specviz.drafters.heads import kind_of
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.library import Library, LoadedModel
@@ -60,7 +59,8 @@ def load_draft(wanted: Any, library: Library, target: LoadedModel) -> Draft:
     params = METHODS[method].read(pairs) | ({"heads": heads} if heads else {})
     setup = gather(METHODS[method], params, target, None, library)
     held = "" if setup.heads is None else setup.heads.name
-    made = Proposer(held if held and not pairs else f"{method}:{held}{','.join(pairs)}".rstrip(":"), setup)
+    options = ",".join(filter(None, (held, *pairs)))
+    made = Proposer(held if held and not pairs else f"{method}:{options}".rstrip(":"), setup)
     if _along(made, made.drafter(), torch.zeros(FEWEST_BEFORE, dtype=torch.long, device=target.model.device)) is None:
         can = ", ".join(sorted(READABLE))
         raise SpecvizError(
@@ -80,18 +80,7 @@ def _split(wanted: str) -> tuple[str, str, tuple[str, ...]]:
         words = [word for word in rest.split(",") if word]
         return method, "".join(word for word in words if "=" not in word), tuple(w for w in words if "=" in w)
     known = catalog.HEADS.get(wanted)
-    return (known.kind if known else _kind_of_folder(Path(wanted)), wanted, ())
-
-
-def _kind_of_folder(folder: Path) -> str:
-    """The kind of heads that a folder's config.json speaks of; empty for a model, or none at all."""
-    try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return ""
-    told = [str(config.get(name, "")) for name in ("architectures", "speculators_model_type", "model_type")]
-    words = " ".join([*told, *config]).lower() if isinstance(config, dict) else ""
-    return next((kind for kind in KINDS if kind in words), "")
+    return (known.kind if known else kind_of(Path(wanted)), wanted, ())
 
 
 def _along(proposer: Proposer, drafter: Drafter, tokens: Tensor) -> ReadAhead | None:
@@ -106,18 +95,14 @@ def _along(proposer: Proposer, drafter: Drafter, tokens: Tensor) -> ReadAhead | 
 @torch.inference_mode()
 def measure_ahead(
     target: LoadedModel,
-    proposers: Sequence[Proposer],
+    drafters: Sequence[Drafter],
     text: Text,
     sampling: Sampling,
     depths: int = DEPTHS,
-    made: Callable[[Drafter], Drafter] = lambda drafter: drafter,
 ) -> list[Numbers]:
-    """Of each proposer what `measure_texts` gives of a draft model, at depth 1, and as "ahead" every depth. made: puts
-    another drafter in the place of each."""
-    lm, ids = target.cached_lm(), [*text.prompt, *text.ids]
-    tokens = torch.tensor(ids, device=lm.device)
-    drafters = [made(proposer.drafter()) for proposer in proposers]
-    states = _states(target, drafters, ids)
+    """Of each drafter what `measure_texts` gives of a draft model, at depth 1, and as "ahead" every depth."""
+    lm, tokens = target.cached_lm(), torch.tensor([*text.prompt, *text.ids], device=target.model.device)
+    states = read_states(target, [drafter.hidden_layers for drafter in drafters], tokens)
     ways = [drafter.along(tokens, own) for drafter, own in zip(drafters, states, strict=True)]
     found: list[list] = [[] for _ in drafters]  # by drafter, window and depth
     most = LOGITS_BYTES_CUDA if lm.device.type == "cuda" else LOGITS_BYTES
@@ -134,15 +119,16 @@ def measure_ahead(
     return [_join(windows, len(text.ids), drafter) for windows, drafter in zip(found, drafters, strict=True)]
 
 
-def _states(target: LoadedModel, drafters: Sequence[Drafter], ids: Sequence[int]) -> list[Tensor]:
-    """The target's states behind every token that each of the drafters reads [T, C]."""
-    lm, found = target.cached_lm(), []
-    for layers in (drafter.hidden_layers for drafter in drafters):
-        lm.capture(layers)
-        if layers:
-            lm.forward(ids)
-        found.append(lm.hidden([*ids, 0]) if layers else torch.zeros(len(ids), 0, device=lm.device))
-    return found
+def read_states(target: LoadedModel, wanted: Sequence[tuple[int, ...]], tokens: Tensor) -> list[Tensor]:
+    """The target's states of each group of layers behind every token [T, C]; the text is read once for all groups."""
+    lm, ids, none = target.cached_lm(), tokens.tolist(), torch.zeros(len(tokens), 0, device=tokens.device)
+    layers = tuple(sorted({layer for own in wanted for layer in own}))
+    if not layers:
+        return [none for _ in wanted]
+    lm.capture(layers)
+    lm.forward(ids)
+    states = dict(zip(layers, lm.hidden([*ids, 0]).chunk(len(layers), -1), strict=True))
+    return [torch.cat([states[layer] for layer in own], -1) if own else none for own in wanted]
 
 
 def _each_depth(along: ReadAhead, starts: Tensor, depths: int) -> Iterator[tuple[int, Tensor, Tensor]]:

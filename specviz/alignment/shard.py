@@ -148,7 +148,9 @@ def _read(
     read = _read_models(target, models, texts, sampling, batch)
     if not others:
         return read
-    more = in_batches(lambda few: [measure_ahead(target, others, few[0], sampling)], texts, 1)
+    more = in_batches(
+        lambda few: [measure_ahead(target, [own.drafter() for own in others], few[0], sampling)], texts, 1
+    )
     found = []
     for own, ahead in zip(read, more, strict=True):
         of_models, of_others = iter(own[1:]), iter(ahead)

@@ -24,7 +24,7 @@ from specviz.settings import settings
 KINDS = ("medusa", "eagle")
 """Each a folder with `heads.py`: `read` makes them from a checkpoint, IGNORED matches tensors that nothing needs."""
 SPECULATORS = ("eagle3", "peagle", "mtp")
-"""The formats of speculators that are read, by their own names."""
+"""The formats of speculators that are read, by their own names; the method eagle drives them all."""
 _MOST_CONFIG_BYTES = 2**20
 _MOST_SIZE = 2**20  # of any size in a configuration; the largest public heads stay far below
 _attached = Attached()
@@ -83,6 +83,18 @@ def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progr
         )
     report(f"loaded {name}" + (f"; nothing needs {list_keys(keys.unused)} in its file" if keys.unused else ""), 1.0)
     return LoadedHeads(name, kind, module, keys)
+
+
+def kind_of(folder: Path) -> str:
+    """The kind of heads that a folder's config.json speaks of; empty for a model, or none at all."""
+    try:
+        config = _read_config(folder)
+    except SpecvizError:
+        return ""
+    if config.get("speculators_model_type") in SPECULATORS:
+        return "eagle"
+    words = " ".join([*(str(config.get(name, "")) for name in ("architectures", "model_type")), *config]).lower()
+    return next((kind for kind in KINDS if kind in words), "")
 
 
 def _read_config(folder: Path) -> Mapping[str, object]:

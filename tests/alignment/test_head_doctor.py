@@ -8,10 +8,13 @@ from eagle_heads import HIDDEN
 from head_formats import folder_of, speculators_eagle3, speculators_peagle, vllm_medusa
 from tiny_models import tiny, tiny_tokenizer
 
+from specviz.alignment.ahead import read_states
 from specviz.alignment.causes import head_doctor
 from specviz.alignment.causes.head_doctor import CHAT, LAST_NORM, OTHER_START, PLAIN, SAYS, Convention, HeadDoctor
 from specviz.cli.doctor import doctor_text
 from specviz.cli.main import main
+from specviz.drafters.eagle.drafter import EagleDrafter
+from specviz.drafters.eagle.layers import Rows
 from specviz.drafters.heads import load_heads
 from specviz.errors import SpecvizError
 from specviz.models.library import Library
@@ -61,12 +64,12 @@ def test_a_planted_fault_is_named_with_its_cure(doctor, served):
 
 def test_the_agreement_is_the_drafters_own(doctor):
     """At every depth the rows are those of a head that reads the text token by token."""
-    from specviz.drafters.eagle.layers import Rows
-
-    reading = head_doctor._read_all(doctor._target, PROMPTS[:1], PLAIN)[0]
-    head, last = doctor._heads.module, reading.states[-1]
-    wide = [rows[40] for rows in head_doctor._eagle_laws(head, reading, last, 0)]
-    rows, tokens = Rows(), reading.ids
+    text = doctor._write(PLAIN)[0]
+    head, tokens = doctor._heads.module, torch.tensor([*text.prompt, *text.ids])
+    (last,) = read_states(doctor._target, [(-1,)], tokens)
+    along = EagleDrafter(head, 1, 1).along(tokens, last)
+    wide = [row[0] for row, _ in along(torch.tensor([42]), head_doctor.NUM_DEPTHS)]
+    rows = Rows()
     hidden = head(head.fuse(last[:41]), tokens[1:42], torch.arange(1, 42), rows, None)[-1:]
     for depth, logits in enumerate(wide):
         torch.testing.assert_close(head.logits(hidden)[0], logits, rtol=1e-4, atol=1e-4)

@@ -1,8 +1,13 @@
 """Drafts that are no models, along a text: what the drafter itself would draft there, and what real runs count."""
 
+from itertools import cycle, islice
+
 import numpy as np
 import pytest
 import torch
+from eagle_heads import HIDDEN
+from head_formats import IDS, folder_of, speculators_eagle3, speculators_mtp, speculators_peagle
+from tiny_models import tiny, tiny_tokenizer
 
 from specviz.alignment.ahead import Proposer, load_draft, measure_ahead
 from specviz.alignment.job import align
@@ -12,6 +17,7 @@ from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.errors import SpecvizError
+from specviz.models.library import Library
 from specviz.models.score import Text
 from specviz.prompts import prompts_file
 from specviz.rules import RULES
@@ -79,7 +85,7 @@ def test_along_a_text_stands_what_the_drafter_itself_gives_when_it_draws_that_te
 
 
 def check_along(proposer, target, ids, num_prompt, depths, sampling):
-    (numbers,) = measure_ahead(target, [proposer], Text(ids[:num_prompt], ids[num_prompt:]), sampling, depths)
+    (numbers,) = measure_ahead(target, [proposer.drafter()], Text(ids[:num_prompt], ids[num_prompt:]), sampling, depths)
     expected, ahead = told_q(proposer, ids, num_prompt, depths, sampling), numbers["ahead"]
     size, own = len(ids) - num_prompt, ahead.keep.shape[1]
     inside = np.add.outer(np.arange(size), np.arange(own)) < size
@@ -92,6 +98,18 @@ def check_along(proposer, target, ids, num_prompt, depths, sampling):
         kept = min(1.0, expected[start, depth] / p[start + depth])
         assert ahead.keep[start, depth] == pytest.approx(kept, abs=2e-4)
     assert np.allclose(numbers["q"][reads[:, 0]], expected[reads[:, 0], 0], atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [speculators_eagle3, speculators_peagle, speculators_mtp])
+def test_a_folder_of_speculators_is_read_along_a_text_by_the_method_that_drives_it(make, tmp_path):
+    library = Library(allow_any=True)
+    target = library.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tiny_tokenizer(320)))
+    target.model.requires_grad_(False)
+    folder = folder_of(tmp_path / "head", *make(target))
+    assert load_draft(str(folder), library, target).setup.method.name == "eagle"
+    proposer = load_draft(f"eagle:{folder},children=drawn", library, target)
+    assert proposer.name == "eagle:head,children=drawn"
+    check_along(proposer, target, [*islice(cycle(IDS), 24)], 8, 4, Sampling())
 
 
 # ---- real runs ------------------------------------------------------------------------------------------------------

@@ -216,7 +216,7 @@ def test_the_bundled_heads_make_more_than_one_token_and_six_tenths_per_call():
 def test_the_method_names_its_heads_and_its_rules():
     target = Library().load("fable-target")
     setup = gather(METHOD, {"tree": "likeliest"}, target, None, None)
-    assert setup.params == {"heads": "fable-medusa", "nodes": 24, "tree": "likeliest"}
+    assert setup.params == {"heads": "fable-medusa", "children": "top", "nodes": 24, "tree": "likeliest"}
     assert setup.rule(None).name == "speculative_sampling"
     with pytest.raises(SpecvizError, match="cannot judge the drafts of Medusa"):
         setup.rule("block_verification")

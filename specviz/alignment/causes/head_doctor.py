@@ -16,16 +16,21 @@ import torch
 from scipy.stats import wilcoxon
 from torch import Tensor
 
+from specviz.alignment.ahead import measure_ahead, read_states
+from specviz.alignment.causes.shifts import Changed
+from specviz.alignment.causes.trials import skip, twin
 from specviz.alignment.generate import sample
+from specviz.alignment.types import Array
+from specviz.decoding.drafter import Ahead, Drafter
 from specviz.decoding.sampling import Sampling
+from specviz.drafters.eagle.drafter import EagleDrafter
 from specviz.drafters.eagle.heads import EagleHead
-from specviz.drafters.eagle.layers import Rows
 from specviz.drafters.heads import LoadedHeads
-from specviz.drafters.medusa.heads import MedusaHeads
+from specviz.drafters.medusa import MedusaDrafter
 from specviz.errors import SpecvizError
 from specviz.models.chat import has_chat_form, render_chat
 from specviz.models.library import LoadedModel
-from specviz.models.score import overlap_of
+from specviz.models.score import Text
 
 NUM_TEXTS, NUM_TOKENS, NUM_DEPTHS = 48, 48, 3
 FEWEST_TEXTS = 4
@@ -105,21 +110,8 @@ class HeadDiagnosis:
         return next((trial for trial in self.trials if trial.is_better), None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Reading:
-    """A text of n tokens as the target reads it. states: before each layer and, last, behind the final norm, each
-    [n, H]; bare: before that norm. p [n, V]: the law behind each token. start: the first token that the target wrote.
-    """
-
-    ids: Tensor
-    states: tuple[Tensor, ...]
-    bare: Tensor | None
-    p: Tensor
-    start: int
-
-
 class HeadDoctor:
-    """Examines one head on NUM_TEXTS texts with which the target continues the prompts, in turn; each is read once.
+    """Examines one head on NUM_TEXTS texts with which the target continues the prompts, in turn.
 
     Raises SpecvizError for too few prompts, or one that the target cannot read.
     """
@@ -128,32 +120,68 @@ class HeadDoctor:
         if len(prompts) < FEWEST_TEXTS:
             raise SpecvizError(f"a head is examined on at least {FEWEST_TEXTS} prompts (got {len(prompts)})")
         self._heads, self._target, self._prompts = heads, target, tuple(islice(cycle(prompts), NUM_TEXTS))
-        self._readings: dict[str, list[Reading]] = {}
+        self._texts: dict[str, list[Text]] = {}
 
     @torch.inference_mode()
     def examine(self, served: Convention | None = None) -> HeadDiagnosis:
         """served: how the head is fed today, if not as its files say; every other convention is a neighbour of it."""
         served = served or Convention()
-        base, trials, left_out = self._agreement(served), [], []
-        for field, words, convention in _neighbours(self._heads.module, self._target, served):
+        asked, left_out = [*_neighbours(self._heads.module, self._target, served)], []
+        drafters = {served: self._drafter(served)}
+        for _, words, convention in asked:
             try:
-                trials.append(_trial(convention, field, words, base, self._agreement(convention)))
+                drafters[convention] = self._drafter(convention)
             except SpecvizError as refusal:
                 left_out.append(f"{words}: {refusal}")
+        found = self._agreements(drafters)
+        base = found[served]
+        trials = [_trial(each, field, words, base, found[each]) for field, words, each in asked if each in found]
         trials.sort(key=lambda trial: -trial.gain)
         return HeadDiagnosis(
             self._heads.name, self._target.name, len(base), tuple(base.mean(0).tolist()), tuple(trials), tuple(left_out)
         )
 
-    def _agreement(self, convention: Convention) -> np.ndarray:
-        """[texts, depths]"""
-        if (text := convention.text) not in self._readings:
-            self._readings[text] = _read_all(self._target, self._prompts, text)
-        head = _changed(self._heads.module, convention)
-        return np.array([_agreement(head, self._target, each, convention) for each in self._readings[text]])
+    def _drafter(self, convention: Convention) -> Drafter:
+        """The head under this convention. SpecvizError where it, or the target, cannot be read so."""
+        head, target = _change(self._heads.module, convention), self._target
+        if isinstance(head, EagleHead):
+            drafter = EagleDrafter(head, width=1, nodes=1, shift=convention.position)
+        else:
+            drafter = MedusaDrafter(head, target.model.get_output_embeddings(), 1)
+        last = target.model.config.get_text_config(decoder=True).num_hidden_layers
+        places = {layer: (last if layer == -1 else layer) + convention.layer for layer in drafter.hidden_layers}
+        if not all(0 <= place <= last for place in places.values()):
+            raise SpecvizError("the target has no such layer")
+        changed = Changed(drafter, convention.layer, convention.row)
+        self._write(convention.text)
+        skips = convention.skipped == LAST_NORM
+        if not any(place == last and (layer != -1 or skips) for layer, place in places.items()):
+            return changed
+        if not hasattr(target.model.get_decoder(), "norm"):
+            raise SpecvizError("the state before the target's last norm cannot be read")
+        return OfAnother(changed, twin(target, lambda model: skip(model.get_decoder().norm)))
+
+    def _agreements(self, drafters: Mapping[Convention, Drafter]) -> dict[Convention, Array]:
+        """Of each convention the mean of sum min(p, q) over the places where the target wrote [texts, depths]."""
+        found: dict[Convention, Array] = {}
+        for text in TEXTS:
+            group = [convention for convention in drafters if convention.text == text]
+            own = [drafters[convention] for convention in group]
+            rows = [_agreement(self._target, own, each) for each in (self._write(text) if group else ())]
+            found |= zip(group, map(np.array, zip(*rows, strict=True)), strict=True)
+        return found
+
+    def _write(self, text: str) -> list[Text]:
+        """The target's own texts behind the prompts in this form."""
+        if text not in self._texts:
+            most = self._target.info.context_limit - NUM_TOKENS - 1
+            prompts = [_encode(self._target, prompt, text)[-most:] for prompt in self._prompts]
+            drawn = sample(self._target, prompts, range(len(prompts)), Sampling(), NUM_TOKENS)
+            self._texts[text] = [_begin_early(prompt, each.ids) for prompt, each in zip(prompts, drawn, strict=True)]
+        return self._texts[text]
 
 
-def _trial(convention: Convention, field: str, words: str, base: np.ndarray, found: np.ndarray) -> Trial:
+def _trial(convention: Convention, field: str, words: str, base: Array, found: Array) -> Trial:
     gains = (found - base).mean(1)
     p_value = float(wilcoxon(gains, alternative="greater", zero_method="pratt").pvalue) if gains.any() else 1.0
     return Trial(convention, field, words, tuple(found.mean(0).tolist()), float(gains.mean()), p_value)
@@ -191,7 +219,7 @@ def _neighbours(
             yield "text", words, replace(served, text=text)
 
 
-def _changed(head: torch.nn.Module, convention: Convention) -> torch.nn.Module:
+def _change(head: torch.nn.Module, convention: Convention) -> torch.nn.Module:
     if convention.skipped and convention.skipped != LAST_NORM:
         head = head.without(convention.skipped)
     return head.with_flag_flipped(convention.flipped) if convention.flipped else head
@@ -215,83 +243,33 @@ def _encode(target: LoadedModel, prompt: str, text: str) -> list[int]:
     return target.text.encode(prompt) if text == PLAIN else _other_start(target, prompt)
 
 
-def _read_all(target: LoadedModel, prompts: Sequence[str], text: str) -> list[Reading]:
-    encoded = [_encode(target, prompt, text)[-target.info.context_limit + NUM_TOKENS + 1 :] for prompt in prompts]
-    drawn = sample(target, encoded, range(len(encoded)), Sampling(), NUM_TOKENS)
-    return [_reading(target, prompt, each.ids) for prompt, each in zip(encoded, drawn, strict=True)]
-
-
-def _reading(target: LoadedModel, prompt: Sequence[int], written: Sequence[int]) -> Reading:
-    ids = torch.tensor([*prompt, *written], device=target.model.device)
-    norm, kept = getattr(target.model.get_decoder(), "norm", None), []
-    hook = norm and norm.register_forward_pre_hook(lambda _, given: kept.append(given[0][0]))
-    try:
-        out = target.model(ids[None], output_hidden_states=True, use_cache=False)
-    finally:
-        if hook:
-            hook.remove()
-    states = tuple(state[0] for state in out.hidden_states)
-    return Reading(ids, states, kept[0] if kept else None, Sampling().probs(out.logits[0]), len(prompt))
-
-
 # ---- the head under a convention ------------------------------------------------------------------------------------
 
 
-def _agreement(head: torch.nn.Module, target: LoadedModel, reading: Reading, convention: Convention) -> list[float]:
-    """Mean of sum min(p, q) over the places where the target wrote, by depth."""
-    states = _shift_rows(_states(head, reading, convention), convention.row)
-    if isinstance(head, MedusaHeads):
-        laws = _medusa_laws(head, target, states)
-    else:
-        laws = _eagle_laws(head, reading, states, convention.position)
-    means = []
-    for depth, logits in enumerate(laws, start=1):
-        first = max(0, reading.start - 1 - depth)  # row i of a depth is judged at place i + depth
-        q = Sampling().probs(logits[first:])
-        means.append(float(overlap_of(reading.p[depth + first :], q).mean()))
-    return means
+class OfAnother(Drafter):
+    """A drafter along a text, on the states of another target."""
+
+    def __init__(self, drafter: Drafter, target: LoadedModel) -> None:
+        self._drafter, self._target = drafter, target
+
+    def along(self, tokens: Tensor, states: Tensor) -> Ahead | None:
+        (own,) = read_states(self._target, [self._drafter.hidden_layers], tokens)
+        return self._drafter.along(tokens, own)
 
 
-def _states(head: torch.nn.Module, reading: Reading, convention: Convention) -> Tensor:
-    """[n, C]"""
-    last, found = len(reading.states) - 1, []
-    for layer in getattr(head, "hidden_layers", (-1,)):
-        place = (last if layer == -1 else layer) + convention.layer
-        if not 0 <= place <= last:
-            raise SpecvizError("the target has no such layer")
-        needs_bare = place == last and (layer != -1 or convention.skipped == LAST_NORM)
-        if needs_bare and reading.bare is None:
-            raise SpecvizError("the state before the target's last norm cannot be read")
-        found.append(reading.bare if needs_bare else reading.states[place])
-    return torch.cat(found, dim=-1)
+def _begin_early(prompt: Sequence[int], written: Sequence[int]) -> Text:
+    """A text that holds the last tokens of its prompt, so that every depth is drafted for the first written one."""
+    begin = max(1, len(prompt) - NUM_DEPTHS + 1)
+    return Text(prompt[:begin], [*prompt[begin:], *written])
 
 
-def _shift_rows(states: Tensor, by: int) -> Tensor:
-    """Row i holds state i - by; at the ends the nearest one."""
-    places = torch.arange(len(states), device=states.device) - by
-    return states[places.clamp(0, len(states) - 1)]
-
-
-def _medusa_laws(heads: MedusaHeads, target: LoadedModel, states: Tensor) -> Iterator[Tensor]:
-    output = target.model.get_output_embeddings()
-    for head in range(min(NUM_DEPTHS, len(heads))):
-        yield heads.one(head, states[: len(states) - head - 1], output)
-
-
-def _eagle_laws(head: EagleHead, reading: Reading, states: Tensor, shift: int) -> Iterator[Tensor]:
-    """Logits [n - d, V] of depth d = 1, 2, ...: behind the true tokens, each depth reads the head's own features of the
-    depth before, as in drafting. Row i sees the text up to its own place and its own earlier depths."""
-    num_rows, rows = len(reading.ids) - 1, Rows()
-    places = torch.arange(num_rows, device=states.device)
-    hidden = head(head.fuse(states[:-1]), reading.ids[1:], places + 1, rows, None)
-    yield head.logits(hidden)
-    sees = [torch.ones(num_rows, num_rows, dtype=torch.bool, device=states.device).tril()]
-    for depth in range(2, NUM_DEPTHS + 1):
-        count = num_rows + 1 - depth
-        features, ids = hidden[:count], reading.ids[depth:]
-        if (ahead := head.ahead(count)) is not None:
-            features, ids = ahead
-        sees.append(torch.eye(num_rows, dtype=torch.bool, device=states.device)[:, :count])
-        see = torch.cat([each[:count] for each in sees], dim=1)
-        hidden = head(features, ids, places[:count] + depth + shift, rows, see)
-        yield head.logits(hidden)
+def _agreement(target: LoadedModel, drafters: Sequence[Drafter], text: Text) -> list[Array]:
+    """Of each drafter the means by depth, over the same tokens at every depth."""
+    places = np.add.outer(np.arange(len(text.ids)), np.arange(NUM_DEPTHS))
+    judged = (places >= NUM_DEPTHS - 1) & (places < len(text.ids))
+    found = []
+    for numbers in measure_ahead(target, drafters, text, Sampling(), NUM_DEPTHS):
+        ahead = numbers["ahead"]
+        counted = judged[:, : ahead.overlap.shape[1]] * ahead.readable
+        found.append((ahead.overlap * counted).sum(0) / counted.sum(0))
+    return found

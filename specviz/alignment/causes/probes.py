@@ -87,7 +87,8 @@ class _Causes:
     ) -> None:
         self._name, self._draft, self._halves, self._library = name, draft, halves, library
         self._written = [written[place::2][: len(half.texts)] for place, half in enumerate(halves)]
-        self._before = [Trial("", "", draft, half.texts).agreement(half) for half in halves]
+        reader = draft.drafter() if isinstance(draft, Proposer) else draft
+        self._before = [Trial("", "", reader, half.texts).agreement(half) for half in halves]
         self.tried: list[str] = []
 
     def find(self, difference: str | None) -> list[Finding]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specviz.alignment.ahead import Proposer, measure_ahead
+from specviz.alignment.ahead import measure_ahead
 from specviz.alignment.token_stats import blocks
 from specviz.alignment.types import Array
 from specviz.decoding.drafter import Drafter
@@ -23,10 +23,6 @@ Change = Callable[[Tensor], Tensor]
 
 def keep_logits(logits: Tensor) -> Tensor:
     return logits
-
-
-def keep_drafter(drafter: Drafter) -> Drafter:
-    return drafter
 
 
 class Sample:
@@ -65,9 +61,9 @@ class Sample:
         self.each(draft, texts, add)
         return sums / np.diff(self.starts)
 
-    def ahead(self, proposer: Proposer, made: Callable[[Drafter], Drafter]) -> Array:
-        """The same of a draft that is no model, of the first token of every draft, as changed by `made` [texts]."""
-        found = [measure_ahead(self.target, [proposer], text, self.sampling, 1, made)[0] for text in self.texts]
+    def ahead(self, drafter: Drafter) -> Array:
+        """The same of a draft that is no model, of the first token of every draft [texts]."""
+        found = [measure_ahead(self.target, [drafter], text, self.sampling, 1)[0] for text in self.texts]
         return np.array([np.mean(numbers["overlap"]) for numbers in found])
 
 

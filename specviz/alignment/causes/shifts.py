@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from specviz.alignment.ahead import Proposer
@@ -15,7 +16,10 @@ TEMPERATURES = (0.5, 0.7, 1.4, 1.7, 2.0, 2.5)  # fewer than for a model: each re
 
 
 class Changed(Drafter):
-    """Another drafter along a text, with its states or its logits changed."""
+    """Another drafter along a text, with its states or its logits changed.
+
+    layers: its states come from so many layers later. places: and from so many tokens before, at the ends the nearest.
+    """
 
     def __init__(self, drafter: Drafter, layers: int = 0, places: int = 0, divided_by: float = 1.0) -> None:
         self._drafter, self._places, self._divided_by = drafter, places, divided_by
@@ -26,7 +30,8 @@ class Changed(Drafter):
         return self._drafter.waits
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead | None:
-        ahead = self._drafter.along(tokens, states.roll(self._places, 0))
+        rows = torch.arange(len(states), device=states.device) - self._places
+        ahead = self._drafter.along(tokens, states[rows.clamp(0, len(states) - 1)])
 
         def changed(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, Tensor | None]]:
             return (
@@ -39,21 +44,17 @@ class Changed(Drafter):
 def shift_trials(proposer: Proposer) -> Iterator[Trial]:
     """Nothing for drafts without states and without probabilities."""
     drafter, target = proposer.drafter(), proposer.setup.target
-
-    def trial(kind: str, cure: str, **change: float) -> Trial:
-        made: Callable[[Drafter], Drafter] = lambda drafter: Changed(drafter, **change)  # noqa: E731
-        return Trial(kind, cure, proposer, (), made=made)
-
     if proposer.setup.method.replays_from_text:
         return
     for each in TEMPERATURES:
-        yield trial("temperature", f"its logits divided by {each:g}", divided_by=each)
+        yield Trial("temperature", f"its logits divided by {each:g}", Changed(drafter, divided_by=each))
     if not drafter.hidden_layers:
         return
     count = target.model.config.get_text_config(decoder=True).num_hidden_layers
     for step in LAYERS:
         if all(0 <= layer % (count + 1) + step <= count for layer in drafter.hidden_layers):
-            yield trial("feature", f"the states of {abs(step)} layer {'later' if step > 0 else 'earlier'}", layers=step)
+            cure = f"the states of {abs(step)} layer {'later' if step > 0 else 'earlier'}"
+            yield Trial("feature", cure, Changed(drafter, layers=step))
     for step in POSITIONS:
         cure = f"the states of the token {'before' if step > 0 else 'behind'}"
-        yield trial("feature", cure, places=step)
+        yield Trial("feature", cure, Changed(drafter, places=step))

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from specviz.alignment.ahead import Draft
-from specviz.alignment.causes.sample import Change, Sample, keep_drafter, keep_logits
+from specviz.alignment.causes.sample import Change, Sample, keep_logits
 from specviz.alignment.types import Array
 from specviz.decoding.drafter import Drafter
 from specviz.models.library import Library, LoadedModel
@@ -29,21 +28,20 @@ MOST_COPIED = 2_000_000_000  # parameters that are copied into another number fo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """kind: of the cause. cure: what was changed, as words behind "with". change: of a model's logits; made: of a draft
-    that is no model."""
+    """kind: of the cause. cure: what was changed, as words behind "with". change: of a model's logits. texts: what a
+    model reads."""
 
     kind: str
     cure: str
-    draft: Draft
-    texts: Sequence[Text]
+    draft: LoadedModel | Drafter
+    texts: Sequence[Text] = ()
     change: Change = keep_logits
-    made: Callable[[Drafter], Drafter] = keep_drafter
 
     def agreement(self, sample: Sample) -> Array:
         """Mean of sum min(p, q) over each text [texts]."""
         if isinstance(self.draft, LoadedModel):
             return sample.agreement(self.draft, self.texts, self.change)
-        return sample.ahead(self.draft, self.made)
+        return sample.ahead(self.draft)
 
 
 def twin(draft: LoadedModel, change: Callable[[nn.Module], None]) -> LoadedModel:
@@ -86,7 +84,7 @@ def _layers(draft: LoadedModel) -> Iterator[Made]:
     layers = layers_of(draft.model)
     for place, layer in enumerate(layers):
         name = f"layer {place + 1} of {len(layers)}"
-        yield "layer", f"{name} left out", lambda model, place=place: _skip(layers_of(model)[place])
+        yield "layer", f"{name} left out", lambda model, place=place: skip(layers_of(model)[place])
         for part in _parts(layer):
             cure = f"{part.replace('_', ' ')} of {name} left out"
             yield "layer", cure, lambda model, place=place, part=part: _silence(getattr(layers_of(model)[place], part))
@@ -99,7 +97,7 @@ def _parts(layer: nn.Module) -> list[str]:
     return [name for name, part in layer.named_children() if any(each.ndim > 1 for each in part.parameters())]
 
 
-def _skip(layer: nn.Module) -> None:
+def skip(layer: nn.Module) -> None:
     """Makes the layer return its input."""
 
     def return_input(_, args, kwargs, output):

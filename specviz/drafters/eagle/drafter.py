@@ -45,9 +45,10 @@ class EagleDrafter(Drafter):
 
     work = Work()
 
-    def __init__(self, head: EagleHead, width: int, nodes: int, *, draws: bool = False) -> None:
+    def __init__(self, head: EagleHead, width: int, nodes: int, *, draws: bool = False, shift: int = 0) -> None:
+        """shift: added to the positions of drafted tokens along a text."""
         self._head, self._width, self._nodes = head, min(width, head.num_choices), nodes
-        self._draws, self.hidden_layers = draws, head.hidden_layers
+        self._draws, self._shift, self.hidden_layers = draws, shift, head.hidden_layers
         self._reset(())
 
     def _reset(self, tokens: Sequence[int]) -> None:
@@ -107,13 +108,14 @@ class EagleDrafter(Drafter):
         features = self._head(self._head.fuse(states[:-1]), tokens[1:], places, rows, None)  # row i: behind token i+1
 
         def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, None]]:
-            rows.count, own = size, features[starts - 2]
+            rows.count, own, masked = size, features[starts - 2], self._head.ahead(len(starts))
             see = torch.arange(size, device=tokens.device) < (starts - 1)[:, None]
             yield self._head.logits(own), None
             for depth in range(1, depths):
                 at = (starts + depth - 1).clamp_max(size)
                 see = torch.cat([see, torch.eye(len(starts), dtype=torch.bool, device=tokens.device)], dim=1)
-                own = self._head(own, tokens[at], at, rows, see)
+                read, ids = (own, tokens[at]) if masked is None else masked
+                own = self._head(read, ids, at + self._shift, rows, see)
                 yield self._head.logits(own), None
 
         return ahead

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,7 +50,7 @@ class MedusaHeads(nn.ModuleList):
     ids: the target's ids [D] that the heads can propose; None: all.
     """
 
-    ids: Tensor | None = None
+    ids: Tensor | None
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class MedusaHeads(nn.ModuleList):
             for _ in range(num_heads)
         )
         self.own_output = own_output
+        self.register_buffer("ids", None)
 
     def forward(self, hidden: Tensor, output: nn.Module) -> list[Tensor]:
         """States [..., H] -> one [..., V] of logits per head. output: the target's own, for heads without one."""
@@ -129,17 +131,15 @@ def _read_vllm(
     keys = {f"{prefix}{_vllm_name(name, num_blocks)}": name for name in module.state_dict()}
     if is_shared and f"{prefix}lm_head.weight" in state:
         keys[f"{prefix}lm_head.weight"] = keys.pop(f"{prefix}lm_heads.0.weight")
+    if ids is not None:
+        module.ids, keys[f"{prefix}token_map"] = torch.empty_like(ids, dtype=torch.long, device="meta"), "ids"
     report = fill(module, state, output.weight, keys)
-    missing, unused = report.missing, report.unused
-    if is_shared:
-        for head in list(module)[1:]:
-            head[num_blocks].weight = module[0][num_blocks].weight
-        missing = tuple(key for key in missing if not re.fullmatch(r".*lm_heads\.[1-9][0-9]*\.weight", key))
-    if ids is None:
-        return module, LoadReport(report.used, unused, missing)
-    module.ids = ids.to(output.weight.device, torch.long)
-    unused = tuple(key for key in unused if key != f"{prefix}token_map")
-    return module, LoadReport((*report.used, f"{prefix}token_map"), unused, missing)
+    if not is_shared:
+        return module, report
+    for head in list(module)[1:]:
+        head[num_blocks].weight = module[0][num_blocks].weight
+    missing = (key for key in report.missing if not re.fullmatch(r".*lm_heads\.[1-9][0-9]*\.weight", key))
+    return module, replace(report, missing=tuple(missing))
 
 
 def _vllm_name(name: str, num_blocks: int) -> str:
