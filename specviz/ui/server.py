@@ -146,7 +146,7 @@ def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iter
             "middleware": [
                 Middleware(PackedPage),
                 Middleware(SecurityHeaders, head=head),
-                Middleware(Gate, visitors=Visitors(is_proxied=own.space is not None), hosts=names),
+                Middleware(Gate, visitors=Visitors(is_proxied=own.space is not None), hosts=names, has_tools=own.mcp),
             ],
             "exception_handlers": {Exception: _tell_failure},
             "docs_url": None,
@@ -164,7 +164,7 @@ def launch_options(registry: Registry, *, ready: Callable[[], bool], hosts: Iter
         "show_error": False,
         "enable_monitoring": False,
         "share": False,
-        "mcp_server": settings().mcp,
+        "mcp_server": own.mcp,
         "quiet": True,
         "_frontend": False,  # it asks for the page once more, and gives up where that takes 3 s
     }

@@ -79,6 +79,7 @@ def test_a_text_that_speaks_of_files_passes():
         "/gradio_api/vibe-code",
         "/gradio_api/token",
         "/gradio_api/runs",
+        "/gradio_api/mcp/",
         "/monitoring",
         "/login",
     ],
@@ -210,6 +211,21 @@ def test_a_space_is_served_by_its_name_and_to_its_own_origin():
         "client": ("1.1.1.1", 1),
     }
     assert passes(scope)["specviz_visitor"]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_tools_are_reached_where_they_are_served_and_by_no_foreign_page(method):
+    scope = {"type": "http", "method": method, "path": "/gradio_api/mcp/", "client": ("1.1.1.1", 1)}
+    own, foreign = ([(b"host", b"localhost"), (b"origin", page)] for page in (b"http://localhost", b"http://x.invalid"))
+    with_tools = gate.Gate(None, Visitors(), has_tools=True)._check
+    assert with_tools({**scope, "headers": own})["specviz_visitor"]
+    with pytest.raises(HTTPException, match="nothing at this address"):
+        gate.Gate(None, Visitors())._check({**scope, "headers": own})
+    with pytest.raises(HTTPException, match="nothing at this address"):
+        with_tools({**scope, "headers": own, "path": "/gradio_api/mcp/messages/"})
+    if method != "GET":
+        with pytest.raises(HTTPException, match="may not act here"):
+            with_tools({**scope, "headers": foreign})
 
 
 # ---- visitors -------------------------------------------------------------------------------------------------------
