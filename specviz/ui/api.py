@@ -234,7 +234,7 @@ class _Endpoints:
                 "title": catalog.MODELS[name].title,
                 "drafts": list(catalog.drafts_for(name)),
                 "heads": [heads.name for heads in catalog.HEADS.values() if heads.target == name],
-                "here": catalog.MODELS[name].is_bundled or name in self._bench.library.loaded_names() or is_here(name),
+                "here": name in self._bench.library.loaded_names() or is_here(name),
             }
             for name in catalog.targets()
         ]
